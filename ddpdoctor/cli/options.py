@@ -1,0 +1,105 @@
+"""The options that mean the same in every command, and the decorator that gives them to one."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ddpdoctor.findings import Severity
+
+__all__ = ["CommandLineError", "Common", "FailOn", "Format", "UsageError", "WrongUse", "with_common"]
+
+# Typer brought click as a dependency until 0.26 and carries its own copy since: the base classes are reached through
+# the one name that both have.
+_BASES = {base.__name__: base for base in typer.BadParameter.__mro__}
+WrongUse: Any = _BASES["UsageError"]
+CommandLineError: Any = _BASES.get("ClickException", WrongUse)
+
+
+class Format(str, Enum):
+    """How a report is written."""
+
+    table = "table"
+    json = "json"
+    markdown = "markdown"
+    junit = "junit"
+    sarif = "sarif"
+    github = "github"
+
+
+class FailOn(str, Enum):
+    """From which severity on a finding makes the exit code 1."""
+
+    error = "error"
+    warning = "warning"
+    never = "never"
+
+    @property
+    def severity(self) -> Severity | None:
+        return None if self is FailOn.never else Severity(self.value)
+
+
+class UsageError(typer.BadParameter):
+    """Wrong use of ddpdoctor: exit code 2 and one line that quotes what was given."""
+
+
+@dataclass(frozen=True)
+class Common:
+    """The common options of one call; `launch` is what stood after `--`, None without it."""
+
+    format: Annotated[Format, typer.Option("--format", help="How the report is written.")] = Format.table
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", metavar="FILE", help="Write the report to FILE; the table still goes to the terminal."
+        ),
+    ] = None
+    select: Annotated[
+        str | None, typer.Option("--select", metavar="PREFIX,…", help="Judge only these codes (ENV, NET001, …).")
+    ] = None
+    ignore: Annotated[str | None, typer.Option("--ignore", metavar="PREFIX,…", help="Leave these codes out.")] = None
+    fail_on: Annotated[FailOn, typer.Option("--fail-on", help="From which severity on the exit code is 1.")] = (
+        FailOn.error
+    )
+    facts: Annotated[
+        Path | None,
+        typer.Option("--facts", metavar="FILE", help="Judge facts that `ddpdoctor collect` saved, not this machine."),
+    ] = None
+    timeout: Annotated[
+        float | None,
+        typer.Option("--timeout", metavar="SECONDS", help="Upper bound of the whole command."),
+    ] = None
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only findings; no progress, no summary.")] = False
+    no_color: Annotated[bool, typer.Option("--no-color", help="No colours (NO_COLOR does the same).")] = False
+    launch: tuple[str, ...] | None = field(default=None)
+
+
+def with_common(command: Callable[..., int]) -> Callable[..., int]:
+    """Give `command(common, …)` the common options besides its own; Typer reads them from the signature."""
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+    shared = [f for f in fields(Common) if f.name != "launch"]
+    hints = inspect.get_annotations(Common, eval_str=True)
+
+    @functools.wraps(command)
+    def call(context: typer.Context, **given: Any) -> int:
+        common = Common(**{f.name: given.pop(f.name) for f in shared}, launch=context.obj)
+        return command(common, **given)
+
+    parameters = [
+        inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
+        *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own),
+        *(
+            inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])
+            for f in shared
+        ),
+    ]
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {p.name: p.annotation for p in parameters}
+    return call

@@ -1,0 +1,57 @@
+"""`env ports gpus topo net host versions`: one part each: its facts as a table, then its findings."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable
+
+from ddpdoctor.cli.options import Common, Format
+
+__all__ = ["COMMANDS", "SECTIONS"]
+
+SECTIONS = {
+    "env": ("environ",),
+    "ports": ("environ", "net"),
+    "net": ("environ", "net"),
+    "host": ("environ", "host"),
+    "versions": ("environ", "gpu", "versions"),
+    "gpus": ("environ", "gpu"),
+    "topo": ("environ", "gpu", "topo"),
+}
+"""The sections that each part needs; its rules are those of the last one's area."""
+
+HELP = {
+    "env": "The variables of launchers, torch, NCCL, Gloo, CUDA and OpenMP: who set them and what is wrong.",
+    "ports": "The master port: free or taken, by whom; can the master be reached.",
+    "net": "Interfaces, names and addresses; which interface NCCL and Gloo would choose.",
+    "host": "Limits, memory, /dev/shm, cgroup, container, NUMA, clock.",
+    "versions": "torch, CUDA, NCCL, driver and Python, read without importing torch.",
+    "gpus": "The GPUs that NVML sees, and which of them CUDA would see, in which order.",
+    "topo": "The NVLink and PCIe matrix, as `nvidia-smi topo -m` prints it.",
+}
+
+
+def _part(command: str) -> Callable[[Common], int]:
+    def show(common: Common) -> int:
+        from ddpdoctor.cli.output import emit, has_colour, width
+        from ddpdoctor.cli.reading import facts_for
+        from ddpdoctor.cli.settings import rules_for
+        from ddpdoctor.doctor import examine
+
+        started = time.time()
+        sections = SECTIONS[command]
+        facts = facts_for(common, sections)
+        report = examine(facts, rules_for(common, (sections[-1],)), command=command, started=started)
+        tables = ""
+        if common.format is Format.table or common.output is not None:
+            draw = importlib.import_module(f"ddpdoctor.cli.tables.{command}").draw
+            tables = draw(facts, width=width(), colour=has_colour(common))
+        return emit(report, common, tables)
+
+    show.__doc__ = HELP[command]
+    show.__name__ = command
+    return show
+
+
+COMMANDS: dict[str, Callable[[Common], int]] = {command: _part(command) for command in SECTIONS}

@@ -1,0 +1,105 @@
+"""The machine that collectors look at: its file tree, its environment, and the time that is left.
+
+Tests hand in a tree of their own and an environment of their own; nothing here reads `os.environ` by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["Deadline", "Machine", "Root", "this_machine"]
+
+MAX_TEXT_BYTES = 4 << 20
+
+
+class Deadline:
+    """A moment that nothing may wait past. `cut` gives a nearer one."""
+
+    __slots__ = ("_end",)
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds until the deadline, 0.0 when it has passed."""
+        return max(0.0, self._end - time.monotonic())
+
+    def cut(self, seconds: float) -> Deadline:
+        """A deadline in `seconds`, or this one when it is nearer."""
+        return Deadline(min(seconds, self.left))
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """The file tree: "/" of this machine, or a captured tree in a test. Paths are given absolute."""
+
+    path: str = "/"
+
+    @property
+    def is_real(self) -> bool:
+        """This machine itself, not a captured tree."""
+        return self.path == "/"
+
+    def at(self, path: str) -> str:
+        """The real path of `path` below this root."""
+        return path if self.is_real else os.path.join(self.path, path.lstrip("/"))
+
+    def text(self, path: str) -> str:
+        """The text of a file, undecodable bytes replaced, at most 4 MiB.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        with open(self.at(path), "rb") as file:
+            return file.read(MAX_TEXT_BYTES).decode("utf-8", "replace")
+
+    def line(self, path: str) -> str | None:
+        """The text of a small file without surrounding space, None when it cannot be read."""
+        try:
+            return self.text(path).strip()
+        except OSError:
+            return None
+
+    def number(self, path: str) -> int | None:
+        """The integer in a small file, None when it cannot be read or is none."""
+        line = self.line(path)
+        try:
+            return None if line is None else int(line)
+        except ValueError:
+            return None
+
+    def names(self, path: str) -> tuple[str, ...]:
+        """The names in a folder, sorted, empty when it cannot be read."""
+        try:
+            return tuple(sorted(os.listdir(self.at(path))))
+        except OSError:
+            return ()
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(self.at(path))
+
+    def real(self, path: str) -> str:
+        """The resolved path, as seen below this root."""
+        resolved = os.path.realpath(self.at(path))
+        base = os.path.realpath(self.path)
+        return resolved if self.is_real else "/" + os.path.relpath(resolved, base)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a collector gets: `root`, the environment to judge, the deadline, and the Python that the job would use."""
+
+    root: Root = field(default_factory=Root)
+    environ: Mapping[str, str] = field(default_factory=dict)
+    deadline: Deadline = field(default_factory=lambda: Deadline(30.0))
+    python: str = sys.executable
+
+
+def this_machine(seconds: float = 30.0) -> Machine:
+    """The machine that this process runs on, with its environment."""
+    return Machine(environ=dict(os.environ), deadline=Deadline(seconds))

@@ -1,0 +1,81 @@
+"""The one way to start a process: with a deadline, in a session of its own, killed with all its children when it is late."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+__all__ = ["Done", "LateError", "run"]
+
+REAP_SECONDS = 0.5
+"""How long a killed child may take to go away; one in an uninterruptible driver call is left behind to the kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A process that ended: `code` is negative for a signal, as in subprocess."""
+
+    code: int
+    out: bytes
+    err: bytes
+
+    @property
+    def text(self) -> str:
+        return self.out.decode("utf-8", "replace")
+
+
+class LateError(Exception):
+    """The process did not end in time and was killed."""
+
+    def __init__(self, command: str, seconds: float) -> None:
+        super().__init__(f"{command} did not answer within {seconds:.1f} s")
+        self.seconds = seconds
+
+
+def run(
+    argv: Sequence[str],
+    seconds: float,
+    *,
+    stdin: bytes = b"",
+    environ: Mapping[str, str] | None = None,
+) -> Done:
+    """Run a command to its end, or kill it and its children after `seconds`.
+
+    Raises:
+        LateError: the deadline passed.
+        OSError: it could not be started.
+    """
+    child = subprocess.Popen(
+        argv,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=None if environ is None else dict(environ),
+        start_new_session=True,
+    )
+    try:
+        out, err = child.communicate(stdin, timeout=max(seconds, 0.001))
+    except subprocess.TimeoutExpired:
+        raise LateError(os.path.basename(argv[0]), seconds) from None
+    finally:
+        if child.returncode is None:
+            kill(child)
+    return Done(child.returncode, out, err)
+
+
+def kill(child: subprocess.Popen[bytes]) -> None:
+    """SIGKILL a child's session and reap it, without ever waiting on a process that cannot die."""
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # it ended by itself in between: nothing is left to kill
+    for stream in (child.stdin, child.stdout, child.stderr):
+        if stream is not None:
+            stream.close()
+    try:
+        child.wait(REAP_SECONDS)
+    except subprocess.TimeoutExpired:
+        return  # stuck in the kernel; the caller already reports that it did not answer

@@ -1,0 +1,103 @@
+"""The engine: facts and rules in, a report out. No rule is lost: each one found, passed, was skipped or crashed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from ddpdoctor.blame import arrange
+from ddpdoctor.facts.gaps import CannotLook, Gap, Why
+from ddpdoctor.facts.record import Facts
+from ddpdoctor.findings import Crashed, Finding, Report, Severity, Skipped
+from ddpdoctor.rules import Rule, area_of
+
+__all__ = ["Outcome", "examine", "judge"]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What the rules said, before it becomes a report."""
+
+    findings: list[Finding] = field(default_factory=list)
+    passed: list[str] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    crashed: list[Crashed] = field(default_factory=list)
+
+
+def examine(
+    facts: Facts,
+    rules: Iterable[Rule],
+    *,
+    command: str,
+    started: float,
+    failures: tuple[str, ...] = (),
+) -> Report:
+    """Judge `facts` by `rules`.
+
+    Args:
+        command: the ddpdoctor command, for the report.
+        started: `time.time()` when the command began.
+        failures: what the doctor itself could not do.
+    """
+    rules = tuple(rules)
+    outcome = judge(facts, rules)
+    return Report(
+        command=command,
+        host=facts.hostname,
+        started_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
+        seconds=round(time.time() - started, 3),
+        findings=arrange(outcome.findings, {each.code: each.kind for each in rules}),
+        passed=tuple(outcome.passed),
+        skipped=tuple(outcome.skipped),
+        crashed=tuple(outcome.crashed),
+        failures=failures,
+    )
+
+
+def judge(facts: Facts, rules: Iterable[Rule]) -> Outcome:
+    """Run each rule once over the facts that it needs."""
+    outcome = Outcome()
+    for each in rules:
+        missing = next((name for name in each.needs if _section(facts, name) is None), None)
+        if missing is not None:
+            gap = _gap(facts, missing)
+            outcome.skipped.append(Skipped(each.code, gap.reason, gap.why is Why.UNANSWERED))
+            continue
+        try:
+            arguments = {name: _section(facts, name) for name in (*each.needs, *each.wants)}
+            found = [_stamp(each, finding) for finding in dict.fromkeys(each.check(**arguments))]
+        except CannotLook as skip:
+            outcome.skipped.append(Skipped(each.code, skip.reason, skip.why is Why.UNANSWERED))
+        except Exception as error:  # one rule's bug must not cost the others: it is reported as crashed
+            outcome.crashed.append(Crashed(each.code, f"{type(error).__name__}: {error}"))
+        else:
+            outcome.findings.extend(found)
+            if not found:
+                outcome.passed.append(each.code)
+    return outcome
+
+
+def _section(facts: Facts, name: str) -> object:
+    return facts if name == "facts" else getattr(facts, name)
+
+
+def _gap(facts: Facts, section: str) -> Gap:
+    known = next((g for g in facts.gaps if g.path == section), None)
+    return known or Gap(section, f"{section}: not collected", Why.NOT_HERE)
+
+
+def _stamp(each: Rule, finding: Finding) -> Finding:
+    softer = finding.severity or each.severity
+    if softer.weight > each.severity.weight:
+        raise ValueError(f"{each.code} is at most {each.severity.value}, the finding says {softer.value}")
+    page = f"docs/rules/{area_of(each.code)}.md#{each.code.lower()}"
+    return replace(
+        finding,
+        code=each.code,
+        name=each.name,
+        severity=Severity(softer),
+        why=finding.why or each.why,
+        fix=finding.fix or each.fix,
+        help=page,
+    )

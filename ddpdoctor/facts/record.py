@@ -1,0 +1,39 @@
+"""Facts: all that is known about one node, one section a word of the house."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.gaps import Gap
+from ddpdoctor.facts.gpu import Gpu
+from ddpdoctor.facts.host import Host
+from ddpdoctor.facts.net import Net
+from ddpdoctor.facts.probe import Probe
+from ddpdoctor.facts.topo import Topo
+from ddpdoctor.facts.versions import Versions
+
+__all__ = ["SCHEMA", "SECTIONS", "Facts"]
+
+SCHEMA = "ddpdoctor.facts/1"
+SECTIONS = ("environ", "host", "net", "gpu", "topo", "versions", "probe")
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One node. A section is None when it was not asked for or could not be had: `gaps` says which and why.
+
+    `collected_at` is UTC in ISO 8601 with a Z; `hostname` is the short one.
+    """
+
+    schema: str
+    collected_at: str
+    hostname: str
+    environ: Environ | None = None
+    host: Host | None = None
+    net: Net | None = None
+    gpu: Gpu | None = None
+    topo: Topo | None = None
+    versions: Versions | None = None
+    probe: Probe | None = None
+    gaps: tuple[Gap, ...] = ()

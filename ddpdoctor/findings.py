@@ -1,0 +1,171 @@
+"""Everything that the doctor can say: findings, and the report that holds them.
+
+Types only, standard library only. The JSON that users read is written by `render/json.py`, so that these types may
+change without changing the report (`CONTRACT: ddpdoctor.report/1`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+__all__ = [
+    "Crashed",
+    "Evidence",
+    "Finding",
+    "Report",
+    "Role",
+    "Severity",
+    "Skipped",
+    "Verdict",
+    "Where",
+]
+
+
+class Severity(str, Enum):
+    """`error` will not start, hangs, dies or trains wrong; `warning` is slow or at risk; `note` is worth knowing."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+    @property
+    def weight(self) -> int:
+        """3 for an error, 1 for a note: larger is worse."""
+        return {"error": 3, "warning": 2, "note": 1}[self.value]
+
+
+class Role(str, Enum):
+    """What a finding is in this case: the thing to act on, something that follows from it, or harmless."""
+
+    CAUSE = "cause"
+    CONSEQUENCE = "consequence"
+    NOISE = "noise"
+
+
+class Verdict(str, Enum):
+    """The report in one word."""
+
+    PASS = "pass"
+    WARN = "warn"
+    FAIL = "fail"
+    INCOMPLETE = "incomplete"
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The place to blame. Unknown or not applicable is None.
+
+    `rank` is global and set only when exactly one is to blame; `gpu` is the NVML index; `host` is the short hostname;
+    `peer` is the other end of a link; `node` is the index of a `--node` line; lines and columns count from 1.
+    """
+
+    host: str | None = None
+    node_rank: int | None = None
+    rank: int | None = None
+    local_rank: int | None = None
+    gpu: int | None = None
+    peer: str | None = None
+    file: str | None = None
+    line: int | None = None
+    column: int | None = None
+    node: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One fact that a finding rests on: its path in the facts, what was seen there, what was expected."""
+
+    path: str
+    seen: str
+    expected: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong. A rule gives message, evidence, fix and place; the engine stamps the identity.
+
+    `severity` is None unless this case is softer than the catalogue says; `role` is None unless the rule knows that it
+    is not a cause here. `fix_command` is a line to paste, alone.
+    """
+
+    message: str
+    evidence: tuple[Evidence, ...] = ()
+    fix: str = ""
+    fix_command: str | None = None
+    where: Where = field(default_factory=Where)
+    ranks: tuple[int, ...] = ()
+    severity: Severity | None = None
+    role: Role | None = None
+    caused_by: str | None = None
+    code: str = ""
+    name: str = ""
+    why: str = ""
+    help: str = ""
+
+    @property
+    def worst(self) -> Severity:
+        """The severity once stamped; an unstamped finding counts as an error."""
+        return self.severity or Severity.ERROR
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A rule that could not look, and why. `unanswered`: something that exists did not answer."""
+
+    code: str
+    reason: str
+    unanswered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Crashed:
+    """A rule that failed itself: our bug, reported, never swallowed."""
+
+    code: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one command found. Every rule that was judged stands in exactly one of findings, passed, skipped, crashed.
+
+    `failures` are things that the doctor itself could not do (an unreadable input, its own time limit): exit code 3.
+    """
+
+    command: str
+    host: str
+    started_at: str
+    seconds: float
+    findings: tuple[Finding, ...] = ()
+    passed: tuple[str, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+    crashed: tuple[Crashed, ...] = ()
+    failures: tuple[str, ...] = ()
+
+    @property
+    def worst(self) -> Severity | None:
+        """The worst severity among the findings, None without any."""
+        return max((f.worst for f in self.findings), key=lambda s: s.weight, default=None)
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Something that exists did not answer, or the doctor itself failed."""
+        return any(s.unanswered for s in self.skipped) or bool(self.crashed or self.failures)
+
+    @property
+    def verdict(self) -> Verdict:
+        """`fail` with an error, `warn` with a warning, else `incomplete` or `pass`."""
+        if self.worst is Severity.ERROR:
+            return Verdict.FAIL
+        if self.worst is Severity.WARNING:
+            return Verdict.WARN
+        return Verdict.INCOMPLETE if self.is_incomplete else Verdict.PASS
+
+    def exit_code(self, fail_on: Severity | None) -> int:
+        """0, 1 or 3 as the contract says; `fail_on` None means that findings never fail the command."""
+        if self.crashed or self.failures:
+            return 3
+        if fail_on is None or self.worst is None:
+            return 0
+        return 1 if self.worst.weight >= fail_on.weight else 0

@@ -1,0 +1,54 @@
+"""The report as JSON: schema `ddpdoctor.report/1` (report.schema.json beside this file)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ddpdoctor import __version__
+from ddpdoctor.findings import Finding, Report, Where
+
+__all__ = ["as_dict", "write"]
+
+SCHEMA = "ddpdoctor.report/1"
+
+
+def write(report: Report) -> str:
+    """The report, indented, with a newline at the end."""
+    return json.dumps(as_dict(report), indent=2, ensure_ascii=False) + "\n"
+
+
+def as_dict(report: Report) -> dict[str, Any]:
+    """The report as JSON values. This is the outside; the types in findings.py may change behind it."""
+    return {
+        "schema": SCHEMA,
+        "tool": {"name": "ddpdoctor", "version": __version__},
+        "command": report.command,
+        "host": report.host,
+        "started_at": report.started_at,
+        "seconds": report.seconds,
+        "verdict": report.verdict.value,
+        "findings": [_finding(f) for f in report.findings],
+        "passed": list(report.passed),
+        "skipped": [{"code": s.code, "reason": s.reason} for s in report.skipped],
+        "crashed": [{"code": c.code, "error": c.error} for c in report.crashed],
+        "failures": list(report.failures),
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "code": finding.code,
+        "name": finding.name,
+        "severity": finding.worst.value,
+        "role": finding.role.value if finding.role else "cause",
+        "message": finding.message,
+        "why": finding.why,
+        "fix": finding.fix,
+        "fix_command": finding.fix_command,
+        "where": {name: getattr(finding.where, name) for name in Where.__dataclass_fields__},
+        "ranks": list(finding.ranks),
+        "evidence": [{"path": e.path, "seen": e.seen, "expected": e.expected} for e in finding.evidence],
+        "caused_by": finding.caused_by,
+        "help": finding.help,
+    }

@@ -1,0 +1,156 @@
+"""Rules: pure functions from facts to findings, one module a cause, found by their place.
+
+A rule is a function with the `@rule` decorator. Its parameters name the sections of the facts that it needs; the engine
+passes them and skips the rule, with the reason, when one is missing. A parameter with the default None is passed when
+it is there. Its docstring is the manual. See CONTRIBUTING.md, "Adding a cause".
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from ddpdoctor.findings import Finding, Severity
+
+__all__ = ["AREAS", "Rule", "area_of", "load", "rule"]
+
+AREAS = {
+    "ENV": "environ",
+    "LAUNCH": "launch",
+    "HOST": "host",
+    "NET": "net",
+    "GPU": "gpu",
+    "TOPO": "topo",
+    "VERSION": "versions",
+    "SCRIPT": "script",
+    "PROBE": "probe",
+    "LOG": "log",
+}
+"""The prefix of the codes of an area, and its word: the name of the folder, the facts module and the JSON key."""
+
+Check = Callable[..., Iterable[Finding]]
+
+_found: dict[str, Rule] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One cause of the catalogue. `needs` and `wants` are names of sections; `kind` is the catalogue's word."""
+
+    code: str
+    name: str
+    severity: Severity
+    check: Check
+    doc: str
+    module: str
+    needs: tuple[str, ...]
+    wants: tuple[str, ...] = ()
+    kind: str = "cause"
+    signatures: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The first sentence of the manual: true of the sick job."""
+        return " ".join(self.doc.split("\n\n", 1)[0].split())
+
+    def section(self, heading: str) -> str:
+        """The text under `## heading` in the manual, "" without one."""
+        _, _, rest = self.doc.partition(f"## {heading}\n")
+        return rest.partition("\n## ")[0].strip()
+
+    @property
+    def why(self) -> str:
+        return " ".join(self.section("Why it matters").split())
+
+    @property
+    def fix(self) -> str:
+        return " ".join(self.section("Fix").split("\n\n", 1)[0].split())
+
+
+def rule(
+    code: str,
+    name: str,
+    severity: Severity,
+    *,
+    kind: str = "cause",
+    signatures: tuple[str, ...] = (),
+) -> Callable[[Check], Check]:
+    """Register the decorated function as the rule of one cause.
+
+    Args:
+        code: the catalogue's code, such as ENV021; final.
+        name: the catalogue's name, the pattern found, in kebab case; final.
+        severity: the worst case; a finding may be softer.
+        kind: `cause`, `umbrella` (several causes, used when nothing more precise was seen), `consequence` or `noise`.
+        signatures: regular expressions over one log line that show this cause.
+
+    Raises:
+        ValueError: the code is taken, or its prefix is unknown.
+    """
+
+    def register(check: Check) -> Check:
+        if code in _found:
+            raise ValueError(f"{code} is defined twice: {_found[code].module} and {check.__module__}")
+        area_of(code)
+        arguments = check.__code__.co_varnames[: check.__code__.co_argcount]
+        optional = len(check.__defaults__ or ())
+        split = len(arguments) - optional
+        _found[code] = Rule(
+            code=code,
+            name=name,
+            severity=severity,
+            check=check,
+            doc=_dedent(check.__doc__ or ""),
+            module=check.__module__,
+            needs=arguments[:split],
+            wants=arguments[split:],
+            kind=kind,
+            signatures=signatures,
+        )
+        return check
+
+    return register
+
+
+def area_of(code: str) -> str:
+    """The area's word of a code: `environ` for ENV021.
+
+    Raises:
+        ValueError: no area has that prefix.
+    """
+    prefix = code.rstrip("0123456789")
+    if prefix not in AREAS or len(code) - len(prefix) != 3:
+        raise ValueError(f"{code!r} is no code: expected one of {', '.join(AREAS)} and three digits")
+    return AREAS[prefix]
+
+
+def load(areas: Iterable[str] = tuple(AREAS.values())) -> tuple[Rule, ...]:
+    """The rules of these areas, by code. Imports only their folders."""
+    wanted = set(areas)
+    for area in wanted:
+        for module in _modules(f"ddpdoctor.rules.{area}"):
+            importlib.import_module(module)
+    return tuple(_found[code] for code in sorted(_found) if area_of(code) in wanted)
+
+
+def _modules(package: str) -> Iterator[str]:
+    try:
+        paths = importlib.import_module(package).__path__
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        return  # an area that has no rules yet
+    for info in pkgutil.iter_modules(paths, f"{package}."):
+        if info.ispkg:
+            yield from _modules(info.name)
+        else:
+            yield info.name
+
+
+def _dedent(doc: str) -> str:
+    first, _, rest = doc.partition("\n")
+    lines = rest.split("\n")
+    margin = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
+    return "\n".join([first.strip(), *(line[margin:].rstrip() for line in lines)]).strip() + "\n"

@@ -1,0 +1,56 @@
+# Two commands for a fresh machine: `make check` and `make test`. Everything goes into .venv; nothing is installed elsewhere,
+# but for the Debian packages that tests of launchers and networks need, and those only where apt-get may be used.
+
+PYTHON ?= python3
+# The torch that the tests are written against. An environment of your own keeps the torch that it has.
+TORCH ?= torch==2.13.0
+VENV := .venv
+BIN := $(VENV)/bin
+DEBIAN := iproute2 nftables procps strace tmux gcc slurmctld slurmd slurm-client munge openmpi-bin mpich
+COMMANDS := ip nft ps strace tmux gcc slurmctld munged mpirun.openmpi mpiexec.hydra
+
+.PHONY: check test test-all pythons static docs debian benchmarks clean
+
+check: $(VENV)/.installed
+	$(BIN)/ddpdoctor check
+
+test: $(VENV)/.tools debian static
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q -m "not slow"
+	sh tests/pythons.sh
+
+test-all: $(VENV)/.tools debian static
+	PATH="$(CURDIR)/$(BIN):$$PATH" DDPDOCTOR_FULL=1 $(BIN)/python -m pytest -q
+	sh tests/pythons.sh
+
+static: $(VENV)/.tools
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: $(VENV)/.tools
+	$(BIN)/python -m ddpdoctor.render.manual docs/rules
+
+benchmarks: $(VENV)/.tools
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks/startup.py
+
+$(VENV)/.installed: pyproject.toml Makefile
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade pip
+	$(BIN)/python -m pip install -q "$(TORCH)"
+	$(BIN)/python -m pip install -q -e .
+	touch $@
+
+$(VENV)/.tools: $(VENV)/.installed
+	$(BIN)/python -m pip install -q --group dev
+	touch $@
+
+debian:
+	@missing=""; for c in $(COMMANDS); do PATH="$$PATH:/usr/sbin:/sbin" command -v $$c >/dev/null || missing="$$missing $$c"; done; \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing what the tests need:$$missing"; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(DEBIAN) >/dev/null; \
+	else echo "not installed (their tests are skipped, and say so):$$missing"; fi
+
+clean:
+	rm -rf $(VENV) .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

@@ -13,6 +13,8 @@ FORMATS = ("table", "json", "markdown", "junit", "sarif", "github")
 
 
 def render(report: Report, form: str, **options: object) -> str:
-    """The report as text in one of FORMATS. `options` go to the renderer: `table` takes width and colour."""
+    """The report as text in one of FORMATS; it can always be written as UTF-8. `options` go to the renderer: `table`
+    takes width, colour and quiet."""
     write: Callable[..., str] = importlib.import_module(f"ddpdoctor.render.{form}").write
-    return write(report, **options)
+    # Undecodable bytes of file names and variables arrive as lone surrogates, which no file can hold.
+    return write(report, **options).encode("utf-8", "replace").decode("utf-8")

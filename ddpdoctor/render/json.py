@@ -12,6 +12,9 @@ __all__ = ["as_dict", "write"]
 
 SCHEMA = "ddpdoctor.report/1"
 
+DOCTOR = "ddpdoctor"
+"""Stands for a code where the doctor itself failed, not one of its rules."""
+
 
 def write(report: Report) -> str:
     """The report, indented, with a newline at the end."""
@@ -31,8 +34,10 @@ def as_dict(report: Report) -> dict[str, Any]:
         "findings": [_finding(f) for f in report.findings],
         "passed": list(report.passed),
         "skipped": [{"code": s.code, "reason": s.reason} for s in report.skipped],
-        "crashed": [{"code": c.code, "error": c.error} for c in report.crashed],
-        "failures": list(report.failures),
+        "crashed": [
+            *({"code": c.code, "error": c.error} for c in report.crashed),
+            *({"code": DOCTOR, "error": failure} for failure in report.failures),
+        ],
     }
 
 

@@ -1,0 +1,44 @@
+"""Where a finding points, in words."""
+
+from __future__ import annotations
+
+from ddpdoctor.findings import Finding
+
+__all__ = ["machine_place", "place"]
+
+MOST_RANKS = 16
+
+
+def place(finding: Finding) -> str:
+    """Host, ranks, GPU and `file:line:column` to blame, as far as they are known; "" when nothing is."""
+    return ", ".join(part for part in (machine_place(finding), _file(finding)) if part)
+
+
+def machine_place(finding: Finding) -> str:
+    """The place without the file: what is left for formats that point into files themselves."""
+    where = finding.where
+    parts = [
+        where.host and f"host {where.host}",
+        where.node_rank is not None and f"node_rank {where.node_rank}",
+        _ranks(finding),
+        where.local_rank is not None and f"local_rank {where.local_rank}",
+        where.gpu is not None and f"GPU {where.gpu}",
+        where.peer is not None and f"peer {where.peer}",
+        where.node is not None and f"--node line {where.node}",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _ranks(finding: Finding) -> str:
+    if finding.where.rank is not None:
+        return f"rank {finding.where.rank}"
+    if not finding.ranks:
+        return ""
+    told = ", ".join(str(rank) for rank in finding.ranks[:MOST_RANKS])
+    return f"ranks {told}" + (f" and {len(finding.ranks) - MOST_RANKS} more" if len(finding.ranks) > MOST_RANKS else "")
+
+
+def _file(finding: Finding) -> str:
+    where = finding.where
+    numbers = [str(n) for n in (where.line, where.column) if n is not None]
+    return ":".join([where.file, *numbers]) if where.file is not None else ""

@@ -1,0 +1,101 @@
+"""Gathers the variables of launchers, torch, NCCL, Gloo, CUDA and OpenMP, and the programs that started us."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from ddpdoctor.collectors.machine import Machine, Root
+from ddpdoctor.facts.environ import REMOVED, Environ
+from ddpdoctor.facts.gaps import Gap, Why
+from ddpdoctor.facts.variables import is_relevant, is_secret, without_secrets
+
+__all__ = ["collect"]
+
+MAX_ANCESTORS = 64
+MAX_VALUE = 65536
+_AGENTS = re.compile(r"torchrun|torch\.distributed\.(run|launch)|pt_elastic|accelerate|deepspeed", re.IGNORECASE)
+_PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*")
+_MARKS = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE")
+
+
+def collect(machine: Machine) -> Environ:
+    """The relevant variables of `machine.environ`, secrets removed, and the chain of parent processes."""
+    variables = {_clean(name): _value(name, value) for name, value in machine.environ.items() if is_relevant(name)}
+    chain = _ancestors(machine.root)
+    gaps = []
+    if chain is None:
+        gaps.append(Gap("environ.ancestors", "the parent processes could not be read from /proc", Why.NOT_HERE))
+    agent = None
+    if any(variables.get(name) for name in _MARKS):
+        agent = _has_agent(machine, chain)
+        if agent is None:
+            reason = "whether torchrun is above this process could not be told from /proc"
+            gaps.append(Gap("environ.has_elastic_agent", reason, Why.NOT_HERE))
+    return Environ(
+        variables=dict(sorted(variables.items())),
+        ancestors=None if chain is None else tuple(_program(machine.root, pid) for pid in chain),
+        has_elastic_agent=agent,
+        gaps=tuple(gaps),
+    )
+
+
+def _clean(text: str) -> str:
+    """Text that every file can hold: bytes that are no UTF-8 become replacement characters."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _value(name: str, value: str) -> str:
+    return REMOVED if is_secret(name) else without_secrets(_clean(value[:MAX_VALUE]))
+
+
+def _ancestors(root: Root) -> list[int] | None:
+    """The process ids above this process, nearest first; None when /proc does not say."""
+    me = os.getpid() if root.is_real else root.number("/proc/self/pid")
+    parent = None if me is None else _parent(root, me)
+    if parent is None:
+        return None
+    chain: list[int] = []
+    while parent and parent not in chain and len(chain) < MAX_ANCESTORS:
+        chain.append(parent)
+        parent = _parent(root, parent)
+    return chain
+
+
+def _parent(root: Root, pid: int) -> int | None:
+    # The command's name stands in brackets and may hold anything, brackets too: read from the last one.
+    after = (root.line(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
+    return int(after[1]) if len(after) > 1 and after[1].isdigit() else None
+
+
+def _program(root: Root, pid: int) -> str:
+    """The program of a process without its arguments: `bash`, `torchrun`, `torch.distributed.run`."""
+    name = root.line(f"/proc/{pid}/comm") or "?"
+    words = [_clean(w) for w in (root.line(f"/proc/{pid}/cmdline") or "").split("\0") if w]
+    if not words or not _PYTHON.fullmatch(os.path.basename(words[0])):
+        return name
+    rest = words[1:]
+    while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c"):
+        rest = rest[2:] if rest[0] in ("-X", "-W") else rest[1:]
+    if not rest or rest[0] == "-c":
+        return name
+    script = rest[1] if rest[0] == "-m" and len(rest) > 1 else os.path.basename(rest[0])
+    return script if name in (script, os.path.basename(words[0])) or _PYTHON.fullmatch(name) else f"{script} ({name})"
+
+
+def _has_agent(machine: Machine, chain: list[int] | None) -> bool | None:
+    """Whether one of our ancestors can be torchrun's agent, which also lives in programs that use torch's launcher API."""
+    if not chain:
+        return None
+    root = machine.root
+    if any(_AGENTS.search(_program(root, pid)) for pid in chain):
+        return True
+    if machine.environ.get("TORCHELASTIC_ERROR_FILE") and any(_maps_torch(root, pid) for pid in chain):
+        return True
+    # In a container the agent may run outside: then the container's first process has got its variables from there.
+    first = root.line("/proc/1/environ") or ""
+    return None if any(f"{name}=" in first for name in _MARKS) else False
+
+
+def _maps_torch(root: Root, pid: int) -> bool:
+    return "libtorch" in (root.line(f"/proc/{pid}/maps") or "")

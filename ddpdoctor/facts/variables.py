@@ -1,0 +1,278 @@
+"""The variables that matter to a distributed job: which names, what each one means, and which values are secrets."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["PET_OPTIONS", "is_relevant", "is_secret", "meaning", "without_secrets"]
+
+MEANINGS = {
+    "RANK": "rank of this process in the job",
+    "LOCAL_RANK": "rank of this process on its node; usually the GPU to take",
+    "WORLD_SIZE": "number of ranks of the job",
+    "LOCAL_WORLD_SIZE": "number of ranks on this node",
+    "GROUP_RANK": "node rank, as torchrun counts nodes",
+    "GROUP_WORLD_SIZE": "number of nodes",
+    "ROLE_RANK": "rank among the workers of the same role",
+    "ROLE_WORLD_SIZE": "number of workers of the same role",
+    "ROLE_NAME": "role given to torchrun",
+    "NODE_RANK": "node rank; torchrun does not read it",
+    "NNODES": "number of nodes; torchrun does not read it",
+    "NPROC_PER_NODE": "processes per node; torchrun does not read it",
+    "MASTER_ADDR": "host of rank 0, where the store listens",
+    "MASTER_PORT": "port of the store on the host of rank 0",
+    "LOCAL_SIZE": "number of ranks on this node",
+    "CROSS_RANK": "node rank",
+    "CROSS_SIZE": "number of nodes",
+    "TORCHELASTIC_RUN_ID": "id of the rendezvous that torchrun's agents met in",
+    "TORCHELASTIC_USE_AGENT_STORE": "True: the agent already hosts the store, every rank is its client",
+    "TORCHELASTIC_RESTART_COUNT": "how often the workers were restarted",
+    "TORCHELASTIC_MAX_RESTARTS": "how often they may be",
+    "TORCHELASTIC_ERROR_FILE": "where the worker leaves its exception",
+    "TORCHELASTIC_SIGNALS_TO_HANDLE": "signals that the agent passes on",
+    "TORCH_ELASTIC_WORKER_IDENTICAL": "1: agents take equal process counts for granted and skip the exchange",
+    "TORCH_DISTRIBUTED_DEBUG": "OFF, INFO or DETAIL checks of every collective",
+    "TORCH_CPP_LOG_LEVEL": "how much the C++ side of torch logs",
+    "TORCH_SHOW_CPP_STACKTRACES": "1: C++ stacks in error messages",
+    "TORCH_DIST_INIT_BARRIER": "1: a barrier at the end of init_process_group",
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1: rank 0 hosts a store of its own under c10d",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "what the watchdog does on an error: 0 nothing, 1 abort and exit, 2 abort, 3 exit",
+    "TORCH_NCCL_BLOCKING_WAIT": "1: wait() blocks the CPU and raises at the timeout",
+    "TORCH_NCCL_DESYNC_DEBUG": "1: report which rank is behind after a timeout",
+    "TORCH_NCCL_ENABLE_MONITORING": "1: kill the process when the watchdog itself is stuck",
+    "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "seconds without a watchdog heartbeat before the process is killed",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "1: write a Flight Recorder dump at a timeout",
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": "collectives that the Flight Recorder keeps (old name)",
+    "TORCH_FR_BUFFER_SIZE": "collectives that the Flight Recorder keeps",
+    "TORCH_FR_DUMP_TEMP_FILE": "where Flight Recorder dumps go",
+    "NCCL_DEBUG": "log level of NCCL: VERSION, WARN, INFO, TRACE",
+    "NCCL_DEBUG_FILE": "file for NCCL's log; %h host, %p process",
+    "NCCL_DEBUG_SUBSYS": "parts of NCCL that log",
+    "NCCL_SOCKET_IFNAME": "interfaces for NCCL's sockets, by beginning; = exact, ^ not",
+    "NCCL_SOCKET_FAMILY": "AF_INET or AF_INET6",
+    "NCCL_SOCKET_NTHREADS": "threads per connection over sockets",
+    "NCCL_NSOCKS_PERTHREAD": "sockets per thread",
+    "NCCL_IB_HCA": "RDMA devices for NCCL, by beginning; = exact, ^ not",
+    "NCCL_IB_DISABLE": "1: no RDMA, sockets instead",
+    "NCCL_IB_GID_INDEX": "GID table entry for RoCE",
+    "NCCL_IB_TIMEOUT": "RDMA timeout exponent: 4.096 µs * 2^n",
+    "NCCL_IB_RETRY_CNT": "RDMA retries",
+    "NCCL_IB_TC": "RDMA traffic class",
+    "NCCL_IB_SL": "RDMA service level",
+    "NCCL_IB_QPS_PER_CONNECTION": "RDMA queue pairs per connection",
+    "NCCL_P2P_DISABLE": "1: no direct access between GPUs",
+    "NCCL_P2P_LEVEL": "how far apart two GPUs may be for direct access: LOC NVL PIX PXB PHB SYS",
+    "NCCL_SHM_DISABLE": "1: no shared memory between ranks of a node",
+    "NCCL_NET": "network plugin by name: IB, Socket, ...",
+    "NCCL_NET_PLUGIN": "library of the network plugin",
+    "NCCL_NET_GDR_LEVEL": "how far apart GPU and NIC may be for GPUDirect RDMA",
+    "NCCL_NET_GDR_READ": "1: GPUDirect RDMA for sending as well",
+    "NCCL_ALGO": "algorithms allowed: Ring, Tree, NVLS, ...",
+    "NCCL_PROTO": "protocols allowed: LL, LL128, Simple",
+    "NCCL_MIN_NCHANNELS": "least number of channels",
+    "NCCL_MAX_NCHANNELS": "largest number of channels",
+    "NCCL_MIN_CTAS": "least number of CUDA blocks per collective",
+    "NCCL_MAX_CTAS": "largest number of CUDA blocks per collective",
+    "NCCL_NTHREADS": "CUDA threads per block",
+    "NCCL_BUFFSIZE": "buffer between two GPUs in bytes",
+    "NCCL_COMM_ID": "address of the bootstrap root, by hand",
+    "NCCL_HOSTID": "which ranks count as one host, by hand",
+    "NCCL_CROSS_NIC": "whether rings may change NICs between nodes",
+    "NCCL_TOPO_FILE": "topology read from a file instead of the machine",
+    "NCCL_TOPO_DUMP_FILE": "file to write the detected topology to",
+    "NCCL_GRAPH_FILE": "rings and trees read from a file",
+    "NCCL_NVLS_ENABLE": "NVLink SHARP: 0 off, 1 on, 2 where it works",
+    "NCCL_CUMEM_ENABLE": "allocation by the cuMem API",
+    "NCCL_DMABUF_ENABLE": "GPUDirect RDMA by dma-buf",
+    "NCCL_CONF_FILE": "file with more NCCL variables",
+    "NCCL_LAUNCH_MODE": "how kernels are launched: PARALLEL or GROUP",
+    "NCCL_IGNORE_DISABLED_P2P": "1: no complaint about a dead NVLink path",
+    "GLOO_SOCKET_IFNAME": "interface for Gloo, exact name",
+    "GLOO_DEVICE_TRANSPORT": "transport of Gloo: TCP, TCP_TLS, IBVERBS, UV",
+    "GLOO_LOG_LEVEL": "log level of Gloo",
+    "TP_SOCKET_IFNAME": "interface for TensorPipe (RPC)",
+    "CUDA_VISIBLE_DEVICES": "GPUs that CUDA may use, in this order",
+    "CUDA_DEVICE_ORDER": "FASTEST_FIRST or PCI_BUS_ID",
+    "CUDA_LAUNCH_BLOCKING": "1: every kernel launch waits for the kernel",
+    "CUDA_DEVICE_MAX_CONNECTIONS": "hardware queues per device",
+    "CUDA_MODULE_LOADING": "LAZY or EAGER loading of kernels",
+    "CUDA_MPS_PIPE_DIRECTORY": "where the MPS daemon listens",
+    "CUDA_HOME": "CUDA toolkit for building extensions",
+    "PYTORCH_CUDA_ALLOC_CONF": "settings of torch's CUDA memory allocator",
+    "PYTORCH_ALLOC_CONF": "settings of torch's memory allocators",
+    "NVIDIA_VISIBLE_DEVICES": "GPUs that the container runtime put into this container",
+    "NVIDIA_DRIVER_CAPABILITIES": "driver libraries that the container runtime put into this container",
+    "GPU_DEVICE_ORDINAL": "GPUs for OpenCL on AMD",
+    "ROCR_VISIBLE_DEVICES": "GPUs that ROCm may use",
+    "HIP_VISIBLE_DEVICES": "GPUs that HIP may use",
+    "OMP_NUM_THREADS": "OpenMP threads per process; torchrun sets 1 when it starts several workers",
+    "OMP_PROC_BIND": "whether OpenMP threads stay on their cores",
+    "OMP_PLACES": "where OpenMP threads may run",
+    "MKL_NUM_THREADS": "MKL threads per process",
+    "USE_LIBUV": "0: the older TCPStore server",
+    "LOGLEVEL": "log level of torchrun",
+    "PYTHON_EXEC": "interpreter that torchrun starts workers with",
+    "TMPDIR": "folder for temporary files and sockets",
+    "LD_LIBRARY_PATH": "libraries found before the installed ones, NCCL among them",
+    "LD_PRELOAD": "libraries loaded into every process",
+    "SLURM_JOB_ID": "id of the allocation",
+    "SLURM_STEP_ID": "id of the srun step; absent in a batch script",
+    "SLURM_PROCID": "rank of this task; 0 in a batch script",
+    "SLURM_LOCALID": "rank of this task on its node",
+    "SLURM_NODEID": "node rank within the allocation",
+    "SLURM_NTASKS": "number of tasks",
+    "SLURM_STEP_NUM_TASKS": "number of tasks of this step",
+    "SLURM_NNODES": "number of nodes",
+    "SLURM_STEP_NUM_NODES": "number of nodes of this step",
+    "SLURM_JOB_NUM_NODES": "number of nodes of the allocation",
+    "SLURM_JOB_NODELIST": "nodes of the allocation; the first one usually becomes MASTER_ADDR",
+    "SLURM_STEP_NODELIST": "nodes of this step",
+    "SLURM_TASKS_PER_NODE": "tasks on each node, as in 2(x2),1",
+    "SLURM_STEP_TASKS_PER_NODE": "tasks of this step on each node, as in 2(x2),1",
+    "SLURM_NTASKS_PER_NODE": "tasks per node that were asked for",
+    "SLURM_GPUS_ON_NODE": "GPUs of the job on this node",
+    "SLURM_STEP_GPUS": "GPUs of this step, numbered as Slurm does",
+    "SLURM_JOB_GPUS": "GPUs of the allocation on this node",
+    "SLURM_CPUS_PER_TASK": "CPUs per task",
+    "SLURM_LAUNCH_NODE_IPADDR": "where srun was typed; not always a node of the job",
+    "SLURMD_NODENAME": "this node, in Slurm's words",
+    "OMPI_COMM_WORLD_RANK": "rank of this process",
+    "OMPI_COMM_WORLD_SIZE": "number of ranks",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "rank of this process on its node",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "number of ranks on this node",
+    "OMPI_COMM_WORLD_NODE_RANK": "rank within the node, not the index of the node",
+    "OMPI_MCA_orte_num_nodes": "number of nodes",
+    "PMI_RANK": "rank of this process",
+    "PMI_SIZE": "number of ranks",
+    "PMIX_RANK": "rank of this process",
+    "MPI_LOCALRANKID": "rank of this process on its node",
+    "MPI_LOCALNRANKS": "number of ranks on this node",
+    "MV2_COMM_WORLD_RANK": "rank of this process",
+    "MV2_COMM_WORLD_SIZE": "number of ranks",
+    "MV2_COMM_WORLD_LOCAL_RANK": "rank of this process on its node",
+    "MV2_COMM_WORLD_LOCAL_SIZE": "number of ranks on this node",
+    "JSM_NAMESPACE_RANK": "rank of this process",
+    "JSM_NAMESPACE_SIZE": "number of ranks",
+    "JSM_NAMESPACE_LOCAL_RANK": "rank of this process on its node",
+    "JSM_NAMESPACE_LOCAL_SIZE": "number of ranks on this node",
+    "LSB_JOBID": "id of the LSF job",
+    "LSB_DJOB_RANKFILE": "file with the host of every rank",
+    "PBS_JOBID": "id of the PBS job",
+    "PBS_NODEFILE": "file with the hosts of the job",
+    "KUBERNETES_SERVICE_HOST": "we are in a Kubernetes pod",
+    "SM_HOSTS": "hosts of the training job",
+    "SM_CURRENT_HOST": "this host, in SageMaker's words",
+    "SM_NUM_GPUS": "GPUs on this host",
+    "ACCELERATE_MIXED_PRECISION": "precision that accelerate launch was given",
+    "RAY_ADDRESS": "address of the Ray cluster",
+    "RAY_JOB_ID": "id of the Ray job",
+    "PORT": "port of some service; scripts that take it for the master port get a wrong one",
+}
+"""Names, and what each one means; every name here is gathered."""
+
+PET_OPTIONS = {
+    "PET_NNODES": "--nnodes",
+    "PET_NPROC_PER_NODE": "--nproc-per-node",
+    "PET_NODE_RANK": "--node-rank",
+    "PET_MASTER_ADDR": "--master-addr",
+    "PET_MASTER_PORT": "--master-port",
+    "PET_LOCAL_ADDR": "--local-addr",
+    "PET_RDZV_BACKEND": "--rdzv-backend",
+    "PET_RDZV_ENDPOINT": "--rdzv-endpoint",
+    "PET_RDZV_ID": "--rdzv-id",
+    "PET_RDZV_CONF": "--rdzv-conf",
+    "PET_STANDALONE": "--standalone",
+    "PET_MAX_RESTARTS": "--max-restarts",
+    "PET_ROLE": "--role",
+    "PET_START_METHOD": "--start-method",
+    "PET_MODULE": "--module",
+    "PET_NO_PYTHON": "--no-python",
+    "PET_RUN_PATH": "--run-path",
+    "PET_VIRTUAL_LOCAL_RANK": "--virtual-local-rank",
+    "PET_MONITOR_INTERVAL": "--monitor-interval",
+    "PET_EVENT_LOG_HANDLER": "--event-log-handler",
+    "PET_LOG_DIR": "--log-dir",
+    "PET_REDIRECTS": "--redirects",
+    "PET_TEE": "--tee",
+    "PET_LOCAL_RANKS_FILTER": "--local-ranks-filter",
+    "PET_DUPLICATE_STDOUT_FILTERS": "--duplicate-stdout-filters",
+    "PET_DUPLICATE_STDERR_FILTERS": "--duplicate-stderr-filters",
+    "PET_SIGNALS_TO_HANDLE": "--signals-to-handle",
+    "PET_SHUTDOWN_TIMEOUT": "--shutdown-timeout",
+}
+"""The variables that torchrun (2.13) reads as defaults of its options: `PET_` and the option's name (argparse_util.py)."""
+
+FAMILIES = {
+    "NCCL_": "a setting of NCCL",
+    "TORCHELASTIC_": "a setting of torchrun's agent",
+    "TORCH_NCCL_": "a setting of torch's NCCL backend",
+    "TORCH_": "a setting of torch",
+    "PYTORCH_": "a setting of torch",
+    "GLOO_": "a setting of Gloo",
+    "CUDA_": "a setting of CUDA",
+    "NVIDIA_": "told to the container runtime",
+    "OMP_": "a setting of OpenMP",
+    "KMP_": "a setting of Intel's OpenMP",
+    "GOMP_": "a setting of GNU's OpenMP",
+    "MKL_": "a setting of MKL",
+    "PET_": "a PET_* name that torchrun does not read",
+    "SLURM_": "from Slurm",
+    "SLURMD_": "from Slurm",
+    "OMPI_COMM_WORLD_": "from Open MPI",
+    "OMPI_MCA_": "a setting of Open MPI",
+    "PMI_": "from the MPI launcher",
+    "PMIX_": "from the MPI launcher",
+    "MPI_LOCAL": "from the MPI launcher",
+    "I_MPI_": "a setting of Intel MPI",
+    "MV2_": "a setting of MVAPICH2",
+    "HYDI_": "from the MPI launcher",
+    "JSM_": "from jsrun",
+    "LSB_": "from LSF",
+    "ACCELERATE_": "a setting of accelerate",
+    "FSDP_": "a setting of accelerate's FSDP",
+    "DEEPSPEED_": "a setting of deepspeed",
+    "RAY_TRAIN_": "a setting of Ray Train",
+    "UCX_": "a setting of UCX",
+    "FI_": "a setting of libfabric",
+    "OFI_NCCL_": "a setting of NCCL's libfabric plugin",
+}
+"""Beginnings of names that are gathered, the more precise ones first."""
+
+_NEARLY_NCCL = re.compile(r"N[CL]{2,4}_|NCCL", re.IGNORECASE)
+_NEVER = frozenset({"OMPI_ARGV", "OMPI_COMMAND", "OMPI_MCA_orte_precondition_transports"})
+"""A program's own arguments, which may hold anything, and Open MPI's session key."""
+
+_SECRET_PART = re.compile(r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API_?KEY|PRIVATE", re.IGNORECASE)
+_SECRET_WORD = re.compile(r"(?:^|_)(KEYS?|AUTH|PASS|PWD|JWT|COOKIE|MUNGE)(?:_|$)", re.IGNORECASE)
+_IN_URL = re.compile(r"://[^/@\s]+@")
+_IN_TEXT = re.compile(
+    r"(token|secret|passw(?:or)?d|credentials?|api[-_]?key)(\"?\s*[=:]\s*\"?)([^\s,;&\"]+)", re.IGNORECASE
+)
+
+
+def is_relevant(name: str) -> bool:
+    """Whether this variable says something about a distributed job: others are none of our business."""
+    if name in _NEVER:
+        return False
+    return name in MEANINGS or name in PET_OPTIONS or name.startswith(tuple(FAMILIES)) or bool(_NEARLY_NCCL.match(name))
+
+
+def meaning(name: str) -> str:
+    """What a variable means, in a few words."""
+    if name in PET_OPTIONS:
+        return f"default of torchrun's {PET_OPTIONS[name]}"
+    if name in MEANINGS:
+        return MEANINGS[name]
+    return next(
+        (text for start, text in FAMILIES.items() if name.startswith(start)), "not a name that NCCL or torch reads"
+    )
+
+
+def is_secret(name: str) -> bool:
+    """Whether a variable with this name is likely to hold a password, a token or a key."""
+    return bool(_SECRET_PART.search(name) or _SECRET_WORD.search(name))
+
+
+def without_secrets(value: str) -> str:
+    """The value without what stands before the @ of a URL and after `token=`, `password:` and the like."""
+    return _IN_TEXT.sub(r"\1\2***", _IN_URL.sub("://***@", value))

@@ -2,23 +2,190 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Section
+from ddpdoctor.facts.gpu import Gpu
 
-__all__ = ["Host"]
+__all__ = [
+    "UNLIMITED",
+    "Cgroup",
+    "ExtensionLock",
+    "Folder",
+    "Host",
+    "Leftover",
+    "Limit",
+    "Limits",
+    "Logind",
+    "NumaNode",
+    "count_cpus",
+    "local_ranks",
+    "visible_gpus",
+]
+
+UNLIMITED = -1
+"""A limit that does not bind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One resource limit of this process (getrlimit); -1 is unlimited. Sizes are bytes."""
+
+    soft: int
+    hard: int
+
+    def is_below(self, need: int) -> bool:
+        """The soft limit binds and is smaller than `need`."""
+        return self.soft != UNLIMITED and self.soft < need
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """RLIMIT_NOFILE, RLIMIT_MEMLOCK (bytes), RLIMIT_NPROC and RLIMIT_STACK (bytes), as this process has them."""
+
+    open_files: Limit | None = None
+    locked_memory: Limit | None = None
+    processes: Limit | None = None
+    stack: Limit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cgroup:
+    """The tightest limits from our own cgroup up to the highest one that can be seen; -1 is unlimited.
+
+    `version` is 1 or 2 (that of the memory controller; 2 without one). `used` values belong to the level whose limit is
+    given. `cpu_quota` counts CPUs: 1.5 is 150 ms of each 100 ms period.
+    """
+
+    version: int
+    path: str = "/"
+    memory_limit_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    memory_oom_kills: int | None = None
+    pids_limit: int | None = None
+    pids_used: int | None = None
+    cpu_quota: float | None = None
+    cpus: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """Files in /dev/shm of one maker (`nccl` or `torch`). `owner` is `alive`, `dead` or `unknown`."""
+
+    maker: str
+    owner: str
+    files: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class NumaNode:
+    """One NUMA node; `cpus` in the kernel's list form (`0-31,64-95`), empty for a node of memory alone."""
+
+    index: int
+    cpus: str = ""
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder that jobs write to; None where it did not answer."""
+
+    path: str
+    exists: bool | None = None
+    is_writable: bool | None = None
+    free_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExtensionLock:
+    """A lock file of torch.utils.cpp_extension: its builder holds it open as long as it lives (torch/utils/file_baton.py).
+
+    `holder_pid` is None when no process here holds it. `is_local`: a holder could only be among the processes that we
+    can see, so that none means that it is dead.
+    """
+
+    path: str
+    age_seconds: float
+    holder_pid: int | None = None
+    is_local: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Logind:
+    """What systemd-logind does with a user's shared memory when the last session closes."""
+
+    removes_ipc: bool
+    user_lingers: bool = False
+    is_in_session: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Host(Section):
-    """Limits of -1 are "unlimited". None is unknown, and `gaps` says why."""
+    """One node without its GPUs and networks. Limits of -1 are "unlimited". None is unknown, and `gaps` says why.
+
+    `cpus_allowed` is sched_getaffinity of this process, `cpus_allowed_list` the same as a list. `container` is the
+    runtime (`docker`, `kubernetes`, …), "" outside of one; `container_evidence` says what shows it. `governor` is that of
+    the first CPU. `numa_calls_allowed` is False when a seccomp filter refuses get_mempolicy.
+    """
 
     kernel: str = ""
     architecture: str = ""
     is_root: bool = False
+    user_id: int | None = None
     cpus_online: int | None = None
     cpus_allowed: int | None = None
+    cpus_allowed_list: str | None = None
     memory_total_bytes: int | None = None
+    memory_available_bytes: int | None = None
+    swap_total_bytes: int | None = None
     shm_total_bytes: int | None = None
     shm_free_bytes: int | None = None
+    shm_kind: str | None = None
+    shm_leftovers: tuple[Leftover, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    user_threads: int | None = None
+    cgroup: Cgroup | None = None
+    container: str = ""
+    container_evidence: str = ""
+    numa_nodes: tuple[NumaNode, ...] = ()
+    numa_balancing: bool | None = None
+    numa_calls_allowed: bool | None = None
+    governor: str | None = None
+    huge_pages: str | None = None
+    temporary_folder: Folder | None = None
+    clock_is_synchronised: bool | None = None
+    extension_locks: tuple[ExtensionLock, ...] = ()
+    logind: Logind | None = None
     gaps: tuple[Gap, ...] = ()
+
+
+def count_cpus(cpus: str) -> int:
+    """How many CPUs the kernel's list form (`0-3,8`) names; 0 for an empty or malformed list."""
+    count = 0
+    for part in cpus.split(","):
+        first, _, last = part.strip().partition("-")
+        if first.isdecimal() and (not last or last.isdecimal()):
+            count += max(0, int(last or first) - int(first) + 1)
+    return count
+
+
+def visible_gpus(environ: Environ, gpu: Gpu | None) -> int:
+    """How many GPUs a rank of this node could use: those of NVML, at most as many as CUDA_VISIBLE_DEVICES names."""
+    count = len(gpu.devices) if gpu is not None else 0
+    wanted = environ.get("CUDA_VISIBLE_DEVICES")
+    if wanted is None:
+        return count
+    words = [word.strip() for word in wanted.split(",")]
+    end = next((i for i, word in enumerate(words) if not word or word.startswith("-")), len(words))
+    return min(count, end)
+
+
+def local_ranks(environ: Environ, gpu: Gpu | None) -> int | None:
+    """How many ranks run on this node: what a launcher says, else one a visible GPU, else None (nothing says so)."""
+    for name in ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"):
+        value = (environ.get(name) or "").strip()
+        if value.isdecimal() and int(value) > 0:
+            return int(value)
+    return visible_gpus(environ, gpu) or None

@@ -1,12 +1,54 @@
-"""`net`: interfaces, routes, names and ports of one node."""
+"""`net`: interfaces, names, the master's address and port, as this node sees them."""
 
 from __future__ import annotations
 
+import ipaddress
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 from ddpdoctor.facts.gaps import Gap, Section
+from ddpdoctor.facts.ifnames import Choice, choose_for_gloo, choose_for_nccl, matching
 
-__all__ = ["Address", "Interface", "Net"]
+__all__ = [
+    "DEFAULT_PORT",
+    "Address",
+    "Attempt",
+    "Interface",
+    "Lookup",
+    "Net",
+    "Outcome",
+    "Port",
+    "PortSocket",
+    "is_loopback",
+]
+
+DEFAULT_PORT = 29500
+"""What torchrun's static rendezvous over several nodes takes without --master-port."""
+
+VIRTUAL = ("docker", "bridge", "veth", "tunnel", "virtual")
+
+
+class Outcome(str, Enum):
+    """What came back when this node knocked at the master's port."""
+
+    STORE = "store"
+    """A TCPStore answered the ping."""
+    STRANGER = "stranger"
+    """It was accepted, and what answered (or hung up) is no TCPStore."""
+    SILENT = "silent"
+    """It was accepted, and nothing came back: not how a TCPStore behaves."""
+    REFUSED = "refused"
+    """The host is there and nobody listens: the job has not started, or a firewall rejects."""
+    NO_ANSWER = "no_answer"
+    NO_HOST = "no_host"
+    """Nobody on the local network has the address (EHOSTUNREACH after ARP found nobody)."""
+    PROHIBITED = "prohibited"
+    """A host on the way forbids it (EHOSTUNREACH at once, EACCES)."""
+    NO_ROUTE = "no_route"
+    """ENETUNREACH, or EINVAL for a blackhole route."""
+    FAILED = "failed"
+    """Something else: `errno` says what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +62,11 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """One network interface, in the kernel's order (`getifaddrs`)."""
+    """One network interface, in the kernel's order.
+
+    `kind` is one of loopback physical virtual bond bridge vlan veth docker tunnel infiniband wireless. `is_running` is
+    IFF_RUNNING: up and with carrier. `has_default_route`: packets to anywhere leave through it.
+    """
 
     name: str
     is_up: bool = True
@@ -29,12 +75,180 @@ class Interface:
     mtu: int | None = None
     speed_mbit_per_s: int | None = None
     addresses: tuple[Address, ...] = ()
+    has_default_route: bool = False
+
+    @property
+    def is_virtual(self) -> bool:
+        """Made by software for this machine alone (bridge, container, tunnel), not a way to other nodes by itself."""
+        return self.kind in VIRTUAL
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """One question to the resolver: `addresses` in its order, or `error` in its words. `seconds` is how long it took.
+
+    For a reverse lookup `name` is the answer, "" without one, and `addresses` holds the address asked for.
+    """
+
+    name: str
+    addresses: tuple[str, ...] = ()
+    seconds: float = 0.0
+    error: str | None = None
+    is_late: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One connection to the master's port. `source` is the own address that the route takes; `pings`: ICMP echo answered."""
+
+    address: str
+    outcome: Outcome
+    errno: int | None = None
+    seconds: float = 0.0
+    pings: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PortSocket:
+    """One socket on the port. `state` is LISTEN, ESTABLISHED, TIME_WAIT, …; None where only root may see.
+
+    `is_ours`: the process is an ancestor of ours, or the rank 0 of the job that we are a rank of.
+    """
+
+    state: str
+    local: str
+    remote: str = ""
+    pid: int | None = None
+    command: str | None = None
+    user: str | None = None
+    container: str | None = None
+    is_ours: bool = False
+    is_orphan: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """The port that the job's store would take. `bind_error` is None when a socket could be bound as torch binds it.
+
+    `is_set`: MASTER_PORT names it; else it is torchrun's default.
+    """
+
+    number: int
+    is_set: bool = False
+    bind_error: str | None = None
+    is_taken: bool | None = None
+    sockets: tuple[PortSocket, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Net(Section):
-    """What this node's network looks like from the inside."""
+    """What this node's network looks like from the inside. Seconds are wall time; MTU in bytes.
+
+    `own_name` is the lookup of the hostname, `full_name` that of `socket.getfqdn()`, `master_name` that of MASTER_ADDR
+    (None without one), `reverse` the reverse lookups of the own addresses. `route_to_master` is the own address from
+    which packets to MASTER_ADDR leave.
+    """
 
     hostname: str = ""
     interfaces: tuple[Interface, ...] = ()
+    own_name: Lookup | None = None
+    full_name: Lookup | None = None
+    master_name: Lookup | None = None
+    reverse: tuple[Lookup, ...] = ()
+    route_to_master: str | None = None
+    attempts: tuple[Attempt, ...] = ()
+    port: Port | None = None
+    free_port: int | None = None
+    ephemeral_ports: tuple[int, ...] | None = None
+    reserved_ports: str | None = None
+    unprivileged_from: int | None = None
+    listening: tuple[int, ...] = ()
+    backlog_max: int | None = None
     gaps: tuple[Gap, ...] = ()
+
+    @property
+    def own_addresses(self) -> tuple[str, ...]:
+        """Every address of every interface, in the kernel's order."""
+        return tuple(a.ip for i in self.interfaces for a in i.addresses)
+
+    def is_own(self, ip: str) -> bool:
+        """Whether this node has the address. All of 127.0.0.0/8 is its own."""
+        return is_loopback(ip) or _bare(ip) in {_bare(own) for own in self.own_addresses}
+
+    def interface(self, name: str) -> Interface | None:
+        return next((i for i in self.interfaces if i.name == name), None)
+
+    def interface_of(self, ip: str) -> Interface | None:
+        """The interface that has the address."""
+        return next((i for i in self.interfaces for a in i.addresses if _bare(a.ip) == _bare(ip)), None)
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        """Names of the interfaces that are up, have a carrier and an address."""
+        return tuple(i.name for i in self.interfaces if i.is_running and i.addresses)
+
+    def matching(self, spec: str) -> tuple[str, ...]:
+        """Names of all interfaces, also those that are down, that NCCL_SOCKET_IFNAME=`spec` matches."""
+        return tuple(i.name for i in self.interfaces if matching(i.name, spec))
+
+    def nccl_interfaces(self, variables: Mapping[str, str]) -> tuple[Choice, ...]:
+        """The interfaces that NCCL would use, best first, and why; the first one carries the bootstrap."""
+        return choose_for_nccl(self, variables)
+
+    def gloo_interfaces(self, variables: Mapping[str, str]) -> tuple[Choice, ...]:
+        """The address that Gloo would publish, and why; one for each name in GLOO_SOCKET_IFNAME."""
+        return choose_for_gloo(self, variables)
+
+    @property
+    def way_out(self) -> tuple[str, ...]:
+        """Names of the interfaces towards the other nodes: the route to a foreign master, else the default routes."""
+        if self.route_to_master and self.is_master is False:
+            found = self.interface_of(self.route_to_master)
+            return (found.name,) if found else ()
+        return tuple(i.name for i in self.interfaces if i.has_default_route)
+
+    @property
+    def is_master(self) -> bool | None:
+        """Whether MASTER_ADDR is this node; None when it could not be resolved. Without MASTER_ADDR it is."""
+        if self.master_name is None:
+            return True
+        if not self.master_name.addresses:
+            return None
+        return any(self.is_own(ip) for ip in self.master_name.addresses)
+
+    def spans_nodes(self, variables: Mapping[str, str]) -> bool:
+        """Whether the job is known to have more than one node: a launcher says so, or the master is another machine."""
+        return self.is_master is False or _counts_nodes(variables)
+
+
+def is_loopback(ip: str) -> bool:
+    """127.0.0.0/8, ::1 or the same written as IPv4 in IPv6."""
+    try:
+        address = ipaddress.ip_address(_bare(ip))
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
+
+
+def _bare(ip: str) -> str:
+    return ip.partition("%")[0].removeprefix("::ffff:")
+
+
+def _counts_nodes(variables: Mapping[str, str]) -> bool:
+    for name in ("GROUP_WORLD_SIZE", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "OMPI_MCA_orte_num_nodes"):
+        if _number(variables.get(name)) > 1:
+            return True
+    if _number(variables.get("PET_NNODES", "").rpartition(":")[2]) > 1:
+        return True
+    pairs = (
+        ("WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+        ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+        ("PMI_SIZE", "MPI_LOCALNRANKS"),
+    )
+    return any(_number(variables.get(local)) > 0 and _number(variables.get(world)) > _number(variables.get(local))
+               for world, local in pairs)  # fmt: skip
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else 0

@@ -8,6 +8,7 @@ from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.host import Host
+from ddpdoctor.facts.launch import Launch
 from ddpdoctor.facts.net import Net
 from ddpdoctor.facts.probe import Probe
 from ddpdoctor.facts.topo import Topo
@@ -16,7 +17,7 @@ from ddpdoctor.facts.versions import Versions
 __all__ = ["SCHEMA", "SECTIONS", "Facts"]
 
 SCHEMA = "ddpdoctor.facts/1"
-SECTIONS = ("environ", "host", "net", "gpu", "topo", "versions", "probe")
+SECTIONS = ("environ", "launch", "host", "net", "gpu", "topo", "versions", "probe")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class Facts:
     collected_at: str
     hostname: str
     environ: Environ | None = None
+    launch: Launch | None = None
     host: Host | None = None
     net: Net | None = None
     gpu: Gpu | None = None

@@ -1,0 +1,125 @@
+"""`launch`: who starts the job, as the launch lines say: one line a node, or the lines of a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.gaps import Gap, Section
+from ddpdoctor.facts.launch.layers import Layer, starts_ranks
+from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.words import Word
+from ddpdoctor.facts.torchrun_options import NEWEST, Version, version_of
+
+__all__ = ["Launch", "Line", "Script"]
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """The training script that a line names, looked at for what concerns the line. None: not looked at.
+
+    `path` is where the launcher would look for it. `local_rank` holds the spellings of the option that its parser
+    declares. `spawns`: it starts ranks itself (mp.spawn). `reads` are the variables of launchers and schedulers that it
+    reads, `sets` those that it assigns. `initialises` says that it joins the process group through the environment.
+    """
+
+    path: str
+    exists: bool | None = None
+    is_executable: bool | None = None
+    has_shebang: bool | None = None
+    is_python: bool | None = None
+    local_rank: tuple[str, ...] = ()
+    local_rank_required: bool = False
+    local_rank_used: bool = False
+    spawns: bool = False
+    reads: tuple[str, ...] = ()
+    sets: tuple[str, ...] = ()
+    initialises: bool = False
+    has_relative_imports: bool = False
+    frameworks: tuple[str, ...] = ()
+    trainer_devices: int | None = None
+    trainer_nodes: int | None = None
+    nccl: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One launch line. `source` is its text and every word's span counts in it; `argv` are its words.
+
+    `first_line` and `first_column` (from 1) say where `source` begins in `file`. `node` is the index of a `--node`
+    line. `environ` is what the innermost launcher finds, `cwd` where it runs (None: unknown). `batch` are the options
+    of the sbatch file around it, as the layer of an `sbatch` command.
+    """
+
+    source: str
+    argv: tuple[Word, ...] = ()
+    layers: tuple[Layer, ...] = ()
+    environ: Environ = field(default_factory=Environ)
+    cwd: str | None = None
+    file: str | None = None
+    first_line: int = 1
+    first_column: int = 1
+    node: int | None = None
+    host: str | None = None
+    script: Script | None = None
+    batch: Layer | None = None
+    is_background: bool = False
+
+    @property
+    def agent(self) -> Layer | None:
+        """The innermost torchrun (or `torch.distributed.launch`) of the line."""
+        return self._innermost((Launcher.TORCHRUN, Launcher.LEGACY))
+
+    @property
+    def program(self) -> Layer | None:
+        """The innermost layer of all."""
+        return self.layers[-1] if self.layers else None
+
+    @property
+    def starter(self) -> Layer | None:
+        """The innermost layer that starts the ranks of a node."""
+        return next((each for each in reversed(self.layers) if starts_ranks(each.launcher)), None)
+
+    @property
+    def task_starter(self) -> Layer | None:
+        """The srun, mpirun or jsrun around it, which starts one copy a task."""
+        return self._innermost((Launcher.SRUN, Launcher.MPIRUN, Launcher.JSRUN))
+
+    def layer(self, launcher: Launcher) -> Layer | None:
+        """The innermost layer of this kind."""
+        return self._innermost((launcher,))
+
+    def _innermost(self, launchers: tuple[Launcher, ...]) -> Layer | None:
+        return next((each for each in reversed(self.layers) if each.launcher in launchers), None)
+
+    def place(self, at: int) -> tuple[int, int]:
+        """Line and column, from 1, of an index in `source`; in the file for a line of a file."""
+        before = self.source[:at]
+        row = before.count("\n")
+        column = len(before) - (before.rfind("\n") + 1) + 1
+        return self.first_line + row, column + (self.first_column - 1 if row == 0 else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch(Section):
+    """The launch: `lines`, the torch that decides how they are read and where its version comes from.
+
+    `torch` is a version such as `2.13.0`, `torch_from` one of `installed`, `option`, `assumed`; `python` is the version
+    of the Python that runs the launcher. Several lines with a `node` are the nodes of one job, in their order.
+    """
+
+    lines: tuple[Line, ...] = ()
+    torch: str = f"{NEWEST[0]}.{NEWEST[1]}"
+    torch_from: str = "assumed"
+    python: str = ""
+    gaps: tuple[Gap, ...] = ()
+
+    @property
+    def version(self) -> Version:
+        """Major and minor of `torch`."""
+        return version_of(self.torch) or NEWEST
+
+    @property
+    def nodes(self) -> tuple[Line, ...]:
+        """The lines of one job, one a node: those of `--node`. Fewer than two when nothing can be compared."""
+        return tuple(line for line in self.lines if line.node is not None)

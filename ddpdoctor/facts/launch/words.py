@@ -1,0 +1,105 @@
+"""Words of a launch line, where each stands in the text, and edits of that text.
+
+A word keeps two spellings: `text`, what the program gets, and its span in the source, what the user wrote. A corrected
+line is the source with a few spans replaced, so that everything else keeps the user's spelling, order and quoting.
+
+What a shell would put in at run time (`$NGPU`, `$(hostname)`) is not known here. Each such piece is the one character
+UNKNOWN in `text`: a NUL, which no real argument can hold, so that `--nproc-per-node=\\0` is still seen to be that option
+with an unknown value. `splits` is set when the unknown piece stands outside quotes and is the whole word: it may then
+become no word, one, or many. A rule judges only values for which `is_known` holds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+__all__ = ["UNKNOWN", "Edit", "Word", "apply", "escape", "is_known", "plain", "quote"]
+
+UNKNOWN = "\0"
+"""Stands in a word's text for a piece that only the shell will know."""
+
+_SAFE = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One argument. `start` and `end` are its span in the line's source, in characters.
+
+    `context` is the quoting that the span stands in, outermost first: `'` for the words of `bash -c '…'`; text that is
+    put in beside such a word needs `escape(text, context)`. `is_literal` is False for a word that came out of a variable:
+    its span is the variable's, which may have given other words as well. `raw` is the spelling in the source.
+    """
+
+    text: str
+    raw: str = ""
+    start: int = 0
+    end: int = 0
+    context: str = ""
+    splits: bool = False
+    is_literal: bool = True
+
+    @property
+    def known(self) -> str | None:
+        """The text, None when a piece of it is unknown."""
+        return self.text if UNKNOWN not in self.text else None
+
+    @property
+    def assignment(self) -> tuple[str, str] | None:
+        """Name and value of a `NAME=value` word, None for any other."""
+        match = _ASSIGNMENT.fullmatch(self.text)
+        return (match[1], match[2]) if match else None
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Replace the span `start` to `end` of the source by `text`. An empty span inserts."""
+
+    start: int
+    end: int
+    text: str
+
+
+def is_known(value: str | None) -> bool:
+    """There is a value and no piece of it is unknown."""
+    return value is not None and UNKNOWN not in value
+
+
+def plain(text: str, unknown: str = "…") -> str:
+    """The text for a person: unknown pieces shown as `unknown`."""
+    return text.replace(UNKNOWN, unknown)
+
+
+def quote(text: str) -> str:
+    """The word as a shell must read it to get `text`: bare where that is safe, else in single quotes."""
+    if _SAFE.fullmatch(text):
+        return text
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def escape(text: str, context: str) -> str:
+    """Shell text made ready to stand inside the quotes of `context`."""
+    for kind in reversed(context):
+        if kind == "'":
+            text = text.replace("'", "'\\''")
+        elif kind == '"':
+            text = re.sub(r'([\\"$`])', r"\\\1", text)
+    return text
+
+
+def apply(source: str, edits: Iterable[Edit]) -> str:
+    """The source with the edits made, from its end to its beginning, so that spans stay true.
+
+    Raises:
+        ValueError: two edits overlap.
+    """
+    ordered = sorted(edits, key=lambda edit: (edit.start, edit.end))
+    for before, after in itertools.pairwise(ordered):
+        if after.start < before.end:
+            raise ValueError(f"edits overlap at {after.start}")
+    for edit in reversed(ordered):
+        source = source[: edit.start] + edit.text + source[edit.end :]
+    return source

@@ -1,0 +1,114 @@
+"""torchrun's option table, as data: what `torch/distributed/run.py:get_args_parser` of each torch version declares."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+__all__ = ["NEWEST", "OLDEST", "Option", "Version", "torchrun_options", "version_of"]
+
+Version = tuple[int, int]
+
+OLDEST: Version = (1, 10)
+"""The first torch that has torchrun with these options."""
+NEWEST: Version = (2, 13)
+"""The newest torch that the table was compared with. A newer one is read from its own source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option of a launcher. `flags` are its spellings in the order of the parser (the order of error messages).
+
+    `kind` is `str`, `int`, `float`, `list` (a comma list) or `flag` (takes no value). `default` is what the parser
+    holds when neither the line nor the environment says anything. `from_env` is whether PET_<DEST> gives a default.
+    """
+
+    dest: str
+    flags: tuple[str, ...]
+    kind: str = "str"
+    default: str | None = None
+    from_env: bool = True
+    choices: tuple[str, ...] = ()
+    since: Version = OLDEST
+
+    @property
+    def variable(self) -> str | None:
+        """The environment variable that gives its default."""
+        return f"PET_{self.dest.upper()}" if self.from_env else None
+
+
+def _both(name: str, *more: str) -> tuple[str, ...]:
+    dashed = name.replace("_", "-")
+    return (*more, f"--{dashed}", f"--{name}") if dashed != name else (*more, f"--{name}")
+
+
+def _option(
+    dest: str, kind: str = "str", default: str | None = None, *, short: str = "", since: Version = OLDEST
+) -> Option:
+    return Option(dest, _both(dest, *([short] if short else [])), kind, default, since=since)
+
+
+_TABLE = (
+    _option("nnodes", default="1:1"),
+    _option("nproc_per_node", default="1"),
+    _option("rdzv_backend", default="static"),
+    _option("rdzv_endpoint", default=""),
+    _option("rdzv_id", default="none"),
+    _option("rdzv_conf", default=""),
+    _option("standalone", "flag"),
+    _option("max_restarts", "int", "0"),
+    _option("monitor_interval", "float", "0.1"),
+    Option("start_method", _both("start_method"), default="spawn", choices=("spawn", "fork", "forkserver")),
+    _option("event_log_handler", default="null", since=(2, 8)),
+    _option("role", default="default"),
+    _option("module", "flag", short="-m"),
+    _option("no_python", "flag"),
+    _option("run_path", "flag"),
+    _option("log_dir"),
+    _option("redirects", default="0", short="-r"),
+    _option("tee", default="0", short="-t"),
+    _option("local_ranks_filter", default="", since=(2, 3)),
+    _option("duplicate_stdout_filters", "list", since=(2, 10)),
+    _option("duplicate_stderr_filters", "list", since=(2, 10)),
+    _option("node_rank", "int", "0"),
+    _option("master_addr", default="127.0.0.1"),
+    _option("master_port", "int"),
+    _option("local_addr", since=(2, 0)),
+    Option("logs_specs", _both("logs_specs"), from_env=False, since=(2, 3)),
+    Option(
+        "numa_binding",
+        _both("numa_binding"),
+        from_env=False,
+        choices=("node", "socket", "exclusive", "core-complex"),
+        since=(2, 9),
+    ),
+    _option("signals_to_handle", default="SIGTERM,SIGINT,SIGHUP,SIGQUIT", since=(2, 10)),
+    _option("shutdown_timeout", "int", since=(2, 12)),
+    _option("virtual_local_rank", "flag", since=(2, 10)),
+)
+_USE_ENV = Option("use_env", _both("use_env"), "flag", from_env=False)
+
+
+@lru_cache(maxsize=64)
+def torchrun_options(version: Version, *, legacy: bool = False) -> tuple[Option, ...]:
+    """The options that torchrun of this torch knows. `legacy` adds those of `torch.distributed.launch`."""
+    table = (*_TABLE, _USE_ENV) if legacy else _TABLE
+    return tuple(_as_of(option, version) for option in table if option.since <= version)
+
+
+def _as_of(option: Option, version: Version) -> Option:
+    flags, default = option.flags, option.default
+    if version < (2, 0):  # the spellings with dashes came with 2.0
+        flags = tuple(f for f in flags if "-" not in f[2:])
+    if option.dest == "master_port" and version < (2, 12):
+        default = "29500"
+    if option.dest == "monitor_interval" and version < (2, 4):
+        default = "5"
+    return Option(option.dest, flags, option.kind, default, option.from_env, option.choices, option.since)
+
+
+def version_of(text: str) -> Version | None:
+    """Major and minor of `2.13.0+cu130` or `2.9`, None when it is no version."""
+    match = re.match(r"v?(\d+)\.(\d+)(?![\d])", text.strip())
+    return (int(match[1]), int(match[2])) if match else None

@@ -5,9 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from ddpdoctor.facts.probe import Kind, Observation
 from ddpdoctor.findings import Finding, Role, Severity
 
-__all__ = ["arrange"]
+__all__ = ["CLASSES", "NEEDS_NO_GRACE", "arrange", "weigh"]
+
+CLASSES: tuple[tuple[Kind, ...], ...] = (
+    (Kind.BAD_ENVIRONMENT, Kind.RANK_OUT_OF_RANGE, Kind.DUPLICATE_RANK, Kind.WORLD_SIZE_DIFFERS, Kind.DUPLICATE_GPU),
+    (Kind.PORT_TAKEN, Kind.MASTER_ELSEWHERE, Kind.STRANGER, Kind.UNRESOLVABLE),
+    (Kind.IMPORT_FAILED,),
+    (Kind.DIED,),
+    (Kind.STOPPED,),
+    (Kind.UNINTERRUPTIBLE,),
+    (Kind.EXCEPTION, Kind.WRONG_VALUE),
+    (Kind.ELSEWHERE,),
+    (Kind.MASTER_WITHOUT_HOST, Kind.NO_ROUTE, Kind.REFUSED, Kind.SILENT, Kind.NEVER_JOINED),
+    (Kind.PEER_ERROR,),
+    (Kind.STORE_LOST,),
+    (Kind.HANG,),
+    (Kind.TERMINATED,),
+)
+"""What explains what: an observation of an earlier class is the cause of those of every later class.
+
+A rank that died makes the others fail or hang; a wrong configuration makes ranks die; and a rank that was terminated
+from outside says only that somebody else had already given up.
+"""
+
+NEEDS_NO_GRACE = frozenset(CLASSES[0][:3])
+"""Nothing that other ranks could still tell would explain these better."""
 
 _ORDER = {Role.CAUSE: 0, Role.CONSEQUENCE: 1, Role.NOISE: 2, None: 0}
 
@@ -30,6 +55,24 @@ def arrange(findings: Iterable[Finding], kinds: Mapping[str, str]) -> tuple[Find
     if errors and not any(placed[i].role is Role.CAUSE for i in errors):
         placed.insert(0, replace(placed.pop(errors[0]), role=Role.CAUSE, caused_by=None))
     return tuple(placed)
+
+
+def weigh(observations: Iterable[Observation]) -> tuple[Observation, ...]:
+    """Order evidence by class, whoever was first to tell, and mark what is a cause and what follows from one.
+
+    Within a class, a death by abort comes last: a peer's death makes Gloo abort its process.
+    """
+    found = sorted(dict.fromkeys(observations), key=_weight)
+    leading = _class_of(found[0]) if found else 0
+    return tuple(replace(o, is_cause=_class_of(o) == leading) for o in found)
+
+
+def _weight(observation: Observation) -> tuple[int, bool, tuple[int, ...], str]:
+    return (_class_of(observation), observation.signal == "SIGABRT", observation.ranks, observation.message)
+
+
+def _class_of(observation: Observation) -> int:
+    return next(i for i, kinds in enumerate(CLASSES) if observation.kind in kinds)
 
 
 def _role(finding: Finding, kinds: Mapping[str, str]) -> Role | None:

@@ -3,32 +3,150 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from ddpdoctor.facts.gaps import Gap, Section
 
-__all__ = ["Probe", "RankReport"]
+__all__ = ["COLLECTIVE_PHASES", "Kind", "Measurement", "Observation", "Probe", "RankReport", "Unsupported"]
+
+COLLECTIVE_PHASES = ("barrier", "all_reduce", "collectives", "measure", "done")
+"""The phases after the process group was formed."""
+
+
+class Kind(str, Enum):
+    """What one rank observed, of itself or of another. `blame.weigh` knows which of them explains the others."""
+
+    BAD_ENVIRONMENT = "bad_environment"
+    RANK_OUT_OF_RANGE = "rank_out_of_range"
+    DUPLICATE_RANK = "duplicate_rank"
+    WORLD_SIZE_DIFFERS = "world_size_differs"
+    DUPLICATE_GPU = "duplicate_gpu"
+    PORT_TAKEN = "port_taken"
+    MASTER_ELSEWHERE = "master_elsewhere"
+    STRANGER = "stranger"
+    UNRESOLVABLE = "unresolvable"
+    MASTER_WITHOUT_HOST = "master_without_host"
+    NO_ROUTE = "no_route"
+    REFUSED = "refused"
+    SILENT = "silent"
+    NEVER_JOINED = "never_joined"
+    IMPORT_FAILED = "import_failed"
+    DIED = "died"
+    STOPPED = "stopped"
+    UNINTERRUPTIBLE = "uninterruptible"
+    EXCEPTION = "exception"
+    WRONG_VALUE = "wrong_value"
+    ELSEWHERE = "elsewhere"
+    PEER_ERROR = "peer_error"
+    STORE_LOST = "store_lost"
+    HANG = "hang"
+    TERMINATED = "terminated"
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One piece of evidence. `message` is a sentence that names the rank and its host.
+
+    `ranks` are those that it is about, `seen_by` the rank that noticed it; host, node_rank, local_rank and pid belong
+    to the one that it is about. `signal` is a name such as SIGSEGV. `file`, `line` and `function` are the innermost
+    Python frame of a rank that is elsewhere. `is_cause` is set by the verdict.
+    """
+
+    kind: Kind
+    message: str
+    ranks: tuple[int, ...] = ()
+    seen_by: int | None = None
+    host: str | None = None
+    node_rank: int | None = None
+    local_rank: int | None = None
+    pid: int | None = None
+    phase: str = ""
+    signal: str | None = None
+    exit_code: int | None = None
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None
+    value: str | None = None
+    expected: str | None = None
+    is_cause: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """One rank at the end of the probe. `phase` is the last phase that it entered."""
+    """One rank at the end of the probe. `phase` is the last phase that it entered.
+
+    `import_seconds` is how long its worker took to import torch, `waited_seconds` how long it waited for the last
+    rank to arrive; both by its own clock. `gpu_uuid` is None without a GPU; `cuda_ordinal` counts what CUDA sees.
+    `nccl_warnings` are the lines that NCCL itself printed at level WARN.
+    """
 
     rank: int
-    local_rank: int = 0
-    node_rank: int = 0
+    local_rank: int | None = None
+    node_rank: int | None = None
     host: str = ""
     pid: int | None = None
+    world_size: int | None = None
     gpu: int | None = None
+    gpu_uuid: str | None = None
+    cuda_ordinal: int | None = None
+    torch: str | None = None
+    nccl: str | None = None
     phase: str = ""
     seconds: float = 0.0
+    import_seconds: float | None = None
+    waited_seconds: float | None = None
     error: str | None = None
+    nccl_warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One collective at one size. Bandwidths in GB/s (10^9), by the factors of nccl-tests; None for barrier."""
+
+    collective: str
+    size_bytes: int
+    iterations: int
+    latency_seconds: float
+    algbw_gb_per_s: float | None = None
+    busbw_gb_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """A collective that the backend does not have: no finding, only not measured."""
+
+    collective: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Probe(Section):
-    """One probe of `world_size` ranks over `backend`."""
+    """One probe of `world_size` ranks over `backend`. Without observations every rank passed every phase.
+
+    `retried_lazily` says, after eager initialisation failed, how the same went with lazily created communicators:
+    "works" or what it failed with; None when it was not tried.
+    """
 
     world_size: int = 0
     backend: str = ""
+    launcher: str = ""
+    master: str = ""
+    seconds: float = 0.0
     ranks: tuple[RankReport, ...] = ()
+    observations: tuple[Observation, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
+    unsupported: tuple[Unsupported, ...] = ()
+    retried_lazily: str | None = None
     gaps: tuple[Gap, ...] = ()
+
+    def seen(self, *kinds: Kind) -> tuple[Observation, ...]:
+        """The observations of these kinds, in the order of the verdict."""
+        return tuple(o for o in self.observations if o.kind in kinds)
+
+    def report_of(self, rank: int) -> RankReport | None:
+        """What is known of one rank, None when it never arrived."""
+        return next((r for r in self.ranks if r.rank == rank), None)
+
+    @property
+    def has_failed(self) -> bool:
+        return bool(self.observations)

@@ -1,0 +1,52 @@
+"""`python -m ddpdoctor.cli.probe_report`: judges the facts of a probe that a supervisor hands over, and reports.
+
+A process of its own, so that the supervisors stay small: the rules, Typer and rich are loaded here only.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from ddpdoctor.facts.codec import decode
+from ddpdoctor.facts.probe import Probe
+from ddpdoctor.facts.record import SCHEMA, Facts
+
+__all__ = ["report"]
+
+
+def report(order: dict[str, Any]) -> int:
+    """Judge and write; the exit code."""
+    from ddpdoctor.cli.options import Common, FailOn, Format
+    from ddpdoctor.cli.output import emit, has_colour, width
+    from ddpdoctor.cli.settings import rules_for
+    from ddpdoctor.cli.tables.probe import draw
+    from ddpdoctor.doctor import examine
+
+    options = order["options"]
+    common = Common(
+        format=Format(options["format"]),
+        output=Path(options["output"]) if options["output"] else None,
+        select=options["select"],
+        ignore=options["ignore"],
+        fail_on=FailOn(options["fail_on"]),
+        quiet=options["quiet"] or not order["is_head"],
+        no_color=options["no_color"],
+    )
+    facts = Facts(
+        schema=SCHEMA,
+        collected_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        hostname=order["host"],
+        probe=decode(Probe, order["probe"]),
+    )
+    rules = [r for r in rules_for(common, ("environ", "net", "gpu", "probe")) if "probe" in (*r.needs, *r.wants)]
+    judged = examine(facts, rules, command="probe", started=order["started"])
+    tables = "" if common.quiet else draw(facts, width=width(), colour=has_colour(common))
+    return emit(judged, common, tables)
+
+
+if __name__ == "__main__":
+    sys.exit(report(json.load(sys.stdin)))

@@ -1,0 +1,1 @@
+"""`python -m ddpdoctor.probe`: one supervisor per rank (standard library only) and one worker that imports torch."""

@@ -1,0 +1,42 @@
+"""The options of `python -m ddpdoctor.probe`: argparse, because every rank pays for its imports."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from ddpdoctor import __version__
+
+__all__ = ["FORMATS", "parse"]
+
+FORMATS = ("table", "json", "markdown", "junit", "sarif", "github")
+
+
+def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options of this rank; exits with 2 after one line when they are wrong, as argparse does."""
+    parser = argparse.ArgumentParser(
+        prog="ddpdoctor.probe",
+        description="Probe the ranks of a job: start it as the job is started, torchrun … -m ddpdoctor.probe.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--backend", choices=("auto", "nccl", "gloo"), default="auto", help="default: nccl with GPUs")
+    parser.add_argument(
+        "--join-timeout", type=_seconds, default=30.0, metavar="SECONDS", help="wait for the other ranks"
+    )
+    parser.add_argument("--timeout", type=_seconds, default=120.0, metavar="SECONDS", help="upper bound of it all")
+    parser.add_argument("--format", choices=FORMATS, default="table", help="how the report is written")
+    parser.add_argument("--output", metavar="FILE", help="write the report to FILE on every node")
+    parser.add_argument("--select", metavar="PREFIX,…", help="judge only these codes")
+    parser.add_argument("--ignore", metavar="PREFIX,…", help="leave these codes out")
+    parser.add_argument("--fail-on", choices=("error", "warning", "never"), default="error")
+    parser.add_argument("--quiet", "-q", action="store_true", help="only findings")
+    parser.add_argument("--no-color", action="store_true", help="no colours")
+    parser.add_argument("--version", action="version", version=f"ddpdoctor {__version__}")
+    return parser.parse_args(words)
+
+
+def _seconds(word: str) -> float:
+    seconds = float(word)
+    if not 0 < seconds < 1e6:
+        raise argparse.ArgumentTypeError(f"{word} is no number of seconds above 0")
+    return seconds

@@ -1,0 +1,154 @@
+"""What the supervisors of a job write to each other through the store, and under which keys.
+
+Every rank does a fixed number of requests whatever the number of ranks; only the one that comes last, or that judges,
+reads what all have written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from ddpdoctor.facts.codec import decode, encode
+from ddpdoctor.facts.probe import Kind, Observation, Probe, RankReport
+from ddpdoctor.probe.neighbours import Neighbour
+from ddpdoctor.probe.place import Place, host_key
+from ddpdoctor.probe.proc import read_stat
+from ddpdoctor.probe.store import Store
+
+__all__ = ["FAILED", "STEPS", "Board"]
+
+FAILED = b"X"
+STEPS = ("join", "run", "end")
+"""What all ranks wait for together: everybody arrived, everybody imported torch, everybody is through."""
+
+
+class Board:
+    """One rank's view of the shared keys."""
+
+    def __init__(self, store: Store, place: Place) -> None:
+        self.store = store
+        self.place = place
+        self.host = "host/" + hashlib.sha256(host_key().encode()).hexdigest()[:16]
+
+    def arrive(self) -> Observation | None:
+        """Sign in; what contradicts the ranks that came before."""
+        place, store = self.place, self.store
+        stat = read_stat(os.getpid())
+        record = {
+            "rank": place.rank,
+            "host": place.host,
+            "pid": os.getpid(),
+            "started": stat.started if stat else 0,
+            "local_rank": place.local_rank,
+            "node_rank": place.node_rank,
+            "world_size": place.world_size,
+        }
+        line = json.dumps(record).encode() + b"\n"
+        store.append("arrivals", line)
+        store.append(self.host, line)
+        if place.rank >= place.world_size:
+            words = f"{place.name} was given WORLD_SIZE={place.world_size}: its RANK must be smaller"
+            return self.observe(Kind.RANK_OUT_OF_RANGE, words, str(place.rank), f"0 to {place.world_size - 1}")
+        first = json.loads(store.claim("world", line))
+        if first["world_size"] != place.world_size:
+            peer = f"rank {first['rank']} on {first['host']} has {first['world_size']}"
+            words = f"{place.name} has WORLD_SIZE={place.world_size}, {peer}"
+            return self.observe(Kind.WORLD_SIZE_DIFFERS, words, str(place.world_size), str(first["world_size"]))
+        other = json.loads(store.claim(f"rank/{place.rank}", line))
+        if (other["host"], other["pid"]) != (place.host, os.getpid()):
+            words = (
+                f"two processes claim rank {place.rank}: pid {other['pid']} on {other['host']}"
+                f" and pid {os.getpid()} on {place.host}"
+            )
+            return self.observe(Kind.DUPLICATE_RANK, words, f"rank {place.rank} twice", "once")
+        return None
+
+    def observe(self, kind: Kind, words: str, value: str | None = None, expected: str | None = None) -> Observation:
+        """An observation about this rank."""
+        place = self.place
+        return Observation(
+            kind,
+            words,
+            ranks=(place.rank,),
+            seen_by=place.rank,
+            host=place.host,
+            node_rank=place.node_rank,
+            local_rank=place.local_rank,
+            pid=os.getpid(),
+            value=value,
+            expected=expected,
+        )
+
+    def count(self, step: str) -> bool:
+        """Say that this rank has reached the step; whether it is the last one."""
+        return self.store.add(f"count/{step}", 1) == self.place.world_size
+
+    def go(self, step: str, value: object) -> None:
+        self.store.set(f"go/{step}", json.dumps(value).encode())
+
+    def neighbours(self) -> list[Neighbour]:
+        """The other ranks of this host that have arrived."""
+        mine = os.getpid()
+        return [
+            Neighbour(r["rank"], r["pid"], r["started"], r["host"], r["local_rank"], r["node_rank"])
+            for r in _lines(self.store.get(self.host))
+            if r["pid"] != mine
+        ]
+
+    def missing(self) -> list[int]:
+        """The ranks that never signed in."""
+        arrived = {record["rank"] for record in _lines(self.store.get("arrivals"))}
+        return [rank for rank in range(self.place.world_size) if rank not in arrived]
+
+    def host_of(self, rank: int) -> str | None:
+        """The host of a rank that signed in."""
+        record = self.store.get(f"rank/{rank}")
+        host: str | None = json.loads(record)["host"] if record else None
+        return host
+
+    def publish(self, log: str, value: object) -> None:
+        """Append one record to a log."""
+        self.store.append(log, json.dumps(encode(value)).encode() + b"\n")
+
+    def log(self, name: str) -> list[dict[str, Any]]:
+        return list(_lines(self.store.get(name)))
+
+    def fail(self, report: RankReport, observations: Iterable[Observation]) -> None:
+        """Tell all ranks that something went wrong, and what was seen here; wakes whoever waits."""
+        for observation in observations:
+            self.publish("evidence", observation)
+        self.publish("reports", report)
+        for step in STEPS:
+            self.store.set(f"go/{step}", FAILED)
+
+    def is_judge(self) -> bool:
+        """Whether this rank is the first that asks: it waits for the others' evidence and gives the verdict."""
+        return self.store.add("judge", 1) == 1
+
+    def gather(self) -> tuple[tuple[Observation, ...], tuple[RankReport, ...]]:
+        """All evidence so far, and how far each rank got: by its own report, else as it signed in."""
+        evidence = tuple(decode(Observation, record) for record in self.log("evidence"))
+        ranks = {
+            r["rank"]: RankReport(
+                r["rank"], r["local_rank"], r["node_rank"], r["host"], None, r["world_size"], phase="join"
+            )
+            for r in self.log("arrivals")
+        }
+        ranks.update({r.rank: r for r in (decode(RankReport, record) for record in self.log("reports"))})
+        return evidence, tuple(ranks[rank] for rank in sorted(ranks))
+
+    def decide(self, probe: Probe) -> Probe:
+        """Offer a verdict; the first one offered is everybody's."""
+        return decode(Probe, json.loads(self.store.claim("verdict", json.dumps(encode(probe)).encode())))
+
+    def verdict(self) -> Probe | None:
+        value = self.store.get("verdict")
+        return decode(Probe, json.loads(value)) if value else None
+
+
+def _lines(text: bytes) -> Iterable[dict[str, Any]]:
+    return (json.loads(line) for line in text.splitlines() if line)

@@ -1,0 +1,304 @@
+"""A worker as its supervisor sees it: what it said, whether it runs, and where it stands when it says nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ddpdoctor.facts.probe import COLLECTIVE_PHASES, Kind, Measurement, Observation, RankReport, Unsupported
+from ddpdoctor.probe.place import Place
+from ddpdoctor.probe.proc import Stat, read_stat
+
+__all__ = ["PHASE_SECONDS", "Child", "spawn"]
+
+PHASE_SECONDS = {
+    "import": 20.0,
+    "init": 25.0,
+    "barrier": 10.0,
+    "all_reduce": 10.0,
+    "collectives": 12.0,
+    "measure": 20.0,
+}
+"""How long a worker may stay in a phase. `import` lasts as long as the process makes progress."""
+STOPPED_SECONDS = 0.25
+TRACED_SECONDS = 2.0
+"""A process that a debugger or strace attaches to stands still for a moment."""
+TAIL_BYTES = 8192
+FRAME = re.compile(r'File "(.+)", line (\d+) in (.+)')
+NCCL_WARNING = re.compile(r"NCCL WARN\s+(.*)")
+SELF_INFLICTED = re.compile(r"terminate called|closed by peer|reset by peer|Timed out", re.IGNORECASE)
+
+
+class Child:
+    """One worker. `exit_code` is set from outside where it is not our own child (the local probe's template tells)."""
+
+    def __init__(self, place: Place, messages: int, control: int, output: int) -> None:
+        self.place = place
+        self.messages, self.control, self.output = messages, control, output
+        self.process: subprocess.Popen[bytes] | None = None
+        self.pid: int | None = None
+        self.exit_code: int | None = None
+        self.phase = "start"
+        self.started = self.since = time.monotonic()
+        self.ready: dict[str, Any] | None = None
+        self.error: dict[str, Any] | None = None
+        self.gpu: dict[str, Any] = {}
+        self.measurements: list[Measurement] = []
+        self.unsupported: list[Unsupported] = []
+        self.printed = b""
+        self.frames: list[tuple[str, int, str]] = []
+        self._unread = b""
+        self._still_since: float | None = None
+        self._progress: tuple[int, int] | None = None
+        for fd in (messages, output):
+            os.set_blocking(fd, False)
+
+    def files(self) -> list[int]:
+        """What to wait for: descriptors that are still open."""
+        return [fd for fd in (self.messages, self.output) if fd >= 0]
+
+    def read(self) -> None:
+        """Take in all that the worker has written, without waiting."""
+        self.output, text = _drain(self.output)
+        self.printed = (self.printed + text)[-TAIL_BYTES:]
+        self.messages, text = _drain(self.messages)
+        *lines, self._unread = (self._unread + text).split(b"\n")
+        for line in lines:
+            self._take(line.decode("utf-8", "replace"))
+
+    def _take(self, line: str) -> None:
+        if not line.startswith("{"):
+            frame = FRAME.search(line)
+            if frame:
+                self.frames.append((frame[1], int(frame[2]), frame[3]))
+            return
+        message: dict[str, Any] = json.loads(line)
+        self.pid = message.get("pid", self.pid)
+        self.ready = message.get("ready", self.ready)
+        self.error = message.get("error", self.error)
+        self.gpu = message.get("gpu", self.gpu)
+        if "phase" in message:
+            self.phase, self.since = message["phase"], time.monotonic()
+        if "measured" in message:
+            self.measurements.append(Measurement(**message["measured"]))
+        if "unsupported" in message:
+            self.unsupported.append(Unsupported(**message["unsupported"]))
+
+    def order(self, **words: Any) -> None:
+        """Tell the worker what to do next; one that is gone is noticed elsewhere."""
+        try:
+            os.write(self.control, json.dumps(words).encode() + b"\n")
+        except BrokenPipeError:
+            return
+
+    def look(self, now: float) -> Observation | None:
+        """What is wrong with this worker: an error it told, its death, a stop. None while it is well."""
+        if self.error is not None:
+            return self._told(self.error)
+        if self.process is not None and self.exit_code is None:
+            self.exit_code = self.process.poll()
+        if self.exit_code is not None and self.phase != "done":
+            self.read()
+            return self._told(self.error) if self.error is not None else self._death(self.exit_code)
+        stat = read_stat(self.pid) if self.pid else None
+        return self._stillness(stat, now) if stat is not None else None
+
+    def _stillness(self, stat: Stat, now: float) -> Observation | None:
+        if stat.state not in "Tt":
+            self._still_since = None
+            return None
+        self._still_since = self._still_since or now
+        if now - self._still_since < (STOPPED_SECONDS if stat.state == "T" else TRACED_SECONDS):
+            return None
+        how = "is stopped (state T)" if stat.state == "T" else "is held by a debugger (state t)"
+        return self.observe(Kind.STOPPED, f"{self.place.name} {how} in {self.phase}: its worker, pid {self.pid}")
+
+    def is_late(self, now: float, allowed: float) -> bool:
+        """Whether the worker has been in its phase for longer than `allowed`; an import only while nothing moves."""
+        if now - self.since <= allowed or self.phase in ("start", "done"):
+            return False
+        if self.phase != "import" or self.pid is None:
+            return self.phase != "import"
+        if self.ready is not None:
+            return False  # imported, waiting for the others
+        stat = read_stat(self.pid)
+        progress = (stat.ticks // 5, stat.faults // 50) if stat else None
+        moved, self._progress = progress != self._progress, progress
+        if moved:
+            self.since = now - allowed + 2.0  # look again in two seconds
+        return not moved
+
+    def locate(self) -> Observation:
+        """Where a late worker stands: outside every collective, waiting for its peers in one, or in the kernel."""
+        stat = read_stat(self.pid) if self.pid else None
+        if stat is not None and stat.state == "D":
+            words = (
+                f"{self.place.name} sits in an uninterruptible kernel call in {self.phase}: its worker, pid {self.pid}"
+            )
+            return self.observe(Kind.UNINTERRUPTIBLE, words)
+        first, second = self._innermost(), self._innermost()
+        if second is None or first != second or self._is_inside(second[0]):
+            return self.observe(Kind.HANG, f"{self.place.name} waits for its peers in {self.phase}")
+        file, line, function = second
+        doing = "does not finish importing torch" if self.phase == "import" else f"never entered {self.phase}"
+        return replace(
+            self.observe(Kind.ELSEWHERE, f"{self.place.name} {doing}: it is at {file}:{line} in {function}"),
+            file=file,
+            line=line,
+            function=function,
+        )
+
+    def _innermost(self) -> tuple[str, int, str] | None:
+        self.frames.clear()
+        try:
+            os.kill(self.pid or 0, signal.SIGUSR1) if self.pid else None
+        except ProcessLookupError:
+            return None
+        end = time.monotonic() + 0.25
+        while time.monotonic() < end and self.messages >= 0:
+            select.select([self.messages], [], [], 0.05)
+            self.read()
+        return self.frames[0] if self.frames else None
+
+    def _is_inside(self, file: str) -> bool:
+        """A frame of torch or of our own collectives: the rank does what all ranks do."""
+        if self.phase == "import":
+            return False
+        folder = (self.ready or {}).get("folder") or "/torch/"
+        return file.startswith(folder) or "/ddpdoctor/probe/" in file
+
+    def _told(self, error: Mapping[str, Any]) -> Observation:
+        kind = Kind(error["kind"])
+        words = {
+            Kind.IMPORT_FAILED: "could not import torch",
+            Kind.PEER_ERROR: f"lost its peers in {self.phase}",
+            Kind.WRONG_VALUE: "got a wrong result",
+        }.get(kind, f"failed in {self.phase}")
+        details = {name: error[name] for name in ("file", "line", "function", "value", "expected") if name in error}
+        return replace(self.observe(kind, f"{self.place.name} {words}: {error['message']}"), **details)
+
+    def _death(self, code: int) -> Observation:
+        name = signal.Signals(-code).name if code < 0 else None
+        last = self.last_words()
+        how = f"was killed by {name}" if name else f"ended with exit code {code}"
+        if name == "SIGABRT" and SELF_INFLICTED.search(self.printed.decode("utf-8", "replace")):
+            return self.observe(
+                Kind.PEER_ERROR, f"{self.place.name} lost its peers in {self.phase} and aborted: {last}"
+            )
+        message = f"{self.place.name} died in {self.phase}: its worker (pid {self.pid}) {how}"
+        found = self.observe(Kind.DIED, f"{message}: {last}" if last else message)
+        file, line, function = self.frames[0] if self.frames else (None, None, None)
+        return replace(found, signal=name, exit_code=None if name else code, file=file, line=line, function=function)
+
+    def observe(self, kind: Kind, message: str) -> Observation:
+        """An observation about this worker's rank."""
+        place = self.place
+        return Observation(
+            kind,
+            message,
+            ranks=(place.rank,),
+            seen_by=place.rank,
+            host=place.host,
+            node_rank=place.node_rank,
+            local_rank=place.local_rank,
+            pid=self.pid,
+            phase=self.phase,
+        )
+
+    def last_words(self) -> str:
+        """The last line that the worker printed, "" when it printed nothing."""
+        lines = [line.strip() for line in self.printed.decode("utf-8", "replace").splitlines()]
+        return next((line[:300] for line in reversed(lines) if line), "")
+
+    def report(self, waited_seconds: float | None = None) -> RankReport:
+        """How far this rank got."""
+        ready, place = self.ready or {}, self.place
+        warnings = NCCL_WARNING.findall(self.printed.decode("utf-8", "replace"))
+        return RankReport(
+            rank=place.rank,
+            local_rank=place.local_rank,
+            node_rank=place.node_rank,
+            host=place.host,
+            pid=self.pid,
+            world_size=place.world_size,
+            gpu_uuid=self.gpu.get("gpu_uuid"),
+            cuda_ordinal=self.gpu.get("cuda_ordinal"),
+            torch=ready.get("torch"),
+            nccl=ready.get("nccl"),
+            phase=self.phase,
+            seconds=round(time.monotonic() - self.started, 3),
+            import_seconds=ready.get("import_seconds"),
+            waited_seconds=waited_seconds,
+            error=self.error["message"] if self.error else None,
+            nccl_warnings=tuple(warnings[:20]),
+        )
+
+    @property
+    def formed_group(self) -> bool:
+        return self.phase in COLLECTIVE_PHASES
+
+    def kill(self) -> None:
+        """End the worker, whatever state it is in, and close the pipes."""
+        if self.process is not None:
+            self.process.kill()
+            try:
+                self.process.wait(1.0)
+            except subprocess.TimeoutExpired:
+                pass  # it sits in the kernel; it dies when the kernel lets go of it
+        for fd in (self.messages, self.output, self.control):
+            if fd >= 0:
+                os.close(fd)
+        self.messages = self.output = self.control = -1
+
+
+def _drain(fd: int) -> tuple[int, bytes]:
+    """What can be read now; the descriptor becomes -1 (and is closed) at its end."""
+    chunks = []
+    while fd >= 0:
+        try:
+            chunk = os.read(fd, 1 << 16)
+        except BlockingIOError:
+            break
+        if not chunk:
+            os.close(fd)
+            fd = -1
+        chunks.append(chunk)
+    return fd, b"".join(chunks)
+
+
+def worker_environ() -> dict[str, str]:
+    """The rank's environment for its worker: NCCL's warnings are wanted, and on its output."""
+    environ = {name: value for name, value in os.environ.items() if name != "NCCL_DEBUG_FILE"}
+    environ.setdefault("NCCL_DEBUG", "WARN")
+    return environ
+
+
+def spawn(place: Place) -> Child:
+    """Start the worker of one rank: its import of torch runs while the supervisor finds the others."""
+    messages, theirs = os.pipe()
+    their_control, control = os.pipe()
+    output, their_output = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ddpdoctor.probe.worker", str(theirs), str(their_control), str(os.getpid())],
+        stdin=subprocess.DEVNULL,
+        stdout=their_output,
+        stderr=their_output,
+        env=worker_environ(),
+        pass_fds=(theirs, their_control),
+        start_new_session=True,
+    )
+    for fd in (theirs, their_control, their_output):
+        os.close(fd)
+    child = Child(place, messages, control, output)
+    child.process = process
+    child.pid = process.pid
+    return child

@@ -1,0 +1,133 @@
+"""Reaching the store of the job, or hosting it: the first thing that goes wrong in the field."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable
+
+from ddpdoctor.facts.probe import Kind, Observation
+from ddpdoctor.probe.board import Board
+from ddpdoctor.probe.place import Place
+from ddpdoctor.probe.server import Server
+from ddpdoctor.probe.store import Store, StoreError, StoreLost, connect
+
+__all__ = ["Interrupted", "Trouble", "close_server", "meet"]
+
+SURE_SECONDS = 4.0
+"""How long an answer that will hardly change (no such name, no route, a stranger) is asked for again."""
+FAREWELL_SECONDS = 2.0
+RETRY_SECONDS = 0.1
+ATTEMPT_SECONDS = 3.0
+
+_WORDS = {
+    Kind.UNRESOLVABLE: "cannot resolve MASTER_ADDR",
+    Kind.STRANGER: "found no torch store at the master port (another program, or a stopped store)",
+    Kind.MASTER_WITHOUT_HOST: "finds no machine at MASTER_ADDR",
+    Kind.NO_ROUTE: "has no route to MASTER_ADDR",
+    Kind.REFUSED: "is refused at the master port: the machine answers, but nothing listens there",
+    Kind.SILENT: "gets no answer at all from the master port (packets dropped, or nobody there)",
+}
+
+
+class Trouble(Exception):
+    """Something went wrong; `observations` are what this rank saw, empty when another rank gave the alarm."""
+
+    def __init__(self, *observations: Observation) -> None:
+        super().__init__(*observations)
+        self.observations = observations
+
+
+class Interrupted(Exception):
+    """Ctrl-C."""
+
+
+def meet(place: Place, until: float, check: Callable[[], None]) -> tuple[Board, Server | None]:
+    """Reach the store that the job would use; rank 0 of plain env:// ranks hosts it.
+
+    Raises:
+        Trouble: it cannot be reached, and how.
+    """
+    server = _host(place) if place.hosts_store else None
+    started = time.monotonic()
+    while True:
+        attempt = min(ATTEMPT_SECONDS, max(until - time.monotonic(), 0.5))
+        try:
+            return Board(connect(place.master_addr, place.master_port, place.prefix, attempt), place), server
+        except StoreError as error:
+            found = error
+        check()
+        now = time.monotonic()
+        if now >= until or (_is_sure(found.kind, place) and now - started >= min(SURE_SECONDS, until - started)):
+            raise Trouble(_explain(place, found, now - started))
+        time.sleep(RETRY_SECONDS)
+
+
+def _is_sure(kind: Kind, place: Place) -> bool:
+    """Whether waiting would change nothing: only a store that is not there yet may still come."""
+    return kind not in (Kind.REFUSED, Kind.SILENT) or place.hosts_store or place.uses_agent_store
+
+
+def _explain(place: Place, error: StoreError, seconds: float) -> Observation:
+    kind = error.kind
+    if place.hosts_store and kind is not Kind.UNRESOLVABLE:
+        kind = Kind.MASTER_ELSEWHERE
+        words = f"{place.name} holds rank 0 but MASTER_ADDR={place.master_addr} does not lead back to it ({error})"
+    else:
+        words = f"{place.name} {_WORDS[kind]} after {seconds:.0f} s: {error}"
+    return _observe(place, kind, words)
+
+
+def _observe(place: Place, kind: Kind, words: str) -> Observation:
+    return Observation(
+        kind,
+        words,
+        ranks=(place.rank,),
+        seen_by=place.rank,
+        host=place.host,
+        node_rank=place.node_rank,
+        local_rank=place.local_rank,
+        pid=os.getpid(),
+        phase="connect",
+        value=f"{place.master_addr}:{place.master_port}",
+    )
+
+
+def _host(place: Place) -> Server | None:
+    """The store of the job, hosted here; None when another rank 0 hosts it already (that is told when we sign in)."""
+    try:
+        return Server("", place.master_port)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            words = f"{place.name} cannot listen on port {place.master_port}: {error.strerror}"
+            raise Trouble(_observe(place, Kind.PORT_TAKEN, words)) from None
+    try:
+        store = connect(place.master_addr, place.master_port, place.prefix, 1.0)
+        if store.check("world"):
+            store.close()
+            return None
+        store.close()
+        other = "the store of another job"
+    except (StoreError, StoreLost):
+        other = "another program"
+    words = f"{place.name} cannot host the store: {other} already listens on port {place.master_port}"
+    raise Trouble(_observe(place, Kind.PORT_TAKEN, words))
+
+
+def close_server(server: object | None, board: Board | None) -> None:
+    """Say goodbye; the host of the store waits a moment until all that came have said it."""
+    if board is None:
+        return
+    store: Store = board.store
+    try:
+        gone = store.add("goodbye", 1)
+        end = time.monotonic() + FAREWELL_SECONDS
+        while isinstance(server, Server) and gone < len(board.log("arrivals")) and time.monotonic() < end:
+            time.sleep(0.02)
+            gone = store.add("goodbye", 0)
+    except StoreLost:
+        pass  # the others are gone already: nobody waits for us
+    store.close()
+    if isinstance(server, Server):
+        server.close()

@@ -1,0 +1,63 @@
+"""The other ranks of this host, watched through /proc: they need not be able to say that they died or were stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ddpdoctor.facts.probe import Kind, Observation
+from ddpdoctor.probe.proc import read_stat
+
+__all__ = ["Neighbour", "Neighbours"]
+
+
+@dataclass
+class Neighbour:
+    """One other rank of this host and its supervisor. `started` tells its pid from a later owner's."""
+
+    rank: int
+    pid: int
+    started: int
+    host: str
+    local_rank: int | None = None
+    node_rank: int | None = None
+    stopped_at: float | None = None
+
+    def observe(self, kind: Kind, words: str, seen_by: int) -> Observation:
+        return Observation(
+            kind,
+            f"rank {self.rank} on {self.host} {words}: its supervisor, pid {self.pid}",
+            ranks=(self.rank,),
+            seen_by=seen_by,
+            host=self.host,
+            node_rank=self.node_rank,
+            local_rank=self.local_rank,
+            pid=self.pid,
+        )
+
+
+class Neighbours:
+    """Look at them as often as you like: one small file each."""
+
+    def __init__(self, rank: int, others: Iterable[Neighbour] = ()) -> None:
+        self.rank = rank
+        self.others = list(others)
+
+    def look(self, now: float) -> Observation | None:
+        """The first that is dead, or has been stopped for a moment; None when all run."""
+        for each in self.others:
+            stat = read_stat(each.pid)
+            if stat is None or stat.state in "ZX" or stat.started != each.started:
+                return each.observe(Kind.DIED, "died", self.rank)
+            if stat.state != "T":
+                each.stopped_at = None
+                continue
+            each.stopped_at = each.stopped_at or now
+            if now - each.stopped_at > 0.25:
+                return each.observe(Kind.STOPPED, "is stopped (state T)", self.rank)
+        return None
+
+    def living(self) -> list[Neighbour]:
+        """Those whose supervisor still runs."""
+        stats = ((each, read_stat(each.pid)) for each in self.others)
+        return [each for each, stat in stats if stat and stat.started == each.started and stat.state not in "ZXTt"]

@@ -1,0 +1,37 @@
+"""What /proc says of a process: the same answer for a child, a sibling and a stranger, without their help."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+__all__ = ["Stat", "read_stat", "resident_bytes"]
+
+
+@dataclass(frozen=True)
+class Stat:
+    """`state` is the letter of /proc/PID/stat; `ticks` is CPU time in clock ticks; `started` tells pids apart."""
+
+    state: str
+    ticks: int
+    faults: int
+    started: int
+
+
+def read_stat(pid: int) -> Stat | None:
+    """The process's state, None when there is none of that pid."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return Stat(fields[0].decode(), int(fields[11]) + int(fields[12]), int(fields[9]), int(fields[19]))
+
+
+def resident_bytes(pid: int) -> int | None:
+    """Resident memory, None when the process is gone."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return None

@@ -1,0 +1,279 @@
+"""A small TCPStore server without torch: rank 0's supervisor hosts it for plain env:// ranks, the local probe for its own.
+
+It answers the requests of our client and of torch's own (2.2 to 2.13), so that workers form their process group over it.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+from collections import deque
+
+from ddpdoctor.probe.wire import MAGIC, NONCE, NUMBER, SIGNED, Op, pack
+
+__all__ = ["Server"]
+
+LONGEST = 1 << 30
+"""A length above this is no TCPStore request: the connection is closed."""
+
+
+class _Broken(Exception):
+    """The peer does not speak the protocol."""
+
+
+class _Peer:
+    """One connection: bytes that came, bytes still to send, the keys it waits for."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self.link = link
+        self.received = bytearray()
+        self.unsent = bytearray()
+        self.waiting: set[bytes] = set()
+        self.popping: bytes | None = None
+        self.validated = False
+
+
+class Server:
+    """Listens from its construction on; serves in a daemon thread until `close`.
+
+    Raises:
+        OSError: the port cannot be had.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self.listener = _listen(host, port)
+        self.port = int(self.listener.getsockname()[1])
+        self._values: dict[bytes, bytes] = {}
+        self._queues: dict[bytes, deque[bytes]] = {}
+        self._peers: dict[int, _Peer] = {}
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self.listener, selectors.EVENT_READ)
+        self._waker, self._woken = socket.socketpair()
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._serve, name="ddpdoctor store", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop serving and close every connection."""
+        self._waker.close()
+        self._thread.join(2.0)
+
+    def _serve(self) -> None:
+        while True:
+            for key, events in self._selector.select():
+                if key.fileobj is self._woken:
+                    self._end()
+                    return
+                if key.fileobj is self.listener:
+                    self._accept()
+                    continue
+                peer = self._peers.get(key.fd)
+                if peer is not None:
+                    self._talk(peer, events)
+
+    def _end(self) -> None:
+        for peer in list(self._peers.values()):
+            self._drop(peer)
+        self.listener.close()
+        self._woken.close()
+        self._selector.close()
+
+    def _accept(self) -> None:
+        try:
+            link, _ = self.listener.accept()
+        except OSError:
+            return  # the peer was gone before we looked, or we are out of descriptors: it will try again
+        link.setblocking(False)
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._peers[link.fileno()] = _Peer(link)
+        self._selector.register(link, selectors.EVENT_READ)
+
+    def _drop(self, peer: _Peer) -> None:
+        self._selector.unregister(peer.link)
+        del self._peers[peer.link.fileno()]
+        peer.link.close()
+
+    def _talk(self, peer: _Peer, events: int) -> None:
+        try:
+            if events & selectors.EVENT_READ:
+                chunk = peer.link.recv(1 << 18)
+                if not chunk:
+                    self._drop(peer)
+                    return
+                peer.received += chunk
+                self._requests(peer)
+            self._flush(peer)
+        except BlockingIOError:
+            return  # nothing to read after all
+        except (OSError, _Broken):
+            self._drop(peer)
+
+    def _requests(self, peer: _Peer) -> None:
+        """Answer every request that has come whole; keep the rest for later."""
+        while peer.received:
+            reader = _Reader(peer.received)
+            try:
+                self._answer(peer, reader)
+            except IndexError:
+                return
+            del peer.received[: reader.at]
+
+    def _answer(self, peer: _Peer, reader: _Reader) -> None:
+        op = reader.take(1)[0]
+        if not peer.validated and op != Op.VALIDATE:
+            raise _Broken
+        handler = _HANDLERS.get(op)
+        if handler is None:
+            raise _Broken
+        handler(self, peer, reader)
+
+    def _say(self, peer: _Peer, answer: bytes) -> None:
+        peer.unsent += answer
+        if self._peers.get(peer.link.fileno()) is peer:
+            self._flush(peer)
+
+    def _flush(self, peer: _Peer) -> None:
+        try:
+            if peer.unsent:
+                del peer.unsent[: peer.link.send(peer.unsent)]
+        except BlockingIOError:
+            pass  # the peer's buffer is full: EVENT_WRITE tells when it is not
+        except OSError:
+            peer.unsent.clear()  # the peer is gone: the next read says so and drops it
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.unsent else 0)
+        self._selector.modify(peer.link, wanted)
+
+    def _store(self, key: bytes, value: bytes) -> None:
+        self._values[key] = value
+        for peer in list(self._peers.values()):
+            if key in peer.waiting:
+                peer.waiting.discard(key)
+                if not peer.waiting:
+                    self._say(peer, b"\0")
+
+    def _validate(self, peer: _Peer, reader: _Reader) -> None:
+        if reader.take(len(MAGIC)) != MAGIC:
+            raise _Broken
+        peer.validated = True
+
+    def _ping(self, peer: _Peer, reader: _Reader) -> None:
+        self._say(peer, reader.take(NONCE.size))
+
+    def _set(self, peer: _Peer, reader: _Reader) -> None:
+        key, value = reader.text(), reader.text()
+        self._store(key, value)
+
+    def _compare_set(self, peer: _Peer, reader: _Reader) -> None:
+        key, expected, desired = reader.text(), reader.text(), reader.text()
+        current = self._values.get(key)
+        if (current is None and not expected) or current == expected:
+            self._store(key, desired)
+        self._say(peer, pack(self._values.get(key, expected)))
+
+    def _get(self, peer: _Peer, reader: _Reader) -> None:
+        self._say(peer, pack(self._known(reader.text())))
+
+    def _add(self, peer: _Peer, reader: _Reader) -> None:
+        key, amount = reader.text(), reader.signed()
+        try:
+            total = int(self._values.get(key, b"0")) + amount
+        except ValueError:
+            raise _Broken from None
+        self._store(key, str(total).encode())
+        self._say(peer, SIGNED.pack(total))
+
+    def _check(self, peer: _Peer, reader: _Reader) -> None:
+        keys = reader.texts()
+        self._say(peer, b"\0" if all(key in self._values for key in keys) else b"\1")
+
+    def _wait(self, peer: _Peer, reader: _Reader) -> None:
+        peer.waiting = {key for key in reader.texts() if key not in self._values}
+        if not peer.waiting:
+            self._say(peer, b"\0")
+
+    def _cancel(self, peer: _Peer, reader: _Reader) -> None:
+        peer.waiting = set()
+        peer.popping = None
+        self._say(peer, b"\1")
+
+    def _num_keys(self, peer: _Peer, reader: _Reader) -> None:
+        self._say(peer, SIGNED.pack(len(self._values)))
+
+    def _delete(self, peer: _Peer, reader: _Reader) -> None:
+        self._say(peer, SIGNED.pack(0 if self._values.pop(reader.text(), None) is None else 1))
+
+    def _append(self, peer: _Peer, reader: _Reader) -> None:
+        key, value = reader.text(), reader.text()
+        self._store(key, self._values.get(key, b"") + value)
+
+    def _multi_get(self, peer: _Peer, reader: _Reader) -> None:
+        self._say(peer, pack(*(self._known(key) for key in reader.texts())))
+
+    def _multi_set(self, peer: _Peer, reader: _Reader) -> None:
+        texts = [(reader.text(), reader.text()) for _ in range(reader.number())]
+        for key, value in texts:
+            self._store(key, value)
+
+    def _list(self, peer: _Peer, reader: _Reader) -> None:
+        self._say(peer, NUMBER.pack(len(self._values)) + pack(*self._values))
+
+    def _known(self, key: bytes) -> bytes:
+        if key not in self._values:
+            raise _Broken  # torch's server also closes the connection: clients wait for a key before they get it
+        return self._values[key]
+
+
+class _Reader:
+    """Takes the parts of one request; IndexError when it has not come whole."""
+
+    def __init__(self, buffer: bytearray) -> None:
+        self.buffer = buffer
+        self.at = 0
+
+    def take(self, size: int) -> bytes:
+        if len(self.buffer) < self.at + size:
+            raise IndexError
+        self.at += size
+        return bytes(self.buffer[self.at - size : self.at])
+
+    def number(self) -> int:
+        value = int(NUMBER.unpack(self.take(NUMBER.size))[0])
+        if value > LONGEST:
+            raise _Broken
+        return value
+
+    def signed(self) -> int:
+        return int(SIGNED.unpack(self.take(SIGNED.size))[0])
+
+    def text(self) -> bytes:
+        return self.take(self.number())
+
+    def texts(self) -> list[bytes]:
+        return [self.text() for _ in range(self.number())]
+
+
+_HANDLERS = {
+    Op.VALIDATE: Server._validate,
+    Op.SET: Server._set,
+    Op.COMPARE_SET: Server._compare_set,
+    Op.GET: Server._get,
+    Op.ADD: Server._add,
+    Op.CHECK: Server._check,
+    Op.WAIT: Server._wait,
+    Op.NUM_KEYS: Server._num_keys,
+    Op.DELETE: Server._delete,
+    Op.APPEND: Server._append,
+    Op.MULTI_GET: Server._multi_get,
+    Op.MULTI_SET: Server._multi_set,
+    Op.CANCEL: Server._cancel,
+    Op.PING: Server._ping,
+    Op.LIST: Server._list,
+}
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A listening socket; `host` "" is every address, IPv6 and IPv4, as torch's own server takes."""
+    if host == "" and socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=4096)
+    return socket.create_server((host, port), backlog=4096)

@@ -1,0 +1,391 @@
+"""One rank's supervisor: standard library only, so that whatever happens to the worker can still be told.
+
+It starts the worker at once (its import of torch overlaps everything else), meets the other supervisors in the store
+that the job itself would use, lets the workers go together, and watches. Whatever goes wrong anywhere becomes evidence;
+after a short grace one verdict is made of it, and every rank tells the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from types import FrameType
+
+from ddpdoctor.blame import NEEDS_NO_GRACE, weigh
+from ddpdoctor.facts.probe import Kind, Observation, Probe, RankReport
+from ddpdoctor.probe import child as workers
+from ddpdoctor.probe.arguments import parse
+from ddpdoctor.probe.board import FAILED, Board
+from ddpdoctor.probe.meeting import Interrupted, Trouble, close_server, meet
+from ddpdoctor.probe.neighbours import Neighbours
+from ddpdoctor.probe.place import BadEnvironment, Place, read_place, short_host
+from ddpdoctor.probe.plan import choose_backend
+from ddpdoctor.probe.store import StoreLost
+from ddpdoctor.probe.telling import tell
+
+__all__ = ["Session", "main"]
+
+GRACE_SECONDS = 0.7
+"""How long the judge waits for the evidence of others."""
+CLOSING_SECONDS = 2.5
+"""What is kept of --timeout for the verdict and the report."""
+LOOK_SECONDS = 0.1
+MOST_REPORTS = 256
+"""Above this many ranks a verdict carries only those that the evidence is about."""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Probe as the rank that the environment names. Returns the exit code."""
+    options = parse(words)
+    started = time.time()
+    try:
+        place = read_place(os.environ)
+    except BadEnvironment as error:
+        return _without_place(str(error), options, started)
+    child = workers.spawn(place)
+    session = Session(place, child, options.join_timeout, options.timeout, options.backend)
+    signal.signal(signal.SIGTERM, session.on_signal)
+    signal.signal(signal.SIGINT, session.on_signal)
+    try:
+        probe = session.run()
+        child.kill()
+        return tell(probe, place, session.neighbours, options, started)
+    except Interrupted:
+        if place.local_rank in (0, None):
+            print("ddpdoctor: interrupted", file=sys.stderr)
+        return 130
+    finally:
+        child.kill()
+        session.leave()
+
+
+def _without_place(words: str, options: object, started: float) -> int:
+    if "no launcher" in words:
+        print(
+            f"ddpdoctor.probe: {words}\n"
+            "Start it as the job is started:\n"
+            "torchrun --nproc-per-node=gpu -m ddpdoctor.probe\n"
+            "or let the doctor start the ranks:\n"
+            "ddpdoctor probe",
+            file=sys.stderr,
+        )
+        return 2
+    host = short_host()
+    seen = Observation(Kind.BAD_ENVIRONMENT, f"a rank on {host} cannot start: {words}", host=host, value=words)
+    return tell(Probe(observations=(seen,), launcher="env://"), None, Neighbours(-1), options, started)
+
+
+class Session:
+    """One rank from its start to the verdict."""
+
+    def __init__(self, place: Place, child: workers.Child, join_timeout: float, timeout: float, backend: str) -> None:
+        self.place = place
+        self.child = child
+        self.backend = backend
+        self.started = time.monotonic()
+        self.end = self.started + max(timeout - CLOSING_SECONDS, timeout / 2)
+        self.join_until = min(self.started + join_timeout, self.end)
+        self.neighbours = Neighbours(place.rank)
+        self.board: Board | None = None
+        self.server: object | None = None
+        self.waited = 0.0
+        self.signal: int | None = None
+        self._wake, self._waker = os.pipe()
+        os.set_blocking(self._waker, False)
+        signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
+
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.signal = self.signal or number
+
+    def run(self) -> Probe:
+        """The verdict on all ranks: what went wrong, or what was measured.
+
+        Raises:
+            Interrupted: Ctrl-C.
+        """
+        try:
+            self.board, self.server = meet(self.place, self.join_until, self.check)
+            self._join()
+            self._start_workers()
+            return self._finish()
+        except Trouble as trouble:
+            return self._fail(trouble.observations)
+        except StoreLost as lost:
+            return self._alone(str(lost))
+
+    def leave(self) -> None:
+        """Let the store go once the others have read what they need."""
+        signal.set_wakeup_fd(-1)
+        close_server(self.server, self.board)
+
+    def check(self) -> None:
+        """Look at everything that can be known without the store.
+
+        Raises:
+            Trouble: something is wrong with this rank or a neighbour.
+            Interrupted: Ctrl-C.
+        """
+        now = time.monotonic()
+        self.child.read()
+        found = self.child.look(now)
+        if found is None and self.child.is_late(now, self._allowed()):
+            found = self.child.locate()
+        found = found or self.neighbours.look(now)
+        if self.signal == signal.SIGINT:
+            self._tell_interrupt()
+            raise Interrupted
+        if found is None and self.signal == signal.SIGTERM:
+            found = self.child.observe(Kind.TERMINATED, f"{self.place.name} was told to end (SIGTERM)")
+        if found is not None:
+            raise Trouble(found)
+
+    def _allowed(self) -> float:
+        """How long the worker may stay in its phase: less when the whole probe would end before."""
+        allowed = workers.PHASE_SECONDS.get(self.child.phase, 20.0)
+        return min(allowed, max(self.end - self.child.since, 0.5))
+
+    def _tell_interrupt(self) -> None:
+        if self.board is not None:
+            words = f"{self.place.name} was interrupted (SIGINT)"
+            self._unwait()
+            self.board.fail(self.child.report(), [self.child.observe(Kind.TERMINATED, words)])
+
+    def _unwait(self) -> None:
+        if self.board is not None and self._waiting:
+            self._waiting = False
+            self.board.store.wait_end(cancel=True)
+
+    _waiting = False
+
+    def _wait(self, step: str, until: float) -> bytes | None:
+        """Wait for a step of all ranks, watching meanwhile; its value, None when `until` has passed.
+
+        Raises:
+            Trouble: a rank failed: here (with what was seen), or elsewhere (without).
+        """
+        board = self._board
+        board.store.wait_begin(f"go/{step}")
+        self._waiting = True
+        while True:
+            files = [board.store.fileno(), self._wake, *self.child.files()]
+            readable = select.select(files, [], [], LOOK_SECONDS)[0]
+            if board.store.fileno() in readable:
+                self._waiting = False
+                board.store.wait_end()
+                return self._value(step)
+            try:
+                self.check()
+            except Trouble:
+                self._unwait()
+                if board.store.check(f"go/{step}"):
+                    return self._value(step)  # a neighbour that is through may be gone already
+                raise
+            if time.monotonic() > until:
+                self._unwait()
+                return None
+
+    def _value(self, step: str) -> bytes:
+        value = self._board.store.get(f"go/{step}")
+        if value == FAILED:
+            raise Trouble
+        return value
+
+    @property
+    def _board(self) -> Board:
+        assert self.board is not None
+        return self.board
+
+    def _join(self) -> None:
+        board, place = self._board, self.place
+        wrong = board.arrive()
+        if wrong is not None:
+            raise Trouble(wrong)
+        arrived = time.monotonic()
+        if board.count("join"):
+            board.go("join", True)
+        if self._wait("join", self.join_until) is None:
+            raise Trouble(*self._never_joined())
+        self.waited = round(time.monotonic() - arrived, 3)
+        self.neighbours = Neighbours(place.rank, board.neighbours())
+        if place.local_rank is None:
+            ranks = sorted([place.rank, *(each.rank for each in self.neighbours.others)])
+            self.place = self.child.place = replace(place, local_rank=ranks.index(place.rank))
+
+    def _never_joined(self) -> list[Observation]:
+        """One observation for each node that is missing. Only the first rank to ask reads the whole log."""
+        if self._board.store.add("late", 1) > 1:
+            return []
+        missing = self._board.missing()
+        size = self.place.local_world_size
+        nodes: dict[int | None, list[int]] = {}
+        for rank in missing:
+            nodes.setdefault(rank // size if size else None, []).append(rank)
+        seconds = self.join_until - self.started
+        found = []
+        for node, ranks in nodes.items():
+            who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {_ranges(ranks)}"
+            where = "" if node is None else f" (node {node})"
+            words = f"{who}{where} never arrived within {seconds:.0f} s"
+            found.append(
+                Observation(Kind.NEVER_JOINED, words, tuple(ranks), self.place.rank, node_rank=node, phase="join")
+            )
+        return found
+
+    def _start_workers(self) -> None:
+        """Wait until every rank has imported torch; the last one chooses the backend for all."""
+        board, child = self._board, self.child
+        while child.ready is None:
+            select.select([self._wake, *child.files()], [], [], LOOK_SECONDS)
+            self.check()
+            if board.store.check("go/run"):
+                self._value("run")
+        board.publish("ready", {"rank": self.place.rank, "gpus": child.ready["gpus"]})
+        if board.count("run"):
+            board.go("run", {"backend": choose_backend(self.backend, board.log("ready"))})
+        value = self._wait("run", self.end)
+        if value is None:
+            raise Trouble(self._behind())
+        place = self.place
+        child.since = time.monotonic()
+        child.order(
+            backend=json.loads(value)["backend"],
+            rank=place.rank,
+            world_size=place.world_size,
+            local_rank=place.local_rank or 0,
+            store=[place.master_addr, place.master_port, place.prefix + "group/"],
+            eager=True,
+            loopback=False,
+        )
+        self.backend = json.loads(value)["backend"]
+
+    def _behind(self) -> Observation:
+        ready = {record["rank"] for record in self._board.log("ready")}
+        late = tuple(rank for rank in range(self.place.world_size) if rank not in ready)
+        words = f"ranks {_ranges(list(late))} had not imported torch when the time ran out"
+        return Observation(Kind.ELSEWHERE, words, late, self.place.rank, phase="import")
+
+    def _finish(self) -> Probe:
+        board, child = self._board, self.child
+        while child.phase != "done":
+            select.select([self._wake, *child.files()], [], [], LOOK_SECONDS)
+            self.check()
+            if child.phase != "done" and board.store.check("go/end"):
+                self._value("end")
+        board.publish("reports", child.report(self.waited))
+        if board.count("end"):
+            board.go("end", True)
+        if self._wait("end", self.end) is None:
+            raise Trouble(child.observe(Kind.HANG, f"{self.place.name} waits for the others to finish"))
+        return self._healthy()
+
+    def _healthy(self) -> Probe:
+        ranks: tuple[RankReport, ...] = ()
+        if self.place.rank == 0 or self.place.local_rank == 0:
+            ranks = self._board.gather()[1]
+        return self._probe((), ranks)
+
+    def _probe(self, observations: tuple[Observation, ...], ranks: tuple[RankReport, ...]) -> Probe:
+        place = self.place
+        return Probe(
+            world_size=place.world_size,
+            backend=self.backend,
+            launcher=place.launcher,
+            master=f"{place.master_addr}:{place.master_port}",
+            seconds=round(time.monotonic() - self.started, 3),
+            ranks=ranks,
+            observations=observations,
+            measurements=tuple(self.child.measurements),
+            unsupported=tuple(self.child.unsupported),
+        )
+
+    def _fail(self, observations: tuple[Observation, ...]) -> Probe:
+        """Tell what was seen here, and agree with the others on what it means."""
+        if self.board is None:
+            return self._probe(weigh(observations), (self.child.report(),))
+        try:
+            self.board.fail(self.child.report(self.waited), [*observations, *self._own_condition(observations)])
+            in_haste = any(o.kind in NEEDS_NO_GRACE for o in observations)
+            if in_haste or self.board.is_judge():
+                self._linger(0.0 if in_haste else GRACE_SECONDS)
+                return self._judge()
+            end = time.monotonic() + GRACE_SECONDS + 2.0
+            while time.monotonic() < end:
+                verdict = self.board.verdict()
+                if verdict is not None:
+                    return verdict
+                self._linger(LOOK_SECONDS)
+            return self._judge()
+        except StoreLost as lost:
+            return self._alone(str(lost), observations)
+
+    def _own_condition(self, told: tuple[Observation, ...]) -> list[Observation]:
+        """When somebody else gave the alarm: what is wrong with this rank, as far as it can be seen at once."""
+        if told:
+            return []
+        now = time.monotonic()
+        self.child.read()
+        found = self.child.look(now) or self.neighbours.look(now)
+        if found is None and self.child.ready is not None and self.child.phase not in ("import", "done"):
+            found = self.child.locate()
+            found = found if found.kind is not Kind.HANG else None
+        return [found] if found else []
+
+    def _judge(self) -> Probe:
+        board = self._board
+        verdict = board.verdict()
+        if verdict is not None:
+            return verdict
+        evidence, ranks = board.gather()
+        if len(ranks) > MOST_REPORTS:
+            named = {rank for o in evidence for rank in o.ranks}
+            ranks = tuple(r for r in ranks if r.rank in named)[:MOST_REPORTS]
+        return board.decide(self._probe(weigh(evidence), ranks))
+
+    def _linger(self, seconds: float) -> None:
+        """Let time pass; publish what the worker or a neighbour shows meanwhile."""
+        end = time.monotonic() + seconds
+        known = False
+        while time.monotonic() < end:
+            time.sleep(min(LOOK_SECONDS, max(end - time.monotonic(), 0.0)))
+            self.child.read()
+            found = self.neighbours.look(time.monotonic())
+            if found is not None and not known:
+                self._board.publish("evidence", found)
+                known = True
+
+    def _alone(self, words: str, observations: tuple[Observation, ...] = ()) -> Probe:
+        """A verdict of this rank's own: the store is gone, so nobody can be asked."""
+        place = self.place
+        seen = list(observations)
+        time.sleep(0.4)
+        for found in (self.neighbours.look(time.monotonic()), self.neighbours.look(time.monotonic() + 1.0)):
+            if found is not None and found not in seen:
+                seen.append(found)
+        master = f"{place.master_addr}:{place.master_port}"
+        if place.uses_agent_store:
+            lost = f"{place.name} lost the store of torchrun's agent at {master}: {words}"
+            seen.append(self.child.observe(Kind.STORE_LOST, lost))
+        else:
+            lost = f"rank 0 at {master}, whose supervisor hosts the store, is gone: {words} (seen by {place.name})"
+            kind = Kind.DIED if "closed" in words or "broke" in words else Kind.STORE_LOST
+            seen.append(Observation(kind, lost, (0,), place.rank, phase=self.child.phase))
+        named = {rank for o in seen if o.kind in (Kind.DIED, Kind.STOPPED) and o.host for rank in o.ranks}
+        kept = [o for o in seen if o.host or not named.issuperset(o.ranks)]
+        return self._probe(weigh(kept), (self.child.report(self.waited),))
+
+
+def _ranges(ranks: Sequence[int]) -> str:
+    """`0-3, 7`."""
+    parts: list[list[int]] = []
+    for rank in ranks:
+        if parts and parts[-1][-1] == rank - 1:
+            parts[-1][1:] = [rank]
+        else:
+            parts.append([rank])
+    return ", ".join("-".join(map(str, part)) for part in parts)

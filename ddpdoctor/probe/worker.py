@@ -1,0 +1,185 @@
+"""The worker of one rank: imports torch, forms the process group and runs the collectives, telling each step.
+
+Its supervisor reads one JSON object a line from the `messages` pipe and steers it by lines on the `control` pipe; when
+that pipe closes, the worker ends. SIGUSR1 makes faulthandler write the Python stack to `messages`, even while the main
+thread waits in C++.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import json
+import os
+import re
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+__all__ = ["Channel", "main", "run"]
+
+PATIENCE = timedelta(minutes=30)
+"""torch's own deadline in the worker: never the one that ends the probe, the supervisor's are shorter."""
+
+PEER_ERROR = re.compile(
+    r"closed by peer|reset by peer|Broken pipe|connectFullMesh|Timed out|timed out|timeout|ncclRemoteError|"
+    r"remote process exited|closed by remote|communicator was aborted|Connection refused|DistNetworkError|DistStoreError",
+    re.IGNORECASE,
+)
+"""What torch says on a rank whose peer is the one that failed."""
+
+
+class Channel:
+    """The two pipes to the supervisor."""
+
+    def __init__(self, messages: int, control: int) -> None:
+        self.messages = messages
+        self.control = os.fdopen(control, encoding="utf-8")
+
+    def say(self, **message: Any) -> None:
+        os.write(self.messages, json.dumps(message).encode() + b"\n")
+
+    def phase(self, name: str) -> None:
+        self.say(phase=name)
+
+    def hear(self) -> dict[str, Any]:
+        """The next order. Ends the process when the supervisor is gone."""
+        line = self.control.readline()
+        if not line:
+            os._exit(0)
+        order: dict[str, Any] = json.loads(line)
+        return order
+
+
+def main() -> None:
+    """Run as a process of its own: `python -m ddpdoctor.probe.worker MESSAGES CONTROL PARENT`."""
+    messages, control, parent = (int(word) for word in sys.argv[1:4])
+    die_with(parent)
+    run(Channel(messages, control), load())
+
+
+def die_with(parent: int) -> None:
+    """Ask the kernel to end this process when its parent ends, however that happens."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def load() -> Callable[[], Any]:
+    """The import of torch as a step that can fail with its own words."""
+
+    def load_torch() -> Any:
+        import torch
+        import torch.distributed
+
+        return torch
+
+    return load_torch
+
+
+def run(channel: Channel, load_torch: Callable[[], Any]) -> None:
+    """Everything that one rank does. Never returns: no destructor of torch gets a chance to disturb the verdict."""
+    faulthandler.register(signal.SIGUSR1, file=channel.messages, all_threads=False)
+    faulthandler.enable(channel.messages, all_threads=False)
+    started = time.monotonic()
+    channel.say(pid=os.getpid(), phase="import")
+    try:
+        torch = load_torch()
+        channel.say(ready=_describe(torch, time.monotonic() - started))
+    except BaseException as error:  # whatever torch's import raises is the finding
+        _confess(channel, error, "import_failed")
+        os._exit(1)
+    order = channel.hear()
+    try:
+        _probe(channel, torch, order)
+    except BaseException as error:  # this is what the job would die of: told, not raised
+        _confess(channel, error, "peer_error" if PEER_ERROR.search(str(error)) else "exception")
+        channel.hear()
+        os._exit(1)
+    channel.phase("done")
+    channel.hear()
+    os._exit(0)
+
+
+def _describe(torch: Any, seconds: float) -> dict[str, Any]:
+    has_cuda = bool(torch.cuda.is_available())
+    return {
+        "torch": str(torch.__version__),
+        "import_seconds": round(seconds, 3),
+        "gpus": torch.cuda.device_count() if has_cuda else 0,
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if has_cuda and _has_nccl(torch) else None,
+        "folder": os.path.dirname(torch.__file__ or ""),
+    }
+
+
+def _has_nccl(torch: Any) -> bool:
+    return bool(torch.distributed.is_nccl_available())
+
+
+def _probe(channel: Channel, torch: Any, order: dict[str, Any]) -> None:
+    from ddpdoctor.probe import collectives
+
+    dist = torch.distributed
+    channel.phase("init")
+    torch.set_num_threads(1)
+    device = _device(channel, torch, order)
+    if order["loopback"]:
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    host, port, prefix = order["store"]
+    tcp = dist.TCPStore(host, port, is_master=False, timeout=PATIENCE, wait_for_workers=False)
+    dist.init_process_group(
+        order["backend"],
+        store=dist.PrefixStore(prefix, tcp),
+        rank=order["rank"],
+        world_size=order["world_size"],
+        timeout=PATIENCE,
+        **({"device_id": device} if order["eager"] and device.type == "cuda" else {}),
+    )
+    stage = collectives.Stage(torch, device, order["rank"], order["world_size"])
+    channel.phase("barrier")
+    stage.barrier()
+    channel.phase("all_reduce")
+    collectives.check_all_reduce(stage)
+    channel.phase("collectives")
+    for name, reason in collectives.check_others(stage):
+        channel.say(unsupported={"collective": name, "reason": reason})
+    channel.phase("measure")
+    for measurement in collectives.measure(stage):
+        channel.say(measured=measurement)
+
+
+def _device(channel: Channel, torch: Any, order: dict[str, Any]) -> Any:
+    """The device of this rank, made current. Alone with one visible GPU, a rank takes that one."""
+    if order["backend"] != "nccl" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    visible = torch.cuda.device_count()
+    ordinal = order["local_rank"] if visible != 1 else 0
+    torch.cuda.set_device(ordinal)
+    device = torch.device("cuda", ordinal)
+    torch.zeros(1, device=device)
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    channel.say(gpu={"cuda_ordinal": ordinal, "gpu_uuid": None if uuid is None else f"GPU-{uuid}"})
+    return device
+
+
+def _confess(channel: Channel, error: BaseException, kind: str) -> None:
+    from ddpdoctor.probe.errors import WrongValue
+
+    frames = traceback.extract_tb(error.__traceback__)
+    last = frames[-1] if frames else None
+    words = " ".join(f"{type(error).__name__}: {error}".split())
+    found = {"kind": kind, "message": words[:2000]}
+    if isinstance(error, WrongValue):
+        found |= {"kind": "wrong_value", "message": str(error), "value": error.value, "expected": error.expected}
+    elif last is not None:
+        found |= {"file": last.filename, "line": last.lineno, "function": last.name}
+    channel.say(error=found)
+
+
+if __name__ == "__main__":
+    main()

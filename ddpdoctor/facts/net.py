@@ -51,6 +51,19 @@ class Outcome(str, Enum):
     """Something else: `errno` says what."""
 
 
+_FARTHEST = (
+    Outcome.STORE,
+    Outcome.STRANGER,
+    Outcome.SILENT,
+    Outcome.REFUSED,
+    Outcome.PROHIBITED,
+    Outcome.NO_ANSWER,
+    Outcome.NO_HOST,
+    Outcome.NO_ROUTE,
+    Outcome.FAILED,
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """One address of an interface; `family` is `ipv4` or `ipv6`."""
@@ -99,7 +112,7 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One connection to the master's port. `source` is the own address that the route takes; `pings`: ICMP echo answered."""
+    """One connection to the master's port. `pings`: an ICMP echo was answered, None when it was not asked."""
 
     address: str
     outcome: Outcome
@@ -215,6 +228,11 @@ class Net(Section):
         if not self.master_name.addresses:
             return None
         return any(self.is_own(ip) for ip in self.master_name.addresses)
+
+    @property
+    def best_attempt(self) -> Attempt | None:
+        """The attempt that came farthest: a rank would reach the master the same way. None without attempts."""
+        return min(self.attempts, key=lambda a: _FARTHEST.index(a.outcome), default=None)
 
     def spans_nodes(self, variables: Mapping[str, str]) -> bool:
         """Whether the job is known to have more than one node: a launcher says so, or the master is another machine."""

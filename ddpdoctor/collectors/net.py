@@ -1,0 +1,153 @@
+"""`net`: interfaces, names, the master's address and its port. Bounded: four seconds when nothing answers at all."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+from ddpdoctor.collectors.interfaces import read_interfaces
+from ddpdoctor.collectors.knocking import knock, source_towards
+from ddpdoctor.collectors.machine import Deadline, Machine
+from ddpdoctor.collectors.names import ask, ask_back, ask_full_name
+from ddpdoctor.collectors.ports import find_free_port, listening_ports, look_at
+from ddpdoctor.facts.gaps import Gap, Why
+from ddpdoctor.facts.net import DEFAULT_PORT, Attempt, Interface, Lookup, Net, Port, is_loopback
+
+__all__ = ["collect"]
+
+NAME_SECONDS = 2.0
+"""How long a lookup may take; the resolver's own limit is 5 s a try."""
+KNOCK_SECONDS = 2.0
+ALL_SECONDS = 4.5
+REVERSE_MAX = 4
+
+
+class Answers:
+    """What the threads below have found so far: a late one leaves its field as it was."""
+
+    def __init__(self) -> None:
+        self.own: Lookup | None = None
+        self.full: Lookup | None = None
+        self.master: Lookup | None = None
+        self.route: str | None = None
+        self.attempts: tuple[Attempt, ...] = ()
+        self.reverse: dict[str, Lookup] = {}
+
+
+def collect(machine: Machine) -> Net:
+    """The net section; whatever could not be had is None with a gap."""
+    gaps: list[Gap] = []
+    interfaces = read_interfaces(machine.root, gaps)
+    number, is_set = _port_number(machine)
+    hostname = socket.gethostname() if machine.root.is_real else machine.root.line("/proc/sys/kernel/hostname") or ""
+    answers = _ask_all(machine, interfaces, hostname, number) if machine.root.is_real else Answers()
+    low_high = (machine.root.line("/proc/sys/net/ipv4/ip_local_port_range") or "").split()
+    return Net(
+        hostname=hostname,
+        interfaces=interfaces,
+        own_name=answers.own,
+        full_name=answers.full,
+        master_name=answers.master,
+        reverse=tuple(answers.reverse.values()),
+        route_to_master=answers.route,
+        attempts=answers.attempts,
+        port=_port(machine, number, is_set, gaps),
+        free_port=_free_port(machine, number, gaps),
+        ephemeral_ports=tuple(int(n) for n in low_high) if all(n.isdigit() for n in low_high) and low_high else None,
+        reserved_ports=machine.root.line("/proc/sys/net/ipv4/ip_local_reserved_ports"),
+        unprivileged_from=machine.root.number("/proc/sys/net/ipv4/ip_unprivileged_port_start"),
+        listening=listening_ports(machine.root),
+        backlog_max=machine.root.number("/proc/sys/net/core/somaxconn"),
+        gaps=(*gaps, *_settings_gaps(machine)),
+    )
+
+
+def _port_number(machine: Machine) -> tuple[int | None, bool]:
+    """The port of the job's store, and whether MASTER_PORT names it; None when MASTER_PORT is no port number."""
+    given = machine.environ.get("MASTER_PORT", "").strip()
+    if not given:
+        return DEFAULT_PORT, False
+    usable = given.isascii() and given.isdigit() and len(given) < 7 and 0 < int(given) < 65536
+    return (int(given) if usable else None), True
+
+
+def _port(machine: Machine, number: int | None, is_set: bool, gaps: list[Gap]) -> Port | None:
+    if number is None:
+        gaps.append(Gap("net.port", "MASTER_PORT is no port number", Why.NOT_HERE))
+        return None
+    if not machine.root.is_real:
+        gaps.append(Gap("net.port", "not this machine's own file tree", Why.NOT_HERE))
+        return None
+    try:
+        return look_at(machine, number, is_set)
+    except OSError as error:
+        gaps.append(Gap("net.port", f"port {number} could not be tried: {error.strerror}"))
+        return None
+
+
+def _free_port(machine: Machine, number: int | None, gaps: list[Gap]) -> int | None:
+    if not machine.root.is_real:
+        return None
+    try:
+        return find_free_port(number or DEFAULT_PORT)
+    except OSError as error:
+        gaps.append(Gap("net.free_port", f"no port could be tried: {error.strerror}"))
+        return None
+
+
+def _settings_gaps(machine: Machine) -> list[Gap]:
+    files = {
+        "net.ephemeral_ports": "/proc/sys/net/ipv4/ip_local_port_range",
+        "net.reserved_ports": "/proc/sys/net/ipv4/ip_local_reserved_ports",
+        "net.unprivileged_from": "/proc/sys/net/ipv4/ip_unprivileged_port_start",
+        "net.backlog_max": "/proc/sys/net/core/somaxconn",
+    }
+    unread = {name: path for name, path in files.items() if machine.root.line(path) is None}
+    return [
+        Gap(name, f"{path} cannot be read", Why.UNANSWERED)
+        if machine.root.exists(path)
+        else Gap(name, f"{path} does not exist", Why.NOT_HERE)
+        for name, path in unread.items()
+    ]
+
+
+def _ask_all(machine: Machine, interfaces: tuple[Interface, ...], hostname: str, number: int | None) -> Answers:
+    """Ask the resolver and knock at the master side by side, each in a thread that may be left behind."""
+    answers = Answers()
+    master = machine.environ.get("MASTER_ADDR", "").strip()
+    own = {a.ip.partition("%")[0] for i in interfaces for a in i.addresses}
+    routable = [ip for ip in own if not is_loopback(ip) and not ip.startswith("fe80:")][:REVERSE_MAX]
+
+    def ask_own() -> None:
+        answers.own = ask(hostname, NAME_SECONDS)
+
+    def ask_full() -> None:
+        answers.full = ask_full_name(hostname, NAME_SECONDS)
+
+    def ask_master() -> None:
+        answers.master = ask(master, NAME_SECONDS)
+        foreign = [ip for ip in answers.master.addresses if ip not in own and not is_loopback(ip)]
+        if not foreign or len(foreign) < len(answers.master.addresses):
+            return
+        answers.route = next(filter(None, (source_towards(ip) for ip in foreign)), None)
+        if number is not None:
+            answers.attempts = knock(machine.root, foreign, number, KNOCK_SECONDS)
+
+    def ask_reverse(ip: str) -> None:
+        answers.reverse[ip] = ask_back(ip, NAME_SECONDS)
+
+    works = [ask_own, ask_full, *([ask_master] if master else ())]
+    threads = [threading.Thread(target=work, daemon=True) for work in works]
+    threads += [threading.Thread(target=ask_reverse, args=(ip,), daemon=True) for ip in routable]
+    deadline = machine.deadline.cut(ALL_SECONDS)
+    _run(threads, deadline)
+    if master and answers.master is None:
+        answers.master = Lookup(master, seconds=NAME_SECONDS, error="no answer in time", is_late=True)
+    return answers
+
+
+def _run(threads: list[threading.Thread], deadline: Deadline) -> None:
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(deadline.left)

@@ -104,6 +104,12 @@ class Environ(Section):
         return self._number(row.local_world_size)
 
     @property
+    def local_size_name(self) -> str:
+        """The variable that goes with LOCAL_RANK: deepspeed has a name of its own for LOCAL_WORLD_SIZE."""
+        launcher = self.launcher
+        return "LOCAL_SIZE" if launcher is not None and launcher.name == "deepspeed" else "LOCAL_WORLD_SIZE"
+
+    @property
     def node_rank(self) -> int | None:
         """The index of this node as the innermost launcher says it."""
         row = self.launcher or BY_HAND

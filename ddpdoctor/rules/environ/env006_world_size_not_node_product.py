@@ -1,0 +1,49 @@
+"""ENV006: a world that is not nodes times processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.environ import Environ
+from ddpdoctor.findings import Evidence, Finding, Severity
+from ddpdoctor.rules import rule
+
+COUNTS_ITSELF = ("torchrun", "deepspeed", "ray-train")
+"""Launchers that add up what every node says: with them another sum only means that the nodes are not alike."""
+
+
+@rule("ENV006", "world-size-not-node-product", Severity.WARNING)
+def check(environ: Environ) -> Iterator[Finding]:
+    """WORLD_SIZE is not the number of nodes times the processes of this node.
+
+    ## Why it matters
+    Right only where nodes run different numbers of processes. Otherwise one node was started with old numbers, and the
+    job waits in init_process_group for ranks that nobody starts.
+
+    ## Fix
+    Compare --nnodes and --nproc-per-node on every node; where all nodes are alike WORLD_SIZE is their product.
+    """
+    launcher = environ.launcher
+    if launcher is not None and launcher.counts_pods:
+        return
+    name = environ.local_size_name
+    world, local, nodes = environ.integer("WORLD_SIZE"), environ.integer(name), environ.nnodes
+    if world is None or local is None or world < 1 or local < 1:
+        return
+    nodes = nodes or 1  # where nobody counts nodes, one node alone must still fit into the world
+    if world == nodes * local or (environ.nnodes is None and world > local):
+        return
+    is_possible = nodes > 1 and world >= local + nodes - 1
+    counted = launcher is not None and launcher.name in COUNTS_ITSELF
+    reading = (
+        "right only if the nodes run different numbers of processes" if is_possible else "no such set of nodes exists"
+    )
+    count = "1 node" if nodes == 1 else f"{nodes} nodes"
+    yield Finding(
+        f"WORLD_SIZE={world}, but {name}={local} on {count} makes {nodes * local}: {reading}",
+        (
+            Evidence("environ.variables.WORLD_SIZE", str(world), str(nodes * local)),
+            Evidence(f"environ.variables.{name}", str(local)),
+        ),
+        severity=Severity.NOTE if is_possible and counted else None,
+    )

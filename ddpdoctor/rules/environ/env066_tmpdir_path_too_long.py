@@ -1,0 +1,38 @@
+"""ENV066: a temporary folder in which no socket fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.environ import Environ, shorten
+from ddpdoctor.findings import Evidence, Finding, Severity
+from ddpdoctor.rules import rule
+
+SOCKET_PATH_BYTES = 107
+"""sockaddr_un.sun_path on Linux without its last NUL, unix(7)."""
+ADDED_BYTES = len("/pymp-12345678/listener-12345678")
+"""What multiprocessing puts behind the folder: util.get_temp_dir and connection.arbitrary_address."""
+
+
+@rule("ENV066", "tmpdir-path-too-long", Severity.ERROR, signatures=(r"AF_UNIX path too long",))
+def check(environ: Environ) -> Iterator[Finding]:
+    """TMPDIR is too long for a unix socket in it.
+
+    ## Why it matters
+    multiprocessing makes its sockets in the temporary folder, and a socket's path has at most 107 bytes: `OSError: AF_UNIX
+    path too long` comes from a DataLoader worker or a helper thread and depends only on the job's name.
+
+    ## Fix
+    Point TMPDIR to a short folder.
+    """
+    name = next((n for n in ("TMPDIR", "TEMP", "TMP") if environ.has(n)), None)
+    value = environ.get(name) or "" if name else ""
+    room = SOCKET_PATH_BYTES - ADDED_BYTES
+    size = len(value.rstrip("/").encode("utf-8", "replace"))
+    if name is None or size <= room:
+        return
+    yield Finding(
+        f"{name} has {size} bytes ({shorten(value)}): expected at most {room}, so that sockets fit into it",
+        (Evidence(f"environ.variables.{name}", f"{size} bytes", f"at most {room} bytes"),),
+        fix_command=f"export {name}=/tmp",
+    )

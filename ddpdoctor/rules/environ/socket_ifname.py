@@ -1,0 +1,197 @@
+"""ENV021 to ENV024, ENV026, ENV027: NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME against the interfaces of this node."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+
+from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.gaps import not_here
+from ddpdoctor.facts.ifnames import effective
+from ddpdoctor.facts.net import Interface, Net
+from ddpdoctor.findings import Evidence, Finding, Severity
+from ddpdoctor.rules import rule
+
+__all__ = ["down", "gloo_invalid", "gloo_loopback", "loopback", "not_found", "prefix"]
+
+NCCL = "NCCL_SOCKET_IFNAME"
+GLOO = "GLOO_SOCKET_IFNAME"
+
+
+@rule(
+    "ENV021",
+    "nccl-socket-ifname-not-found",
+    Severity.ERROR,
+    signatures=(
+        r"Bootstrap : no socket interface found",
+        r"connecting to address\s+with family [1-9]\d* is neither",
+    ),
+)
+def not_found(environ: Environ, net: Net) -> Iterator[Finding]:
+    """NCCL_SOCKET_IFNAME matches no interface of this node.
+
+    ## Why it matters
+    NCCL ends with "Bootstrap : no socket interface found"; releases before 2.22 complain about an address family. The
+    value was right on another node, where the interface has another name.
+
+    ## Fix
+    Unset NCCL_SOCKET_IFNAME, or name an interface that every node has; a list such as eno1,eth0 is allowed.
+    """
+    spec = _spec(environ, NCCL, net)
+    if spec is not None and not net.matching(spec):
+        yield _finding(NCCL, spec, "matches no interface of this node", net)
+
+
+@rule("ENV022", "nccl-socket-ifname-prefix-match", Severity.WARNING)
+def prefix(environ: Environ, net: Net) -> Iterator[Finding]:
+    """NCCL_SOCKET_IFNAME is a prefix that takes an interface in another subnet besides the one that it names.
+
+    ## Why it matters
+    eth1 also takes eth10. NCCL then opens connections over both, and where only one of them leads to the other nodes the
+    job hangs at init without an error.
+
+    ## Fix
+    Write the exact form, with a second equals sign.
+    """
+    spec = _spec(environ, NCCL, net)
+    if spec is None or spec[0] in "^=":
+        return
+    chosen = [c.interface for c in net.nccl_interfaces(environ.variables)]
+    for name in spec.split(","):
+        named = net.interface(name)
+        extra = [i for i in map(net.interface, chosen) if i and i.name != name and i.name.startswith(name)]
+        others = [i.name for i in extra if named and not _share_subnet(named, i) and i.name not in spec.split(",")]
+        if named is not None and name in chosen and others:
+            yield _finding(
+                NCCL, spec, f"takes {', '.join(others)[:100]} besides {name}, in another subnet", net,
+                command=f"export {NCCL}={'=' + spec}",
+            )  # fmt: skip
+
+
+@rule("ENV023", "nccl-socket-ifname-down", Severity.ERROR)
+def down(environ: Environ, net: Net) -> Iterator[Finding]:
+    """The interfaces that NCCL_SOCKET_IFNAME matches are down or have no address.
+
+    ## Why it matters
+    The interface exists, so the setting looks right, but NCCL leaves out interfaces without carrier or address, finds
+    none, and ends with "Bootstrap : no socket interface found".
+
+    ## Fix
+    Bring the interface up and give it an address, or name another one.
+    """
+    spec = _spec(environ, NCCL, net)
+    matched = net.matching(spec) if spec is not None else ()
+    if spec is None or not matched or net.nccl_interfaces(environ.variables):
+        return
+    family = environ.get("NCCL_SOCKET_FAMILY")
+    wrong = f"has no address that NCCL can use{f' (NCCL_SOCKET_FAMILY={family:.20})' if family else ''}"
+    if not any(i.is_running for i in net.interfaces if i.name in matched):
+        wrong = "is down"
+    yield _finding(NCCL, spec, f"matches {', '.join(matched)[:100]}, which {wrong}", net)
+
+
+@rule("ENV024", "nccl-socket-ifname-loopback", Severity.ERROR)
+def loopback(environ: Environ, net: Net) -> Iterator[Finding]:
+    """NCCL_SOCKET_IFNAME selects the loopback in a job of several nodes.
+
+    ## Why it matters
+    Each node publishes a loopback address, so its peers connect to themselves, and the job hangs or is refused at the
+    first collective. An exclusion such as ^docker0 does this too: it replaces NCCL's own exclusion of lo.
+
+    ## Fix
+    Name the interface that carries the route to MASTER_ADDR.
+    """
+    spec = _spec(environ, NCCL, net)
+    if spec is None:
+        return
+    _only_for_several_nodes(environ, net)
+    chosen = next(iter(net.nccl_interfaces(environ.variables)), None)
+    found = net.interface(chosen.interface) if chosen else None
+    if chosen is not None and found is not None and found.kind == "loopback":
+        yield _finding(NCCL, spec, f"makes NCCL take the loopback {found.name} ({chosen.ip})", net, _way_out(NCCL, net))
+
+
+@rule(
+    "ENV026",
+    "gloo-socket-ifname-invalid",
+    Severity.ERROR,
+    signatures=(r"Unable to find address for: \S+",),
+)
+def gloo_invalid(environ: Environ, net: Net) -> Iterator[Finding]:
+    """GLOO_SOCKET_IFNAME does not name an interface with an address on this node.
+
+    ## Why it matters
+    Gloo ends with "Unable to find address for: ib0". Unlike NCCL's variable this one takes exact names: no prefix, no ^
+    and no =. Frameworks make a Gloo group in GPU jobs too, so those end here as well.
+
+    ## Fix
+    Set GLOO_SOCKET_IFNAME to an interface that exists on this node, or unset it.
+    """
+    spec = _spec(environ, GLOO, net)
+    for name in spec.split(",") if spec is not None else ():
+        found = net.interface(name)
+        if found is None or not found.addresses:
+            wrong = "names no interface of this node" if found is None else f"names {name[:40]}, which has no address"
+            what = "takes exact names, without ^ and =, and" if name[:1] in ("^", "=") else ""
+            yield _finding(GLOO, spec or "", f"{what} {wrong}".strip(), net, _way_out(GLOO, net))
+            return
+
+
+@rule("ENV027", "gloo-socket-ifname-loopback", Severity.ERROR)
+def gloo_loopback(environ: Environ, net: Net) -> Iterator[Finding]:
+    """GLOO_SOCKET_IFNAME selects the loopback in a job of several nodes.
+
+    ## Why it matters
+    Every rank publishes 127.0.0.1: one side says "Connection refused, remote=[127.0.0.1]", the other waits for five times
+    the timeout.
+
+    ## Fix
+    Set GLOO_SOCKET_IFNAME to the interface that reaches the other nodes.
+    """
+    spec = _spec(environ, GLOO, net)
+    if spec is None:
+        return
+    _only_for_several_nodes(environ, net)
+    for name in spec.split(","):
+        found = net.interface(name)
+        if found is not None and found.kind == "loopback":
+            yield _finding(GLOO, spec, f"makes Gloo publish the loopback of {name}", net, _way_out(GLOO, net))
+
+
+def _spec(environ: Environ, name: str, net: Net) -> str | None:
+    """The variable's value where it counts; a skip when the interfaces of this node are not known."""
+    spec = effective(environ.get(name))
+    if spec is not None and not net.interfaces:
+        net.need(None, "interfaces")
+    return spec
+
+
+def _only_for_several_nodes(environ: Environ, net: Net) -> None:
+    if not net.spans_nodes(environ.variables):
+        not_here("the job has one node, as far as the environment says")
+
+
+def _way_out(variable: str, net: Net) -> str | None:
+    return f"export {variable}={net.way_out[0]}" if net.way_out else None
+
+
+def _share_subnet(one: Interface, other: Interface) -> bool:
+    """Whether the first IPv4 (else IPv6) addresses of the two lie in one network."""
+    networks = [
+        {
+            ipaddress.ip_network(f"{a.ip.partition('%')[0]}/{a.prefix_length}", strict=False)
+            for a in interface.addresses
+            if not a.ip.startswith("fe80:")
+        }
+        for interface in (one, other)
+    ]
+    return bool(networks[0] & networks[1])
+
+
+def _finding(variable: str, spec: str, wrong: str, net: Net, command: str | None = None) -> Finding:
+    running = ", ".join(net.running)[:200] or "none"
+    return Finding(
+        f"{variable}={spec[:80]} {wrong}; the interfaces that are up here: {running}",
+        evidence=(Evidence(f"environ.variables.{variable}", spec[:80], f"one of {running}"),),
+        fix_command=command or f"unset {variable}",
+    )

@@ -73,6 +73,7 @@ def collect(machine: Machine, kernel: Kernel | None = None) -> Host:
     return Host(
         cpus_online=_cpus_online(root, gaps),
         cgroup=cgroup,
+        rdma_devices=tuple(name for name in root.names("/dev/infiniband") if name.startswith("uverbs")),
         container=container,
         container_evidence=evidence,
         governor=root.line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),

@@ -21,6 +21,7 @@ __all__ = [
     "NumaNode",
     "count_cpus",
     "local_ranks",
+    "readable",
     "visible_gpus",
 ]
 
@@ -127,7 +128,8 @@ class Host(Section):
 
     `cpus_allowed` is sched_getaffinity of this process, `cpus_allowed_list` the same as a list. `container` is the
     runtime (`docker`, `kubernetes`, …), "" outside of one; `container_evidence` says what shows it. `governor` is that of
-    the first CPU. `numa_calls_allowed` is False when a seccomp filter refuses get_mempolicy.
+    the first CPU. `numa_calls_allowed` is False when a seccomp filter refuses get_mempolicy. `rdma_devices` are the verbs
+    devices that a process here can open (/dev/infiniband/uverbs*).
     """
 
     kernel: str = ""
@@ -144,6 +146,7 @@ class Host(Section):
     shm_free_bytes: int | None = None
     shm_kind: str | None = None
     shm_leftovers: tuple[Leftover, ...] = ()
+    rdma_devices: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
     user_threads: int | None = None
     cgroup: Cgroup | None = None
@@ -183,9 +186,17 @@ def visible_gpus(environ: Environ, gpu: Gpu | None) -> int:
 
 
 def local_ranks(environ: Environ, gpu: Gpu | None) -> int | None:
-    """How many ranks run on this node: what a launcher says, else one a visible GPU, else None (nothing says so)."""
-    for name in ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"):
-        value = (environ.get(name) or "").strip()
-        if value.isdecimal() and int(value) > 0:
-            return int(value)
-    return visible_gpus(environ, gpu) or None
+    """How many ranks run on this node: what the launcher says, else one a visible GPU, else None (nothing says so)."""
+    return environ.local_world_size or visible_gpus(environ, gpu) or None
+
+
+def readable(size_bytes: int) -> str:
+    """A size for people: `64 MiB`, `1.5 GiB`; -1 is `unlimited`."""
+    if size_bytes == UNLIMITED:
+        return "unlimited"
+    size = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.4g} {unit}"
+        size /= 1024
+    return f"{size:.4g} TiB"

@@ -1,0 +1,1 @@
+"""HOST: limits, shared memory, memory, container, file systems, clock."""

@@ -1,0 +1,57 @@
+"""HOST004: open files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.gpu import Gpu
+from ddpdoctor.facts.host import Host, local_ranks
+from ddpdoctor.findings import Evidence, Finding, Severity
+from ddpdoctor.rules import rule
+
+COMFORTABLE = 4096
+"""What DataLoader workers of several ranks may take."""
+
+
+@rule(
+    "HOST004",
+    "open-files-limit-low",
+    Severity.ERROR,
+    signatures=("received 0 items of ancdata", "Too many open files"),
+)
+def check(host: Host, environ: Environ, gpu: Gpu | None = None) -> Iterator[Finding]:
+    """The limit of open files is too low for this job.
+
+    ## Why it matters
+    Each rank holds sockets to its peers, the store's host two or more for every rank, and each batch of a DataLoader
+    worker is a file. Short of them, torch says `received 0 items of ancdata` or `Too many open files`; when the
+    store's host runs out, only its clients speak, `Connection reset by peer` for ever.
+
+    ## Fix
+    Raise the limit where the job is started: ulimit -n 65536 in the script, LimitNOFILE for a daemon, docker run
+    --ulimit nofile=65536:65536.
+    """
+    limit = host.need(host.limits.open_files, "limits")
+    ranks = local_ranks(environ, gpu) or 1
+    world = max(environ.world_size or 0, ranks)
+    need = 64 + 32 * world
+    if limit.is_below(32 + 4 * world):
+        severity = Severity.ERROR
+    elif limit.is_below(need):
+        severity = Severity.WARNING
+    elif gpu is not None and len(gpu.devices) > 1 and limit.is_below(COMFORTABLE):
+        severity, need = Severity.NOTE, COMFORTABLE
+    else:
+        return
+    wanted = 65_536 if limit.hard < 0 else min(65_536, limit.hard)
+    can_raise = wanted >= need
+    yield Finding(
+        f"at most {limit.soft} files may be open: expected {need} or more for {world} rank{'s' * (world > 1)}",
+        (Evidence("host.limits.open_files.soft", str(limit.soft), f"at least {need}"),),
+        fix=""
+        if can_raise
+        else f"Ask root: the hard limit is {limit.hard}. LimitNOFILE, limits.conf or --ulimit nofile raise it.",
+        fix_command=f"ulimit -n {wanted}" if can_raise else None,
+        severity=severity,
+    )

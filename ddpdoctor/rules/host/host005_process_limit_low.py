@@ -1,0 +1,64 @@
+"""HOST005: processes and threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.gpu import Gpu
+from ddpdoctor.facts.host import UNLIMITED, Host, local_ranks
+from ddpdoctor.findings import Evidence, Finding, Severity
+from ddpdoctor.rules import rule
+
+COMFORTABLE_A_GPU = 512
+"""Ranks with GPUs bring DataLoader workers, each with threads of its own."""
+
+
+@rule(
+    "HOST005",
+    "process-limit-low",
+    Severity.ERROR,
+    signatures=(
+        "pthread_create failed",
+        "can't start new thread",
+        "Failed to create new thread",
+        "fork: retry: (No child processes|Resource temporarily unavailable)",
+    ),
+)
+def check(host: Host, environ: Environ, gpu: Gpu | None = None) -> Iterator[Finding]:
+    """The limit of processes and threads leaves too few for this job.
+
+    ## Why it matters
+    Every thread counts: a rank with a GPU starts about 50, a DataLoader worker several, OpenMP one a core. Past the
+    limit torch says `can't start new thread` and OpenBLAS `pthread_create failed`, which reads like trouble with
+    memory.
+
+    ## Fix
+    Raise ulimit -u and the pids limit of the container (docker run --pids-limit=-1, podPidsLimit of the kubelet), or
+    start fewer threads: OMP_NUM_THREADS=1 and fewer workers.
+    """
+    ranks, has_gpu = local_ranks(environ, gpu) or 1, gpu is not None and bool(gpu.devices)
+    threads = 1 if ranks > 1 else host.cpus_allowed or 1  # torchrun gives each of several ranks one OpenMP thread
+    least = ranks * ((50 if has_gpu else 12) + (environ.integer("OMP_NUM_THREADS") or threads))
+    good = ranks * COMFORTABLE_A_GPU if has_gpu else least
+    for path, what, free in _limits(host):
+        if free >= max(least, good):
+            continue
+        expected = least if free < least else good
+        yield Finding(
+            f"{what} leaves room for {free} more: expected {expected} or more for {ranks} rank{'s' * (ranks > 1)}",
+            (Evidence(path, str(free), f"at least {expected}"),),
+            severity=None if free < least else Severity.WARNING,
+        )
+
+
+def _limits(host: Host) -> Iterator[tuple[str, str, int]]:
+    """(path, what, how many more threads may start) of the limits that bind."""
+    cgroup, processes = host.cgroup, host.limits.processes
+    if cgroup is not None and cgroup.pids_limit not in (None, UNLIMITED):
+        assert cgroup.pids_limit is not None
+        what = f"the pids limit of the control group, {cgroup.pids_limit},"
+        yield "host.cgroup.pids_limit", what, max(0, cgroup.pids_limit - (cgroup.pids_used or 0))
+    if processes is not None and processes.soft != UNLIMITED and not host.is_root:
+        what = f"the limit of processes, {processes.soft},"
+        yield "host.limits.processes.soft", what, max(0, processes.soft - (host.user_threads or 0))

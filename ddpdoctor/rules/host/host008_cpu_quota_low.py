@@ -1,0 +1,36 @@
+"""HOST008: CPUs of the control group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.gpu import Gpu
+from ddpdoctor.facts.host import UNLIMITED, Host, local_ranks
+from ddpdoctor.findings import Evidence, Finding, Severity
+from ddpdoctor.rules import rule
+
+
+@rule("HOST008", "cpu-quota-low", Severity.WARNING)
+def check(host: Host, environ: Environ, gpu: Gpu | None = None) -> Iterator[Finding]:
+    """The control group gives a rank fewer than two CPUs.
+
+    ## Why it matters
+    A CPU limit stops all threads of the container for the rest of each period once it is used up, although every core
+    is visible. Data loading and NCCL's proxy threads wait with the rest, and all ranks wait for the slowest.
+
+    ## Fix
+    Raise the CPU limit (docker run --cpus, resources.limits.cpu, --cpus-per-task) to two or more for each rank.
+    """
+    if host.cgroup is None or host.cgroup.cpu_quota is None:
+        host.need(host.cgroup, "cgroup")
+        return
+    quota, ranks = host.cgroup.cpu_quota, local_ranks(environ, gpu)
+    if quota == UNLIMITED or quota >= 2 * (ranks or 1):
+        return
+    count = f"{ranks} rank{'s' * (ranks > 1)}" if ranks else "a rank"
+    yield Finding(
+        f"the control group has a quota of {quota:g} CPUs for {count}: expected {2 * (ranks or 1)} or more",
+        (Evidence("host.cgroup.cpu_quota", f"{quota:g}", f"at least {2 * (ranks or 1)}"),),
+        severity=None if ranks else Severity.NOTE,
+    )

@@ -1,0 +1,37 @@
+"""HOST010: NUMA calls in a container."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.gaps import not_here
+from ddpdoctor.facts.gpu import Gpu
+from ddpdoctor.facts.host import Host
+from ddpdoctor.findings import Evidence, Finding, Severity
+from ddpdoctor.rules import rule
+
+
+@rule(
+    "HOST010",
+    "numa-calls-refused",
+    Severity.NOTE,
+    signatures=("cuMem host allocations do not appear to be working",),
+)
+def check(host: Host, gpu: Gpu) -> Iterator[Finding]:
+    """The container refuses the system calls that place memory on NUMA nodes.
+
+    ## Why it matters
+    NCCL asks for host memory near each GPU. Refused, it says `cuMem host allocations do not appear to be working;
+    falling back` and takes /dev/shm, which then must be large enough; NCCL 2.24 to 2.26.4 fail instead.
+
+    ## Fix
+    Start the container with --cap-add SYS_NICE, or set NCCL_CUMEM_HOST_ENABLE=0 for an older NCCL.
+    """
+    if len(gpu.devices) < 2:
+        not_here("fewer than two GPUs")
+    if not host.need(host.numa_calls_allowed, "numa_calls_allowed"):
+        yield Finding(
+            f"get_mempolicy is refused in this {host.container or 'sandbox'}: expected to be allowed, else NCCL needs /dev/shm",
+            (Evidence("host.numa_calls_allowed", "false", "true"),),
+            fix_command="docker run --cap-add SYS_NICE …" if host.container in ("docker", "podman") else None,
+        )

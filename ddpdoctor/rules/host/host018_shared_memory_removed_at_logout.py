@@ -1,0 +1,39 @@
+"""HOST018: systemd's RemoveIPC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.gaps import not_here
+from ddpdoctor.facts.gpu import Gpu
+from ddpdoctor.facts.host import Host
+from ddpdoctor.findings import Evidence, Finding, Severity
+from ddpdoctor.rules import rule
+
+
+@rule(
+    "HOST018",
+    "shared-memory-removed-at-logout",
+    Severity.WARNING,
+    signatures=(r"unlink shared memory /dev/shm/nccl-\S* failed",),
+)
+def check(host: Host, gpu: Gpu) -> Iterator[Finding]:
+    """systemd removes the user's files in /dev/shm when the last session closes, while the job still runs.
+
+    ## Why it matters
+    A job that is no part of a login session (a batch job, a service) loses its shared memory as soon as its user logs
+    out anywhere on the node: `unlink shared memory /dev/shm/nccl-… failed`, or a DataLoader worker that dies.
+
+    ## Fix
+    Set RemoveIPC=no in /etc/systemd/logind.conf, or let the user linger: loginctl enable-linger USER.
+    """
+    if len(gpu.devices) < 2:
+        not_here("fewer than two GPUs")
+    logind = host.need(host.logind, "logind")
+    if logind.removes_ipc and not logind.user_lingers and not logind.is_in_session:
+        yield Finding(
+            "RemoveIPC=yes and this process is in no login session: expected RemoveIPC=no, or a user who lingers",
+            (Evidence("host.logind.removes_ipc", "true", "false"),),
+            fix_command="loginctl enable-linger",
+            severity=Severity.NOTE,
+        )

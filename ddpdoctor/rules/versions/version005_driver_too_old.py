@@ -1,0 +1,40 @@
+"""VERSION005: the driver's CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.gaps import not_here
+from ddpdoctor.facts.gpu import Gpu
+from ddpdoctor.facts.versions import Versions, numbers
+from ddpdoctor.findings import Evidence, Finding, Severity
+from ddpdoctor.rules import rule
+
+
+@rule(
+    "VERSION005",
+    "driver-too-old",
+    Severity.ERROR,
+    signatures=("NVIDIA driver on your system is too old", "CUDA driver version is insufficient"),
+)
+def check(versions: Versions, gpu: Gpu) -> Iterator[Finding]:
+    """The driver does not support the CUDA version that this torch was built with.
+
+    ## Why it matters
+    `The NVIDIA driver on your system is too old (found version 11060)`: that number is the newest CUDA version the
+    driver supports, not its own. Within one major version CUDA builds run on older drivers; a newer major does not.
+
+    ## Fix
+    Update the driver, or install the torch build for the driver's CUDA version.
+    """
+    if versions.torch_cuda is None or not gpu.devices:
+        not_here("no torch with CUDA, or no GPU")
+    supported = gpu.need(gpu.driver_cuda, "driver_cuda")
+    built = numbers(versions.torch_cuda)
+    if not supported or not built or built[0] <= supported // 1000 or versions.libcuda_is_compat:
+        return
+    seen = f"{supported // 1000}.{supported % 1000 // 10}"
+    yield Finding(
+        f"driver {gpu.driver_version} supports CUDA {seen}: torch {versions.torch} needs CUDA {versions.torch_cuda}",
+        (Evidence("gpu.driver_cuda", str(supported), f"at least {built[0]}000"),),
+    )

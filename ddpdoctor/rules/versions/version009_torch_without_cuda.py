@@ -1,0 +1,37 @@
+"""VERSION009: a CPU build beside GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.gaps import not_here
+from ddpdoctor.facts.gpu import Gpu
+from ddpdoctor.facts.versions import Versions
+from ddpdoctor.findings import Evidence, Finding, Severity
+from ddpdoctor.rules import rule
+
+
+@rule("VERSION009", "torch-without-cuda", Severity.ERROR, signatures=("Torch not compiled with CUDA enabled",))
+def check(versions: Versions, gpu: Gpu, environ: Environ) -> Iterator[Finding]:
+    """torch is a build without CUDA on a machine with NVIDIA GPUs.
+
+    ## Why it matters
+    `Torch not compiled with CUDA enabled`, or a job that trains on the CPU without a word. The package index or the
+    solver chose the CPU build.
+
+    ## Fix
+    Uninstall torch and install the build for the CUDA version of the driver.
+    """
+    if versions.torch is None or not gpu.devices:
+        not_here("no torch, or no NVIDIA GPU")
+    if versions.build != "CPU":
+        return
+    hidden = (environ.get("CUDA_VISIBLE_DEVICES") or "0").strip() == "-1" or environ.get("CUDA_VISIBLE_DEVICES") == ""
+    name = gpu.devices[0].name or "GPU"
+    yield Finding(
+        f"torch {versions.torch} is built without CUDA beside {len(gpu.devices)} x {name}: expected a CUDA build",
+        (Evidence("versions.torch_cuda", "none", "a CUDA version"),),
+        fix_command=f"{versions.python_path or 'python'} -m pip install --force-reinstall torch",
+        severity=Severity.NOTE if hidden else None,
+    )

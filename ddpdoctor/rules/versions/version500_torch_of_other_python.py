@@ -1,0 +1,30 @@
+"""VERSION500: a torch compiled for another Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.gaps import not_here
+from ddpdoctor.facts.versions import Versions
+from ddpdoctor.findings import Evidence, Finding, Severity
+from ddpdoctor.rules import rule
+
+
+@rule("VERSION500", "torch-of-other-python", Severity.ERROR, signatures=(r"No module named 'torch\._C'",))
+def check(versions: Versions) -> Iterator[Finding]:
+    """The torch that would be imported was compiled for another version of Python.
+
+    ## Why it matters
+    `No module named 'torch._C'`: PYTHONPATH or a copied folder leads this Python to the packages of another one.
+
+    ## Fix
+    Unset PYTHONPATH, or install torch for this Python.
+    """
+    if versions.torch_abi is None:
+        not_here("no torch, or a build for every Python")
+    own = "cpython-" + "".join(versions.python.split(".")[:2])
+    if versions.torch_abi.rstrip("t") != own:
+        yield Finding(
+            f"torch in {versions.torch_path} is compiled for {versions.torch_abi}: expected {own}, for {versions.python_path}",
+            (Evidence("versions.torch_abi", versions.torch_abi, own),),
+        )

@@ -1,0 +1,32 @@
+"""VERSION501: several installations of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.gaps import not_here
+from ddpdoctor.facts.versions import Versions
+from ddpdoctor.findings import Evidence, Finding, Severity
+from ddpdoctor.rules import rule
+
+
+@rule("VERSION501", "torch-shadowed", Severity.WARNING)
+def check(versions: Versions) -> Iterator[Finding]:
+    """Two versions of torch are installed for this Python, and one hides the other.
+
+    ## Why it matters
+    The user's own site-packages or PYTHONPATH come before the environment: `pip list` shows one version and the ranks
+    import another, perhaps on some nodes only.
+
+    ## Fix
+    Uninstall one of them; PYTHONNOUSERSITE=1 leaves the user's own packages out.
+    """
+    if not versions.torches:
+        not_here("no torch is installed")
+    first, *others = versions.torches
+    hidden = next((each for each in others if each.version != first.version), None)
+    if hidden is not None:
+        yield Finding(
+            f"torch {first.version} in {first.path} hides torch {hidden.version} in {hidden.path}: expected one torch",
+            (Evidence("versions.torches", f"{first.version} before {hidden.version}", "one"),),
+        )

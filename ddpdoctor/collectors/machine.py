@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 __all__ = ["Deadline", "Machine", "Root", "this_machine"]
 
 MAX_TEXT_BYTES = 4 << 20
+
+T = TypeVar("T")
 
 
 class Deadline:
@@ -98,6 +102,16 @@ class Machine:
     environ: Mapping[str, str] = field(default_factory=dict)
     deadline: Deadline = field(default_factory=lambda: Deadline(30.0))
     python: str = sys.executable
+    _answers: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    _asking: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def once(self, name: str, ask: Callable[[], T]) -> T:
+        """The answer of `ask`, which is called once for all collectors of this machine that want `name`."""
+        with self._asking:
+            if name not in self._answers:
+                self._answers[name] = ask()
+            answer: T = self._answers[name]
+            return answer
 
 
 def this_machine(seconds: float = 30.0) -> Machine:

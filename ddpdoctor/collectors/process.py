@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Done", "LateError", "run"]
+__all__ = ["Done", "LateError", "end_all", "run"]
 
 REAP_SECONDS = 0.5
 """How long a killed child may take to go away; one in an uninterruptible driver call is left behind to the kernel."""
+
+_running: set[subprocess.Popen[bytes]] = set()
+_starting = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +32,12 @@ class Done:
 
 
 class LateError(Exception):
-    """The process did not end in time and was killed."""
+    """The process did not end in time and was killed; `out` is what it had written until then."""
 
-    def __init__(self, command: str, seconds: float) -> None:
+    def __init__(self, command: str, seconds: float, out: bytes = b"") -> None:
         super().__init__(f"{command} did not answer within {seconds:.1f} s")
         self.seconds = seconds
+        self.out = out
 
 
 def run(
@@ -48,22 +53,37 @@ def run(
         LateError: the deadline passed.
         OSError: it could not be started.
     """
-    child = subprocess.Popen(
-        argv,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=None if environ is None else dict(environ),
-        start_new_session=True,
-    )
+    child = _start(argv, environ)
     try:
         out, err = child.communicate(stdin, timeout=max(seconds, 0.001))
-    except subprocess.TimeoutExpired:
-        raise LateError(os.path.basename(argv[0]), seconds) from None
+    except subprocess.TimeoutExpired as late:
+        raise LateError(os.path.basename(argv[0]), seconds, late.stdout or b"") from None
     finally:
+        _running.discard(child)
         if child.returncode is None:
             kill(child)
     return Done(child.returncode, out, err)
+
+
+def end_all() -> None:
+    """Kill what is still running and start nothing any more: the command is leaving, its threads may still be asking."""
+    if _starting.acquire(timeout=1.0):  # never given back
+        for child in tuple(_running):
+            kill(child)
+
+
+def _start(argv: Sequence[str], environ: Mapping[str, str] | None) -> subprocess.Popen[bytes]:
+    with _starting:
+        child = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=None if environ is None else dict(environ),
+            start_new_session=True,
+        )
+        _running.add(child)
+    return child
 
 
 def kill(child: subprocess.Popen[bytes]) -> None:

@@ -2,16 +2,57 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
-from ddpdoctor.facts.gaps import Gap, Section
+from ddpdoctor.facts.gaps import CannotLook, Gap, Section, Why
 
-__all__ = ["Device", "Gpu"]
+__all__ = ["Device", "Gpu", "MigInstance", "PciGpu", "Process", "absence"]
+
+_ABSENCES = {
+    "NOT_SUPPORTED": ("n/a", Why.NOT_HERE),
+    "NO_PERMISSION": ("needs root", Why.NEEDS_ROOT),
+    "FUNCTION_NOT_FOUND": ("driver too old", Why.NOT_HERE),
+    "ARGUMENT_VERSION_MISMATCH": ("driver too old", Why.NOT_HERE),
+    "DEPRECATED": ("no longer told", Why.NOT_HERE),
+    "GPU_IS_LOST": ("GPU is lost", Why.UNANSWERED),
+    "RESET_REQUIRED": ("needs a reset", Why.UNANSWERED),
+    "NO_ANSWER": ("no answer", Why.UNANSWERED),
+}
+
+
+def absence(code: str | None) -> tuple[str, Why]:
+    """An NVML code in words, and the kind of gap that it makes. None: nothing was recorded."""
+    if code is None:
+        return "not asked", Why.UNANSWERED
+    return _ABSENCES.get(code, (f"NVML: {code}", Why.UNANSWERED))
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process with a context on a GPU (nvmlDeviceGetComputeRunningProcesses). In a container, pids are the host's."""
+
+    pid: int
+    memory_used_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MigInstance:
+    """One MIG device of a GPU, in NVML's order."""
+
+    uuid: str
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One GPU. `index` is NVML's (PCI order); `bus_id` is `0000:3b:00.0`; memory in bytes."""
+    """One GPU. `index` is NVML's (PCI order); `bus_id` is `0000:3b:00.0`; `minor` is the N of /dev/nvidiaN.
+
+    A field is None when NVML did not give it: `absent[field]` is then the name of the code that it answered instead
+    (`NOT_SUPPORTED`, `NO_PERMISSION`, `GPU_IS_LOST`, …, `NO_ANSWER` when the deadline passed).
+    """
 
     index: int
     uuid: str | None = None
@@ -21,8 +62,94 @@ class Device:
     compute_capability: str | None = None
     memory_total_bytes: int | None = None
     memory_used_bytes: int | None = None
+    """Without the part that the driver reserves, unless `memory_reserved_bytes` is None (drivers before 510)."""
+    memory_reserved_bytes: int | None = None
+    bar1_total_bytes: int | None = None
     numa_node: int | None = None
+    """The NUMA node of the slot (sysfs), None where the platform names none."""
     cpu_affinity: str | None = None
+    compute_mode: int | None = None
+    """0 default, 2 prohibited, 3 one process."""
+    persistence_mode: int | None = None
+    virtualization_mode: int | None = None
+    """0 bare metal, 1 pass-through, 2 vGPU."""
+    mig_mode: int | None = None
+    mig_pending: int | None = None
+    mig_instances: tuple[MigInstance, ...] = ()
+    ecc_mode: int | None = None
+    ecc_pending: int | None = None
+    ecc_corrected_volatile: int | None = None
+    ecc_uncorrected_volatile: int | None = None
+    """Since the driver was loaded or the GPU was reset."""
+    ecc_corrected_aggregate: int | None = None
+    ecc_uncorrected_aggregate: int | None = None
+    """Over the card's life."""
+    sram_threshold_exceeded: int | None = None
+    remap_correctable: int | None = None
+    remap_uncorrectable: int | None = None
+    remap_pending: int | None = None
+    remap_failure: int | None = None
+    remap_histogram: tuple[int, ...] | None = None
+    """Banks with max, high, partial, low and no spare rows."""
+    retired_pages_sbe: int | None = None
+    retired_pages_dbe: int | None = None
+    retired_pages_pending: int | None = None
+    inforom: str | None = None
+    """`OK`, or the code that nvmlDeviceValidateInforom answered about it: `CORRUPTED_INFOROM`."""
+    recovery_action: int | None = None
+    """Field 230: 0 none, 1 GPU reset, 2 node reboot, 3 drain P2P, 4 drain and reset, 5 IMEX, 6 bus reset, 7 reboot."""
+    temperature_celsius: int | None = None
+    temperature_margin_celsius: int | None = None
+    """T.Limit: degrees left until the slowdown begins (Ada and later)."""
+    temperature_slowdown_celsius: int | None = None
+    """Absolute, and told before Ada only: later cards count margins instead."""
+    power_usage_mw: int | None = None
+    power_limit_mw: int | None = None
+    power_default_mw: int | None = None
+    sm_clock_mhz: int | None = None
+    sm_clock_max_mhz: int | None = None
+    clock_event_reasons: int | None = None
+    """The bits of nvmlDeviceGetCurrentClocksEventReasons: 1 idle, 8 HW slowdown, 0x40 HW thermal, 0x80 power brake."""
+    utilization_percent: int | None = None
+    performance_state: int | None = None
+    pcie_generation: int | None = None
+    """The current one: it falls when the GPU is idle, so that it says nothing by itself."""
+    pcie_generation_max: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    pcie_replays: int | None = None
+    """Over the driver's life: a number alone is no fault."""
+    processes: tuple[Process, ...] | None = None
+    absent: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def node(self) -> str | None:
+        """The device node, `/dev/nvidia3`."""
+        return None if self.minor is None else f"/dev/nvidia{self.minor}"
+
+    @property
+    def error(self) -> str | None:
+        """The code that NVML answered instead of a handle, or to the first questions: None for a GPU that answers."""
+        return self.absent.get("handle") or (self.absent.get("uuid") if self.uuid is None else None)
+
+    def says(self, name: str) -> str:
+        """A field for people: its value, or why there is none ("n/a", "needs root", "GPU is lost")."""
+        value = getattr(self, name)
+        return absence(self.absent.get(name))[0] if value is None else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class PciGpu:
+    """A display or accelerator function on the PCI bus; `driver` is the kernel module bound to it, None for none."""
+
+    bus_id: str
+    vendor: str
+    device: str
+    driver: str | None = None
+
+    @property
+    def is_nvidia(self) -> bool:
+        return self.vendor == "10de"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,4 +165,36 @@ class Gpu(Section):
     kernel_driver: str | None = None
     nvml_error: str | None = None
     devices: tuple[Device, ...] = ()
+    device_nodes: tuple[str, ...] = ()
+    """The names /dev/nvidia*, without /dev/."""
+    kernel_modules: tuple[str, ...] = ()
+    """Those of nvidia, nvidia_uvm, nouveau, amdgpu, xe, i915 that are loaded."""
+    pci: tuple[PciGpu, ...] = ()
+    other_accelerators: tuple[str, ...] = ()
+    """AMD and Intel accelerators by name: ddpdoctor does not judge them."""
     gaps: tuple[Gap, ...] = ()
+
+    def each(self, name: str) -> Iterator[tuple[Device, Any]]:
+        """The devices that gave `name`, with its value.
+
+        Raises:
+            CannotLook: there is no device, or none of them gave it.
+        """
+        known = [(d, getattr(d, name)) for d in self.answering() if getattr(d, name) is not None]
+        if not known:
+            reasons = [absence(d.absent.get(name)) for d in self.answering()]
+            worst = next((r for r in reasons if r[1] is Why.UNANSWERED), reasons[0])
+            raise CannotLook(f"{name.replace('_', ' ')}: {worst[0]}", worst[1])
+        yield from known
+
+    def answering(self) -> tuple[Device, ...]:
+        """The devices that NVML gives a handle to.
+
+        Raises:
+            CannotLook: there is none.
+        """
+        self.need(self.devices or None, "devices")
+        found = tuple(d for d in self.devices if d.error is None)
+        if not found:
+            raise CannotLook("no GPU answers", Why.UNANSWERED)
+        return found

@@ -2,16 +2,182 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ddpdoctor.facts.gaps import Gap, Section
+from ddpdoctor.facts.gaps import CannotLook, Gap, Section, Why
 
-__all__ = ["Topo"]
+__all__ = ["Fabric", "GpuNode", "Link", "Nic", "Pair", "Topo", "pci_label"]
+
+_LEVELS = {0: "PSB", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+P2P_WORDS = ("OK", "CNS", "GNS", "TNS", "DR", "NS", "U")
+"""The answers of nvmlDeviceGetP2PStatus by number: OK, chipset, GPU, topology, disabled by registry, not supported, unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One NVLink of a GPU. `version` is NVML's enum (A100 4, H100 6), no generation; `remote` is gpu, switch or unknown."""
+
+    index: int
+    is_active: bool
+    version: int | None = None
+    speed_mb_per_s: int | None = None
+    remote: str | None = None
+    remote_bus_id: str | None = None
+    replay_errors: int | None = None
+    recovery_errors: int | None = None
+    crc_errors: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """The fabric registration (Hopper and later): `state` 1 not started, 2 in progress, 3 completed.
+
+    `status` is an NVML code that counts in state 3 only; `health_mask` has two bits a subject: 1 true, 2 false.
+    """
+
+    state: int
+    status: int = 0
+    clique: int | None = None
+    cluster_uuid: str | None = None
+    health_mask: int | None = None
+    health_summary: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuNode:
+    """One GPU as a place: `index` is NVML's; affinities are ranges as `nvidia-smi topo -m` prints them."""
+
+    index: int
+    name: str | None = None
+    bus_id: str | None = None
+    error: str | None = None
+    """The NVML code of a GPU that cannot be asked: `GPU_IS_LOST`."""
+    cpu_affinity: str | None = None
+    numa_affinity: str | None = None
+    gpu_numa_id: int | None = None
+    pci_path: str | None = None
+    """Its place in sysfs: `/sys/devices/pci0000:17/0000:17:01.0/…`."""
+    pci_numa_node: int | None = None
+    link_count: int | None = None
+    """Field 91: the links that the board has; None when not told."""
+    switch_links: int | None = None
+    """Field 147: the links that reach an NVSwitch."""
+    links: tuple[Link, ...] = ()
+    fabric: Fabric | None = None
+
+    @property
+    def active_links(self) -> int:
+        return sum(link.is_active for link in self.links)
+
+    @property
+    def links_to_switch(self) -> int:
+        """Active links that end at an NVSwitch, or out of this system's sight, which means one."""
+        return sum(link.is_active and link.remote != "gpu" for link in self.links)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two GPUs, `a` < `b`: NVML's common ancestor level, and the P2P status words in both directions."""
+
+    a: int
+    b: int
+    level: int | None = None
+    read: str | None = None
+    write: str | None = None
+    nvlink: str | None = None
+    read_back: str | None = None
+    write_back: str | None = None
+    nvlink_back: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Nic:
+    """One RDMA device, and its place in sysfs."""
+
+    name: str
+    pci_path: str | None = None
+    numa_node: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Topo(Section):
-    """`matrix[i][j]` is the cell that `nvidia-smi topo -m` prints for GPUs i and j: X NV18 PIX PXB PHB NODE SYS PSB."""
+    """The GPUs and NICs of one node and what lies between them."""
 
-    matrix: tuple[tuple[str, ...], ...] = ()
+    gpus: tuple[GpuNode, ...] = ()
+    pairs: tuple[Pair, ...] = ()
+    nics: tuple[Nic, ...] = ()
     gaps: tuple[Gap, ...] = ()
+
+    def all_gpus(self) -> tuple[GpuNode, ...]:
+        """The GPUs that answer.
+
+        Raises:
+            CannotLook: there is none.
+        """
+        self.need(self.gpus or None, "gpus")
+        found = tuple(g for g in self.gpus if g.error is None)
+        if not found:
+            raise CannotLook("no GPU answers", Why.UNANSWERED)
+        return found
+
+    def matrix(self) -> tuple[tuple[str, ...], ...]:
+        """The cells of `nvidia-smi topo -m`: GPUs first, then NICs."""
+        places: tuple[GpuNode | Nic, ...] = (*self.gpus, *self.nics)
+        return tuple(tuple(self._cell(a, b) for b in places) for a in places)
+
+    def nvlinks(self, a: GpuNode, b: GpuNode) -> int:
+        """Active NVLinks between two GPUs: wired directly, or what both have to the switches."""
+        direct = sum(link.is_active and link.remote_bus_id == b.bus_id for link in a.links if b.bus_id)
+        return direct or min(a.links_to_switch, b.links_to_switch)
+
+    def linked_pairs(self) -> Iterator[tuple[Pair, int]]:
+        """The pairs that NVLink connects, with the number of links."""
+        gpus = {g.index: g for g in self.gpus}
+        for pair in self.pairs:
+            links = self.nvlinks(gpus[pair.a], gpus[pair.b])
+            if links:
+                yield pair, links
+
+    def _cell(self, a: GpuNode | Nic, b: GpuNode | Nic) -> str:
+        if a is b:
+            return "X"
+        if isinstance(a, GpuNode) and isinstance(b, GpuNode):
+            return self._gpu_cell(a, b)
+        numa = [p.pci_numa_node if isinstance(p, GpuNode) else p.numa_node for p in (a, b)]
+        return pci_label(a.pci_path, b.pci_path, numa[0], numa[1])
+
+    def _gpu_cell(self, a: GpuNode, b: GpuNode) -> str:
+        if a.error or b.error:
+            return "ERR!"
+        pair = next((p for p in self.pairs if {p.a, p.b} == {a.index, b.index}), None)
+        links = self.nvlinks(a, b)
+        # A fabric that is not up leaves the links active and refuses P2P over them: the way is then PCIe.
+        if links and (pair is None or pair.nvlink in ("OK", None)):
+            return f"NV{links}"
+        if pair is not None and pair.level in _LEVELS:
+            return _LEVELS[pair.level]
+        return pci_label(a.pci_path, b.pci_path, a.pci_numa_node, b.pci_numa_node)
+
+
+def pci_label(a: str | None, b: str | None, numa_a: int | None, numa_b: int | None) -> str:
+    """The label of the way between two PCI devices, from their resolved sysfs paths; `N/A` when one is not known."""
+    if a is None or b is None:
+        return "N/A"
+    ours, theirs = _bridges(a), _bridges(b)
+    if ours[:1] != theirs[:1]:
+        return "NODE" if numa_a is not None and numa_a == numa_b else "SYS"
+    shared = 0
+    while shared < min(len(ours), len(theirs)) and ours[shared] == theirs[shared]:
+        shared += 1
+    if shared == 1:
+        return "PHB"
+    # A switch is two bridges, one up and one down: two devices below one switch differ in the last of theirs only.
+    return "PIX" if max(len(ours), len(theirs)) - shared <= 1 else "PXB"
+
+
+def _bridges(path: str) -> list[str]:
+    """`pci0000:17` and the bridges down to the device, which is left out."""
+    parts = path.split("/")
+    start = next((i for i, part in enumerate(parts) if part.startswith("pci")), len(parts))
+    return parts[start:-1]

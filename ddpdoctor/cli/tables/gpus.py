@@ -1,0 +1,132 @@
+"""`ddpdoctor gpus`: the driver, what CUDA_VISIBLE_DEVICES does, one row a GPU."""
+
+from __future__ import annotations
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ddpdoctor.cli.tables import draw_all
+from ddpdoctor.facts.gpu import Device, Gpu, PciGpu, absence
+from ddpdoctor.facts.record import Facts
+from ddpdoctor.facts.visibility import Visibility, visible
+
+__all__ = ["draw"]
+
+GIB = 1 << 30
+NARROW = 60
+
+
+def draw(facts: Facts, *, width: int, colour: bool) -> str:
+    """The GPUs of these facts."""
+    gpu = facts.gpu
+    if gpu is None:
+        reason = next((g.reason for g in facts.gaps if g.path == "gpu"), "not collected")
+        return draw_all([Text(f"GPUs: {reason}")], width=width, colour=colour)
+    environ = facts.environ.variables if facts.environ else {}
+    seen = visible(environ, gpu)
+    pieces: list[RenderableType] = [Text(line) for line in _head(gpu, seen)]
+    if gpu.devices:
+        pieces.append(_table(gpu, seen, width))
+        if not seen.order_known:
+            pieces.append(
+                Text("?: unlike GPUs, numbered fastest first by CUDA; CUDA_DEVICE_ORDER=PCI_BUS_ID fixes the order")
+            )
+    return draw_all(pieces, width=width, colour=colour)
+
+
+def _head(gpu: Gpu, seen: Visibility) -> list[str]:
+    lines = []
+    if gpu.driver_version is not None:
+        cuda = f", CUDA up to {gpu.driver_cuda // 1000}.{gpu.driver_cuda % 1000 // 10}" if gpu.driver_cuda else ""
+        lines.append(f"driver {gpu.driver_version}{cuda}")
+    gap = gpu.gap("nvml") or gpu.gap("devices")
+    if gap is not None:
+        lines.append(f"NVIDIA: {gap.reason}")
+    lines += [f"NVIDIA GPU {p.device} at {p.bus_id}, driver {p.driver or 'none'}" for p in _unlisted(gpu)]
+    if gpu.devices or seen.value is not None:
+        lines.append(_visibility(gpu, seen))
+    lines += [f"{name}: not judged by ddpdoctor" for name in gpu.other_accelerators]
+    return lines
+
+
+def _unlisted(gpu: Gpu) -> list[PciGpu]:
+    return [] if gpu.devices else [p for p in gpu.pci if p.is_nvidia]
+
+
+def _visibility(gpu: Gpu, seen: Visibility) -> str:
+    count = f"{seen.count} of {len(gpu.devices)} GPUs visible"
+    if seen.value is None:
+        return f"CUDA_VISIBLE_DEVICES is not set: {count}"
+    if not seen.value.strip():
+        return f'CUDA_VISIBLE_DEVICES="" hides every GPU: {count}'
+    if seen.dropped and seen.stopped_at is not None:
+        entry = seen.stopped_at or '""'
+        return f"CUDA_VISIBLE_DEVICES={seen.value}: the list ends at {entry} ({seen.why}): {count}"
+    return f"CUDA_VISIBLE_DEVICES={seen.value}: {count}"
+
+
+def _table(gpu: Gpu, seen: Visibility, width: int) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    wide = width >= NARROW
+    for name in (
+        ("GPU", "CUDA", "node", "name", "GiB used", "bus id", "UUID", "state")
+        if wide
+        else (
+            "GPU",
+            "CUDA",
+            "name",
+            "state",
+        )
+    ):
+        table.add_column(name, overflow="fold", no_wrap=name in ("GPU", "CUDA", "bus id", "UUID"))
+    for device in gpu.devices:
+        ordinal = _ordinal(device, seen)
+        name = device.says("name").removeprefix("NVIDIA ") if device.error is None else "-"
+        state = _state(device)
+        if not wide:
+            table.add_row(str(device.index), ordinal, name, state)
+            continue
+        minor = device.says("minor") if device.minor is None else f"nvidia{device.minor}"
+        uuid = device.uuid[:12] if device.uuid else device.says("uuid")
+        bus_id = device.bus_id or device.says("bus_id")
+        row = (name, _memory(device), bus_id, uuid, state)
+        if device.error is not None:
+            row = ("-", "-", "-", "-", state)
+            minor = "-"
+        table.add_row(str(device.index), ordinal, minor, *row)
+    return table
+
+
+def _ordinal(device: Device, seen: Visibility) -> str:
+    if device.index not in seen.devices and (seen.order_known or not seen.count):
+        return "-"
+    at = seen.ordinal(device.index)
+    return "?" if at is None else str(at)
+
+
+def _memory(device: Device) -> str:
+    if device.memory_total_bytes is None or device.memory_used_bytes is None:
+        return device.says("memory_used_bytes")
+    return f"{device.memory_used_bytes / GIB:.1f}/{device.memory_total_bytes / GIB:.0f}"
+
+
+def _state(device: Device) -> str:
+    if device.error is not None:
+        return absence(device.error)[0]
+    words = []
+    if device.mig_mode:
+        words.append("MIG")
+    if device.compute_mode in (2, 3):
+        words.append({2: "prohibited", 3: "exclusive"}[device.compute_mode])
+    if device.ecc_uncorrected_volatile:
+        words.append(f"{device.ecc_uncorrected_volatile} ECC errors")
+    if device.remap_failure:
+        words.append("remap failed")
+    if device.remap_pending or device.retired_pages_pending:
+        words.append("needs a reset")
+    if device.processes:
+        words.append(f"{len(device.processes)} processes")
+    if "NO_ANSWER" in device.absent.values():
+        words.append("partly unanswered")
+    return ", ".join(words) or "-"

@@ -1,0 +1,150 @@
+"""`gpu`: the devices through NVML, the driver through /proc and /sys. AMD and Intel accelerators are named."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ddpdoctor.collectors.answers import Answers, nvml
+from ddpdoctor.collectors.machine import Machine
+from ddpdoctor.facts.codec import FactsError, decode
+from ddpdoctor.facts.gaps import Gap, Why
+from ddpdoctor.facts.gpu import Device, Gpu, PciGpu
+
+__all__ = ["collect", "short_bus_id"]
+
+MODULES = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nouveau", "amdgpu", "xe", "i915", "habanalabs")
+DISPLAY, ACCELERATOR = "0x03", "0x12"
+VGA = "0x0300"
+FACTS = tuple(name for name in Device.__dataclass_fields__ if name not in ("index", "mig_instances", "absent"))
+
+INIT_WORDS = {
+    "LIBRARY_NOT_FOUND": "libnvidia-ml.so.1 not found",
+    "DRIVER_NOT_LOADED": "the NVIDIA kernel driver is not loaded",
+    "LIB_RM_VERSION_MISMATCH": "the NVIDIA library and the loaded kernel driver have different versions",
+    "NO_PERMISSION": "no permission to ask the NVIDIA driver (/dev/nvidiactl)",
+}
+
+
+def collect(machine: Machine) -> Gpu:
+    """What NVML, /proc/driver/nvidia, /dev and the PCI bus say."""
+    answers = nvml(machine)
+    pci = _pci(machine)
+    nodes = tuple(name for name in machine.root.names("/dev") if name.startswith("nvidia"))
+    error = answers.absent("node").get("init")
+    devices, refused = _devices(machine, answers)
+    gaps = _gaps(answers, error, is_here=bool(nodes) or any(p.is_nvidia for p in pci))
+    return Gpu(
+        driver_version=answers.of("node").get("driver_version"),
+        driver_cuda=answers.of("node").get("driver_cuda"),
+        kernel_driver=_kernel_driver(machine),
+        nvml_error=error,
+        devices=devices,
+        device_nodes=nodes,
+        kernel_modules=tuple(name for name in MODULES if machine.root.exists(f"/sys/module/{name}")),
+        pci=pci,
+        other_accelerators=_others(machine, pci),
+        gaps=(*gaps, *refused),
+    )
+
+
+def short_bus_id(bus_id: object) -> str | None:
+    """NVML's `00000000:3B:00.0` as sysfs spells it: `0000:3b:00.0`."""
+    if not isinstance(bus_id, str) or ":" not in bus_id:
+        return None
+    domain, _, rest = bus_id.lower().partition(":")
+    return f"{domain[-4:]}:{rest}"
+
+
+def _gaps(answers: Answers, error: str | None, *, is_here: bool) -> tuple[Gap, ...]:
+    """Why there are no devices, or not all that there is to say of them."""
+    fields = ("devices", "driver_version", "driver_cuda")
+    if answers.trouble is not None:
+        return tuple(Gap(f"gpu.{name}", answers.trouble) for name in ("nvml", *fields))
+    if error is not None:
+        words = INIT_WORDS.get(error, f"nvmlInit answered {error}")
+        if error == "LIBRARY_NOT_FOUND":
+            reason = f"{words}: no driver library" if is_here else f"no NVIDIA GPU here ({words})"
+            why = Why.NOT_HERE
+        else:
+            reason, why = words, Why.NEEDS_ROOT if error == "NO_PERMISSION" else Why.UNANSWERED
+        if error == "DRIVER_NOT_LOADED":
+            why = Why.NOT_HERE  # that is an answer: GPU002 judges it
+        return tuple(Gap(f"gpu.{name}", reason, why) for name in fields)
+    count = answers.of("node").get("count")
+    if count == 0:
+        return (Gap("gpu.devices", "NVML lists no GPU", Why.NOT_HERE),)
+    if count is None:
+        code = answers.absent("node").get("count", "nothing")
+        return (Gap("gpu.devices", f"nvmlDeviceGetCount answered {code}"),)
+    return ()
+
+
+def _devices(machine: Machine, answers: Answers) -> tuple[tuple[Device, ...], tuple[Gap, ...]]:
+    devices, gaps = [], []
+    for index in range(answers.of("node").get("count") or 0):
+        known, absent = _facts(machine, answers, index)
+        try:
+            devices.append(decode(Device, {**known, "index": index, "absent": absent}))
+        except FactsError as error:
+            devices.append(Device(index, absent=absent))
+            gaps.append(Gap(f"gpu.devices[{index}]", f"NVML gave a wrong value: {error}"))
+    return tuple(devices), tuple(gaps)
+
+
+def _facts(machine: Machine, answers: Answers, index: int) -> tuple[dict[str, Any], dict[str, str]]:
+    said, codes = dict(answers.of(str(index))), dict(answers.absent(str(index)))
+    said["bus_id"] = short_bus_id(said.get("bus_id"))
+    if said.get("cc_major") is not None:
+        said["compute_capability"] = f"{said['cc_major']}.{said.get('cc_minor')}"
+    elif "cc_major" in codes:
+        codes["compute_capability"] = codes["cc_major"]
+    numa = machine.root.number(f"/sys/bus/pci/devices/{said['bus_id']}/numa_node")
+    said["numa_node"] = numa if numa is not None and numa >= 0 else None
+    known = {name: said[name] for name in FACTS if said.get(name) is not None}
+    migs = [answers.of(subject) for subject in answers.facts if subject.startswith(f"{index} mig ")]
+    known["mig_instances"] = [mig for mig in migs if "uuid" in mig]
+    absent = {name: codes[name] for name in (*FACTS, "handle") if name in codes}
+    if "handle" not in absent:
+        unsaid = "NO_ANSWER" if answers.trouble else "NOT_SUPPORTED"
+        absent.update({name: unsaid for name in FACTS if name not in known and name not in absent})
+    return known, absent
+
+
+def _kernel_driver(machine: Machine) -> str | None:
+    """The version in `NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.105.08  Release Build …`."""
+    for word in (machine.root.line("/proc/driver/nvidia/version") or "").split():
+        if word.count(".") >= 1 and word.replace(".", "").isdigit():
+            return word
+    return None
+
+
+def _pci(machine: Machine) -> tuple[PciGpu, ...]:
+    """Displays and processing accelerators of NVIDIA, AMD, Intel and Habana."""
+    found = []
+    base = "/sys/bus/pci/devices"
+    for name in machine.root.names(base):
+        line = machine.root.line(f"{base}/{name}/class") or ""
+        vendor = (machine.root.line(f"{base}/{name}/vendor") or "").removeprefix("0x")
+        if not line.startswith((DISPLAY, ACCELERATOR)) or vendor not in ("10de", "1002", "8086", "1da3"):
+            continue
+        device = (machine.root.line(f"{base}/{name}/device") or "").removeprefix("0x")
+        driver = f"{base}/{name}/driver"
+        bound = os.path.basename(machine.root.real(driver)) if machine.root.exists(driver) else None
+        found.append(PciGpu(name, vendor, device, bound))
+    return tuple(found)
+
+
+def _others(machine: Machine, pci: tuple[PciGpu, ...]) -> tuple[str, ...]:
+    """AMD and Intel accelerators. A graphics unit inside an Intel CPU (VGA class) is none."""
+    base = "/sys/bus/pci/devices"
+    words = []
+    for p in pci:
+        is_vga = (machine.root.line(f"{base}/{p.bus_id}/class") or "").startswith(VGA)
+        if p.vendor == "1002":
+            words.append(f"AMD GPU {p.device} at {p.bus_id}")
+        elif p.vendor in ("8086", "1da3") and not is_vga:
+            words.append(f"Intel accelerator {p.device} at {p.bus_id}")
+    if not any(w.startswith("AMD") for w in words) and machine.root.exists("/dev/kfd"):
+        words.append("AMD GPU (/dev/kfd)")
+    return tuple(words)

@@ -1,0 +1,96 @@
+"""`topo`: links, peer access and levels through NVML; NICs and PCI paths through sysfs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ddpdoctor.collectors.answers import Answers, nvml
+from ddpdoctor.collectors.gpu import INIT_WORDS, short_bus_id
+from ddpdoctor.collectors.machine import Machine
+from ddpdoctor.facts.codec import FactsError, decode
+from ddpdoctor.facts.gaps import Gap, Why
+from ddpdoctor.facts.topo import P2P_WORDS, GpuNode, Nic, Pair, Topo
+
+__all__ = ["collect"]
+
+REMOTE = {0: "gpu", 2: "switch"}
+NOWHERE = ("ffff:ff:ff.0", "0000:00:00.0")
+"""What NVML gives for a switch that this system cannot see: `FFFFFFFF:FF:FF.0`."""
+
+
+def collect(machine: Machine) -> Topo:
+    """The GPUs, their links and pairs, and the RDMA devices."""
+    answers = nvml(machine)
+    gaps = list(_gaps(answers))
+    gpus, pairs = [], []
+    try:
+        for index in range(answers.of("node").get("count") or 0):
+            gpus.append(decode(GpuNode, _gpu(machine, answers, index)))
+        for subject in answers.facts:
+            a, dash, b = subject.partition("-")
+            if dash:
+                pairs.append(decode(Pair, {"a": int(a), "b": int(b), **_words(answers.of(subject))}))
+    except FactsError as error:
+        gaps.append(Gap("topo.gpus", f"NVML gave a wrong value: {error}"))
+    return Topo(tuple(gpus), tuple(pairs), _nics(machine), tuple(gaps))
+
+
+def _gaps(answers: Answers) -> tuple[Gap, ...]:
+    if answers.trouble is not None:
+        return (Gap("topo.gpus", answers.trouble),)
+    error = answers.absent("node").get("init")
+    if error is not None:
+        why = Why.NEEDS_ROOT if error == "NO_PERMISSION" else Why.NOT_HERE
+        return (Gap("topo.gpus", INIT_WORDS.get(error, f"nvmlInit answered {error}"), why),)
+    return () if answers.of("node").get("count") else (Gap("topo.gpus", "NVML lists no GPU", Why.NOT_HERE),)
+
+
+def _gpu(machine: Machine, answers: Answers, index: int) -> dict[str, Any]:
+    said, codes = answers.of(str(index)), answers.absent(str(index))
+    bus_id = short_bus_id(said.get("bus_id"))
+    place = f"/sys/bus/pci/devices/{bus_id}"
+    numa = machine.root.number(f"{place}/numa_node")
+    known = {
+        "index": index,
+        "bus_id": bus_id,
+        "error": codes.get("handle") or codes.get("uuid"),
+        "pci_path": machine.root.real(place) if bus_id and machine.root.exists(place) else None,
+        "pci_numa_node": numa if numa is not None and numa >= 0 else None,
+        "links": _links(answers, index),
+    }
+    names = ("name", "cpu_affinity", "numa_affinity", "gpu_numa_id", "link_count", "switch_links", "fabric")
+    return known | {name: said[name] for name in names if said.get(name) not in (None, "")}
+
+
+def _links(answers: Answers, index: int) -> list[dict[str, Any]]:
+    found = []
+    beginning = f"{index} link "
+    for subject, said in answers.facts.items():
+        if not subject.startswith(beginning) or "is_active" not in said:
+            continue
+        remote = short_bus_id(said.get("remote_bus_id"))
+        found.append(
+            {
+                **said,
+                "index": int(subject.removeprefix(beginning)),
+                "remote": REMOTE.get(said["remote"], "unknown") if "remote" in said else None,
+                "remote_bus_id": None if remote in NOWHERE else remote,
+            }
+        )
+    return found
+
+
+def _words(said: dict[str, Any]) -> dict[str, Any]:
+    """The numbers of nvmlDeviceGetP2PStatus as the words that `nvidia-smi topo -p2p` prints."""
+    words = {k: P2P_WORDS[v] if v in range(len(P2P_WORDS)) else "U" for k, v in said.items() if k != "level"}
+    return {**words, **({"level": said["level"]} if "level" in said else {})}
+
+
+def _nics(machine: Machine) -> tuple[Nic, ...]:
+    nics = []
+    for name in machine.root.names("/sys/class/infiniband"):
+        place = f"/sys/class/infiniband/{name}/device"
+        numa = machine.root.number(f"{place}/numa_node")
+        path = machine.root.real(place) if machine.root.exists(place) else None
+        nics.append(Nic(name, path, numa if numa is not None and numa >= 0 else None))
+    return tuple(nics)

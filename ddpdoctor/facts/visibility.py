@@ -1,0 +1,160 @@
+"""CUDA's own reading of CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER: which GPUs a process sees, and as which ordinals.
+
+The grammar is CUDA's: the first entry decides whether the list holds numbers, `GPU-` or `MIG-` names; numbers are read
+like strtoul reads them (`1gpu` is 1); the first bad entry ends the list; a repeated entry empties it. torch reads it
+the same way (torch/cuda/__init__.py: _parse_visible_devices, _transform_uuid_to_ordinals), and is what tests compare with.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ddpdoctor.facts.gpu import Device, Gpu
+
+__all__ = ["Visibility", "visible"]
+
+_NUMBER = re.compile(r"[+-]?[0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Visibility:
+    """What CUDA makes of the variables on this node.
+
+    `devices` are NVML indices by CUDA ordinal. `order_known` is False when unlike GPUs are numbered fastest first: then
+    `count` is right, but which GPU gets which ordinal is CUDA's own secret. `stopped_at` is the entry that ended the list,
+    `why` says what is wrong with it, `dropped` counts the entries that CUDA does not use (that one among them).
+    """
+
+    value: str | None
+    count: int
+    devices: tuple[int, ...]
+    order_known: bool = True
+    stopped_at: str | None = None
+    why: str = ""
+    dropped: int = 0
+
+    def ordinal(self, index: int) -> int | None:
+        """The CUDA ordinal of the GPU with this NVML index, None when it is hidden or the order is not known."""
+        return self.devices.index(index) if self.order_known and index in self.devices else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """Positions in CUDA's own numbering, and where the reading ended."""
+
+    picked: tuple[int, ...]
+    stopped_at: str | None = None
+    why: str = ""
+    dropped: int = 0
+
+
+def visible(environ: Mapping[str, str], gpu: Gpu) -> Visibility:
+    """Which of `gpu.devices` CUDA would show to a process with this environment, in CUDA's order."""
+    value = environ.get("CUDA_VISIBLE_DEVICES")
+    ordered, known = _numbering(environ.get("CUDA_DEVICE_ORDER"), gpu.devices)
+    if value is None:
+        return Visibility(None, len(ordered), tuple(d.index for d in ordered), known)
+    if value.startswith(("GPU-", "MIG-")):
+        read, known = _names(value, ordered), True
+    else:
+        read = _numbers(value, len(ordered))
+    return Visibility(
+        value,
+        len(read.picked),
+        tuple(ordered[i].index for i in read.picked),
+        known or not read.picked or len(read.picked) == len(ordered) == 1,
+        read.stopped_at,
+        read.why,
+        read.dropped,
+    )
+
+
+def _numbering(order: str | None, devices: tuple[Device, ...]) -> tuple[tuple[Device, ...], bool]:
+    """The devices as CUDA numbers them, and whether that is certain: like GPUs keep the PCI order."""
+    ordered = tuple(sorted(devices, key=lambda d: d.bus_id or "")) if all(d.bus_id for d in devices) else devices
+    alike = len({(d.name, d.memory_total_bytes) for d in devices if d.error is None}) <= 1
+    whole = not any(d.mig_mode for d in devices)
+    return ordered, (alike or order == "PCI_BUS_ID") and whole
+
+
+def _numbers(value: str, count: int) -> _Read:
+    entries = value.split(",")
+    numbers = []
+    stop = _Read(())
+    for at, entry in enumerate(entries):
+        number = _number(entry)
+        if number in numbers:
+            return _Read((), entry, f"GPU {number} is listed twice, which hides all", len(entries))
+        if number < 0:
+            stop = _Read((), entry, _what_is_wrong(entry), len(entries) - at)
+            break
+        numbers.append(number)
+    for at, number in enumerate(numbers):
+        if number >= count:
+            there = f"there is no GPU {number} here" if count else "there is no GPU here"
+            return _Read(tuple(numbers[:at]), entries[at], there, len(entries) - at)
+    return _Read(tuple(numbers), stop.stopped_at, stop.why, stop.dropped)
+
+
+def _number(entry: str) -> int:
+    """The number that the entry begins with, -1 without one."""
+    found = _NUMBER.match(entry.strip())
+    return int(found[0]) if found else -1
+
+
+def _what_is_wrong(entry: str) -> str:
+    if not entry.strip():
+        return "an empty entry"
+    if _number(entry) < 0 and _NUMBER.match(entry.strip()):
+        return "a negative number"
+    if entry.strip().startswith(("GPU-", "MIG-")):
+        return "a name in a list of numbers"
+    return "not a number"
+
+
+def _names(value: str, ordered: tuple[Device, ...]) -> _Read:
+    kind = value[:4]
+    entries = value.split(",")
+    known = _mig_names(ordered) if kind == "MIG-" else [(d.uuid or "", at) for at, d in enumerate(ordered)]
+    seen: list[str] = []
+    for at, entry in enumerate(entries):
+        if entry in seen:
+            return _Read((), entry, f"{entry} is listed twice, which hides all", len(entries))
+        if not entry.startswith(kind):
+            wrong = "an empty entry" if not entry else f"not a {kind} name"
+            return _found(seen, known, entries, _Read((), entry, wrong, len(entries) - at))
+        seen.append(entry)
+    return _found(seen, known, entries, _Read(()))
+
+
+def _found(wanted: list[str], known: list[tuple[str, int]], entries: list[str], stop: _Read) -> _Read:
+    picked: list[int] = []
+    for at, entry in enumerate(wanted):
+        matches = [position for name, position in known if name.startswith(entry)]
+        if len(matches) != 1:
+            wrong = "there is no such GPU here" if not matches else f"{len(matches)} GPUs begin with that"
+            return _Read(tuple(picked), entry, wrong, len(entries) - at)
+        if entry.startswith("MIG-"):
+            return _one_mig(matches[0], entries, stop)
+        if matches[0] in picked:
+            return _Read((), entry, f"{entry} is listed twice, which hides all", len(entries))
+        picked.append(matches[0])
+    return _Read(tuple(picked), stop.stopped_at, stop.why, stop.dropped)
+
+
+def _one_mig(position: int, entries: list[str], stop: _Read) -> _Read:
+    """A process uses one MIG device: the first of the list."""
+    if len(entries) == 1:
+        return _Read((position,), stop.stopped_at, stop.why, stop.dropped)
+    return _Read((position,), entries[1], "a process uses only its first MIG device", len(entries) - 1)
+
+
+def _mig_names(ordered: tuple[Device, ...]) -> list[tuple[str, int]]:
+    # Both spellings of each instance: MIG-<uuid>, and before driver 470 MIG-GPU-<uuid>/<gi>/<ci>.
+    return [(mig.uuid, at) for at, device in enumerate(ordered) for mig in device.mig_instances] + [
+        (f"MIG-{device.uuid}/{mig.gpu_instance}/{mig.compute_instance}", at)
+        for at, device in enumerate(ordered)
+        for mig in device.mig_instances
+    ]

@@ -1,0 +1,128 @@
+"""NET021, NET022, NET024: the interface that NCCL or Gloo takes by itself, where the other nodes cannot reach it."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+
+from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.gaps import not_here
+from ddpdoctor.facts.ifnames import Choice, effective
+from ddpdoctor.facts.net import Net
+from ddpdoctor.findings import Evidence, Finding, Severity
+from ddpdoctor.rules import rule
+
+__all__ = ["gloo", "nccl", "nothing_left"]
+
+
+@rule(
+    "NET021",
+    "nccl-wrong-interface",
+    Severity.ERROR,
+    signatures=(
+        r"Bootstrap : Using (\[0\])?(docker|veth|virbr|br-|cni|flannel|cali|tun|tailscale|CloudflareWARP)",
+        r"Call to connect returned Connection (timed out|refused), retrying",
+        r"Connect to [^\n ]*fe80",
+    ),
+)
+def nccl(environ: Environ, net: Net) -> Iterator[Finding]:
+    """NCCL takes an interface that leads to no other node.
+
+    ## Why it matters
+    The store works over one interface, but NCCL chose a bridge, a tunnel or a link-local address ("Bootstrap : Using
+    docker0:172.17.0.1<0>"); connections time out or are refused and no message names the interface as the reason.
+
+    ## Fix
+    Set NCCL_SOCKET_IFNAME to the interface of the route to MASTER_ADDR. A value such as ^docker0 replaces NCCL's own list
+    of exclusions, so write ^docker,lo,virbr,… in full.
+    """
+    _only_for_several_nodes(environ, net)
+    chosen = next(iter(net.nccl_interfaces(environ.variables)), None)
+    if chosen is not None:
+        yield from _judge(net, chosen, "NCCL", "NCCL_SOCKET_IFNAME")
+
+
+@rule(
+    "NET022",
+    "no-socket-interface",
+    Severity.ERROR,
+    signatures=(r"Socket creation failed : Address family not supported",),
+)
+def nothing_left(environ: Environ, net: Net) -> Iterator[Finding]:
+    """No network interface is left that NCCL could use.
+
+    ## Why it matters
+    NCCL ends with "Bootstrap : no socket interface found": there is no interface that is up and has an address of a
+    suitable family, as in a container without network.
+
+    ## Fix
+    Give the container a network (--net=host), or set NCCL_SOCKET_FAMILY to a family that the interfaces have.
+    """
+    if effective(environ.get("NCCL_SOCKET_IFNAME")) is not None:
+        return  # ENV021 and ENV023
+    if not net.interfaces:
+        net.need(None, "interfaces")
+    chosen = net.nccl_interfaces(environ.variables)
+    only_loopback = bool(chosen) and chosen[0].interface.startswith("lo") and net.spans_nodes(environ.variables)
+    if chosen and not only_loopback:
+        return
+    family = environ.get("NCCL_SOCKET_FAMILY")
+    seen = ", ".join(f"{i.name} ({'up' if i.is_running else 'down'})" for i in net.interfaces)
+    yield Finding(
+        ("only the loopback is left for NCCL in a job of several nodes" if chosen else "NCCL finds no interface to use")
+        + f" among {seen[:200] or 'none'}"
+        + (f" with NCCL_SOCKET_FAMILY={family:.20}" if family else ""),
+        evidence=(Evidence("net.interfaces", seen[:200], "an interface that is up and has an address"),),
+    )
+
+
+@rule(
+    "NET024",
+    "gloo-wrong-interface",
+    Severity.ERROR,
+    signatures=(
+        r"remote=\[172\.1[7-9]\.\d+\.\d+\]",
+        r"gloo/transport/tcp/pair\.cc:\d+\] connect \[172\.1[7-9]\.",
+    ),
+)
+def gloo(environ: Environ, net: Net) -> Iterator[Finding]:
+    """Gloo binds an address that leads to no other node.
+
+    ## Why it matters
+    "Gloo connectFullMesh failed with …": Gloo publishes the address that the hostname resolves to, here that of a bridge
+    or a tunnel. NCCL_SOCKET_IFNAME has no effect on Gloo.
+
+    ## Fix
+    Set GLOO_SOCKET_IFNAME to the interface that reaches the other nodes, on every node.
+    """
+    _only_for_several_nodes(environ, net)
+    net.need(net.own_name, "own_name")
+    for chosen in net.gloo_interfaces(environ.variables):
+        yield from _judge(net, chosen, "Gloo", "GLOO_SOCKET_IFNAME")
+
+
+def _judge(net: Net, chosen: Choice, library: str, variable: str) -> Iterator[Finding]:
+    """A finding where the choice is an interface of this machine alone and another one leads to the other nodes."""
+    interface = net.interface(chosen.interface)
+    better = next((name for name in net.way_out if name != chosen.interface), None)
+    if interface is None or interface.name in net.way_out or better is None:
+        return
+    is_link_local = ipaddress.ip_address(chosen.ip.partition("%")[0]).is_link_local
+    if not (interface.is_virtual or is_link_local):
+        return
+    what = (
+        f"a link-local address on {interface.name}"
+        if is_link_local
+        else f"{interface.name}, a {interface.kind} interface"
+    )
+    yield Finding(
+        f"{library} takes {what} ({chosen.ip}; {chosen.reason}), while the other nodes are reached over {better}",
+        evidence=(Evidence("net.interfaces", f"{interface.name} {chosen.ip}", f"{better}"),),
+        fix=f"Set {variable} on every node.",
+        fix_command=f"export {variable}={better}",
+    )
+
+
+def _only_for_several_nodes(environ: Environ, net: Net) -> None:
+    if not net.spans_nodes(environ.variables):
+        not_here("the job has one node, as far as the environment says")

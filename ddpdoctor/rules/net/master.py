@@ -1,0 +1,162 @@
+"""NET002, NET004 to NET008: the way from this node to the master, up to the point where it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.gaps import unanswered
+from ddpdoctor.facts.net import Attempt, Net, Outcome
+from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.rules import rule
+
+__all__ = ["no_host", "no_route", "port_dropped", "port_rejected", "swallows", "unresolvable"]
+
+
+@rule(
+    "NET002",
+    "master-addr-unresolvable",
+    Severity.ERROR,
+    signatures=(
+        r"gai error: -\d+",
+        r"host not found: Name or service not known",
+        r"nodename nor servname",
+        r"Temporary failure in name resolution",
+    ),
+)
+def unresolvable(environ: Environ, net: Net) -> Iterator[Finding]:
+    """This node cannot turn MASTER_ADDR into an address.
+
+    ## Why it matters
+    Every rank here repeats "The IPv6 network addresses of (HOST, PORT) cannot be retrieved (gai error: -2 - Name or service
+    not known)" for up to 30 minutes; newer releases end with a plain timeout that does not mention the name.
+
+    ## Fix
+    Put the IP address of rank 0's node into MASTER_ADDR, or make the name known here through DNS or /etc/hosts.
+    """
+    asked = net.master_name
+    if asked is None or asked.addresses or _is_malformed(environ.get("MASTER_ADDR") or ""):
+        return
+    if asked.name == net.hostname:
+        return  # NET014: this machine does not know its own name
+    yield Finding(
+        f"MASTER_ADDR={asked.name[:80]} cannot be resolved on this node ({asked.error or 'no address'}, "
+        f"after {asked.seconds:.1f} s); a name that every node knows, or an IP address, was expected",
+        evidence=(Evidence("net.master_name.error", asked.error or "no address", "at least one address"),),
+        severity=Severity.WARNING if asked.is_late else None,
+    )
+
+
+@rule("NET004", "master-addr-swallows-packets", Severity.ERROR)
+def swallows(net: Net) -> Iterator[Finding]:
+    """Nothing at all comes back from the master's address.
+
+    ## Why it matters
+    The first line, "The server socket on [ADDR]:PORT has timed out, will retry.", comes after more than two minutes. The
+    address is stale or wrong, or everything to it is filtered on the way.
+
+    ## Fix
+    Set MASTER_ADDR to an address of rank 0's node on a network that all nodes of the job share.
+    """
+    attempt = _ended(net, Outcome.NO_ANSWER)
+    if attempt is not None and not attempt.pings:
+        yield _finding(
+            attempt, f"{attempt.address} answers nothing: no connection within {attempt.seconds:.1f} s, no ping"
+        )
+
+
+@rule("NET005", "master-addr-without-host", Severity.ERROR)
+def no_host(net: Net) -> Iterator[Finding]:
+    """Nobody on the local network has the master's address.
+
+    ## Why it matters
+    torch says "errno: 113 - No route to host" within seconds and goes on trying for 30 minutes. The subnet is right, and
+    no machine in it answers to the address: it is switched off, or the address is mistyped or stale.
+
+    ## Fix
+    Correct MASTER_ADDR, and check that the node with rank 0 is up.
+    """
+    attempt = _ended(net, Outcome.NO_HOST)
+    if attempt is not None:
+        yield _finding(attempt, f"no machine on the local network has the address {attempt.address}")
+
+
+@rule(
+    "NET006",
+    "no-route-to-master",
+    Severity.ERROR,
+    signatures=(
+        r"errno: 101 - Network is unreachable",
+        r"failed to connect to \S+ \(errno: 22 - Invalid argument\)",
+    ),
+)
+def no_route(net: Net) -> Iterator[Finding]:
+    """No route leads from this node to the master's address.
+
+    ## Why it matters
+    torch says "errno: 101 - Network is unreachable", or "errno: 22 - Invalid argument" where a blackhole route was set,
+    and tries again until the timeout.
+
+    ## Fix
+    Add the route, or set MASTER_ADDR to an address in a network that this node reaches.
+    """
+    attempt = _ended(net, Outcome.NO_ROUTE)
+    if attempt is not None:
+        yield _finding(attempt, f"this node has no route to {attempt.address} (errno {attempt.errno})")
+
+
+@rule("NET007", "master-port-dropped", Severity.ERROR)
+def port_dropped(net: Net) -> Iterator[Finding]:
+    """The master answers a ping, and packets to its port are dropped.
+
+    ## Why it matters
+    Names resolve and ping works, so the network looks healthy; the first line of torch comes after two minutes.
+
+    ## Fix
+    Open the master port between the nodes of the job in the firewall or the security group.
+    """
+    attempt = _ended(net, Outcome.NO_ANSWER)
+    if attempt is not None and attempt.pings:
+        yield _finding(
+            attempt, f"{attempt.address} answers a ping, but nothing comes back from its port: a firewall drops it"
+        )
+
+
+@rule("NET008", "master-port-rejected", Severity.ERROR)
+def port_rejected(net: Net) -> Iterator[Finding]:
+    """A firewall forbids connections to the master's port.
+
+    ## Why it matters
+    torch prints "errno: 113 - No route to host" although the route is fine, and tries again until the timeout.
+
+    ## Fix
+    Open the master port between the nodes of the job in the firewall.
+    """
+    attempt = _ended(net, Outcome.PROHIBITED)
+    if attempt is not None:
+        yield _finding(attempt, f"connections to {attempt.address} are forbidden on the way (errno {attempt.errno})")
+
+
+def _ended(net: Net, outcome: Outcome) -> Attempt | None:
+    """The best attempt, where it ended so; None when there was nothing to reach. A skip when no attempt came back."""
+    if net.is_master is not False:
+        return None  # this node is the master, or NET002 says why it is not known
+    if net.port is None:
+        return None  # without a port number there was nothing to knock at: ENV015
+    best = net.best_attempt
+    if best is None:
+        unanswered("the connection to the master did not come back in time")
+    return best if best.outcome is outcome else None
+
+
+def _finding(attempt: Attempt, said: str) -> Finding:
+    return Finding(
+        f"the master cannot be reached: {said}; an open port, or a refusal before the job starts, was expected",
+        evidence=(Evidence("net.attempts[0].outcome", attempt.outcome.value, "store or refused"),),
+        where=Where(peer=attempt.address),
+    )
+
+
+def _is_malformed(given: str) -> bool:
+    """A URL, or host:port: ENV016 says so."""
+    return "://" in given or given.count(":") == 1

@@ -1,0 +1,36 @@
+"""NET019: net.core.somaxconn against the number of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.net import Net
+from ddpdoctor.findings import Evidence, Finding, Severity
+from ddpdoctor.rules import rule
+
+__all__ = ["check"]
+
+
+@rule("NET019", "listen-backlog-small", Severity.ERROR, signatures=(r"somaxconn is \d+",))
+def check(environ: Environ, net: Net) -> Iterator[Finding]:
+    """More ranks connect to the store at once than its queue of waiting connections can hold.
+
+    ## Why it matters
+    Only large jobs fail, and only now and then, with "recvValue failed … Connection reset by peer" while they connect:
+    the kernel cuts the queue of the store's socket to net.core.somaxconn.
+
+    ## Fix
+    Raise the limit on rank 0's node.
+    """
+    world_size = environ.get("WORLD_SIZE") or ""
+    if net.is_master is False or not world_size.isdigit() or len(world_size) > 9:
+        return
+    limit = net.need(net.backlog_max, "backlog_max")
+    if int(world_size) > limit:
+        yield Finding(
+            f"net.core.somaxconn is {limit}, fewer than the {world_size} ranks that connect to the store here",
+            evidence=(Evidence("net.backlog_max", str(limit), f"at least {world_size}"),),
+            fix_command="sysctl -w net.core.somaxconn=16384",
+            severity=Severity.WARNING,
+        )

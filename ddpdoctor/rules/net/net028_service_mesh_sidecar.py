@@ -1,0 +1,43 @@
+"""NET028: the ports of a service mesh's proxy in the pod."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.gaps import not_here
+from ddpdoctor.facts.net import Net
+from ddpdoctor.findings import Evidence, Finding, Severity
+from ddpdoctor.rules import rule
+
+__all__ = ["check"]
+
+MESHES = {
+    "Istio": ({15001, 15006}, 'annotate the pods with sidecar.istio.io/inject: "false"'),
+    "Linkerd": ({4140, 4143}, "annotate the pods with linkerd.io/inject: disabled"),
+}
+"""The ports on which the proxy of a mesh takes the pod's outgoing and incoming traffic."""
+
+
+@rule("NET028", "service-mesh-sidecar", Severity.ERROR)
+def check(environ: Environ, net: Net) -> Iterator[Finding]:
+    """A proxy of a service mesh stands between this pod and the others.
+
+    ## Why it matters
+    Connections are reported as established, but they end at the proxy; data on ports that the mesh does not know is
+    dropped or reset, and the ranks see a peer that accepts and then is silent.
+
+    ## Fix
+    Keep the mesh out of the pods of the job, with an annotation of the mesh.
+    """
+    if not environ.get("KUBERNETES_SERVICE_HOST"):
+        not_here("not a Kubernetes pod")
+    for mesh, (ports, fix) in MESHES.items():
+        if ports <= set(net.listening):
+            shown = " and ".join(str(port) for port in sorted(ports))
+            yield Finding(
+                f"a proxy of {mesh} listens on ports {shown} in this pod and intercepts the ranks' connections",
+                evidence=(Evidence("net.listening", shown, "no proxy in the pod"),),
+                fix=f"{fix[0].upper()}{fix[1:]}.",
+                severity=None if net.spans_nodes(environ.variables) else Severity.WARNING,
+            )

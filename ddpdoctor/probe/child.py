@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from ddpdoctor.facts.probe import COLLECTIVE_PHASES, Kind, Measurement, Observat
 from ddpdoctor.probe.place import Place
 from ddpdoctor.probe.proc import Stat, read_stat
 
-__all__ = ["PHASE_SECONDS", "Child", "spawn"]
+__all__ = ["PHASE_SECONDS", "Child", "spawn", "spawn_forked"]
 
 PHASE_SECONDS = {
     "import": 20.0,
@@ -86,6 +86,7 @@ class Child:
         self.ready = message.get("ready", self.ready)
         self.error = message.get("error", self.error)
         self.gpu = message.get("gpu", self.gpu)
+        self.exit_code = message.get("exit", self.exit_code)
         if "phase" in message:
             self.phase, self.since = message["phase"], time.monotonic()
         if "measured" in message:
@@ -284,21 +285,34 @@ def worker_environ() -> dict[str, str]:
 
 def spawn(place: Place) -> Child:
     """Start the worker of one rank: its import of torch runs while the supervisor finds the others."""
-    messages, theirs = os.pipe()
-    their_control, control = os.pipe()
-    output, their_output = os.pipe()
+    return _start("ddpdoctor.probe.worker", [place])[0]
+
+
+def spawn_forked(places: Sequence[Place]) -> list[Child]:
+    """Start the workers of several ranks as forks of one process, which imports torch once for all of them."""
+    return _start("ddpdoctor.probe.template", places)
+
+
+def _start(module: str, places: Sequence[Place]) -> list[Child]:
+    """Start one process with pipes for each of these ranks."""
+    pipes = [(os.pipe(), os.pipe(), os.pipe()) for _ in places]
+    theirs = [(messages[1], control[0], output[1]) for messages, control, output in pipes]
+    words = [",".join(map(str, fds)) for fds in theirs]
     process = subprocess.Popen(
-        [sys.executable, "-m", "ddpdoctor.probe.worker", str(theirs), str(their_control), str(os.getpid())],
+        [sys.executable, "-m", module, str(os.getpid()), *words],
         stdin=subprocess.DEVNULL,
-        stdout=their_output,
-        stderr=their_output,
+        stdout=theirs[0][2],
+        stderr=theirs[0][2],
         env=worker_environ(),
-        pass_fds=(theirs, their_control),
+        pass_fds=[fd for fds in theirs for fd in fds],
         start_new_session=True,
     )
-    for fd in (theirs, their_control, their_output):
-        os.close(fd)
-    child = Child(place, messages, control, output)
-    child.process = process
-    child.pid = process.pid
-    return child
+    for fds in theirs:
+        for fd in fds:
+            os.close(fd)
+    children = []
+    for place, (messages, control, output) in zip(places, pipes, strict=True):
+        child = Child(place, messages[0], control[1], output[0])
+        child.process, child.pid = process, process.pid
+        children.append(child)
+    return children

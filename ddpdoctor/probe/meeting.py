@@ -76,7 +76,11 @@ def _explain(place: Place, error: StoreError, seconds: float) -> Observation:
         words = f"{place.name} holds rank 0 but MASTER_ADDR={place.master_addr} does not lead back to it ({error})"
     else:
         words = f"{place.name} {_WORDS[kind]} after {seconds:.0f} s: {error}"
-    return _observe(place, kind, words)
+    found = _observe(place, kind, words)
+    if kind is Kind.REFUSED and not place.uses_agent_store:  # about rank 0, of which nothing is known but its absence
+        words = f"rank 0 never opened the store at {found.value}: refused for {seconds:.0f} s (seen by {place.name})"
+        return Observation(kind, words, ranks=(0,), seen_by=place.rank, phase="connect", value=found.value)
+    return found
 
 
 def _observe(place: Place, kind: Kind, words: str) -> Observation:

@@ -7,6 +7,7 @@ import queue
 import socket
 import threading
 import time
+from typing import Any
 
 from ddpdoctor.facts.probe import Kind
 from ddpdoctor.probe.wire import MAGIC, NONCE, NUMBER, READY, SIGNED, Op, pack
@@ -133,6 +134,9 @@ class Store:
         return bytes(chunks)
 
 
+Address = tuple[socket.AddressFamily, Any]
+
+
 def connect(host: str, port: int, prefix: str, seconds: float) -> Store:
     """One attempt to reach the store at host:port.
 
@@ -181,9 +185,9 @@ def _explain(errors: list[OSError], host: str, port: int, seconds: float) -> Sto
     return StoreError(Kind.SILENT, f"{host}:{port}: no answer within {seconds:.1f} s")
 
 
-def _resolve(host: str, port: int, seconds: float) -> list[tuple[socket.AddressFamily, tuple[str | int, ...]]]:
+def _resolve(host: str, port: int, seconds: float) -> list[Address]:
     """Addresses of `host`. The resolver blocks in C without a deadline, so it is asked in a thread that may be left."""
-    answers: queue.Queue[list[tuple[socket.AddressFamily, tuple[str | int, ...]]] | OSError] = queue.Queue()
+    answers: queue.Queue[list[Address] | OSError] = queue.Queue()
 
     def ask() -> None:
         try:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-__all__ = ["Channel", "main", "run"]
+__all__ = ["Channel", "confess", "die_with", "load_torch", "main", "run"]
 
 PATIENCE = timedelta(minutes=30)
 """torch's own deadline in the worker: never the one that ends the probe, the supervisor's are shorter."""
@@ -56,10 +56,10 @@ class Channel:
 
 
 def main() -> None:
-    """Run as a process of its own: `python -m ddpdoctor.probe.worker MESSAGES CONTROL PARENT`."""
-    messages, control, parent = (int(word) for word in sys.argv[1:4])
-    die_with(parent)
-    run(Channel(messages, control), load())
+    """Run as a process of its own: `python -m ddpdoctor.probe.worker PARENT MESSAGES,CONTROL,OUTPUT`."""
+    die_with(int(sys.argv[1]))
+    messages, control, _ = (int(fd) for fd in sys.argv[2].split(","))
+    run(Channel(messages, control), load_torch)
 
 
 def die_with(parent: int) -> None:
@@ -70,35 +70,31 @@ def die_with(parent: int) -> None:
         os._exit(0)
 
 
-def load() -> Callable[[], Any]:
-    """The import of torch as a step that can fail with its own words."""
+def load_torch() -> Any:
+    """torch with its distributed package; whatever the import raises."""
+    import torch
+    import torch.distributed
 
-    def load_torch() -> Any:
-        import torch
-        import torch.distributed
-
-        return torch
-
-    return load_torch
+    return torch
 
 
-def run(channel: Channel, load_torch: Callable[[], Any]) -> None:
+def run(channel: Channel, load: Callable[[], Any]) -> None:
     """Everything that one rank does. Never returns: no destructor of torch gets a chance to disturb the verdict."""
     faulthandler.register(signal.SIGUSR1, file=channel.messages, all_threads=False)
     faulthandler.enable(channel.messages, all_threads=False)
     started = time.monotonic()
     channel.say(pid=os.getpid(), phase="import")
     try:
-        torch = load_torch()
+        torch = load()
         channel.say(ready=_describe(torch, time.monotonic() - started))
     except BaseException as error:  # whatever torch's import raises is the finding
-        _confess(channel, error, "import_failed")
+        confess(channel, error, "import_failed")
         os._exit(1)
     order = channel.hear()
     try:
         _probe(channel, torch, order)
     except BaseException as error:  # this is what the job would die of: told, not raised
-        _confess(channel, error, "peer_error" if PEER_ERROR.search(str(error)) else "exception")
+        confess(channel, error, "peer_error" if PEER_ERROR.search(str(error)) else "exception")
         channel.hear()
         os._exit(1)
     channel.phase("done")
@@ -167,13 +163,13 @@ def _device(channel: Channel, torch: Any, order: dict[str, Any]) -> Any:
     return device
 
 
-def _confess(channel: Channel, error: BaseException, kind: str) -> None:
+def confess(channel: Channel, error: BaseException, kind: str) -> None:
     from ddpdoctor.probe.errors import WrongValue
 
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1] if frames else None
     words = " ".join(f"{type(error).__name__}: {error}".split())
-    found = {"kind": kind, "message": words[:2000]}
+    found: dict[str, Any] = {"kind": kind, "message": words[:2000]}
     if isinstance(error, WrongValue):
         found |= {"kind": "wrong_value", "message": str(error), "value": error.value, "expected": error.expected}
     elif last is not None:

@@ -1,0 +1,46 @@
+"""ENV005: ranks with different ideas of the size of the job."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from ddpdoctor.facts.probe import Kind, Probe
+from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.rules import rule
+
+
+@rule("ENV005", "world-size-mismatch", Severity.ERROR)
+def check(probe: Probe) -> Iterator[Finding]:
+    """The ranks were given different values of WORLD_SIZE.
+
+    ## Why it matters
+    The process group may even form; then the first collective hangs. `3/4 clients joined` sends people after a rank that
+    does not exist.
+
+    ## Fix
+    Give every process the same WORLD_SIZE: the number of processes on all nodes together.
+    """
+    seen = probe.seen(Kind.WORLD_SIZE_DIFFERS)
+    if not seen:
+        return
+    sizes = {r.rank: r.world_size for r in probe.ranks if r.world_size is not None}
+    count = Counter(sizes.values())
+    ordered = count.most_common(2)
+    tie = len(ordered) == 2 and ordered[0][1] == ordered[1][1]
+    common = ordered[0][0] if ordered else None
+    blamed = tuple(sorted(rank for rank, size in sizes.items() if tie or size != common)) or seen[0].ranks
+    hosts = {r.host for r in probe.ranks if r.rank in blamed}
+    values = ", ".join(f"rank {rank} has WORLD_SIZE={sizes[rank]}" for rank in sorted(sizes)[:8])
+    report = probe.report_of(blamed[0])
+    yield Finding(
+        f"{seen[0].message}" if not values else f"the ranks do not agree on WORLD_SIZE: {values}",
+        (Evidence("probe.ranks.world_size", values, "one value" if tie else str(common)),),
+        where=Where(
+            host=hosts.pop() if len(hosts) == 1 else None,
+            node_rank=report.node_rank if report and len(blamed) == 1 else None,
+            rank=blamed[0] if len(blamed) == 1 else None,
+            local_rank=report.local_rank if report and len(blamed) == 1 else None,
+        ),
+        ranks=blamed,
+    )

@@ -1,0 +1,24 @@
+"""ENV018: a master address that leads to another machine than rank 0's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.probe import Kind, Probe
+from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.rules import rule
+from ddpdoctor.rules.observed import observed
+
+
+@rule("ENV018", "master-addr-not-rank-zero", Severity.ERROR)
+def check(probe: Probe) -> Iterator[Finding]:
+    """MASTER_ADDR does not lead to the machine that holds rank 0.
+
+    ## Why it matters
+    Rank 0 opens the store on its own machine and then connects to another one, where nobody listens; a refused
+    connection is retried in silence until `The client socket has timed out after …ms`.
+
+    ## Fix
+    Set MASTER_ADDR to an address of the machine that holds rank 0, on every node; or start rank 0 on the other machine.
+    """
+    yield from observed(probe.seen(Kind.MASTER_ELSEWHERE), expected="an address of rank 0's own machine")

@@ -1,0 +1,46 @@
+"""From what a probe observed to findings: one finding for each rank, or host, that an observation is about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ddpdoctor.facts.probe import Kind, Observation
+from ddpdoctor.findings import Evidence, Finding, Role, Where
+
+__all__ = ["OF_A_HOST", "observed"]
+
+OF_A_HOST = frozenset({Kind.UNRESOLVABLE, Kind.STRANGER, Kind.MASTER_WITHOUT_HOST, Kind.NO_ROUTE, Kind.SILENT})
+"""What one rank of a host sees, all its ranks see."""
+
+
+def observed(observations: Iterable[Observation], *, expected: str = "") -> Iterator[Finding]:
+    """One finding for each thing that was observed, however many ranks observed it."""
+    groups: dict[object, list[Observation]] = {}
+    for each in observations:
+        key = (each.kind, each.host) if each.kind in OF_A_HOST else (each.kind, each.ranks)
+        groups.setdefault(key, []).append(each)
+    for group in groups.values():
+        yield _finding(group, expected)
+
+
+def _finding(group: list[Observation], expected: str) -> Finding:
+    first = group[0]
+    ranks = tuple(sorted({rank for each in group for rank in each.ranks}))
+    witnesses = sorted({str(each.seen_by) for each in group if each.seen_by is not None}, key=int)
+    seen = first.value or first.signal or first.function or first.kind.value
+    return Finding(
+        first.message,
+        (Evidence(f"probe.observations.{first.kind.value}", f"{seen}, seen by rank {', '.join(witnesses)}", expected),)
+        if witnesses
+        else (Evidence(f"probe.observations.{first.kind.value}", seen, expected),),
+        where=Where(
+            host=first.host,
+            node_rank=first.node_rank,
+            rank=ranks[0] if len(ranks) == 1 else None,
+            local_rank=first.local_rank if len(ranks) == 1 else None,
+            file=first.file,
+            line=first.line,
+        ),
+        ranks=ranks,
+        role=None if first.is_cause else Role.CONSEQUENCE,
+    )

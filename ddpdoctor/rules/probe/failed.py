@@ -1,0 +1,116 @@
+"""PROBE005 to PROBE009 and PROBE017: a rank that died, failed, was stopped, is late or elsewhere, or computed wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from ddpdoctor.facts.probe import COLLECTIVE_PHASES, Kind, Observation, Probe
+from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.rules import rule
+from ddpdoctor.rules.observed import observed
+
+ENDED = (Kind.IMPORT_FAILED, Kind.DIED, Kind.EXCEPTION)
+BEHIND_SECONDS = 15.0
+
+
+def _phase(probe: Probe, each: Observation) -> str:
+    """The phase of the rank that ended: its own report knows better than a neighbour that saw it end."""
+    report = probe.report_of(each.ranks[0]) if each.ranks else None
+    return each.phase or (report.phase if report else "")
+
+
+@rule("PROBE005", "rank-died-before-init", Severity.ERROR)
+def before_init(probe: Probe) -> Iterator[Finding]:
+    """A rank ended, or failed with an error of its own, before the process group was formed.
+
+    ## Why it matters
+    Its traceback carries no rank and stands on its own node only; everybody else waits in init_process_group for up to
+    half an hour, until `wait timeout after …ms, keys: …`.
+
+    ## Fix
+    Read that rank's own output: its first exception, signal or exit code is the reason. SIGKILL is usually the
+    out-of-memory killer or the scheduler; an import error is a broken environment on that node.
+    """
+    yield from observed(o for o in probe.seen(*ENDED) if _phase(probe, o) not in COLLECTIVE_PHASES)
+
+
+@rule("PROBE006", "rank-died-after-init", Severity.ERROR)
+def after_init(probe: Probe) -> Iterator[Finding]:
+    """A rank ended, or failed with an error of its own, after the process group was formed.
+
+    ## Why it matters
+    With Gloo the peers print `Connection closed by peer` with an address within a second, with NCCL they wait for the
+    watchdog; launchers then call each survivor the root cause.
+
+    ## Fix
+    Read that rank's own output before the messages of its peers.
+    """
+    yield from observed(o for o in probe.seen(*ENDED) if _phase(probe, o) in COLLECTIVE_PHASES)
+
+
+@rule("PROBE007", "rank-stopped", Severity.ERROR)
+def stopped(probe: Probe) -> Iterator[Finding]:
+    """A rank's process exists but is stopped.
+
+    ## Why it matters
+    SIGSTOP, a debugger, a frozen container or cgroup: the process answers nobody and does not end either. The others
+    hang in their collective, and after the timeout each survivor looks like the culprit.
+
+    ## Fix
+    Continue the process (kill -CONT PID) or end it; `grep State /proc/PID/status` shows T while it is stopped.
+    """
+    yield from observed(probe.seen(Kind.STOPPED), expected="state R or S")
+
+
+@rule("PROBE008", "rank-behind", Severity.WARNING)
+def behind(probe: Probe) -> Iterator[Finding]:
+    """One rank was ready much later than all the others.
+
+    ## Why it matters
+    Not a deadlock, but all others wait for it; with a short timeout they fail with `Timed out waiting …ms` and blame
+    each other.
+
+    ## Fix
+    Find out what slows that rank's node: a cold file system cache, a busy disk, other work on its cores.
+    """
+    seconds = {r: r.import_seconds for r in probe.ranks if r.import_seconds is not None}
+    usual = median(seconds.values()) if len(seconds) > 2 else min(seconds.values(), default=0.0)
+    for report, took in seconds.items():
+        if took > max(BEHIND_SECONDS, 5 * usual):
+            yield Finding(
+                f"rank {report.rank} on {report.host} took {took:.0f} s to import torch, the others {usual:.0f} s",
+                (Evidence("probe.ranks.import_seconds", f"{took:.1f}", f"about {usual:.1f}"),),
+                where=Where(report.host, report.node_rank, report.rank, report.local_rank),
+                ranks=(report.rank,),
+            )
+
+
+@rule("PROBE009", "rank-stuck-elsewhere", Severity.ERROR)
+def elsewhere(probe: Probe) -> Iterator[Finding]:
+    """One rank is busy or waits in other code while the others wait for it in a collective.
+
+    ## Why it matters
+    It waits for data, a file, a lock or a computation and prints nothing; the ranks that reached the collective are the
+    ones that time out, with `Timed out waiting …ms for recv operation to complete`.
+
+    ## Fix
+    Look at the line that the finding names, on that rank; the stacks of the ranks that timed out say nothing.
+    """
+    yield from observed(probe.seen(Kind.ELSEWHERE, Kind.UNINTERRUPTIBLE), expected="in the collective with the others")
+
+
+@rule("PROBE017", "collective-value-wrong", Severity.ERROR)
+def wrong_value(probe: Probe) -> Iterator[Finding]:
+    """A collective finished without an error and returned wrong numbers.
+
+    ## Why it matters
+    Nothing reports it: the training runs and diverges. PCIe access control or an IOMMU between GPUs, a forced
+    NCCL_PROTO=LL128 and sick hardware do this.
+
+    ## Fix
+    Repeat the probe with NCCL_P2P_DISABLE=1, then with another NCCL_PROTO, to find the path; take the GPU out.
+    """
+    found = probe.seen(Kind.WRONG_VALUE)
+    due = next((o.expected for o in found if o.expected), "")
+    yield from observed(found, expected=due)

@@ -5,31 +5,48 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
+from types import FrameType
 from typing import NoReturn
 
-__all__ = ["main"]
+__all__ = ["STARTED", "main"]
+
+STARTED = time.monotonic()
+"""When this command began: `--timeout` counts from here."""
+
+INTERRUPTED = 128 + signal.SIGINT
+ENDED = (signal.SIGTERM, signal.SIGHUP)
+
+
+class _EndedBySignal(BaseException):
+    """SIGTERM or SIGHUP came; not an Exception, so that nothing on the way mistakes it for a failure of its own."""
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Run one command and exit with its code.
+    """Run one command and exit with its code; no process that it started outlives it.
 
-    The only place that catches everything: a bug becomes one line and exit code 3, Ctrl-C becomes 130, and a reader
-    that went away (a closed pipe) ends the command quietly, as SIGPIPE would.
+    The only place that catches everything: a bug becomes one line and exit code 3, Ctrl-C becomes 130, SIGTERM 143, and
+    a reader that went away (a closed pipe) ends the command quietly, as SIGPIPE would.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    _open_missing_streams()
+    for number in ENDED:
+        signal.signal(number, _end)
     try:
         code = _run(words)
         sys.stdout.flush()
     except BrokenPipeError:
-        _forget_stdout()
         code = 128 + signal.SIGPIPE
     except KeyboardInterrupt:
-        print("ddpdoctor: interrupted", file=sys.stderr)
-        code = 130
+        code = _say("interrupted", INTERRUPTED)
+    except _EndedBySignal as ended:
+        code = 128 + ended.args[0]
+    except OSError as error:
+        code = _cannot_write(error)
     except Exception as error:  # the error boundary: anything that gets here is our own bug
         code = _confess(error)
-    sys.exit(code)
+    _leave(code)
 
 
 def _run(words: list[str]) -> int:
@@ -43,9 +60,47 @@ def _run(words: list[str]) -> int:
     return run(words)
 
 
-def _forget_stdout() -> None:
-    # The interpreter flushes stdout once more at exit and would complain about the closed pipe there.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+def _open_missing_streams() -> None:
+    """Started with closed streams (`>&-`), Python has None in their place: what is printed then goes nowhere."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (stays open as long as the process)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (stays open as long as the process)
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    raise _EndedBySignal(number)
+
+
+def _leave(code: int) -> NoReturn:
+    """End what is still running and exit; from here on no signal interrupts, and a broken stream is forgotten."""
+    for number in (signal.SIGINT, *ENDED):
+        signal.signal(number, signal.SIG_IGN)
+    processes = sys.modules.get("ddpdoctor.collectors.process")
+    if processes is not None:
+        processes.end_all()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            # The interpreter would flush it once more at exit, and complain.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    sys.exit(code)
+
+
+def _say(text: str, code: int) -> int:
+    try:
+        print(f"ddpdoctor: {text}", file=sys.stderr)
+    except OSError:
+        pass  # nobody reads standard error: the exit code still says it
+    return code
+
+
+def _cannot_write(error: OSError) -> int:
+    # Whoever reads a file turns its OSError into a sentence there; what gets here is standard output, or a bug.
+    if error.filename is None and not os.environ.get("DDPDOCTOR_TRACEBACK"):
+        return _say(f"cannot go on: {error.strerror or error}", 3)
+    return _confess(error)
 
 
 def _confess(error: Exception) -> int:
@@ -53,9 +108,8 @@ def _confess(error: Exception) -> int:
         import traceback
 
         traceback.print_exc()
-    print(
-        f"ddpdoctor: internal error: {type(error).__name__}: {error}\n"
+    return _say(
+        f"internal error: {type(error).__name__}: {error}\n"
         "This is a bug in ddpdoctor, not in the job. DDPDOCTOR_TRACEBACK=1 shows where.",
-        file=sys.stderr,
+        3,
     )
-    return 3

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import PurePath
 from typing import Annotated
 
 import typer
 
 from ddpdoctor.cli import check, manual, parts, saving
-from ddpdoctor.cli.options import CommandLineError, WrongUse, with_common
+from ddpdoctor.cli.options import CommandLineError, UsageError, WrongUse, with_common
 
 __all__ = ["app", "run"]
+
+TAKE_A_LAUNCH = ("check", "lint", "run")
+LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "srun", "mpirun", "mpiexec", "python", "python3", "torchx")
 
 app = typer.Typer(
     name="ddpdoctor",
     help="What is wrong with this PyTorch distributed job, where, and what to type instead.",
     add_completion=False,
-    no_args_is_help=True,
+    no_args_is_help=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -48,11 +53,17 @@ def run(words: Sequence[str]) -> int:
     own, launch = _split(list(words))
     command = typer.main.get_command(app)
     try:
-        result = command.main(own, prog_name="ddpdoctor", standalone_mode=False, obj=launch)
-    except WrongUse as error:
-        return _explain_usage(error, launch)
+        if launch is not None:
+            _check_launch(own, launch)
+        # Not command.main(): it answers closed pipes and Ctrl-C in its own way, and ours are promised.
+        with command.make_context("ddpdoctor", own or ["--help"], obj=launch) as context:
+            result = command.invoke(context)
+    except typer.Exit as done:
+        return int(done.exit_code) if own else 2
     except typer.Abort:
         raise KeyboardInterrupt from None
+    except WrongUse as error:
+        return _explain_usage(error, own, launch)
     except CommandLineError as error:
         error.show(file=sys.stderr)
         return 2
@@ -66,11 +77,21 @@ def _split(words: list[str]) -> tuple[list[str], tuple[str, ...] | None]:
     return words[:at], tuple(words[at + 1 :])
 
 
-def _explain_usage(error: WrongUse, launch: tuple[str, ...] | None) -> int:
-    context = error.ctx
-    print(f"ddpdoctor: {error.format_message()}", file=sys.stderr)
-    if launch is None and context is not None and context.command.name in ("check", "lint", "run"):
-        print(f"A launch line goes after two dashes: ddpdoctor {context.command.name} -- torchrun …", file=sys.stderr)
-    if context is not None:
-        print(f"See: {context.command_path} --help", file=sys.stderr)
+def _check_launch(own: list[str], launch: tuple[str, ...]) -> None:
+    name = next((word for word in own if not word.startswith("-")), "")
+    if name not in TAKE_A_LAUNCH:
+        raise UsageError(f"{name or 'ddpdoctor'} takes no launch line after --; {', '.join(TAKE_A_LAUNCH)} do")
+    if not launch:
+        raise UsageError(f"nothing stands after --; expected a launch line: ddpdoctor {name} -- torchrun …")
+
+
+def _explain_usage(error: WrongUse, own: list[str], launch: tuple[str, ...] | None) -> int:
+    message = error.format_message().removeprefix("Invalid value: ").replace(": Value error, ", ": ")
+    print(f"ddpdoctor: {message}", file=sys.stderr)
+    at = next((i for i, word in enumerate(own) if i and PurePath(word).name in LAUNCHERS), None)
+    if launch is None and at is not None and own[0] in TAKE_A_LAUNCH:
+        print("A launch line goes after two dashes:", file=sys.stderr)
+        print(shlex.join(["ddpdoctor", *own[:at], "--", *own[at:]]), file=sys.stderr)
+    elif error.ctx is not None:
+        print(f"See: {error.ctx.command_path} --help", file=sys.stderr)
     return 2

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ddpdoctor.cli.options import Common
+from ddpdoctor.cli.options import Common, seconds
 
 __all__ = ["check"]
 
@@ -19,7 +19,8 @@ def check(
     no_probe: Annotated[bool, typer.Option("--no-probe", help="Do not start ranks.")] = False,
     no_meet: Annotated[bool, typer.Option("--no-meet", help="Judge and probe this node alone.")] = False,
     join_timeout: Annotated[
-        float, typer.Option("--join-timeout", metavar="SECONDS", help="How long to wait for the other nodes.")
+        float,
+        typer.Option("--join-timeout", metavar="SECONDS", parser=seconds, help="How long to wait for the other nodes."),
     ] = 30.0,
 ) -> int:
     """Judge this machine, or a launch given after --, before the job starts."""
@@ -29,6 +30,7 @@ def check(
     from ddpdoctor.doctor import examine
 
     started = time.time()
-    facts = facts_for(common, SECTIONS)
-    report = examine(facts, rules_for(common, SECTIONS), command="check", started=started)
+    rules = rules_for(common, SECTIONS)
+    facts, failures = facts_for(common, SECTIONS)
+    report = examine(facts, rules, command="check", started=started, failures=failures)
     return emit(report, common)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +15,7 @@ import typer
 
 from ddpdoctor.findings import Severity
 
-__all__ = ["CommandLineError", "Common", "FailOn", "Format", "UsageError", "WrongUse", "with_common"]
+__all__ = ["CommandLineError", "Common", "FailOn", "Format", "UsageError", "WrongUse", "seconds", "with_common"]
 
 # Typer brought click as a dependency until 0.26 and carries its own copy since: the base classes are reached through
 # the one name that both have.
@@ -50,6 +51,21 @@ class UsageError(typer.BadParameter):
     """Wrong use of ddpdoctor: exit code 2 and one line that quotes what was given."""
 
 
+def seconds(given: str | float) -> float:
+    """The parser of options that are a number of seconds.
+
+    Raises:
+        UsageError: no number, not finite, or not above 0.
+    """
+    try:
+        number = float(given)
+    except ValueError:
+        number = math.nan
+    if not (math.isfinite(number) and number > 0):
+        raise UsageError(f"{str(given)!r:.80} is no time; expected a number of seconds above 0")
+    return number
+
+
 @dataclass(frozen=True)
 class Common:
     """The common options of one call; `launch` is what stood after `--`, None without it."""
@@ -74,7 +90,7 @@ class Common:
     ] = None
     timeout: Annotated[
         float | None,
-        typer.Option("--timeout", metavar="SECONDS", help="Upper bound of the whole command."),
+        typer.Option("--timeout", metavar="SECONDS", parser=seconds, help="Upper bound of the whole command."),
     ] = None
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only findings; no progress, no summary.")] = False
     no_color: Annotated[bool, typer.Option("--no-color", help="No colours (NO_COLOR does the same).")] = False
@@ -90,7 +106,7 @@ def with_common(command: Callable[..., int]) -> Callable[..., int]:
     @functools.wraps(command)
     def call(context: typer.Context, **given: Any) -> int:
         common = Common(**{f.name: given.pop(f.name) for f in shared}, launch=context.obj)
-        return command(common, **given)
+        return command(_with_target(common), **given)
 
     parameters = [
         inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
@@ -103,3 +119,15 @@ def with_common(command: Callable[..., int]) -> Callable[..., int]:
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {p.name: p.annotation for p in parameters}
     return call
+
+
+def _with_target(common: Common) -> Common:
+    """`--output -` is standard output; another file is refused now when it cannot be written later."""
+    if common.output is None:
+        return common
+    if str(common.output) == "-":
+        return replace(common, output=None)
+    from ddpdoctor.cli.output import check_target
+
+    check_target("--output", common.output)
+    return common

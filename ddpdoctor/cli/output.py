@@ -5,14 +5,31 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from pathlib import Path
 
 from ddpdoctor.cli.options import Common, Format, UsageError
 from ddpdoctor.findings import Report
 from ddpdoctor.render import render
 
-__all__ = ["emit", "has_colour", "width"]
+__all__ = ["CannotWriteError", "check_target", "emit", "emit_text", "has_colour", "say", "width", "write_file"]
 
 WIDEST = 100
+NARROWEST = 20
+
+ASCII = str.maketrans(
+    {"…": "...", "→": "->", "←": "<-", "—": "-", "–": "-", "×": "x", "·": "-", "≥": ">=", "≤": "<=", "µ": "u"}
+    | dict.fromkeys("“”„", '"')
+    | dict.fromkeys("‘’", "'")
+    | dict.fromkeys("─━═╌", "-")
+    | dict.fromkeys("│┃║", "|")
+    | dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╰╯╔╗╚╝╞╡╪┏┓┗┛┡┩╇┠┨", "+")
+    | {"✓": "ok", "✗": "x", "●": "*", "•": "*"}
+)
+"""What a terminal without Unicode is given instead."""
+
+
+class CannotWriteError(Exception):
+    """A file that could be opened could not be filled: a full disk."""
 
 
 def emit(report: Report, common: Common, tables: str = "") -> int:
@@ -21,19 +38,52 @@ def emit(report: Report, common: Common, tables: str = "") -> int:
     Without `--output`, standard output holds the report alone. With it, the file holds the report in the chosen format
     and standard output the table. `tables` (the facts of a part) belongs to the table format and stands before it.
     """
-    table = common.format is Format.table or common.output is not None
-    if table:
-        sys.stdout.write(tables + render(report, "table", width=width(), colour=has_colour(common)))
-    if common.output is not None:
-        _write(report, common)
-    elif not table:
-        sys.stdout.write(render(report, common.format.value))
-    return report.exit_code(common.fail_on.severity)
+    table = render(report, "table", width=width(), colour=has_colour(common), quiet=common.quiet)
+    text = None
+    if common.format is not Format.table:
+        text = render(report, common.format.value)
+    elif common.output is not None:
+        text = render(report, "table", width=WIDEST)
+    written = emit_text(tables + table, text, common)
+    return report.exit_code(common.fail_on.severity) if written else 3
+
+
+def emit_text(table: str, text: str | None, common: Common) -> bool:
+    """Show `table` and put `text`, the chosen format, where it was asked for; False when its file could not be written.
+
+    `text` is None when the table is all that was asked for.
+    """
+    if common.output is None and text is not None:
+        sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+        sys.stdout.write(text)
+        return True
+    say(table)
+    if common.output is None:
+        return True
+    try:
+        write_file(common.output, table if text is None else text)
+    except CannotWriteError as error:
+        sys.stdout.flush()
+        print(f"ddpdoctor: {error}", file=sys.stderr)
+        return False
+    return True
+
+
+def say(text: str) -> None:
+    """Write to standard output, in ASCII where it can hold nothing else."""
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        text = text.translate(ASCII).encode(encoding, "replace").decode(encoding)
+    sys.stdout.write(text)
 
 
 def width() -> int:
     """Columns to write for: the terminal's, at most 100; 100 in a pipe."""
-    return min(shutil.get_terminal_size((WIDEST, 24)).columns, WIDEST) if sys.stdout.isatty() else WIDEST
+    if not sys.stdout.isatty():
+        return WIDEST
+    return max(NARROWEST, min(shutil.get_terminal_size((WIDEST, 24)).columns, WIDEST))
 
 
 def has_colour(common: Common) -> bool:
@@ -46,13 +96,41 @@ def has_colour(common: Common) -> bool:
     )
 
 
-def _write(report: Report, common: Common) -> None:
-    path = common.output
-    assert path is not None
-    text = render(report, common.format.value, **({"width": WIDEST} if common.format is Format.table else {}))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+def check_target(option: str, path: Path) -> None:
+    """Refuse a file that cannot be written before the work is done.
+
+    Raises:
+        UsageError: it is a folder, or its folder is missing or closed to us.
+    """
+    folder = path.resolve().parent
+    if path.is_dir():
+        raise UsageError(f"{option} {path}: is a folder; expected a file")
+    if not folder.is_dir():
+        raise UsageError(f"{option} {path}: the folder {folder} does not exist")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise UsageError(f"{option} {path}: permission denied")
+
+
+def write_file(path: Path, text: str, mode: int = 0o666) -> None:
+    """Write a file whole or not at all; a device or a pipe is written to as it is.
+
+    Raises:
+        CannotWriteError: it cannot be written.
+    """
+    target = path.resolve()  # behind a link, so that the link stays one
+    temporary = target.with_name(f".{target.name[:200]}.{os.getpid()}")
+    in_place = target.exists() and not target.is_file()
     try:
-        temporary.write_text(text, "utf-8")
-        temporary.replace(path)
+        if in_place:
+            target.write_text(text, "utf-8", "replace")
+            return
+        with open(
+            os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8", errors="replace"
+        ) as file:
+            file.write(text)
+        temporary.replace(target)
     except OSError as error:
-        raise UsageError(f"--output {path}: {error.strerror}") from None
+        raise CannotWriteError(f"{path} was not written: {error.strerror}") from None
+    finally:
+        if not in_place:
+            temporary.unlink(missing_ok=True)

@@ -19,7 +19,7 @@ SECTIONS = {
     "gpus": ("environ", "gpu"),
     "topo": ("environ", "gpu", "topo"),
 }
-"""The sections that each part needs; its rules are those of the last one's area."""
+"""The sections that each part shows; its rules are those of the last one's area, and may need further sections."""
 
 HELP = {
     "env": "The variables of launchers, torch, NCCL, Gloo, CUDA and OpenMP: who set them and what is wrong.",
@@ -37,12 +37,15 @@ def _part(command: str) -> Callable[[Common], int]:
         from ddpdoctor.cli.output import emit, has_colour, width
         from ddpdoctor.cli.reading import facts_for
         from ddpdoctor.cli.settings import rules_for
+        from ddpdoctor.collectors import SECONDS
         from ddpdoctor.doctor import examine
 
         started = time.time()
-        sections = SECTIONS[command]
-        facts = facts_for(common, sections)
-        report = examine(facts, rules_for(common, (sections[-1],)), command=command, started=started)
+        rules = rules_for(common, (SECTIONS[command][-1],))
+        needed = {*SECTIONS[command], *(name for each in rules for name in (*each.needs, *each.wants))}
+        sections = [name for name in SECONDS if name in needed]
+        facts, failures = facts_for(common, sections)
+        report = examine(facts, rules, command=command, started=started, failures=failures)
         tables = ""
         if common.format is Format.table or common.output is not None:
             draw = importlib.import_module(f"ddpdoctor.cli.tables.{command}").draw

@@ -3,42 +3,88 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
 from collections.abc import Iterable
+from pathlib import Path
 
-from ddpdoctor.cli.options import Common, UsageError
+from ddpdoctor.cli import STARTED
+from ddpdoctor.cli.options import Common
 from ddpdoctor.collectors import collect
 from ddpdoctor.collectors.machine import this_machine
 from ddpdoctor.facts.codec import FactsError, decode
+from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.record import SCHEMA, Facts
 
-__all__ = ["DEFAULT_SECONDS", "facts_for"]
+__all__ = ["DEFAULT_SECONDS", "UnreadableError", "facts_for", "load_facts", "seconds_left"]
 
 DEFAULT_SECONDS = 30.0
+"""`--timeout` of the commands that only look."""
+
+JUDGING_SHARE = 0.1
+"""The part of `--timeout` that is kept for judging and writing."""
+
+MAX_FACTS_BYTES = 64 << 20
+"""Facts of a node of 16 GPUs are below 1 MiB."""
 
 
-def facts_for(common: Common, sections: Iterable[str]) -> Facts:
-    """The facts to judge: those of `--facts FILE`, else this machine's."""
+class UnreadableError(Exception):
+    """An input that holds no facts; the message says which and why."""
+
+
+def seconds_left(common: Common, default: float = DEFAULT_SECONDS) -> float:
+    """Seconds that may still be spent on looking, so that the report is written within `--timeout`."""
+    whole = common.timeout or default
+    return max(0.0, whole * (1 - JUDGING_SHARE) - (time.monotonic() - STARTED))
+
+
+def facts_for(common: Common, sections: Iterable[str]) -> tuple[Facts, tuple[str, ...]]:
+    """The facts to judge, those of `--facts FILE` or this machine's, and what could not be done to get them."""
+    wanted = tuple(sections)
     if common.facts is None:
-        return collect(this_machine(common.timeout or DEFAULT_SECONDS), sections)
-    return read_facts(common)
+        return _look(common, wanted)
+    try:
+        return load_facts(common.facts), ()
+    except UnreadableError as error:
+        print(f"ddpdoctor: {error}", file=sys.stderr)
+        gaps = tuple(Gap(name, "the facts file could not be read", Why.UNANSWERED) for name in wanted)
+        return Facts(schema=SCHEMA, collected_at="", hostname="", gaps=gaps), (f"read {error}",)
 
 
-def read_facts(common: Common) -> Facts:
-    """The facts in the file of `--facts`.
+def load_facts(path: Path) -> Facts:
+    """The facts in a file that `ddpdoctor collect` wrote; `-` is standard input.
 
     Raises:
-        UsageError: it cannot be read or is no facts file.
+        UnreadableError: it cannot be read or holds no facts.
     """
-    path = common.facts
-    assert path is not None
     try:
-        saved = json.loads(path.read_text("utf-8", "replace"))
+        saved = json.loads(_read(path))
         if isinstance(saved, dict) and saved.get("schema") != SCHEMA:
             raise FactsError(f"$.schema: expected {SCHEMA!r}, got {saved.get('schema')!r:.60}")
         return decode(Facts, saved)
     except OSError as error:
-        raise UsageError(f"--facts {path}: {error.strerror}") from None
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise UsageError(f"--facts {path}: not JSON: {error}") from None
+        raise UnreadableError(f"{path}: {error.strerror}") from None
     except FactsError as error:
-        raise UsageError(f"--facts {path}: {error}") from None
+        raise UnreadableError(f"{path}: not facts that ddpdoctor collect wrote: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise UnreadableError(f"{path}: not JSON: {error!s:.200}") from None
+
+
+def _read(path: Path) -> str:
+    if str(path) == "-":
+        data = sys.stdin.buffer.read(MAX_FACTS_BYTES + 1) if sys.stdin else b""
+    else:
+        with path.open("rb") as file:
+            data = file.read(MAX_FACTS_BYTES + 1)
+    if len(data) > MAX_FACTS_BYTES:
+        raise UnreadableError(f"{path}: larger than {MAX_FACTS_BYTES >> 20} MiB, which facts never are")
+    return data.decode("utf-8-sig", "replace")
+
+
+def _look(common: Common, wanted: tuple[str, ...]) -> tuple[Facts, tuple[str, ...]]:
+    machine = this_machine(seconds_left(common))
+    facts = collect(machine, wanted)
+    late = [name for name in wanted if getattr(facts, name) is None] if machine.deadline.left <= 0 else []
+    if not late:
+        return facts, ()
+    return facts, (f"finish within --timeout {common.timeout or DEFAULT_SECONDS:g} s: no answer on {', '.join(late)}",)

@@ -9,31 +9,42 @@ from typing import Annotated
 
 import typer
 
-from ddpdoctor.cli.options import Common, UsageError
+from ddpdoctor.cli.options import Common
 
 __all__ = ["collect"]
+
+PRIVATE = 0o600
+"""Facts name hosts, users and processes: the file is its owner's to hand on."""
 
 
 def collect(
     common: Common,
     output_file: Annotated[
-        Path | None, typer.Option("-o", metavar="FILE", help="Write to FILE instead of standard output.")
+        Path | None, typer.Option("-o", metavar="FILE", help="Write to FILE instead of standard output (-).")
     ] = None,
 ) -> int:
     """Save the facts of this node as JSON, secrets removed."""
+    from ddpdoctor.cli.output import CannotWriteError, check_target, write_file
     from ddpdoctor.cli.reading import facts_for
     from ddpdoctor.collectors import SECONDS
     from ddpdoctor.facts.codec import encode
 
-    text = json.dumps(encode(facts_for(common, tuple(SECONDS))), indent=1, ensure_ascii=False) + "\n"
-    path = output_file or common.output
+    path = common.output if output_file is None else output_file
+    if path is not None and str(path) == "-":
+        path = None
+    if path is not None:
+        check_target("-o", path)
+    facts, failures = facts_for(common, tuple(SECONDS))
+    text = json.dumps(encode(facts), indent=1) + "\n"
     if path is None:
         sys.stdout.write(text)
-        return 0
-    try:
-        path.write_text(text, "utf-8")
-    except OSError as error:
-        raise UsageError(f"-o {path}: {error.strerror}") from None
-    if not common.quiet:
-        print(f"facts written to {path}; judge them anywhere: ddpdoctor check --facts {path}", file=sys.stderr)
-    return 0
+    else:
+        try:
+            write_file(path, text, PRIVATE)
+        except CannotWriteError as error:
+            failures = (*failures, str(error))
+    for failure in failures:
+        print(f"ddpdoctor: could not {failure}", file=sys.stderr)
+    if path is not None and not failures and not common.quiet:
+        print(f"facts written to {path}; judge them anywhere:\nddpdoctor check --facts {path}", file=sys.stderr)
+    return 3 if failures else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,14 +13,11 @@ from ddpdoctor.rules import AREAS, Rule, load
 
 __all__ = ["rules_for"]
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
-
-def rules_for(common: Common, areas: Iterable[str], command: str = "check") -> tuple[Rule, ...]:
+def rules_for(common: Common, areas: Iterable[str]) -> tuple[Rule, ...]:
     """The rules of `areas` that are selected and not ignored.
+
+    `--select` replaces the selection of pyproject.toml, `--ignore` adds to what it ignores.
 
     Raises:
         UsageError: a prefix that no code can have, or a broken `[tool.ddpdoctor]` table.
@@ -27,23 +25,25 @@ def rules_for(common: Common, areas: Iterable[str], command: str = "check") -> t
     table = _table()
     select = _prefixes("--select", common.select) or _listed(table, "select")
     ignore = (*_prefixes("--ignore", common.ignore), *_listed(table, "ignore"))
-    return tuple(
-        r
-        for r in load(areas)
-        if (not select or r.code.startswith(select)) and not (ignore and r.code.startswith(ignore))
-    )
+    return tuple(r for r in load(areas) if (not select or r.code.startswith(select)) and not r.code.startswith(ignore))
 
 
 def _prefixes(option: str, given: str | None) -> tuple[str, ...]:
-    words = [] if given is None else [w.strip() for w in given.split(",")]
-    return tuple(_prefix(option, w) for w in words if w)
+    if given is None:
+        return ()
+    words = [word.strip() for word in given.split(",")]
+    found = tuple(_prefix(option, word) for word in words if word)
+    if not found:
+        raise UsageError(f"{option} {given!r:.80} names no code; expected one or more, such as ENV,NET001")
+    return found
 
 
 def _prefix(option: str, word: str) -> str:
-    letters = word.rstrip("0123456789")
-    if letters not in AREAS or len(word) - len(letters) > 3:
+    code = word.upper()
+    letters = code.rstrip("0123456789")
+    if not code.isascii() or letters not in AREAS or len(code) - len(letters) > 3:
         raise UsageError(f"{option} {word!r:.80}: expected a code or its beginning: {', '.join(AREAS)}, ENV0, NET001")
-    return word
+    return code
 
 
 def _listed(table: dict[str, Any], key: str) -> tuple[str, ...]:
@@ -54,23 +54,35 @@ def _listed(table: dict[str, Any], key: str) -> tuple[str, ...]:
 
 
 def _table() -> dict[str, Any]:
-    """`[tool.ddpdoctor]` of the nearest pyproject.toml at or above the working directory, {} without one."""
-    here = Path.cwd()
+    """`[tool.ddpdoctor]` of the nearest pyproject.toml at or above the working directory that has one, else {}."""
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # the working directory was removed
+        return {}
     for folder in (here, *here.parents):
         path = folder / "pyproject.toml"
-        if path.is_file():
-            return _read(path)
+        if os.path.isfile(path):
+            table = _read(path)
+            if table is not None:
+                return table
     return {}
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, Any] | None:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
     try:
         project = tomllib.loads(path.read_text("utf-8", "replace"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        # A broken pyproject.toml is the user's own tool's business; ours is to say that its settings are not used.
+    except (OSError, tomllib.TOMLDecodeError, RecursionError) as error:
+        # The file belongs to the project, whose tools will complain; ours is to say that its settings are not used.
         print(f"ddpdoctor: {path} was not read: {error}", file=sys.stderr)
-        return {}
-    table = project.get("tool", {}).get("ddpdoctor", {})
+        return None
+    tools = project.get("tool")
+    if not isinstance(tools, dict) or "ddpdoctor" not in tools:
+        return None
+    table = tools["ddpdoctor"]
     if not isinstance(table, dict):
         raise UsageError(f"{path}: [tool.ddpdoctor] is no table")
     unknown = sorted(set(table) - {"select", "ignore"})

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ddpdoctor.collectors.machine import Machine
+from ddpdoctor.collectors.machine import Deadline, Machine
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.record import SCHEMA, Facts
 
@@ -32,16 +33,20 @@ def collect(machine: Machine, sections: Iterable[str] = tuple(SECONDS)) -> Facts
     """Gather these sections side by side. A collector that is late, fails or has nothing becomes a gap, never a hang."""
     answers: dict[str, object] = {}
     gaps: dict[str, Gap] = {}
-    threads = {}
-    for name in sections:
-        ask = _asker(name)
-        threads[name] = threading.Thread(target=_ask, args=(name, ask, machine, answers, gaps), daemon=True)
-        threads[name].start()
-    for name, thread in threads.items():
-        limit = machine.deadline.cut(SECONDS[name])
+    threads: dict[str, tuple[threading.Thread, Deadline, float]] = {}
+    for name, ask in _askers(tuple(sections), gaps).items():
+        seconds = min(SECONDS[name], machine.deadline.left)
+        thread = threading.Thread(target=_ask, args=(name, ask, machine, answers, gaps), daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the limit of processes is reached
+            gaps[name] = Gap(name, f"{name}: {error}")
+        else:
+            threads[name] = thread, machine.deadline.cut(seconds), seconds
+    for name, (thread, limit, seconds) in threads.items():
         thread.join(limit.left)
         if name not in answers and name not in gaps:
-            gaps[name] = Gap(name, f"{name}: no answer within {SECONDS[name]:.0f} s")
+            gaps[name] = Gap(name, f"{name}: no answer within {seconds:.1f} s")
     return Facts(
         schema=SCHEMA,
         collected_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -51,10 +56,18 @@ def collect(machine: Machine, sections: Iterable[str] = tuple(SECONDS)) -> Facts
     )
 
 
-def _asker(name: str) -> Callable[[Machine], Any]:
-    module = importlib.import_module(f"ddpdoctor.collectors.{name}")
-    ask: Callable[[Machine], Any] = module.collect
-    return ask
+def _askers(sections: tuple[str, ...], gaps: dict[str, Gap]) -> dict[str, Callable[[Machine], Any]]:
+    """Each section's collector, imported before the first thread starts and takes file descriptors away."""
+    if not sys.platform.startswith("linux"):
+        gaps |= {n: Gap(n, "ddpdoctor looks at machines on Linux only", Why.NOT_HERE) for n in sections}
+        return {}
+    askers = {}
+    for name in sections:
+        try:
+            askers[name] = importlib.import_module(f"ddpdoctor.collectors.{name}").collect
+        except (ImportError, OSError) as error:  # a broken installation, or no file descriptor left
+            gaps[name] = Gap(name, f"{name}: the collector cannot be loaded: {error}")
+    return askers
 
 
 def _ask(

@@ -89,7 +89,7 @@ def _decode(kind: Any, value: Any, path: str) -> Any:
             allowed = ", ".join(str(m.value) for m in kind)
             raise FactsError(f"{path}: expected one of {allowed}, got {value!r:.80}") from None
     if kind is float and type(value) is int:
-        return float(value)
+        return _float(value, path)
     _expect(kind, value, path)
     return value
 
@@ -108,6 +108,13 @@ def _decode_fields(kind: type, value: Any, path: str) -> Any:
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise FactsError(f"{path}.{name}: missing")
     return kind(**given)
+
+
+def _float(value: int, path: str) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise FactsError(f"{path}: expected float, got an int of {value.bit_length()} bits") from None
 
 
 def _expect(kind: Any, value: object, path: str) -> None:

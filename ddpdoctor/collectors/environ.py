@@ -51,8 +51,7 @@ def _value(name: str, value: str) -> str:
 
 def _ancestors(root: Root) -> list[int] | None:
     """The process ids above this process, nearest first; None when /proc does not say."""
-    me = os.getpid() if root.is_real else root.number("/proc/self/pid")
-    parent = None if me is None else _parent(root, me)
+    parent = _parent(root, "self")
     if parent is None:
         return None
     chain: list[int] = []
@@ -62,7 +61,7 @@ def _ancestors(root: Root) -> list[int] | None:
     return chain
 
 
-def _parent(root: Root, pid: int) -> int | None:
+def _parent(root: Root, pid: int | str) -> int | None:
     # The command's name stands in brackets and may hold anything, brackets too: read from the last one.
     after = (root.line(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
     return int(after[1]) if len(after) > 1 and after[1].isdigit() else None

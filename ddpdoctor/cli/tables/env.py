@@ -59,7 +59,7 @@ def _place(environ: Environ) -> str:
     launcher = environ.launcher
     counted = "pod" if launcher is not None and launcher.counts_pods else "rank"
     for word, index, total in (
-        (counted, environ.rank, environ.world_size),
+        (counted, environ.rank, environ.nnodes if counted == "pod" else environ.world_size),
         ("local rank", environ.local_rank, environ.local_world_size),
         ("node", environ.node_rank, environ.nnodes),
     ):

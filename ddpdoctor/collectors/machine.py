@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 __all__ = ["Deadline", "Machine", "Root", "this_machine"]
 
 MAX_TEXT_BYTES = 4 << 20
+PIECE_BYTES = 64 << 10
 
 T = TypeVar("T")
 
@@ -59,8 +60,12 @@ class Root:
         Raises:
             OSError: it cannot be read.
         """
+        pieces: list[bytes] = []
         with open(self.at(path), "rb") as file:
-            return file.read(MAX_TEXT_BYTES).decode("utf-8", "replace")
+            # In pieces: the kernel refuses to read a file of /proc/sys with a buffer of 4 MiB (ENOMEM).
+            while len(pieces) < MAX_TEXT_BYTES // PIECE_BYTES and (piece := file.read(PIECE_BYTES)):
+                pieces.append(piece)
+        return b"".join(pieces).decode("utf-8", "replace")
 
     def line(self, path: str) -> str | None:
         """The text of a small file without surrounding space, None when it cannot be read."""

@@ -64,11 +64,16 @@ def collect(machine: Machine) -> Net:
 
 def _port_number(machine: Machine) -> tuple[int | None, bool]:
     """The port of the job's store, and whether MASTER_PORT names it; None when MASTER_PORT is no port number."""
-    given = machine.environ.get("MASTER_PORT", "").strip()
+    given = _variable(machine, "MASTER_PORT")
     if not given:
         return DEFAULT_PORT, False
     usable = given.isascii() and given.isdigit() and len(given) < 7 and 0 < int(given) < 65536
     return (int(given) if usable else None), True
+
+
+def _variable(machine: Machine, name: str) -> str:
+    """The variable, else torchrun's default for its option, "" without either."""
+    return (machine.environ.get(name) or machine.environ.get(f"PET_{name}") or "").strip()
 
 
 def _port(machine: Machine, number: int | None, is_set: bool, gaps: list[Gap]) -> Port | None:
@@ -114,7 +119,7 @@ def _settings_gaps(machine: Machine) -> list[Gap]:
 def _ask_all(machine: Machine, interfaces: tuple[Interface, ...], hostname: str, number: int | None) -> Answers:
     """Ask the resolver and knock at the master side by side, each in a thread that may be left behind."""
     answers = Answers()
-    master = machine.environ.get("MASTER_ADDR", "").strip()
+    master = _variable(machine, "MASTER_ADDR")
     own = {a.ip.partition("%")[0] for i in interfaces for a in i.addresses}
     routable = [ip for ip in own if not is_loopback(ip) and not ip.startswith("fe80:")][:REVERSE_MAX]
 

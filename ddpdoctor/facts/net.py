@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Section
 from ddpdoctor.facts.ifnames import Choice, choose_for_gloo, choose_for_nccl, matching
 
@@ -234,9 +235,9 @@ class Net(Section):
         """The attempt that came farthest: a rank would reach the master the same way. None without attempts."""
         return min(self.attempts, key=lambda a: _FARTHEST.index(a.outcome), default=None)
 
-    def spans_nodes(self, variables: Mapping[str, str]) -> bool:
-        """Whether the job is known to have more than one node: a launcher says so, or the master is another machine."""
-        return self.is_master is False or _counts_nodes(variables)
+    def spans_nodes(self, environ: Environ) -> bool:
+        """Whether the job is known to have more than one node: the environment says so, or the master is another machine."""
+        return self.is_master is False or environ.is_multi_node is True
 
 
 def is_loopback(ip: str) -> bool:
@@ -251,22 +252,3 @@ def is_loopback(ip: str) -> bool:
 
 def _bare(ip: str) -> str:
     return ip.partition("%")[0].removeprefix("::ffff:")
-
-
-def _counts_nodes(variables: Mapping[str, str]) -> bool:
-    for name in ("GROUP_WORLD_SIZE", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "OMPI_MCA_orte_num_nodes"):
-        if _number(variables.get(name)) > 1:
-            return True
-    if _number(variables.get("PET_NNODES", "").rpartition(":")[2]) > 1:
-        return True
-    pairs = (
-        ("WORLD_SIZE", "LOCAL_WORLD_SIZE"),
-        ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-        ("PMI_SIZE", "MPI_LOCALNRANKS"),
-    )
-    return any(_number(variables.get(local)) > 0 and _number(variables.get(world)) > _number(variables.get(local))
-               for world, local in pairs)  # fmt: skip
-
-
-def _number(text: str | None) -> int:
-    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else 0

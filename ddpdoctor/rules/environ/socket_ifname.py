@@ -167,7 +167,7 @@ def _spec(environ: Environ, name: str, net: Net) -> str | None:
 
 
 def _only_for_several_nodes(environ: Environ, net: Net) -> None:
-    if not net.spans_nodes(environ.variables):
+    if not net.spans_nodes(environ):
         not_here("the job has one node, as far as the environment says")
 
 

@@ -63,7 +63,7 @@ def nothing_left(environ: Environ, net: Net) -> Iterator[Finding]:
     if not net.interfaces:
         net.need(None, "interfaces")
     chosen = net.nccl_interfaces(environ.variables)
-    only_loopback = bool(chosen) and chosen[0].interface.startswith("lo") and net.spans_nodes(environ.variables)
+    only_loopback = bool(chosen) and chosen[0].interface.startswith("lo") and net.spans_nodes(environ)
     if chosen and not only_loopback:
         return
     family = environ.get("NCCL_SOCKET_FAMILY")
@@ -124,5 +124,5 @@ def _judge(net: Net, chosen: Choice, library: str, variable: str) -> Iterator[Fi
 
 
 def _only_for_several_nodes(environ: Environ, net: Net) -> None:
-    if not net.spans_nodes(environ.variables):
+    if not net.spans_nodes(environ):
         not_here("the job has one node, as far as the environment says")

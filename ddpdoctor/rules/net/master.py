@@ -35,7 +35,7 @@ def unresolvable(environ: Environ, net: Net) -> Iterator[Finding]:
     Put the IP address of rank 0's node into MASTER_ADDR, or make the name known here through DNS or /etc/hosts.
     """
     asked = net.master_name
-    if asked is None or asked.addresses or _is_malformed(environ.get("MASTER_ADDR") or ""):
+    if asked is None or asked.addresses or _is_malformed(environ.master_addr or ""):
         return
     if asked.name == net.hostname:
         return  # NET014: this machine does not know its own name

@@ -40,7 +40,7 @@ def check(environ: Environ, net: Net) -> Iterator[Finding]:
     if net.is_master is False:
         yield from _from_afar(net, environ)
         return
-    if environ.get("MASTER_PORT") is None:
+    if environ.master_port is None:
         return
     port = net.need(net.port, "port")
     if port.is_taken and not any(s.is_ours for s in port.sockets):
@@ -83,9 +83,9 @@ def _from_afar(net: Net, environ: Environ) -> Iterator[Finding]:
         if best.outcome is Outcome.STRANGER
         else "accepts and never answers a TCPStore ping"
     )
-    host, port = environ.get("MASTER_ADDR") or best.address, environ.get("MASTER_PORT") or "the master port"
+    host, port = environ.master_addr or best.address, environ.master_port
     yield Finding(
-        f"{host:.80} port {port:.20} ({best.address}) {said}: it is not the job's store that listens there",
+        f"{host:.80} port {port} ({best.address}) {said}: it is not the job's store that listens there",
         evidence=(Evidence("net.attempts[0].outcome", best.outcome.value, "store, or refused before the job starts"),),
         fix="On the master node, find who listens with `ddpdoctor ports`, end it, or use another port on every node.",
         where=Where(peer=best.address),

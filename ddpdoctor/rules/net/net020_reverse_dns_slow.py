@@ -27,7 +27,7 @@ def check(environ: Environ, net: Net) -> Iterator[Finding]:
     ## Fix
     Put the nodes of the job into /etc/hosts on the master's node, or repair its resolver for reverse lookups.
     """
-    if not net.spans_nodes(environ.variables):
+    if not net.spans_nodes(environ):
         not_here("the job has one node, as far as the environment says")
     if net.is_master is False:
         return

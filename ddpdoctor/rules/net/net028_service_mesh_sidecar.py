@@ -39,5 +39,5 @@ def check(environ: Environ, net: Net) -> Iterator[Finding]:
                 f"a proxy of {mesh} listens on ports {shown} in this pod and intercepts the ranks' connections",
                 evidence=(Evidence("net.listening", shown, "no proxy in the pod"),),
                 fix=f"{fix[0].upper()}{fix[1:]}.",
-                severity=None if net.spans_nodes(environ.variables) else Severity.WARNING,
+                severity=None if net.spans_nodes(environ) else Severity.WARNING,
             )

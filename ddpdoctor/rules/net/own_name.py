@@ -69,7 +69,7 @@ def unresolvable(environ: Environ, net: Net, versions: Versions | None = None) -
         unanswered("the own hostname was not resolved in time")
     if own.addresses:
         return
-    works = not net.spans_nodes(environ.variables) and (_is_old(versions) or _has_other_address(environ, net))
+    works = not net.spans_nodes(environ) and (_is_old(versions) or _has_other_address(environ, net))
     yield Finding(
         f"this machine cannot resolve its own hostname {net.hostname[:80]} ({own.error or 'no address'})",
         evidence=(Evidence("net.own_name.error", own.error or "no address", "an address of this machine"),),
@@ -150,7 +150,7 @@ def elsewhere(environ: Environ, net: Net, versions: Versions | None = None) -> I
         return
     if not net.own_addresses:
         unanswered("the addresses of this node are not known")
-    works = not net.spans_nodes(environ.variables) and (_is_old(versions) or _has_other_address(environ, net))
+    works = not net.spans_nodes(environ) and (_is_old(versions) or _has_other_address(environ, net))
     yield Finding(
         f"the hostname {net.hostname[:80]} resolves to {own.addresses[0]}, which is no address of this node "
         f"({', '.join(ip for ip in net.own_addresses if not is_loopback(ip))[:120] or 'it has none'})",
@@ -164,7 +164,7 @@ def _own(net: Net) -> Lookup:
 
 
 def _only_for_several_nodes(environ: Environ, net: Net) -> None:
-    if not net.spans_nodes(environ.variables):
+    if not net.spans_nodes(environ):
         not_here("the job has one node, as far as the environment says")
 
 

@@ -73,7 +73,7 @@ def check(
 
 def _goes_through_shm(host: Host, environ: Environ, gpu: Gpu, topo: Topo | None, versions: Versions | None) -> bool:
     """Some pair of GPUs has no direct path, and NCCL cannot take CUDA's host memory instead of /dev/shm."""
-    cells = [cell for row in (topo.matrix if topo else ()) for cell in row]
+    cells = [cell for row in (topo.matrix() if topo else ()) for cell in row]
     is_apart = environ.get("NCCL_P2P_DISABLE") == "1" or any(cell in ("PHB", "NODE", "SYS") for cell in cells)
     nccl = versions.nccl.version if versions and versions.nccl else None
     has_host_memory = (

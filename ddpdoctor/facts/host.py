@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Section
 from ddpdoctor.facts.gpu import Gpu
+from ddpdoctor.facts.visibility import visible
 
 __all__ = [
     "UNLIMITED",
@@ -175,14 +176,8 @@ def count_cpus(cpus: str) -> int:
 
 
 def visible_gpus(environ: Environ, gpu: Gpu | None) -> int:
-    """How many GPUs a rank of this node could use: those of NVML, at most as many as CUDA_VISIBLE_DEVICES names."""
-    count = len(gpu.devices) if gpu is not None else 0
-    wanted = environ.get("CUDA_VISIBLE_DEVICES")
-    if wanted is None:
-        return count
-    words = [word.strip() for word in wanted.split(",")]
-    end = next((i for i, word in enumerate(words) if not word or word.startswith("-")), len(words))
-    return min(count, end)
+    """How many GPUs the ranks of this node could use; 0 where NVML was not asked."""
+    return 0 if gpu is None else visible(environ.variables, gpu).count
 
 
 def local_ranks(environ: Environ, gpu: Gpu | None) -> int | None:

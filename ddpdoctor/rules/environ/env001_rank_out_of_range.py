@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.gaps import not_here
+from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.observed import observed
 
 
 @rule("ENV001", "rank-out-of-range", Severity.ERROR, signatures=(r"rank < size\. \d+ vs \d+",))
-def check(environ: Environ) -> Iterator[Finding]:
+def check(environ: Environ | None = None, probe: Probe | None = None) -> Iterator[Finding]:
     """RANK is not one of 0 to WORLD_SIZE-1.
 
     ## Why it matters
@@ -24,8 +27,17 @@ def check(environ: Environ) -> Iterator[Finding]:
     ## Source
     torch/distributed/rendezvous.py: `_env_rendezvous_handler` takes RANK and WORLD_SIZE without comparing them.
     """
+    if environ is None and probe is None:
+        not_here("neither an environment nor a probe was collected")
+    seen = probe.seen(Kind.RANK_OUT_OF_RANGE) if probe is not None else ()
+    yield from observed(seen, expected="a RANK smaller than WORLD_SIZE")
+    if environ is not None:
+        yield from _of_this_process(environ, {rank for each in seen for rank in each.ranks})
+
+
+def _of_this_process(environ: Environ, told: set[int]) -> Iterator[Finding]:
     rank, world = environ.integer("RANK"), environ.integer("WORLD_SIZE")
-    if rank is None or world is None or 0 <= rank < world:
+    if rank is None or world is None or 0 <= rank < world or rank in told:
         return
     if rank == -1 and world == 1:  # the usual way of saying "not distributed"
         return

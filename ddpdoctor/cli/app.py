@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from ddpdoctor.cli import check, manual, parts, saving
+from ddpdoctor.cli import check, lint, manual, parts, saving
 from ddpdoctor.cli.options import CommandLineError, UsageError, WrongUse, with_common
 
 __all__ = ["app", "run"]
@@ -41,6 +41,7 @@ def _root(
 
 
 app.command("check")(with_common(check.check))
+app.command("lint")(with_common(lint.lint))
 for _name, _command in parts.COMMANDS.items():
     app.command(_name)(with_common(_command))
 app.command("collect")(with_common(saving.collect))

@@ -21,6 +21,7 @@ from ddpdoctor.facts.launch.programs import Launcher
 from ddpdoctor.facts.launch.record import Launch, Line, Script
 from ddpdoctor.facts.launch.rendezvous import Plan, Setting, is_loopback, parse_endpoint, parse_nnodes, plan_of
 from ddpdoctor.facts.launch.shell import Simple, split
+from ddpdoctor.facts.launch.slips import Slip, SlipKind
 from ddpdoctor.facts.launch.words import UNKNOWN, Edit, Word, apply, escape, is_known, plain, quote
 
 __all__ = [
@@ -37,6 +38,8 @@ __all__ = [
     "Script",
     "Setting",
     "Simple",
+    "Slip",
+    "SlipKind",
     "Trouble",
     "Variable",
     "Word",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ddpdoctor.facts.launch.options import Given, Reading, Trouble, read
 from ddpdoctor.facts.launch.programs import (
@@ -18,6 +18,7 @@ from ddpdoctor.facts.launch.programs import (
     Syntax,
 )
 from ddpdoctor.facts.launch.shell import Simple, inner_text, split
+from ddpdoctor.facts.launch.slips import Slip, find_slips
 from ddpdoctor.facts.launch.words import UNKNOWN, Word
 from ddpdoctor.facts.torchrun_options import Option, torchrun_options
 
@@ -68,6 +69,12 @@ class Layer:
     reading: Reading = field(default_factory=Reading)
     variables: tuple[Variable, ...] = ()
     is_shell_text: bool = False
+    slips: tuple[Slip, ...] = ()
+
+    @property
+    def is_garbled(self) -> bool:
+        """The parser stops, or takes a word for something else: what else it read may not be what was meant."""
+        return bool(self.slips or self.reading.problems)
 
     @property
     def name(self) -> str:
@@ -105,7 +112,7 @@ def peel(words: Sequence[Word], torch: tuple[int, int]) -> tuple[Layer, ...]:
             variables = tuple(v for v in layer.variables)
         else:
             variables = (*variables, *layer.variables)
-        layers.append(Layer(layer.launcher, layer.program, layer.own, layer.reading, variables, layer.is_shell_text))
+        layers.append(replace(layer, variables=variables))
     return tuple(layers)
 
 
@@ -147,14 +154,16 @@ def _launcher(
     launcher: Launcher, program: Word, own: tuple[Word, ...], rest: tuple[Word, ...], torch: tuple[int, int]
 ) -> tuple[Layer, tuple[Word, ...] | None]:
     if launcher is Launcher.ACCELERATE:
-        reading = _without_families(read(rest, ACCELERATE, abbreviations=False))
+        table: tuple[Option, ...] = ACCELERATE
+        reading = _without_families(read(rest, table, abbreviations=False))
     else:
-        table: tuple[Option, ...] = DEEPSPEED
+        table = DEEPSPEED
         if launcher is not Launcher.DEEPSPEED:
             table = torchrun_options(torch, legacy=launcher is Launcher.LEGACY)
         reading = read(rest, table)
     used = len(rest) if reading.script is None else rest.index(reading.script)
-    layer = Layer(launcher, program, (*own, *rest[:used]), reading)
+    slips = find_slips(reading, rest[:used], table)
+    layer = Layer(launcher, program, (*own, *rest[:used]), reading, slips=slips)
     direct = reading.last("no_python") is not None
     inner = None
     if reading.script is not None and not reading.problems:

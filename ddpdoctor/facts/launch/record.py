@@ -8,6 +8,7 @@ from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Section
 from ddpdoctor.facts.launch.layers import Layer, starts_ranks
 from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.rendezvous import Plan
 from ddpdoctor.facts.launch.words import Word
 from ddpdoctor.facts.torchrun_options import NEWEST, Version, version_of
 
@@ -20,7 +21,9 @@ class Script:
 
     `path` is where the launcher would look for it. `local_rank` holds the spellings of the option that its parser
     declares. `spawns`: it starts ranks itself (mp.spawn). `reads` are the variables of launchers and schedulers that it
-    reads, `sets` those that it assigns. `initialises` says that it joins the process group through the environment.
+    reads, `sets` those that it assigns. `initialises` says that it joins the process group
+    through the environment whoever starts it. `declares` are the options of its own parser, `similar` a script beside the
+    missing one with nearly its name. `trainer_devices` and `trainer_nodes` are what it gives Lightning's Trainer.
     """
 
     path: str
@@ -35,7 +38,8 @@ class Script:
     reads: tuple[str, ...] = ()
     sets: tuple[str, ...] = ()
     initialises: bool = False
-    has_relative_imports: bool = False
+    declares: tuple[str, ...] = ()
+    similar: str | None = None
     frameworks: tuple[str, ...] = ()
     trainer_devices: int | None = None
     trainer_nodes: int | None = None
@@ -48,7 +52,7 @@ class Line:
 
     `first_line` and `first_column` (from 1) say where `source` begins in `file`. `node` is the index of a `--node`
     line. `environ` is what the innermost launcher finds, `cwd` where it runs (None: unknown). `batch` are the options
-    of the sbatch file around it, as the layer of an `sbatch` command.
+    of the sbatch file around it, as the layer of an `sbatch` command; `plan` is what its torchrun will do.
     """
 
     source: str
@@ -63,6 +67,7 @@ class Line:
     host: str | None = None
     script: Script | None = None
     batch: Layer | None = None
+    plan: Plan | None = None
     is_background: bool = False
 
     @property

@@ -50,7 +50,7 @@ class Plan:
     `asked` is the backend as given. `is_rewritten`: a one-node static launch that 2.12 turns into c10d on a free port.
     """
 
-    nnodes: tuple[int, int] | None
+    nnodes: tuple[int, ...] | None
     nproc: int | None
     asked: str | None
     backend: str | None
@@ -60,7 +60,7 @@ class Plan:
     rdzv_id: str | None
     is_standalone: bool | None
     is_rewritten: bool
-    settings: Mapping[str, Setting]
+    settings: dict[str, Setting]
 
     @property
     def is_multinode(self) -> bool:

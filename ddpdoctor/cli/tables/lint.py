@@ -1,0 +1,58 @@
+"""The judged lines with a caret under every word that a finding points at, as compilers show them."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+from rich.text import Text
+
+from ddpdoctor.facts.launch import Launch, Line
+from ddpdoctor.facts.record import Facts
+from ddpdoctor.findings import Finding, Report
+
+__all__ = ["draw"]
+
+COLOURS = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+
+
+def draw(facts: Facts, report: Report, *, width: int, colour: bool) -> str:
+    """One block a finding: the part of its line around the word, carets below it, the code. "" without findings."""
+    launch = facts.launch
+    if launch is None:
+        return ""
+    out = io.StringIO()
+    console = Console(
+        file=out, width=width, force_terminal=colour, color_system="standard" if colour else None, highlight=False
+    )
+    for finding in report.findings:
+        line = _line(finding, launch)
+        if line is not None and finding.where.column is not None:
+            _show(console, finding, line, width)
+    return out.getvalue()
+
+
+def _line(finding: Finding, launch: Launch) -> Line | None:
+    where = finding.where
+    for line in launch.lines:
+        rows = line.source.count("\n")
+        inside = where.line is not None and line.first_line <= where.line <= line.first_line + rows
+        if line.node == where.node and line.file == where.file and inside:
+            return line
+    return None
+
+
+def _show(console: Console, finding: Finding, line: Line, width: int) -> None:
+    row = (finding.where.line or 1) - line.first_line
+    text = line.source.split("\n")[row]
+    column = (finding.where.column or 1) - 1 - (line.first_column - 1 if row == 0 else 0)
+    at = next((w for w in line.argv if line.place(w.start) == (finding.where.line, finding.where.column)), None)
+    length = max(1, (at.end - at.start) if at is not None else len(text[column:].split(" ")[0]))
+    start = max(0, column - max(0, width - 20 - min(length, width // 2)))
+    shown = text[start : start + width]
+    label = f" {finding.code}"
+    carets = "^" * max(1, min(length, width - (column - start) - len(label)))
+    console.print(Text(shown), no_wrap=True, crop=True)
+    console.print(
+        Text(" " * (column - start) + carets + label, style=COLOURS[finding.worst.value]), no_wrap=True, crop=True
+    )

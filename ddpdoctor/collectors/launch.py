@@ -1,0 +1,299 @@
+"""Gathers `launch`: the words after `--`, the `--node` lines, the torch that would read them, the script they name."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+
+from ddpdoctor.collectors.launch_script import look
+from ddpdoctor.collectors.machine import Machine
+from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.launch import (
+    UNKNOWN,
+    Launch,
+    Launcher,
+    Layer,
+    Line,
+    Script,
+    Simple,
+    Word,
+    launching,
+    peel,
+    plan_of,
+    quote,
+    split,
+)
+from ddpdoctor.facts.torchrun_options import NEWEST, Option, Version, version_of
+
+__all__ = ["collect_launch", "find_torch", "line_of", "line_of_argv", "line_of_text", "option_table"]
+
+
+def collect_launch(
+    machine: Machine,
+    argv: Sequence[str] | None = None,
+    nodes: Iterable[str] = (),
+    *,
+    torch: str | None = None,
+    cwd: str | None = None,
+) -> Launch:
+    """The launch lines of one command.
+
+    Args:
+        argv: the words after `--`; one word with blanks in it is a whole line.
+        nodes: shell text, one line a node.
+        torch: the version that `--torch` gives; else the installed one, else the newest that is known.
+        cwd: where the line would be started.
+    """
+    version, origin, python = _version(machine, torch)
+    known = version_of(version) or NEWEST
+    folder = cwd or os.getcwd()
+    lines = []
+    if argv:
+        lines.append(line_of_argv(argv, machine.environ, known, folder))
+    seen: dict[str, Line] = {}
+    for index, text in enumerate(nodes):
+        lines.append(line_of_text(text, machine.environ, known, folder, node=index, scripts=seen))
+    return Launch(lines=tuple(lines), torch=version, torch_from=origin, python=python)
+
+
+def line_of_argv(argv: Sequence[str], environ: Mapping[str, str], version: Version, cwd: str) -> Line:
+    """The line of words that a shell has already cut: their own quoting is lost, so they are quoted where they need it."""
+    if len(argv) == 1 and " " in argv[0].strip():
+        return line_of_text(argv[0], environ, version, cwd)
+    words, at = [], 0
+    for i, text in enumerate(argv):
+        text = text.replace(UNKNOWN, "")
+        raw = _quoted(text, is_first=i == 0)
+        words.append(Word(text, raw, at, at + len(raw)))
+        at += len(raw) + 1
+    return line_of(" ".join(w.raw for w in words), words, environ, version, cwd)
+
+
+def _quoted(text: str, *, is_first: bool) -> str:
+    name, sign, value = text.partition("=")
+    if sign and re.fullmatch(r"[A-Za-z_]\w*|--?[\w-]+", name, re.ASCII):
+        return f"{name}={quote(value) if value else ''}"
+    return quote(text)
+
+
+def line_of_text(
+    text: str,
+    environ: Mapping[str, str],
+    version: Version,
+    cwd: str,
+    *,
+    node: int | None = None,
+    scripts: dict[str, Line] | None = None,
+) -> Line:
+    """The launch in a piece of shell text: its last command that starts something, after the `cd` and `export` before it."""
+    text = text.replace(UNKNOWN, "")
+    commands = split(text)
+    known: dict[str, str] = {}
+    exported: dict[str, str] = {}
+    folder: str | None = cwd
+    for command in commands[:-1]:
+        folder = _step(command, known, exported, folder)
+    if known:
+        commands = split(text, known)
+    words = launching(commands) or (commands[-1].words if commands else ())
+    background = next((c.operator == "&" for c in commands if c.words == words), False)
+    return line_of(
+        text,
+        words,
+        {**environ, **exported},
+        version,
+        folder,
+        node=node,
+        is_background=background,
+    )
+
+
+def _step(command: Simple, known: dict[str, str], exported: dict[str, str], folder: str | None) -> str | None:
+    """What a command before the launch changes: the folder, variables."""
+    texts = [w.text for w in command.words]
+    if texts[0] == "cd" and len(texts) == 2:
+        return None if UNKNOWN in texts[1] or folder is None else os.path.join(folder, os.path.expanduser(texts[1]))
+    words = command.words[1:] if texts[0] == "export" else command.words
+    if all(word.assignment for word in words):
+        for word in words:
+            assert word.assignment is not None
+            name, value = word.assignment
+            known[name] = value
+            if texts[0] == "export":
+                exported[name] = value
+    return folder
+
+
+def line_of(
+    source: str,
+    words: Sequence[Word],
+    environ: Mapping[str, str],
+    version: Version,
+    cwd: str | None,
+    *,
+    node: int | None = None,
+    is_background: bool = False,
+    file: str | None = None,
+    first_line: int = 1,
+    first_column: int = 1,
+    batch: Layer | None = None,
+) -> Line:
+    """A line from its words: its layers, the environment of the innermost one, what torchrun will do, the script."""
+    layers = peel(words, version)
+    innermost = layers[-1] if layers else None
+    base = {} if any(each.launcher is Launcher.CONTAINER for each in layers) else dict(environ)
+    if innermost is not None:
+        base.update({v.name: v.value for v in innermost.variables})
+        base = _unset(layers, base)
+    agent = next((e for e in reversed(layers) if e.launcher in (Launcher.TORCHRUN, Launcher.LEGACY)), None)
+    return Line(
+        source=source,
+        argv=tuple(words),
+        layers=layers,
+        environ=Environ(variables=base),
+        cwd=cwd,
+        file=file,
+        first_line=first_line,
+        first_column=first_column,
+        node=node,
+        host=_host(layers),
+        script=_script(layers, cwd),
+        batch=batch,
+        is_background=is_background,
+        plan=None if agent is None else plan_of(agent, base, version),
+    )
+
+
+def _unset(layers: Sequence[Layer], environ: dict[str, str]) -> dict[str, str]:
+    """`env -i` and `env -u NAME` take variables away."""
+    for layer in layers:
+        if layer.name != "env":
+            continue
+        if any(g.flag in ("-i", "--ignore-environment", "-") for g in layer.reading.given):
+            environ = {v.name: v.value for v in layer.variables}
+        gone = {g.value for g in layer.reading.given if g.flag in ("-u", "--unset")}
+        environ = {name: value for name, value in environ.items() if name not in gone}
+    return environ
+
+
+def _host(layers: Sequence[Layer]) -> str | None:
+    """The host that `ssh HOST …` runs the line on."""
+    for layer in layers:
+        if layer.name == "ssh":
+            values = {g.value_word.start for g in layer.reading.given}
+            rest = [w for w in layer.own[1:] if not w.text.startswith("-") and w.start not in values]
+            if rest:
+                return rest[-1].known
+    return None
+
+
+def _script(layers: Sequence[Layer], cwd: str | None) -> Script | None:
+    """The script, where the line names a file that would be looked for on this machine."""
+    innermost = layers[-1] if layers else None
+    if innermost is None or cwd is None or innermost.reading.script is None or innermost.is_garbled:
+        return None
+    if any(each.launcher in (Launcher.CONTAINER, Launcher.OTHER) or each.name == "ssh" for each in layers[:-1]):
+        return None
+    if any(_changes_folder(each) for each in layers):
+        return None
+    path = innermost.reading.script.known
+    if path is None or innermost.given("module") or innermost.launcher in (Launcher.OTHER, Launcher.RAY):
+        return None
+    return look(os.path.join(cwd, path))
+
+
+def _changes_folder(layer: Layer) -> bool:
+    return any(g.flag in ("-C", "--chdir", "-D", "-wdir", "--wdir", "-wd", "--directory") for g in layer.reading.given)
+
+
+def _version(machine: Machine, given: str | None) -> tuple[str, str, str]:
+    """The torch that reads the line, where its version comes from, and its Python's version."""
+    if given is not None:
+        return given, "option", platform.python_version()
+    found = find_torch(machine)
+    if found is None:
+        return f"{NEWEST[0]}.{NEWEST[1]}", "assumed", platform.python_version()
+    version, folder = found
+    own = folder.startswith(sys.prefix)
+    near = re.search(r"/python(\d+\.\d+)/", folder)
+    return version, "installed", platform.python_version() if own or near is None else near[1]
+
+
+def find_torch(machine: Machine) -> tuple[str, str] | None:
+    """Version and folder of the torch whose torchrun would run: the one on PATH, else this Python's. Never imported."""
+    for folder in _torch_folders(machine):
+        try:
+            with open(os.path.join(folder, "version.py"), encoding="utf-8") as file:
+                match = re.search(r"^__version__\s*=\s*['\"]([^'\"]+)", file.read(65536), re.MULTILINE)
+        except OSError:
+            continue
+        if match and version_of(match[1]):
+            return match[1], folder
+    return None
+
+
+def _torch_folders(machine: Machine) -> list[str]:
+    folders = []
+    torchrun = shutil.which("torchrun", path=machine.environ.get("PATH"))
+    if torchrun is not None:
+        library = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(torchrun))), "lib")
+        for name in _names(library):
+            if re.fullmatch(r"python\d+\.\d+", name):
+                folders.append(os.path.join(library, name, "site-packages", "torch"))
+    spec = importlib.util.find_spec("torch")
+    if spec is not None and spec.submodule_search_locations:
+        folders += list(spec.submodule_search_locations)
+    return folders
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def option_table(run_py: str) -> dict[str, Option]:
+    """The option table that torch's own `distributed/run.py` declares, read from its text.
+
+    Raises:
+        OSError: the file cannot be read.
+        SyntaxError: it is no Python.
+    """
+    with open(run_py, encoding="utf-8") as file:
+        tree = ast.parse(file.read())
+    parser = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "get_args_parser")
+    found = {}
+    for call in ast.walk(parser):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument":
+            option = _declared(call)
+            if option is not None:
+                found[option.dest] = option
+    return found
+
+
+def _declared(call: ast.Call) -> Option | None:
+    flags = tuple(a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str))
+    if not flags or not flags[0].startswith("-"):
+        return None
+    keywords = {k.arg: k.value for k in call.keywords}
+    dest = next(f for f in flags if f.startswith("--"))[2:].replace("-", "_")
+    action = keywords.get("action")
+    action_name = action.id if isinstance(action, ast.Name) else ""
+    kind = keywords.get("type")
+    kind_name = kind.id if isinstance(kind, ast.Name) else "str"
+    default = keywords.get("default")
+    value = default.value if isinstance(default, ast.Constant) else None
+    return Option(
+        dest,
+        flags,
+        "flag" if action_name == "check_env" else "list" if kind_name == "comma_separated_list" else kind_name,
+        None if value is None else str(value),
+        from_env=action_name in ("env", "check_env"),
+    )

@@ -1,0 +1,1 @@
+"""LAUNCH: who starts the job, and with what."""

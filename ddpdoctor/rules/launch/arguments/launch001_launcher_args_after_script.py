@@ -1,0 +1,107 @@
+"""LAUNCH001: options of the launcher behind the script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.launch import Edit, Launch, Launcher, Layer, Line, Word, starts_ranks
+from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.rules import rule
+from ddpdoctor.rules.launch.pointing import point, remove
+
+_TORCHRUN = ("nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port", "standalone", "max_restarts")
+_RDZV = ("rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf")
+TELLING = {
+    Launcher.TORCHRUN: (*_TORCHRUN, *_RDZV),
+    Launcher.LEGACY: (*_TORCHRUN, *_RDZV),
+    Launcher.ACCELERATE: (
+        "num_processes",
+        "num_machines",
+        "machine_rank",
+        "main_process_ip",
+        "main_process_port",
+        "multi_gpu",
+    ),
+    Launcher.DEEPSPEED: ("num_gpus", "num_nodes", "hostfile", "master_addr", "master_port", "include", "exclude"),
+}
+"""Options whose names leave no doubt that they are meant for the launcher."""
+FLAGS = ("standalone", "multi_gpu")
+
+
+@rule(
+    "LAUNCH001",
+    "launcher-args-after-script",
+    Severity.ERROR,
+    signatures=(
+        r"unrecognized arguments:[^\n]*--(nproc[-_]per[-_]node|nnodes|node[-_]rank|master[-_]addr|master[-_]port|rdzv[-_])",
+    ),
+)
+def check(launch: Launch) -> Iterator[Finding]:
+    """Options of the launcher stand after the script and go to the script.
+
+    ## Why it matters
+    Everything behind the script is the script's. `torchrun train.py --nproc-per-node=2` starts one process, hands the option to
+    train.py and ends with exit code 0: each node trains alone. Scripts with a strict parser stop with `unrecognized arguments:
+    --nproc-per-node=2`, others ignore it.
+
+    ## Fix
+    Put all options of the launcher before the script.
+
+    ## Source
+    torch/distributed/run.py: `get_args_parser`, training_script_args is argparse.REMAINDER.
+    """
+    for line in launch.lines:
+        layer = line.starter
+        if layer is None or layer.reading.script is None or layer.slips or _inner(line, layer):
+            continue
+        moved = list(_misplaced(line, layer))
+        if moved:
+            words = [word for group in moved for word in group]
+            told = " ".join(w.raw or w.text for w in words)
+            script = layer.reading.script
+            yield point(
+                launch,
+                line,
+                words[0],
+                f"{told} after {script.raw or script.text} goes to the script, {layer.name} never sees it: "
+                "expected before the script",
+                "before the script",
+                _moved(line, script, words),
+            )
+
+
+def _inner(line: Line, layer: Layer) -> bool:
+    """The words after it are another program's: a launcher in a launcher."""
+    return line.program is not layer
+
+
+def _misplaced(line: Line, layer: Layer) -> Iterator[tuple[Word, ...]]:
+    names = TELLING.get(layer.launcher, ())
+    own = line.script.declares if line.script is not None else ()
+    words = layer.reading.arguments
+    if not starts_ranks(layer.launcher):
+        return
+    for i, word in enumerate(words):
+        flag, sign, _ = word.text.partition("=")
+        dest = flag[2:].replace("-", "_") if flag.startswith("--") else ""
+        if dest not in names or layer.given(dest) is not None or _declared(flag, own):
+            continue
+        if sign or dest in FLAGS or i + 1 == len(words) or words[i + 1].text.startswith("--"):
+            yield (word,)
+        else:
+            yield (word, words[i + 1])
+
+
+def _declared(flag: str, own: tuple[str, ...]) -> bool:
+    return flag in own or flag.replace("-", "_") in {o.replace("-", "_") for o in own}
+
+
+def _moved(line: Line, script: Word, words: list[Word]) -> list[Edit] | None:
+    if not all(w.is_literal for w in words):
+        return None
+    anchor = script
+    if script.start > 0 and line.source[: script.start].rstrip().endswith((" -m", " --module")):
+        at = line.source[: script.start].rstrip().rfind(" -")
+        anchor = Word("", "", at + 1, at + 1, script.context)
+    text = " ".join(line.source[w.start : w.end] for w in words)
+    return [Edit(anchor.start, anchor.start, text + " "), *remove(line, *words)]

@@ -1,0 +1,1 @@
+"""LAUNCH: lines of one job, one a node, that do not fit together."""

@@ -1,0 +1,117 @@
+"""Findings that point at a word of a launch line, and the corrected line that goes with them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from ddpdoctor.facts.launch import Edit, Launch, Layer, Line, Plan, Word, apply, escape, plain, quote
+from ddpdoctor.facts.torchrun_options import Version
+from ddpdoctor.findings import Evidence, Finding, Severity, Where
+
+__all__ = ["after", "agents", "before", "corrected", "point", "remove", "replace", "shown", "spelled", "where"]
+
+HOST0 = "HOST0"
+"""Stands in a corrected line for the address of the node with rank 0, which only the user knows."""
+
+
+def agents(launch: Launch) -> Iterator[tuple[Line, Layer, Plan]]:
+    """Every torchrun whose words can be read, with what it will do."""
+    for line in launch.lines:
+        agent, plan = line.agent, line.plan
+        if agent is not None and plan is not None and not agent.is_garbled and not agent.reading.is_help:
+            yield line, agent, plan
+
+
+def shown(word: Word) -> str:
+    """The word as the user wrote it, cut to a readable length."""
+    text = word.raw or plain(word.text)
+    return text if len(text) <= 60 else text[:59] + "…"
+
+
+def where(line: Line, word: Word | None) -> Where:
+    """The place of a word: file, line and column, or the column in the line of a node."""
+    row, column = line.place(word.start if word is not None else 0)
+    return Where(file=line.file, line=row, column=column, node=line.node)
+
+
+def point(
+    launch: Launch,
+    line: Line,
+    word: Word | None,
+    message: str,
+    expected: str,
+    edits: Iterable[Edit] | None = None,
+    *,
+    severity: Severity | None = None,
+    fix: str = "",
+) -> Finding:
+    """A finding at `word` (None: the line as a whole), with the line that `edits` give; None: no line can be given."""
+    target = word if word is not None else (line.argv[0] if line.argv else None)
+    seen = shown(target) if target is not None else line.source
+    return Finding(
+        message,
+        (Evidence(_path(launch, line, target), seen, expected),),
+        fix=fix,
+        fix_command=None if edits is None else corrected(line, edits),
+        where=where(line, word if word is not None else target),
+        severity=severity,
+    )
+
+
+def _path(launch: Launch, line: Line, word: Word | None) -> str:
+    at = 0
+    if word is not None:
+        at = next(
+            (i for i, each in enumerate(line.argv) if each.start <= word.start < max(each.end, each.start + 1)), 0
+        )
+    if len(launch.lines) == 1:
+        return f"launch.argv[{at}]"
+    index = next((i for i, each in enumerate(launch.lines) if each is line), 0)
+    return f"launch.lines[{index}].argv[{at}]"
+
+
+def corrected(line: Line, edits: Iterable[Edit]) -> str | None:
+    """The line with the edits made; None when they get in each other's way."""
+    edits = tuple(dict.fromkeys(edits))
+    if not edits:
+        return None
+    try:
+        return re.sub(r"(?m)[ \t]+$", "", apply(line.source, edits)).strip()
+    except ValueError:
+        return None
+
+
+def replace(word: Word, *texts: str) -> Edit:
+    """Put other words in a word's place."""
+    return Edit(word.start, word.end, escape(" ".join(quote(t) for t in texts), word.context))
+
+
+def remove(line: Line, *words: Word) -> Iterator[Edit]:
+    """Take words out, with the blank before each (after it, for the first word of the line)."""
+    for word in words:
+        start, end = word.start, word.end
+        gap = re.search(r"(?:[ \t]|\\\n)+$", line.source[:start])
+        if gap:
+            start = gap.start()
+        else:
+            follow = re.match(r"(?:[ \t]|\\\n)+", line.source[end:])
+            end += follow.end() if follow else 0
+        yield Edit(start, end, "")
+
+
+def before(word: Word, text: str) -> Edit:
+    """Insert shell text and a blank before a word."""
+    return Edit(word.start, word.start, escape(text, word.context) + " ")
+
+
+def after(word: Word, text: str) -> Edit:
+    """Insert a blank and shell text after a word."""
+    return Edit(word.end, word.end, " " + escape(text, word.context))
+
+
+def spelled(layer: Layer, name: str, version: Version) -> str:
+    """An option in the spelling that the line uses: dashes, unless its options have underscores or torch is before 2.0."""
+    long = [g.written for g in layer.reading.given if g.written.startswith("--")]
+    underscores = version < (2, 0) or any("_" in w for w in long)
+    return "--" + (name if underscores else name.replace("_", "-"))

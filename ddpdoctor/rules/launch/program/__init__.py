@@ -1,0 +1,1 @@
+"""LAUNCH: the script that a line names."""

@@ -1,0 +1,1 @@
+"""LAUNCH: where and how the nodes of one line meet."""

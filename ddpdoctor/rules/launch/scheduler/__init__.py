@@ -1,0 +1,1 @@
+"""LAUNCH: schedulers, launchers inside launchers, accelerate and deepspeed."""

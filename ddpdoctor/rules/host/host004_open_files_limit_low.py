@@ -36,7 +36,7 @@ def check(host: Host, environ: Environ, gpu: Gpu | None = None) -> Iterator[Find
     ranks = local_ranks(environ, gpu) or 1
     world = max(environ.world_size or 0, ranks)
     need = 64 + 32 * world
-    if limit.is_below(32 + 4 * world):
+    if limit.is_below(16 + 4 * world):
         severity = Severity.ERROR
     elif limit.is_below(need):
         severity = Severity.WARNING

@@ -64,6 +64,7 @@ SRUN = Launcher(
     rank=("SLURM_PROCID",),
     world_size=("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"),
     local_rank=("SLURM_LOCALID",),
+    local_world_size=("SLURM_STEP_TASKS_PER_NODE",),  # a layout such as 2(x2),1, read by Environ
     node_rank=("SLURM_NODEID",),
     nnodes=("SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
     owns=("SLURM_", "SLURMD_"),

@@ -119,7 +119,7 @@ MEANINGS = {
     "SLURM_STEP_ID": "id of the srun step; absent in a batch script",
     "SLURM_PROCID": "rank of this task; 0 in a batch script",
     "SLURM_LOCALID": "rank of this task on its node",
-    "SLURM_NODEID": "node rank within the allocation",
+    "SLURM_NODEID": "node rank within the step",
     "SLURM_NTASKS": "number of tasks",
     "SLURM_STEP_NUM_TASKS": "number of tasks of this step",
     "SLURM_NNODES": "number of nodes",

@@ -20,18 +20,30 @@ def check(environ: Environ) -> Iterator[Finding]:
     ## Fix
     Number LOCAL_RANK from 0 on every node, or let torchrun set LOCAL_RANK and LOCAL_WORLD_SIZE.
     """
-    size_name = environ.local_size_name
-    local_rank, size = environ.integer("LOCAL_RANK"), environ.integer(size_name)
+    local_rank, (size, source) = environ.integer("LOCAL_RANK"), _size(environ)
     if local_rank is None or size is None or 0 <= local_rank < size:
         return
     if local_rank == -1 and size == 1:  # the usual way of saying "not distributed"
         return
-    allowed = f"0 to {size - 1}" if size > 0 else f"a {size_name} of at least 1"
+    allowed = f"0 to {size - 1}" if size > 0 else "at least one rank on this node"
     yield Finding(
-        f"LOCAL_RANK={local_rank} with {size_name}={size}: expected {allowed}",
+        f"LOCAL_RANK={local_rank} with {source}={size}: expected {allowed}",
         (
             Evidence("environ.variables.LOCAL_RANK", str(local_rank), allowed),
-            Evidence(f"environ.variables.{size_name}", str(size)),
+            Evidence(f"environ.variables.{source}", environ.get(source) or ""),
         ),
         where=Where(rank=environ.rank, local_rank=local_rank, node_rank=environ.node_rank),
     )
+
+
+def _size(environ: Environ) -> tuple[int | None, str]:
+    """The number of ranks on this node, and the variable that says so.
+
+    Where RANK comes from the tasks of srun or mpirun, one rank a task, their number on this node counts as well.
+    """
+    name, launcher = environ.local_size_name, environ.launcher
+    if environ.has(name) or launcher is None or launcher.counts_pods:
+        return environ.integer(name), name
+    if environ.integer("WORLD_SIZE") == environ.world_size and environ.integer("RANK") == environ.rank:
+        return environ.local_world_size, next((n for n in launcher.local_world_size if environ.has(n)), name)
+    return None, name

@@ -45,7 +45,7 @@ def check(environ: Environ) -> Iterator[Finding]:
             fix_command=f"export RANK=${rank_name} WORLD_SIZE=${world_name}" if world_name else None,
             severity=Severity.NOTE if alone else None,
         )
-    elif world is not None and tasks is not None and world != tasks:
+    elif world is not None and tasks and world != tasks and not _counts_nodes(environ, world, tasks):
         yield Finding(
             f"WORLD_SIZE={world}, but {launcher.title} started {tasks} tasks ({world_name}={tasks})",
             (Evidence("environ.variables.WORLD_SIZE", str(world), str(tasks)),),
@@ -59,3 +59,8 @@ def _is_one_of_several(rank: int, world: int | None, task: int, tasks: int | Non
     if world is None or not tasks or world <= tasks or world % tasks:
         return False
     return rank // (world // tasks) == task
+
+
+def _counts_nodes(environ: Environ, world: int, tasks: int) -> bool:
+    """One task a node that is about to start several ranks: its RANK is a node rank, WORLD_SIZE counts what it will start."""
+    return world > tasks and world % tasks == 0 and not environ.has("LOCAL_RANK") and tasks == environ.nnodes

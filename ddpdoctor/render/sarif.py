@@ -69,7 +69,7 @@ def _locations(finding: Finding) -> list[dict[str, Any]]:
     location: dict[str, Any] = {}
     where = finding.where
     if where.file is not None:
-        path = quote(where.file.encode("utf-8", "surrogateescape"), safe="/")
+        path = quote(where.file, safe="/", errors="replace")
         uri = f"file://{path}" if path.startswith("/") else path
         location["physicalLocation"] = {"artifactLocation": {"uri": uri}}
         region = {"startLine": where.line, "startColumn": where.column if where.line else None}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections import Counter
 from collections.abc import Iterable
 
@@ -22,6 +23,7 @@ COLOURS = {"error": "bold red", "warning": "bold yellow", "note": "cyan"}
 VERDICTS = {Verdict.PASS: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red", Verdict.INCOMPLETE: "magenta"}
 MOST_EVIDENCE = 6
 LONGEST_WHY = 300
+LONGEST_REASON = 40
 
 
 def write(report: Report, *, width: int = 100, colour: bool = False, quiet: bool = False) -> str:
@@ -175,9 +177,15 @@ def _number(count: int, word: str) -> str:
     return f"{count} {word}" + ("" if count == 1 else "s")
 
 
+def _brief(reason: str) -> str:
+    """A reason up to its first comma or bracket: enough to be grouped by."""
+    clause = re.split(r"[,;(]", " ".join(reason.split()))[0].strip()
+    return clause if len(clause) <= LONGEST_REASON else f"{clause[: LONGEST_REASON - 1]}…"
+
+
 def _with_reasons(line: str, report: Report, width: int) -> str:
     """`line` with the reasons for not looking, the most frequent first, as far as one line of `width` holds them."""
-    groups = Counter(" ".join(s.reason.split()) for s in report.skipped).most_common()
+    groups = Counter(_brief(s.reason) for s in report.skipped).most_common()
     told = 0
     for index, (reason, count) in enumerate(groups):
         piece = ("; " if index else "") + f"{count} {reason}"

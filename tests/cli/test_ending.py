@@ -1,0 +1,130 @@
+"""However a command ends: in time, with the right code, without a traceback, and with nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from commandline import SECONDS, doctor, environment
+
+NEVER = """
+import sys, time
+from ddpdoctor.collectors import process, environ
+environ.collect = lambda machine: process.run(["sleep", "77"], 60.0)
+print("looking", flush=True)
+from ddpdoctor.cli import main
+main(["env", *sys.argv[1:]])
+"""
+"""The command line on a machine that does not answer: a child of the doctor hangs."""
+
+
+def _start(*words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", NEVER, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        cwd="/",
+    )
+
+
+def _child_of(process: subprocess.Popen[str]) -> psutil.Process:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        children = psutil.Process(process.pid).children()
+        if children:
+            return children[0]
+        time.sleep(0.02)
+    raise AssertionError("no child was started")
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=["INT", "TERM", "HUP"]
+)
+def test_a_signal_ends_the_command_and_its_children(number: signal.Signals, code: int) -> None:
+    process = _start()
+    child = _child_of(process)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == code
+    assert "Traceback" not in err
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_timeout_ends_the_command_with_a_full_report() -> None:
+    before = time.monotonic()
+    process = _start("--timeout", "2", "--format", "json")
+    child = _child_of(process)
+    out, _ = process.communicate(timeout=SECONDS)
+    assert process.returncode == 3
+    assert time.monotonic() - before < 6
+    report = json.loads(out.partition("looking\n")[2])
+    assert report["verdict"] == "incomplete"
+    assert report["crashed"][-1]["error"].startswith("finish within --timeout 2 s: no answer on environ")
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.05, 0.1, 0.2, 0.4])
+def test_ctrl_c_in_any_phase_of_check_is_quiet(delay: float) -> None:
+    code = "print('up', flush=True); from ddpdoctor.cli import main; main(['check', '--no-probe'])"
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"import ddpdoctor.cli; {code}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        cwd="/",
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    time.sleep(0.05 + delay)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=SECONDS)
+    assert process.returncode in (130, 0)
+    assert "Traceback" not in err
+
+
+def test_sixteen_open_files_are_enough_to_say_something() -> None:
+    done = doctor("check", "--no-probe", "--format", "json", shell='ulimit -n 16; "$@"')
+    assert done.returncode in (0, 1)
+    assert json.loads(done.stdout)["passed"]
+
+
+def test_no_torch_is_needed(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('broken torch')\n")
+    paths = f"{tmp_path}:{environment()['PYTHONPATH']}"
+    for words in (["--version"], ["check", "--no-probe"], ["rules"], ["versions"]):
+        assert doctor(*words, env={"PYTHONPATH": paths}).returncode in (0, 1)
+
+
+def test_a_working_directory_that_is_gone_is_no_bug(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    done = doctor("env", cwd=gone, shell='rmdir "$PWD"; "$@"')
+    assert done.returncode == 0
+
+
+def test_a_machine_that_is_not_linux_is_told_so() -> None:
+    code = "import sys, ddpdoctor.cli.app; sys.platform = 'darwin'; from ddpdoctor.cli import main; main(['host'])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment(), cwd="/", timeout=SECONDS
+    )
+    assert done.returncode == 0, done.stderr
+    assert "ddpdoctor looks at machines on Linux only" in done.stdout
+
+
+def test_a_bug_is_confessed_in_two_lines() -> None:
+    code = "import ddpdoctor.cli as c; c._run = lambda words: 1 / 0; c.main(['env'])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment(), cwd="/", timeout=SECONDS
+    )
+    assert done.returncode == 3
+    assert done.stderr.startswith("ddpdoctor: internal error: ZeroDivisionError: division by zero\n")
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,58 @@
+"""`explain`, `rules` and `--version`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from commandline import doctor, environment
+
+from ddpdoctor import __version__
+
+
+@pytest.mark.parametrize("word", ["ENV001", "env001", "rank-out-of-range", "RANK-OUT-OF-RANGE"])
+def test_explain_takes_codes_and_names(word: str) -> None:
+    said = doctor("explain", word).stdout
+    assert said.startswith("ENV001 rank-out-of-range (error)\n")
+    assert "## Why it matters" in said
+    assert "## Fix" in said
+
+
+def test_explain_and_rules_speak_json_and_markdown(tmp_path: Path) -> None:
+    assert json.loads(doctor("explain", "ENV001", "--format", "json").stdout)["name"] == "rank-out-of-range"
+    assert doctor("explain", "ENV001", "--format", "markdown").stdout.startswith("# ENV001\n")
+    assert {r["code"] for r in json.loads(doctor("rules", "--format", "json").stdout)} >= {"ENV001"}
+    done = doctor("rules", "--format", "markdown", "--output", "rules.md", cwd=tmp_path)
+    assert "ENV001" in done.stdout
+    assert (tmp_path / "rules.md").read_text().startswith("| code | severity |")
+
+
+def test_rules_can_be_selected() -> None:
+    assert {r["code"] for r in json.loads(doctor("rules", "--select", "ENV001", "--format", "json").stdout)} == {
+        "ENV001"
+    }
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--version", "env"]])
+def test_version(words: list[str]) -> None:
+    done = doctor(*words)
+    assert (done.returncode, done.stdout) == (0, f"ddpdoctor {__version__}\n")
+
+
+def test_version_takes_no_longer_than_an_empty_typer_application() -> None:
+    empty = "import typer; app = typer.Typer(); app.command()(lambda: None); app()"
+
+    def best(command: list[str]) -> float:
+        times = []
+        for _ in range(5):
+            before = time.perf_counter()
+            subprocess.run(command, check=True, capture_output=True, env=environment(), cwd="/", timeout=60)
+            times.append(time.perf_counter() - before)
+        return min(times)
+
+    ours = best([sys.executable, "-m", "ddpdoctor", "--version"])
+    assert ours <= 1.3 * best([sys.executable, "-c", empty])

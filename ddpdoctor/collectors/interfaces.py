@@ -19,37 +19,60 @@ DEVTYPES = {"bridge": "bridge", "bond": "bond", "vlan": "vlan", "wlan": "wireles
             "vxlan": "tunnel", "geneve": "tunnel"}  # fmt: skip
 DOCKER = re.compile(r"docker\d|br-[0-9a-f]{12}$")
 TUNNEL = re.compile(r"(tun|tap|wg|tailscale|ipip|sit|gre|ppp|zt|flannel|CloudflareWARP|utun)")
-VIRTUAL_SPEEDS = (-1, 0, 0xFFFFFFFF)
+NO_SPEEDS = (-1, 0, 65535, 0xFFFFFFFF)
+"""How a driver says that it does not know."""
 
 
 def read_interfaces(root: Root, gaps: list[Gap]) -> tuple[Interface, ...]:
-    """The interfaces in the kernel's order; what cannot be read is None, with the reason in `gaps`."""
-    addresses = _addresses(gaps) if root.is_real else {}
+    """The interfaces in the kernel's order; what cannot be read is None, with the reason in `gaps`.
+
+    The kernel is asked about this process's own network namespace; /sys may have been mounted for another one, so it
+    only adds the kind.
+    """
+    default = _default_routes(root)
     if not root.is_real:
         gaps.append(Gap("net.interfaces.addresses", "not this machine's own file tree", Why.NOT_HERE))
-    names = sorted({*root.names(SYS), *addresses}, key=lambda n: (root.number(f"{SYS}/{n}/ifindex") or 1 << 30, n))
-    if not names:
-        gaps.append(Gap("net.interfaces", f"neither getifaddrs nor {SYS} lists an interface"))
-    default = _default_routes(root)
-    names = [name for name in names if root.exists(f"{SYS}/{name}/ifindex") or name in addresses]
-    return tuple(_interface(root, name, addresses.get(name, ()), name in default) for name in names)
+        names = [name for name in root.names(SYS) if root.exists(f"{SYS}/{name}/ifindex")]
+        return tuple(_captured(root, name, name in default) for name in names)
+    import psutil
+
+    try:
+        names = [name for _, name in socket.if_nameindex()]
+        addresses, stats = _addresses(), psutil.net_if_stats()
+    except OSError as error:
+        gaps.append(Gap("net.interfaces", f"the kernel does not list the interfaces: {error.strerror}"))
+        return ()
+    found = []
+    for name in names:
+        state = stats.get(name)
+        flags = state.flags.split(",") if state else []
+        found.append(
+            Interface(
+                name=name,
+                is_up="up" in flags,
+                is_running="running" in flags,
+                kind=_kind(root, name),
+                mtu=state.mtu if state else None,
+                speed_mbit_per_s=None if state is None or state.speed in NO_SPEEDS else state.speed,
+                addresses=addresses.get(name, ()),
+                has_default_route=name in default,
+            )
+        )
+    return tuple(found)
 
 
-def _interface(root: Root, name: str, addresses: tuple[Address, ...], has_default_route: bool) -> Interface:
+def _captured(root: Root, name: str, has_default_route: bool) -> Interface:
     at = f"{SYS}/{name}"
-    flags = root.line(f"{at}/flags")
-    # Without /sys, getifaddrs is the witness: it lists the addresses of interfaces that are there.
-    is_up = bool(int(flags, 16) & IFF_UP) if flags and re.fullmatch(r"0x[0-9a-fA-F]+", flags) else bool(addresses)
-    state = root.line(f"{at}/operstate") or "unknown"
+    flags = root.line(f"{at}/flags") or ""
+    is_up = bool(int(flags, 16) & IFF_UP) if re.fullmatch(r"0x[0-9a-fA-F]+", flags) else False
     speed = root.number(f"{at}/speed")
     return Interface(
         name=name,
         is_up=is_up,
-        is_running=is_up and state in ("up", "unknown"),
+        is_running=is_up and (root.line(f"{at}/operstate") or "unknown") in ("up", "unknown"),
         kind=_kind(root, name),
         mtu=root.number(f"{at}/mtu"),
-        speed_mbit_per_s=None if speed is None or speed in VIRTUAL_SPEEDS else speed,
-        addresses=addresses,
+        speed_mbit_per_s=None if speed in NO_SPEEDS else speed,
         has_default_route=has_default_route,
     )
 
@@ -80,14 +103,9 @@ def _kind(root: Root, name: str) -> str:
     return "virtual" if "/virtual/" in root.real(at) else "physical"
 
 
-def _addresses(gaps: list[Gap]) -> dict[str, tuple[Address, ...]]:
+def _addresses() -> dict[str, tuple[Address, ...]]:
     import psutil
 
-    try:
-        listed = psutil.net_if_addrs()
-    except OSError as error:
-        gaps.append(Gap("net.interfaces.addresses", f"getifaddrs failed: {error.strerror}"))
-        return {}
     families = {socket.AF_INET: "ipv4", socket.AF_INET6: "ipv6"}
     return {
         name: tuple(
@@ -95,7 +113,7 @@ def _addresses(gaps: list[Gap]) -> dict[str, tuple[Address, ...]]:
             for entry in entries
             if entry.family in families
         )
-        for name, entries in listed.items()
+        for name, entries in psutil.net_if_addrs().items()
     }
 
 

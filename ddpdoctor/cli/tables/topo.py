@@ -44,12 +44,11 @@ def _rows(topo: Topo) -> list[str]:
     names = [f"GPU{g.index}" for g in topo.gpus] + [f"NIC{at}" for at in range(len(topo.nics))]
     # nvidia-smi begins its header with a tab; here it begins with GPU0, which stands above the first cell all the same
     # when columns are counted by words.
-    rows = ["\t".join([*names, "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"])]
+    rows = ["\t".join([*names, "CPU Affinity", "NUMA Affinity"])]
     for at, cells in enumerate(topo.matrix()):
         row = [names[at], *(f" {cell} " if cell == "X" else cell for cell in cells)]
         if at < len(topo.gpus):
             gpu = topo.gpus[at]
-            numa_id = "N/A" if gpu.gpu_numa_id is None else str(gpu.gpu_numa_id)
-            row += [gpu.cpu_affinity or "N/A", gpu.numa_affinity or "N/A", numa_id]
+            row += [gpu.cpu_affinity or "N/A", gpu.numa_affinity or "N/A"]
         rows.append("\t".join(row))
     return rows

@@ -1,0 +1,1 @@
+"""`gpu`: devices, their health and the driver below them."""

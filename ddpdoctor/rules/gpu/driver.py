@@ -1,0 +1,90 @@
+"""The driver and its library: there, loaded, or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.gaps import not_here
+from ddpdoctor.facts.gpu import Gpu
+from ddpdoctor.findings import Evidence, Finding, Severity
+from ddpdoctor.rules import rule
+
+
+@rule(
+    "GPU001",
+    "nvml-missing",
+    Severity.ERROR,
+    signatures=(
+        r"NVML Shared Library Not Found",
+        r"Found no NVIDIA driver on your system",
+        r"libcuda\.so\.1: cannot open shared object file",
+    ),
+)
+def nvml_missing(gpu: Gpu, environ: Environ | None = None) -> Iterator[Finding]:
+    """An NVIDIA GPU is in this machine, but the management library libnvidia-ml.so.1 is not.
+
+    ## Why it matters
+    nvidia-smi and torch see no GPU: "Found no NVIDIA driver on your system". The driver is not installed, or this is a
+    container that was started without access to the GPUs.
+
+    ## Fix
+    In a container: start it with --gpus all and NVIDIA_DRIVER_CAPABILITIES=compute,utility. On the host: install the
+    driver.
+
+    ## Source
+    nvmlInit answers LIBRARY_NOT_FOUND (12).
+    """
+    if gpu.nvml_error is None:
+        gpu.need(gpu.devices or None, "devices")
+    cards = [p for p in gpu.pci if p.is_nvidia]
+    nodes = [n for n in gpu.device_nodes if n.removeprefix("nvidia").isdigit() or n == "nvidiactl"]
+    if not cards and not nodes and gpu.nvml_error == "LIBRARY_NOT_FOUND":
+        not_here("no NVIDIA GPU here")
+    if gpu.nvml_error != "LIBRARY_NOT_FOUND":
+        return
+    seen = f"/dev/{nodes[0]}" if nodes else f"the NVIDIA GPU at {cards[0].bus_id}"
+    # A container on a GPU host shows the host's PCI bus; without device nodes nobody may have asked for its GPUs.
+    is_hidden = not nodes and any(p.driver == "nvidia" for p in cards)
+    asked = environ.get("NVIDIA_VISIBLE_DEVICES") if environ else None
+    softer = Severity.NOTE if is_hidden and asked in (None, "", "void", "none") else None
+    yield Finding(
+        f"libnvidia-ml.so.1 was not found although {seen} is here; expected the driver's library beside it",
+        evidence=(Evidence("gpu.nvml_error", "LIBRARY_NOT_FOUND", "nvmlInit works"),),
+        severity=softer,
+    )
+
+
+@rule(
+    "GPU002",
+    "driver-not-loaded",
+    Severity.ERROR,
+    signatures=(r"couldn't communicate with the NVIDIA driver", r"NVML: Driver Not Loaded"),
+)
+def driver_not_loaded(gpu: Gpu) -> Iterator[Finding]:
+    """The driver's library is installed, but the NVIDIA kernel driver is not loaded.
+
+    ## Why it matters
+    "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver": no CUDA call works. It is usual after
+    a kernel update without a rebuilt module, with secure boot, or where nouveau took the card.
+
+    ## Fix
+    Load the module, or rebuild it for this kernel when modprobe says that there is none.
+
+    ## Source
+    nvmlInit answers DRIVER_NOT_LOADED (9): no kernel module, or no /dev/nvidiactl.
+    """
+    if gpu.nvml_error is None:
+        gpu.need(gpu.devices or None, "devices")
+    if gpu.nvml_error == "LIBRARY_NOT_FOUND":
+        not_here("libnvidia-ml.so.1 is not installed")
+    if gpu.nvml_error != "DRIVER_NOT_LOADED":
+        return
+    detail = "; nouveau is loaded in its place" if "nouveau" in gpu.kernel_modules else ""
+    if gpu.kernel_driver is not None:
+        detail = f"; module {gpu.kernel_driver} is loaded on the host, but /dev/nvidiactl cannot be opened here"
+    yield Finding(
+        f"nvmlInit answered DRIVER_NOT_LOADED{detail}; expected the nvidia kernel module",
+        evidence=(Evidence("gpu.nvml_error", "DRIVER_NOT_LOADED", "nvmlInit works"),),
+        fix_command=None if gpu.kernel_driver else "modprobe nvidia",
+    )

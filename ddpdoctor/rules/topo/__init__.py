@@ -1,0 +1,1 @@
+"""`topo`: NVLink, fabric and peer access."""

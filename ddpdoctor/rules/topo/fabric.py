@@ -1,0 +1,103 @@
+"""The registration of GPUs with the NVLink fabric (Hopper and later)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.gaps import not_here
+from ddpdoctor.facts.topo import Fabric, GpuNode, Topo
+from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.rules import rule
+
+STATES = {1: "not started", 2: "in progress"}
+COMPLETED = 3
+MASK = (
+    (0, "degraded bandwidth"),
+    (2, "route recovery"),
+    (4, "unhealthy route"),
+    (6, "access timeout recovery"),
+)
+"""Two bits a subject from this bit on: 1 is true, 2 is false, 0 is not told."""
+
+
+def _fabrics(topo: Topo) -> list[tuple[GpuNode, Fabric]]:
+    found = [(g, g.fabric) for g in topo.all_gpus() if g.fabric is not None and g.fabric.state]
+    if not found:
+        not_here("no GPU here registers with an NVLink fabric")
+    return found
+
+
+@rule("TOPO019", "fabric-not-ready", Severity.ERROR)
+def fabric_not_ready(topo: Topo) -> Iterator[Finding]:
+    """The GPUs are not registered with the NVLink fabric yet.
+
+    ## Why it matters
+    Until they are, CUDA says "Error 802: system not yet initialized" and torch.cuda.is_available() is False. Some
+    seconds after boot that is normal; later it is not.
+
+    ## Fix
+    Wait a minute; then restart the fabric manager, in exactly the driver's version.
+
+    ## Source
+    nvmlDeviceGetGpuFabricInfoV: state 1 or 2.
+    """
+    waiting = [(g, f) for g, f in _fabrics(topo) if f.state in STATES]
+    if waiting:
+        indices = ", ".join(str(g.index) for g, _ in waiting)
+        state = STATES[waiting[0][1].state]
+        place = Where(gpu=waiting[0][0].index) if len(waiting) == 1 else Where()
+        yield Finding(
+            f"the fabric registration of GPU {indices} is {state}; expected completed",
+            evidence=tuple(Evidence(f"topo.gpus[{g.index}].fabric.state", str(f.state), "3") for g, f in waiting),
+            fix_command="systemctl restart nvidia-fabricmanager",
+            where=place,
+        )
+
+
+@rule("TOPO020", "fabric-failed", Severity.ERROR)
+def fabric_failed(topo: Topo) -> Iterator[Finding]:
+    """A GPU could not join the NVLink fabric.
+
+    ## Why it matters
+    The registration ended with an error: CUDA may start, but the peers over NVLink are missing.
+
+    ## Fix
+    Bring fabric manager and driver to one version, check the partition, and reset the GPU.
+
+    ## Source
+    nvmlDeviceGetGpuFabricInfoV: state completed, status not 0.
+    """
+    for gpu, fabric in _fabrics(topo):
+        if fabric.state == COMPLETED and fabric.status:
+            yield Finding(
+                f"GPU {gpu.index} ended its fabric registration with NVML code {fabric.status}; expected 0",
+                evidence=(Evidence(f"topo.gpus[{gpu.index}].fabric.status", str(fabric.status), "0"),),
+                where=Where(gpu=gpu.index),
+            )
+
+
+@rule("TOPO021", "fabric-unhealthy", Severity.ERROR)
+def fabric_unhealthy(topo: Topo) -> Iterator[Finding]:
+    """The NVLink fabric of a GPU reports a degraded state.
+
+    ## Why it matters
+    Bandwidth is lost or routes are missing, and only the fabric's health mask says so.
+
+    ## Fix
+    Drain the node and read the fabric manager's log.
+
+    ## Source
+    nvmlDeviceGetGpuFabricInfoV: healthMask, healthSummary (2 unhealthy, 3 limited).
+    """
+    for gpu, fabric in _fabrics(topo):
+        mask = fabric.health_mask or 0
+        words = [word for bit, word in MASK if mask >> bit & 3 == 1]
+        if fabric.state != COMPLETED or not (words or fabric.health_summary in (2, 3)):
+            continue
+        is_limited = not words and fabric.health_summary == 3
+        yield Finding(
+            f"GPU {gpu.index} reports an unhealthy fabric ({', '.join(words) or 'health summary'}); expected healthy",
+            evidence=(Evidence(f"topo.gpus[{gpu.index}].fabric.health_mask", f"{mask:#x}", "no problem bit"),),
+            where=Where(gpu=gpu.index),
+            severity=Severity.WARNING if is_limited else None,
+        )

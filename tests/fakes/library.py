@@ -1,0 +1,213 @@
+"""Builds a libnvidia-ml.so.1 that answers what a node profile (fixtures/profiles/README.md) says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+PROFILES = HERE.parent.parent / "fixtures" / "profiles"
+CODES = {
+    "NOT_SUPPORTED": 3,
+    "NO_PERMISSION": 4,
+    "DRIVER_NOT_LOADED": 9,
+    "GPU_IS_LOST": 15,
+    "RESET_REQUIRED": 16,
+    "LIB_RM_VERSION_MISMATCH": 18,
+    "UNKNOWN": 999,
+}
+WORDS = ("OK", "CNS", "GNS", "TNS", "DR", "NS", "U")
+# fmt: off
+FACTS = [
+    "LOST", "MINOR", "CC", "TOTAL", "RESERVED", "USED", "BAR1", "COMPUTE_MODE", "PERSISTENCE",
+    "VIRTUAL", "MIG", "ECC", "ECC_PENDING", "VOL_COR", "VOL_UNC", "AGG_COR", "AGG_UNC", "REMAP_COR",
+    "REMAP_UNC", "REMAP_PENDING", "REMAP_FAILURE", "RETIRED_PENDING", "RETIRED_SBE", "RETIRED_DBE",
+    "TEMP", "TLIMIT", "SLOWDOWN", "POWER", "POWER_LIMIT", "POWER_DEFAULT", "SM", "SM_MAX", "PSTATE",
+    "GEN", "GEN_MAX", "WIDTH", "WIDTH_MAX", "REPLAYS", "GPU_NUMA", "INFOROM", "THROTTLE", "RECOVERY",
+    "SWITCH_LINKS", "SWITCHED", "FABRIC", "FABRIC_STATUS", "FABRIC_MASK",
+]
+# fmt: on
+STATES = {"not_supported": 0, "not_started": 1, "in_progress": 2, "completed": 3}
+ABSENT = "!NOT_SUPPORTED"
+
+
+def profile(name: str) -> dict[str, Any]:
+    """A profile by name, its defaults merged into every GPU."""
+    node = json.loads((PROFILES / f"{name}.json").read_text())
+    node["gpus"] = [merge(node.get("gpu_defaults", {}), gpu) for gpu in node["gpus"]]
+    return node
+
+
+def build(node: dict[str, Any], folder: Path) -> Path:
+    """Compile the library for `node` into `folder`; returns the folder, for LD_LIBRARY_PATH."""
+    (folder / "profile.h").write_text(header(node))
+    facts = f"enum {{ {', '.join('F_' + f for f in FACTS)}, F_COUNT }};\n"
+    (folder / "nvml.c").write_text(facts + (HERE / "nvml.c").read_text())
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-w", "-O0", "-I", str(folder), "-o", "libnvidia-ml.so.1", "nvml.c"],
+        cwd=folder,
+        check=True,
+        timeout=60,
+    )
+    return folder
+
+
+def merge(base: Any, over: Any) -> Any:
+    """`over` laid deeply over `base`."""
+    if not (isinstance(base, dict) and isinstance(over, dict)):
+        return over
+    return {key: merge(base.get(key), over[key]) if key in over else base[key] for key in {**base, **over}}
+
+
+def header(node: dict[str, Any]) -> str:
+    """The C tables of one node."""
+    gpus = node["gpus"]
+    driver = node["driver"]
+    init = CODES[driver["init_error"]] if driver.get("init_error") else 0
+    width = max(1, len(gpus))
+    rows = ",\n".join(_gpu(g) for g in gpus) or "{{0}}"
+    levels = [[_level(a, b) for b in gpus] for a in gpus] or [[0]]
+    p2p = [[_p2p(node, i, j) for j in range(len(gpus))] for i in range(len(gpus))] or [[[0]]]
+    return (
+        f'#define INIT {init}\n#define GPUS {len(gpus)}\n#define DRIVER "{driver["version"]}"\n'
+        f"#define CUDA {driver['cuda']}\nstatic Gpu gpus[] = {{ {rows} }};\n"
+        f"static int levels[{width}][{width}] = {_braces(levels)};\n"
+        f"static int p2p[{width}][{width}][5] = {_braces(p2p)};\n"
+    )
+
+
+def _gpu(gpu: dict[str, Any]) -> str:
+    nvlink = gpu.get("nvlink") or {}
+    links = nvlink.get("links", 0)
+    down = range(links) if nvlink.get("all_down") else nvlink.get("down", [])
+    remote = nvlink.get("remote", "switch")
+    ends = remote if isinstance(remote, list) else [remote] * links
+    switches = nvlink.get("switch_bus_ids") or ["FFFFFFFF:FF:FF.0"]
+    ends = [switches[i % len(switches)] if end == "switch" else end for i, end in enumerate(ends)]
+    values = _values(gpu) | {"SWITCHED": int(remote == "switch"), "SWITCH_LINKS": links if remote == "switch" else 0}
+    return (
+        f"{{.v={_braces([_number(values[f]) for f in FACTS])}, .uuid={_text(gpu['uuid'])}, .name={_text(gpu['name'])}, "
+        f".bus_id={_text(gpu['pci']['bus_id'])}, .hist={_braces(_histogram(gpu))}, .links={links}, "
+        f".active={_braces([int(i not in down) for i in range(links)] or [0])}, "
+        f".remote={{{', '.join(_text(e) for e in ends) or '0'}}}, .speed={nvlink.get('speed_mbps', 0)}, "
+        f".version={nvlink.get('version_enum', 0)}, .cpus={_mask(gpu.get('cpu_affinity') or '')}, "
+        f".nodes={_mask(str(gpu['numa']) if gpu.get('numa', -1) >= 0 else '')}}}"
+    )
+
+
+def _values(gpu: dict[str, Any]) -> dict[str, Any]:
+    memory, ecc, link = gpu["memory"], gpu.get("ecc", ABSENT), gpu["pci"].get("link", {})
+    rows, pages, fabric = gpu.get("remapped_rows", ABSENT), gpu.get("retired_pages", ABSENT), gpu.get("fabric", ABSENT)
+    clocks, thermal, power = gpu.get("clocks", {}), gpu.get("thermal", {}), gpu.get("power", {})
+    has_limit = "tlimit" in thermal
+    return {
+        "LOST": "!GPU_IS_LOST" if gpu.get("lost") else gpu.get("handle", 0),
+        "MINOR": gpu["minor"],
+        "CC": int(gpu["cc"].replace(".", "")),
+        "TOTAL": memory["total"],
+        "RESERVED": memory.get("reserved", 0),
+        "USED": memory.get("used", 0),
+        "BAR1": memory.get("bar1", 0),
+        "COMPUTE_MODE": gpu.get("compute_mode", 0),
+        "PERSISTENCE": gpu.get("persistence", 1),
+        "VIRTUAL": gpu.get("virtualization", 0),
+        "MIG": _part(gpu.get("mig", ABSENT), "current"),
+        "ECC": _part(ecc, "current"),
+        "ECC_PENDING": _part(ecc, "pending"),
+        "VOL_COR": _ecc(ecc, "volatile_corrected"),
+        "VOL_UNC": _ecc(ecc, "volatile_uncorrected"),
+        "AGG_COR": _ecc(ecc, "aggregate_corrected"),
+        "AGG_UNC": _ecc(ecc, "aggregate_uncorrected"),
+        "REMAP_COR": _part(rows, "correctable"),
+        "REMAP_UNC": _part(rows, "uncorrectable"),
+        "REMAP_PENDING": _part(rows, "pending"),
+        "REMAP_FAILURE": _part(rows, "failure"),
+        "RETIRED_PENDING": _part(pages, "pending"),
+        "RETIRED_SBE": _part(pages, "sbe"),
+        "RETIRED_DBE": _part(pages, "dbe"),
+        "TEMP": thermal.get("gpu", ABSENT),
+        "TLIMIT": thermal.get("tlimit", ABSENT),
+        "SLOWDOWN": ABSENT if has_limit else thermal.get("slowdown", ABSENT),
+        "POWER": power.get("usage", ABSENT),
+        "POWER_LIMIT": power.get("limit", ABSENT),
+        "POWER_DEFAULT": power.get("default", ABSENT),
+        "SM": clocks.get("sm", ABSENT),
+        "SM_MAX": clocks.get("max_sm", ABSENT),
+        "PSTATE": gpu.get("pstate", 0),
+        "GEN": link.get("gen", ABSENT),
+        "GEN_MAX": link.get("max_gen", ABSENT),
+        "WIDTH": link.get("width", ABSENT),
+        "WIDTH_MAX": link.get("max_width", ABSENT),
+        "REPLAYS": link.get("replays", ABSENT),
+        "GPU_NUMA": gpu.get("gpu_numa_id", ABSENT),
+        "INFOROM": 0 if gpu.get("inforom_ok", True) else 14,
+        "THROTTLE": int("gpu_idle" in gpu.get("throttle", [])),
+        "RECOVERY": gpu.get("recovery_action", 0),
+        "FABRIC": ABSENT if isinstance(fabric, str) else STATES[fabric["state"]],
+        "FABRIC_STATUS": 0 if isinstance(fabric, str) or fabric.get("status", "SUCCESS") == "SUCCESS" else 999,
+        "FABRIC_MASK": 0 if isinstance(fabric, str) else fabric.get("health_mask", 0),
+    }
+
+
+def _part(value: Any, key: str) -> Any:
+    return value if isinstance(value, str) or value is None else value.get(key, 0)
+
+
+def _ecc(ecc: Any, key: str) -> Any:
+    if isinstance(ecc, str):
+        return ecc
+    return sum(ecc.get(f"{key}_{place}", 0) for place in ("dram", "sram"))
+
+
+def _histogram(gpu: dict[str, Any]) -> list[int]:
+    rows = gpu.get("remapped_rows")
+    return rows.get("histogram", [0] * 5) if isinstance(rows, dict) else [0] * 5
+
+
+def _number(value: Any) -> str:
+    if value is None:
+        value = ABSENT
+    return f"{-1000 - CODES[value[1:]]}LL" if isinstance(value, str) else f"{value}LL"
+
+
+def _level(a: dict[str, Any], b: dict[str, Any]) -> int:
+    ours, theirs = a["pcie_path"], b["pcie_path"]
+    if ours[0] != theirs[0]:
+        return 50
+    if ours[1] != theirs[1]:
+        return 40
+    if not set(ours[2:]) & set(theirs[2:]):
+        return 30
+    return 10 if ours == theirs else 20
+
+
+def _p2p(node: dict[str, Any], i: int, j: int) -> list[int]:
+    p2p = node.get("p2p") or {"default": "OK"}
+    linked = all((node["gpus"][k].get("nvlink") or {}).get("links") for k in (i, j))
+    lowest = min(i, j), max(i, j)
+    pair = p2p.get("pairs", {}).get(f"{lowest[0]}-{lowest[1]}", {})
+    base = {kind: p2p.get("default", "OK") for kind in ("read", "write", "nvlink", "atomics", "pci")}
+    all_down = any((node["gpus"][k].get("nvlink") or {}).get("all_down") for k in (i, j))
+    up = all(_values(node["gpus"][k])["FABRIC"] in (3, ABSENT) for k in (i, j))
+    base["nvlink"] = "OK" if linked and up and not all_down else "NS"
+    words = {**base, **{k: v for k, v in p2p.items() if k in base}, **pair}
+    return [WORDS.index(words[kind]) for kind in ("read", "write", "nvlink", "atomics", "pci")]
+
+
+def _mask(ranges: str) -> str:
+    words = [0] * 16
+    for part in filter(None, ranges.split(",")):
+        first, _, last = part.partition("-")
+        for number in range(int(first), int(last or first) + 1):
+            words[number // 64] |= 1 << number % 64
+    return _braces([f"{w}ULL" for w in words])
+
+
+def _text(value: str) -> str:
+    return json.dumps(value)
+
+
+def _braces(values: Any) -> str:
+    return f"{{{', '.join(_braces(v) for v in values)}}}" if isinstance(values, list) else str(values)

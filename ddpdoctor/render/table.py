@@ -24,6 +24,7 @@ VERDICTS = {Verdict.PASS: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red", 
 MOST_EVIDENCE = 6
 LONGEST_WHY = 300
 LONGEST_REASON = 40
+SHORTEST_REASON = 16
 
 
 def write(report: Report, *, width: int = 100, colour: bool = False, quiet: bool = False) -> str:
@@ -192,9 +193,9 @@ def _with_reasons(line: str, report: Report, width: int) -> str:
         rest = len(report.skipped) - told - count
         room = width - cell_len(line) - (cell_len(f"; {rest} for other reasons") if rest else 0)
         if cell_len(piece) > room:
-            if index or room < 8:
+            if room < SHORTEST_REASON:
                 return f"{line}{'; ' if index else ''}{len(report.skipped) - told} for other reasons"
-            piece = piece[: room - 1] + "…"
+            piece = f"{piece[: room - 1]}…"
         line += piece
         told += count
     return line

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.environ import Environ, shorten
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
 
@@ -30,7 +30,7 @@ def check(environ: Environ) -> Iterator[Finding]:
         f"LOCAL_RANK={local_rank} with {source}={size}: expected {allowed}",
         (
             Evidence("environ.variables.LOCAL_RANK", str(local_rank), allowed),
-            Evidence(f"environ.variables.{source}", environ.get(source) or ""),
+            Evidence(f"environ.variables.{source}", shorten(environ.get(source) or "")),
         ),
         where=Where(rank=environ.rank, local_rank=local_rank, node_rank=environ.node_rank),
     )

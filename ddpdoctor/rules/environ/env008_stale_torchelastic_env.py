@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.environ import Environ, shorten
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
 
@@ -38,13 +38,13 @@ def check(environ: Environ) -> Iterator[Finding]:
         return
     if environ.need(environ.has_elastic_agent, "has_elastic_agent"):
         return
-    above = ", ".join(environ.ancestors or ()) or "unknown"
+    above = shorten(", ".join(environ.ancestors or ()), 200) or "unknown"
     is_client = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     effect = "every rank will wait for a store that no agent hosts" if is_client else "frameworks will believe in it"
     yield Finding(
-        f"{left[0]}={environ.get(left[0])} is set, but no torchrun is above this process: {effect}",
+        f"{left[0]}={shorten(environ.variables[left[0]])} is set, but no torchrun is above this process: {effect}",
         (
-            *(Evidence(f"environ.variables.{name}", environ.get(name) or "", "unset") for name in left),
+            *(Evidence(f"environ.variables.{name}", shorten(environ.variables[name]), "unset") for name in left),
             Evidence("environ.ancestors", above, "torchrun"),
         ),
         fix_command=f"unset {' '.join(left)}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.environ import Environ, shorten
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
 
@@ -27,7 +27,7 @@ def check(environ: Environ) -> Iterator[Finding]:
         return
     layouts = [n for n in ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE") if "," in (environ.get(n) or "")]
     if layouts:
-        seen = environ.get(layouts[0]) or ""
+        seen = shorten(environ.variables[layouts[0]])
         yield Finding(
             f"TORCH_ELASTIC_WORKER_IDENTICAL=1, but {layouts[0]}={seen}: expected the same number on every node",
             (

@@ -37,5 +37,5 @@ def check(environ: Environ) -> Iterator[Finding]:
             Evidence("environ.variables.SLURM_NODEID", str(node)),
         ),
         fix_command='export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
-        where=Where(host=here, node_rank=node),
+        where=Where(host=shorten(here), node_rank=node),
     )

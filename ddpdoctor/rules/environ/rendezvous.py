@@ -123,7 +123,7 @@ def group_rank(environ: Environ) -> Iterator[Finding]:
         if index is None or total is None or total < 1 or 0 <= index < total:
             continue
         yield Finding(
-            f"{name}={index} with {total_name}={environ.get(total_name)}: expected 0 to {total - 1}",
+            f"{name}={index} with {total_name}={shorten(environ.variables[total_name])}: expected 0 to {total - 1}",
             (Evidence(f"environ.variables.{name}", str(index), f"0 to {total - 1}"),),
             where=Where(node_rank=index) if index >= 0 else Where(),
         )

@@ -21,6 +21,9 @@ SECTIONS = {
 }
 """The sections that each part shows; its rules are those of the last one's area, and may need further sections."""
 
+ALSO = {"versions": ("LAUNCH071",)}
+"""Rules of the launch area that judge nothing but what a part shows."""
+
 HELP = {
     "env": "The variables of launchers, torch, NCCL, Gloo, CUDA and OpenMP: who set them and what is wrong.",
     "ports": "The master port: free or taken, by whom; can the master be reached.",
@@ -42,6 +45,8 @@ def _part(command: str) -> Callable[[Common], int]:
 
         started = time.time()
         rules = rules_for(common, (SECTIONS[command][-1],))
+        if command in ALSO:
+            rules += tuple(each for each in rules_for(common, ("launch",)) if each.code in ALSO[command])
         needed = {*SECTIONS[command], *(name for each in rules for name in (*each.needs, *each.wants))}
         sections = [name for name in SECONDS if name in needed]
         facts, failures = facts_for(common, sections)

@@ -61,14 +61,15 @@ def collect(machine: Machine, kernel: Kernel | None = None) -> Host:
     if kernel is None and root.is_real:
         kernel = Kernel()
     container, evidence = find_container(machine)
+    is_container = Host(container=container).is_container
     cgroup = gaps.ask("cgroup", lambda: read_cgroup(root))
     if cgroup is None and not gaps.found:
         gaps.add("cgroup", "no control group is mounted here", Why.NOT_HERE)
     facts: dict[str, Any] = {
         **_memory(root, gaps),
         **_numa(root),
-        **_shm(machine, kernel, gaps, container),
-        **(_own(machine, kernel, gaps, container) if kernel else _unasked(gaps)),
+        **_shm(machine, kernel, gaps, is_container),
+        **(_own(machine, kernel, gaps, is_container) if kernel else _unasked(gaps)),
     }
     return Host(
         cpus_online=_cpus_online(root, gaps),
@@ -89,7 +90,7 @@ def _unasked(gaps: _Gaps) -> dict[str, Any]:
     return {}
 
 
-def _own(machine: Machine, kernel: Kernel, gaps: _Gaps, container: str) -> dict[str, Any]:
+def _own(machine: Machine, kernel: Kernel, gaps: _Gaps, is_container: bool) -> dict[str, Any]:
     """What system calls on ourselves tell."""
     user, cpus, limits = kernel.user(), kernel.cpus(), kernel.limits()
     release, architecture = kernel.release()
@@ -103,10 +104,10 @@ def _own(machine: Machine, kernel: Kernel, gaps: _Gaps, container: str) -> dict[
         "limits": limits,
         "user_threads": _user_threads(machine.root, user, limits),
         "temporary_folder": gaps.ask("temporary_folder", lambda: temporary_folder(machine, kernel)),
-        "extension_locks": gaps.ask("extension_locks", lambda: extension_locks(machine, bool(container))) or (),
+        "extension_locks": gaps.ask("extension_locks", lambda: extension_locks(machine, is_container)) or (),
         "clock_is_synchronised": _clock(machine.root, kernel, gaps),
         "numa_calls_allowed": _numa_calls(machine.root, kernel, gaps),
-        "logind": _logind(machine.root, user, container, gaps),
+        "logind": _logind(machine.root, user, is_container, gaps),
     }
 
 
@@ -147,13 +148,13 @@ def _numa_node(root: Root, folder: str, index: int) -> NumaNode:
     return NumaNode(index, cpus, int(total[1]) * 1024 if total else None)
 
 
-def _shm(machine: Machine, kernel: Kernel | None, gaps: _Gaps, container: str) -> dict[str, Any]:
+def _shm(machine: Machine, kernel: Kernel | None, gaps: _Gaps, is_container: bool) -> dict[str, Any]:
     root = machine.root
     mount = mount_of(root, "/dev/shm")
     is_own = mount is not None and mount[0] == "/dev/shm"
     found: dict[str, Any] = {
         "shm_kind": mount[1] if mount and is_own else "folder" if root.exists("/dev/shm") else "missing",
-        "shm_leftovers": gaps.ask("shm_leftovers", lambda: shm_leftovers(root, not container)) or (),
+        "shm_leftovers": gaps.ask("shm_leftovers", lambda: shm_leftovers(root, not is_container)) or (),
     }
     if kernel is None:
         gaps.add("shm_total_bytes", CAPTURED, Why.NOT_HERE)
@@ -204,8 +205,8 @@ def _numa_calls(root: Root, kernel: Kernel, gaps: _Gaps) -> bool | None:
     return known
 
 
-def _logind(root: Root, user: int, container: str, gaps: _Gaps) -> Logind | None:
-    if container or not root.exists("/run/systemd/seats"):
+def _logind(root: Root, user: int, is_container: bool, gaps: _Gaps) -> Logind | None:
+    if is_container or not root.exists("/run/systemd/seats"):
         gaps.add("logind", "systemd-logind does not run here", Why.NOT_HERE)
         return None
     name = next((n for n, uid in _users(root) if uid == user), None)

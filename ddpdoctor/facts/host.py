@@ -164,6 +164,11 @@ class Host(Section):
     logind: Logind | None = None
     gaps: tuple[Gap, ...] = ()
 
+    @property
+    def is_container(self) -> bool:
+        """Limits, processes and /dev/shm are a container's own. WSL is a virtual machine."""
+        return self.container not in ("", "wsl")
+
 
 def count_cpus(cpus: str) -> int:
     """How many CPUs the kernel's list form (`0-3,8`) names; 0 for an empty or malformed list."""

@@ -28,7 +28,9 @@ def draw(facts: Facts, *, width: int, colour: bool) -> str:
 
 def _python(versions: Versions) -> Iterator[Row]:
     yield Row("Python", versions.python or "n/a", versions.python_path)
-    yield Row("numpy", versions.numpy or "not installed", "" if versions.numpy else "torch warns, and works")
+    yield Row(
+        "numpy", versions.numpy or "not installed", "" if versions.numpy else "all_gather_object and the like need it"
+    )
     if versions.torchrun_path is None:
         remark = "python -m torch.distributed.run does the same" if versions.torch else ""
         yield Row("torchrun", "not on PATH", remark)

@@ -45,7 +45,7 @@ def check(host: Host, environ: Environ, gpu: Gpu) -> Iterator[Finding]:
     if host.rdma_devices and environ.get("NCCL_IB_DISABLE") != "1":
         severity = None
         why = f"{len(host.rdma_devices)} RDMA devices need it unlimited"
-    elif host.container and gpus > 1 and limit.soft < CONTAINER_BYTES:
+    elif host.is_container and gpus > 1 and limit.soft < CONTAINER_BYTES:
         severity = Severity.WARNING
         why = "a container for GPUs is expected to have it unlimited, or RDMA fails as soon as it is used"
     else:

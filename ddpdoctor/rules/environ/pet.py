@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ, as_integer, shorten
@@ -98,7 +99,7 @@ def unknown(environ: Environ) -> Iterator[Finding]:
             f"{shorten(name, 40)} is not read by torchrun: {hint}",
             (Evidence(f"environ.variables.{shorten(name)}", shorten(environ.variables[name]), meant or "unset"),),
             fix_command=f"export {meant}={environ.variables[name]}"
-            if meant and environ.variables[name].isalnum()
+            if meant and re.fullmatch(r"[\w.:-]{1,64}", environ.variables[name])
             else None,
         )
 

@@ -50,7 +50,7 @@ def main(words: Sequence[str] | None = None) -> int:
         for child in children:
             child.kill()
         server.close()
-    json.dump(encode(probe), sys.stdout)
+    json.dump({"probe": encode(probe)}, sys.stdout)
     return 0
 
 

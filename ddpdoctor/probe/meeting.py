@@ -101,14 +101,14 @@ def _observe(place: Place, kind: Kind, words: str) -> Observation:
 def _host(place: Place) -> Server | None:
     """The store of the job, hosted here; None when another rank 0 hosts it already (that is told when we sign in)."""
     try:
-        return Server("", place.master_port)
+        return Server("", place.master_port, f"{place.prefix}hosted")
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             words = f"{place.name} cannot listen on port {place.master_port}: {error.strerror}"
             raise Trouble(_observe(place, Kind.PORT_TAKEN, words)) from None
     try:
         store = connect(place.master_addr, place.master_port, place.prefix, 1.0)
-        if store.check("world"):
+        if store.check("hosted"):
             store.close()
             return None
         store.close()
@@ -124,6 +124,9 @@ def close_server(server: object | None, board: Board | None) -> None:
     if board is None:
         return
     store: Store = board.store
+    if store.is_lost:
+        store.close()
+        return
     try:
         gone = store.add("goodbye", 1)
         end = time.monotonic() + FAREWELL_SECONDS

@@ -23,7 +23,7 @@ class Neighbour:
     node_rank: int | None = None
     stopped_at: float | None = None
 
-    def observe(self, kind: Kind, words: str, seen_by: int) -> Observation:
+    def observe(self, kind: Kind, words: str, seen_by: int, phase: str) -> Observation:
         return Observation(
             kind,
             f"rank {self.rank} on {self.host} {words}: its supervisor, pid {self.pid}",
@@ -33,6 +33,7 @@ class Neighbour:
             node_rank=self.node_rank,
             local_rank=self.local_rank,
             pid=self.pid,
+            phase=phase,
         )
 
 
@@ -43,18 +44,21 @@ class Neighbours:
         self.rank = rank
         self.others = list(others)
 
-    def look(self, now: float) -> Observation | None:
-        """The first that is dead, or has been stopped for a moment; None when all run."""
+    def look(self, now: float, phase: str) -> Observation | None:
+        """The first that is dead, or has been stopped for a moment; None when all run.
+
+        `phase` is that of the rank that looks: all ranks go through the phases together.
+        """
         for each in self.others:
             stat = read_stat(each.pid)
             if stat is None or stat.state in "ZX" or stat.started != each.started:
-                return each.observe(Kind.DIED, "died", self.rank)
+                return each.observe(Kind.DIED, "died", self.rank, phase)
             if stat.state != "T":
                 each.stopped_at = None
                 continue
             each.stopped_at = each.stopped_at or now
             if now - each.stopped_at > 0.25:
-                return each.observe(Kind.STOPPED, "is stopped (state T)", self.rank)
+                return each.observe(Kind.STOPPED, "is stopped (state T)", self.rank, phase)
         return None
 
     def living(self) -> list[Neighbour]:

@@ -35,16 +35,16 @@ class _Peer:
 
 
 class Server:
-    """Listens from its construction on; serves in a daemon thread until `close`.
+    """Listens from its construction on; serves in a daemon thread until `close`. The key `mark` is there from the start.
 
     Raises:
         OSError: the port cannot be had.
     """
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, mark: str = "hosted") -> None:
         self.listener = _listen(host, port)
         self.port = int(self.listener.getsockname()[1])
-        self._values: dict[bytes, bytes] = {}
+        self._values: dict[bytes, bytes] = {mark.encode(): b"ddpdoctor"}
         self._queues: dict[bytes, deque[bytes]] = {}
         self._peers: dict[int, _Peer] = {}
         self._selector = selectors.DefaultSelector()

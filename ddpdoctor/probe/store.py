@@ -14,7 +14,7 @@ from ddpdoctor.probe.wire import MAGIC, NONCE, NUMBER, READY, SIGNED, Op, pack
 
 __all__ = ["Store", "StoreError", "StoreLost", "connect"]
 
-ANSWER_SECONDS = 5.0
+ANSWER_SECONDS = 3.0
 """How long a store may take for one answer; a healthy one needs microseconds."""
 HELLO_SECONDS = 4.0
 """How long a program that accepted the connection may take to prove that it is a store."""
@@ -40,6 +40,7 @@ class Store:
     def __init__(self, link: socket.socket, prefix: str = "") -> None:
         self.link = link
         self.prefix = prefix.encode()
+        self.is_lost = False
         link.settimeout(ANSWER_SECONDS)
         self._send(bytes([Op.VALIDATE]) + MAGIC)
 
@@ -115,9 +116,9 @@ class Store:
         try:
             self.link.sendall(request)
         except TimeoutError:
-            raise StoreLost(f"the store took no request within {ANSWER_SECONDS:.0f} s") from None
+            raise self._lose(f"the store took no request within {ANSWER_SECONDS:.0f} s") from None
         except OSError as error:
-            raise StoreLost(f"the store's connection broke: {error.strerror}") from None
+            raise self._lose(f"the store's connection broke: {error.strerror}") from None
 
     def _receive(self, size: int) -> bytes:
         chunks = bytearray()
@@ -125,13 +126,17 @@ class Store:
             try:
                 chunk = self.link.recv(min(size - len(chunks), 1 << 20))
             except TimeoutError:
-                raise StoreLost(f"the store did not answer within {ANSWER_SECONDS:.0f} s") from None
+                raise self._lose(f"the store did not answer within {ANSWER_SECONDS:.0f} s") from None
             except OSError as error:
-                raise StoreLost(f"the store's connection broke: {error.strerror}") from None
+                raise self._lose(f"the store's connection broke: {error.strerror}") from None
             if not chunk:
-                raise StoreLost("the store closed the connection")
+                raise self._lose("the store closed the connection")
             chunks += chunk
         return bytes(chunks)
+
+    def _lose(self, words: str) -> StoreLost:
+        self.is_lost = True
+        return StoreLost(words)
 
 
 Address = tuple[socket.AddressFamily, Any]

@@ -13,7 +13,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import FrameType
 
@@ -136,7 +136,7 @@ class Session:
         found = self.child.look(now)
         if found is None and self.child.is_late(now, self._allowed()):
             found = self.child.locate()
-        found = found or self.neighbours.look(now)
+        found = found or self.neighbours.look(now, self.child.phase)
         if self.signal == signal.SIGINT:
             self._tell_interrupt()
             raise Interrupted
@@ -163,8 +163,8 @@ class Session:
 
     _waiting = False
 
-    def _wait(self, step: str, until: float) -> bytes | None:
-        """Wait for a step of all ranks, watching meanwhile; its value, None when `until` has passed.
+    def _wait(self, step: str, until: float, reached: Callable[[], bool] = lambda: False) -> bytes | None:
+        """Wait for a step of all ranks, watching meanwhile; its value, None when `until` has passed or `reached` says so.
 
         Raises:
             Trouble: a rank failed: here (with what was seen), or elsewhere (without).
@@ -186,7 +186,7 @@ class Session:
                 if board.store.check(f"go/{step}"):
                     return self._value(step)  # a neighbour that is through may be gone already
                 raise
-            if time.monotonic() > until:
+            if reached() or time.monotonic() > until:
                 self._unwait()
                 return None
 
@@ -240,11 +240,8 @@ class Session:
     def _start_workers(self) -> None:
         """Wait until every rank has imported torch; the last one chooses the backend for all."""
         board, child = self._board, self.child
-        while child.ready is None:
-            select.select([self._wake, *child.files()], [], [], LOOK_SECONDS)
-            self.check()
-            if board.store.check("go/run"):
-                self._value("run")
+        self._wait("run", float("inf"), lambda: child.ready is not None)
+        assert child.ready is not None
         board.publish("ready", {"rank": self.place.rank, "gpus": child.ready["gpus"]})
         if board.count("run"):
             board.go("run", {"backend": choose_backend(self.backend, board.log("ready"))})
@@ -272,11 +269,7 @@ class Session:
 
     def _finish(self) -> Probe:
         board, child = self._board, self.child
-        while child.phase != "done":
-            select.select([self._wake, *child.files()], [], [], LOOK_SECONDS)
-            self.check()
-            if child.phase != "done" and board.store.check("go/end"):
-                self._value("end")
+        self._wait("end", float("inf"), lambda: child.phase == "done")
         board.publish("reports", child.report(self.waited))
         if board.count("end"):
             board.go("end", True)
@@ -308,6 +301,8 @@ class Session:
         """Tell what was seen here, and agree with the others on what it means."""
         if self.board is None:
             return self._probe(weigh(observations), (self.child.report(),))
+        if any(o.kind in (Kind.DIED, Kind.STOPPED) and self._is_host(o) for o in observations):
+            return self._alone("its process does not run", observations)
         try:
             self.board.fail(self.child.report(self.waited), [*observations, *self._own_condition(observations)])
             in_haste = any(o.kind in NEEDS_NO_GRACE for o in observations)
@@ -324,13 +319,17 @@ class Session:
         except StoreLost as lost:
             return self._alone(str(lost), observations)
 
+    def _is_host(self, seen: Observation) -> bool:
+        """Whether this is about the supervisor that hosts the store: asking it would only take time."""
+        return seen.ranks == (0,) and self.place.rank != 0 and not self.place.uses_agent_store and seen.pid is not None
+
     def _own_condition(self, told: tuple[Observation, ...]) -> list[Observation]:
         """When somebody else gave the alarm: what is wrong with this rank, as far as it can be seen at once."""
         if told:
             return []
         now = time.monotonic()
         self.child.read()
-        found = self.child.look(now) or self.neighbours.look(now)
+        found = self.child.look(now) or self.neighbours.look(now, self.child.phase)
         if found is None and self.child.ready is not None and self.child.phase not in ("import", "done"):
             found = self.child.locate()
             found = found if found.kind is not Kind.HANG else None
@@ -354,7 +353,7 @@ class Session:
         while time.monotonic() < end:
             time.sleep(min(LOOK_SECONDS, max(end - time.monotonic(), 0.0)))
             self.child.read()
-            found = self.neighbours.look(time.monotonic())
+            found = self.neighbours.look(time.monotonic(), self.child.phase)
             if found is not None and not known:
                 self._board.publish("evidence", found)
                 known = True
@@ -363,10 +362,12 @@ class Session:
         """A verdict of this rank's own: the store is gone, so nobody can be asked."""
         place = self.place
         seen = list(observations)
-        time.sleep(0.4)
-        for found in (self.neighbours.look(time.monotonic()), self.neighbours.look(time.monotonic() + 1.0)):
+        end = time.monotonic() + GRACE_SECONDS
+        while time.monotonic() < end:
+            found = self.neighbours.look(time.monotonic(), self.child.phase)
             if found is not None and found not in seen:
                 seen.append(found)
+            time.sleep(LOOK_SECONDS)
         master = f"{place.master_addr}:{place.master_port}"
         if place.uses_agent_store:
             lost = f"{place.name} lost the store of torchrun's agent at {master}: {words}"

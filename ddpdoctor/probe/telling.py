@@ -24,9 +24,13 @@ def tell(probe: Probe, place: Place | None, neighbours: Neighbours, options: Any
     if probe.has_failed:
         _tell_torchrun(probe)
     code = 1 if probe.has_failed and options.fail_on != "never" else 0
-    if place is not None and not _is_first(place, neighbours):
-        return code
+    is_first = place is None or _is_first(place, neighbours)
     is_head = place is None or place.rank == 0
+    if options.hand_over:
+        json.dump({"probe": encode(probe), "is_first": is_first, "is_head": is_head}, sys.stdout)
+        return code
+    if not is_first:
+        return code
     if not is_head:
         _tell_shortly(probe, place, options)
     if is_head or options.output:

@@ -6,6 +6,7 @@ import faulthandler
 import os
 import signal
 import sys
+import time
 from typing import Any
 
 from ddpdoctor.probe.worker import Channel, confess, die_with, load_torch, run
@@ -21,13 +22,15 @@ def main() -> None:
     faulthandler.register(signal.SIGUSR1, file=channels[0].messages, all_threads=False)
     for channel in channels:
         channel.say(pid=os.getpid(), phase="import")
+    started = time.monotonic()
     try:
         torch = load_torch()
     except BaseException as error:  # told for every rank: each of them would fail alike
         for channel in channels:
             confess(channel, error, "import_failed")
         os._exit(1)
-    pids = {_fork(torch, ranks, index): channel for index, channel in enumerate(channels)}
+    seconds = time.monotonic() - started
+    pids = {_fork(torch, ranks, index, seconds): channel for index, channel in enumerate(channels)}
     while pids:
         pid, status = os.wait()
         channel = pids.pop(pid)
@@ -35,7 +38,7 @@ def main() -> None:
     channels[0].hear()
 
 
-def _fork(torch: Any, ranks: list[tuple[int, ...]], index: int) -> int:
+def _fork(torch: Any, ranks: list[tuple[int, ...]], index: int, seconds: float) -> int:
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -48,7 +51,7 @@ def _fork(torch: Any, ranks: list[tuple[int, ...]], index: int) -> int:
     messages, control, output = ranks[index]
     os.dup2(output, 1)
     os.dup2(output, 2)
-    run(Channel(messages, control), lambda: torch)
+    run(Channel(messages, control), lambda: torch, seconds)
     os._exit(0)
 
 

@@ -78,7 +78,7 @@ def load_torch() -> Any:
     return torch
 
 
-def run(channel: Channel, load: Callable[[], Any]) -> None:
+def run(channel: Channel, load: Callable[[], Any], already_seconds: float = 0.0) -> None:
     """Everything that one rank does. Never returns: no destructor of torch gets a chance to disturb the verdict."""
     faulthandler.register(signal.SIGUSR1, file=channel.messages, all_threads=False)
     faulthandler.enable(channel.messages, all_threads=False)
@@ -86,7 +86,7 @@ def run(channel: Channel, load: Callable[[], Any]) -> None:
     channel.say(pid=os.getpid(), phase="import")
     try:
         torch = load()
-        channel.say(ready=_describe(torch, time.monotonic() - started))
+        channel.say(ready=_describe(torch, already_seconds + time.monotonic() - started))
     except BaseException as error:  # whatever torch's import raises is the finding
         confess(channel, error, "import_failed")
         os._exit(1)

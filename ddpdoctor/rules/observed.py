@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ddpdoctor.facts.probe import Kind, Observation
+from ddpdoctor.facts.gaps import Section, not_here
+from ddpdoctor.facts.probe import Kind, Observation, Probe
 from ddpdoctor.findings import Evidence, Finding, Role, Where
 
-__all__ = ["OF_A_HOST", "observed"]
+__all__ = ["OF_A_HOST", "observed", "only_probed"]
 
 OF_A_HOST = frozenset({Kind.UNRESOLVABLE, Kind.STRANGER, Kind.MASTER_WITHOUT_HOST, Kind.NO_ROUTE, Kind.SILENT})
 """What one rank of a host sees, all its ranks see."""
@@ -21,6 +22,19 @@ def observed(observations: Iterable[Observation], *, expected: str = "") -> Iter
         groups.setdefault(key, []).append(each)
     for group in groups.values():
         yield _finding(group, expected)
+
+
+def only_probed(probe: Probe | None, *sections: Section | None) -> bool:
+    """Whether a rule that also judges these sections has only the probe to go by.
+
+    Raises:
+        CannotLook: it has neither.
+    """
+    if all(section is not None for section in sections):
+        return False
+    if probe is None:
+        not_here("neither this machine nor a probe was looked at")
+    return True
 
 
 def _finding(group: list[Observation], expected: str) -> Finding:

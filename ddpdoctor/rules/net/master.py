@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import unanswered
 from ddpdoctor.facts.net import Attempt, Net, Outcome
+from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.observed import observed, only_probed
 
 __all__ = ["no_host", "no_route", "port_dropped", "port_rejected", "swallows", "unresolvable"]
 
@@ -24,7 +26,9 @@ __all__ = ["no_host", "no_route", "port_dropped", "port_rejected", "swallows", "
         r"Temporary failure in name resolution",
     ),
 )
-def unresolvable(environ: Environ, net: Net) -> Iterator[Finding]:
+def unresolvable(
+    environ: Environ | None = None, net: Net | None = None, probe: Probe | None = None
+) -> Iterator[Finding]:
     """This node cannot turn MASTER_ADDR into an address.
 
     ## Why it matters
@@ -34,6 +38,11 @@ def unresolvable(environ: Environ, net: Net) -> Iterator[Finding]:
     ## Fix
     Put the IP address of rank 0's node into MASTER_ADDR, or make the name known here through DNS or /etc/hosts.
     """
+    yield from observed(probe.seen(Kind.UNRESOLVABLE) if probe else ())
+    if only_probed(probe, environ, net):
+        return
+    assert environ is not None
+    assert net is not None
     asked = net.master_name
     if asked is None or asked.addresses or _is_malformed(environ.master_addr or ""):
         return
@@ -48,7 +57,7 @@ def unresolvable(environ: Environ, net: Net) -> Iterator[Finding]:
 
 
 @rule("NET004", "master-addr-swallows-packets", Severity.ERROR)
-def swallows(net: Net) -> Iterator[Finding]:
+def swallows(net: Net | None = None, probe: Probe | None = None) -> Iterator[Finding]:
     """Nothing at all comes back from the master's address.
 
     ## Why it matters
@@ -58,6 +67,10 @@ def swallows(net: Net) -> Iterator[Finding]:
     ## Fix
     Set MASTER_ADDR to an address of rank 0's node on a network that all nodes of the job share.
     """
+    yield from observed(probe.seen(Kind.SILENT) if probe else ())
+    if only_probed(probe, net):
+        return
+    assert net is not None
     attempt = _ended(net, Outcome.NO_ANSWER)
     if attempt is not None and not attempt.pings:
         yield _finding(
@@ -66,7 +79,7 @@ def swallows(net: Net) -> Iterator[Finding]:
 
 
 @rule("NET005", "master-addr-without-host", Severity.ERROR)
-def no_host(net: Net) -> Iterator[Finding]:
+def no_host(net: Net | None = None, probe: Probe | None = None) -> Iterator[Finding]:
     """Nobody on the local network has the master's address.
 
     ## Why it matters
@@ -76,6 +89,10 @@ def no_host(net: Net) -> Iterator[Finding]:
     ## Fix
     Correct MASTER_ADDR, and check that the node with rank 0 is up.
     """
+    yield from observed(probe.seen(Kind.MASTER_WITHOUT_HOST) if probe else ())
+    if only_probed(probe, net):
+        return
+    assert net is not None
     attempt = _ended(net, Outcome.NO_HOST)
     if attempt is not None:
         yield _finding(attempt, f"no machine on the local network has the address {attempt.address}")
@@ -90,7 +107,7 @@ def no_host(net: Net) -> Iterator[Finding]:
         r"failed to connect to \S+ \(errno: 22 - Invalid argument\)",
     ),
 )
-def no_route(net: Net) -> Iterator[Finding]:
+def no_route(net: Net | None = None, probe: Probe | None = None) -> Iterator[Finding]:
     """No route leads from this node to the master's address.
 
     ## Why it matters
@@ -100,6 +117,10 @@ def no_route(net: Net) -> Iterator[Finding]:
     ## Fix
     Add the route, or set MASTER_ADDR to an address in a network that this node reaches.
     """
+    yield from observed(probe.seen(Kind.NO_ROUTE) if probe else ())
+    if only_probed(probe, net):
+        return
+    assert net is not None
     attempt = _ended(net, Outcome.NO_ROUTE)
     if attempt is not None:
         yield _finding(attempt, f"this node has no route to {attempt.address} (errno {attempt.errno})")

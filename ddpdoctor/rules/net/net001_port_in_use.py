@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.net import Net, Outcome, Port, PortSocket
+from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.observed import observed, only_probed
 
 __all__ = ["check"]
 
@@ -22,7 +24,7 @@ __all__ = ["check"]
         r"Tried to launch distributed communication on port",
     ),
 )
-def check(environ: Environ, net: Net) -> Iterator[Finding]:
+def check(environ: Environ | None = None, net: Net | None = None, probe: Probe | None = None) -> Iterator[Finding]:
     """The port of the job's store is held by a program that is no part of the job.
 
     ## Why it matters
@@ -37,6 +39,11 @@ def check(environ: Environ, net: Net) -> Iterator[Finding]:
     ## Source
     torch TCPStore binds every address with SO_REUSEADDR, so sockets in TIME_WAIT are no obstacle.
     """
+    yield from observed(probe.seen(Kind.PORT_TAKEN, Kind.STRANGER) if probe else (), expected="the job's own store")
+    if only_probed(probe, environ, net):
+        return
+    assert environ is not None
+    assert net is not None
     if net.is_master is False:
         yield from _from_afar(net, environ)
         return

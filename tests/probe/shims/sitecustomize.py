@@ -1,0 +1,57 @@
+"""Makes the worker of rank $SHIM_RANK misbehave as $SHIM says: what user code, a slow disk or bad hardware would do."""
+
+import os
+import sys
+import time
+
+WHAT = os.environ.get("SHIM", "")
+MARK = os.environ.get("SHIM_MARK")
+
+
+def sleep_for_ever():
+    if MARK:
+        open(MARK, "w").close()
+    time.sleep(600)
+
+
+def burn(seconds):
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+class Shim:
+    """Sees the worker's imports go by and acts when the right one comes."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch" and WHAT.startswith("import-"):
+            sys.meta_path.remove(self)
+            {"import-sleep": sleep_for_ever, "import-busy": lambda: burn(4), "import-raise": self.fail}[WHAT]()
+        if name == "ddpdoctor.probe.collectives":
+            sys.meta_path.remove(self)
+            self.patch()
+        return None
+
+    def fail(self):
+        raise ImportError("libcudart.so.99: cannot open shared object file")
+
+    def patch(self):
+        import torch.distributed as dist
+
+        whole = dist.all_reduce
+
+        def all_reduce(tensor, *args, **kwargs):
+            if WHAT == "sleep":
+                sleep_for_ever()
+            if WHAT == "raise":
+                raise RuntimeError("CUDA error: an illegal memory access was encountered")
+            result = whole(tensor, *args, **kwargs)
+            if WHAT == "wrong":
+                tensor += 1
+            return result
+
+        dist.all_reduce = all_reduce
+
+
+if os.environ.get("RANK") == os.environ.get("SHIM_RANK") and "ddpdoctor.probe.worker" in sys.orig_argv:
+    sys.meta_path.insert(0, Shim())

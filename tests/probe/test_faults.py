@@ -1,0 +1,231 @@
+"""Real faults in real ranks: who is named, with which host, on every rank that is left, and nothing stays behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from ranks import causes, free_port, left_over, shim, start, start_all  # noqa: E402
+
+pytestmark = pytest.mark.torch
+HOST = socket.gethostname().partition(".")[0]
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays(tmp_path: Path) -> object:
+    yield
+    end = time.monotonic() + 3
+    while left_over(str(tmp_path)) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert left_over(str(tmp_path)) == []
+
+
+def _wait_for(path: Path) -> None:
+    end = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_healthy_ranks_pass_and_measure(tmp_path: Path) -> None:
+    ranks = start_all(tmp_path, 2)
+    ends = [r.end() for r in ranks]
+    assert [code for code, _ in ends] == [0, 0], ends
+    assert ranks[0].report["verdict"] == "pass"
+    assert ranks[0].report["command"] == "probe"
+    assert "all_reduce" in ends[0][1]
+    assert ends[1][1] == "", "one table a node"
+
+
+def test_one_rank_alone_passes(tmp_path: Path) -> None:
+    (rank,) = start_all(tmp_path, 1)
+    code, out = rank.end()
+    assert code == 0, out
+
+
+def test_a_rank_that_never_comes_is_named(tmp_path: Path) -> None:
+    started = time.monotonic()
+    rank = start(tmp_path, 0, 3, free_port(), "--join-timeout", "2")
+    code, out = rank.end()
+    assert code == 1, out
+    assert causes(rank.report) == [("PROBE001", None)]
+    assert rank.report["findings"][0]["ranks"] == [1, 2]
+    assert time.monotonic() - started < 8
+
+
+def test_the_head_that_never_comes_is_named(tmp_path: Path) -> None:
+    rank = start(tmp_path, 1, 2, free_port(), "--join-timeout", "2")
+    code, out = rank.end()
+    assert code == 1, out
+    assert causes(rank.report) == [("PROBE002", 0)]
+
+
+def test_two_processes_with_one_rank(tmp_path: Path) -> None:
+    port = free_port()
+    ranks = [start(tmp_path, rank, 3, port, name=str(i)) for i, rank in enumerate((0, 1, 1))]
+    ends = [r.end() for r in ranks]
+    assert [code for code, _ in ends] == [1, 1, 1], ends
+    assert causes(ranks[0].report) == [("ENV004", 1)]
+
+
+def test_two_processes_with_rank_zero(tmp_path: Path) -> None:
+    port = free_port()
+    ranks = [start(tmp_path, 0, 2, port, name=str(i)) for i in range(2)]
+    ends = [r.end() for r in ranks]
+    assert [code for code, _ in ends] == [1, 1], ends
+    assert {("ENV004", 0)} == {c for r in ranks if r.output.exists() for c in causes(r.report)}
+
+
+def test_world_sizes_that_differ(tmp_path: Path) -> None:
+    port = free_port()
+    ranks = [start(tmp_path, rank, 4 if rank == 1 else 3, port) for rank in range(3)]
+    ends = [r.end() for r in ranks]
+    assert [code for code, _ in ends] == [1, 1, 1], ends
+    assert [code for code, _ in causes(ranks[0].report)] == ["ENV005"]
+
+
+def test_a_rank_out_of_range(tmp_path: Path) -> None:
+    port = free_port()
+    ranks = [start(tmp_path, rank, 2, port) for rank in (0, 2)]
+    ends = [r.end() for r in ranks]
+    assert [code for code, _ in ends] == [1, 1], ends
+    assert causes(ranks[0].report) == [("ENV001", 2)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_worker_that_dies_is_named_with_its_signal(tmp_path: Path, number: signal.Signals) -> None:
+    mark = tmp_path / "mark"
+    ranks = start_all(tmp_path, 2, environ=shim("sleep", 1, mark))
+    _wait_for(mark)
+    os.kill(ranks[1].worker(), number)
+    died = time.monotonic()
+    ends = [r.end() for r in ranks]
+    assert time.monotonic() - died < 6
+    assert [code for code, _ in ends] == [1, 1], ends
+    assert causes(ranks[0].report) == [("PROBE006", 1)]
+    first = ranks[0].report["findings"][0]
+    assert number.name in first["message"]
+    assert first["where"]["host"] == HOST
+
+
+def test_a_worker_that_is_stopped_is_named(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    ranks = start_all(tmp_path, 2, environ=shim("sleep", 1, mark))
+    _wait_for(mark)
+    os.kill(ranks[1].worker(), signal.SIGSTOP)
+    ends = [r.end() for r in ranks]
+    assert [code for code, _ in ends] == [1, 1], ends
+    assert causes(ranks[0].report) == [("PROBE007", 1)]
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_supervisor_that_is_killed_is_named_by_the_others(tmp_path: Path, victim: int) -> None:
+    mark = tmp_path / "mark"
+    ranks = start_all(tmp_path, 3, environ=shim("sleep", 2, mark))
+    _wait_for(mark)
+    ranks[victim].process.kill()
+    ends = [r.end() for r in ranks]
+    assert [code for code, _ in ends if code != -9] == [1, 1], ends
+    survivor = ranks[0 if victim else 1]
+    assert causes(survivor.report) == [("PROBE006", victim)]
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_supervisor_that_is_stopped_is_named_by_the_others(tmp_path: Path, victim: int) -> None:
+    mark = tmp_path / "mark"
+    ranks = start_all(tmp_path, 3, environ=shim("sleep", 2, mark))
+    _wait_for(mark)
+    os.kill(ranks[victim].process.pid, signal.SIGSTOP)
+    others = [r for r in ranks if r.rank != victim]
+    ends = [r.end() for r in others]
+    ranks[victim].process.kill()
+    ranks[victim].end()
+    assert [code for code, _ in ends] == [1, 1], ends
+    assert ("PROBE007", victim) in causes(others[0].report)
+
+
+def test_a_rank_that_is_elsewhere_is_named_with_its_line(tmp_path: Path) -> None:
+    ranks = start_all(tmp_path, 2, "--timeout", "9", environ=shim("sleep", 1))
+    ends = [r.end() for r in ranks]
+    assert [code for code, _ in ends] == [1, 1], ends
+    assert causes(ranks[0].report) == [("PROBE009", 1)]
+    assert ranks[0].report["findings"][0]["where"]["file"].endswith("sitecustomize.py")
+
+
+def test_an_error_of_one_rank_is_told_by_all(tmp_path: Path) -> None:
+    ranks = start_all(tmp_path, 2, environ=shim("raise", 1))
+    ends = [r.end() for r in ranks]
+    assert [code for code, _ in ends] == [1, 1], ends
+    assert causes(ranks[0].report) == [("PROBE006", 1)]
+    assert "illegal memory access" in ranks[0].report["findings"][0]["message"]
+
+
+def test_wrong_values_are_seen(tmp_path: Path) -> None:
+    ranks = start_all(tmp_path, 2, environ=shim("wrong", 1))
+    ends = [r.end() for r in ranks]
+    assert [code for code, _ in ends] == [1, 1], ends
+    assert causes(ranks[0].report) == [("PROBE017", 1)]
+
+
+def test_a_broken_torch_is_told_with_its_last_line(tmp_path: Path) -> None:
+    ranks = start_all(tmp_path, 2, environ=shim("import-raise", 1))
+    ends = [r.end() for r in ranks]
+    assert [code for code, _ in ends] == [1, 1], ends
+    assert causes(ranks[0].report) == [("PROBE005", 1)]
+    assert "libcudart.so.99" in ranks[0].report["findings"][0]["message"]
+
+
+def test_a_slow_import_that_makes_progress_is_waited_for(tmp_path: Path) -> None:
+    ranks = start_all(tmp_path, 2, environ=shim("import-busy", 1))
+    ends = [r.end() for r in ranks]
+    assert [code for code, _ in ends] == [0, 0], ends
+
+
+def test_a_stranger_on_the_master_port(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        port = stranger.getsockname()[1]
+        ranks = [start(tmp_path, rank, 2, port) for rank in range(2)]
+        ends = [r.end() for r in ranks]
+    assert [code for code, _ in ends] == [1, 1], ends
+    assert causes(ranks[0].report) == [("NET001", 0)]
+
+
+def test_a_master_that_cannot_be_resolved(tmp_path: Path) -> None:
+    rank = start(tmp_path, 1, 2, free_port(), environ={"MASTER_ADDR": "no-such-host.invalid"})
+    started = time.monotonic()
+    code, out = rank.end()
+    assert time.monotonic() - started < 7
+    assert code == 1, out
+    assert causes(rank.report) == [("NET002", 1)]
+
+
+@pytest.mark.parametrize("moment", ["start", "import", "collective"])
+def test_ctrl_c_leaves_one_line_and_nothing_else(tmp_path: Path, moment: str) -> None:
+    mark = tmp_path / "mark"
+    ranks = start_all(tmp_path, 2, environ=shim("sleep", 1, mark))
+    time.sleep(0.5)
+    if moment == "import":
+        ranks[0].worker()
+    if moment == "collective":
+        _wait_for(mark)
+    for rank in ranks:
+        os.kill(rank.process.pid, signal.SIGINT)
+    for rank in ranks:
+        code, out = rank.end(10)
+        assert code == 130, out
+        assert "Traceback" not in out
+
+
+def test_garbage_in_the_environment_is_a_finding(tmp_path: Path) -> None:
+    rank = start(tmp_path, 0, 2, free_port(), environ={"RANK": "zero"})
+    code, out = rank.end()
+    assert code == 1
+    assert "RANK='zero'" in out

@@ -10,6 +10,8 @@ from typing import BinaryIO
 __all__ = ["Dynamic", "NotElf", "read_dynamic", "read_texts"]
 
 MAX_BYTES = 16 << 20
+LARGEST_BYTES = 1 << 40
+"""No library is larger; an offset past it is damage."""
 NEEDED, RPATH, RUNPATH = 1, 15, 29
 DYNAMIC = 6
 
@@ -79,8 +81,7 @@ def _sections(file: BinaryIO) -> list[_Section]:
         raise NotElf("no 64-bit ELF file")
     (offset,) = struct.unpack_from("<Q", head, 40)
     size, count, names = struct.unpack_from("<HHH", head, 58)
-    file.seek(offset)
-    table = file.read(size * count)
+    table = _bytes(file, offset, size * count)
     if size != 64 or len(table) < size * count or names >= count:
         raise NotElf("its section table is cut off")
     sections = list(_unpack(table, count))
@@ -94,10 +95,14 @@ def _unpack(table: bytes, count: int) -> Iterator[_Section]:
 
 
 def _at(file: BinaryIO, section: _Section) -> bytes:
-    if section.offset >= 1 << 62:
-        raise NotElf("a section lies outside of the file")
-    file.seek(section.offset)
-    return file.read(min(section.size, MAX_BYTES))
+    return _bytes(file, section.offset, min(section.size, MAX_BYTES))
+
+
+def _bytes(file: BinaryIO, offset: int, size: int) -> bytes:
+    if offset > LARGEST_BYTES:
+        raise NotElf("it points outside of itself")
+    file.seek(offset)
+    return file.read(size)
 
 
 def _whole(data: bytes, size: int) -> bytes:

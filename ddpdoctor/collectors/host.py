@@ -20,7 +20,7 @@ __all__ = ["collect"]
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 2.0
+PATIENCE_SECONDS = 1.0
 """How long one file system may take."""
 MOST_LIKELY_BOUND = 65_536
 """A limit of processes above this is not worth counting threads for."""

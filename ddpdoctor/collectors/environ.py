@@ -70,8 +70,8 @@ def _parent(root: Root, pid: int | str) -> int | None:
 def _program(root: Root, pid: int) -> str:
     """The program of a process without its arguments: `bash`, `torchrun`, `torch.distributed.run`."""
     name = root.line(f"/proc/{pid}/comm") or "?"
-    words = [_clean(w) for w in (root.line(f"/proc/{pid}/cmdline") or "").split("\0") if w]
-    if not words or not _PYTHON.fullmatch(os.path.basename(words[0])):
+    words = _words(root, pid)
+    if not _is_python(root, pid):
         return name
     rest = words[1:]
     while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c"):
@@ -89,12 +89,21 @@ def _has_agent(machine: Machine, chain: list[int] | None) -> bool | None:
     root = machine.root
     if any(_AGENTS.search(_program(root, pid)) for pid in chain):
         return True
-    if machine.environ.get("TORCHELASTIC_ERROR_FILE") and any(_maps_torch(root, pid) for pid in chain):
-        return True
+    if machine.environ.get("TORCHELASTIC_ERROR_FILE"):  # an agent always sets it
+        maps = [root.line(f"/proc/{pid}/maps") for pid in chain if _is_python(root, pid)]
+        if any(text is not None and "libtorch" in text for text in maps):
+            return True
+        if None in maps:
+            return None
     # In a container the agent may run outside: then the container's first process has got its variables from there.
     first = root.line("/proc/1/environ") or ""
     return None if any(f"{name}=" in first for name in _MARKS) else False
 
 
-def _maps_torch(root: Root, pid: int) -> bool:
-    return "libtorch" in (root.line(f"/proc/{pid}/maps") or "")
+def _words(root: Root, pid: int) -> list[str]:
+    return [_clean(w) for w in (root.line(f"/proc/{pid}/cmdline") or "").split("\0") if w]
+
+
+def _is_python(root: Root, pid: int) -> bool:
+    words = _words(root, pid)
+    return bool(words) and _PYTHON.fullmatch(os.path.basename(words[0])) is not None

@@ -96,6 +96,12 @@ def test_a_program_that_uses_the_launcher_api_may_be_the_agent(tmp_path: Path) -
     assert collect(Machine(root, LEFT)).has_elastic_agent is False, "an agent always sets the error file"
 
 
+def test_a_python_whose_memory_may_not_be_read_is_unknown(tmp_path: Path) -> None:
+    root = tree(tmp_path, ("python3", "python3 notebook.py"), INIT)
+    (tmp_path / "proc" / "50" / "maps").unlink()
+    assert collect(Machine(root, {**LEFT, "TORCHELASTIC_ERROR_FILE": "/tmp/e.json"})).has_elastic_agent is None
+
+
 def test_an_agent_outside_the_container_is_unknown_not_absent(tmp_path: Path) -> None:
     root = tree(tmp_path, BASH, ("sinit", "sinit"), first="HOME=/root\0TORCHELASTIC_RUN_ID=x\0")
     assert collect(Machine(root, LEFT)).has_elastic_agent is None

@@ -133,6 +133,6 @@ def _default_routes(root: Root) -> set[str]:
             found.add(words[0])
     for line in (root.line("/proc/net/ipv6_route") or "").splitlines():
         words = line.split()
-        if len(words) > 9 and words[1] == "00" and not int(words[0], 16) and words[9] != "lo":
+        if len(words) > 9 and words[0] == "0" * 32 and words[1] == "00" and words[9] != "lo":
             found.add(words[9])
     return found

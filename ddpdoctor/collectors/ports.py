@@ -33,6 +33,7 @@ class Row:
     local_port: int
     remote: str
     inode: str
+    uid: str
 
 
 def look_at(machine: Machine, number: int, is_set: bool) -> Port:
@@ -105,6 +106,7 @@ def _rows(root: Root) -> Iterator[Row]:
                     local_port=int(port, 16),
                     remote=f"{_address(remote)}:{int(remote_port, 16)}" if int(remote_port, 16) else "",
                     inode=words[9],
+                    uid=words[7],
                 )
 
 
@@ -135,7 +137,8 @@ def _holders(root: Root, inodes: set[str]) -> dict[str, int]:
 
 def _describe(machine: Machine, row: Row, pid: int | None) -> PortSocket:
     if pid is None:
-        return PortSocket(row.state, row.local, row.remote)
+        user = _user(machine.root, [row.uid]) if row.inode != "0" else None
+        return PortSocket(row.state, row.local, row.remote, user=user)
     root = machine.root
     command = (root.line(f"/proc/{pid}/cmdline") or "").replace("\0", " ").strip()
     status = dict(line.partition(":")[::2] for line in (root.line(f"/proc/{pid}/status") or "").splitlines())

@@ -108,7 +108,7 @@ def _sockets(port: Port, width: int) -> Table:
 def _pid(held: PortSocket) -> str:
     if held.pid is not None:
         return str(held.pid)
-    return "none" if held.state in ("TIME_WAIT", "SYN_RECV") else "needs root"
+    return "none" if held.state in ("TIME_WAIT", "SYN_RECV") else "hidden (needs root)"
 
 
 def _master(net: Net) -> list[RenderableType]:

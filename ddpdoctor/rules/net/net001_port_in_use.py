@@ -74,7 +74,8 @@ def _by(holder: PortSocket | None) -> str:
         return "by a socket that /proc/net/tcp does not show"
     state = "listening" if holder.state == "LISTEN" else f"{holder.state}, towards {holder.remote or 'nobody'}"
     if holder.pid is None:
-        return f"by a process that only root may see ({state})"
+        of_user = f" of user {holder.user}" if holder.user else ""
+        return f"by a process{of_user} that cannot be seen from here, another user's or outside of this container ({state})"
     inside = f" in container {holder.container}" if holder.container else ""
     return f"by pid {holder.pid} ({holder.command or '?'}) of user {holder.user or '?'}{inside} ({state})"
 

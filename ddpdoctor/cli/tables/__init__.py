@@ -15,4 +15,4 @@ def draw_all(pieces: list[RenderableType], *, width: int, colour: bool) -> str:
     console = Console(file=out, width=width, force_terminal=colour, color_system="standard" if colour else None)
     for piece in pieces:
         console.print(piece)
-    return out.getvalue()
+    return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())

@@ -15,6 +15,10 @@ from ddpdoctor.facts.record import Facts
 __all__ = ["Row", "draw_groups", "draw_missing", "known"]
 
 
+NARROW = 70
+"""Below this many columns a remark stands under its value."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     what: str
@@ -27,14 +31,23 @@ def draw_groups(groups: Iterable[tuple[str, Iterable[Row]]], *, width: int, colo
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False, width=width)
     table.add_column("what", overflow="fold", min_width=12, max_width=20)
     table.add_column("value", overflow="fold", ratio=2)
-    table.add_column("remark", overflow="fold", ratio=2)
+    if width >= NARROW:
+        table.add_column("remark", overflow="fold", ratio=2)
     for title, rows in groups:
         listed = list(rows)
         if listed:
             table.add_row(Text(title, style="bold"))
         for row in listed:
-            table.add_row(Text(f"  {row.what}"), Text(row.value), Text(row.remark, style="dim"))
+            table.add_row(Text(f"  {row.what}"), *_cells(row, width))
     return draw_all([table, Text("")], width=width, colour=colour)
+
+
+def _cells(row: Row, width: int) -> tuple[Text, ...]:
+    """Value and remark side by side, or under each other where there is no room."""
+    value, remark = Text(row.value), Text(row.remark, style="dim")
+    if width >= NARROW:
+        return value, remark
+    return (Text("\n").join(part for part in (value, remark) if part.plain),)
 
 
 def draw_missing(facts: Facts, section: str, *, width: int, colour: bool) -> str:

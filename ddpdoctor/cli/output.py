@@ -44,7 +44,7 @@ def emit(report: Report, common: Common, tables: str = "") -> int:
         text = render(report, common.format.value)
     elif common.output is not None:
         text = render(report, "table", width=WIDEST)
-    written = emit_text(tables + table, text, common)
+    written = emit_text(f"{tables}\n{table}" if tables and table else tables + table, text, common)
     return report.exit_code(common.fail_on.severity) if written else 3
 
 

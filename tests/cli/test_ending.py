@@ -112,7 +112,10 @@ def test_a_working_directory_that_is_gone_is_no_bug(tmp_path: Path) -> None:
 
 
 def test_a_machine_that_is_not_linux_is_told_so() -> None:
-    code = "import sys, ddpdoctor.cli.app; sys.platform = 'darwin'; from ddpdoctor.cli import main; main(['host'])"
+    code = (
+        "import types, ddpdoctor.collectors as c; c.sys = types.SimpleNamespace(platform='darwin'); "
+        "from ddpdoctor.cli import main; main(['host'])"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment(), cwd="/", timeout=SECONDS
     )

@@ -39,7 +39,7 @@ def facts_of(common: Common, nodes: Sequence[str], torch: str | None) -> Facts:
     if common.facts is not None:
         from ddpdoctor.cli.reading import load_facts
 
-        return load_facts(common)
+        return load_facts(common.facts)
     from ddpdoctor.collectors.launch import collect_launch
 
     machine = this_machine(common.timeout or 30.0)

@@ -5,11 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from ddpdoctor.facts.launch import Edit, Launch, Layer, Line, Plan, Word, apply, escape, plain, quote
+from ddpdoctor.facts.launch import Edit, Given, Launch, Layer, Line, Plan, Word, apply, escape, plain, quote
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 
-__all__ = ["after", "agents", "before", "corrected", "point", "remove", "replace", "shown", "spelled", "where"]
+__all__ = [
+    "after",
+    "agents",
+    "before",
+    "corrected",
+    "point",
+    "remove",
+    "replace",
+    "revalue",
+    "shown",
+    "spelled",
+    "where",
+]
 
 HOST0 = "HOST0"
 """Stands in a corrected line for the address of the node with rank 0, which only the user knows."""
@@ -85,6 +97,13 @@ def corrected(line: Line, edits: Iterable[Edit]) -> str | None:
 def replace(word: Word, *texts: str) -> Edit:
     """Put other words in a word's place."""
     return Edit(word.start, word.end, escape(" ".join(quote(t) for t in texts), word.context))
+
+
+def revalue(given: Given, value: str) -> Edit:
+    """Give an option another value, as shell text, in the form that it was written in."""
+    word = given.value_word
+    prefix = word.text[: len(word.text) - len(given.value or "")] if given.is_joined else ""
+    return Edit(word.start, word.end, escape(prefix + value, word.context))
 
 
 def remove(line: Line, *words: Word) -> Iterator[Edit]:

@@ -1,0 +1,293 @@
+"""LAUNCH002, LAUNCH009 to LAUNCH012, LAUNCH052: what a launcher's parser makes of the names of options."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+
+from ddpdoctor.facts.launch import Edit, Given, Launch, Launcher, Layer, Line, Problem, Trouble, Word, plain
+from ddpdoctor.facts.launch.programs import ACCELERATE, DEEPSPEED
+from ddpdoctor.facts.torchrun_options import NEWEST, Option, Version, torchrun_options
+from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.rules import rule
+from ddpdoctor.rules.launch.pointing import after, before, point, remove, replace, shown
+
+SAME = (
+    ("nproc_per_node", "num_processes", "num_gpus"),
+    ("nnodes", "num_machines", "num_nodes"),
+    ("node_rank", "machine_rank", "node_rank"),
+    ("master_addr", "main_process_ip", "master_addr"),
+    ("master_port", "main_process_port", "master_port"),
+    ("module", "module", "module"),
+    ("no_python", "no_python", "no_python"),
+)
+"""The same thing in torchrun, accelerate and deepspeed."""
+MEANT = {
+    "nproc": 0, "num_proc": 0, "n_proc": 0, "nprocs": 0, "gpus": 0, "ngpus": 0, "n_gpus": 0, "num_gpu": 0, "gpu": 0,
+    "nproc_per_gpu": 0, "procs_per_node": 0, "processes_per_node": 0, "gpus_per_node": 0, "devices": 0, "world_size": 0,
+    "num_processes": 0, "num_gpus": 0, "nproc_per_node": 0, "ntasks_per_node": 0, "num_procs": 0, "np": 0,
+    "nodes": 1, "num_node": 1, "n_nodes": 1, "node": 1, "num_nodes": 1, "num_machines": 1, "nnodes": 1,
+    "rank": 2, "machine_rank": 2, "node_rank": 2, "noderank": 2,
+    "main_process_ip": 3, "master_address": 3, "master": 3, "master_host": 3, "host": 3, "master_addr": 3, "master_ip": 3,
+    "main_process_port": 4, "port": 4, "master_port": 4,
+}  # fmt: skip
+"""Names that people give, and the row of SAME that they mean."""
+READERS = (Launcher.TORCHRUN, Launcher.LEGACY, Launcher.ACCELERATE, Launcher.DEEPSPEED)
+
+
+def _problems(launch: Launch, trouble: Trouble) -> Iterator[tuple[Line, Layer, Problem]]:
+    for line in launch.lines:
+        for layer in line.layers:
+            if layer.launcher in READERS:
+                slipped = {word.start for slip in layer.slips for word in slip.words}
+                for problem in layer.reading.problems:
+                    if problem.trouble is trouble and problem.word.start not in slipped:
+                        yield line, layer, problem
+
+
+def _table(layer: Layer, version: Version) -> tuple[Option, ...]:
+    if layer.launcher is Launcher.ACCELERATE:
+        return ACCELERATE
+    if layer.launcher is Launcher.DEEPSPEED:
+        return DEEPSPEED
+    return torchrun_options(version, legacy=layer.launcher is Launcher.LEGACY)
+
+
+@rule(
+    "LAUNCH002",
+    "script-missing",
+    Severity.ERROR,
+    signatures=(r"the following arguments are required: training_script",),
+)
+def no_script(launch: Launch) -> Iterator[Finding]:
+    """The launch line names no script.
+
+    ## Why it matters
+    `error: the following arguments are required: training_script, training_script_args` after twenty lines of usage.
+
+    ## Fix
+    Name the script, or -m and a module, behind the launcher's options.
+    """
+    for line, layer, _ in _problems(launch, Trouble.NO_SCRIPT):
+        if layer.slips or len(layer.reading.problems) > 1 or _script_as_value(layer):
+            continue
+        word = layer.own[-1]
+        edit = after(word, "train.py")
+        yield point(
+            launch, line, word, f"no script after {shown(word)}: expected a script or -m module", "a script", [edit]
+        )
+
+
+def _script_as_value(layer: Layer) -> bool:
+    last = layer.reading.given[-1] if layer.reading.given else None
+    return last is not None and last.value is not None and last.value.endswith(".py") and not last.is_joined
+
+
+@rule(
+    "LAUNCH009",
+    "launcher-option-unknown",
+    Severity.ERROR,
+    signatures=(r"(torchrun|launch\.py|run\.py|accelerate|deepspeed)[^\n]*: error: unrecognized arguments: --",),
+)
+def unknown(launch: Launch) -> Iterator[Finding]:
+    """The launcher does not know an option.
+
+    ## Why it matters
+    `error: unrecognized arguments: --gpus` after a long usage text, and the option's value has become the script. torchrun,
+    accelerate and deepspeed have different names for the same thing, and older torchrun knows fewer of them.
+
+    ## Fix
+    Use the launcher's own name for it.
+    """
+    for line, layer, problem in _problems(launch, Trouble.UNRECOGNIZED):
+        flag, sign, value = problem.word.text.partition("=")
+        if flag in ("--use-env", "--use_env") and layer.launcher is Launcher.TORCHRUN:
+            continue
+        table = _table(layer, launch.version)
+        meant = _meant(flag, layer.launcher, table)
+        newer = _newer(flag, layer.launcher)
+        if meant is not None:
+            text = f"expected {meant}"
+            edits = [replace(problem.word, f"{meant}{sign}{value}")]
+        else:
+            text = f"it came with torch {newer[0]}.{newer[1]}" if newer else "expected one of its own options"
+            edits = list(remove(line, problem.word, *_value(line, layer, problem.word)))
+        name = layer.launcher.value
+        of = f" {launch.torch}" if layer.launcher in READERS[:2] else ""
+        yield point(launch, line, problem.word, f"{name}{of} does not know {shown(problem.word)}: {text}", text, edits)
+
+
+def _meant(flag: str, launcher: Launcher, table: tuple[Option, ...]) -> str | None:
+    flags = [f for option in table for f in option.flags if f.startswith("--")]
+    name = flag.lstrip("-").replace("-", "_").lower()
+    style = "-" if "-" in flag[2:] and "_" not in flag[2:] else "_"
+    row = MEANT.get(name)
+    if row is not None:
+        column = {Launcher.ACCELERATE: 1, Launcher.DEEPSPEED: 2}.get(launcher, 0)
+        return _styled(SAME[row][column], style, flags)
+    for option in table:
+        if name == option.dest:
+            return _styled(option.dest, style, flags)
+    close = difflib.get_close_matches(flag.lower(), flags, n=1, cutoff=0.8)
+    return close[0] if close else None
+
+
+def _styled(dest: str, style: str, flags: list[str]) -> str:
+    wanted = "--" + dest.replace("_", style)
+    return wanted if wanted in flags else f"--{dest}"
+
+
+def _newer(flag: str, launcher: Launcher) -> Version | None:
+    """The torch version that brought an option."""
+    if launcher not in READERS[:2]:
+        return None
+    return next((o.since for o in torchrun_options(NEWEST) if flag in o.flags), None)
+
+
+def _value(line: Line, layer: Layer, word: Word) -> Iterator[Word]:
+    """The word behind an unknown option, where it is plainly its value and not the script."""
+    script = layer.reading.script
+    if "=" in word.text or script is None or layer.reading.arguments == ():
+        return
+    follows = line.source[word.end : script.start].strip(" \t\\\n") == ""
+    if (
+        follows
+        and not script.text.endswith((".py", ".sh"))
+        and layer.reading.arguments[0].text.endswith((".py", ".sh"))
+    ):
+        yield script
+
+
+@rule(
+    "LAUNCH010",
+    "launcher-option-ambiguous",
+    Severity.ERROR,
+    signatures=(r"ambiguous option: --?\w[^\n]* could match",),
+)
+def ambiguous(launch: Launch) -> Iterator[Finding]:
+    """An abbreviated option matches several options of the launcher.
+
+    ## Why it matters
+    `ambiguous option: --nproc=2 could match --nproc-per-node, --nproc_per_node`: the two spellings of one option count as two.
+    Before Python 3.12.8 and 3.13.1 argparse looks at the script's own options as well: `torchrun train.py --log out` stops
+    although --log is meant for train.py.
+
+    ## Fix
+    Write the option in full. For an option of the script put `--` before the script.
+
+    ## Source
+    argparse: `ArgumentParser._parse_optional`.
+    """
+    for line, layer, problem in _problems(launch, Trouble.AMBIGUOUS):
+        flags = ", ".join(problem.matches)
+        if problem.after_script:
+            if not _looks_at_all(launch.python) or layer.reading.separator is not None:
+                continue
+            script = layer.reading.script
+            assert script is not None
+            text = (
+                f"{shown(problem.word)} is the script's, but {layer.name} stops: could match {flags}; expected -- first"
+            )
+            yield point(launch, line, problem.word, text, "-- before the script", [before(script, "--")])
+            continue
+        meant = _chosen(problem)
+        edits = None if meant is None else [_renamed(problem.word, meant)]
+        text = f"{shown(problem.word)} could match {flags}: expected the option in full"
+        yield point(launch, line, problem.word, text, meant or "the option in full", edits)
+
+
+def _looks_at_all(python: str) -> bool:
+    """Whether argparse of this Python stops at an ambiguous word behind the script."""
+    numbers = [int(n) for n in python.split(".")[:3] if n.isdigit()]
+    if numbers[:2] == [3, 12]:
+        return numbers < [3, 12, 8]
+    return numbers < [3, 13, 1]
+
+
+def _chosen(problem: Problem) -> str | None:
+    """The option that was meant, when all matches are one option, or the value tells."""
+    dests = {m.lstrip("-").replace("-", "_") for m in problem.matches}
+    if dests == {"master_addr", "master_port"} and problem.value:
+        dests = {"master_port" if problem.value.isdigit() else "master_addr"}
+    if len(dests) != 1:
+        return None
+    dest = dests.pop()
+    under = "_" in problem.option[2:]
+    return next((m for m in problem.matches if m == ("--" + dest if under else "--" + dest.replace("_", "-"))), None)
+
+
+def _renamed(word: Word, flag: str) -> Edit:
+    """Another name for the option, its value as the user wrote it."""
+    name = word.text.partition("=")[0]
+    if word.raw.startswith(name):
+        return Edit(word.start, word.start + len(name), flag)
+    return replace(word, flag + word.text[len(name) :])
+
+
+@rule("LAUNCH011", "launcher-option-abbreviated", Severity.WARNING)
+def abbreviated(launch: Launch) -> Iterator[Finding]:
+    """An option of the launcher is abbreviated.
+
+    ## Why it matters
+    It works because exactly one option of today's torch begins so; the next release may add another one, as --node-rank and
+    --numa-binding did for --n.
+
+    ## Fix
+    Write the option in full.
+    """
+    for line, given in _abbreviated(launch):
+        if given.dest != "local_ranks_filter":
+            message = f"{given.written} is accepted as an abbreviation of {given.flag}: expected the option in full"
+            yield point(launch, line, given.word, message, given.flag, [_renamed(given.word, given.flag)])
+
+
+def _abbreviated(launch: Launch) -> Iterator[tuple[Line, Given]]:
+    for line in launch.lines:
+        for layer in line.layers:
+            if layer.launcher in READERS:
+                for given in layer.reading.given:
+                    if given.is_abbreviated and given.word.raw.startswith(given.written):
+                        yield line, given
+
+
+@rule("LAUNCH012", "local-rank-given-to-launcher", Severity.WARNING)
+def local_rank(launch: Launch) -> Iterator[Finding]:
+    """--local_rank is given to torchrun, which shows the output of those local ranks only.
+
+    ## Why it matters
+    torchrun takes `--local_rank=0` for an abbreviation of --local_ranks_filter: nobody gets a local rank from it, and the
+    output of all other ranks, with their errors, is not shown.
+
+    ## Fix
+    Remove it. The script reads LOCAL_RANK from the environment.
+    """
+    for line, given in _abbreviated(launch):
+        if given.dest == "local_ranks_filter":
+            text = (
+                f"{shown(given.word)} is read as {given.flag}, so only the output of local rank "
+                f"{plain(given.value or '')} is shown: expected no such option"
+            )
+            own = () if given.is_joined else (given.value_word,)
+            yield point(launch, line, given.word, text, "no such option", remove(line, given.word, *own))
+
+
+@rule(
+    "LAUNCH052",
+    "use-env-given-to-torchrun",
+    Severity.ERROR,
+    signatures=(r"unrecognized arguments:[^\n]*--use[-_]env",),
+)
+def use_env(launch: Launch) -> Iterator[Finding]:
+    """--use_env is given to torchrun, which has no such option.
+
+    ## Why it matters
+    `unrecognized arguments: --use_env`: it belongs to torch.distributed.launch. torchrun always sets LOCAL_RANK and never adds
+    --local-rank to the script's arguments.
+
+    ## Fix
+    Remove it.
+    """
+    for line, layer, problem in _problems(launch, Trouble.UNRECOGNIZED):
+        if problem.word.text.partition("=")[0] in ("--use-env", "--use_env") and layer.launcher is Launcher.TORCHRUN:
+            text = f"torchrun does not know {shown(problem.word)}: expected no such option, it always sets LOCAL_RANK"
+            yield point(launch, line, problem.word, text, "no such option", remove(line, problem.word))

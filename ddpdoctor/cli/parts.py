@@ -21,8 +21,12 @@ SECTIONS = {
 }
 """The sections that each part shows; its rules are those of the last one's area, and may need further sections."""
 
-ALSO = {"versions": ("LAUNCH071",)}
-"""Rules of the launch area that judge nothing but what a part shows."""
+ALSO = {
+    "versions": ("LAUNCH071",),
+    "net": ("ENV021", "ENV022", "ENV023", "ENV024", "ENV026", "ENV027"),
+    "ports": ("ENV014", "ENV015"),
+}
+"""Rules of other areas (launch, environ) that judge nothing but what a part shows."""
 
 HELP = {
     "env": "The variables of launchers, torch, NCCL, Gloo, CUDA and OpenMP: who set them and what is wrong.",
@@ -46,7 +50,7 @@ def _part(command: str) -> Callable[[Common], int]:
         started = time.time()
         rules = rules_for(common, (SECTIONS[command][-1],))
         if command in ALSO:
-            rules += tuple(each for each in rules_for(common, ("launch",)) if each.code in ALSO[command])
+            rules += tuple(each for each in rules_for(common, ("launch", "environ")) if each.code in ALSO[command])
         needed = {*SECTIONS[command], *(name for each in rules for name in (*each.needs, *each.wants))}
         sections = [name for name in SECONDS if name in needed]
         facts, failures = facts_for(common, sections)

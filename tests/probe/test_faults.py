@@ -13,7 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from ranks import causes, free_port, left_over, shim, start, start_all  # noqa: E402
+from ranks import causes, free_port, left_over, shim, start, start_all
 
 pytestmark = pytest.mark.torch
 HOST = socket.gethostname().partition(".")[0]

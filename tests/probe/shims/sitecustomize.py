@@ -30,7 +30,7 @@ class Shim:
         if name == "ddpdoctor.probe.collectives":
             sys.meta_path.remove(self)
             self.patch()
-        return None
+        return
 
     def fail(self):
         raise ImportError("libcudart.so.99: cannot open shared object file")

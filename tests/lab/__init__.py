@@ -1,0 +1,1 @@
+"""Several hosts, a Slurm cluster and MPI launchers on one machine, for any test that needs them."""

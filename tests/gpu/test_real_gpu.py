@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 
 import pytest
@@ -9,7 +10,10 @@ import pytest
 from ddpdoctor.collectors import collect
 from ddpdoctor.collectors.machine import this_machine
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(shutil.which("nvidia-smi") is None, reason="no NVIDIA driver here"),
+]
 
 
 def _smi(*words: str) -> list[str]:

@@ -1,0 +1,80 @@
+"""CUDA_VISIBLE_DEVICES against the GPUs that are here: all hidden, or a list that CUDA cuts short."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.gpu import Gpu
+from ddpdoctor.facts.visibility import Visibility, visible
+from ddpdoctor.findings import Evidence, Finding, Severity
+from ddpdoctor.rules import rule
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+
+
+@rule("ENV062", "cuda-visible-devices-empty", Severity.ERROR, signatures=(r"No CUDA GPUs are available",))
+def cuda_visible_devices_empty(environ: Environ, gpu: Gpu | None = None) -> Iterator[Finding]:
+    """CUDA_VISIBLE_DEVICES is set and hides every GPU.
+
+    ## Why it matters
+    An empty value is not an unset variable: CUDA shows no GPU, and torch says "No CUDA GPUs are available".
+
+    ## Fix
+    Unset the variable, or list the GPUs that the job should use.
+
+    ## Source
+    CUDA programming guide, environment variables; torch/cuda/__init__.py: _parse_visible_devices.
+    """
+    value = environ.get(VARIABLE)
+    is_empty = value is not None and not value.strip()
+    has_gpu = gpu is not None and bool(gpu.devices)
+    if not is_empty and not (value is not None and value.strip() == "-1" and has_gpu):
+        return
+    count = len(gpu.devices) if gpu is not None else 0
+    seen = f"{VARIABLE}={value!r}"
+    # Without a GPU it hides nothing; -1 is how people hide them on purpose.
+    softer = Severity.NOTE if not has_gpu else Severity.WARNING if not is_empty else None
+    yield Finding(
+        f"{seen} hides all of {count} GPUs; expected it to be unset or to list GPUs"
+        if has_gpu
+        else f"{seen} hides every GPU, and there is none here; expected it to be unset",
+        evidence=(Evidence(f"environ.variables.{VARIABLE}", repr(value), "unset, or a list of GPUs"),),
+        fix_command=f"unset {VARIABLE}",
+        severity=softer,
+    )
+
+
+@rule("ENV063", "cuda-visible-devices-invalid", Severity.ERROR)
+def cuda_visible_devices_invalid(environ: Environ, gpu: Gpu) -> Iterator[Finding]:
+    """CUDA_VISIBLE_DEVICES has an entry that CUDA cannot use, so that the list is cut there.
+
+    ## Why it matters
+    CUDA stops at the first bad entry without a word, and a repeated one empties the list: the high local ranks fail
+    with "invalid device ordinal".
+
+    ## Fix
+    List only indices or UUIDs that nvidia-smi -L shows here; inside a container or a job the numbers begin at 0 again.
+
+    ## Source
+    CUDA programming guide, environment variables; torch/cuda/__init__.py: _device_count_nvml.
+    """
+    if environ.get(VARIABLE) is None:
+        return
+    devices = gpu.need(gpu.devices or None, "devices")
+    seen = visible(environ.variables, gpu)
+    if not seen.dropped or _is_end_mark(seen) or "MIG device" in seen.why:
+        return
+    ranks = environ.get("LOCAL_WORLD_SIZE") or ""
+    is_enough = ranks.isdecimal() and 0 < int(ranks) <= seen.count
+    yield Finding(
+        f"{VARIABLE}={seen.value} is cut at {seen.stopped_at!r} ({seen.why}): CUDA sees {seen.count} of "
+        f"{len(devices)} GPUs; expected every entry to name one GPU that is here",
+        evidence=(Evidence(f"environ.variables.{VARIABLE}", seen.value or "", "entries that exist"),),
+        severity=Severity.WARNING if is_enough else None,
+    )
+
+
+def _is_end_mark(seen: Visibility) -> bool:
+    """A trailing comma or -1 that drops nothing but itself, and the empty values of ENV062."""
+    return (seen.stopped_at or "").strip() in ("", "-1") and seen.dropped == 1

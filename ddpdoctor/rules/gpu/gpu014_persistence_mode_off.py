@@ -1,0 +1,33 @@
+"""GPU014: the driver unloads when nobody uses the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.gpu import Gpu
+from ddpdoctor.findings import Evidence, Finding, Severity
+from ddpdoctor.rules import rule
+
+
+@rule("GPU014", "persistence-mode-off", Severity.NOTE)
+def check(gpu: Gpu) -> Iterator[Finding]:
+    """Persistence mode is off.
+
+    ## Why it matters
+    The driver gives up its state between jobs: the first CUDA call of each job takes seconds, and clock and power
+    settings are lost.
+
+    ## Fix
+    Run the persistence daemon.
+
+    ## Source
+    nvmlDeviceGetPersistenceMode answers 0.
+    """
+    off = [d for d, mode in gpu.each("persistence_mode") if mode == 0 and not d.virtualization_mode]
+    if off:
+        indices = ", ".join(str(d.index) for d in off)
+        yield Finding(
+            f"persistence mode is off on GPU {indices}; expected on",
+            evidence=tuple(Evidence(f"gpu.devices[{d.index}].persistence_mode", "0", "1") for d in off),
+            fix_command="systemctl enable --now nvidia-persistenced",
+        )

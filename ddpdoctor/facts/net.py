@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.gaps import Gap, Section
+from ddpdoctor.facts.gaps import Gap, Section, not_here
 from ddpdoctor.facts.ifnames import Choice, choose_for_gloo, choose_for_nccl, matching
 
 __all__ = [
@@ -238,6 +238,15 @@ class Net(Section):
     def spans_nodes(self, environ: Environ) -> bool:
         """Whether the job is known to have more than one node: the environment says so, or the master is another machine."""
         return self.is_master is False or environ.is_multi_node is True
+
+    def need_several_nodes(self, environ: Environ) -> None:
+        """Skip the rule unless the job is known to have more than one node.
+
+        Raises:
+            CannotLook: as far as the environment says, the job has one node.
+        """
+        if not self.spans_nodes(environ):
+            not_here("the job has one node, as far as the environment says")
 
 
 def is_loopback(ip: str) -> bool:

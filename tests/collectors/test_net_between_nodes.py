@@ -181,3 +181,17 @@ def test_gloo_listens_where_the_facts_say(lab: Lab, names: str, variables: dict[
     assert net is not None
     assert [choice.ip for choice in net.gloo_interfaces(variables)] == [published]
     assert f"listens {LISTENERS[published]}" in done.stdout
+
+
+def test_a_resolver_that_never_answers_costs_no_more_than_the_deadline(lab: Lab) -> None:
+    host = lab.host(1)
+    lab.host(0).drop(peer=host)
+    host.file("nsswitch.conf", "hosts: files dns\n")
+    host.file("resolv.conf", f"nameserver {lab.host(0).address}\n")
+    host.file("hosts", "127.0.0.1 localhost\n")
+    facts = see(host, "some-name", LOCAL_WORLD_SIZE="1")
+    assert "NET002" in codes(facts)
+    assert facts.net is not None
+    assert facts.net.master_name is not None
+    assert facts.net.master_name.is_late
+    assert [lookup.is_late for lookup in facts.net.reverse] == [True]

@@ -6,7 +6,6 @@ import ipaddress
 from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.ifnames import effective
 from ddpdoctor.facts.net import Interface, Net
 from ddpdoctor.findings import Evidence, Finding, Severity
@@ -104,7 +103,7 @@ def loopback(environ: Environ, net: Net) -> Iterator[Finding]:
     spec = _spec(environ, NCCL, net)
     if spec is None:
         return
-    _only_for_several_nodes(environ, net)
+    net.need_several_nodes(environ)
     chosen = next(iter(net.nccl_interfaces(environ.variables)), None)
     found = net.interface(chosen.interface) if chosen else None
     if chosen is not None and found is not None and found.kind == "loopback":
@@ -151,7 +150,7 @@ def gloo_loopback(environ: Environ, net: Net) -> Iterator[Finding]:
     spec = _spec(environ, GLOO, net)
     if spec is None:
         return
-    _only_for_several_nodes(environ, net)
+    net.need_several_nodes(environ)
     for name in spec.split(","):
         found = net.interface(name)
         if found is not None and found.kind == "loopback":
@@ -164,11 +163,6 @@ def _spec(environ: Environ, name: str, net: Net) -> str | None:
     if spec is not None and not net.interfaces:
         net.need(None, "interfaces")
     return spec
-
-
-def _only_for_several_nodes(environ: Environ, net: Net) -> None:
-    if not net.spans_nodes(environ):
-        not_here("the job has one node, as far as the environment says")
 
 
 def _way_out(variable: str, net: Net) -> str | None:

@@ -6,7 +6,6 @@ import ipaddress
 from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.ifnames import Choice, effective
 from ddpdoctor.facts.net import Net
 from ddpdoctor.findings import Evidence, Finding, Severity
@@ -36,7 +35,7 @@ def nccl(environ: Environ, net: Net) -> Iterator[Finding]:
     Set NCCL_SOCKET_IFNAME to the interface of the route to MASTER_ADDR. A value such as ^docker0 replaces NCCL's own list
     of exclusions, so write ^docker,lo,virbr,… in full.
     """
-    _only_for_several_nodes(environ, net)
+    net.need_several_nodes(environ)
     chosen = next(iter(net.nccl_interfaces(environ.variables)), None)
     if chosen is not None:
         yield from _judge(net, chosen, "NCCL", "NCCL_SOCKET_IFNAME")
@@ -95,7 +94,7 @@ def gloo(environ: Environ, net: Net) -> Iterator[Finding]:
     ## Fix
     Set GLOO_SOCKET_IFNAME to the interface that reaches the other nodes, on every node.
     """
-    _only_for_several_nodes(environ, net)
+    net.need_several_nodes(environ)
     net.need(net.own_name, "own_name")
     for chosen in net.gloo_interfaces(environ.variables):
         yield from _judge(net, chosen, "Gloo", "GLOO_SOCKET_IFNAME")
@@ -121,8 +120,3 @@ def _judge(net: Net, chosen: Choice, library: str, variable: str) -> Iterator[Fi
         fix=f"Set {variable} on every node.",
         fix_command=f"export {variable}={better}",
     )
-
-
-def _only_for_several_nodes(environ: Environ, net: Net) -> None:
-    if not net.spans_nodes(environ):
-        not_here("the job has one node, as far as the environment says")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.net import Net
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
@@ -27,8 +26,7 @@ def check(environ: Environ, net: Net) -> Iterator[Finding]:
     ## Fix
     Put the nodes of the job into /etc/hosts on the master's node, or repair its resolver for reverse lookups.
     """
-    if not net.spans_nodes(environ):
-        not_here("the job has one node, as far as the environment says")
+    net.need_several_nodes(environ)
     if net.is_master is False:
         return
     slowest = max(net.reverse, key=lambda r: r.seconds, default=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.gaps import not_here, unanswered
+from ddpdoctor.facts.gaps import unanswered
 from ddpdoctor.facts.net import Lookup, Net, is_loopback
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.findings import Evidence, Finding, Severity
@@ -31,7 +31,7 @@ def full_name(environ: Environ, net: Net) -> Iterator[Finding]:
     Start torchrun with --local-addr=<this node's routable address> on each node, or repair reverse DNS.
     """
     own, full = _own(net), net.full_name
-    _only_for_several_nodes(environ, net)
+    net.need_several_nodes(environ)
     if full is None or not own.addresses or is_loopback(own.addresses[0]) or _is_number(net.hostname):
         return  # NET014, NET016 and NET017 are nearer to the cause
     if full.is_late:
@@ -120,7 +120,7 @@ def loopback(environ: Environ, net: Net) -> Iterator[Finding]:
     Map the hostname to the node's routable address in /etc/hosts, or set GLOO_SOCKET_IFNAME to its interface.
     """
     own = _own(net)
-    _only_for_several_nodes(environ, net)
+    net.need_several_nodes(environ)
     if environ.get("GLOO_SOCKET_IFNAME") or not own.addresses:
         return
     taken = next((ip for ip in own.addresses if net.is_own(ip)), None)
@@ -161,11 +161,6 @@ def elsewhere(environ: Environ, net: Net, versions: Versions | None = None) -> I
 
 def _own(net: Net) -> Lookup:
     return net.need(net.own_name, "own_name")
-
-
-def _only_for_several_nodes(environ: Environ, net: Net) -> None:
-    if not net.spans_nodes(environ):
-        not_here("the job has one node, as far as the environment says")
 
 
 def _is_number(hostname: str) -> bool:

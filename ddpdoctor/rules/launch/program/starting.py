@@ -1,0 +1,302 @@
+"""LAUNCH049 to 051, 053 to 056, 078, 081: the launcher and the script expect different things of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.launch import Edit, Launch, Launcher, Layer, Line, Plan, Script, Word, escape
+from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.rules import rule
+from ddpdoctor.rules.launch.pointing import agents, before, point, remove, revalue, shown, spelled
+
+RANK = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def _legacy(launch: Launch) -> Iterator[tuple[Line, Layer, Plan]]:
+    yield from ((x, layer, plan) for x, layer, plan in agents(launch) if layer.launcher is Launcher.LEGACY)
+
+
+def _as_torchrun(line: Line, layer: Layer) -> list[Edit]:
+    """`python -m torch.distributed.launch` becomes torchrun, without --use-env."""
+    module = next((w for w in layer.own if w.text == "torch.distributed.launch"), layer.own[-1])
+    start = layer.program
+    edits = [Edit(start.start, module.end, escape("torchrun", start.context))]
+    use_env = [g.word for g in layer.reading.given if g.dest == "use_env"]
+    return [*edits, *remove(line, *use_env)]
+
+
+@rule(
+    "LAUNCH049",
+    "legacy-launch-module",
+    Severity.WARNING,
+    signatures=(r"The module torch\.distributed\.launch is deprecated",),
+)
+def deprecated(launch: Launch) -> Iterator[Finding]:
+    """The job is started with torch.distributed.launch, which is deprecated.
+
+    ## Why it matters
+    `FutureWarning: The module torch.distributed.launch is deprecated and will be removed in future. Use torchrun.` It works,
+    and still adds --local-rank to the script's arguments.
+
+    ## Fix
+    Use torchrun, and let the script read LOCAL_RANK from the environment.
+    """
+    for line, layer, _ in _legacy(launch):
+        script = line.script
+        needs = script is not None and bool(script.local_rank) and "LOCAL_RANK" not in script.reads
+        needs = needs and layer.given("use_env") is None
+        word = next((w for w in layer.own if w.text == "torch.distributed.launch"), layer.program)
+        edits = None if needs or layer.given("no_python") is not None else _as_torchrun(line, layer)
+        yield point(launch, line, word, "torch.distributed.launch is deprecated: expected torchrun", "torchrun", edits)
+
+
+@rule(
+    "LAUNCH050",
+    "local-rank-dash-unrecognized",
+    Severity.ERROR,
+    signatures=(r"unrecognized arguments:\s+--local[-_]rank=\d+",),
+)
+def dash(launch: Launch) -> Iterator[Finding]:
+    """The launcher adds --local-rank to the script's arguments, but the script knows --local_rank only.
+
+    ## Why it matters
+    Since torch 2.0 torch.distributed.launch writes the option with a dash. Scripts from before end on every rank with
+    `unrecognized arguments: --local-rank=0` and exit code 2.
+
+    ## Fix
+    Let the script declare both spellings, or read LOCAL_RANK and start it with torchrun.
+    """
+    for line, layer, _ in _legacy(launch):
+        script = line.script
+        if script is None or layer.given("use_env") is not None or not script.local_rank:
+            continue
+        passed = "--local-rank" if launch.version >= (2, 0) else "--local_rank"
+        if passed in script.local_rank:
+            continue
+        edits = _as_torchrun(line, layer) if "LOCAL_RANK" in script.reads else None
+        word = layer.reading.script
+        text = f"the launcher adds {passed} and {script.path} declares {script.local_rank[0]} only: expected both"
+        yield point(launch, line, word, text, "a script that declares both", edits)
+
+
+@rule(
+    "LAUNCH051",
+    "local-rank-argument-not-passed",
+    Severity.ERROR,
+    signatures=(r"arguments are required: --local[-_]rank", r"KeyError: 'LOCAL_RANK'"),
+)
+def not_passed(launch: Launch) -> Iterator[Finding]:
+    """The script expects a --local_rank argument, which torchrun never passes.
+
+    ## Why it matters
+    torchrun sets LOCAL_RANK and adds nothing to the arguments. With a default of -1 or 0 all ranks run on the CPU or on GPU 0
+    without an error; where the option is required, every rank ends with `the following arguments are required: --local_rank`.
+
+    ## Fix
+    Read int(os.environ["LOCAL_RANK"]) in the script.
+    """
+    for line, layer, _ in agents(launch):
+        script = line.script
+        if script is None or not script.local_rank or "LOCAL_RANK" in script.reads or script.frameworks:
+            continue
+        adds = layer.launcher is Launcher.LEGACY and layer.given("use_env") is None
+        given = any(w.text.partition("=")[0] in script.local_rank for w in layer.reading.arguments)
+        if adds or given or not (script.local_rank_required or script.local_rank_used):
+            continue
+        edits = None
+        if layer.program.text.rpartition("/")[2] == "torchrun" and _takes_dash(script, launch):
+            edits = [Edit(layer.program.start, layer.program.end, "python -m torch.distributed.launch")]
+        text = f"{script.path} takes its local rank from {script.local_rank[0]}, which torchrun never passes: expected LOCAL_RANK"
+        yield point(launch, line, layer.reading.script, text, 'int(os.environ["LOCAL_RANK"]) in the script', edits)
+
+
+def _takes_dash(script: Script, launch: Launch) -> bool:
+    return ("--local-rank" if launch.version >= (2, 0) else "--local_rank") in script.local_rank
+
+
+@rule(
+    "LAUNCH053",
+    "no-python-without-use-env",
+    Severity.ERROR,
+    signatures=(r"you must also set the '--use-env' flag",),
+)
+def needs_use_env(launch: Launch) -> Iterator[Finding]:
+    """torch.distributed.launch is given --no-python without --use-env.
+
+    ## Why it matters
+    `ValueError: When using the '--no-python' flag, you must also set the '--use-env' flag.`
+
+    ## Fix
+    Use torchrun --no-python.
+    """
+    for line, layer, _ in _legacy(launch):
+        flag = layer.given("no_python")
+        if flag is not None and layer.given("use_env") is None:
+            text = f"{shown(flag.word)} needs --use-env in torch.distributed.launch: expected torchrun"
+            yield point(launch, line, flag.word, text, "torchrun", _as_torchrun(line, layer))
+
+
+@rule(
+    "LAUNCH054",
+    "launched-without-launcher",
+    Severity.ERROR,
+    signatures=(
+        r"environment variable (RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_RANK) expected, but not set",
+        r"KeyError: '(RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)'",
+    ),
+)
+def alone(launch: Launch) -> Iterator[Finding]:
+    """A script that joins its process group through the environment is started without a launcher.
+
+    ## Why it matters
+    `Error initializing torch.distributed using env:// rendezvous: environment variable RANK expected, but not set`. Nothing but
+    a launcher sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+
+    ## Fix
+    Start it with torchrun.
+    """
+    for line, layer, script in _plain(launch):
+        if not script.initialises or line.task_starter is not None or line.batch is not None:
+            continue
+        if all(name in line.environ.variables for name in RANK):
+            continue
+        count = "gpu" if script.nccl else "2"
+        edits = [Edit(layer.program.start, layer.own[-1].end, f"torchrun --nproc-per-node={count}")]
+        text = f"{script.path} needs RANK and WORLD_SIZE, which python does not set: expected torchrun"
+        yield point(launch, line, layer.program, text, "torchrun", edits)
+
+
+def _plain(launch: Launch) -> Iterator[tuple[Line, Layer, Script]]:
+    """Python started by nobody who sets ranks."""
+    for line in launch.lines:
+        layer, script = line.program, line.script
+        if layer is None or script is None or layer.launcher is not Launcher.PYTHON or line.starter is not None:
+            continue
+        yield line, layer, script
+
+
+@rule(
+    "LAUNCH055",
+    "launcher-run-as-script",
+    Severity.ERROR,
+    signatures=(r"can't open file '[^']*/(torchrun|accelerate|deepspeed)'", r"No module named torchrun"),
+)
+def as_script(launch: Launch) -> Iterator[Finding]:
+    """A launcher is given to Python as a script or a module.
+
+    ## Why it matters
+    `can't open file '…/torchrun': [Errno 2] No such file or directory`, or `No module named torchrun`: it is a program on PATH.
+
+    ## Fix
+    Start it without python, or as python -m torch.distributed.run.
+    """
+    modules = {
+        "torchrun": "torch.distributed.run",
+        "accelerate": "accelerate.commands.accelerate_cli",
+        "deepspeed": "deepspeed.launcher.runner",
+    }
+    for line in launch.lines:
+        layer = line.program
+        if layer is None or layer.launcher is not Launcher.PYTHON or layer.reading.script is None:
+            continue
+        script = layer.reading.script
+        module = layer.given("module")
+        if script.text not in modules or (module is not None and script.text != "torchrun"):
+            continue
+        name = modules[script.text]
+        edit = Edit(script.start, script.end, escape(name if module is not None else f"-m {name}", script.context))
+        what = "a module" if module is not None else "a script"
+        text = f"{script.text} is a program, python takes it for {what}: expected -m {name}"
+        yield point(launch, line, script, text, f"-m {name}", [edit])
+
+
+@rule("LAUNCH056", "launcher-and-spawn", Severity.ERROR)
+def spawns(launch: Launch) -> Iterator[Finding]:
+    """A script that spawns its own ranks is started by a launcher.
+
+    ## Why it matters
+    The launcher starts N processes and each of them N more, which fight for the same ranks: some train, some get `Connection
+    refused` or `The client socket has timed out`, some hang.
+
+    ## Fix
+    Start it with plain python, or take mp.spawn out.
+    """
+    for line, layer, plan in agents(launch):
+        if line.script is None or not line.script.spawns or line.program is not layer or layer.given("no_python"):
+            continue
+        edits = [Edit(layer.program.start, layer.own[-1].end, escape("python", layer.program.context))]
+        text = f"{line.script.path} spawns its own ranks, and {layer.name} starts it {plan.nproc or 'several'} times: expected one"
+        yield point(launch, line, layer.program, text, "python", edits)
+
+
+@rule(
+    "LAUNCH078",
+    "deepspeed-mpi-discovery",
+    Severity.ERROR,
+    signatures=(r"attempting to detect MPI environment", r"No module named 'mpi4py'"),
+)
+def discovery(launch: Launch) -> Iterator[Finding]:
+    """A script that uses DeepSpeed is started by plain python, so that DeepSpeed looks for MPI.
+
+    ## Why it matters
+    `Not using the DeepSpeed or dist launchers, attempting to detect MPI environment…`, then `No module named 'mpi4py'`. MPI is
+    not what is missing: nothing has set RANK.
+
+    ## Fix
+    Start it with deepspeed, torchrun or accelerate launch.
+    """
+    for line, layer, script in _plain(launch):
+        if "deepspeed" not in script.frameworks or "RANK" in line.environ.variables or line.task_starter or line.batch:
+            continue
+        if "RANK" in script.sets or {"accelerate", "transformers", "lightning", "pytorch_lightning"} & set(
+            script.frameworks
+        ):
+            continue
+        edits = [Edit(layer.program.start, layer.own[-1].end, escape("deepspeed", layer.program.context))]
+        text = (
+            f"{script.path} uses DeepSpeed and python sets no RANK: expected deepspeed, torchrun or accelerate launch"
+        )
+        yield point(launch, line, layer.program, text, "deepspeed", edits)
+
+
+@rule(
+    "LAUNCH081",
+    "lightning-world-mismatch",
+    Severity.ERROR,
+    signatures=(r"in Lightning, but the product \(\d+ \* \d+\) does not match the world size",),
+)
+def lightning(launch: Launch) -> Iterator[Finding]:
+    """Lightning's Trainer and the launcher disagree on the world size.
+
+    ## Why it matters
+    ``You set `devices=2` and `num_nodes=1` in Lightning, but the product (2 * 1) does not match the world size (3).``
+
+    ## Fix
+    Make devices times num_nodes what the launcher starts, or devices="auto".
+    """
+    for line, layer, plan in agents(launch):
+        script = line.script
+        if script is None or script.trainer_devices is None or plan.nproc is None or plan.nnodes is None:
+            continue
+        if not {"lightning", "pytorch_lightning"} & set(script.frameworks) or plan.nnodes[0] != plan.nnodes[1]:
+            continue
+        nodes = script.trainer_nodes or 1
+        if script.trainer_devices * nodes != plan.nproc * plan.nnodes[1]:
+            given = layer.given("nproc_per_node")
+            edits = None
+            if nodes == plan.nnodes[1]:
+                edits = _nproc(layer, launch, script.trainer_devices)
+            text = (
+                f"the Trainer has devices={script.trainer_devices} and num_nodes={nodes}, the launcher starts "
+                f"{plan.nproc * plan.nnodes[1]}: expected {script.trainer_devices * nodes}"
+            )
+            word: Word = layer.program if given is None else given.value_word
+            yield point(launch, line, word, text, f"{script.trainer_devices} processes a node", edits)
+
+
+def _nproc(layer: Layer, launch: Launch, count: int) -> list[Edit]:
+    given = layer.given("nproc_per_node")
+    if given is not None:
+        return [revalue(given, str(count))]
+    assert layer.reading.script is not None
+    return [before(layer.reading.script, f"{spelled(layer, 'nproc_per_node', launch.version)}={count}")]

@@ -44,8 +44,13 @@ def emit(report: Report, common: Common, tables: str = "") -> int:
         text = render(report, common.format.value)
     elif common.output is not None:
         text = render(report, "table", width=WIDEST)
-    written = emit_text(f"{tables}\n{table}" if tables and table else tables + table, text, common)
+    written = emit_text(_apart(tables, table), text, common)
     return report.exit_code(common.fail_on.severity) if written else 3
+
+
+def _apart(tables: str, table: str) -> str:
+    """Facts and findings with one empty line between them, whatever the facts end with."""
+    return f"{tables.rstrip()}\n\n{table}" if tables.strip() and table else tables + table
 
 
 def emit_text(table: str, text: str | None, common: Common) -> bool:

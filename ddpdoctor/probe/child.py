@@ -35,6 +35,7 @@ TRACED_SECONDS = 2.0
 TAIL_BYTES = 8192
 FRAME = re.compile(r'File "(.+)", line (\d+) in (.+)')
 NCCL_WARNING = re.compile(r"NCCL WARN\s+(.*)")
+TELLING = re.compile(r"error|fatal|fail|terminate|exception|abort|NCCL WARN|out of memory|denied", re.IGNORECASE)
 SELF_INFLICTED = re.compile(r"terminate called|closed by peer|reset by peer|Timed out", re.IGNORECASE)
 
 
@@ -216,9 +217,9 @@ class Child:
         )
 
     def last_words(self) -> str:
-        """The last line that the worker printed, "" when it printed nothing."""
+        """The last line of the worker's output that tells of an error, "" without one."""
         lines = [line.strip() for line in self.printed.decode("utf-8", "replace").splitlines()]
-        return next((line[:300] for line in reversed(lines) if line), "")
+        return next((line[:300] for line in reversed(lines) if TELLING.search(line) and "UserWarning" not in line), "")
 
     def report(self, waited_seconds: float | None = None) -> RankReport:
         """How far this rank got."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -60,6 +62,16 @@ class Neighbours:
             if now - each.stopped_at > 0.25:
                 return each.observe(Kind.STOPPED, "is stopped (state T)", self.rank, phase)
         return None
+
+    def end_stopped(self) -> None:
+        """End the doctor's own supervisors that are stopped: their launcher would wait for them long after the verdict."""
+        for each in self.others:
+            stat = read_stat(each.pid)
+            if each.stopped_at is not None and stat and stat.started == each.started and stat.state == "T":
+                try:
+                    os.kill(each.pid, signal.SIGKILL)
+                except (ProcessLookupError, PermissionError):
+                    continue  # it is gone, or it is another user's: the verdict has named it
 
     def living(self) -> list[Neighbour]:
         """Those whose supervisor still runs."""

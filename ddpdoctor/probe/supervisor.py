@@ -55,6 +55,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         probe = session.run()
         child.kill()
+        session.neighbours.end_stopped()
         return tell(probe, place, session.neighbours, options, started)
     except Interrupted:
         if place.local_rank in (0, None):

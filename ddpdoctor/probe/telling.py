@@ -76,7 +76,10 @@ def _report(probe: Probe, place: Place | None, options: Any, started: float, is_
     """Have a child judge the facts and write the report: it needs the rules and rich, which no supervisor loads."""
     order = {"probe": encode(probe), "options": vars(options), "started": started, "is_head": is_head}
     order["host"] = place.host if place else ""
-    child = subprocess.Popen([sys.executable, "-m", "ddpdoctor.cli.probe_report"], stdin=subprocess.PIPE)
+    # A session of its own: a launcher that ends this rank's group meanwhile must not cost the report.
+    child = subprocess.Popen(
+        [sys.executable, "-m", "ddpdoctor.cli.probe_report"], stdin=subprocess.PIPE, start_new_session=True
+    )
     try:
         child.communicate(json.dumps(order).encode(), timeout=REPORT_SECONDS)
     except subprocess.TimeoutExpired:

@@ -225,7 +225,8 @@ def spawns(launch: Launch) -> Iterator[Finding]:
         if line.script is None or not line.script.spawns or line.program is not layer or layer.given("no_python"):
             continue
         edits = [Edit(layer.program.start, layer.own[-1].end, escape("python", layer.program.context))]
-        text = f"{line.script.path} spawns its own ranks, and {layer.name} starts it {plan.nproc or 'several'} times: expected one"
+        times = plan.nproc or "several"
+        text = f"{line.script.path} spawns its own ranks, and {layer.name} starts it {times} times: expected one"
         yield point(launch, line, layer.program, text, "python", edits)
 
 

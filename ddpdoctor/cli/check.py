@@ -1,9 +1,9 @@
-"""`ddpdoctor check`: the preflight of this machine, or of the job that the environment describes."""
+"""`ddpdoctor check`: the preflight of this machine, of a launch line, or of the job that the environment describes."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,12 +14,28 @@ if TYPE_CHECKING:
     from ddpdoctor.collectors.probe import Answer
     from ddpdoctor.facts.record import Facts
     from ddpdoctor.findings import Report
+    from ddpdoctor.rules import Rule
 
 __all__ = ["check"]
 
 SECTIONS = ("environ", "host", "net", "gpu", "topo", "versions")
 DEFAULT_SECONDS = 120.0
 """`--timeout` of commands that start ranks."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one check does besides looking at this machine."""
+
+    common: Common
+    no_probe: bool
+    no_meet: bool
+    join_seconds: float
+    launch: Facts | None = None
+
+    @property
+    def probes(self) -> bool:
+        return not self.no_probe and self.common.facts is None
 
 
 def check(
@@ -32,43 +48,72 @@ def check(
     ] = 30.0,
 ) -> int:
     """Judge this machine, or a launch given after --, before the job starts."""
-    from ddpdoctor.cli.reading import facts_for
-    from ddpdoctor.cli.settings import rules_for
     from ddpdoctor.doctor import examine
 
     started = time.time()
     common = replace(common, timeout=common.timeout or DEFAULT_SECONDS)
-    answer = None
-    if common.facts is not None or no_probe:
-        areas = SECTIONS if common.facts is None else (*SECTIONS, "probe")
-        rules = rules_for(common, areas)
-        facts, failures = facts_for(common, areas)
-    else:
-        areas = (*SECTIONS, "probe")
-        rules = rules_for(common, areas)
-        facts, failures, answer = _probe(common, join_timeout, no_meet)
+    plan = Plan(common, no_probe, no_meet, join_timeout, _read_launch(common))
+    rules = _rules(plan)
+    facts, failures, answer = _gather(plan)
     report = examine(facts, rules, command="check", started=started, failures=failures)
+    if plan.launch is not None:
+        from ddpdoctor.cli.repair import repaired
+
+        report = repaired(report, facts, rules)
     if answer is not None and not answer.is_first:
         return report.exit_code(common.fail_on.severity)
     if answer is not None and not answer.is_head:
         return _tell_shortly(report, common)
-    return _tell(report, facts, areas, common)
+    return _tell(report, facts, plan)
 
 
-def _probe(common: Common, join_timeout: float, no_meet: bool) -> tuple[Facts, tuple[str, ...], Answer | None]:
-    """The facts with those of a probe, what could not be done, and what the probe said of this rank's turn to tell."""
-    from ddpdoctor.cli.probing import Probing
+def _read_launch(common: Common) -> Facts | None:
+    """The facts of the launch line after --, None without one."""
+    if common.launch is None or common.facts is not None:
+        return None
+    from ddpdoctor.cli.linting import facts_of
+
+    return facts_of(common, [], None)
+
+
+def _rules(plan: Plan) -> tuple[Rule, ...]:
+    """The rules of a machine and, with a launch line, those of launches instead of those of a running process's ranks."""
+    from ddpdoctor.cli.linting import is_of_a_process
+    from ddpdoctor.cli.settings import rules_for
+
+    areas = (*SECTIONS, "launch", *(("probe",) if plan.probes or plan.common.facts else ()))
+    rules = rules_for(plan.common, areas)
+    if plan.launch is not None:
+        return tuple(each for each in rules if not is_of_a_process(each.code))
+    if plan.common.facts is not None:
+        return rules
+    return tuple(each for each in rules if "launch" not in each.needs)
+
+
+def _gather(plan: Plan) -> tuple[Facts, tuple[str, ...], Answer | None]:
+    """The facts, what could not be done to get them, and what the probe said of this rank's turn to tell."""
+    from ddpdoctor.cli.probing import Probing, refusal
     from ddpdoctor.cli.progress import Progress
     from ddpdoctor.cli.reading import facts_for
 
-    probing = Probing(common, join_timeout, no_meet)
+    common, launch = plan.common, plan.launch
+    environ = launch.environ.variables if launch is not None and launch.environ is not None else {}
+    sections = (*SECTIONS, "launch", "probe") if common.facts is not None else SECTIONS
+    gap = refusal(launch, common) if plan.probes else None
+    probing = Probing(common, plan.join_seconds, plan.no_meet, launch)
     looks = probing.looks_at_the_machine()
-    with Progress(common.quiet or not looks) as progress:
+    with Progress(common.quiet or not looks or common.facts is not None) as progress:
         try:
-            probing.start_early()
+            if plan.probes and gap is None:
+                probing.start_early()
             progress.phase("looking at this machine")
-            facts, failures = facts_for(common, SECTIONS if looks else ("environ",))
-            facts = probing.finish(facts, progress.phase)
+            facts, failures = facts_for(common, sections if looks else ("environ",), environ)
+            if launch is not None:
+                facts = replace(facts, launch=launch.launch)
+            if gap is not None:
+                facts = replace(facts, gaps=(*facts.gaps, gap))
+            elif plan.probes:
+                facts = probing.finish(facts, progress.phase)
             if not looks and (probing.answer is None or probing.answer.is_first):  # the rank that would tell is gone
                 facts = replace(facts_for(common, SECTIONS)[0], probe=facts.probe)
         finally:
@@ -76,14 +121,20 @@ def _probe(common: Common, join_timeout: float, no_meet: bool) -> tuple[Facts, t
     return facts, failures, probing.answer
 
 
-def _tell(report: Report, facts: Facts, areas: tuple[str, ...], common: Common) -> int:
+def _tell(report: Report, facts: Facts, plan: Plan) -> int:
     """Show the summary and the report, and write the file."""
     from ddpdoctor.cli.output import emit, has_colour, width
 
+    common = plan.common
     tables = ""
     if not common.quiet and (common.format is Format.table or common.output is not None):
         from ddpdoctor.cli.tables.check import draw
 
+        areas = (
+            *(("launch",) if facts.launch is not None else ()),
+            *SECTIONS,
+            *(("probe",) if plan.probes or facts.probe is not None else ()),
+        )
         tables = draw(facts, report, areas, width=width(), colour=has_colour(common))
     return emit(report, common, tables)
 

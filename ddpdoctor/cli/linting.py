@@ -15,12 +15,18 @@ from ddpdoctor.facts.launch import UNKNOWN, Launch
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.rules import Rule
 
-__all__ = ["AREAS", "facts_of", "rules_of"]
+__all__ = ["AREAS", "environ_of", "facts_of", "is_of_a_process", "rules_of"]
 
 AREAS = ("environ", "launch")
 
+OVERWRITTEN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _OF_A_PROCESS = ("ENV001", "ENV002", "ENV003", "ENV004", "ENV005", "ENV006", "ENV007", "ENV008", "ENV066")
 """Rules about the ranks of a running process: a launch line has none yet."""
+
+
+def is_of_a_process(code: str) -> bool:
+    """Whether a rule is about the ranks of a running process."""
+    return code in _OF_A_PROCESS or code.startswith("ENV50")
 
 
 def rules_of(common: Common) -> tuple[Rule, ...]:
@@ -28,9 +34,7 @@ def rules_of(common: Common) -> tuple[Rule, ...]:
     return tuple(
         each
         for each in rules_for(common, AREAS)
-        if each.code not in _OF_A_PROCESS
-        and not each.code.startswith("ENV50")
-        and set(each.needs) <= {"environ", "launch"}
+        if not is_of_a_process(each.code) and set(each.needs) <= {"environ", "launch"}
     )
 
 
@@ -54,8 +58,16 @@ def facts_of(common: Common, nodes: Sequence[str], torch: str | None) -> Facts:
 
 
 def environ_of(launch: Launch) -> Environ:
-    """The environment of the first line's innermost program, without what is not known."""
+    """The environment of the first line's innermost program, as far as it takes effect.
+
+    What is not known is left out, and so are the variables that torchrun overwrites for its workers, and PET_ variables
+    whose option stands on the line.
+    """
     if not launch.lines:
         return Environ()
-    variables = launch.lines[0].environ.variables
-    return Environ(variables={name: value for name, value in variables.items() if UNKNOWN not in value})
+    line = launch.lines[0]
+    variables = {name: value for name, value in line.environ.variables.items() if UNKNOWN not in value}
+    if line.agent is not None:
+        given = {f"PET_{g.dest.upper()}" for g in line.agent.reading.given}
+        variables = {n: v for n, v in variables.items() if n not in given and n not in OVERWRITTEN}
+    return Environ(variables=variables)

@@ -12,59 +12,72 @@ from ddpdoctor.collectors import Missing
 from ddpdoctor.collectors.machine import Deadline
 from ddpdoctor.collectors.probe import Answer, RunningProbe, join, start
 from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.gaps import Gap
+from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.facts.visibility import visible
+from ddpdoctor.findings import Severity
 
-__all__ = ["Probing"]
+__all__ = ["Probing", "refusal"]
 
 CPU_RANKS = 2
 """How many ranks a machine without a GPU is probed with."""
+
+MOST_RANKS = 64
+"""More local ranks than this no machine has GPUs for: a larger number on a line is probed with this many."""
 
 GPU_NODES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 """Device nodes that show a GPU driver: the ranks to start are as many as GPUs that CUDA sees, and those are not counted yet."""
 
 
+def refusal(launch: Facts | None, common: Common) -> Gap | None:
+    """Why a launch line is not probed: it cannot work. None when it can, or when there is no line."""
+    if launch is None:
+        return None
+    from ddpdoctor.cli.linting import rules_of
+    from ddpdoctor.doctor import judge
+
+    errors = [f.code for f in judge(launch, rules_of(common)).findings if f.worst is Severity.ERROR]
+    if not errors:
+        return None
+    return Gap("probe", f"the launch line cannot work ({errors[0]}), so no ranks were started", Why.NOT_HERE)
+
+
 class Probing:
     """Started as early as its kind allows, finished once, stopped in any case."""
 
-    def __init__(self, common: Common, join_seconds: float, is_alone: bool) -> None:
+    def __init__(self, common: Common, join_seconds: float, is_alone: bool, launch: Facts | None = None) -> None:
         self._common = common
         self._join_seconds = join_seconds
-        self._is_alone = is_alone
+        self._environ = Environ(variables=dict(os.environ))
+        self._nproc = _nproc(launch)
+        is_rank = self._environ.rank is not None and (self._environ.world_size or 0) > 1
+        self._joins = is_rank and not is_alone and launch is None
         self._running: RunningProbe | None = None
         self.answer: Answer | None = None
 
+    def looks_at_the_machine(self) -> bool:
+        """Whether this rank is the one that looks: of a job's ranks the first of each node."""
+        return not self._joins or (self._environ.local_rank or 0) == 0
+
     def start_early(self) -> None:
-        """Start local ranks on a machine without GPUs: importing torch takes longer than looking at the machine.
+        """Start local ranks where their number is known: importing torch takes longer than looking at the machine.
 
         A rank of a job waits until the machine was looked at, which binds the master port for a moment to see whether
         it is free; and where there are GPUs, they are counted first.
         """
-        if not self.joins(dict(os.environ)) and not any(map(os.path.exists, GPU_NODES)):
-            self._start(CPU_RANKS)
-
-    def joins(self, variables: dict[str, str]) -> bool:
-        """Whether this process is one rank of several that a launcher started."""
-        environ = Environ(variables=variables)
-        return not self._is_alone and environ.rank is not None and (environ.world_size or 0) > 1
-
-    def looks_at_the_machine(self) -> bool:
-        """Whether this rank is the one that looks: of a job's ranks the first of each node."""
-        environ = Environ(variables=dict(os.environ))
-        return not self.joins(environ.variables) or (environ.local_rank or 0) == 0
+        if not self._joins and (self._nproc or not any(map(os.path.exists, GPU_NODES))):
+            self._start(self._nproc or CPU_RANKS)
 
     def finish(self, facts: Facts, say: Callable[[str], None]) -> Facts:
         """The facts with those of the probe, or with the gap that says why there are none."""
         try:
-            if self.joins(dict(os.environ)):
+            if self._joins:
                 say("meeting the other ranks")
                 self._running = join(os.environ, min(self._join_seconds, self._seconds()), self._seconds())
-            elif self._running is None:
-                self._start(self._count(facts))
             else:
                 say("probing the local ranks")
-            assert self._running is not None
+            if self._running is None:
+                self._running = start(_gpus(facts) or CPU_RANKS, seconds=self._seconds())
             self.answer = self._running.finish(Deadline(self._seconds()))
             return replace(facts, probe=self.answer.probe)
         except Missing as missing:
@@ -76,14 +89,25 @@ class Probing:
             self._running.stop()
 
     def _start(self, nproc: int) -> None:
-        self._running = start(nproc, seconds=self._seconds())
+        try:
+            self._running = start(nproc, seconds=self._seconds())
+        except Missing:
+            return  # `finish` tries again and says why
 
     def _seconds(self) -> float:
         return max(seconds_left(self._common), 1.0)
 
-    def _count(self, facts: Facts) -> int:
-        """One rank for each GPU that CUDA shows, two without any."""
-        if facts.gpu is None:
-            return CPU_RANKS
-        variables = facts.environ.variables if facts.environ is not None else {}
-        return visible(variables, facts.gpu).count or CPU_RANKS
+
+def _nproc(launch: Facts | None) -> int | None:
+    """The number of ranks that the launch line starts on this node, None when it does not say."""
+    if launch is None or launch.launch is None or not launch.launch.lines:
+        return None
+    plan = launch.launch.lines[0].plan
+    return min(plan.nproc, MOST_RANKS) if plan is not None and plan.nproc else None
+
+
+def _gpus(facts: Facts) -> int:
+    """The GPUs that CUDA shows."""
+    if facts.gpu is None:
+        return 0
+    return visible(facts.environ.variables if facts.environ is not None else {}, facts.gpu).count

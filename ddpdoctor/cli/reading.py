@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from ddpdoctor.cli import STARTED
@@ -38,11 +39,16 @@ def seconds_left(common: Common, default: float = DEFAULT_SECONDS) -> float:
     return max(0.0, whole * (1 - JUDGING_SHARE) - (time.monotonic() - STARTED))
 
 
-def facts_for(common: Common, sections: Iterable[str]) -> tuple[Facts, tuple[str, ...]]:
-    """The facts to judge, those of `--facts FILE` or this machine's, and what could not be done to get them."""
+def facts_for(
+    common: Common, sections: Iterable[str], environ: Mapping[str, str] | None = None
+) -> tuple[Facts, tuple[str, ...]]:
+    """The facts to judge, those of `--facts FILE` or this machine's, and what could not be done to get them.
+
+    `environ` are variables that a launch line sets besides those of this process.
+    """
     wanted = tuple(sections)
     if common.facts is None:
-        return _look(common, wanted)
+        return _look(common, wanted, environ or {})
     try:
         return load_facts(common.facts), ()
     except UnreadableError as error:
@@ -81,8 +87,9 @@ def _read(path: Path) -> str:
     return data.decode("utf-8-sig", "replace")
 
 
-def _look(common: Common, wanted: tuple[str, ...]) -> tuple[Facts, tuple[str, ...]]:
+def _look(common: Common, wanted: tuple[str, ...], environ: Mapping[str, str]) -> tuple[Facts, tuple[str, ...]]:
     machine = this_machine(seconds_left(common))
+    machine = replace(machine, environ={**machine.environ, **environ})
     facts = collect(machine, wanted)
     late = [name for name in wanted if getattr(facts, name) is None] if machine.deadline.left <= 0 else []
     if not late:

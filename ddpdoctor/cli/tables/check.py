@@ -55,6 +55,19 @@ def _why_missing(facts: Facts, section: str) -> str:
     return next((g.reason for g in facts.gaps if g.path == section), "not looked at")
 
 
+def _launch(facts: Facts) -> str:
+    launch = facts.launch
+    assert launch is not None
+    line = launch.lines[0] if launch.lines else None
+    starter = line.starter if line is not None else None
+    if line is None or starter is None:
+        return "not recognised"
+    plan = line.plan
+    nodes = "" if plan is None or plan.nnodes is None else f", {_count(plan.nnodes[1], 'node')}"
+    ranks = "" if plan is None or plan.nproc is None else f" of {_count(plan.nproc, 'rank')}"
+    return f"{starter.launcher.value}{nodes}{ranks}, read as torch {launch.torch} ({launch.torch_from})"
+
+
 def _environ(facts: Facts) -> str:
     environ = facts.environ
     assert environ is not None
@@ -139,6 +152,7 @@ def _size(size: int) -> str:
 
 
 _SECTIONS: dict[str, tuple[str, Callable[[Facts], str]]] = {
+    "launch": ("launch line", _launch),
     "environ": ("environment", _environ),
     "host": ("host", _host),
     "net": ("network", _net),

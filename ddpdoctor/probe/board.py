@@ -6,7 +6,6 @@ reads what all have written.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterable
@@ -32,7 +31,7 @@ class Board:
     def __init__(self, store: Store, place: Place) -> None:
         self.store = store
         self.place = place
-        self.host = "host/" + hashlib.sha256(host_key().encode()).hexdigest()[:16]
+        self.host = f"host/{host_key()}"
 
     def arrive(self) -> Observation | None:
         """Sign in; what contradicts the ranks that came before."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import queue
 import socket
 import threading
 import time
@@ -192,23 +191,22 @@ def _explain(errors: list[OSError], host: str, port: int, seconds: float) -> Sto
 
 def _resolve(host: str, port: int, seconds: float) -> list[Address]:
     """Addresses of `host`. The resolver blocks in C without a deadline, so it is asked in a thread that may be left."""
-    answers: queue.Queue[list[Address] | OSError] = queue.Queue()
+    answers: list[list[Address] | OSError] = []
 
     def ask() -> None:
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
-            answers.put(error if isinstance(error, OSError) else OSError(0, str(error)))
+            answers.append(error if isinstance(error, OSError) else OSError(0, str(error)))
         else:
-            answers.put([(family, address) for family, _, _, _, address in found])
+            answers.append([(family, address) for family, _, _, _, address in found])
 
-    threading.Thread(target=ask, daemon=True).start()
-    try:
-        answer = answers.get(timeout=max(seconds, 0.1))
-    except queue.Empty:
-        raise StoreError(
-            Kind.UNRESOLVABLE, f"the resolver did not answer for {host!r} within {seconds:.1f} s"
-        ) from None
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(max(seconds, 0.1))
+    if not answers:
+        raise StoreError(Kind.UNRESOLVABLE, f"the resolver did not answer for {host!r} within {seconds:.1f} s")
+    answer = answers[0]
     if isinstance(answer, OSError):
         raise StoreError(Kind.UNRESOLVABLE, f"{host!r}: {answer.strerror}")
     return answer

@@ -75,5 +75,5 @@ class Neighbours:
 
     def living(self) -> list[Neighbour]:
         """Those whose supervisor still runs."""
-        stats = ((each, read_stat(each.pid)) for each in self.others)
-        return [each for each, stat in stats if stat and stat.started == each.started and stat.state not in "ZXTt"]
+        running = ((each, read_stat(each.pid)) for each in self.others if each.stopped_at is None)
+        return [each for each, stat in running if stat and stat.started == each.started and stat.state not in "ZXTt"]

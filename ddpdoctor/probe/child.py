@@ -182,6 +182,7 @@ class Child:
         kind = Kind(error["kind"])
         words = {
             Kind.IMPORT_FAILED: "could not import torch",
+            Kind.DUPLICATE_GPU: "was given a GPU that another rank has",
             Kind.PEER_ERROR: f"lost its peers in {self.phase}",
             Kind.WRONG_VALUE: "got a wrong result",
         }.get(kind, f"failed in {self.phase}")

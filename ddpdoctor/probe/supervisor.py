@@ -22,6 +22,7 @@ from ddpdoctor.facts.probe import Kind, Observation, Probe, RankReport
 from ddpdoctor.probe import child as workers
 from ddpdoctor.probe.arguments import parse
 from ddpdoctor.probe.board import FAILED, Board
+from ddpdoctor.probe.lazily import is_worth_a_try, retry
 from ddpdoctor.probe.meeting import Interrupted, Trouble, close_server, meet
 from ddpdoctor.probe.neighbours import Neighbours
 from ddpdoctor.probe.place import BadEnvironment, Place, read_place, short_host
@@ -56,6 +57,9 @@ def main(words: Sequence[str] | None = None) -> int:
         probe = session.run()
         child.kill()
         session.neighbours.end_stopped()
+        seconds_left = session.end - time.monotonic()
+        if is_worth_a_try(probe, seconds_left):
+            probe = replace(probe, retried_lazily=retry(session.place, seconds_left))
         return tell(probe, place, session.neighbours, options, started)
     except Interrupted:
         if place.local_rank in (0, None):

@@ -33,6 +33,10 @@ PEER_ERROR = re.compile(
 """What torch says on a rank whose peer is the one that failed."""
 
 
+SAME_GPU = re.compile(r"Duplicate GPU detected|[Uu]sing the same GPU")
+"""What NCCL says when two ranks brought the same device."""
+
+
 class Channel:
     """The two pipes to the supervisor."""
 
@@ -94,7 +98,7 @@ def run(channel: Channel, load: Callable[[], Any], already_seconds: float = 0.0)
     try:
         _probe(channel, torch, order)
     except BaseException as error:  # this is what the job would die of: told, not raised
-        confess(channel, error, "peer_error" if PEER_ERROR.search(str(error)) else "exception")
+        confess(channel, error, _kind_of(str(error)))
         channel.hear()
         os._exit(1)
     channel.phase("done")
@@ -161,6 +165,12 @@ def _device(channel: Channel, torch: Any, order: dict[str, Any]) -> Any:
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
     channel.say(gpu={"cuda_ordinal": ordinal, "gpu_uuid": None if uuid is None else f"GPU-{uuid}"})
     return device
+
+
+def _kind_of(words: str) -> str:
+    if SAME_GPU.search(words):
+        return "duplicate_gpu"
+    return "peer_error" if PEER_ERROR.search(words) else "exception"
 
 
 def confess(channel: Channel, error: BaseException, kind: str) -> None:

@@ -8,7 +8,7 @@ from ddpdoctor.facts.gaps import Section, not_here
 from ddpdoctor.facts.probe import Kind, Observation, Probe
 from ddpdoctor.findings import Evidence, Finding, Role, Where
 
-__all__ = ["OF_A_HOST", "observed", "only_probed"]
+__all__ = ["OF_A_HOST", "lazily", "observed", "only_probed"]
 
 OF_A_HOST = frozenset({Kind.UNRESOLVABLE, Kind.STRANGER, Kind.MASTER_WITHOUT_HOST, Kind.NO_ROUTE, Kind.SILENT})
 """What one rank of a host sees, all its ranks see."""
@@ -35,6 +35,15 @@ def only_probed(probe: Probe | None, *sections: Section | None) -> bool:
     if probe is None:
         not_here("neither this machine nor a probe was looked at")
     return True
+
+
+def lazily(probe: Probe) -> str:
+    """What the second try without `device_id` adds to a message about eager initialisation, "" when there was none."""
+    if probe.retried_lazily is None:
+        return ""
+    if probe.retried_lazily == "works":
+        return "; without device_id (lazily created communicators) the same ranks work"
+    return "; without device_id (lazily created communicators) it fails as well"
 
 
 def _finding(group: list[Observation], expected: str) -> Finding:

@@ -168,6 +168,16 @@ def test_an_error_of_one_rank_is_told_by_all(tmp_path: Path) -> None:
     assert "illegal memory access" in ranks[0].report["findings"][0]["message"]
 
 
+def test_nccl_without_a_gpu_is_reported_as_what_it_is_and_retried_lazily(tmp_path: Path) -> None:
+    ranks = start_all(tmp_path, 2, "--backend", "nccl")
+    ends = [r.end() for r in ranks]
+    assert [code for code, _ in ends] == [1, 1], ends
+    first = ranks[0].report["findings"][0]
+    assert first["code"] == "PROBE005"
+    assert "NCCL" in first["message"]
+    assert "without device_id" in first["message"]
+
+
 def test_wrong_values_are_seen(tmp_path: Path) -> None:
     ranks = start_all(tmp_path, 2, environ=shim("wrong", 1))
     ends = [r.end() for r in ranks]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from statistics import median
 
 from ddpdoctor.facts.probe import COLLECTIVE_PHASES, Kind, Observation, Probe
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.observed import observed
+from ddpdoctor.rules.observed import lazily, observed
 
 ENDED = (Kind.IMPORT_FAILED, Kind.DIED, Kind.EXCEPTION)
 BEHIND_SECONDS = 15.0
@@ -32,7 +33,8 @@ def before_init(probe: Probe) -> Iterator[Finding]:
     Read that rank's own output: its first exception, signal or exit code is the reason. SIGKILL is usually the
     out-of-memory killer or the scheduler; an import error is a broken environment on that node.
     """
-    yield from observed(o for o in probe.seen(*ENDED) if _phase(probe, o) not in COLLECTIVE_PHASES)
+    for found in observed(o for o in probe.seen(*ENDED) if _phase(probe, o) not in COLLECTIVE_PHASES):
+        yield replace(found, message=found.message + lazily(probe))
 
 
 @rule("PROBE006", "rank-died-after-init", Severity.ERROR)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ddpdoctor.facts.probe import COLLECTIVE_PHASES, Kind, Observation, Probe
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.observed import observed
+from ddpdoctor.rules.observed import lazily, observed
 
 LATE_SECONDS = 15.0
 
@@ -109,6 +109,6 @@ def _together(probe: Probe, stuck: list[Observation], words: str) -> Iterator[Fi
     ranks = sorted({rank for o in stuck for rank in o.ranks})
     phases = ", ".join(sorted({o.phase for o in stuck}))
     yield Finding(
-        f"{len(ranks)} of {probe.world_size} ranks {words} (phase {phases}): {stuck[0].message}",
+        f"{len(ranks)} of {probe.world_size} ranks {words} (phase {phases}): {stuck[0].message}{lazily(probe)}",
         (Evidence("probe.observations.hang", phases, "all ranks through every phase"),),
     )

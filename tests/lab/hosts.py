@@ -210,7 +210,9 @@ def _holder(enter: Sequence[str], setup: str = "", *words: str) -> Iterator[int]
         env={**os.environ, "PATH": PATH},
         start_new_session=True,
     ) as popen:
-        assert popen.stdin and popen.stdout and popen.stderr
+        assert popen.stdin is not None
+        assert popen.stdout is not None
+        assert popen.stderr is not None
         said = ""
         try:
             said = popen.stdout.readline()

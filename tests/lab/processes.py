@@ -55,7 +55,7 @@ class Process:
         """Start `argv`; `enter` is the command prefix (nsenter …) that goes into a host, `env` comes on top of ours."""
         self.argv = [os.fspath(word) for word in argv]
         self._mark = uuid.uuid4().hex
-        self._out, self._err = (tempfile.TemporaryFile("a+b") for _ in range(2))  # noqa: SIM115
+        self._out, self._err = (tempfile.TemporaryFile("a+b") for _ in range(2))  # noqa: SIM115 they live as long as this object  # noqa: SIM115
         for file in (self._out, self._err):
             weakref.finalize(self, file.close)  # it may be read as long as somebody holds the process
         words = [

@@ -255,9 +255,8 @@ def _shell_text(words: tuple[Word, ...], i: int) -> tuple[Layer, tuple[Word, ...
     layer = Layer(Launcher.SHELL, words[0], words[: i + 1], is_shell_text=True)
     if not word.is_literal or not word.raw:
         return layer, None
-    text, offsets = inner_text(word)
-    kind = word.raw[:1] if word.raw[:1] in ("'", '"') else ""
-    commands = split(text, offsets=offsets, context=word.context + kind)
+    inner = inner_text(word)
+    commands = split(inner.text, inside=inner)
     return layer, launching(commands)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ddpdoctor.facts.launch.words import UNKNOWN, Word
 
-__all__ = ["Simple", "inner_text", "split"]
+__all__ = ["Inner", "Simple", "inner_text", "split"]
 
 _OPERATOR = re.compile(r"&&|\|\||;;|[;&|\n()]")
 _REDIRECT = re.compile(r"\d*(?:&>>?|<<<|<<-?|>>|>&|<&|<>|>\||[<>])")
@@ -27,42 +27,62 @@ class Simple:
     operator: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """Shell text inside a word: its characters, the word's spelling and place, and where each character stands in it.
+
+    `context` are the quotes around it, outermost first.
+    """
+
+    text: str
+    raw: str
+    start: int
+    offsets: tuple[int, ...]
+    ends: tuple[int, ...]
+    context: str
+
+
 @dataclass(slots=True)
 class _Piece:
-    """A word being read: its characters, the source index of each, and what is special about it."""
+    """A word being read: its characters, where each begins and ends in the source, what is special."""
 
     chars: list[str]
     offsets: list[int]
+    ends: list[int]
     quoted: bool = False
     expanded: bool = False
     loose: bool = False
 
 
-def split(
-    text: str, known: Mapping[str, str] | None = None, *, offsets: tuple[int, ...] = (), context: str = ""
-) -> tuple[Simple, ...]:
+def split(text: str, known: Mapping[str, str] | None = None, *, inside: Inner | None = None) -> tuple[Simple, ...]:
     """The simple commands of `text`.
 
     Args:
         known: variables whose values are certain.
-        offsets: for each character of `text`, its index in the line's source; the identity when left out.
-        context: the quotes that `text` stands in, outermost first.
+        inside: where `text` stands in the line's source, when it is a word of it.
     """
-    return _Splitter(text, known or {}, offsets, context).split()
+    return _Splitter(text, known or {}, inside).split()
 
 
-def inner_text(word: Word) -> tuple[str, tuple[int, ...]]:
-    """The text of a word and, for each character, its index in the source that the word's span counts in."""
-    piece, _ = _Splitter(word.raw, {}, (), "").word(0)
-    return "".join(piece.chars), tuple(word.start + at for at in piece.offsets)
+def inner_text(word: Word) -> Inner:
+    """The text of a quoted word as shell text of its own (`bash -c '…'`)."""
+    piece, _ = _Splitter(word.raw, {}, None).word(0)
+    kind = word.raw[:1] if word.raw[:1] in ("'", '"') else ""
+    return Inner(
+        "".join(piece.chars),
+        word.raw,
+        word.start,
+        tuple(piece.offsets),
+        tuple(piece.ends),
+        word.context + kind,
+    )
 
 
 class _Splitter:
-    def __init__(self, text: str, known: Mapping[str, str], offsets: tuple[int, ...], context: str) -> None:
+    def __init__(self, text: str, known: Mapping[str, str], inside: Inner | None) -> None:
         self.text = text
         self.known = known
-        self.offsets = offsets
-        self.context = context
+        self.inside = inside
 
     def split(self) -> tuple[Simple, ...]:
         commands: list[Simple] = []
@@ -90,7 +110,7 @@ class _Splitter:
 
     def word(self, start: int) -> tuple[_Piece, int]:
         """The word that begins at `start`, and the index after it."""
-        piece = _Piece([], [])
+        piece = _Piece([], [], [])
         i = start
         while i < len(self.text):
             char = self.text[i]
@@ -117,6 +137,7 @@ class _Splitter:
     def _add(self, piece: _Piece, span: range) -> None:
         piece.chars += self.text[span.start : span.stop]
         piece.offsets += span
+        piece.ends += range(span.start + 1, span.stop + 1)
 
     def _double(self, piece: _Piece, i: int) -> int:
         piece.quoted = True
@@ -148,6 +169,7 @@ class _Splitter:
         value = self.known.get(name, UNKNOWN)
         piece.chars += value
         piece.offsets += [i] * len(value)
+        piece.ends += [end] * len(value)
         piece.expanded = True
         piece.loose = piece.loose or not quoted
         return end
@@ -174,22 +196,17 @@ class _Splitter:
 
     def _words(self, piece: _Piece, start: int, end: int) -> list[Word]:
         text = "".join(piece.chars)
-        first, last = self._at(start), self._at(end - 1) + 1
+        raw, first, last, context = self._place(start, end)
         loose = piece.loose and not piece.quoted
         if loose and UNKNOWN not in text:  # a known variable outside quotes: its value is split into words
             parts = text.split()
-            return [Word(p, self.text[start:end], first, last, self.context, is_literal=len(parts) == 1) for p in parts]
-        return [
-            Word(
-                text,
-                self.text[start:end],
-                first,
-                last,
-                self.context,
-                splits=loose and text.strip(UNKNOWN) == "",
-                is_literal=True,
-            )
-        ]
+            return [Word(p, raw, first, last, context, is_literal=len(parts) == 1) for p in parts]
+        return [Word(text, raw, first, last, context, splits=loose and text.strip(UNKNOWN) == "")]
 
-    def _at(self, i: int) -> int:
-        return self.offsets[i] if self.offsets else i
+    def _place(self, start: int, end: int) -> tuple[str, int, int, str]:
+        """Spelling, span and quotes of a word in the line's source."""
+        inside = self.inside
+        if inside is None:
+            return self.text[start:end], start, end, ""
+        first, last = inside.offsets[start], inside.ends[end - 1]
+        return inside.raw[first:last], inside.start + first, inside.start + last, inside.context

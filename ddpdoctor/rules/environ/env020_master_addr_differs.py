@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ, shorten
+from ddpdoctor.facts.launch import Launch
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.launch import master
 
 
 @rule("ENV020", "master-addr-differs", Severity.ERROR)
-def check(environ: Environ) -> Iterator[Finding]:
+def check(environ: Environ, launch: Launch | None = None) -> Iterator[Finding]:
     """The nodes were given different master addresses.
 
     ## Why it matters
@@ -20,6 +22,8 @@ def check(environ: Environ) -> Iterator[Finding]:
     ## Fix
     Compute the address once, before srun: MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1).
     """
+    if launch is not None:
+        yield from master.addresses_differ(launch)
     launcher, node = environ.launcher, environ.node_rank
     here, given = environ.get("SLURMD_NODENAME") or "", environ.get("MASTER_ADDR") or ""
     if launcher is None or launcher.name != "srun" or not node or not environ.is_multi_node:

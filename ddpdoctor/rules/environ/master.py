@@ -8,8 +8,10 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ, as_integer, is_loopback, shorten
 from ddpdoctor.facts.gaps import not_here
+from ddpdoctor.facts.launch import Launch
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.launch import master
 
 ADDRESSES = ("MASTER_ADDR", "PET_MASTER_ADDR")
 PORTS = ("MASTER_PORT", "PET_MASTER_PORT")
@@ -18,7 +20,7 @@ HOST_LIMIT = 253
 
 
 @rule("ENV012", "master-env-ignored", Severity.WARNING)
-def ignored(environ: Environ) -> Iterator[Finding]:
+def ignored(environ: Environ, launch: Launch | None = None) -> Iterator[Finding]:
     """MASTER_ADDR or MASTER_PORT is exported, but torchrun takes another value and overwrites it.
 
     ## Why it matters
@@ -31,6 +33,8 @@ def ignored(environ: Environ) -> Iterator[Finding]:
     ## Source
     torch/distributed/elastic/agent/server/local_elastic_agent.py: `_start_workers`.
     """
+    if launch is not None:
+        yield from master.ignored(launch)
     launcher = environ.launcher
     if launcher is not None and launcher.name == "torchrun":
         return  # a worker: what stands in MASTER_* is torchrun's own
@@ -53,7 +57,7 @@ def ignored(environ: Environ) -> Iterator[Finding]:
     Severity.ERROR,
     signatures=(r"errno: 13 - Permission denied", r"system error: 10013"),
 )
-def privileged(environ: Environ) -> Iterator[Finding]:
+def privileged(environ: Environ, launch: Launch | None = None) -> Iterator[Finding]:
     """The master port is below 1024, where only root may listen.
 
     ## Why it matters
@@ -63,6 +67,8 @@ def privileged(environ: Environ) -> Iterator[Finding]:
     ## Fix
     Set the master port to a free one between 20000 and 60000, and unset PORT if it came from there.
     """
+    if launch is not None:
+        yield from master.privileged(launch)
     for name in PORTS:
         port = environ.integer(name)
         if port is None or not 0 < port < 1024:
@@ -84,7 +90,7 @@ def privileged(environ: Environ) -> Iterator[Finding]:
         r"argument --master[-_]port\S*: invalid int value",
     ),
 )
-def port_invalid(environ: Environ) -> Iterator[Finding]:
+def port_invalid(environ: Environ, launch: Launch | None = None) -> Iterator[Finding]:
     """MASTER_PORT is not a port number from 1 to 65535.
 
     ## Why it matters
@@ -94,6 +100,8 @@ def port_invalid(environ: Environ) -> Iterator[Finding]:
     ## Fix
     Set MASTER_PORT to the same free port from 1024 to 65535 on every node.
     """
+    if launch is not None:
+        yield from master.port_invalid(launch)
     for name in PORTS:
         value = environ.get(name)
         port = as_integer(value)
@@ -115,7 +123,7 @@ def port_invalid(environ: Environ) -> Iterator[Finding]:
         r"hostname of the rendezvous endpoint '[a-z]+://",
     ),
 )
-def addr_malformed(environ: Environ) -> Iterator[Finding]:
+def addr_malformed(environ: Environ, launch: Launch | None = None) -> Iterator[Finding]:
     """MASTER_ADDR is no bare host name or address.
 
     ## Why it matters
@@ -125,6 +133,8 @@ def addr_malformed(environ: Environ) -> Iterator[Finding]:
     ## Fix
     Put the bare host into MASTER_ADDR and the port into MASTER_PORT.
     """
+    if launch is not None:
+        yield from master.malformed(launch, _malformed, _parts)
     for name in ADDRESSES:
         value = environ.get(name)
         problem = _malformed(value) if value else None
@@ -178,7 +188,7 @@ def _is_ip(value: str) -> bool:
     Severity.ERROR,
     signatures=(r"timed out after \d+m?s while trying to connect to \((localhost|127\.\d+\.\d+\.\d+|::1), \d+\)",),
 )
-def addr_loopback(environ: Environ) -> Iterator[Finding]:
+def addr_loopback(environ: Environ, launch: Launch | None = None) -> Iterator[Finding]:
     """MASTER_ADDR is a loopback address in a job of more than one node.
 
     ## Why it matters
@@ -188,6 +198,8 @@ def addr_loopback(environ: Environ) -> Iterator[Finding]:
     ## Fix
     Set MASTER_ADDR to the name or address by which the other nodes reach the node of rank 0.
     """
+    if launch is not None:
+        yield from master.loopback(launch)
     for name in ADDRESSES:
         value = environ.get(name)
         if not value or not is_loopback(value):

@@ -285,7 +285,7 @@ def use_env(launch: Launch) -> Iterator[Finding]:
     --local-rank to the script's arguments.
 
     ## Fix
-    Remove it.
+    Remove it from the line.
     """
     for line, layer, problem in _problems(launch, Trouble.UNRECOGNIZED):
         if problem.word.text.partition("=")[0] in ("--use-env", "--use_env") and layer.launcher is Launcher.TORCHRUN:

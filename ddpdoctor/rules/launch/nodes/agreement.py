@@ -80,8 +80,8 @@ def _place(node: Node) -> Where:
 
 def _agreeing(launch: Launch, node: Node, option: str, value: str) -> str | None:
     given = node.layer.given(option)
-    if option in ("rdzv_endpoint", "master_addr", "master_port") and given is None:
-        return None
+    if option in ("master_addr", "master_port") and node.plan.settings["rdzv_endpoint"].value:
+        return None  # it is a part of the endpoint
     if given is not None:
         return corrected(node.line, [revalue(given, quote(value))])
     last = node.layer.own[-1]

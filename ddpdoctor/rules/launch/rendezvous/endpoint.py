@@ -100,6 +100,9 @@ def rank_range(launch: Launch) -> Iterator[Finding]:
     ## Fix
     Give every node its own rank from 0 to nnodes-1.
     """
+    ranks = [line.plan.node_rank for line in launch.nodes if line.plan is not None]
+    if len(ranks) > 1 and 0 not in ranks and None not in ranks:
+        return  # nobody is rank 0: that is LAUNCH037
     for line, layer, plan in agents(launch):
         rank, nodes = plan.node_rank, plan.nnodes
         given = layer.given("node_rank")

@@ -1,0 +1,24 @@
+"""ENV019: nodes that knock at different ports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.launch import Launch
+from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.rules import rule
+from ddpdoctor.rules.launch import master
+
+
+@rule("ENV019", "master-port-differs", Severity.ERROR)
+def check(launch: Launch) -> Iterator[Finding]:
+    """The nodes were given different master ports.
+
+    ## Why it matters
+    The node of rank 0 listens on one port, the others knock at another. A refused connection is tried again in silence until the
+    time-out, and it looks like a firewall.
+
+    ## Fix
+    Give every node the same --master-port, or the same port in --rdzv-endpoint.
+    """
+    yield from master.ports_differ(launch)

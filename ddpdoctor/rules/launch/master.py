@@ -1,0 +1,248 @@
+"""Where the store of a launch line is: what ENV012 to ENV020 and their neighbours say of a line's options.
+
+The rules themselves stand in rules/environ, where the same causes are seen in variables.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from ddpdoctor.facts.environ import shorten
+from ddpdoctor.facts.launch import UNKNOWN, Edit, Launch, Layer, Line, Trouble, is_loopback, quote
+from ddpdoctor.findings import Evidence, Finding, Severity
+from ddpdoctor.rules.launch.nodes.agreement import Node, differing, nodes_of
+from ddpdoctor.rules.launch.pointing import after, agents, corrected, point, remove, revalue, shown, spelled, where
+from ddpdoctor.rules.launch.rendezvous.meeting import host0
+
+__all__ = [
+    "addresses_differ",
+    "elsewhere",
+    "ignored",
+    "loopback",
+    "loopback_interface",
+    "malformed",
+    "port_invalid",
+    "ports_differ",
+    "privileged",
+    "uneven",
+]
+
+WORKERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+
+
+def ignored(launch: Launch) -> Iterator[Finding]:
+    """ENV012: variables for the workers, which torchrun overwrites."""
+    for line, layer, plan in agents(launch):
+        if plan.given("rdzv_endpoint") and plan.host is None:
+            continue
+        for name, option, used in (
+            ("MASTER_ADDR", "master_addr", plan.host),
+            ("MASTER_PORT", "master_port", plan.port),
+        ):
+            value = line.environ.variables.get(name)
+            if not value or UNKNOWN in value or value == str(used) or plan.given(option):
+                continue
+            if used is None and not (plan.is_rewritten or plan.is_standalone):
+                continue
+            if plan.is_rewritten and name == "MASTER_ADDR" and is_loopback(value):
+                continue
+            yield _ignored(launch, line, layer, name, value, option if plan.asked == "static" else None)
+        for name in WORKERS:
+            word = next((v.word for v in layer.variables if v.name == name), None)
+            value = line.environ.variables.get(name, "")
+            if word is not None and not any(f"${name}" in w.raw or f"{{{name}}}" in w.raw for w in line.argv):
+                yield _ignored(launch, line, layer, name, value, None)
+
+
+def _ignored(launch: Launch, line: Line, layer: Layer, name: str, value: str, option: str | None) -> Finding:
+    word = next((v.word for v in reversed(layer.variables) if v.name == name), None)
+    edits: list[Edit] = list(remove(line, word)) if word is not None and word.raw else []
+    if option is not None and UNKNOWN not in value and not (option == "master_addr" and is_loopback(value)):
+        edits.append(after(layer.own[-1], f"{spelled(layer, option, launch.version)}={quote(value)}"))
+        wanted = f"--{option.replace('_', '-')}"
+    else:
+        wanted = "no such variable"
+    text = f"{name}={shorten(value)} is overwritten by {layer.name} for the workers: expected {wanted}"
+    return point(launch, line, word or layer.program, text, wanted, edits or None)
+
+
+def privileged(launch: Launch) -> Iterator[Finding]:
+    """ENV014: a port below 1024."""
+    for line, layer, plan in agents(launch):
+        if plan.port is None or not 0 < plan.port < 1024 or plan.is_standalone:
+            continue
+        dest = "rdzv_endpoint" if plan.settings["rdzv_endpoint"].value else "master_port"
+        given = layer.given(dest)
+        if given is not None:
+            value = "29500" if dest == "master_port" else f"{plan.host}:29500"
+            text = f"port {plan.port} is below 1024: expected a free port from 1024 to 65535"
+            yield point(launch, line, given.value_word, text, "1024 to 65535", [revalue(given, value)])
+
+
+def port_invalid(launch: Launch) -> Iterator[Finding]:
+    """ENV015: no port number."""
+    for line in launch.lines:
+        layer, plan = line.agent, line.plan
+        if layer is None or plan is None or layer.slips:
+            continue
+        given = layer.given("master_port")
+        value = plan.settings["master_port"].value
+        only = all(p.trouble is Trouble.INVALID_VALUE for p in layer.reading.problems)
+        used = only and not plan.is_standalone and plan.asked == "static" and value is not None
+        if given is not None and used and not _is_port(value or ""):
+            text = f"{shown(given.word)}: {value!r:.20} is no port: expected 1024 to 65535"
+            yield point(launch, line, given.value_word, text, "1024 to 65535", [revalue(given, "29500")])
+        endpoint = layer.given("rdzv_endpoint")
+        if endpoint is None or layer.is_garbled or plan.is_standalone or not plan.settings["rdzv_endpoint"].value:
+            continue
+        host, sign, port = plan.settings["rdzv_endpoint"].value.rpartition(":")
+        if sign and "://" not in host and not (port.isdigit() and len(port) <= 5 and int(port) < 65536):
+            text = f"{endpoint.value}: {port!r:.20} is no port: expected 1024 to 65535"
+            yield point(launch, line, endpoint.value_word, text, "1024 to 65535", [revalue(endpoint, f"{host}:29400")])
+
+
+def _is_port(text: str) -> bool:
+    return bool(re.fullmatch(r"\s*\+?[0-9]{1,9}\s*", text)) and 0 < int(text) < 65536
+
+
+def malformed(
+    launch: Launch, problem: Callable[[str], str | None], parts: Callable[[str], tuple[str | None, str | None]]
+) -> Iterator[Finding]:
+    """ENV016: an address that is no bare host."""
+    for line, layer, plan in agents(launch):
+        given = layer.given("master_addr")
+        address = plan.settings["master_addr"].value
+        if given is not None and address and plan.backend == "static" and not plan.settings["rdzv_endpoint"].value:
+            wrong = problem(address.strip("[]") if re.fullmatch(r"\[[0-9a-fA-F:.]+\]", address) else address)
+            if wrong is not None:
+                yield _malformed(launch, line, layer, address, wrong, parts(address))
+        endpoint = layer.given("rdzv_endpoint")
+        value = plan.settings["rdzv_endpoint"].value
+        if endpoint is not None and value and not plan.is_standalone and "://" in value:
+            host, port = parts(value)
+            text = f"{shorten(value)} is a URL: expected HOST:PORT"
+            edits = [revalue(endpoint, f"{host}:{port or 29400}")] if host else None
+            yield point(launch, line, endpoint.value_word, text, "HOST:PORT", edits)
+
+
+def _malformed(
+    launch: Launch, line: Line, layer: Layer, address: str, wrong: str, parts: tuple[str | None, str | None]
+) -> Finding:
+    given = layer.given("master_addr")
+    assert given is not None
+    host, port = parts
+    edits = None
+    if host:
+        edits = [revalue(given, host)]
+        if port and layer.given("master_port") is None:
+            edits.append(after(given.value_word, f"{spelled(layer, 'master_port', launch.version)}={port}"))
+    text = f"--master-addr={shorten(address)} {wrong}: expected a bare host name or IP address"
+    return point(launch, line, given.value_word, text, "a bare host name or IP address", edits)
+
+
+def loopback(launch: Launch) -> Iterator[Finding]:
+    """ENV017: a master address that is each node's own."""
+    for line, layer, plan in agents(launch):
+        if plan.backend != "static" or plan.settings["rdzv_endpoint"].value or not plan.given("master_addr"):
+            continue
+        if plan.nnodes is None or plan.nnodes[-1] < 2 or not is_loopback(plan.host):
+            continue
+        if line.node is None and any(x.is_background for x in launch.lines):
+            continue  # several agents of one script on one machine do meet there
+        given = layer.given("master_addr")
+        text = f"{plan.host} is every node's own address, and the job has {plan.nnodes[-1]} nodes: expected node 0's"
+        edits = None if given is None else [revalue(given, host0(line))]
+        word = layer.program if given is None else given.value_word
+        yield point(launch, line, word, text, "an address that other nodes can reach", edits)
+
+
+def elsewhere(launch: Launch) -> Iterator[Finding]:
+    """ENV018: node rank 0 runs on another host than the master address names, where ssh tells the host."""
+    for node in nodes_of(launch):
+        plan, host = node.plan, node.line.host
+        if (
+            plan.backend != "static"
+            or plan.node_rank != 0
+            or host is None
+            or plan.host is None
+            or is_loopback(plan.host)
+        ):
+            continue
+        here = host.rpartition("@")[2]
+        others = {n.line.host.rpartition("@")[2] for n in nodes_of(launch) if n.line.host is not None}
+        if here != plan.host and plan.host in others:
+            given = node.layer.given("master_addr")
+            text = f"node rank 0 runs on {here}, but the master address is {plan.host}: expected {here}"
+            edits = None if given is None else [revalue(given, here)]
+            yield point(launch, node.line, None if given is None else given.value_word, text, here, edits)
+
+
+def ports_differ(launch: Launch) -> Iterator[Finding]:
+    """ENV019: the nodes' ports."""
+    nodes = [n for n in nodes_of(launch) if not n.plan.is_rewritten and n.plan.is_standalone is False]
+    for backend in ("static", "c10d"):
+        same = [n for n in nodes if n.plan.backend == backend]
+        ends = any(n.plan.settings["rdzv_endpoint"].value for n in same)
+        found = list(differing(launch, same, lambda n: n.plan.port, "master_port", "the master port"))
+        for finding in found:
+            yield _endpoint_fix(finding, same) if ends else finding
+
+
+def addresses_differ(launch: Launch) -> Iterator[Finding]:
+    """ENV020: the nodes' master addresses."""
+    nodes = [n for n in nodes_of(launch) if not n.plan.is_rewritten and n.plan.is_standalone is False]
+    for backend in ("static", "c10d"):
+        same = [n for n in nodes if n.plan.backend == backend]
+        if all(is_loopback(n.plan.host) for n in same):
+            continue
+        ends = any(n.plan.settings["rdzv_endpoint"].value for n in same)
+        for finding in differing(launch, same, _host, "master_addr", "the master address"):
+            yield _endpoint_fix(finding, same) if ends else finding
+
+
+def _host(node: Node) -> str | None:
+    return None if node.plan.host is None else node.plan.host.lower()
+
+
+def _endpoint_fix(finding: Finding, nodes: list[Node]) -> Finding:
+    """The corrected line where the port or host is a part of --rdzv-endpoint."""
+    counts = Counter((n.plan.host, n.plan.port) for n in nodes)
+    (host, port), _ = counts.most_common(1)[0]
+    for node in nodes:
+        given = node.layer.given("rdzv_endpoint")
+        if (node.plan.host, node.plan.port) != (host, port) and given is not None:
+            return replace(finding, fix_command=corrected(node.line, [revalue(given, f"{host}:{port}")]))
+    return replace(finding, fix_command=None)
+
+
+def uneven(launch: Launch) -> Iterator[Finding]:
+    """ENV013: TORCH_ELASTIC_WORKER_IDENTICAL=1 and lines with different numbers of processes."""
+    nodes = [n for n in nodes_of(launch) if n.line.environ.variables.get("TORCH_ELASTIC_WORKER_IDENTICAL") == "1"]
+    counts = {n.plan.nproc for n in nodes if n.plan.nproc is not None}
+    if len(counts) > 1:
+        told = ", ".join(str(c) for c in sorted(c for c in counts if c is not None))
+        yield Finding(
+            f"TORCH_ELASTIC_WORKER_IDENTICAL=1, but the nodes start {told} processes: expected the same number",
+            tuple(Evidence(f"launch.lines[{n.line.node}]", str(n.plan.nproc), "one number") for n in nodes[:16]),
+            fix_command="unset TORCH_ELASTIC_WORKER_IDENTICAL",
+        )
+
+
+def loopback_interface(launch: Launch, name: str) -> Iterator[Finding]:
+    """ENV024, ENV027: a line for several nodes with the loopback as its interface."""
+    for line in launch.lines:
+        value = line.environ.variables.get(name, "")
+        plan = line.plan
+        several = plan is not None and plan.nnodes is not None and plan.nnodes[0] > 1
+        if several and value.lstrip("=").split(":")[0] == "lo" and line.program is not None:
+            word = next((v.word for v in line.program.variables if v.name == name), None)
+            yield Finding(
+                f"{name}={value} in a job of several nodes: expected the interface that reaches the other nodes",
+                (Evidence(f"environ.variables.{name}", value, "an interface that other nodes can reach"),),
+                fix_command=corrected(line, remove(line, word)) if word is not None and word.raw else f"unset {name}",
+                where=where(line, word),
+                severity=Severity.ERROR,
+            )

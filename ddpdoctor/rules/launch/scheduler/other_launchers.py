@@ -1,0 +1,255 @@
+"""LAUNCH023, 024, 072 to 074, 076, 079, 080: accelerate, deepspeed, and processes against visible GPUs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ddpdoctor.facts.gpu import Gpu
+from ddpdoctor.facts.launch import Given, Launch, Launcher, Layer, Line, is_known
+from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.rules import rule
+from ddpdoctor.rules.launch.pointing import HOST0, after, agents, point, remove, revalue, shown, spelled
+
+CVD = "CUDA_VISIBLE_DEVICES"
+
+
+def _layers(launch: Launch, launcher: Launcher) -> Iterator[tuple[Line, Layer]]:
+    for line in launch.lines:
+        layer = line.layer(launcher)
+        if layer is not None and not layer.is_garbled and not layer.reading.is_help:
+            yield line, layer
+
+
+def _number(layer: Layer, dest: str) -> int | None:
+    value = layer.value(dest)
+    return int(value) if value is not None and re.fullmatch(r"\d{1,9}", value) else None
+
+
+def visible(line: Line) -> int | None:
+    """How many GPUs the line's own CUDA_VISIBLE_DEVICES leaves; None when it says nothing."""
+    value = line.environ.variables.get(CVD)
+    if value is None or not is_known(value):
+        return None
+    entries = [e.strip() for e in value.split(",")]
+    return next((i for i, e in enumerate(entries) if not re.fullmatch(r"\d+|(GPU|MIG)-[\w/-]+", e)), len(entries))
+
+
+@rule("LAUNCH023", "nproc-exceeds-visible-gpus", Severity.ERROR)
+def exceeds(launch: Launch, gpu: Gpu | None = None) -> Iterator[Finding]:
+    """More processes a node than visible GPUs.
+
+    ## Why it matters
+    torchrun does not count GPUs. Only the high local ranks fail, with `CUDA error: invalid device ordinal`, or two ranks share
+    a GPU and NCCL says `Duplicate GPU detected`.
+
+    ## Fix
+    Start as many processes as there are visible GPUs: --nproc-per-node=gpu.
+    """
+    for line, layer, plan in agents(launch):
+        listed = visible(line)
+        count = listed if gpu is None else _here(gpu, listed)
+        if plan.nproc is None or not count or plan.nproc <= count or (line.script is not None and not line.script.nccl):
+            continue
+        given = layer.given("nproc_per_node")
+        source = f"{CVD}={line.environ.variables[CVD]}" if listed is not None else "this node"
+        text = f"{plan.nproc} processes, but {source} shows {count} GPUs: expected at most {count}"
+        edits = None if given is None else [revalue(given, str(count))]
+        yield point(launch, line, layer.program if given is None else given.value_word, text, f"at most {count}", edits)
+
+
+def _here(gpu: Gpu, listed: int | None) -> int:
+    return len(gpu.devices) if listed is None else min(len(gpu.devices), listed)
+
+
+@rule("LAUNCH024", "nproc-below-visible-gpus", Severity.NOTE)
+def below(launch: Launch, gpu: Gpu | None = None) -> Iterator[Finding]:
+    """Fewer processes a node than visible GPUs, because the option was left out.
+
+    ## Why it matters
+    torchrun starts one process a node unless it is told otherwise. The job runs, and the other GPUs idle.
+
+    ## Fix
+    --nproc-per-node=gpu starts one process a GPU.
+    """
+    for line, layer, plan in agents(launch):
+        listed = visible(line)
+        count = listed if gpu is None else _here(gpu, listed)
+        if count is None or count < 2 or plan.given("nproc_per_node") or layer.reading.is_open:
+            continue
+        option = f"{spelled(layer, 'nproc_per_node', launch.version)}=gpu"
+        text = f"one process for {count} visible GPUs: expected --nproc-per-node={count} or gpu"
+        yield point(launch, line, layer.program, text, "--nproc-per-node=gpu", [after(layer.own[-1], option)])
+
+
+@rule(
+    "LAUNCH022", "nproc-per-node-gpu-without-gpu", Severity.ERROR, signatures=(r"ValueError: Cuda is not available\.",)
+)
+def no_gpu(launch: Launch, gpu: Gpu) -> Iterator[Finding]:
+    """--nproc-per-node=gpu on a node without a GPU.
+
+    ## Why it matters
+    `ValueError: Cuda is not available.` from the launcher: no driver, a torch without CUDA, or a GPU that is hidden.
+
+    ## Fix
+    Repair the access to the GPU, or give a number.
+    """
+    for line, layer, plan in agents(launch):
+        given = layer.given("nproc_per_node")
+        if given is not None and plan.settings["nproc_per_node"].value == "gpu" and not gpu.devices:
+            text = f"{shown(given.word)} on a node without a GPU: expected a number"
+            yield point(launch, line, given.value_word, text, "a number", [revalue(given, "1")])
+
+
+@rule("LAUNCH072", "accelerate-num-processes-per-node", Severity.ERROR)
+def per_machine(launch: Launch) -> Iterator[Finding]:
+    """accelerate's --num_processes is given for one machine, but it is the total.
+
+    ## Why it matters
+    --num_processes counts the processes of all machines. With the number of one machine each of them starts too few, and the
+    launch runs a smaller world than meant, or waits.
+
+    ## Fix
+    Multiply: machines times GPUs of one machine, the same on every machine.
+    """
+    for line, layer in _layers(launch, Launcher.ACCELERATE):
+        total, machines = _number(layer, "num_processes"), _number(layer, "num_machines")
+        given = layer.given("num_processes")
+        if (
+            total is None
+            or machines is None
+            or given is None
+            or machines < 2
+            or (total >= machines and total % machines == 0)
+        ):
+            continue
+        text = f"{total} processes in all for {machines} machines: expected a multiple of {machines}"
+        yield point(
+            launch, line, given.value_word, text, str(total * machines), [revalue(given, str(total * machines))]
+        )
+
+
+@rule("LAUNCH073", "accelerate-cpu-single-process", Severity.ERROR)
+def one_process(launch: Launch) -> Iterator[Finding]:
+    """accelerate launch on the CPU starts one process, although more were asked for.
+
+    ## Why it matters
+    With --cpu accelerate starts more than one process only by MPI: --num_processes 2 starts one and exits 0.
+
+    ## Fix
+    Use torchrun, or give --mpirun_hostfile.
+    """
+    for line, layer in _layers(launch, Launcher.ACCELERATE):
+        total, flag = _number(layer, "num_processes"), layer.given("cpu")
+        if flag is None or total is None or total < 2 or layer.given("mpirun_hostfile") or layer.given("config_file"):
+            continue
+        if layer.given("num_machines") is not None and (_number(layer, "num_machines") or 1) > 1:
+            continue
+        text = f"--cpu with {total} processes starts one: expected torchrun --nproc-per-node={total}"
+        yield point(launch, line, flag.word, text, "torchrun", None)
+
+
+@rule(
+    "LAUNCH074",
+    "accelerate-main-process-ip-missing",
+    Severity.ERROR,
+    signatures=(r"you need to specify the main process IP",),
+)
+def no_main_ip(launch: Launch) -> Iterator[Finding]:
+    """accelerate is given several machines but no address of the main process.
+
+    ## Why it matters
+    `When using multiple machines, you need to specify the main process IP.`, or a TypeError about NoneType.
+
+    ## Fix
+    Add --main_process_ip and --main_process_port, the same on every machine.
+    """
+    for line, layer in _layers(launch, Launcher.ACCELERATE):
+        machines, given = _number(layer, "num_machines"), layer.given("num_machines")
+        if machines is None or machines < 2 or given is None or layer.reading.is_open:
+            continue
+        if any(layer.given(d) for d in ("main_process_ip", "config_file", "deepspeed_hostfile")):
+            continue
+        options = f"{spelled(layer, 'main_process_ip', (2, 0))}={HOST0}"
+        if layer.given("main_process_port") is None:
+            options += f" {spelled(layer, 'main_process_port', (2, 0))}=29500"
+        text = f"{machines} machines and no --main_process_ip: expected the address of machine 0"
+        yield point(launch, line, given.word, text, "--main_process_ip", [after(layer.own[-1], options)])
+
+
+@rule(
+    "LAUNCH076",
+    "deepspeed-include-renumbered",
+    Severity.ERROR,
+    signatures=(r"No slot '?\d+'? specif",),
+)
+def renumbered(launch: Launch) -> Iterator[Finding]:
+    """deepspeed is given GPU numbers that CUDA_VISIBLE_DEVICES has renumbered.
+
+    ## Why it matters
+    `No slot '2' specified on host 'localhost'`: deepspeed counts the visible GPUs and then looks up the number of the board.
+
+    ## Fix
+    Unset CUDA_VISIBLE_DEVICES and choose with --include alone.
+    """
+    for line, layer in _layers(launch, Launcher.DEEPSPEED):
+        count, given = visible(line), layer.given("include")
+        if count is None or given is None or not is_known(given.value) or layer.given("hostfile") is not None:
+            continue
+        slots = [int(n) for n in re.findall(r"\d+", (given.value or "").partition(":")[2])]
+        if any(slot >= count for slot in slots):
+            word = next((v.word for v in layer.variables if v.name == CVD), None)
+            edits = None if word is None or not word.raw else remove(line, word)
+            value = line.environ.variables[CVD]
+            text = f"{shown(given.value_word)} names GPUs beyond the {count} of {CVD}={value}: expected --include alone"
+            yield point(launch, line, given.value_word, text, f"no {CVD}", edits)
+
+
+@rule(
+    "LAUNCH079",
+    "deepspeed-hostfile-missing",
+    Severity.ERROR,
+    signatures=(r"no extra nodes available via hostfile",),
+)
+def no_hostfile(launch: Launch) -> Iterator[Finding]:
+    """deepspeed is given several nodes but no hostfile.
+
+    ## Why it matters
+    `Num nodes is >1 but no extra nodes available via hostfile`.
+
+    ## Fix
+    Add --hostfile with lines such as `node1 slots=8`.
+    """
+    for line, layer in _layers(launch, Launcher.DEEPSPEED):
+        count, given = _number(layer, "num_nodes"), layer.given("num_nodes")
+        if count is None or count < 2 or given is None or layer.reading.is_open:
+            continue
+        if layer.given("hostfile") is not None or layer.given("no_ssh") is not None:
+            continue
+        text = f"{count} nodes and no --hostfile: expected a file with the nodes' names"
+        yield point(launch, line, given.word, text, "--hostfile", [after(layer.own[-1], "--hostfile=hostfile")])
+
+
+@rule(
+    "LAUNCH080",
+    "deepspeed-selection-conflict",
+    Severity.ERROR,
+    signatures=(r"Cannot specify num_nodes/gpus with include/exclude",),
+)
+def conflict(launch: Launch) -> Iterator[Finding]:
+    """deepspeed is given --include or --exclude together with --num_gpus or --num_nodes.
+
+    ## Why it matters
+    `ValueError: Cannot specify num_nodes/gpus with include/exclude`.
+
+    ## Fix
+    Keep --include or the numbers.
+    """
+    for line, layer in _layers(launch, Launcher.DEEPSPEED):
+        chosen = next((g for d in ("include", "exclude") if (g := layer.given(d))), None)
+        counted: list[Given] = [g for d in ("num_gpus", "num_nodes", "num_accelerators") if (g := layer.given(d))]
+        if chosen is None or not counted:
+            continue
+        words = [w for g in counted for w in ([g.word] if g.is_joined else [g.word, g.value_word])]
+        text = f"{chosen.written} and {counted[0].written} exclude each other: expected one of them"
+        yield point(launch, line, counted[0].word, text, chosen.written, remove(line, *words))

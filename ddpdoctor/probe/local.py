@@ -136,7 +136,8 @@ class _Local:
         if found:
             return found
         late = any(child.is_late(now, self._allowed(child)) for child in self.children)
-        return [child.locate() for child in self.children if child.phase != "done"] if late else []
+        waiting = [c for c in self.children if c.phase == "done" or (c.phase == "import" and c.ready)]
+        return [child.locate() for child in self.children if child not in waiting] if late else []
 
     def _allowed(self, child: Child) -> float:
         return min(PHASE_SECONDS.get(child.phase, 20.0), max(self.end - child.since, 0.5))

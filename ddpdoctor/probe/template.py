@@ -31,6 +31,8 @@ def main() -> None:
         os._exit(1)
     seconds = time.monotonic() - started
     pids = {_fork(torch, ranks, index, seconds): channel for index, channel in enumerate(channels)}
+    for pid, channel in pids.items():
+        channel.say(pid=pid)  # a rank that is hurt before it can say so is known all the same
     while pids:
         pid, status = os.wait()
         channel = pids.pop(pid)

@@ -24,6 +24,13 @@ class Outcome:
     skipped: list[Skipped] = field(default_factory=list)
     crashed: list[Crashed] = field(default_factory=list)
 
+    def add(self, other: Outcome) -> None:
+        """Take in what other rules said."""
+        self.findings += other.findings
+        self.passed += other.passed
+        self.skipped += other.skipped
+        self.crashed += other.crashed
+
 
 def examine(
     facts: Facts,
@@ -32,6 +39,7 @@ def examine(
     command: str,
     started: float,
     failures: tuple[str, ...] = (),
+    beside: tuple[Facts, tuple[Rule, ...]] | None = None,
 ) -> Report:
     """Judge `facts` by `rules`.
 
@@ -39,9 +47,13 @@ def examine(
         command: the ddpdoctor command, for the report.
         started: `time.time()` when the command began.
         failures: what the doctor itself could not do.
+        beside: other facts with rules of their own (a launch line beside the machine), told in the same report.
     """
     rules = tuple(rules)
     outcome = judge(facts, rules)
+    if beside is not None:
+        outcome.add(judge(*beside))
+        rules += beside[1]
     return Report(
         command=command,
         host=facts.hostname,

@@ -25,13 +25,13 @@ DEFAULT_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Plan:
-    """What one check does besides looking at this machine."""
+    """What one check does: `line` is the launch line given after --, as facts with the rules that judge it."""
 
     common: Common
     no_probe: bool
     no_meet: bool
     join_seconds: float
-    launch: Facts | None = None
+    line: tuple[Facts, tuple[Rule, ...]] | None
 
     @property
     def probes(self) -> bool:
@@ -52,14 +52,14 @@ def check(
 
     started = time.time()
     common = replace(common, timeout=common.timeout or DEFAULT_SECONDS)
-    plan = Plan(common, no_probe, no_meet, join_timeout, _read_launch(common))
+    plan = Plan(common, no_probe, no_meet, join_timeout, _read_line(common))
     rules = _rules(plan)
     facts, failures, answer = _gather(plan)
-    report = examine(facts, rules, command="check", started=started, failures=failures)
-    if plan.launch is not None:
+    report = examine(facts, rules, command="check", started=started, failures=failures, beside=plan.line)
+    if plan.line is not None:
         from ddpdoctor.cli.repair import repaired
 
-        report = repaired(report, facts, rules)
+        report = repaired(report, *plan.line)
     if answer is not None and not answer.is_first:
         return report.exit_code(common.fail_on.severity)
     if answer is not None and not answer.is_head:
@@ -67,24 +67,25 @@ def check(
     return _tell(report, facts, plan)
 
 
-def _read_launch(common: Common) -> Facts | None:
-    """The facts of the launch line after --, None without one."""
+def _read_line(common: Common) -> tuple[Facts, tuple[Rule, ...]] | None:
+    """The launch line after -- as facts, with the rules that judge it; None without one."""
     if common.launch is None or common.facts is not None:
         return None
-    from ddpdoctor.cli.linting import facts_of
+    from ddpdoctor.cli.linting import facts_of, rules_of
 
-    return facts_of(common, [], None)
+    return facts_of(common, [], None), rules_of(common)
 
 
 def _rules(plan: Plan) -> tuple[Rule, ...]:
-    """The rules of a machine and, with a launch line, those of launches instead of those of a running process's ranks."""
+    """The rules of this machine: with a launch line without those that judge the line, or a running process's ranks."""
     from ddpdoctor.cli.linting import is_of_a_process
     from ddpdoctor.cli.settings import rules_for
 
     areas = (*SECTIONS, "launch", *(("probe",) if plan.probes or plan.common.facts else ()))
     rules = rules_for(plan.common, areas)
-    if plan.launch is not None:
-        return tuple(each for each in rules if not is_of_a_process(each.code))
+    if plan.line is not None:
+        judged = {each.code for each in plan.line[1]}
+        return tuple(each for each in rules if each.code not in judged and not is_of_a_process(each.code))
     if plan.common.facts is not None:
         return rules
     return tuple(each for each in rules if "launch" not in each.needs)
@@ -92,24 +93,23 @@ def _rules(plan: Plan) -> tuple[Rule, ...]:
 
 def _gather(plan: Plan) -> tuple[Facts, tuple[str, ...], Answer | None]:
     """The facts, what could not be done to get them, and what the probe said of this rank's turn to tell."""
-    from ddpdoctor.cli.probing import Probing, refusal
+    from ddpdoctor.cli.probing import Probing, refusal, variables_of
     from ddpdoctor.cli.progress import Progress
     from ddpdoctor.cli.reading import facts_for
 
-    common, launch = plan.common, plan.launch
-    environ = launch.environ.variables if launch is not None and launch.environ is not None else {}
+    common, line = plan.common, plan.line
     sections = (*SECTIONS, "launch", "probe") if common.facts is not None else SECTIONS
-    gap = refusal(launch, common) if plan.probes else None
-    probing = Probing(common, plan.join_seconds, plan.no_meet, launch)
+    gap = refusal(line) if plan.probes and line is not None else None
+    probing = Probing(common, plan.join_seconds, plan.no_meet, line and line[0])
     looks = probing.looks_at_the_machine()
     with Progress(common.quiet or not looks or common.facts is not None) as progress:
         try:
             if plan.probes and gap is None:
                 probing.start_early()
             progress.phase("looking at this machine")
-            facts, failures = facts_for(common, sections if looks else ("environ",), environ)
-            if launch is not None:
-                facts = replace(facts, launch=launch.launch)
+            facts, failures = facts_for(common, sections if looks else ("environ",), variables_of(line and line[0]))
+            if line is not None:
+                facts = replace(facts, launch=line[0].launch)
             if gap is not None:
                 facts = replace(facts, gaps=(*facts.gaps, gap))
             elif plan.probes:

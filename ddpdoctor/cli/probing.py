@@ -11,13 +11,15 @@ from ddpdoctor.cli.reading import seconds_left
 from ddpdoctor.collectors import Missing
 from ddpdoctor.collectors.machine import Deadline
 from ddpdoctor.collectors.probe import Answer, RunningProbe, join, start
+from ddpdoctor.doctor import judge
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.facts.visibility import visible
 from ddpdoctor.findings import Severity
+from ddpdoctor.rules import Rule
 
-__all__ = ["Probing", "refusal"]
+__all__ = ["Probing", "refusal", "variables_of"]
 
 CPU_RANKS = 2
 """How many ranks a machine without a GPU is probed with."""
@@ -29,17 +31,25 @@ GPU_NODES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 """Device nodes that show a GPU driver: the ranks to start are as many as GPUs that CUDA sees, and those are not counted yet."""
 
 
-def refusal(launch: Facts | None, common: Common) -> Gap | None:
-    """Why a launch line is not probed: it cannot work. None when it can, or when there is no line."""
-    if launch is None:
-        return None
-    from ddpdoctor.cli.linting import rules_of
-    from ddpdoctor.doctor import judge
-
-    errors = [f.code for f in judge(launch, rules_of(common)).findings if f.worst is Severity.ERROR]
+def refusal(line: tuple[Facts, tuple[Rule, ...]]) -> Gap | None:
+    """Why a launch line is not probed: it cannot work. None when it can."""
+    errors = [f.code for f in judge(*line).findings if f.worst is Severity.ERROR]
     if not errors:
         return None
     return Gap("probe", f"the launch line cannot work ({errors[0]}), so no ranks were started", Why.NOT_HERE)
+
+
+def variables_of(line: Facts | None) -> dict[str, str]:
+    """What a launch line means to the environment of its ranks: its own variables, and the master that it names."""
+    if line is None or line.launch is None or line.environ is None:
+        return {}
+    variables = dict(line.environ.variables)
+    plan = line.launch.lines[0].plan if line.launch.lines else None
+    if plan is not None and plan.is_multinode and plan.backend == "static" and plan.host:
+        variables["MASTER_ADDR"] = plan.host
+        if plan.port:
+            variables["MASTER_PORT"] = str(plan.port)
+    return variables
 
 
 class Probing:

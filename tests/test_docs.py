@@ -12,7 +12,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/guides").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs/guides").glob("*.md")),
+]
 
 
 @cache
@@ -34,7 +39,9 @@ def _lines() -> list[tuple[str, str]]:
     for page in PAGES:
         text = page.read_text()
         blocks = "\n".join(re.findall(r"```(?:bash|console|sh|)\n(.*?)```", text, re.S))
-        found += [(page.name, m.removeprefix("$ ")) for m in re.findall(r"^(?:\$ )?(?:srun )?(ddpdoctor .*)$", blocks, re.M)]
+        found += [
+            (page.name, m.removeprefix("$ ")) for m in re.findall(r"^(?:\$ )?(?:srun )?(ddpdoctor .*)$", blocks, re.M)
+        ]
         found += [(page.name, m) for m in re.findall(r"`(ddpdoctor [a-z][^`\n]*)`", text)]
     return sorted(set(found))
 

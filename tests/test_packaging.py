@@ -59,7 +59,9 @@ def test_an_environment_with_a_torch_keeps_it_as_it_is(wheel: Path) -> None:
 
 @pytest.mark.torch
 def test_the_extra_is_satisfied_by_the_torch_that_is_there(wheel: Path) -> None:
-    plan = _run(sys.executable, "-m", "pip", "install", "-q", "--dry-run", "--report", "-", f"ddpdoctor[torch] @ file://{wheel}")
+    plan = _run(
+        sys.executable, "-m", "pip", "install", "-q", "--dry-run", "--report", "-", f"ddpdoctor[torch] @ file://{wheel}"
+    )
     assert "torch" not in {item["metadata"]["name"].lower() for item in json.loads(plan)["install"]}
 
 
@@ -72,4 +74,6 @@ def test_the_installed_command_works_in_an_environment_of_its_own(wheel: Path, t
     report = json.loads(_run(command, "check", "--format", "json", "--fail-on", "never"))
     assert report["schema"] == "ddpdoctor.report/1"
     assert not report["crashed"]
-    assert {s["code"] for s in report["skipped"] if s["code"].startswith("PROBE")}, "without torch no probe can have passed"
+    assert {s["code"] for s in report["skipped"] if s["code"].startswith("PROBE")}, (
+        "without torch no probe can have passed"
+    )

@@ -88,7 +88,8 @@ def _rules(plan: Plan) -> tuple[Rule, ...]:
         return tuple(each for each in rules if each.code not in judged and not is_of_a_process(each.code))
     if plan.common.facts is not None:
         return rules
-    return tuple(each for each in rules if "launch" not in each.needs)
+    without = {"launch"} if plan.probes else {"launch", "probe"}
+    return tuple(each for each in rules if not without & set(each.needs))
 
 
 def _gather(plan: Plan) -> tuple[Facts, tuple[str, ...], Answer | None]:

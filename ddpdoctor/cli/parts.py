@@ -51,6 +51,8 @@ def _part(command: str) -> Callable[[Common], int]:
         rules = rules_for(common, (SECTIONS[command][-1],))
         if command in ALSO:
             rules += tuple(each for each in rules_for(common, ("launch", "environ")) if each.code in ALSO[command])
+        if common.facts is None:  # a part starts no ranks and reads no launch line
+            rules = tuple(each for each in rules if not {"probe", "launch"} & set(each.needs))
         needed = {*SECTIONS[command], *(name for each in rules for name in (*each.needs, *each.wants))}
         sections = [name for name in SECONDS if name in needed]
         facts, failures = facts_for(common, sections)

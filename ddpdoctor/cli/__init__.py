@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import NoReturn
 
@@ -23,8 +23,8 @@ class _EndedBySignal(BaseException):
     """SIGTERM or SIGHUP came; not an Exception, so that nothing on the way mistakes it for a failure of its own."""
 
 
-def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Run one command and exit with its code; no process that it started outlives it.
+def main(argv: Sequence[str] | None = None, command: Callable[[], int] | None = None) -> NoReturn:
+    """Run one command (the one that `argv` names, or `command`) and exit with its code; nothing it started outlives it.
 
     The only place that catches everything: a bug becomes one line and exit code 3, Ctrl-C becomes 130, SIGTERM 143, and
     a reader that went away (a closed pipe) ends the command quietly, as SIGPIPE would.
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     for number in ENDED:
         signal.signal(number, _end)
     try:
-        code = _run(words)
+        code = _run(words) if command is None else command()
         sys.stdout.flush()
     except BrokenPipeError:
         code = 128 + signal.SIGPIPE

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ddpdoctor.cli import main
 from ddpdoctor.facts.codec import decode
 from ddpdoctor.facts.probe import Probe
 from ddpdoctor.facts.record import SCHEMA, Facts
@@ -48,5 +49,15 @@ def report(order: dict[str, Any]) -> int:
     return emit(judged, common, tables)
 
 
+def _from_stdin() -> int:
+    from ddpdoctor.cli.options import WrongUse
+
+    try:
+        return report(json.load(sys.stdin))
+    except WrongUse as error:  # what only the rules can refuse: --select with no code's beginning, --output to nowhere
+        print(f"ddpdoctor: {error.format_message()}", file=sys.stderr)
+        return 2
+
+
 if __name__ == "__main__":
-    sys.exit(report(json.load(sys.stdin)))
+    main(command=_from_stdin)

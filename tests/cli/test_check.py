@@ -111,7 +111,10 @@ def test_a_rank_that_never_comes_is_named_within_the_join_timeout() -> None:
     begin = time.monotonic()
     done = _check(
         *("--format", "json", "--join-timeout", "2"),
-        **{"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())},
+        RANK="0",
+        WORLD_SIZE="2",
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(_free_port()),
     )
     report = _report(done)
     assert done.returncode == 1
@@ -123,7 +126,10 @@ def test_a_rank_that_never_comes_is_named_within_the_join_timeout() -> None:
 def test_no_meet_probes_this_node_alone() -> None:
     done = _check(
         "--no-meet",
-        **{"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())},
+        RANK="0",
+        WORLD_SIZE="4",
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(_free_port()),
     )
     assert "2 ranks, gloo" in done.stdout, done.stdout
     assert "meeting" not in done.stderr

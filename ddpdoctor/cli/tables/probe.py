@@ -88,4 +88,4 @@ def _time(seconds: float) -> str:
 
 
 def _bandwidth(each: Measurement) -> str:
-    return "-" if each.busbw_gb_per_s is None else f"{each.busbw_gb_per_s:.2f}"
+    return "-" if each.busbw_gb_per_s is None else f"{each.busbw_gb_per_s:.3g}"

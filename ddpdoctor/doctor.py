@@ -96,7 +96,10 @@ def _section(facts: Facts, name: str) -> object:
 
 def _gap(facts: Facts, section: str) -> Gap:
     known = next((g for g in facts.gaps if g.path == section), None)
-    return known or Gap(section, f"{section}: not collected", Why.NOT_HERE)
+    return known or Gap(section, _UNASKED.get(section, f"{section}: not collected"), Why.NOT_HERE)
+
+
+_UNASKED = {"probe": "no ranks were probed", "launch": "no launch line was given"}
 
 
 def _stamp(each: Rule, finding: Finding) -> Finding:

@@ -19,10 +19,11 @@ from types import FrameType
 from ddpdoctor.blame import weigh
 from ddpdoctor.facts.codec import encode
 from ddpdoctor.facts.probe import Kind, Observation, Probe
-from ddpdoctor.probe.child import PHASE_SECONDS, Child, spawn_forked
+from ddpdoctor.probe.child import PHASE_SECONDS, Child
 from ddpdoctor.probe.place import Place, short_host
 from ddpdoctor.probe.plan import choose_backend
 from ddpdoctor.probe.server import Server
+from ddpdoctor.probe.starting import spawn_forked
 
 __all__ = ["main"]
 

@@ -17,28 +17,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import FrameType
 
-from ddpdoctor.blame import NEEDS_NO_GRACE, weigh
 from ddpdoctor.facts.probe import Kind, Observation, Probe, RankReport
 from ddpdoctor.probe import child as workers
 from ddpdoctor.probe.arguments import parse
-from ddpdoctor.probe.board import FAILED, Board
+from ddpdoctor.probe.board import FAILED
 from ddpdoctor.probe.lazily import is_worth_a_try, retry
 from ddpdoctor.probe.meeting import Interrupted, Trouble, close_server, meet
 from ddpdoctor.probe.neighbours import Neighbours
 from ddpdoctor.probe.place import BadEnvironment, Place, read_place, short_host
 from ddpdoctor.probe.plan import choose_backend
+from ddpdoctor.probe.starting import spawn
 from ddpdoctor.probe.store import StoreLost
 from ddpdoctor.probe.telling import tell
+from ddpdoctor.probe.verdict import Witness, ranges
 
 __all__ = ["Session", "main"]
 
-GRACE_SECONDS = 0.7
-"""How long the judge waits for the evidence of others."""
 CLOSING_SECONDS = 2.5
 """What is kept of --timeout for the verdict and the report."""
 LOOK_SECONDS = 0.1
-MOST_REPORTS = 256
-"""Above this many ranks a verdict carries only those that the evidence is about."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -49,7 +46,7 @@ def main(words: Sequence[str] | None = None) -> int:
         place = read_place(os.environ)
     except BadEnvironment as error:
         return _without_place(str(error), options, started)
-    child = workers.spawn(place)
+    child = spawn(place)
     session = Session(place, child, options.join_timeout, options.timeout, options.backend)
     signal.signal(signal.SIGTERM, session.on_signal)
     signal.signal(signal.SIGINT, session.on_signal)
@@ -86,20 +83,14 @@ def _without_place(words: str, options: object, started: float) -> int:
     return tell(Probe(observations=(seen,), launcher="env://"), None, Neighbours(-1), options, started)
 
 
-class Session:
+class Session(Witness):
     """One rank from its start to the verdict."""
 
     def __init__(self, place: Place, child: workers.Child, join_timeout: float, timeout: float, backend: str) -> None:
-        self.place = place
-        self.child = child
-        self.backend = backend
-        self.started = time.monotonic()
+        super().__init__(place, child, backend)
         self.end = self.started + max(timeout - CLOSING_SECONDS, timeout / 2)
         self.join_until = min(self.started + join_timeout, self.end)
-        self.neighbours = Neighbours(place.rank)
-        self.board: Board | None = None
         self.server: object | None = None
-        self.waited = 0.0
         self.signal: int | None = None
         self._wake, self._waker = os.pipe()
         os.set_blocking(self._waker, False)
@@ -120,9 +111,9 @@ class Session:
             self._start_workers()
             return self._finish()
         except Trouble as trouble:
-            return self._fail(trouble.observations)
+            return self.fail(trouble.observations)
         except StoreLost as lost:
-            return self._alone(str(lost))
+            return self.alone(str(lost))
 
     def leave(self) -> None:
         """Let the store go once the others have read what they need."""
@@ -201,11 +192,6 @@ class Session:
             raise Trouble
         return value
 
-    @property
-    def _board(self) -> Board:
-        assert self.board is not None
-        return self.board
-
     def _join(self) -> None:
         board, place = self._board, self.place
         wrong = board.arrive()
@@ -234,7 +220,7 @@ class Session:
         seconds = self.join_until - self.started
         found = []
         for node, ranks in nodes.items():
-            who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {_ranges(ranks)}"
+            who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranges(ranks)}"
             where = "" if node is None else f" (node {node})"
             words = f"{who}{where} never arrived within {seconds:.0f} s"
             found.append(
@@ -269,7 +255,7 @@ class Session:
     def _behind(self) -> Observation:
         ready = {record["rank"] for record in self._board.log("ready")}
         late = tuple(rank for rank in range(self.place.world_size) if rank not in ready)
-        words = f"ranks {_ranges(list(late))} had not imported torch when the time ran out"
+        words = f"ranks {ranges(list(late))} had not imported torch when the time ran out"
         return Observation(Kind.ELSEWHERE, words, late, self.place.rank, phase="import")
 
     def _finish(self) -> Probe:
@@ -286,112 +272,4 @@ class Session:
         ranks: tuple[RankReport, ...] = ()
         if self.place.rank == 0 or self.place.local_rank == 0:
             ranks = self._board.gather()[1]
-        return self._probe((), ranks)
-
-    def _probe(self, observations: tuple[Observation, ...], ranks: tuple[RankReport, ...]) -> Probe:
-        place = self.place
-        return Probe(
-            world_size=place.world_size,
-            backend=self.backend,
-            launcher=place.launcher,
-            master=f"{place.master_addr}:{place.master_port}",
-            seconds=round(time.monotonic() - self.started, 3),
-            ranks=ranks,
-            observations=observations,
-            measurements=tuple(self.child.measurements),
-            unsupported=tuple(self.child.unsupported),
-        )
-
-    def _fail(self, observations: tuple[Observation, ...]) -> Probe:
-        """Tell what was seen here, and agree with the others on what it means."""
-        if self.board is None:
-            return self._probe(weigh(observations), (self.child.report(),))
-        if any(o.kind in (Kind.DIED, Kind.STOPPED) and self._is_host(o) for o in observations):
-            return self._alone("its process does not run", observations)
-        try:
-            self.board.fail(self.child.report(self.waited), [*observations, *self._own_condition(observations)])
-            in_haste = any(o.kind in NEEDS_NO_GRACE for o in observations)
-            if in_haste or self.board.is_judge():
-                self._linger(0.0 if in_haste else GRACE_SECONDS)
-                return self._judge()
-            end = time.monotonic() + GRACE_SECONDS + 2.0
-            while time.monotonic() < end:
-                verdict = self.board.verdict()
-                if verdict is not None:
-                    return verdict
-                self._linger(LOOK_SECONDS)
-            return self._judge()
-        except StoreLost as lost:
-            return self._alone(str(lost), observations)
-
-    def _is_host(self, seen: Observation) -> bool:
-        """Whether this is about the supervisor that hosts the store: asking it would only take time."""
-        return seen.ranks == (0,) and self.place.rank != 0 and not self.place.uses_agent_store and seen.pid is not None
-
-    def _own_condition(self, told: tuple[Observation, ...]) -> list[Observation]:
-        """When somebody else gave the alarm: what is wrong with this rank, as far as it can be seen at once."""
-        if told:
-            return []
-        now = time.monotonic()
-        self.child.read()
-        found = self.child.look(now) or self.neighbours.look(now, self.child.phase)
-        if found is None and self.child.ready is not None and self.child.phase not in ("import", "done"):
-            found = self.child.locate()
-            found = found if found.kind is not Kind.HANG else None
-        return [found] if found else []
-
-    def _judge(self) -> Probe:
-        board = self._board
-        verdict = board.verdict()
-        if verdict is not None:
-            return verdict
-        evidence, ranks = board.gather()
-        if len(ranks) > MOST_REPORTS:
-            named = {rank for o in evidence for rank in o.ranks}
-            ranks = tuple(r for r in ranks if r.rank in named)[:MOST_REPORTS]
-        return board.decide(self._probe(weigh(evidence), ranks))
-
-    def _linger(self, seconds: float) -> None:
-        """Let time pass; publish what the worker or a neighbour shows meanwhile."""
-        end = time.monotonic() + seconds
-        known = False
-        while time.monotonic() < end:
-            time.sleep(min(LOOK_SECONDS, max(end - time.monotonic(), 0.0)))
-            self.child.read()
-            found = self.neighbours.look(time.monotonic(), self.child.phase)
-            if found is not None and not known:
-                self._board.publish("evidence", found)
-                known = True
-
-    def _alone(self, words: str, observations: tuple[Observation, ...] = ()) -> Probe:
-        """A verdict of this rank's own: the store is gone, so nobody can be asked."""
-        place = self.place
-        seen = list(observations)
-        end = time.monotonic() + GRACE_SECONDS
-        while time.monotonic() < end:
-            found = self.neighbours.look(time.monotonic(), self.child.phase)
-            if found is not None and found not in seen:
-                seen.append(found)
-            time.sleep(LOOK_SECONDS)
-        master = f"{place.master_addr}:{place.master_port}"
-        if place.uses_agent_store:
-            lost = f"{place.name} lost the store of torchrun's agent at {master}: {words}"
-            seen.append(self.child.observe(Kind.STORE_LOST, lost))
-        else:
-            lost = f"rank 0 at {master}, whose supervisor hosts the store, is gone: {words} (seen by {place.name})"
-            kind = Kind.DIED if "closed" in words or "broke" in words else Kind.STORE_LOST
-            seen.append(Observation(kind, lost, (0,), place.rank, phase=self.child.phase))
-        named = {rank for o in seen if o.kind in (Kind.DIED, Kind.STOPPED) and o.host for rank in o.ranks}
-        kept = [o for o in seen if o.host or not named.issuperset(o.ranks)]
-        return self._probe(weigh(kept), (self.child.report(self.waited),))
-
-
-def _ranges(ranks: Sequence[int]) -> str:
-    """`0-3, 7`."""
-    parts: list[list[int]] = []
-    for rank in ranks:
-        if parts and parts[-1][-1] == rank - 1:
-            parts[-1][1:] = [rank]
-        else:
-            parts.append([rank])
-    return ", ".join("-".join(map(str, part)) for part in parts)
+        return self.probe((), ranks)

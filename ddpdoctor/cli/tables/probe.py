@@ -24,7 +24,7 @@ def draw(facts: Facts, *, width: int, colour: bool) -> str:
         return draw_all([f"probe: {reason}"], width=width, colour=colour)
     pieces: list[RenderableType] = [_head(probe)]
     if probe.ranks:
-        pieces.append(_ranks(probe))
+        pieces.append(_ranks(probe, width))
     if probe.measurements and not probe.has_failed:
         pieces.append(_collectives(probe, width))
     pieces += [f"{u.collective}: not in this backend ({u.reason})" for u in probe.unsupported]
@@ -40,15 +40,16 @@ def _head(probe: Probe) -> str:
     return f"probe: {probe.world_size} ranks{where}, backend {probe.backend or 'not chosen'}, {probe.seconds:.1f} s"
 
 
-def _ranks(probe: Probe) -> Table:
+def _ranks(probe: Probe, width: int) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for name in ("rank", "host", "local", "gpu", "torch", "import", "reached"):
+    names = ("rank", "host", "reached", "gpu", "local", "torch", "import")[: 4 if width < 60 else 7]
+    for name in names:
         table.add_column(name, overflow="fold", justify="right" if name in ("rank", "local", "import") else "left")
     shown = probe.ranks
     if len(shown) > MOST_RANKS:
         shown = tuple(r for r in shown if r.phase != "done")[:MOST_RANKS]
     for each in shown:
-        table.add_row(*_row(each))
+        table.add_row(*_row(each)[: len(names)])
     if len(shown) < len(probe.ranks):
         table.caption = f"{len(probe.ranks) - len(shown)} more ranks"
     return table
@@ -59,11 +60,11 @@ def _row(each: RankReport) -> tuple[str, ...]:
     return (
         str(each.rank),
         each.host,
-        "?" if each.local_rank is None else str(each.local_rank),
+        each.phase,
         "none" if gpu is None else str(gpu),
+        "?" if each.local_rank is None else str(each.local_rank),
         each.torch or "not imported",
         "?" if each.import_seconds is None else f"{each.import_seconds:.1f} s",
-        each.phase,
     )
 
 

@@ -1,0 +1,148 @@
+"""From evidence to the one verdict: what this rank saw is told, the others' is waited for, and all agree on what it means."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from ddpdoctor.blame import NEEDS_NO_GRACE, weigh
+from ddpdoctor.facts.probe import Kind, Observation, Probe, RankReport
+from ddpdoctor.probe.board import Board
+from ddpdoctor.probe.child import Child
+from ddpdoctor.probe.neighbours import Neighbours
+from ddpdoctor.probe.place import Place
+from ddpdoctor.probe.store import StoreLost
+
+__all__ = ["Witness", "ranges"]
+
+GRACE_SECONDS = 0.7
+"""How long the judge waits for the evidence of others."""
+LOOK_SECONDS = 0.1
+MOST_REPORTS = 256
+"""Above this many ranks a verdict carries only those that the evidence is about."""
+
+
+class Witness:
+    """What one rank knows, and how it comes to a verdict. `waited` is how long it waited for the last rank to arrive."""
+
+    def __init__(self, place: Place, child: Child, backend: str) -> None:
+        self.place = place
+        self.child = child
+        self.backend = backend
+        self.started = time.monotonic()
+        self.neighbours = Neighbours(place.rank)
+        self.board: Board | None = None
+        self.waited = 0.0
+
+    @property
+    def _board(self) -> Board:
+        assert self.board is not None
+        return self.board
+
+    def probe(self, observations: tuple[Observation, ...], ranks: tuple[RankReport, ...]) -> Probe:
+        place = self.place
+        return Probe(
+            world_size=place.world_size,
+            backend=self.backend,
+            launcher=place.launcher,
+            master=f"{place.master_addr}:{place.master_port}",
+            seconds=round(time.monotonic() - self.started, 3),
+            ranks=ranks,
+            observations=observations,
+            measurements=tuple(self.child.measurements),
+            unsupported=tuple(self.child.unsupported),
+        )
+
+    def fail(self, observations: tuple[Observation, ...]) -> Probe:
+        """Tell what was seen here, and agree with the others on what it means."""
+        if self.board is None:
+            return self.probe(weigh(observations), (self.child.report(),))
+        if any(o.kind in (Kind.DIED, Kind.STOPPED) and self._is_host(o) for o in observations):
+            return self.alone("its process does not run", observations)
+        try:
+            self.board.fail(self.child.report(self.waited), [*observations, *self._own_condition(observations)])
+            in_haste = any(o.kind in NEEDS_NO_GRACE for o in observations)
+            if in_haste or self.board.is_judge():
+                self._linger(0.0 if in_haste else GRACE_SECONDS)
+                return self._judge()
+            end = time.monotonic() + GRACE_SECONDS + 2.0
+            while time.monotonic() < end:
+                verdict = self.board.verdict()
+                if verdict is not None:
+                    return verdict
+                self._linger(LOOK_SECONDS)
+            return self._judge()
+        except StoreLost as lost:
+            return self.alone(str(lost), observations)
+
+    def _is_host(self, seen: Observation) -> bool:
+        """Whether this is about the supervisor that hosts the store: asking it would only take time."""
+        return seen.ranks == (0,) and self.place.rank != 0 and not self.place.uses_agent_store and seen.pid is not None
+
+    def _own_condition(self, told: tuple[Observation, ...]) -> list[Observation]:
+        """When somebody else gave the alarm: what is wrong with this rank, as far as it can be seen at once."""
+        if told:
+            return []
+        now = time.monotonic()
+        self.child.read()
+        found = self.child.look(now) or self.neighbours.look(now, self.child.phase)
+        if found is None and self.child.ready is not None and self.child.phase not in ("import", "done"):
+            found = self.child.locate()
+            found = found if found.kind is not Kind.HANG else None
+        return [found] if found else []
+
+    def _judge(self) -> Probe:
+        board = self._board
+        verdict = board.verdict()
+        if verdict is not None:
+            return verdict
+        evidence, ranks = board.gather()
+        if len(ranks) > MOST_REPORTS:
+            named = {rank for o in evidence for rank in o.ranks}
+            ranks = tuple(r for r in ranks if r.rank in named)[:MOST_REPORTS]
+        return board.decide(self.probe(weigh(evidence), ranks))
+
+    def _linger(self, seconds: float) -> None:
+        """Let time pass; publish what the worker or a neighbour shows meanwhile."""
+        end = time.monotonic() + seconds
+        known = False
+        while time.monotonic() < end:
+            time.sleep(min(LOOK_SECONDS, max(end - time.monotonic(), 0.0)))
+            self.child.read()
+            found = self.neighbours.look(time.monotonic(), self.child.phase)
+            if found is not None and not known:
+                self._board.publish("evidence", found)
+                known = True
+
+    def alone(self, words: str, observations: tuple[Observation, ...] = ()) -> Probe:
+        """A verdict of this rank's own: the store is gone, so nobody can be asked."""
+        place = self.place
+        seen = list(observations)
+        end = time.monotonic() + GRACE_SECONDS
+        while time.monotonic() < end:
+            found = self.neighbours.look(time.monotonic(), self.child.phase)
+            if found is not None and found not in seen:
+                seen.append(found)
+            time.sleep(LOOK_SECONDS)
+        master = f"{place.master_addr}:{place.master_port}"
+        if place.uses_agent_store:
+            lost = f"{place.name} lost the store of torchrun's agent at {master}: {words}"
+            seen.append(self.child.observe(Kind.STORE_LOST, lost))
+        else:
+            lost = f"rank 0 at {master}, whose supervisor hosts the store, is gone: {words} (seen by {place.name})"
+            kind = Kind.DIED if "closed" in words or "broke" in words else Kind.STORE_LOST
+            seen.append(Observation(kind, lost, (0,), place.rank, phase=self.child.phase))
+        named = {rank for o in seen if o.kind in (Kind.DIED, Kind.STOPPED) and o.host for rank in o.ranks}
+        kept = [o for o in seen if o.host or not named.issuperset(o.ranks)]
+        return self.probe(weigh(kept), (self.child.report(self.waited),))
+
+
+def ranges(ranks: Sequence[int]) -> str:
+    """`0-3, 7`."""
+    parts: list[list[int]] = []
+    for rank in ranks:
+        if parts and parts[-1][-1] == rank - 1:
+            parts[-1][1:] = [rank]
+        else:
+            parts.append([rank])
+    return ", ".join("-".join(map(str, part)) for part in parts)

@@ -13,7 +13,10 @@ from dataclasses import dataclass
 
 from ddpdoctor.facts.gpu import Device, Gpu
 
-__all__ = ["Visibility", "visible"]
+__all__ = ["Visibility", "listed", "visible"]
+
+MOST = 1 << 20
+"""More GPUs than a machine has."""
 
 _NUMBER = re.compile(r"[+-]?[0-9]+")
 
@@ -69,6 +72,19 @@ def visible(environ: Mapping[str, str], gpu: Gpu) -> Visibility:
         read.why,
         read.dropped,
     )
+
+
+def listed(value: str | None) -> int | None:
+    """How many GPUs the value of CUDA_VISIBLE_DEVICES would show if all that it lists exist; None when it is not set."""
+    if value is None:
+        return None
+    if not value.startswith(("GPU-", "MIG-")):
+        return len(_numbers(value, MOST).picked)
+    names = value.split(",")
+    own = next((at for at, name in enumerate(names) if not name.startswith(value[:4])), len(names))
+    if len(set(names[:own])) < own:
+        return 0
+    return min(own, 1) if value.startswith("MIG-") else own
 
 
 def _numbering(order: str | None, devices: tuple[Device, ...]) -> tuple[tuple[Device, ...], bool]:

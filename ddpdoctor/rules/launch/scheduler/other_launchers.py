@@ -1,4 +1,4 @@
-"""LAUNCH023, 024, 072 to 074, 076, 079, 080: accelerate, deepspeed, and processes against visible GPUs."""
+"""LAUNCH022, 072 to 074, 076, 079, 080: accelerate, deepspeed, and nodes without a GPU."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.launch import Given, Launch, Launcher, Layer, Line, is_known
+from ddpdoctor.facts.visibility import listed
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.pointing import HOST0, after, agents, point, remove, revalue, shown, spelled
@@ -26,60 +27,10 @@ def _number(layer: Layer, dest: str) -> int | None:
     return int(value) if value is not None and re.fullmatch(r"\d{1,9}", value) else None
 
 
-def visible(line: Line) -> int | None:
+def _visible(line: Line) -> int | None:
     """How many GPUs the line's own CUDA_VISIBLE_DEVICES leaves; None when it says nothing."""
     value = line.environ.variables.get(CVD)
-    if value is None or not is_known(value):
-        return None
-    entries = [e.strip() for e in value.split(",")]
-    return next((i for i, e in enumerate(entries) if not re.fullmatch(r"\d+|(GPU|MIG)-[\w/-]+", e)), len(entries))
-
-
-@rule("LAUNCH023", "nproc-exceeds-visible-gpus", Severity.ERROR)
-def exceeds(launch: Launch, gpu: Gpu | None = None) -> Iterator[Finding]:
-    """More processes a node than visible GPUs.
-
-    ## Why it matters
-    torchrun does not count GPUs. Only the high local ranks fail, with `CUDA error: invalid device ordinal`, or two ranks share
-    a GPU and NCCL says `Duplicate GPU detected`.
-
-    ## Fix
-    Start as many processes as there are visible GPUs: --nproc-per-node=gpu.
-    """
-    for line, layer, plan in agents(launch):
-        listed = visible(line)
-        count = listed if gpu is None else _here(gpu, listed)
-        if plan.nproc is None or not count or plan.nproc <= count or (line.script is not None and not line.script.nccl):
-            continue
-        given = layer.given("nproc_per_node")
-        source = f"{CVD}={line.environ.variables[CVD]}" if listed is not None else "this node"
-        text = f"{plan.nproc} processes, but {source} shows {count} GPUs: expected at most {count}"
-        edits = None if given is None else [revalue(given, str(count))]
-        yield point(launch, line, layer.program if given is None else given.value_word, text, f"at most {count}", edits)
-
-
-def _here(gpu: Gpu, listed: int | None) -> int:
-    return len(gpu.devices) if listed is None else min(len(gpu.devices), listed)
-
-
-@rule("LAUNCH024", "nproc-below-visible-gpus", Severity.NOTE)
-def below(launch: Launch, gpu: Gpu | None = None) -> Iterator[Finding]:
-    """Fewer processes a node than visible GPUs, because the option was left out.
-
-    ## Why it matters
-    torchrun starts one process a node unless it is told otherwise. The job runs, and the other GPUs idle.
-
-    ## Fix
-    --nproc-per-node=gpu starts one process a GPU.
-    """
-    for line, layer, plan in agents(launch):
-        listed = visible(line)
-        count = listed if gpu is None else _here(gpu, listed)
-        if count is None or count < 2 or plan.given("nproc_per_node") or layer.reading.is_open:
-            continue
-        option = f"{spelled(layer, 'nproc_per_node', launch.version)}=gpu"
-        text = f"one process for {count} visible GPUs: expected --nproc-per-node={count} or gpu"
-        yield point(launch, line, layer.program, text, "--nproc-per-node=gpu", [after(layer.own[-1], option)])
+    return listed(value) if is_known(value or "") else None
 
 
 @rule(
@@ -193,7 +144,7 @@ def renumbered(launch: Launch) -> Iterator[Finding]:
     Unset CUDA_VISIBLE_DEVICES and choose with --include alone.
     """
     for line, layer in _layers(launch, Launcher.DEEPSPEED):
-        count, given = visible(line), layer.given("include")
+        count, given = _visible(line), layer.given("include")
         if count is None or given is None or not is_known(given.value) or layer.given("hostfile") is not None:
             continue
         slots = [int(n) for n in re.findall(r"\d+", (given.value or "").partition(":")[2])]

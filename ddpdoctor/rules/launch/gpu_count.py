@@ -1,0 +1,134 @@
+"""LAUNCH023, LAUNCH024: the processes of a node against the GPUs that they see, on a launch line or in a rank's variables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.gaps import not_here
+from ddpdoctor.facts.gpu import Gpu
+from ddpdoctor.facts.launch import Launch, is_known
+from ddpdoctor.facts.launchers import TORCHRUN
+from ddpdoctor.facts.versions import Versions
+from ddpdoctor.facts.visibility import listed, visible
+from ddpdoctor.findings import Evidence, Finding, Severity
+from ddpdoctor.rules import rule
+from ddpdoctor.rules.launch.pointing import after, agents, point, revalue, spelled
+
+CVD = "CUDA_VISIBLE_DEVICES"
+HANDS_ON = ("torchrun", "deepspeed", "accelerate")
+"""Launchers that start all ranks of a node with one and the same CUDA_VISIBLE_DEVICES."""
+
+
+@rule("LAUNCH023", "nproc-exceeds-visible-gpus", Severity.ERROR)
+def exceeds(
+    environ: Environ, launch: Launch | None = None, gpu: Gpu | None = None, versions: Versions | None = None
+) -> Iterator[Finding]:
+    """More processes a node than visible GPUs.
+
+    ## Why it matters
+    torchrun does not count GPUs. Only the high local ranks fail, with `CUDA error: invalid device ordinal`, or two ranks share
+    a GPU and NCCL says `Duplicate GPU detected`.
+
+    ## Fix
+    Start as many processes as there are visible GPUs: --nproc-per-node=gpu.
+    """
+    if launch is not None:
+        yield from _lines_exceed(launch, gpu)
+        return
+    ranks, count = environ.local_world_size, _count(environ.variables, gpu)
+    _needs_cuda(versions)
+    if gpu is None and not environ.has(environ.local_size_name):
+        not_here("NVML was not asked, and no launcher of torch counted the ranks of this node")
+    if ranks is None or not count or ranks <= count or _is_cut(environ, gpu, ranks) or _has_its_own(environ, count):
+        return
+    source = f"{CVD}={environ.get(CVD)}" if environ.get(CVD) is not None else "this node"
+    yield Finding(
+        f"{ranks} ranks run on this node ({environ.local_size_name}), but {source} shows {count} "
+        f"{'GPU' if count == 1 else 'GPUs'}: expected at most {count} ranks",
+        (Evidence("environ.local_world_size", str(ranks), f"at most {count}"),),
+        fix=f"Start {count} ranks on this node, or show more GPUs in {CVD}.",
+    )
+
+
+@rule("LAUNCH024", "nproc-below-visible-gpus", Severity.NOTE)
+def below(
+    environ: Environ, launch: Launch | None = None, gpu: Gpu | None = None, versions: Versions | None = None
+) -> Iterator[Finding]:
+    """Fewer processes a node than visible GPUs, often because the option was left out.
+
+    ## Why it matters
+    torchrun starts one process a node unless it is told otherwise. The job runs, and the other GPUs idle.
+
+    ## Fix
+    --nproc-per-node=gpu starts one process a GPU.
+    """
+    if launch is not None:
+        yield from _lines_below(launch, gpu)
+        return
+    ranks, count = environ.local_world_size, _count(environ.variables, gpu)
+    _needs_cuda(versions)
+    if ranks is None or count is None or ranks >= count or environ.launcher is not TORCHRUN:
+        return
+    yield Finding(
+        f"torchrun runs {ranks} {'rank' if ranks == 1 else 'ranks'} on this node and {count} GPUs are visible: "
+        f"expected --nproc-per-node={count} or gpu, unless a rank uses several GPUs",
+        (Evidence("environ.variables.LOCAL_WORLD_SIZE", str(ranks), str(count)),),
+    )
+
+
+def _count(variables: Mapping[str, str], gpu: Gpu | None) -> int | None:
+    """How many GPUs a process sees; where NVML was not asked, how many the variable lists. None: nothing says so."""
+    return listed(variables.get(CVD)) if gpu is None else visible(variables, gpu).count
+
+
+def _needs_cuda(versions: Versions | None) -> None:
+    if versions is not None and versions.torch is not None and not versions.has_nccl:
+        not_here("the installed torch uses no GPU")
+
+
+def _is_cut(environ: Environ, gpu: Gpu | None, ranks: int) -> bool:
+    """The variable lists enough GPUs, and some of them do not exist: that is ENV063."""
+    wanted = listed(environ.get(CVD))
+    return gpu is not None and wanted is not None and wanted >= ranks
+
+
+def _has_its_own(environ: Environ, count: int) -> bool:
+    """One GPU a rank on purpose: each rank was given a CUDA_VISIBLE_DEVICES of its own by Slurm, a wrapper or by hand."""
+    if count != 1 or environ.local_rank is None or environ.get(CVD) is None:
+        return False
+    launcher = environ.launcher
+    if launcher is None or launcher.name not in HANDS_ON:
+        return True
+    return environ.local_rank > 0 and environ.get(CVD) == str(environ.local_rank)
+
+
+def _lines_exceed(launch: Launch, gpu: Gpu | None) -> Iterator[Finding]:
+    for line, layer, plan in agents(launch):
+        count, value = _visible_to(line.environ, gpu)
+        if plan.nproc is None or not count or plan.nproc <= count or (line.script is not None and not line.script.nccl):
+            continue
+        given = layer.given("nproc_per_node")
+        source = "this node" if value is None else f"{CVD}={value}"
+        text = f"{plan.nproc} processes, but {source} shows {count} GPUs: expected at most {count}"
+        edits = None if given is None else [revalue(given, str(count))]
+        yield point(launch, line, layer.program if given is None else given.value_word, text, f"at most {count}", edits)
+
+
+def _lines_below(launch: Launch, gpu: Gpu | None) -> Iterator[Finding]:
+    for line, layer, plan in agents(launch):
+        count, _ = _visible_to(line.environ, gpu)
+        if count is None or count < 2 or plan.given("nproc_per_node") or layer.reading.is_open:
+            continue
+        option = f"{spelled(layer, 'nproc_per_node', launch.version)}=gpu"
+        text = f"one process for {count} visible GPUs: expected --nproc-per-node={count} or gpu"
+        yield point(launch, line, layer.program, text, "--nproc-per-node=gpu", [after(layer.own[-1], option)])
+
+
+def _visible_to(environ: Environ, gpu: Gpu | None) -> tuple[int | None, str | None]:
+    """The GPUs that a line's processes see, and its own CUDA_VISIBLE_DEVICES as far as it is known."""
+    value = environ.get(CVD)
+    known = value if value is not None and is_known(value) else None
+    if value is not None and known is None:
+        return None, None
+    return _count({name: v for name, v in environ.variables.items() if is_known(v)}, gpu), known

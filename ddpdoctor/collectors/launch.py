@@ -196,9 +196,14 @@ def _host(layers: Sequence[Layer]) -> str | None:
 def _script(layers: Sequence[Layer], cwd: str | None) -> Script | None:
     """The script, where the line names a file that would be looked for on this machine."""
     innermost = layers[-1] if layers else None
+    if len(layers) > 1 and layers[-1].launcher is Launcher.OTHER and layers[-2].given("no_python") is not None:
+        innermost = layers[-2]
     if innermost is None or cwd is None or innermost.reading.script is None or innermost.is_garbled:
         return None
-    if any(each.launcher in (Launcher.CONTAINER, Launcher.OTHER) or each.name == "ssh" for each in layers[:-1]):
+    if any(
+        each.launcher in (Launcher.CONTAINER, Launcher.OTHER) or each.name == "ssh"
+        for each in _outside(layers, innermost)
+    ):
         return None
     if any(_changes_folder(each) for each in layers):
         return None
@@ -206,6 +211,10 @@ def _script(layers: Sequence[Layer], cwd: str | None) -> Script | None:
     if path is None or innermost.given("module") or innermost.launcher in (Launcher.OTHER, Launcher.RAY):
         return None
     return look(os.path.join(cwd, path))
+
+
+def _outside(layers: Sequence[Layer], inner: Layer) -> list[Layer]:
+    return [each for each in layers if each.program.start < inner.program.start]
 
 
 def _changes_folder(layer: Layer) -> bool:

@@ -142,6 +142,8 @@ def _layer(words: tuple[Word, ...], torch: tuple[int, int]) -> tuple[Layer, tupl
         return Layer(_NAMES[name], program, words), None
     if name in WRAPPERS:
         syntax = WRAPPERS[name]
+        if name in ("ssh", "eval") and " " in words[-1].text.strip() and len(words) > 1:
+            return _shell_text(words, len(words) - 1)
         if syntax.subcommands and not (rest and any(w.text in syntax.subcommands for w in rest)):
             return Layer(Launcher.OTHER, program, words), None
         if name == "taskset" and not any(w.text.startswith(("-c", "--cpu-list")) or w.text == "-ac" for w in rest[:2]):
@@ -252,7 +254,8 @@ def _shell(words: tuple[Word, ...]) -> tuple[Layer, tuple[Word, ...] | None]:
 
 def _shell_text(words: tuple[Word, ...], i: int) -> tuple[Layer, tuple[Word, ...] | None]:
     word = words[i]
-    layer = Layer(Launcher.SHELL, words[0], words[: i + 1], is_shell_text=True)
+    launcher = Launcher.WRAPPER if words[0].text.endswith("ssh") else Launcher.SHELL
+    layer = Layer(launcher, words[0], words[: i + 1], is_shell_text=True)
     if not word.is_literal or not word.raw:
         return layer, None
     inner = inner_text(word)

@@ -6,10 +6,13 @@ import ipaddress
 from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.ifnames import effective
+from ddpdoctor.facts.launch import Launch
 from ddpdoctor.facts.net import Interface, Net
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.launch import master
 
 __all__ = ["down", "gloo_invalid", "gloo_loopback", "loopback", "not_found", "prefix"]
 
@@ -90,7 +93,7 @@ def down(environ: Environ, net: Net) -> Iterator[Finding]:
 
 
 @rule("ENV024", "nccl-socket-ifname-loopback", Severity.ERROR)
-def loopback(environ: Environ, net: Net) -> Iterator[Finding]:
+def loopback(environ: Environ, net: Net | None = None, launch: Launch | None = None) -> Iterator[Finding]:
     """NCCL_SOCKET_IFNAME selects the loopback in a job of several nodes.
 
     ## Why it matters
@@ -100,14 +103,20 @@ def loopback(environ: Environ, net: Net) -> Iterator[Finding]:
     ## Fix
     Name the interface that carries the route to MASTER_ADDR.
     """
+    found = list(master.loopback_interface(launch, NCCL)) if launch is not None else []
+    yield from found
+    if found or (launch is not None and net is None):
+        return
+    if net is None:
+        not_here("the interfaces were not looked at")
     spec = _spec(environ, NCCL, net)
     if spec is None:
         return
     net.need_several_nodes(environ)
     chosen = next(iter(net.nccl_interfaces(environ.variables)), None)
-    found = net.interface(chosen.interface) if chosen else None
-    if chosen is not None and found is not None and found.kind == "loopback":
-        yield _finding(NCCL, spec, f"makes NCCL take the loopback {found.name} ({chosen.ip})", net, _way_out(NCCL, net))
+    taken = net.interface(chosen.interface) if chosen else None
+    if chosen is not None and taken is not None and taken.kind == "loopback":
+        yield _finding(NCCL, spec, f"makes NCCL take the loopback {taken.name} ({chosen.ip})", net, _way_out(NCCL, net))
 
 
 @rule(
@@ -137,7 +146,7 @@ def gloo_invalid(environ: Environ, net: Net) -> Iterator[Finding]:
 
 
 @rule("ENV027", "gloo-socket-ifname-loopback", Severity.ERROR)
-def gloo_loopback(environ: Environ, net: Net) -> Iterator[Finding]:
+def gloo_loopback(environ: Environ, net: Net | None = None, launch: Launch | None = None) -> Iterator[Finding]:
     """GLOO_SOCKET_IFNAME selects the loopback in a job of several nodes.
 
     ## Why it matters
@@ -147,13 +156,19 @@ def gloo_loopback(environ: Environ, net: Net) -> Iterator[Finding]:
     ## Fix
     Set GLOO_SOCKET_IFNAME to the interface that reaches the other nodes.
     """
+    found = list(master.loopback_interface(launch, GLOO)) if launch is not None else []
+    yield from found
+    if found or (launch is not None and net is None):
+        return
+    if net is None:
+        not_here("the interfaces were not looked at")
     spec = _spec(environ, GLOO, net)
     if spec is None:
         return
     net.need_several_nodes(environ)
     for name in spec.split(","):
-        found = net.interface(name)
-        if found is not None and found.kind == "loopback":
+        taken = net.interface(name)
+        if taken is not None and taken.kind == "loopback":
             yield _finding(GLOO, spec, f"makes Gloo publish the loopback of {name}", net, _way_out(GLOO, net))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from ddpdoctor.facts.environ import shorten
-from ddpdoctor.facts.launch import UNKNOWN, Edit, Launch, Layer, Line, Trouble, is_loopback, quote
+from ddpdoctor.facts.launch import UNKNOWN, Edit, Launch, Layer, Line, Plan, Trouble, is_loopback, quote
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules.launch.nodes.agreement import Node, differing, nodes_of
 from ddpdoctor.rules.launch.pointing import after, agents, corrected, point, remove, revalue, shown, spelled, where
@@ -36,37 +36,41 @@ WORKERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 def ignored(launch: Launch) -> Iterator[Finding]:
     """ENV012: variables for the workers, which torchrun overwrites."""
     for line, layer, plan in agents(launch):
-        if plan.given("rdzv_endpoint") and plan.host is None:
+        found = list(_overwritten(line, layer, plan))
+        edits = [edit for name, option in found for edit in _passed(launch, line, layer, name, option)]
+        for name, option in found:
+            word = next((v.word for v in reversed(layer.variables) if v.name == name), None)
+            wanted = "no such variable" if option is None else f"--{option.replace('_', '-')}"
+            value = shorten(line.environ.variables[name])
+            text = f"{name}={value} is overwritten by {layer.name} for the workers: expected {wanted}"
+            yield point(launch, line, word or layer.program, text, wanted, edits or None)
+
+
+def _overwritten(line: Line, layer: Layer, plan: Plan) -> Iterator[tuple[str, str | None]]:
+    """The variables that have no effect, each with the option that would have one."""
+    variables = line.environ.variables
+    for name, option, used in (("MASTER_ADDR", "master_addr", plan.host), ("MASTER_PORT", "master_port", plan.port)):
+        value = variables.get(name)
+        if not value or UNKNOWN in value or value == str(used) or plan.given(option):
             continue
-        for name, option, used in (
-            ("MASTER_ADDR", "master_addr", plan.host),
-            ("MASTER_PORT", "master_port", plan.port),
-        ):
-            value = line.environ.variables.get(name)
-            if not value or UNKNOWN in value or value == str(used) or plan.given(option):
-                continue
-            if used is None and not (plan.is_rewritten or plan.is_standalone):
-                continue
-            if plan.is_rewritten and name == "MASTER_ADDR" and is_loopback(value):
-                continue
-            yield _ignored(launch, line, layer, name, value, option if plan.asked == "static" else None)
-        for name in WORKERS:
-            word = next((v.word for v in layer.variables if v.name == name), None)
-            value = line.environ.variables.get(name, "")
-            if word is not None and not any(f"${name}" in w.raw or f"{{{name}}}" in w.raw for w in line.argv):
-                yield _ignored(launch, line, layer, name, value, None)
+        own_port = plan.is_rewritten or plan.is_standalone
+        if (used is None and not own_port) or (own_port and name == "MASTER_ADDR" and is_loopback(value)):
+            continue
+        yield name, option if plan.asked == "static" and not is_loopback(value) and not plan.is_standalone else None
+    for name in WORKERS:
+        is_own = any(v.name == name for v in layer.variables)
+        if is_own and not any(f"${name}" in w.raw or f"{{{name}}}" in w.raw for w in line.argv):
+            yield name, None
 
 
-def _ignored(launch: Launch, line: Line, layer: Layer, name: str, value: str, option: str | None) -> Finding:
+def _passed(launch: Launch, line: Line, layer: Layer, name: str, option: str | None) -> Iterator[Edit]:
+    """The assignment taken away, and the option in its place."""
     word = next((v.word for v in reversed(layer.variables) if v.name == name), None)
-    edits: list[Edit] = list(remove(line, word)) if word is not None and word.raw else []
-    if option is not None and UNKNOWN not in value and not (option == "master_addr" and is_loopback(value)):
-        edits.append(after(layer.own[-1], f"{spelled(layer, option, launch.version)}={quote(value)}"))
-        wanted = f"--{option.replace('_', '-')}"
-    else:
-        wanted = "no such variable"
-    text = f"{name}={shorten(value)} is overwritten by {layer.name} for the workers: expected {wanted}"
-    return point(launch, line, word or layer.program, text, wanted, edits or None)
+    if word is not None and word.raw:
+        yield from remove(line, word)
+    if option is not None:
+        value = quote(line.environ.variables[name])
+        yield after(layer.own[-1], f"{spelled(layer, option, launch.version)}={value}")
 
 
 def privileged(launch: Launch) -> Iterator[Finding]:

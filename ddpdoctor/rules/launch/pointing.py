@@ -84,14 +84,19 @@ def _path(launch: Launch, line: Line, word: Word | None) -> str:
 
 
 def corrected(line: Line, edits: Iterable[Edit]) -> str | None:
-    """The line with the edits made; None when they get in each other's way."""
+    """The line with the edits made; None when they get in each other's way or in a variable's."""
     edits = tuple(dict.fromkeys(edits))
-    if not edits:
+    if not edits or any(_is_expanded(line, edit) for edit in edits):
         return None
     try:
         return re.sub(r"(?m)[ \t]+$", "", apply(line.source, edits)).strip()
     except ValueError:
         return None
+
+
+def _is_expanded(line: Line, edit: Edit) -> bool:
+    """The edit would replace a variable that gave several words."""
+    return any(not w.is_literal and edit.start < w.end and w.start < edit.end for w in line.argv)
 
 
 def replace(word: Word, *texts: str) -> Edit:

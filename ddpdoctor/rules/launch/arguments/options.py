@@ -238,7 +238,12 @@ def abbreviated(launch: Launch) -> Iterator[Finding]:
     for line, given in _abbreviated(launch):
         if given.dest != "local_ranks_filter":
             message = f"{given.written} is accepted as an abbreviation of {given.flag}: expected the option in full"
-            yield point(launch, line, given.word, message, given.flag, [_renamed(given.word, given.flag)])
+            edits = [
+                _renamed(g.word, g.flag)
+                for x, g in _abbreviated(launch)
+                if x is line and g.dest != "local_ranks_filter"
+            ]
+            yield point(launch, line, given.word, message, given.flag, edits)
 
 
 def _abbreviated(launch: Launch) -> Iterator[tuple[Line, Given]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Iterator
 
 from ddpdoctor.facts.gpu import Gpu
@@ -27,6 +28,8 @@ INTEGER_KEYS = (
 )
 CONF_KEYS = {"c10d": (*INTEGER_KEYS, "is_host", "store_type"), "static": ("timeout", "rank")}
 TRUTHS = ("1", "true", "t", "yes", "y", "0", "false", "f", "no", "n")
+CHANGED = re.compile(r"(?<!\$)(\${2,3}(?!\$|local_rank|\{local_rank)|\$local_rank\b|\$\{local_rank\})")
+"""What torchrun changes: two or three dollars (four are an escaped pair), and the local rank's name."""
 REDIRECTS = re.compile(r"[0123]|(\d:[0123],)*\d:[0123]")
 
 
@@ -441,10 +444,10 @@ def dollar(launch: Launch) -> Iterator[Finding]:
     for line, layer, _ in agents(launch):
         for word in layer.reading.arguments:
             text = word.text
-            hit = re.search(r"\$\$|\$local_rank\b|\$\{local_rank\}", text)
+            hit = CHANGED.search(text)
             if UNKNOWN in text or hit is None:
                 continue
-            arrives = re.sub(r"\$\$", "$", re.sub(r"\$local_rank\b|\$\{local_rank\}", "0", text))
+            arrives = string.Template(text).safe_substitute(local_rank="0")
             yield point(
                 launch,
                 line,
@@ -452,5 +455,5 @@ def dollar(launch: Launch) -> Iterator[Finding]:
                 f"{plain(text):.60} reaches the script as {arrives:.60}: expected $$ for each $",
                 text.replace("$", "$$"),
                 [replace(word, text.replace("$", "$$"))],
-                severity=None if hit[0] == "$$" else Severity.NOTE,
+                severity=None if hit[0].startswith("$$") else Severity.NOTE,
             )

@@ -1,0 +1,59 @@
+"""Launch lines for tests: the cases in fixtures/launches/, and what lint says of a line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from machines import FIXTURES
+
+from ddpdoctor.cli.linting import environ_of, rules_of
+from ddpdoctor.cli.options import Common
+from ddpdoctor.cli.repair import repaired
+from ddpdoctor.collectors.launch import collect_launch
+from ddpdoctor.collectors.machine import Machine
+from ddpdoctor.doctor import examine
+from ddpdoctor.facts.record import SCHEMA, Facts
+from ddpdoctor.findings import Report
+
+LAUNCHES = FIXTURES / "launches"
+TRAIN = (
+    "import os, sys\n"
+    'print("rank", os.environ.get("RANK"), "of", os.environ.get("WORLD_SIZE"), sys.argv[1:], flush=True)\n'
+)
+
+
+def cases(name: str) -> list[dict[str, Any]]:
+    """The cases of one file in fixtures/launches/."""
+    return json.loads((LAUNCHES / name).read_text("utf-8"))
+
+
+def legal_lines() -> list[str]:
+    """The lines that work."""
+    lines = (LAUNCHES / "legal.txt").read_text("utf-8").splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def write_files(folder: Path, files: Mapping[str, str]) -> None:
+    """train.py and the case's own files."""
+    for name, text in {"train.py": TRAIN, **files}.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def lint(
+    nodes: Sequence[str] = (),
+    *,
+    argv: Sequence[str] | None = None,
+    cwd: Path | str | None = None,
+    torch: str = "2.13",
+    environ: Mapping[str, str] | None = None,
+) -> Report:
+    """What lint reports for one line, or one line a node."""
+    launch = collect_launch(Machine(environ=dict(environ or {})), argv, nodes, torch=torch, cwd=str(cwd or "/nowhere"))
+    facts = Facts(SCHEMA, "2026-11-21T00:00:00Z", "here", environ=environ_of(launch), launch=launch)
+    rules = rules_of(Common())
+    return repaired(examine(facts, rules, command="lint", started=0.0), facts, rules)

@@ -1,0 +1,108 @@
+"""Wrong launch lines get exactly the codes beside them and a line that is clean; legal ones get silence."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from launches import LAUNCHES, TRAIN, cases, legal_lines, lint, write_files
+
+from ddpdoctor.findings import Severity
+from ddpdoctor.rules import load
+
+WRONG = cases("wrong.json")
+NODES = cases("nodes.json")
+CHECK_ONLY = {"LAUNCH022", "LAUNCH065", "LAUNCH071", "LAUNCH075", "LAUNCH082", "LAUNCH087"}
+"""Causes that need this machine or the other nodes, not only a line."""
+
+
+def _codes(report: Any) -> list[str]:
+    assert not report.crashed, report.crashed
+    return sorted({f.code for f in report.findings})
+
+
+@pytest.mark.parametrize("case", WRONG, ids=lambda c: c["line"].replace(" ", "_")[:80])
+def test_a_wrong_line_gets_its_codes_and_a_clean_line(case: dict[str, Any], tmp_path: Path) -> None:
+    write_files(tmp_path, case["files"])
+    report = lint([case["line"]], cwd=tmp_path, torch=case.get("torch", "2.13"))
+    assert _codes(report) == sorted(case["codes"]), [f.message for f in report.findings]
+    first = next(f for f in report.findings if f.code == case["codes"][-1])
+    assert first.where.column is not None or first.code.startswith("ENV")
+    if "fix" in case:
+        assert first.fix_command == case["fix"]
+    if first.fix_command is not None and not first.fix_command.startswith(("unset", "export")):
+        again = lint([first.fix_command], cwd=tmp_path, torch=case.get("torch", "2.13"))
+        assert first.code not in _codes(again), "the corrected line still has the mistake"
+
+
+@pytest.mark.parametrize("case", NODES, ids=lambda c: c["name"].replace(" ", "_"))
+def test_the_nodes_of_a_job_are_held_against_each_other(case: dict[str, Any], tmp_path: Path) -> None:
+    write_files(tmp_path, {})
+    report = lint(case["nodes"], cwd=tmp_path)
+    assert _codes(report) == sorted(case["codes"]), [f.message for f in report.findings]
+    if "severity" in case:
+        assert report.findings[0].worst is Severity(case["severity"])
+    if "node" in case:
+        assert report.findings[0].where.node == case["node"]
+
+
+@pytest.mark.parametrize("line", legal_lines(), ids=lambda text: text.replace(" ", "_")[:80])
+@pytest.mark.parametrize("torch", ["2.13", "2.10"])
+def test_a_legal_line_is_silent(line: str, torch: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    for name in ("spawn.py", "pretrain_gpt.py", "run.sh", "train_mpi.py", "tools/train.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(TRAIN)
+    (tmp_path / "run.sh").chmod(0o755)
+    if "--shutdown-timeout" in line and torch == "2.10":
+        return
+    report = lint([line], cwd=tmp_path, torch=torch)
+    codes = [f.code for f in report.findings if not (f.code == "LAUNCH003" and "/job" in f.message)]
+    assert not codes, [f.message for f in report.findings]
+    assert not report.crashed, report.crashed
+
+
+def test_there_are_enough_legal_lines() -> None:
+    assert len(legal_lines()) >= 80
+
+
+def test_every_rule_of_a_line_has_a_line() -> None:
+    fired = {code for case in (*WRONG, *NODES) for code in case["codes"]}
+    batch = {"LAUNCH061"}  # needs the options of an sbatch file
+    wanted = {r.code for r in load(("launch",)) if r.needs == ("launch",)} - CHECK_ONLY - batch
+    assert not wanted - fired, f"{LAUNCHES}: no line for {sorted(wanted - fired)}"
+
+
+def test_two_mistakes_give_one_line_without_either(tmp_path: Path) -> None:
+    write_files(tmp_path, {})
+    report = lint(["torchrun -nproc_per_node=cuda train.py --nnodes=1"], cwd=tmp_path)
+    assert report.findings[0].fix_command is not None
+    assert _codes(lint([report.findings[0].fix_command], cwd=tmp_path)) == []
+
+
+def test_the_corrected_line_keeps_spelling_order_and_quotes(tmp_path: Path) -> None:
+    write_files(tmp_path, {})
+    line = "A='x  y' torchrun   --nproc=2 \"train.py\" --name 'a b' $MORE   # comment"
+    report = lint([line], cwd=tmp_path)
+    assert report.findings[0].fix_command == line.replace("--nproc=2", "--nproc-per-node=2")
+
+
+def test_the_place_is_the_word() -> None:
+    report = lint(["cd /x && torchrun --nnodes=0 -m train"])
+    where = report.findings[0].where
+    assert (where.node, where.line, where.column) == (0, 1, len("cd /x && torchrun ") + 1)
+
+
+def test_a_line_after_two_dashes_says_which_argument() -> None:
+    report = lint(argv=["torchrun", "--nnodes", "0", "-m", "x"])
+    assert report.findings[0].evidence[0].path == "launch.argv[2]"
+    assert report.findings[0].fix_command == "torchrun --nnodes 1 -m x"
+
+
+def test_importing_the_rules_of_lines_brings_nothing_heavy() -> None:
+    code = "import sys; from ddpdoctor.rules import load; load(('launch', 'environ')); print('torch' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert out.stdout.strip() == "False"

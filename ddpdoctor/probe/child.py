@@ -248,6 +248,17 @@ class Child:
     def formed_group(self) -> bool:
         return self.phase in COLLECTIVE_PHASES
 
+    def kill_fork(self) -> None:
+        """End a fork of a template that still lives: stopped before its first step, it would not notice its death."""
+        if self.process is None or self.pid in (None, self.process.pid) or self.exit_code is not None:
+            return
+        assert self.pid is not None
+        if self.process.poll() is None:  # the template lives, so the fork's pid is its own, running or not yet reaped
+            try:
+                os.kill(self.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                return
+
     def kill(self) -> None:
         """End the worker, whatever state it is in, and close the pipes."""
         if self.process is not None:

@@ -49,6 +49,8 @@ def main(words: Sequence[str] | None = None) -> int:
         return 130
     finally:
         for child in children:
+            child.kill_fork()
+        for child in children:
             child.kill()
         server.close()
     json.dump({"probe": encode(probe)}, sys.stdout)

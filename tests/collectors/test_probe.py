@@ -74,6 +74,7 @@ def test_a_rank_that_is_hurt_is_named(number: signal.Signals, kind: Kind) -> Non
     (cause,) = [o for o in probe.observations if o.is_cause]
     assert cause.kind is kind
     assert cause.pid == victim
+    assert _all_gone([victim])
 
 
 @pytest.mark.parametrize("moment", [0.05, 0.6, None])

@@ -6,7 +6,9 @@ import os
 import re
 
 from ddpdoctor.collectors.machine import Machine, Root
-from ddpdoctor.facts.environ import REMOVED, Environ
+from ddpdoctor.collectors.nccl_files import look
+from ddpdoctor.collectors.waiting import NoAnswer, answer
+from ddpdoctor.facts.environ import REMOVED, ConfFile, Environ, NamedPath
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.variables import is_relevant, is_secret, without_secrets
 
@@ -14,6 +16,8 @@ __all__ = ["collect"]
 
 MAX_ANCESTORS = 64
 MAX_VALUE = 65536
+FILE_SECONDS = 1.0
+"""A home folder may lie on a server that does not answer; the variables are told all the same."""
 _AGENTS = re.compile(r"torchrun|torch\.distributed\.(run|launch)|pt_elastic|accelerate|deepspeed", re.IGNORECASE)
 _PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*")
 _MARKS = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE")
@@ -32,8 +36,18 @@ def collect(machine: Machine) -> Environ:
         if agent is None:
             reason = "whether torchrun is above this process could not be told from /proc"
             gaps.append(Gap("environ.has_elastic_agent", reason, Why.NOT_HERE))
+    confs: tuple[ConfFile, ...] = ()
+    paths: tuple[NamedPath, ...] = ()
+    try:
+        confs, paths = answer(
+            lambda: look(machine.root, {n: _clean(v) for n, v in machine.environ.items()}), FILE_SECONDS
+        )
+    except NoAnswer as late:
+        gaps.append(Gap("environ.conf_files", f"NCCL's files: {late}"))
     return Environ(
         variables=dict(sorted(variables.items())),
+        conf_files=confs,
+        paths=paths,
         ancestors=None if chain is None else tuple(_program(machine.root, pid) for pid in chain),
         has_elastic_agent=agent,
         gaps=tuple(gaps),

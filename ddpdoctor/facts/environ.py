@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ddpdoctor.facts.gaps import Gap, Section
 from ddpdoctor.facts.launchers import BY_HAND, LAUNCHERS, PSEUDO_STEPS, SRUN, TORCHRUN, Launcher
 
-__all__ = ["REMOVED", "Environ", "as_integer", "is_loopback", "shorten"]
+__all__ = ["REMOVED", "ConfFile", "Environ", "NamedPath", "as_integer", "is_loopback", "shorten"]
 
 REMOVED = "<removed: looks like a secret>"
 """What stands in the facts instead of a secret."""
@@ -30,9 +30,28 @@ _LOOPBACK = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
+class ConfFile:
+    """A file that NCCL takes variables from (src/misc/param.cc: setEnvFile). Names as they stand there, blanks included."""
+
+    path: str
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedPath:
+    """The file that a variable makes NCCL or CUDA open; `gpu_bus_ids` are the GPUs that a topology file describes."""
+
+    variable: str
+    path: str
+    exists: bool
+    gpu_bus_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Environ(Section):
     """The variables that are set, by name. Values of names that look like secrets are replaced when collected.
 
+    `conf_files` are the files that NCCL reads variables from, the one that wins first; the environment wins over all.
     `ancestors` are the programs above this process, nearest first; None when they could not be read. `has_elastic_agent`
     says whether one of them can be torchrun's agent; it is None, without being looked for, when no TORCHELASTIC_* variable
     is set.
@@ -41,7 +60,27 @@ class Environ(Section):
     variables: dict[str, str] = field(default_factory=dict)
     ancestors: tuple[str, ...] | None = None
     has_elastic_agent: bool | None = None
+    conf_files: tuple[ConfFile, ...] = ()
+    paths: tuple[NamedPath, ...] = ()
     gaps: tuple[Gap, ...] = ()
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The variables as NCCL finds them: those of its files where the environment has none of that name."""
+        files = {name: value for file in reversed(self.conf_files) for name, value in file.variables.items()}
+        return {**files, **self.variables}
+
+    def source(self, name: str) -> tuple[str, str | None]:
+        """Where a setting comes from: its path in the facts, and the file that holds it, None for the environment."""
+        if name not in self.variables:
+            for index, file in enumerate(self.conf_files):
+                if name in file.variables:
+                    return f"environ.conf_files[{index}].variables.{name}", file.path
+        return f"environ.variables.{name}", None
+
+    def named(self, variable: str) -> NamedPath | None:
+        """What is known of the file that this variable names, None when nothing is."""
+        return next((each for each in self.paths if each.variable == variable), None)
 
     def get(self, name: str) -> str | None:
         """The value, None when unset. An unset variable is a known fact, no gap."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 
+from ddpdoctor.facts.setting_names import nearest
+from ddpdoctor.facts.settings_table import TABLE
+
 __all__ = ["PET_OPTIONS", "is_relevant", "is_secret", "meaning", "without_secrets"]
 
 MEANINGS = {
@@ -30,78 +33,6 @@ MEANINGS = {
     "TORCHELASTIC_MAX_RESTARTS": "how often they may be",
     "TORCHELASTIC_ERROR_FILE": "where the worker leaves its exception",
     "TORCHELASTIC_SIGNALS_TO_HANDLE": "signals that the agent passes on",
-    "TORCH_ELASTIC_WORKER_IDENTICAL": "1: agents take equal process counts for granted and skip the exchange",
-    "TORCH_DISTRIBUTED_DEBUG": "OFF, INFO or DETAIL checks of every collective",
-    "TORCH_CPP_LOG_LEVEL": "how much the C++ side of torch logs",
-    "TORCH_SHOW_CPP_STACKTRACES": "1: C++ stacks in error messages",
-    "TORCH_DIST_INIT_BARRIER": "1: a barrier at the end of init_process_group",
-    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1: rank 0 hosts a store of its own under c10d",
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "what the watchdog does on an error: 0 nothing, 1 abort and exit, 2 abort, 3 exit",
-    "TORCH_NCCL_BLOCKING_WAIT": "1: wait() blocks the CPU and raises at the timeout",
-    "TORCH_NCCL_DESYNC_DEBUG": "1: report which rank is behind after a timeout",
-    "TORCH_NCCL_ENABLE_MONITORING": "1: kill the process when the watchdog itself is stuck",
-    "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "seconds without a watchdog heartbeat before the process is killed",
-    "TORCH_NCCL_DUMP_ON_TIMEOUT": "1: write a Flight Recorder dump at a timeout",
-    "TORCH_NCCL_TRACE_BUFFER_SIZE": "collectives that the Flight Recorder keeps (old name)",
-    "TORCH_FR_BUFFER_SIZE": "collectives that the Flight Recorder keeps",
-    "TORCH_FR_DUMP_TEMP_FILE": "where Flight Recorder dumps go",
-    "NCCL_DEBUG": "log level of NCCL: VERSION, WARN, INFO, TRACE",
-    "NCCL_DEBUG_FILE": "file for NCCL's log; %h host, %p process",
-    "NCCL_DEBUG_SUBSYS": "parts of NCCL that log",
-    "NCCL_SOCKET_IFNAME": "interfaces for NCCL's sockets, by beginning; = exact, ^ not",
-    "NCCL_SOCKET_FAMILY": "AF_INET or AF_INET6",
-    "NCCL_SOCKET_NTHREADS": "threads per connection over sockets",
-    "NCCL_NSOCKS_PERTHREAD": "sockets per thread",
-    "NCCL_IB_HCA": "RDMA devices for NCCL, by beginning; = exact, ^ not",
-    "NCCL_IB_DISABLE": "1: no RDMA, sockets instead",
-    "NCCL_IB_GID_INDEX": "GID table entry for RoCE",
-    "NCCL_IB_TIMEOUT": "RDMA timeout exponent: 4.096 µs * 2^n",
-    "NCCL_IB_RETRY_CNT": "RDMA retries",
-    "NCCL_IB_TC": "RDMA traffic class",
-    "NCCL_IB_SL": "RDMA service level",
-    "NCCL_IB_QPS_PER_CONNECTION": "RDMA queue pairs per connection",
-    "NCCL_P2P_DISABLE": "1: no direct access between GPUs",
-    "NCCL_P2P_LEVEL": "how far apart two GPUs may be for direct access: LOC NVL PIX PXB PHB SYS",
-    "NCCL_SHM_DISABLE": "1: no shared memory between ranks of a node",
-    "NCCL_NET": "network plugin by name: IB, Socket, ...",
-    "NCCL_NET_PLUGIN": "library of the network plugin",
-    "NCCL_NET_GDR_LEVEL": "how far apart GPU and NIC may be for GPUDirect RDMA",
-    "NCCL_NET_GDR_READ": "1: GPUDirect RDMA for sending as well",
-    "NCCL_ALGO": "algorithms allowed: Ring, Tree, NVLS, ...",
-    "NCCL_PROTO": "protocols allowed: LL, LL128, Simple",
-    "NCCL_MIN_NCHANNELS": "least number of channels",
-    "NCCL_MAX_NCHANNELS": "largest number of channels",
-    "NCCL_MIN_CTAS": "least number of CUDA blocks per collective",
-    "NCCL_MAX_CTAS": "largest number of CUDA blocks per collective",
-    "NCCL_NTHREADS": "CUDA threads per block",
-    "NCCL_BUFFSIZE": "buffer between two GPUs in bytes",
-    "NCCL_COMM_ID": "address of the bootstrap root, by hand",
-    "NCCL_HOSTID": "which ranks count as one host, by hand",
-    "NCCL_CROSS_NIC": "whether rings may change NICs between nodes",
-    "NCCL_TOPO_FILE": "topology read from a file instead of the machine",
-    "NCCL_TOPO_DUMP_FILE": "file to write the detected topology to",
-    "NCCL_GRAPH_FILE": "rings and trees read from a file",
-    "NCCL_NVLS_ENABLE": "NVLink SHARP: 0 off, 1 on, 2 where it works",
-    "NCCL_CUMEM_ENABLE": "allocation by the cuMem API",
-    "NCCL_DMABUF_ENABLE": "GPUDirect RDMA by dma-buf",
-    "NCCL_CONF_FILE": "file with more NCCL variables",
-    "NCCL_LAUNCH_MODE": "how kernels are launched: PARALLEL or GROUP",
-    "NCCL_IGNORE_DISABLED_P2P": "1: no complaint about a dead NVLink path",
-    "GLOO_SOCKET_IFNAME": "interface for Gloo, exact name",
-    "GLOO_DEVICE_TRANSPORT": "transport of Gloo: TCP, TCP_TLS, IBVERBS, UV",
-    "GLOO_LOG_LEVEL": "log level of Gloo",
-    "TP_SOCKET_IFNAME": "interface for TensorPipe (RPC)",
-    "CUDA_VISIBLE_DEVICES": "GPUs that CUDA may use, in this order",
-    "CUDA_DEVICE_ORDER": "FASTEST_FIRST or PCI_BUS_ID",
-    "CUDA_LAUNCH_BLOCKING": "1: every kernel launch waits for the kernel",
-    "CUDA_DEVICE_MAX_CONNECTIONS": "hardware queues per device",
-    "CUDA_MODULE_LOADING": "LAZY or EAGER loading of kernels",
-    "CUDA_MPS_PIPE_DIRECTORY": "where the MPS daemon listens",
-    "CUDA_HOME": "CUDA toolkit for building extensions",
-    "PYTORCH_CUDA_ALLOC_CONF": "settings of torch's CUDA memory allocator",
-    "PYTORCH_ALLOC_CONF": "settings of torch's memory allocators",
-    "NVIDIA_VISIBLE_DEVICES": "GPUs that the container runtime put into this container",
-    "NVIDIA_DRIVER_CAPABILITIES": "driver libraries that the container runtime put into this container",
     "GPU_DEVICE_ORDINAL": "GPUs for OpenCL on AMD",
     "ROCR_VISIBLE_DEVICES": "GPUs that ROCm may use",
     "HIP_VISIBLE_DEVICES": "GPUs that HIP may use",
@@ -183,7 +114,7 @@ MEANINGS = {
     "RAY_JOB_ID": "id of the Ray job",
     "PORT": "port of some service; scripts that take it for the master port get a wrong one",
 }
-"""Names, and what each one means; every name here is gathered."""
+"""Names, and what each one means; every name here is gathered, and so are those of settings_table.py."""
 
 PET_OPTIONS = {
     "PET_NNODES": "--nnodes",
@@ -269,7 +200,9 @@ def is_relevant(name: str) -> bool:
     """Whether this variable says something about a distributed job: others are none of our business."""
     if name in _NEVER:
         return False
-    return name in MEANINGS or name in PET_OPTIONS or name.startswith(tuple(FAMILIES)) or bool(_NEARLY_NCCL.match(name))
+    if name in MEANINGS or name in PET_OPTIONS or name in TABLE or name.startswith(tuple(FAMILIES)):
+        return True
+    return bool(_NEARLY_NCCL.match(name) or nearest(name))
 
 
 def meaning(name: str) -> str:
@@ -278,6 +211,8 @@ def meaning(name: str) -> str:
         return f"default of torchrun's {PET_OPTIONS[name]}"
     if name in MEANINGS:
         return MEANINGS[name]
+    if name in TABLE and TABLE[name].meaning:
+        return TABLE[name].meaning
     return next(
         (text for start, text in FAMILIES.items() if name.startswith(start)), "not a name that NCCL or torch reads"
     )

@@ -1,0 +1,64 @@
+"""The files that variables lead NCCL and CUDA to: nccl.conf, topology and graph files, the socket of the MPS daemon."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+from ddpdoctor.collectors.machine import Root
+from ddpdoctor.facts.environ import REMOVED, ConfFile, NamedPath
+from ddpdoctor.facts.variables import is_relevant, is_secret, without_secrets
+
+__all__ = ["look"]
+
+MAX_BYTES = 1023
+"""What setEnvFile keeps of a name and of a value."""
+OPENED = {
+    "NCCL_CONF_FILE": "",
+    "NCCL_TOPO_FILE": "",
+    "NCCL_GRAPH_FILE": "",
+    "CUDA_MPS_PIPE_DIRECTORY": "/control",
+}
+"""Variables, and what stands behind their value in the path that is opened."""
+_PCI = re.compile(r"<pci\s[^>]*>")
+_ATTRIBUTE = re.compile(r'(\w+)="([^"]*)"')
+
+
+def look(root: Root, environ: Mapping[str, str]) -> tuple[tuple[ConfFile, ...], tuple[NamedPath, ...]]:
+    """NCCL's files, the one that wins first, and the files that its settings name."""
+    mine = environ.get("NCCL_CONF_FILE") or (f"{environ['HOME']}/.nccl.conf" if environ.get("HOME") else None)
+    found = [_conf_file(root, path) for path in (mine, "/etc/nccl.conf") if path is not None]
+    confs = tuple(file for file in found if file is not None)
+    settings = {n: v for file in reversed(confs) for n, v in file.variables.items()} | dict(environ)
+    return confs, tuple(
+        _named(root, name, settings[name] + behind) for name, behind in OPENED.items() if settings.get(name)
+    )
+
+
+def _conf_file(root: Root, path: str) -> ConfFile | None:
+    """The variables of a file as setEnvFile in NCCL's src/misc/param.cc reads them; None when it cannot be read."""
+    if not os.path.isfile(root.at(path)):
+        return None
+    try:
+        text = root.text(path)
+    except OSError:
+        return None
+    variables: dict[str, str] = {}
+    for line in text.split("\n"):
+        name, equals, value = line.removesuffix("\r").partition("=")
+        if not equals or line.startswith("#") or not is_relevant(name.removeprefix("export ").strip()):
+            continue
+        value = REMOVED if is_secret(name) else without_secrets(value[:MAX_BYTES])
+        variables.setdefault(name[:MAX_BYTES], value)  # setenv(…, overwrite=0): the first one stays
+    return ConfFile(path, variables)
+
+
+def _named(root: Root, name: str, path: str) -> NamedPath:
+    bus_ids: tuple[str, ...] = ()
+    if name == "NCCL_TOPO_FILE" and os.path.isfile(root.at(path)):
+        text = root.line(path) or ""
+        parts = (dict(_ATTRIBUTE.findall(tag)) for tag in _PCI.findall(text))
+        # PCI class 03: display and 3D controllers, which GPUs are.
+        bus_ids = tuple(p["busid"].lower() for p in parts if p.get("class", "").startswith("0x03") and "busid" in p)
+    return NamedPath(name, path, root.exists(path), bus_ids)

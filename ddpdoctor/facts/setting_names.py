@@ -1,0 +1,95 @@
+"""Names that nobody reads: what a misspelt setting was meant to be, and which names are other people's."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from ddpdoctor.facts.settings_table import TABLE
+
+__all__ = ["SYNONYMS", "nearest", "of_a_plugin"]
+
+SYNONYMS = {
+    "NCCL_IFNAME": "NCCL_SOCKET_IFNAME",
+    "NCCL_INTERFACE": "NCCL_SOCKET_IFNAME",
+    "NCCL_SOCKET_INTERFACE": "NCCL_SOCKET_IFNAME",
+    "NCCL_PROTOCOL": "NCCL_PROTO",
+    "NCCL_ALGORITHM": "NCCL_ALGO",
+    "NCCL_DEBUG_LEVEL": "NCCL_DEBUG",
+    "NCCL_LOG_LEVEL": "NCCL_DEBUG",
+    "NCCL_NVLINK_DISABLE": "NCCL_P2P_DISABLE",
+    "NCCL_DISABLE_P2P": "NCCL_P2P_DISABLE",
+    "NCCL_DISABLE_SHM": "NCCL_SHM_DISABLE",
+    "NCCL_DISABLE_IB": "NCCL_IB_DISABLE",
+    "NCCL_GDR_DISABLE": "NCCL_NET_GDR_LEVEL=LOC",
+    "NCCL_TIMEOUT": "the timeout= argument of init_process_group",
+    "TORCH_NCCL_TIMEOUT": "the timeout= argument of init_process_group",
+    "TORCH_DISTRIBUTED_TIMEOUT": "the timeout= argument of init_process_group",
+    "TORCH_DISTRIBUTED_INIT_METHOD": "the init_method= argument of init_process_group",
+    "TORCH_DISTRIBUTED_BACKEND": "the backend= argument of init_process_group",
+    "TORCH_DISTRIBUTED_LOG_LEVEL": "TORCH_CPP_LOG_LEVEL",
+    "TORCH_DISTRIBUTED_DETAIL": "TORCH_DISTRIBUTED_DEBUG",
+    "GLOO_IFNAME": "GLOO_SOCKET_IFNAME",
+    "GLOO_INTERFACE": "GLOO_SOCKET_IFNAME",
+    "GLOO_SOCKET_INTERFACE": "GLOO_SOCKET_IFNAME",
+    "CUDA_DEVICES": "CUDA_VISIBLE_DEVICES",
+    "CUDA_VISIBLE_GPUS": "CUDA_VISIBLE_DEVICES",
+}
+"""Names that nothing reads and that no distance finds, and what they were meant to be."""
+
+_OTHERS = re.compile(
+    r"NCCL_(FASTRAK|GPUDIRECTTCPX|INSPECTOR|PROFILER?|TUNER|GIB|RCCL|SHIMNET|TESTS|UCX|SHARP|TLS|OFI|CTRAN|MSCCL|PLUGIN"
+    r"|IBEXT)_.*"
+    r"|NCCL_(HOME|ROOT|ROOT_DIR|INCLUDE_DIRS?|LIB_DIRS?|LIB_PATH|LIBRARIES|LIBRARY|VERSION|VER|MAJOR|STATIC|PATH|DIR"
+    r"|PREFIX|DYNAMIC_CHUNK_SIZE|USE_SNAP)"
+    r"|[A-MO-Z]?CCL_.*"
+)
+"""Names of NCCL's plugins, of builds, and of oneCCL, RCCL, HCCL and their like, which put a letter before NCCL's names."""
+
+_FAMILY = re.compile(r"N[CL]{2,4}_|TORCH_(NCCL|DISTRIBUTED|DIST|FR)_|GLOO_|CUDA_VISIBLE", re.IGNORECASE)
+"""Names that start like this are nobody else's, so that they may differ by more than one edit."""
+
+
+def of_a_plugin(name: str) -> bool:
+    """Whether a plugin of NCCL, a build or another library reads this name: it says nothing about NCCL."""
+    return _OTHERS.fullmatch(name) is not None
+
+
+@cache
+def nearest(name: str) -> tuple[str, ...]:
+    """The known names that this one was probably meant to be, the nearest first, at most three; () for a known name.
+
+    Names that start as a family's do may differ by up to three edits, others by one: they may be anybody's.
+    """
+    upper = name.upper()
+    if name in TABLE or of_a_plugin(name) or len(name) > 80:
+        return ()
+    if upper in TABLE:
+        return (upper,)
+    if "TORCH_" + upper in TABLE:
+        return ("TORCH_" + upper,)
+    limit = max(1, min(3, len(name) // 6)) if _FAMILY.match(upper) else 1
+    near = [(_distance(upper, each, limit), each) for each in TABLE if abs(len(each) - len(upper)) <= limit]
+    return tuple(each for distance, each in sorted(near) if distance <= limit)[:3]
+
+
+def _distance(one: str, other: str, limit: int) -> int:
+    """Edits from one word to the other, swapped neighbours being one (optimal string alignment); limit + 1 when more."""
+    while one and other and one[0] == other[0]:
+        one, other = one[1:], other[1:]
+    while one and other and one[-1] == other[-1]:
+        one, other = one[:-1], other[:-1]
+    if not one or not other or max(len(one), len(other)) > 4 * limit + 8:
+        return min(max(len(one), len(other)), limit + 1)
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, a in enumerate(one, 1):
+        older, before, row = before, row, [i]
+        for j, b in enumerate(other, 1):
+            cost = min(row[j - 1] + 1, before[j] + 1, before[j - 1] + (a != b))
+            if i > 1 and j > 1 and a == other[j - 2] and one[i - 2] == b:
+                cost = min(cost, older[j - 2] + 1)
+            row.append(cost)
+        if min(row) > limit:
+            return limit + 1
+    return min(row[-1], limit + 1)

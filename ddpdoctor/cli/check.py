@@ -73,7 +73,8 @@ def _read_line(common: Common) -> tuple[Facts, tuple[Rule, ...]] | None:
         return None
     from ddpdoctor.cli.linting import facts_of, rules_of
 
-    return facts_of(common, [], None), rules_of(common)
+    rules = (each for each in rules_of(common) if "gpu" not in each.wants)  # those are judged with this machine's GPUs
+    return facts_of(common, [], None), tuple(rules)
 
 
 def _rules(plan: Plan) -> tuple[Rule, ...]:

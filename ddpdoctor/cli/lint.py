@@ -11,8 +11,6 @@ from ddpdoctor.cli.options import Common, UsageError
 
 __all__ = ["lint"]
 
-AREAS = ("environ", "launch")
-
 
 def lint(
     common: Common,

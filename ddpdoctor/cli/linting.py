@@ -58,16 +58,15 @@ def facts_of(common: Common, nodes: Sequence[str], torch: str | None) -> Facts:
 
 
 def environ_of(launch: Launch) -> Environ:
-    """The environment of the first line's innermost program, as far as it takes effect.
+    """The environment of the lines' innermost programs, the first line's where they differ, as far as it takes effect.
 
     What is not known is left out, and so are the variables that torchrun overwrites for its workers, and PET_ variables
     whose option stands on the line.
     """
-    if not launch.lines:
-        return Environ()
-    line = launch.lines[0]
-    variables = {name: value for name, value in line.environ.variables.items() if UNKNOWN not in value}
-    if line.agent is not None:
-        given = {f"PET_{g.dest.upper()}" for g in line.agent.reading.given}
-        variables = {n: v for n, v in variables.items() if n not in given and n not in OVERWRITTEN}
+    variables: dict[str, str] = {}
+    for line in reversed(launch.lines):
+        without = set(OVERWRITTEN) if line.agent is not None else set()
+        without |= {f"PET_{g.dest.upper()}" for g in line.agent.reading.given} if line.agent is not None else set()
+        known = line.environ.variables.items()
+        variables.update({name: value for name, value in known if UNKNOWN not in value and name not in without})
     return Environ(variables=variables)

@@ -48,13 +48,13 @@ def check(
     ] = 30.0,
 ) -> int:
     """Judge this machine, or a launch given after --, before the job starts."""
-    from ddpdoctor.doctor import examine
-
     started = time.time()
     common = replace(common, timeout=common.timeout or DEFAULT_SECONDS)
     plan = Plan(common, no_probe, no_meet, join_timeout, _read_line(common))
-    rules = _rules(plan)
     facts, failures, answer = _gather(plan)
+    from ddpdoctor.doctor import examine  # after the probe was started: its import of torch is the longest part
+
+    rules = _rules(plan)
     report = examine(facts, rules, command="check", started=started, failures=failures, beside=plan.line)
     if plan.line is not None:
         from ddpdoctor.cli.repair import repaired
@@ -97,7 +97,6 @@ def _gather(plan: Plan) -> tuple[Facts, tuple[str, ...], Answer | None]:
     """The facts, what could not be done to get them, and what the probe said of this rank's turn to tell."""
     from ddpdoctor.cli.probing import Probing, refusal, variables_of
     from ddpdoctor.cli.progress import Progress
-    from ddpdoctor.cli.reading import facts_for
 
     common, line = plan.common, plan.line
     sections = (*SECTIONS, "launch", "probe") if common.facts is not None else SECTIONS
@@ -108,6 +107,8 @@ def _gather(plan: Plan) -> tuple[Facts, tuple[str, ...], Answer | None]:
         try:
             if plan.probes and gap is None:
                 probing.start_early()
+            from ddpdoctor.cli.reading import facts_for
+
             progress.phase("looking at this machine")
             facts, failures = facts_for(common, sections if looks else ("environ",), variables_of(line and line[0]))
             if line is not None:

@@ -39,6 +39,8 @@ def lint(
         )
     if not common.launch and not node and not files and common.facts is None:
         raise UsageError("nothing to judge: give FILEs, --node 'LINE', or a launch line after --")
+    if files:
+        raise UsageError(f"{files[0]}: only launch lines can be read so far; give the line after --")
     facts = facts_of(common, node or [], torch)
     rules = rules_of(common)
     report = repaired(examine(facts, rules, command="lint", started=started), facts, rules)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
@@ -13,9 +14,21 @@ from typing import Annotated, Any
 
 import typer
 
+from ddpdoctor.cli import STARTED
 from ddpdoctor.findings import Severity
 
-__all__ = ["CommandLineError", "Common", "FailOn", "Format", "UsageError", "WrongUse", "seconds", "with_common"]
+__all__ = [
+    "DEFAULT_SECONDS",
+    "CommandLineError",
+    "Common",
+    "FailOn",
+    "Format",
+    "UsageError",
+    "WrongUse",
+    "seconds",
+    "seconds_left",
+    "with_common",
+]
 
 # Typer brought click as a dependency until 0.26 and carries its own copy since: the base classes are reached through
 # the one name that both have.
@@ -66,6 +79,13 @@ def seconds(given: str | float) -> float:
     return number
 
 
+DEFAULT_SECONDS = 30.0
+"""`--timeout` of the commands that only look."""
+
+JUDGING_SHARE = 0.1
+"""The part of `--timeout` that is kept for judging and writing."""
+
+
 @dataclass(frozen=True)
 class Common:
     """The common options of one call; `launch` is what stood after `--`, None without it."""
@@ -95,6 +115,12 @@ class Common:
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only findings; no progress, no summary.")] = False
     no_color: Annotated[bool, typer.Option("--no-color", help="No colours (NO_COLOR does the same).")] = False
     launch: tuple[str, ...] | None = field(default=None)
+
+
+def seconds_left(common: Common, default: float = DEFAULT_SECONDS) -> float:
+    """Seconds that may still be spent on looking, so that the report is written within `--timeout`."""
+    whole = common.timeout or default
+    return max(0.0, whole * (1 - JUDGING_SHARE) - (time.monotonic() - STARTED))
 
 
 def with_common(command: Callable[..., int]) -> Callable[..., int]:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from ddpdoctor.cli.options import Common
-from ddpdoctor.cli.reading import seconds_left
+from ddpdoctor.cli.options import Common, seconds_left
 from ddpdoctor.collectors import Missing
 from ddpdoctor.collectors.machine import Deadline
 from ddpdoctor.collectors.probe import Answer, RunningProbe, join, start
-from ddpdoctor.doctor import judge
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Why
-from ddpdoctor.facts.record import Facts
-from ddpdoctor.facts.visibility import visible
 from ddpdoctor.findings import Severity
-from ddpdoctor.rules import Rule
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.record import Facts
+    from ddpdoctor.rules import Rule
 
 __all__ = ["Probing", "refusal", "variables_of"]
 
@@ -33,6 +33,8 @@ GPU_NODES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 
 def refusal(line: tuple[Facts, tuple[Rule, ...]]) -> Gap | None:
     """Why a launch line is not probed: it cannot work. None when it can."""
+    from ddpdoctor.doctor import judge
+
     errors = [f.code for f in judge(*line).findings if f.worst is Severity.ERROR]
     if not errors:
         return None
@@ -118,6 +120,8 @@ def _nproc(launch: Facts | None) -> int | None:
 
 def _gpus(facts: Facts) -> int:
     """The GPUs that CUDA shows."""
+    from ddpdoctor.facts.visibility import visible
+
     if facts.gpu is None:
         return 0
     return visible(facts.environ.variables if facts.environ is not None else {}, facts.gpu).count

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ddpdoctor.cli import STARTED
-from ddpdoctor.cli.options import Common
+from ddpdoctor.cli.options import DEFAULT_SECONDS, Common, seconds_left
 from ddpdoctor.collectors import collect
 from ddpdoctor.collectors.machine import this_machine
 from ddpdoctor.facts.codec import FactsError, decode
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.record import SCHEMA, Facts
 
-__all__ = ["DEFAULT_SECONDS", "UnreadableError", "facts_for", "load_facts", "seconds_left"]
-
-DEFAULT_SECONDS = 30.0
-"""`--timeout` of the commands that only look."""
-
-JUDGING_SHARE = 0.1
-"""The part of `--timeout` that is kept for judging and writing."""
+__all__ = ["UnreadableError", "facts_for", "load_facts"]
 
 MAX_FACTS_BYTES = 64 << 20
 """Facts of a node of 16 GPUs are below 1 MiB."""
@@ -31,12 +23,6 @@ MAX_FACTS_BYTES = 64 << 20
 
 class UnreadableError(Exception):
     """An input that holds no facts; the message says which and why."""
-
-
-def seconds_left(common: Common, default: float = DEFAULT_SECONDS) -> float:
-    """Seconds that may still be spent on looking, so that the report is written within `--timeout`."""
-    whole = common.timeout or default
-    return max(0.0, whole * (1 - JUDGING_SHARE) - (time.monotonic() - STARTED))
 
 
 def facts_for(

@@ -8,11 +8,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ddpdoctor.collectors.machine import Deadline, Machine
 from ddpdoctor.facts.gaps import Gap, Why
-from ddpdoctor.facts.record import SCHEMA, Facts
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.record import Facts
 
 __all__ = ["SECONDS", "Missing", "collect"]
 
@@ -31,6 +33,8 @@ class Missing(Exception):
 
 def collect(machine: Machine, sections: Iterable[str] = tuple(SECONDS)) -> Facts:
     """Gather these sections side by side. A collector that is late, fails or has nothing becomes a gap, never a hang."""
+    from ddpdoctor.facts.record import SCHEMA, Facts  # all words' types: not for those who only start a probe
+
     answers: dict[str, object] = {}
     gaps: dict[str, Gap] = {}
     threads: dict[str, tuple[threading.Thread, Deadline, float]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -25,6 +26,8 @@ SHELL_PROBE = f"exec {' '.join(PROBE)}"
 LOOPBACK = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 HEAD = {"MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
 SECONDS = 120.0
+START_SECONDS = 2.0
+"""What starting the interpreters of all ranks at once may take on a busy machine; it counts before the join begins."""
 
 
 @pytest.fixture
@@ -95,7 +98,7 @@ def test_mpi_launchers(launch: Any, tmp_path: Path) -> None:
     with hosts(1) as lab:
         done = launch(lab.host(0), 2, [*PROBE, "--output", str(tmp_path / "r.json")], timeout=SECONDS, env=LOOPBACK)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 ranks" in done.stdout
+    assert "2 ranks" in re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)  # Open MPI gives its ranks a terminal: with colours
     assert _report(tmp_path, "r")["verdict"] == "pass"
 
 
@@ -114,9 +117,11 @@ def test_a_rank_that_never_starts_is_named_on_every_living_host(tmp_path: Path) 
         codes = [rank.wait(SECONDS) for rank in ranks]
         seconds = time.monotonic() - started
     assert codes == [1, 1], [rank.out + rank.err for rank in ranks]
-    assert seconds < 4 + 2
+    assert seconds < 4 + 2 + START_SECONDS
     for rank in (0, 1):
-        (cause,) = _causes(_report(tmp_path, rank))
+        report = _report(tmp_path, rank)
+        (cause,) = _causes(report)
+        assert report["seconds"] < 4 + 2
         assert (cause["code"], cause["ranks"], cause["where"]["rank"]) == ("PROBE001", [2], 2)
 
 
@@ -127,9 +132,11 @@ def test_a_head_that_never_starts_is_named(tmp_path: Path) -> None:
         codes = [rank.wait(SECONDS) for rank in ranks.values()]
         seconds = time.monotonic() - started
     assert codes == [1, 1], [rank.out + rank.err for rank in ranks.values()]
-    assert seconds < 4 + 2
+    assert seconds < 4 + 2 + START_SECONDS
     for rank in ranks:
-        (cause,) = _causes(_report(tmp_path, rank))
+        report = _report(tmp_path, rank)
+        (cause,) = _causes(report)
+        assert report["seconds"] < 4 + 2
         assert cause["where"]["rank"] == 0, cause
 
 

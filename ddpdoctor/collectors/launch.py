@@ -164,6 +164,7 @@ def line_of(
         node=node,
         host=_host(layers),
         script=_script(layers, cwd),
+        config=_config(layers, cwd),
         batch=batch,
         is_background=is_background,
         plan=None if agent is None else plan_of(agent, base, version),
@@ -211,6 +212,21 @@ def _script(layers: Sequence[Layer], cwd: str | None) -> Script | None:
     if path is None or innermost.given("module") or innermost.launcher in (Launcher.OTHER, Launcher.RAY):
         return None
     return look(os.path.join(cwd, path))
+
+
+def _config(layers: Sequence[Layer], cwd: str | None) -> dict[str, str] | None:
+    """`key: value` lines of accelerate's config file, which `accelerate config` writes flat; None when it is not read."""
+    layer = next((each for each in layers if each.launcher is Launcher.ACCELERATE), None)
+    path = None if layer is None else layer.value("config_file")
+    if path is None or UNKNOWN in path or cwd is None or any(e.launcher is Launcher.CONTAINER for e in layers):
+        return None
+    try:
+        with open(os.path.join(cwd, path), encoding="utf-8", errors="replace") as file:
+            text = file.read(65536)
+    except (OSError, ValueError):
+        return None
+    pairs = re.findall(r"^(\w+):[ \t]*([^#\n]*?)[ \t]*(?:#.*)?$", text, re.MULTILINE)
+    return {key: value.strip("'\"") for key, value in pairs if value}
 
 
 def _outside(layers: Sequence[Layer], inner: Layer) -> list[Layer]:

@@ -57,7 +57,7 @@ def test_the_corrected_line_starts_the_intended_world(case: dict[str, Any], tmp_
     code, out = _run(finding.fix_command, tmp_path)
     assert code == 0, out
     world = case["world"]
-    ranks = {tuple(map(int, m)) for m in re.findall(r"^rank (\d+) of (\d+)", out, re.MULTILINE)}
+    ranks = {tuple(map(int, m)) for m in re.findall(r"rank (\d+) of (\d+)", out)}
     assert ranks == {(rank, world) for rank in range(world)}, out
 
 

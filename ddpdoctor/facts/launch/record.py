@@ -52,7 +52,8 @@ class Line:
 
     `first_line` and `first_column` (from 1) say where `source` begins in `file`. `node` is the index of a `--node`
     line. `environ` is what the innermost launcher finds, `cwd` where it runs (None: unknown). `batch` are the options
-    of the sbatch file around it, as the layer of an `sbatch` command; `plan` is what its torchrun will do.
+    of the sbatch file around it, as the layer of an `sbatch` command; `plan` is what its torchrun will do,
+    `config` the top level of the file that accelerate's --config_file names (None: not read).
     """
 
     source: str
@@ -69,6 +70,7 @@ class Line:
     batch: Layer | None = None
     plan: Plan | None = None
     is_background: bool = False
+    config: dict[str, str] | None = None
 
     @property
     def agent(self) -> Layer | None:

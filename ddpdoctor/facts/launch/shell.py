@@ -16,6 +16,7 @@ __all__ = ["Inner", "Simple", "inner_text", "split"]
 
 _OPERATOR = re.compile(r"&&|\|\||;;|[;&|\n()]")
 _REDIRECT = re.compile(r"\d*(?:&>>?|<<<|<<-?|>>|>&|<&|<>|>\||[<>])")
+_PLAIN = re.compile(r"""[^\s;&|()<>'"\\$`]+""")
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\}|[@*#?$!0-9-])", re.ASCII)
 
 
@@ -130,8 +131,10 @@ class _Splitter:
             elif char in "$`":
                 i = self._expand(piece, i, quoted=False)
             else:
-                self._add(piece, range(i, i + 1))
-                i += 1
+                run = _PLAIN.match(self.text, i)
+                end = i + 1 if run is None else run.end()
+                self._add(piece, range(i, end))
+                i = end
         return piece, min(i, len(self.text))
 
     def _add(self, piece: _Piece, span: range) -> None:

@@ -27,6 +27,14 @@ def _number(layer: Layer, dest: str) -> int | None:
     return int(value) if value is not None and re.fullmatch(r"\d{1,9}", value) else None
 
 
+def _count(line: Line, layer: Layer, dest: str) -> int | None:
+    """An option's number, else the one of accelerate's config file."""
+    if layer.given(dest) is not None:
+        return _number(layer, dest)
+    value = (line.config or {}).get(dest, "")
+    return int(value) if re.fullmatch(r"\d{1,9}", value) else None
+
+
 def _visible(line: Line) -> int | None:
     """How many GPUs the line's own CUDA_VISIBLE_DEVICES leaves; None when it says nothing."""
     value = line.environ.variables.get(CVD)
@@ -116,16 +124,24 @@ def no_main_ip(launch: Launch) -> Iterator[Finding]:
     Add --main_process_ip and --main_process_port, the same on every machine.
     """
     for line, layer in _layers(launch, Launcher.ACCELERATE):
-        machines, given = _number(layer, "num_machines"), layer.given("num_machines")
-        if machines is None or machines < 2 or given is None or layer.reading.is_open:
+        machines, given = _count(line, layer, "num_machines"), layer.given("num_machines")
+        if machines is None or machines < 2 or layer.reading.is_open:
             continue
-        if any(layer.given(d) for d in ("main_process_ip", "config_file", "deepspeed_hostfile")):
+        if any(layer.given(d) for d in ("main_process_ip", "deepspeed_hostfile")):
+            continue
+        config = line.config or {}
+        if (layer.given("config_file") is not None and line.config is None) or _is_set(config.get("main_process_ip")):
             continue
         options = f"{spelled(layer, 'main_process_ip', (2, 0))}={HOST0}"
-        if layer.given("main_process_port") is None:
+        if layer.given("main_process_port") is None and not _is_set(config.get("main_process_port")):
             options += f" {spelled(layer, 'main_process_port', (2, 0))}=29500"
         text = f"{machines} machines and no --main_process_ip: expected the address of machine 0"
-        yield point(launch, line, given.word, text, "--main_process_ip", [after(layer.own[-1], options)])
+        word = layer.program if given is None else given.word
+        yield point(launch, line, word, text, "--main_process_ip", [after(layer.own[-1], options)])
+
+
+def _is_set(value: str | None) -> bool:
+    return value not in (None, "null", "~")
 
 
 @rule(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -81,7 +82,15 @@ def join(environ: Mapping[str, str], join_seconds: float, seconds: float) -> Run
     Raises:
         Missing: torch is not installed, or no process can be started.
     """
-    words = ["--hand-over", "--join-timeout", f"{join_seconds:.1f}", "--timeout", f"{seconds:.1f}"]
+    words = [
+        "--hand-over",
+        "--job",
+        str(os.getppid()),
+        "--join-timeout",
+        f"{join_seconds:.1f}",
+        "--timeout",
+        f"{seconds:.1f}",
+    ]
     return _run("ddpdoctor.probe", words, environ)
 
 

@@ -33,6 +33,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--no-color", action="store_true", help="no colours")
     # What `ddpdoctor check` as a rank of a job uses: the facts on standard output instead of a report.
     parser.add_argument("--hand-over", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--job", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--version", action="version", version=f"ddpdoctor {__version__}")
     return parser.parse_args(words)
 

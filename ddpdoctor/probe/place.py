@@ -1,51 +1,25 @@
-"""Where a rank stands: read from the environment that its launcher gave it. A launcher is a row of variable names."""
+"""Where a rank stands: what the environment that its launcher gave it says, and where its job would meet."""
 
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["LAUNCHERS", "BadEnvironment", "Launcher", "Place", "host_key", "read_place"]
+from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.launchers import BY_HAND, Launcher
+
+__all__ = ["BadEnvironment", "Place", "host_key", "read_place"]
+
+FIRST_PORT = 15000
+PORTS = 10000
+"""Where a scheduler gives ranks but no master, the port is one of these, by the number of the job."""
 
 
 class BadEnvironment(Exception):
     """The environment does not say where this rank stands; the text quotes the variable."""
-
-
-@dataclass(frozen=True)
-class Launcher:
-    """How a launcher is recognised (all of `marks` are set) and where it writes what."""
-
-    name: str
-    marks: tuple[str, ...]
-    rank: str
-    world_size: str
-    local_rank: str
-    local_world_size: str | None = None
-    node_rank: str | None = None
-
-
-LAUNCHERS = (
-    Launcher(
-        "torchrun", ("TORCHELASTIC_RUN_ID",), "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"
-    ),
-    Launcher("env://", ("RANK", "WORLD_SIZE"), "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
-    Launcher(
-        "srun", ("SLURM_STEP_ID", "SLURM_PROCID"), "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", None, "SLURM_NODEID"
-    ),
-    Launcher(
-        "mpirun",
-        ("OMPI_COMM_WORLD_RANK",),
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-    ),
-    Launcher("mpirun", ("PMI_RANK", "PMI_SIZE"), "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-)
-"""Innermost first: a torchrun worker inside Slurm has the variables of both."""
 
 
 @dataclass(frozen=True)
@@ -77,32 +51,69 @@ class Place:
         return f"rank {self.rank} on {self.host}"
 
 
-def read_place(environ: Mapping[str, str]) -> Place:
-    """This rank's place.
+def read_place(environ: Mapping[str, str], job: int | None = None) -> Place:
+    """This rank's place. RANK and WORLD_SIZE count before a scheduler's own numbers, because torch reads only them.
+
+    `job` is a number that all ranks of this node share and other jobs do not; None takes the parent's pid.
 
     Raises:
         BadEnvironment: no launcher is recognised, or a variable is missing or no number.
     """
-    row = next((each for each in LAUNCHERS if all(environ.get(mark) for mark in each.marks)), None)
+    variables = dict(environ)
+    told = Environ(variables=variables)
+    row = told.launcher
     if row is None:
         raise BadEnvironment(
             "no launcher gave this process a rank: neither RANK and WORLD_SIZE nor a scheduler's variables are set"
         )
-    local = _lenient(environ, row.local_rank, "LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
+    counts = BY_HAND if environ.get("RANK") and environ.get("WORLD_SIZE") else row
+    rank = _number(environ, _name(environ, counts.rank), 0)
+    world_size = _number(environ, _name(environ, counts.world_size), 1)
+    master = _master(environ, told, row, world_size, os.getppid() if job is None else job)
     run = f"{environ.get('TORCHELASTIC_RUN_ID', 'env')}.{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     return Place(
-        launcher=row.name,
-        rank=_number(environ, row.rank, 0),
-        world_size=_number(environ, row.world_size, 1),
-        local_rank=local,
-        local_world_size=_lenient(environ, row.local_world_size),
-        node_rank=_lenient(environ, row.node_rank, "SLURM_NODEID", "NODE_RANK"),
-        master_addr=_needed(environ, "MASTER_ADDR"),
-        master_port=_port(environ),
+        launcher=row.title if counts is row or row.name == "torchrun" else f"{row.title}, RANK by hand",
+        rank=rank,
+        world_size=world_size,
+        local_rank=told.local_rank if told.local_rank is not None else told.integer("LOCAL_RANK"),
+        local_world_size=told.local_world_size,
+        node_rank=told.node_rank,
+        master_addr=master[0],
+        master_port=master[1],
         uses_agent_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         prefix=f"ddpdoctor/{run}/",
         host=short_host(),
     )
+
+
+def _name(environ: Mapping[str, str], names: tuple[str, ...]) -> str:
+    """The first of these variables that is set, the first one of all when none is."""
+    return next((name for name in names if environ.get(name)), names[0] if names else "RANK")
+
+
+def _master(environ: Mapping[str, str], told: Environ, row: Launcher, world_size: int, parent: int) -> tuple[str, int]:
+    """MASTER_ADDR and MASTER_PORT. Without both, a scheduler's task takes what every task can work out alike.
+
+    That is the first node of the step, or this node when all ranks are here, and a port made of the job's number.
+    A script under srun or mpirun does the same, so a preflight in its place should not ask for more.
+    """
+    if environ.get("MASTER_ADDR") or environ.get("MASTER_PORT") or row is BY_HAND or row.name == "torchrun":
+        return _needed(environ, "MASTER_ADDR"), _port(environ)
+    nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or ""
+    here = told.local_world_size == world_size
+    host = "127.0.0.1" if here else first_node(nodes)
+    if not host:
+        return _needed(environ, "MASTER_ADDR"), _port(environ)
+    job = told.integer("SLURM_JOB_ID")
+    step = told.integer("SLURM_STEP_ID") or 0
+    number = parent if job is None else job + 7 * step
+    return host, FIRST_PORT + number % PORTS
+
+
+def first_node(nodes: str) -> str:
+    """The first host of a Slurm node list: `node07` of `node[07-09,12],gpu1`; "" for an empty list."""
+    match = re.match(r"([^,\[\]]*)(?:\[(\d+)[^\]]*\]([^,\[\]]*))?", nodes.strip())
+    return "".join(part or "" for part in match.groups()) if match else ""
 
 
 def short_host() -> str:
@@ -144,12 +155,3 @@ def _port(environ: Mapping[str, str]) -> int:
     if port > 65535:
         raise BadEnvironment(f"MASTER_PORT={port} is no port: the largest is 65535")
     return port
-
-
-def _lenient(environ: Mapping[str, str], *names: str | None) -> int | None:
-    """The first of these variables that holds a number: they only help to name places, nothing depends on them."""
-    for name in names:
-        value = environ.get(name, "") if name else ""
-        if value.isdigit():
-            return int(value)
-    return None

@@ -43,7 +43,7 @@ def main(words: Sequence[str] | None = None) -> int:
     options = parse(words)
     started = time.time()
     try:
-        place = read_place(os.environ)
+        place = read_place(os.environ, options.job)
     except BadEnvironment as error:
         return _without_place(str(error), options, started)
     child = spawn(place)

@@ -114,7 +114,10 @@ def unknown(launch: Launch) -> Iterator[Finding]:
             edits = list(remove(line, problem.word, *_value(line, layer, problem.word)))
         name = layer.launcher.value
         of = f" {launch.torch}" if layer.launcher in READERS[:2] else ""
-        yield point(launch, line, problem.word, f"{name}{of} does not know {shown(problem.word)}: {text}", text, edits)
+        is_newer = launch.version > NEWEST and layer.launcher in READERS[:2] and meant is None
+        severity = Severity.WARNING if is_newer else None  # a torch newer than our table may know it
+        message = f"{name}{of} does not know {shown(problem.word)}: {text}"
+        yield point(launch, line, problem.word, message, text, edits, severity=severity)
 
 
 def _meant(flag: str, launcher: Launcher, table: tuple[Option, ...]) -> str | None:

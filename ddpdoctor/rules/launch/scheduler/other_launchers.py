@@ -72,20 +72,17 @@ def per_machine(launch: Launch) -> Iterator[Finding]:
     Multiply: machines times GPUs of one machine, the same on every machine.
     """
     for line, layer in _layers(launch, Launcher.ACCELERATE):
-        total, machines = _number(layer, "num_processes"), _number(layer, "num_machines")
-        given = layer.given("num_processes")
-        if (
-            total is None
-            or machines is None
-            or given is None
-            or machines < 2
-            or (total >= machines and total % machines == 0)
-        ):
+        total, machines = _count(line, layer, "num_processes"), _count(line, layer, "num_machines")
+        if total is None or machines is None or machines < 2 or (total >= machines and total % machines == 0):
             continue
+        given, wanted = layer.given("num_processes"), str(total * machines)
+        if given is not None:
+            edits = [revalue(given, wanted)]
+        else:
+            edits = [after(layer.own[-1], f"{spelled(layer, 'num_processes', (2, 0))}={wanted}")]
+        word = layer.program if given is None else given.value_word
         text = f"{total} processes in all for {machines} machines: expected a multiple of {machines}"
-        yield point(
-            launch, line, given.value_word, text, str(total * machines), [revalue(given, str(total * machines))]
-        )
+        yield point(launch, line, word, text, wanted, edits)
 
 
 @rule("LAUNCH073", "accelerate-cpu-single-process", Severity.ERROR)

@@ -1,0 +1,77 @@
+"""Lines of one file: jobs that share a port or an id, and batch scripts without srun."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddpdoctor.collectors.launch import line_of, line_of_text
+from ddpdoctor.doctor import judge
+from ddpdoctor.facts.launch import Launch, Line, peel, split
+from ddpdoctor.facts.record import SCHEMA, Facts
+from ddpdoctor.rules import load
+
+RULES = load(("launch",))
+
+
+def _codes(*lines: Line, torch: str = "2.13") -> set[str]:
+    outcome = judge(Facts(SCHEMA, "", "", launch=Launch(lines=lines, torch=torch)), RULES)
+    assert not outcome.crashed, outcome.crashed
+    return {f.code for f in outcome.findings}
+
+
+def _line(text: str, batch: str | None = None, *, torch: tuple[int, int] = (2, 13)) -> Line:
+    (command, *_) = split(text)
+    options = None if batch is None else peel(split(f"sbatch {batch} job.sh")[0].words, torch)[0]
+    return line_of(
+        text,
+        command.words,
+        {},
+        torch,
+        None,
+        file="job.sh",
+        is_background=command.operator == "&",
+        batch=options,
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "code"),
+    [
+        ("torchrun --master_port=29501 a.py &", "torchrun --master_port=29501 b.py &", "LAUNCH041"),
+        (
+            "torchrun --rdzv_backend=c10d --rdzv_endpoint=h:29400 a.py &",
+            "torchrun --rdzv_backend=c10d --rdzv_endpoint=h:29400 b.py",
+            "LAUNCH040",
+        ),
+    ],
+)
+def test_two_jobs_side_by_side_get_into_each_others_way(first: str, second: str, code: str) -> None:
+    assert _codes(_line(first), _line(second)) == {code}
+    assert _codes(_line(first.rstrip(" &")), _line(second)) == set(), "one after the other they do not"
+
+
+def test_before_torch_2_12_two_lines_without_a_port_share_the_default() -> None:
+    lines = [_line("torchrun a.py &", torch=(2, 11)), _line("torchrun b.py", torch=(2, 11))]
+    assert _codes(*lines, torch="2.11") == {"LAUNCH041"}
+    assert _codes(_line("torchrun a.py &"), _line("torchrun b.py")) == set()
+
+
+C10D = "torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=h:29400 --rdzv_id=7 a.py"
+
+
+@pytest.mark.parametrize(
+    ("text", "batch", "codes"),
+    [
+        (C10D, "--nodes=2 --ntasks-per-node=1", {"LAUNCH061"}),
+        (f"srun {C10D}", "--nodes=2 --ntasks-per-node=1", set()),
+        (f"srun {C10D}", "--nodes=2 --ntasks-per-node=8", {"LAUNCH058"}),
+        ("srun torchrun --nproc_per_node=8 a.py", "--nodes=1 --ntasks=8", {"LAUNCH058"}),
+        ("torchrun --nproc_per_node=8 a.py", "--nodes=1 --ntasks=1", set()),
+    ],
+)
+def test_batch_options_count_for_the_lines_in_the_file(text: str, batch: str, codes: set[str]) -> None:
+    assert _codes(_line(text, batch)) == codes
+
+
+def test_a_launch_in_the_background_is_seen() -> None:
+    assert line_of_text("torchrun a.py &", {}, (2, 13), "/").is_background

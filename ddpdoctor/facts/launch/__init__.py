@@ -17,8 +17,9 @@ from __future__ import annotations
 
 from ddpdoctor.facts.launch.layers import Layer, Variable, launching, peel, starts_ranks
 from ddpdoctor.facts.launch.options import Given, Problem, Reading, Trouble, read
+from ddpdoctor.facts.launch.pod import Operator, Pod
 from ddpdoctor.facts.launch.programs import Launcher
-from ddpdoctor.facts.launch.record import Launch, Line, Script
+from ddpdoctor.facts.launch.record import Launch, Line, Mark, Script
 from ddpdoctor.facts.launch.rendezvous import Plan, Setting, is_loopback, parse_endpoint, parse_nnodes, plan_of
 from ddpdoctor.facts.launch.shell import Simple, split
 from ddpdoctor.facts.launch.slips import Slip, SlipKind
@@ -32,7 +33,10 @@ __all__ = [
     "Launcher",
     "Layer",
     "Line",
+    "Mark",
+    "Operator",
     "Plan",
+    "Pod",
     "Problem",
     "Reading",
     "Script",

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Section
 from ddpdoctor.facts.launch.layers import Layer, starts_ranks
+from ddpdoctor.facts.launch.pod import Pod
 from ddpdoctor.facts.launch.programs import Launcher
 from ddpdoctor.facts.launch.rendezvous import Plan
 from ddpdoctor.facts.launch.words import Word
 from ddpdoctor.facts.torchrun_options import NEWEST, Version, version_of
 
-__all__ = ["Launch", "Line", "Script"]
+__all__ = ["Launch", "Line", "Mark", "Script"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,15 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """A place in a file, from 1; `at` is the index in the line's source that stands there."""
+
+    line: int
+    column: int
+    at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Line:
     """One launch line. `source` is its text and every word's span counts in it; `argv` are its words.
 
@@ -71,6 +81,9 @@ class Line:
     plan: Plan | None = None
     is_background: bool = False
     config: dict[str, str] | None = None
+    marks: tuple[Mark, ...] = ()
+    places: dict[str, Mark] = field(default_factory=dict)
+    pod: Pod | None = None
 
     @property
     def agent(self) -> Layer | None:
@@ -101,6 +114,9 @@ class Line:
 
     def place(self, at: int) -> tuple[int, int]:
         """Line and column, from 1, of an index in `source`; in the file for a line of a file."""
+        mark = next((m for m in reversed(self.marks) if m.at <= at), None)
+        if mark is not None:
+            return mark.line, mark.column + at - mark.at
         before = self.source[:at]
         row = before.count("\n")
         column = len(before) - (before.rfind("\n") + 1) + 1

@@ -18,6 +18,9 @@ _OPERATOR = re.compile(r"&&|\|\||;;|[;&|\n()]")
 _REDIRECT = re.compile(r"\d*(?:&>>?|<<<|<<-?|>>|>&|<&|<>|>\||[<>])")
 _PLAIN = re.compile(r"""[^\s;&|()<>'"\\$`]+""")
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\}|[@*#?$!0-9-])", re.ASCII)
+_LIST = re.compile(r"\$@|\$\{(?:@|\w+\[@\])[^}]*\}")
+"""The expansions that are many words inside double quotes as well."""
+_BLANKS = re.compile(r"[ \t\n]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class _Piece:
     quoted: bool = False
     expanded: bool = False
     loose: bool = False
+    many: bool = False
 
 
 def split(text: str, known: Mapping[str, str] | None = None, *, inside: Inner | None = None) -> tuple[Simple, ...]:
@@ -169,6 +173,7 @@ class _Splitter:
             if self.text[i + 1 : i + 2] not in ("'", '"'):
                 self._add(piece, range(i, i + 1))
             return i + 1
+        piece.many = piece.many or bool(_LIST.fullmatch(self.text, i, end))
         value = self.known.get(name, UNKNOWN)
         piece.chars += value
         piece.offsets += [i] * len(value)
@@ -201,10 +206,14 @@ class _Splitter:
         text = "".join(piece.chars)
         raw, first, last, context = self._place(start, end)
         loose = piece.loose and not piece.quoted
-        if loose and UNKNOWN not in text:  # a known variable outside quotes: its value is split into words
-            parts = text.split()
-            return [Word(p, raw, first, last, context, is_literal=len(parts) == 1) for p in parts]
-        return [Word(text, raw, first, last, context, splits=loose and text.strip(UNKNOWN) == "")]
+        parts = _BLANKS.split(text.strip(" \t\n")) if loose else [text]
+        if loose and (UNKNOWN not in text or len(parts) > 1):  # outside quotes a value is split into words
+            return [
+                Word(p, raw, first, last, context, splits=p.strip(UNKNOWN) == "", is_literal=len(parts) == 1)
+                for p in parts
+                if p
+            ]
+        return [Word(text, raw, first, last, context, splits=(loose or piece.many) and text.strip(UNKNOWN) == "")]
 
     def _place(self, start: int, end: int) -> tuple[str, int, int, str]:
         """Spelling, span and quotes of a word in the line's source."""

@@ -1,0 +1,52 @@
+"""What a Kubernetes manifest says of the pods that run a launch line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+__all__ = ["Operator", "Pod"]
+
+
+class Operator(str, Enum):
+    """Who starts the pods and which variables they get: see `collectors/manifest.py`."""
+
+    PYTORCHJOB = "PyTorchJob"
+    TRAINJOB = "TrainJob"
+    MPIJOB = "MPIJob"
+    JOBSET = "JobSet"
+    JOB = "Job"
+    STATEFULSET = "StatefulSet"
+    POD = "Pod"
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One container of a pod template. None everywhere: the manifest does not say it.
+
+    `name` is the job's name, `pods` how many pods the whole job has, `gpus` the GPU limit of the container. `shm_bytes` is
+    the limit of what is mounted on /dev/shm; `has_shm`: something is mounted there, or the host's is shared. `in_memory` is
+    False for an emptyDir on disk. `line`, `column` is the container's place in the file, `gpus_line` the limit's,
+    `shm_line` that of the volume. `service` is the headless service of its pods. `is_meshed`: the sidecar of a service
+    mesh is asked for, at `mesh_line`.
+    """
+
+    operator: Operator
+    name: str | None = None
+    pods: int | None = None
+    role: str | None = None
+    gpus: int | None = None
+    has_shm: bool = False
+    shm_bytes: int | None = None
+    in_memory: bool | None = None
+    host_network: bool = False
+    dns_policy: str | None = None
+    service: str | None = None
+    nproc: str | None = None
+    is_meshed: bool = False
+    line: int = 1
+    column: int = 1
+    gpus_line: int | None = None
+    shm_line: int | None = None
+    host_network_line: int | None = None
+    mesh_line: int | None = None

@@ -174,6 +174,11 @@ class Lab:
         """Every process that was started on a host."""
         return [process for host in self.hosts for process in host.processes]
 
+    def kill(self) -> None:
+        """End every process on every host; the hosts stay."""
+        for process in self.processes:
+            process.kill()
+
 
 @contextmanager
 def hosts(count: int, *, subnet: str = "10.77.0.0/24", names: Sequence[str] = ()) -> Iterator[Lab]:
@@ -187,7 +192,7 @@ def hosts(count: int, *, subnet: str = "10.77.0.0/24", names: Sequence[str] = ()
     called = list(names) or [f"node{index}" for index in range(count)]
     with ExitStack() as stack:
         lab = Lab(stack.enter_context(_holder(["unshare", "--pid", "--fork", "--kill-child", "--net"])))
-        stack.callback(lambda: [process.kill() for process in lab.processes])
+        stack.callback(lab.kill)
         with tempfile.TemporaryDirectory(prefix="ddpdoctor-lab-") as folder:
             for name, address in zip(called, addresses, strict=True):
                 files = _furniture(Path(folder) / name, name, dict(zip(called, addresses, strict=True)))

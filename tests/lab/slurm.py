@@ -135,8 +135,7 @@ def slurm(nodes: int = 2, *, gpus: int = 0, own_hosts: bool = False) -> Iterator
             _wait_until_idle(cluster, daemons)
             yield cluster
         finally:
-            for process in lab.processes:
-                process.kill()  # before their folder goes
+            lab.kill()  # before their folder goes
 
 
 def _configure(cluster: Cluster, gpus: int) -> None:

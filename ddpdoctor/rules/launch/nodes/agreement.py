@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
-from ddpdoctor.facts.launch import Launch, Layer, Line, Plan, quote
+from ddpdoctor.facts.launch import Edit, Launch, Layer, Line, Plan, escape, quote
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.launch.pointing import after, corrected, revalue, spelled, where
+from ddpdoctor.rules.launch.pointing import after, agents, corrected, point, remove, revalue, spelled, where
+from ddpdoctor.rules.launch.rendezvous.meeting import host0
+from ddpdoctor.rules.launch.scheduler.tasks import scheduled_nodes
 
 __all__ = ["Node", "differing", "nodes_of"]
 
@@ -225,24 +228,49 @@ def own_world(launch: Launch) -> Iterator[Finding]:
     ## Fix
     Give all nodes the same --nnodes and one endpoint.
     """
+    yield from _one_line_for_many(launch)
     nodes = nodes_of(launch)
-    if not nodes or not all(n.plan.nnodes == (1, 1) and not n.plan.settings["nnodes"].is_unknown for n in nodes):
+    if not nodes or not all(_is_alone(n.plan) for n in nodes):
         return
-    first = nodes[0]
-    options = [("nnodes", str(len(nodes)))]
-    if not first.plan.given("rdzv_endpoint") and not first.plan.given("master_addr"):
-        options += [("rdzv_backend", "c10d"), ("rdzv_endpoint", "HOST0:29400")]
-    standing = [g for g in first.layer.reading.given if g.dest in ("nnodes", "standalone", "rdzv_backend")]
-    text = " ".join(f"{spelled(first.layer, n, launch.version)}={v}" for n, v in options)
-    edits = None if standing else [after(first.layer.own[-1], text)]
-    nnodes_given = first.layer.given("nnodes")
-    if nnodes_given is not None and len(standing) == 1:
-        rest = " ".join(f"{spelled(first.layer, n, launch.version)}={v}" for n, v in options[1:])
-        edits = [revalue(nnodes_given, str(len(nodes))), *([after(first.layer.own[-1], rest)] if rest else [])]
-        if edits and nnodes_given.value_word is first.layer.own[-1] and rest:
-            edits = [revalue(nnodes_given, f"{len(nodes)} {rest}")]
     yield Finding(
         f"{len(nodes)} nodes, and every line starts a job of one node: expected --nnodes={len(nodes)} on all of them",
         tuple(Evidence(f"launch.lines[{n.line.node}]", "nnodes 1", f"nnodes {len(nodes)}") for n in nodes[:16]),
-        fix_command=None if edits is None else corrected(first.line, edits),
+        fix_command=_joined(launch, nodes[0].line, nodes[0].layer, nodes[0].plan, len(nodes)),
+    )
+
+
+def _one_line_for_many(launch: Launch) -> Iterator[Finding]:
+    """A scheduler that starts one line on several nodes."""
+    if len(launch.nodes) > 1:
+        return
+    for line, layer, plan in agents(launch):
+        count = scheduled_nodes(line)
+        if count is None or count < 2 or not _is_alone(plan):
+            continue
+        outer = line.task_starter
+        assert outer is not None
+        text = f"{outer.name} starts it on {count} nodes, each a job of its own: expected --nnodes={count} and one endpoint"
+        fix = _joined(launch, line, layer, plan, count)
+        yield replace(point(launch, line, layer.program, text, f"--nnodes={count}"), fix_command=fix)
+
+
+def _is_alone(plan: Plan) -> bool:
+    return plan.nnodes == (1, 1) and not plan.settings["nnodes"].is_unknown
+
+
+def _joined(launch: Launch, line: Line, layer: Layer, plan: Plan, count: int) -> str | None:
+    """The line with a number of nodes and a place to meet."""
+    options = [("nnodes", str(count))]
+    if not plan.given("rdzv_endpoint") and not plan.given("master_addr"):
+        options += [("rdzv_backend", "c10d"), ("rdzv_endpoint", f"{host0(line)}:29400")]
+    given = layer.given("nnodes")
+    gone = [g.word for g in layer.reading.given if g.dest == "standalone"]
+    if layer.given("rdzv_backend") is not None or (given is not None and not given.is_joined):
+        return None
+    if given is not None:
+        gone.append(given.word)
+    text = " ".join(f"{spelled(layer, name, launch.version)}={value}" for name, value in options)
+    return corrected(
+        line,
+        [Edit(layer.own[-1].end, layer.own[-1].end, " " + escape(text, layer.program.context)), *remove(line, *gone)],
     )

@@ -73,6 +73,20 @@ def nodes(line: Line) -> int | None:
     return None
 
 
+def scheduled_nodes(line: Line) -> int | None:
+    """On how many nodes the scheduler starts the line, one task each; None when that is not certain."""
+    outer = line.task_starter
+    if outer is None or outer.reading.is_open:
+        return None
+    each, _ = tasks_per_node(line)
+    total, _ = tasks(line)
+    count = nodes(line) if outer.launcher is Launcher.SRUN else total
+    if each == 1 and outer.launcher is Launcher.MPIRUN:
+        return count
+    is_one_each = each == 1 or (each is None and total in (None, count))
+    return count if outer.launcher is Launcher.SRUN and is_one_each else None
+
+
 @rule("LAUNCH057", "nested-launchers", Severity.ERROR)
 def nested(launch: Launch) -> Iterator[Finding]:
     """One launcher starts another launcher.

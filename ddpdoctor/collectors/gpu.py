@@ -6,6 +6,8 @@ import os
 from typing import Any
 
 from ddpdoctor.collectors.answers import Answers, nvml
+from ddpdoctor.collectors.gpu_processes import describe
+from ddpdoctor.collectors.kernel_log import read_xids
 from ddpdoctor.collectors.machine import Machine
 from ddpdoctor.facts.codec import FactsError, decode
 from ddpdoctor.facts.gaps import Gap, Why
@@ -16,7 +18,7 @@ __all__ = ["collect", "short_bus_id"]
 MODULES = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nouveau", "amdgpu", "xe", "i915", "habanalabs")
 DISPLAY, ACCELERATOR = "0x03", "0x12"
 VGA = "0x0300"
-FACTS = tuple(name for name in Device.__dataclass_fields__ if name not in ("index", "mig_instances", "absent"))
+FACTS = tuple(n for n in Device.__dataclass_fields__ if n not in ("index", "mig_instances", "later", "absent"))
 
 INIT_WORDS = {
     "LIBRARY_NOT_FOUND": "libnvidia-ml.so.1 not found",
@@ -33,6 +35,7 @@ def collect(machine: Machine) -> Gpu:
     nodes = tuple(name for name in machine.root.names("/dev") if name.startswith("nvidia"))
     error = answers.absent("node").get("init")
     devices, refused = _devices(machine, answers)
+    xids, unread = read_xids(machine) if devices else (None, ())
     gaps = _gaps(answers, error, is_here=bool(nodes) or any(p.is_nvidia for p in pci))
     return Gpu(
         driver_version=answers.of("node").get("driver_version"),
@@ -43,8 +46,11 @@ def collect(machine: Machine) -> Gpu:
         device_nodes=nodes,
         kernel_modules=tuple(name for name in MODULES if machine.root.exists(f"/sys/module/{name}")),
         pci=pci,
+        confidential_computing=answers.of("node").get("confidential_computing"),
+        sample_seconds=answers.of("node").get("sample_seconds"),
+        xids=xids,
         other_accelerators=_others(machine, pci),
-        gaps=(*gaps, *refused),
+        gaps=(*gaps, *refused, *unread),
     )
 
 
@@ -103,6 +109,10 @@ def _facts(machine: Machine, answers: Answers, index: int) -> tuple[dict[str, An
     said["numa_node"] = numa if numa is not None and numa >= 0 else None
     known = {name: said[name] for name in FACTS if said.get(name) is not None}
     migs = [answers.of(subject) for subject in answers.facts if subject.startswith(f"{index} mig ")]
+    if "processes" in known:
+        known["processes"] = [{**each, **describe(machine, each["pid"])} for each in known["processes"]]
+    if answers.of(f"{index} later"):
+        known["later"] = answers.of(f"{index} later")
     known["mig_instances"] = [mig for mig in migs if "uuid" in mig]
     absent = {name: codes[name] for name in (*FACTS, "handle") if name in codes}
     if "handle" not in absent:

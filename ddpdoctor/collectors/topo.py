@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from ddpdoctor.collectors import fabric_manager
 from ddpdoctor.collectors.answers import Answers, nvml
 from ddpdoctor.collectors.gpu import INIT_WORDS, short_bus_id
 from ddpdoctor.collectors.machine import Machine
+from ddpdoctor.collectors.pci import acs_bridges, iommu
 from ddpdoctor.facts.codec import FactsError, decode
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.topo import P2P_WORDS, GpuNode, Nic, Pair, Topo
 
 __all__ = ["collect"]
 
+COUNTERS = ("replay", "recovery", "crc")
 REMOTE = {0: "gpu", 2: "switch"}
 NOWHERE = ("ffff:ff:ff.0", "0000:00:00.0")
 """What NVML gives for a switch that this system cannot see: `FFFFFFFF:FF:FF.0`."""
@@ -32,7 +35,17 @@ def collect(machine: Machine) -> Topo:
                 pairs.append(decode(Pair, {"a": int(a), "b": int(b), **_words(answers.of(subject))}))
     except FactsError as error:
         gaps.append(Gap("topo.gpus", f"NVML gave a wrong value: {error}"))
-    return Topo(tuple(gpus), tuple(pairs), _nics(machine), tuple(gaps))
+    manager, unseen = fabric_manager.look(machine) if gpus else (None, ())
+    return Topo(
+        gpus=tuple(gpus),
+        pairs=tuple(pairs),
+        nics=_nics(machine),
+        fabric_manager=manager,
+        imex_channels=machine.root.names("/dev/nvidia-caps-imex-channels"),
+        has_pci_bus=bool(machine.root.names("/sys/class/pci_bus")),
+        sample_seconds=answers.of("node").get("sample_seconds"),
+        gaps=(*gaps, *unseen),
+    )
 
 
 def _gaps(answers: Answers) -> tuple[Gap, ...]:
@@ -50,16 +63,23 @@ def _gpu(machine: Machine, answers: Answers, index: int) -> dict[str, Any]:
     bus_id = short_bus_id(said.get("bus_id"))
     place = f"/sys/bus/pci/devices/{bus_id}"
     numa = machine.root.number(f"{place}/numa_node")
+    path = machine.root.real(place) if bus_id and machine.root.exists(place) else None
     known = {
         "index": index,
         "bus_id": bus_id,
         "error": codes.get("handle") or codes.get("uuid"),
-        "pci_path": machine.root.real(place) if bus_id and machine.root.exists(place) else None,
+        "pci_path": path,
+        "iommu": iommu(machine, place) if path else None,
+        "acs_bridges": _as_list(acs_bridges(machine, path)) if path else None,
         "pci_numa_node": numa if numa is not None and numa >= 0 else None,
         "links": _links(answers, index),
     }
     names = ("name", "cpu_affinity", "numa_affinity", "gpu_numa_id", "link_count", "switch_links", "fabric")
     return known | {name: said[name] for name in names if said.get(name) not in (None, "")}
+
+
+def _as_list(names: tuple[str, ...] | None) -> list[str] | None:
+    return None if names is None else list(names)
 
 
 def _links(answers: Answers, index: int) -> list[dict[str, Any]]:
@@ -69,9 +89,16 @@ def _links(answers: Answers, index: int) -> list[dict[str, Any]]:
         if not subject.startswith(beginning) or "is_active" not in said:
             continue
         remote = short_bus_id(said.get("remote_bus_id"))
+        later = answers.of(f"{subject} later")
+        growth = {
+            f"{kind}_growth": later[f"{kind}_errors"] - said[f"{kind}_errors"]
+            for kind in COUNTERS
+            if f"{kind}_errors" in said and f"{kind}_errors" in later
+        }
         found.append(
             {
                 **said,
+                **growth,
                 "index": int(subject.removeprefix(beginning)),
                 "remote": REMOTE.get(said["remote"], "unknown") if "remote" in said else None,
                 "remote_bus_id": None if remote in NOWHERE else remote,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from ddpdoctor.facts.gaps import CannotLook, Gap, Section, Why
 
-__all__ = ["Device", "Gpu", "MigInstance", "PciGpu", "Process", "absence"]
+__all__ = ["Device", "Gpu", "MigInstance", "PciGpu", "Process", "Sample", "Xid", "absence"]
 
 _ABSENCES = {
     "NOT_SUPPORTED": ("n/a", Why.NOT_HERE),
@@ -22,6 +22,11 @@ _ABSENCES = {
 }
 
 
+DAY_SECONDS = 86400.0
+LOADED_PERCENT = 50
+"""Utilisation from which a GPU counts as loaded."""
+
+
 def absence(code: str | None) -> tuple[str, Why]:
     """An NVML code in words, and the kind of gap that it makes. None: nothing was recorded."""
     if code is None:
@@ -31,10 +36,16 @@ def absence(code: str | None) -> tuple[str, Why]:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process with a context on a GPU (nvmlDeviceGetComputeRunningProcesses). In a container, pids are the host's."""
+    """A process with a context on a GPU (nvmlDeviceGetComputeRunningProcesses). In a container, pids are the host's.
+
+    `command` is its name, None when there is no such process here. `is_ours`: an ancestor of ours, or a rank of our job.
+    """
 
     pid: int
     memory_used_bytes: int | None = None
+    command: str | None = None
+    user: str | None = None
+    is_ours: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +55,29 @@ class MigInstance:
     uuid: str
     gpu_instance: int | None = None
     compute_instance: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What NVML said of a GPU a second time, `Gpu.sample_seconds` after the first."""
+
+    clock_event_reasons: int | None = None
+    pcie_replays: int | None = None
+    thermal_slowdown_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Xid:
+    """One line of the kernel's log about a GPU (`NVRM: Xid`) or an NVSwitch (`SXid`), since the machine started.
+
+    `bus_id` has no function: `0000:3b:00`. `age_seconds` counts back from when we looked. `text` is what follows the code.
+    """
+
+    code: int
+    bus_id: str
+    age_seconds: float
+    text: str = ""
+    is_switch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +118,9 @@ class Device:
     ecc_corrected_aggregate: int | None = None
     ecc_uncorrected_aggregate: int | None = None
     """Over the card's life."""
+    ecc_corrected_dram: int | None = None
+    ecc_corrected_sram: int | None = None
+    """Corrected since the driver was loaded, in the card's memory and on the chip."""
     sram_threshold_exceeded: int | None = None
     remap_correctable: int | None = None
     remap_uncorrectable: int | None = None
@@ -103,23 +140,43 @@ class Device:
     """T.Limit: degrees left until the slowdown begins (Ada and later)."""
     temperature_slowdown_celsius: int | None = None
     """Absolute, and told before Ada only: later cards count margins instead."""
+    shutdown_margin_celsius: int | None = None
+    slowdown_margin_celsius: int | None = None
+    memory_margin_celsius: int | None = None
+    gpu_margin_celsius: int | None = None
+    """Fields 193 to 196: where T.Limit stands when the GPU shuts down, slows down, and at the most that is allowed."""
     power_usage_mw: int | None = None
     power_limit_mw: int | None = None
     power_default_mw: int | None = None
     sm_clock_mhz: int | None = None
     sm_clock_max_mhz: int | None = None
+    app_clock_mhz: int | None = None
+    app_clock_default_mhz: int | None = None
+    """The SM clock for applications, as set and as the card comes; both may lie below the maximum."""
     clock_event_reasons: int | None = None
     """The bits of nvmlDeviceGetCurrentClocksEventReasons: 1 idle, 8 HW slowdown, 0x40 HW thermal, 0x80 power brake."""
+    thermal_slowdown_ns: int | None = None
+    """How long heat has slowed the clocks since the driver was loaded."""
     utilization_percent: int | None = None
     performance_state: int | None = None
     pcie_generation: int | None = None
     """The current one: it falls when the GPU is idle, so that it says nothing by itself."""
     pcie_generation_max: int | None = None
+    pcie_generation_gpu: int | None = None
+    """What the GPU alone can do; `pcie_generation_max` is the least of GPU and slot."""
     pcie_width: int | None = None
     pcie_width_max: int | None = None
     pcie_replays: int | None = None
     """Over the driver's life: a number alone is no fault."""
+    gsp_mode: int | None = None
+    """1: the GPU's own system processor runs its firmware."""
+    gsp_version: str | None = None
+    c2c_links: int | None = None
+    gpu_numa_id: int | None = None
+    """The NUMA node that the GPU's own memory makes (Grace); such memory may hold pages of the system."""
+    graphics_processes: int | None = None
     processes: tuple[Process, ...] | None = None
+    later: Sample | None = None
     absent: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -131,6 +188,17 @@ class Device:
     def error(self) -> str | None:
         """The code that NVML answered instead of a handle, or to the first questions: None for a GPU that answers."""
         return self.absent.get("handle") or (self.absent.get("uuid") if self.uuid is None else None)
+
+    @property
+    def is_loaded(self) -> bool:
+        """At work while we looked: clocks and links that sink when a GPU idles are then at their height."""
+        return (self.utilization_percent or 0) >= LOADED_PERCENT
+
+    def lasting(self, reason: int) -> bool | None:
+        """Whether a bit of the clock event reasons stood in both samples; None where there are not two."""
+        if self.clock_event_reasons is None or self.later is None or self.later.clock_event_reasons is None:
+            return None
+        return bool(self.clock_event_reasons & self.later.clock_event_reasons & reason)
 
     def says(self, name: str) -> str:
         """A field for people: its value, or why there is none ("n/a", "needs root", "GPU is lost")."""
@@ -170,9 +238,28 @@ class Gpu(Section):
     kernel_modules: tuple[str, ...] = ()
     """Those of nvidia, nvidia_uvm, nouveau, amdgpu, xe, i915 that are loaded."""
     pci: tuple[PciGpu, ...] = ()
+    confidential_computing: bool | None = None
+    sample_seconds: float | None = None
+    """The time between the two samples of what changes."""
+    xids: tuple[Xid, ...] | None = None
+    """None where the kernel's log cannot be read: that is for root."""
     other_accelerators: tuple[str, ...] = ()
     """AMD and Intel accelerators by name: ddpdoctor does not judge them."""
     gaps: tuple[Gap, ...] = ()
+
+    def recent(self, codes: Collection[int], *, switch: bool = False) -> tuple[Xid, ...]:
+        """The Xids (SXids with `switch`) of the last day with one of these codes.
+
+        Raises:
+            CannotLook: the kernel's log could not be read.
+        """
+        self.answering()
+        known = self.need(self.xids, "xids")
+        return tuple(x for x in known if x.code in codes and x.is_switch is switch and x.age_seconds < DAY_SECONDS)
+
+    def at(self, bus_id: str) -> Device | None:
+        """The device at a bus id without function, None when no such device is listed."""
+        return next((d for d in self.devices if d.bus_id is not None and d.bus_id.partition(".")[0] == bus_id), None)
 
     def each(self, name: str) -> Iterator[tuple[Device, Any]]:
         """The devices that gave `name`, with its value.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ddpdoctor.facts.gaps import CannotLook, Gap, Section, Why
 
-__all__ = ["Fabric", "GpuNode", "Link", "Nic", "Pair", "Topo", "pci_label"]
+__all__ = ["Fabric", "FabricManager", "GpuNode", "Link", "Nic", "Pair", "Topo", "pci_label"]
 
 _LEVELS = {0: "PSB", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 P2P_WORDS = ("OK", "CNS", "GNS", "TNS", "DR", "NS", "U")
@@ -27,6 +27,10 @@ class Link:
     replay_errors: int | None = None
     recovery_errors: int | None = None
     crc_errors: int | None = None
+    replay_growth: int | None = None
+    recovery_growth: int | None = None
+    crc_growth: int | None = None
+    """What the counters grew by in `Topo.sample_seconds`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,10 @@ class GpuNode:
     pci_path: str | None = None
     """Its place in sysfs: `/sys/devices/pci0000:17/0000:17:01.0/…`."""
     pci_numa_node: int | None = None
+    iommu: str | None = None
+    """The kind of the slot's IOMMU group: `identity`, `DMA`, `DMA-FQ`, …; "" without an IOMMU; None when not told."""
+    acs_bridges: tuple[str, ...] | None = None
+    """The bridges above the GPU that redirect requests to the host (ACS); None where only root may see."""
     link_count: int | None = None
     """Field 91: the links that the board has; None when not told."""
     switch_links: int | None = None
@@ -101,12 +109,28 @@ class Nic:
 
 
 @dataclass(frozen=True, slots=True)
+class FabricManager:
+    """The service that sets up the NVSwitches. `is_running`: a process of that name is here; `version` is the program's."""
+
+    is_running: bool
+    version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Topo(Section):
-    """The GPUs and NICs of one node and what lies between them."""
+    """The GPUs and NICs of one node and what lies between them.
+
+    `fabric_manager` is None where no NVSwitch is here. `imex_channels` are the names in /dev/nvidia-caps-imex-channels.
+    `has_pci_bus` says whether /sys/class/pci_bus lists anything.
+    """
 
     gpus: tuple[GpuNode, ...] = ()
     pairs: tuple[Pair, ...] = ()
     nics: tuple[Nic, ...] = ()
+    fabric_manager: FabricManager | None = None
+    imex_channels: tuple[str, ...] = ()
+    has_pci_bus: bool | None = None
+    sample_seconds: float | None = None
     gaps: tuple[Gap, ...] = ()
 
     def all_gpus(self) -> tuple[GpuNode, ...]:

@@ -26,8 +26,15 @@ FACTS = [
     "REMAP_UNC", "REMAP_PENDING", "REMAP_FAILURE", "RETIRED_PENDING", "RETIRED_SBE", "RETIRED_DBE",
     "TEMP", "TLIMIT", "SLOWDOWN", "POWER", "POWER_LIMIT", "POWER_DEFAULT", "SM", "SM_MAX", "PSTATE",
     "GEN", "GEN_MAX", "WIDTH", "WIDTH_MAX", "REPLAYS", "GPU_NUMA", "INFOROM", "THROTTLE", "RECOVERY",
-    "SWITCH_LINKS", "SWITCHED", "FABRIC", "FABRIC_STATUS", "FABRIC_MASK",
+    "SWITCH_LINKS", "SWITCHED", "FABRIC", "FABRIC_STATUS", "FABRIC_MASK", "CLUSTER", "CLIQUE",
+    "MIG_PENDING", "UTILIZATION", "REPLAY_GROWTH", "GEN_GPU", "APP_SM", "APP_DEFAULT", "THERMAL_NS",
+    "COR_DRAM", "COR_SRAM", "GSP", "SRAM", "GRAPHICS", "C2C",
+    "MARGIN_193", "MARGIN_194", "MARGIN_195", "MARGIN_196",
 ]
+REASONS = {
+    "gpu_idle": 1, "app_clocks": 2, "sw_power_cap": 4, "hw_slowdown": 8, "sync_boost": 0x10,
+    "sw_thermal": 0x20, "hw_thermal": 0x40, "hw_power_brake": 0x80,
+}
 # fmt: on
 STATES = {"not_supported": 0, "not_started": 1, "in_progress": 2, "completed": 3}
 ABSENT = "!NOT_SUPPORTED"
@@ -72,6 +79,7 @@ def header(node: dict[str, Any]) -> str:
     p2p = [[_p2p(node, i, j) for j in range(len(gpus))] for i in range(len(gpus))] or [[[0]]]
     return (
         f'#define INIT {init}\n#define GPUS {len(gpus)}\n#define DRIVER "{driver["version"]}"\n'
+        f"#define FABRIC_VERSION {driver.get('fabric_version', 3)}\n#define CC_ON {node.get('confidential_computing', 0)}\n"
         f"#define CUDA {driver['cuda']}\nstatic Gpu gpus[] = {{ {rows} }};\n"
         f"static int levels[{width}][{width}] = {_braces(levels)};\n"
         f"static int p2p[{width}][{width}][5] = {_braces(p2p)};\n"
@@ -87,8 +95,15 @@ def _gpu(gpu: dict[str, Any]) -> str:
     switches = nvlink.get("switch_bus_ids") or ["FFFFFFFF:FF:FF.0"]
     ends = [switches[i % len(switches)] if end == "switch" else end for i, end in enumerate(ends)]
     values = _values(gpu) | {"SWITCHED": int(remote == "switch"), "SWITCH_LINKS": links if remote == "switch" else 0}
+    used = [f"{{{p['pid']}, {p['used']}ULL}}" for p in gpu.get("processes", [])]
+    mig = gpu.get("mig", ABSENT)
+    names = mig.get("instances", []) if isinstance(mig, dict) else []
+    growth = nvlink.get("error_growth", {})
     return (
-        f"{{.v={_braces([_number(values[f]) for f in FACTS])}, .uuid={_text(gpu['uuid'])}, .name={_text(gpu['name'])}, "
+        f"{{.gsp={_text('580.105.08')}, .processes={len(used)}, .process={{{', '.join(used) or '0'}}}, "
+        f".migs={len(names)}, .mig={{{', '.join(_text(n) if n else '0' for n in names) or '0'}}}, "
+        f".growth={_braces([growth.get(str(i), 0) for i in range(links)] or [0])}, "
+        f".v={_braces([_number(values[f]) for f in FACTS])}, .uuid={_text(gpu['uuid'])}, .name={_text(gpu['name'])}, "
         f".bus_id={_text(gpu['pci']['bus_id'])}, .hist={_braces(_histogram(gpu))}, .links={links}, "
         f".active={_braces([int(i not in down) for i in range(links)] or [0])}, "
         f".remote={{{', '.join(_text(e) for e in ends) or '0'}}}, .speed={nvlink.get('speed_mbps', 0)}, "
@@ -143,11 +158,43 @@ def _values(gpu: dict[str, Any]) -> dict[str, Any]:
         "REPLAYS": link.get("replays", ABSENT),
         "GPU_NUMA": gpu.get("gpu_numa_id", ABSENT),
         "INFOROM": 0 if gpu.get("inforom_ok", True) else 14,
-        "THROTTLE": int("gpu_idle" in gpu.get("throttle", [])),
+        "THROTTLE": sum(REASONS[word] for word in gpu.get("throttle", [])),
         "RECOVERY": gpu.get("recovery_action", 0),
         "FABRIC": ABSENT if isinstance(fabric, str) else STATES[fabric["state"]],
         "FABRIC_STATUS": 0 if isinstance(fabric, str) or fabric.get("status", "SUCCESS") == "SUCCESS" else 999,
         "FABRIC_MASK": 0 if isinstance(fabric, str) else fabric.get("health_mask", 0),
+        "CLUSTER": 0 if isinstance(fabric, str) else int(fabric.get("cluster_uuid", "0"), 16) % 128,
+        "CLIQUE": 0 if isinstance(fabric, str) else fabric.get("clique", 0),
+        **_later_facts(gpu),
+    }
+
+
+def _later_facts(gpu: dict[str, Any]) -> dict[str, Any]:
+    ecc, link, clocks, thermal = (
+        gpu.get("ecc", ABSENT),
+        gpu["pci"].get("link", {}),
+        gpu.get("clocks", {}),
+        gpu["thermal"],
+    )
+    mig, margins = gpu.get("mig", ABSENT), ("shutdown", "slowdown", "mem_max", "gpu_max")
+    return {
+        "MIG_PENDING": mig.get("pending", mig.get("current", 0)) if isinstance(mig, dict) else mig,
+        "UTILIZATION": gpu.get("utilization", 0),
+        "REPLAY_GROWTH": link.get("replay_growth", 0),
+        "GEN_GPU": link.get("gpu_gen", link.get("max_gen", ABSENT)),
+        "APP_SM": clocks.get("app_sm", ABSENT),
+        "APP_DEFAULT": clocks.get("app_sm_default", clocks.get("app_sm", ABSENT)),
+        "THERMAL_NS": thermal.get("violation_ns", ABSENT),
+        "COR_DRAM": ecc if isinstance(ecc, str) else ecc.get("volatile_corrected_dram", 0),
+        "COR_SRAM": ecc if isinstance(ecc, str) else ecc.get("volatile_corrected_sram", 0),
+        "GSP": gpu.get("gsp", ABSENT),
+        "SRAM": gpu.get("sram_threshold", ABSENT),
+        "GRAPHICS": gpu.get("graphics_processes", 0),
+        "C2C": gpu.get("c2c_links", ABSENT),
+        **{
+            f"MARGIN_{193 + at}": thermal.get(name, ABSENT) if "tlimit" in thermal else ABSENT
+            for at, name in enumerate(margins)
+        },
     }
 
 

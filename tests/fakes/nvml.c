@@ -5,7 +5,9 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef struct { long long v[F_COUNT]; const char *uuid, *name, *bus_id; long long hist[5];
+typedef struct { long long v[F_COUNT]; const char *uuid, *name, *bus_id, *gsp; long long hist[5];
+  int processes; struct { unsigned pid; unsigned long long used; } process[8]; int migs; const char *mig[7];
+  int growth[36];
   int links, active[36]; const char *remote[36]; int speed, version; unsigned long long cpus[16], nodes[16]; } Gpu;
 #include "profile.h"
 
@@ -38,7 +40,16 @@ int nvmlSystemGetCudaDriverVersion_v2(int *v) { G("nvmlSystemGetCudaDriverVersio
 int nvmlDeviceGetCount_v2(unsigned *n) { G("nvmlDeviceGetCount_v2"); *n = GPUS; return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **h) { G("nvmlDeviceGetHandleByIndex_v2");
   if (i >= GPUS) return 2; if (BAD(gpus[i].v[F_LOST])) return CODE(gpus[i].v[F_LOST]); *h = &gpus[i]; return 0; }
-int nvmlDeviceGetUUID(void *h, char *s, unsigned n) { HANDLE("nvmlDeviceGetUUID"); snprintf(s, n, "%s", g->uuid); return 0; }
+/* A MIG handle is the address of one of the names of its parent. */
+static int is_mig(void *h) { return (char *)h < (char *)gpus || (char *)h >= (char *)(gpus + GPUS) || ((char *)h - (char *)gpus) % sizeof(Gpu); }
+int nvmlDeviceGetUUID(void *h, char *s, unsigned n) { G("nvmlDeviceGetUUID"); Gpu *g = h;
+  if (is_mig(h)) { snprintf(s, n, "%s", *(const char **)h); return 0; }
+  if (BAD(g->v[F_LOST])) return CODE(g->v[F_LOST]); snprintf(s, n, "%s", g->uuid); return 0; }
+int nvmlDeviceGetMaxMigDeviceCount(void *h, unsigned *n) { HANDLE("nvmlDeviceGetMaxMigDeviceCount"); if (BAD(g->v[F_MIG])) return CODE(g->v[F_MIG]); *n = 7; return 0; }
+int nvmlDeviceGetMigDeviceHandleByIndex(void *h, unsigned i, void **out) { HANDLE("nvmlDeviceGetMigDeviceHandleByIndex");
+  if (i >= (unsigned)g->migs || !g->mig[i]) return 6; *out = &g->mig[i]; return 0; }
+int nvmlDeviceGetGpuInstanceId(void *h, unsigned *id) { G("nvmlDeviceGetGpuInstanceId"); *id = 7; return is_mig(h) ? 0 : 3; }
+int nvmlDeviceGetComputeInstanceId(void *h, unsigned *id) { G("nvmlDeviceGetComputeInstanceId"); *id = 0; return is_mig(h) ? 0 : 3; }
 int nvmlDeviceGetName(void *h, char *s, unsigned n) { HANDLE("nvmlDeviceGetName"); snprintf(s, n, "%s", g->name); return 0; }
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, sub; char bus_id[32]; } Pci;
 int nvmlDeviceGetPciInfo_v3(void *h, Pci *p) { HANDLE("nvmlDeviceGetPciInfo_v3"); memset(p, 0, sizeof *p); strcpy(p->bus_id, g->bus_id); return 0; }
@@ -53,7 +64,7 @@ int nvmlDeviceGetBAR1MemoryInfo(void *h, unsigned long long *m) { HANDLE("nvmlDe
 ONE(nvmlDeviceGetComputeMode, F_COMPUTE_MODE)
 ONE(nvmlDeviceGetPersistenceMode, F_PERSISTENCE)
 ONE(nvmlDeviceGetVirtualizationMode, F_VIRTUAL)
-int nvmlDeviceGetMigMode(void *h, unsigned *a, unsigned *b) { HANDLE("nvmlDeviceGetMigMode"); if (BAD(g->v[F_MIG])) return CODE(g->v[F_MIG]); *a = *b = g->v[F_MIG]; return 0; }
+int nvmlDeviceGetMigMode(void *h, unsigned *a, unsigned *b) { HANDLE("nvmlDeviceGetMigMode"); if (BAD(g->v[F_MIG])) return CODE(g->v[F_MIG]); *a = g->v[F_MIG]; *b = g->v[F_MIG_PENDING]; return 0; }
 int nvmlDeviceGetEccMode(void *h, unsigned *a, unsigned *b) { HANDLE("nvmlDeviceGetEccMode"); if (BAD(g->v[F_ECC])) return CODE(g->v[F_ECC]); *a = g->v[F_ECC]; *b = g->v[F_ECC_PENDING]; return 0; }
 int nvmlDeviceGetTotalEccErrors(void *h, int type, int counter, unsigned long long *out) { HANDLE("nvmlDeviceGetTotalEccErrors");
   if (BAD(g->v[F_ECC])) return CODE(g->v[F_ECC]); *out = g->v[(counter ? F_AGG_COR : F_VOL_COR) + (type == 1)]; return 0; }
@@ -75,33 +86,58 @@ ONE(nvmlDeviceGetEnforcedPowerLimit, F_POWER_LIMIT)
 ONE(nvmlDeviceGetPowerManagementDefaultLimit, F_POWER_DEFAULT)
 INDEXED(nvmlDeviceGetClockInfo, k, NO, g->v[F_SM], NO)
 INDEXED(nvmlDeviceGetMaxClockInfo, k, NO, g->v[F_SM_MAX], NO)
-int nvmlDeviceGetUtilizationRates(void *h, unsigned *u) { HANDLE("nvmlDeviceGetUtilizationRates"); u[0] = u[1] = 0; return 0; }
+int nvmlDeviceGetUtilizationRates(void *h, unsigned *u) { HANDLE("nvmlDeviceGetUtilizationRates"); u[0] = g->v[F_UTILIZATION]; u[1] = 0; return 0; }
 ONE(nvmlDeviceGetPerformanceState, F_PSTATE)
 ONE(nvmlDeviceGetCurrPcieLinkGeneration, F_GEN)
 ONE(nvmlDeviceGetMaxPcieLinkGeneration, F_GEN_MAX)
 ONE(nvmlDeviceGetCurrPcieLinkWidth, F_WIDTH)
 ONE(nvmlDeviceGetMaxPcieLinkWidth, F_WIDTH_MAX)
-ONE(nvmlDeviceGetPcieReplayCounter, F_REPLAYS)
+int nvmlDeviceGetPcieReplayCounter(void *h, unsigned *out) { HANDLE("nvmlDeviceGetPcieReplayCounter"); if (BAD(g->v[F_REPLAYS])) return CODE(g->v[F_REPLAYS]);
+  *out = g->v[F_REPLAYS]; g->v[F_REPLAYS] += g->v[F_REPLAY_GROWTH]; return 0; }
+ONE(nvmlDeviceGetGpuMaxPcieLinkGeneration, F_GEN_GPU)
+INDEXED(nvmlDeviceGetApplicationsClock, k, NO, g->v[F_APP_SM], NO)
+INDEXED(nvmlDeviceGetDefaultApplicationsClock, k, NO, g->v[F_APP_DEFAULT], NO)
+int nvmlDeviceGetViolationStatus(void *h, int policy, unsigned long long *out) { HANDLE("nvmlDeviceGetViolationStatus"); if (BAD(g->v[F_THERMAL_NS])) return CODE(g->v[F_THERMAL_NS]);
+  out[0] = 1; out[1] = g->v[F_THERMAL_NS]; return 0; }
+int nvmlDeviceGetMemoryErrorCounter(void *h, int type, int counter, int place, unsigned long long *out) { HANDLE("nvmlDeviceGetMemoryErrorCounter");
+  long long x = place == 2 ? g->v[F_COR_DRAM] : g->v[F_COR_SRAM]; if (BAD(x)) return CODE(x); *out = x; return 0; }
+int nvmlDeviceGetGspFirmwareMode(void *h, unsigned *on, unsigned *usual) { HANDLE("nvmlDeviceGetGspFirmwareMode"); if (BAD(g->v[F_GSP])) return CODE(g->v[F_GSP]); *on = g->v[F_GSP]; *usual = 1; return 0; }
+int nvmlDeviceGetGspFirmwareVersion(void *h, char *s) { HANDLE("nvmlDeviceGetGspFirmwareVersion"); if (BAD(g->v[F_GSP])) return 3; strcpy(s, g->gsp); return 0; }
+int nvmlSystemGetConfComputeState(unsigned *s) { G("nvmlSystemGetConfComputeState"); if (CC_ON < 0) return 3; s[0] = 0; s[1] = CC_ON; s[2] = 0; return 0; }
+typedef struct { unsigned version; unsigned long long counts[9]; unsigned exceeded; } Sram;
+int nvmlDeviceGetSramEccErrorStatus(void *h, Sram *s) { HANDLE("nvmlDeviceGetSramEccErrorStatus"); if (BAD(g->v[F_SRAM])) return CODE(g->v[F_SRAM]);
+  if (s->version != (sizeof *s | 1 << 24)) return 25; memset(s->counts, 0, sizeof s->counts); s->exceeded = g->v[F_SRAM]; return 0; }
 ONE(nvmlDeviceGetNumaNodeId, F_GPU_NUMA)
 int nvmlDeviceGetCpuAffinity(void *h, unsigned n, unsigned long *m) { HANDLE("nvmlDeviceGetCpuAffinity"); for (unsigned i = 0; i < n && i < 16; i++) m[i] = g->cpus[i]; return 0; }
 int nvmlDeviceGetMemoryAffinity(void *h, unsigned n, unsigned long *m, int s) { HANDLE("nvmlDeviceGetMemoryAffinity"); for (unsigned i = 0; i < n && i < 16; i++) m[i] = g->nodes[i]; return 0; }
 int nvmlDeviceValidateInforom(void *h) { HANDLE("nvmlDeviceValidateInforom"); return g->v[F_INFOROM]; }
 int nvmlDeviceGetCurrentClocksEventReasons(void *h, unsigned long long *out) { HANDLE("nvmlDeviceGetCurrentClocksEventReasons"); *out = g->v[F_THROTTLE]; return 0; }
 typedef struct { unsigned pid; unsigned long long used; unsigned gi, ci; } Process;
-int nvmlDeviceGetComputeRunningProcesses_v3(void *h, unsigned *n, Process *p) { HANDLE("nvmlDeviceGetComputeRunningProcesses_v3"); *n = 0; return 0; }
+int nvmlDeviceGetComputeRunningProcesses_v3(void *h, unsigned *n, Process *p) { HANDLE("nvmlDeviceGetComputeRunningProcesses_v3");
+  unsigned have = *n; *n = g->processes; if (have < *n) return 7;
+  for (unsigned i = 0; i < *n; i++) { p[i].pid = g->process[i].pid; p[i].used = g->process[i].used; } return 0; }
+int nvmlDeviceGetGraphicsRunningProcesses_v3(void *h, unsigned *n, Process *p) { HANDLE("nvmlDeviceGetGraphicsRunningProcesses_v3"); unsigned have = *n; *n = g->v[F_GRAPHICS]; return have < *n ? 7 : 0; }
 typedef struct { unsigned id, scope; long long stamp, latency; unsigned type; int ret; unsigned long long value; } Field;
 int nvmlDeviceGetFieldValues(void *h, int n, Field *f) { HANDLE("nvmlDeviceGetFieldValues");
   for (int i = 0; i < n; i++) { long long x = f[i].id == 230 ? g->v[F_RECOVERY] : f[i].id == 91 ? g->links : f[i].id == 147 ? g->v[F_SWITCH_LINKS]
-      : f[i].id == 164 ? (g->active[f[i].scope] ? g->speed : 0) : NO;
-    f[i].type = 1; f[i].ret = BAD(x) ? CODE(x) : 0; f[i].value = BAD(x) ? 0 : x; } return 0; }
+      : f[i].id >= 193 && f[i].id <= 196 ? g->v[F_MARGIN_193 + f[i].id - 193] : f[i].id == 170 ? g->v[F_C2C] : f[i].id == 164 ? (g->active[f[i].scope] ? g->speed : 0) : NO;
+    f[i].type = x < 0 ? 5 : 1; f[i].ret = BAD(x) ? CODE(x) : 0; f[i].value = BAD(x) ? 0 : x; } return 0; }
 int nvmlDeviceGetNvLinkState(void *h, unsigned l, int *out) { HANDLE("nvmlDeviceGetNvLinkState"); if (l >= (unsigned)g->links) return g->links ? 2 : 3; *out = g->active[l]; return 0; }
 int nvmlDeviceGetNvLinkVersion(void *h, unsigned l, unsigned *out) { HANDLE("nvmlDeviceGetNvLinkVersion"); *out = g->version; return 0; }
 int nvmlDeviceGetNvLinkRemoteDeviceType(void *h, unsigned l, int *out) { HANDLE("nvmlDeviceGetNvLinkRemoteDeviceType"); *out = g->remote[l][0] == 'F' ? 255 : g->v[F_SWITCHED] ? 2 : 0; return 0; }
 int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *h, unsigned l, Pci *p) { HANDLE("nvmlDeviceGetNvLinkRemotePciInfo_v2"); memset(p, 0, sizeof *p); strcpy(p->bus_id, g->remote[l]); return 0; }
-int nvmlDeviceGetNvLinkErrorCounter(void *h, unsigned l, int c, unsigned long long *out) { HANDLE("nvmlDeviceGetNvLinkErrorCounter"); *out = 0; return 0; }
-typedef struct { unsigned version; unsigned char uuid[16]; int status; unsigned clique, state, mask; unsigned char summary; } Fabric;
-int nvmlDeviceGetGpuFabricInfoV(void *h, Fabric *f) { HANDLE("nvmlDeviceGetGpuFabricInfoV"); if (BAD(g->v[F_FABRIC])) return CODE(g->v[F_FABRIC]);
-  if (f->version >> 24 != 3) return 25; memset(f->uuid, 0, 16); f->state = g->v[F_FABRIC]; f->status = g->v[F_FABRIC_STATUS]; f->clique = 0;
-  f->mask = g->v[F_FABRIC_MASK]; f->summary = 0; return 0; }
+int nvmlDeviceGetNvLinkErrorCounter(void *h, unsigned l, int c, unsigned long long *out) { HANDLE("nvmlDeviceGetNvLinkErrorCounter"); if (l >= 36) return 2;
+  static unsigned long long seen[8][36][5]; unsigned long long *at = &seen[(g - gpus) % 8][l][c % 5]; *out = *at; *at += g->growth[l]; return 0; }
+typedef struct { unsigned version; unsigned char uuid[16]; int status; unsigned clique; unsigned char state; unsigned mask; unsigned char summary; } Fabric;
+typedef struct { unsigned char uuid[16]; int status; unsigned clique; unsigned char state; } Fabric1;
+static void registered(Gpu *g, unsigned char *uuid, int *status, unsigned *clique, unsigned char *state) {
+  memset(uuid, 0, 16); uuid[15] = g->v[F_CLUSTER]; *status = g->v[F_FABRIC_STATUS]; *clique = g->v[F_CLIQUE]; *state = g->v[F_FABRIC]; }
+/* FABRIC_VERSION is the newest structure that this driver knows; 1 has a call of its own. */
+int nvmlDeviceGetGpuFabricInfoV(void *h, Fabric *f) { HANDLE("nvmlDeviceGetGpuFabricInfoV"); if (FABRIC_VERSION < 2) return 13;
+  if (BAD(g->v[F_FABRIC])) return CODE(g->v[F_FABRIC]); int version = f->version >> 24;
+  if (version > FABRIC_VERSION || version < 2) return 25; registered(g, f->uuid, &f->status, &f->clique, &f->state);
+  f->mask = g->v[F_FABRIC_MASK]; if (version > 2) f->summary = 0; return 0; }
+int nvmlDeviceGetGpuFabricInfo(void *h, Fabric1 *f) { HANDLE("nvmlDeviceGetGpuFabricInfo"); if (BAD(g->v[F_FABRIC])) return CODE(g->v[F_FABRIC]);
+  registered(g, f->uuid, &f->status, &f->clique, &f->state); return 0; }
 int nvmlDeviceGetTopologyCommonAncestor(void *h, void *b, int *out) { HANDLE("nvmlDeviceGetTopologyCommonAncestor"); *out = levels[g - gpus][(Gpu *)b - gpus]; return 0; }
 int nvmlDeviceGetP2PStatus(void *h, void *b, int k, int *out) { HANDLE("nvmlDeviceGetP2PStatus"); *out = p2p[g - gpus][(Gpu *)b - gpus][k]; return 0; }

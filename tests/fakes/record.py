@@ -34,11 +34,49 @@ def tree(node: dict[str, object], folder: Path) -> Root:
         (folder / "dev" / name).touch()
     for name in host["modules"]:
         (folder / "sys/module" / name).mkdir(parents=True)
+    _log(host.get("kernel_log", []), folder)
+    _fabric_manager(host.get("fabric_manager"), folder)
+    for channel in host.get("imex_channels", []):
+        (folder / "dev/nvidia-caps-imex-channels").mkdir(parents=True, exist_ok=True)
+        (folder / "dev/nvidia-caps-imex-channels" / channel).touch()
+    (folder / "sys/class/pci_bus/0000:00").mkdir(parents=True)
+    for place in folder.glob("sys/devices/**/numa_node"):
+        _bridges(place.parent, host)
     for nic in host["nics"]:
         place = _device(folder, nic["bus_id"], nic["pcie_path"], nic["numa"], "0x020700", "0x15b3")
         (folder / "sys/class/infiniband" / nic["name"]).mkdir(parents=True)
         (folder / "sys/class/infiniband" / nic["name"] / "device").symlink_to(place)
     return Root(str(folder))
+
+
+def _log(lines: list[str], folder: Path) -> None:
+    (folder / "dev").mkdir(parents=True, exist_ok=True)
+    (folder / "dev/kmsg").write_text("".join(f"6,{at},{at},-;{line}\n" for at, line in enumerate(lines)))
+
+
+def _fabric_manager(service: dict[str, object] | None, folder: Path) -> None:
+    if service is None:
+        return
+    program = folder / "usr/bin/nv-fabricmanager"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho Fabric Manager version is : {service['version']}\n")
+    program.chmod(0o755)
+    if service["running"]:
+        (folder / "proc/4711").mkdir(parents=True)
+        (folder / "proc/4711/comm").write_text("nv-fabricmanage\n")
+
+
+def _bridges(place: Path, host: dict[str, object]) -> None:
+    """The configuration space of the bridges above a GPU, with ACS on or off, and its IOMMU group."""
+    for bridge in place.parents:
+        if bridge.name.startswith("pci"):
+            break
+        control = 0x1D if host.get("acs") else 0
+        capability = (0x0001_000D).to_bytes(4, "little") + b"\0\0" + control.to_bytes(2, "little")
+        (bridge / "config").write_bytes(bytes(0x100) + capability + bytes(16))
+    if host.get("iommu"):
+        (place / "iommu_group").mkdir()
+        (place / "iommu_group/type").write_text(f"{host['iommu']}\n")
 
 
 def _device(folder: Path, bus_id: str, path: list[str], numa: int, kind: str, vendor: str) -> Path:

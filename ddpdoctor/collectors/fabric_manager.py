@@ -1,0 +1,39 @@
+"""The fabric manager: looked for among the processes, since systemctl may hang and containers have none."""
+
+from __future__ import annotations
+
+import re
+
+from ddpdoctor.collectors.machine import Machine
+from ddpdoctor.collectors.process import LateError, run
+from ddpdoctor.facts.gaps import Gap, Why
+from ddpdoctor.facts.topo import FabricManager
+
+__all__ = ["look"]
+
+PROGRAM = "/usr/bin/nv-fabricmanager"
+COMM = "nv-fabricmanage"
+"""The kernel keeps 15 characters of a process's name."""
+VERSION_SECONDS = 1.0
+SWITCHES = "nvidia-nvswitch"
+
+
+def look(machine: Machine) -> tuple[FabricManager | None, tuple[Gap, ...]]:
+    """The service of a machine with NVSwitches; None, and a gap that says why, where there are none."""
+    if not any(name.startswith(SWITCHES) for name in machine.root.names("/dev")):
+        return None, (Gap("topo.fabric_manager", "no NVSwitch here (/dev/nvidia-nvswitch*)", Why.NOT_HERE),)
+    pids = [name for name in machine.root.names("/proc") if name.isdigit()]
+    running = any(machine.root.line(f"/proc/{pid}/comm") == COMM for pid in pids)
+    return FabricManager(running, _version(machine)), ()
+
+
+def _version(machine: Machine) -> str | None:
+    """`Fabric Manager version is : 580.105.08`; None when the program is not installed or does not say."""
+    if not machine.root.exists(PROGRAM):
+        return None
+    try:
+        done = run([machine.root.at(PROGRAM), "--version"], min(VERSION_SECONDS, machine.deadline.left))
+    except (LateError, OSError):
+        return None
+    found = re.search(r"\d+\.\d+(\.\d+)*", done.text)
+    return found[0] if found else None

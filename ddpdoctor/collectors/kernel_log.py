@@ -1,0 +1,72 @@
+"""The kernel's log: what the NVIDIA driver wrote of GPUs and NVSwitches since the machine started."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+
+from ddpdoctor.collectors.machine import Machine
+from ddpdoctor.facts.gaps import Gap, Why
+from ddpdoctor.facts.gpu import Xid
+
+__all__ = ["read_xids"]
+
+LOG = "/dev/kmsg"
+RECORD_BYTES = 8192
+READ_SECONDS = 1.0
+MOST = 200
+"""Of so many lines the newest are kept."""
+
+LINE = re.compile(
+    r"(?:(?P<switch>nvidia-nvswitch\d+: S)|NVRM: )Xid \((?:PCI:)?(?P<bus>[0-9A-Fa-f:.]+)\): (?P<code>\d+)(?P<text>.*)"
+)
+
+
+def read_xids(machine: Machine) -> tuple[tuple[Xid, ...] | None, tuple[Gap, ...]]:
+    """The Xids and SXids of this boot, oldest first, None with a gap where the log cannot be read."""
+    try:
+        records = _records(machine)
+    except PermissionError:
+        return None, (Gap("gpu.xids", "the kernel's log: needs root", Why.NEEDS_ROOT),)
+    except OSError as error:
+        return None, (Gap("gpu.xids", f"{LOG}: {error.strerror}", Why.NOT_HERE),)
+    now = time.monotonic()
+    found = [xid for xid in (_xid(record, now) for record in records) if xid is not None]
+    return tuple(found[-MOST:]), ()
+
+
+def _records(machine: Machine) -> list[str]:
+    """Each read of /dev/kmsg gives one record, without waiting; in a captured tree it is a file of such lines."""
+    if not machine.root.is_real:
+        return machine.root.text(LOG).splitlines()
+    end = time.monotonic() + min(READ_SECONDS, machine.deadline.left)
+    found = []
+    file = os.open(LOG, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        while time.monotonic() < end:
+            try:
+                found.append(os.read(file, RECORD_BYTES).decode("utf-8", "replace"))
+            except BlockingIOError:
+                break  # that was the last one
+            except BrokenPipeError:
+                continue  # records were overwritten while we read: the next read goes on behind them
+    finally:
+        os.close(file)
+    return [record for record in found if "Xid" in record]
+
+
+def _xid(record: str, now: float) -> Xid | None:
+    """`6,1234,98765432,-;NVRM: Xid (PCI:0000:4e:00): 94, pid=…`: the third number is microseconds since the start."""
+    prefix, _, message = record.partition(";")
+    found = LINE.search(message)
+    stamp = prefix.split(",")
+    if found is None or len(stamp) < 3 or not stamp[2].isdigit():
+        return None
+    return Xid(
+        code=int(found["code"]),
+        bus_id=found["bus"].lower().partition(".")[0][-10:],
+        age_seconds=round(max(0.0, now - int(stamp[2]) / 1e6), 1),
+        text=found["text"].lstrip(", ").partition("\n")[0][:200],
+        is_switch=found["switch"] is not None,
+    )

@@ -1,0 +1,58 @@
+"""The child process that talks to NVML: `python -m ddpdoctor.collectors.nvml`, one JSON array a line on standard output.
+
+Every answer is written at once, so that what was said before a hang is not lost. Nothing here judges anything.
+"""
+
+from __future__ import annotations
+
+import time
+
+from ddpdoctor.collectors.nvml import devices
+from ddpdoctor.collectors.nvml import links as nvlinks
+from ddpdoctor.collectors.nvml.asker import Asker, say
+
+NO_GPUS = 1
+SAMPLE_SECONDS = 0.05
+"""The least time between the two samples of what changes."""
+
+
+def main() -> None:
+    """Ask everything: the node, the devices, then what lies between them."""
+    import pynvml
+
+    asker = Asker(pynvml)
+    _, code = asker.first("node", "nvmlInit")
+    if code:
+        say("!", "node", "init", code)
+        if code in ("LIBRARY_NOT_FOUND", "DRIVER_NOT_LOADED", "LIB_RM_VERSION_MISMATCH"):
+            return
+        if asker.first("node", "nvmlInitWithFlags", NO_GPUS)[1] == "":
+            asker.ask("node", "driver_version", "nvmlSystemGetDriverVersion")
+        return
+    asker.ask("node", "driver_version", "nvmlSystemGetDriverVersion")
+    asker.ask("node", "driver_cuda", "nvmlSystemGetCudaDriverVersion_v2")
+    count = asker.ask("node", "count", "nvmlDeviceGetCount") or 0
+    handles = {}
+    for index in range(count):
+        handle, code = asker.first(index, "nvmlDeviceGetHandleByIndex", index)
+        if code:
+            say("!", index, "handle", code)
+        else:
+            handles[index] = handle
+    asker.ask("node", "confidential_computing", "nvmlSystemGetConfComputeState", pick=lambda s: bool(s.ccFeature))
+    begin = time.monotonic()
+    for ask in (devices.device, devices.health, nvlinks.links):
+        for index, handle in handles.items():
+            ask(asker, index, handle)
+    nvlinks.between(asker, handles)
+    if not handles:
+        return
+    time.sleep(max(0.0, begin + SAMPLE_SECONDS - time.monotonic()))
+    for index, handle in handles.items():
+        devices.sample(asker, index, handle)
+        nvlinks.sample(asker, index, handle)
+    say("=", "node", "sample_seconds", round(time.monotonic() - begin, 3))
+
+
+if __name__ == "__main__":
+    main()

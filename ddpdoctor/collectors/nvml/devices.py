@@ -1,0 +1,173 @@
+"""What one GPU is and how it is: plain calls, structures with versions, and the second sample of what changes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any
+
+from ddpdoctor.collectors.nvml.asker import Asker, Subject, bits, field, members, say
+
+__all__ = ["device", "health", "sample"]
+
+MORE_WORDS = 16
+"""CPU and memory masks are asked for with at least this many words of 64 bits."""
+
+# Fact(s), the NVML function, its arguments after the handle; and where the answer is a structure, its members.
+QUERIES: tuple[tuple[tuple[str, ...], str, tuple[Any, ...], tuple[str, ...]], ...] = (
+    (("uuid",), "nvmlDeviceGetUUID", (), ()),
+    (("name",), "nvmlDeviceGetName", (), ()),
+    (("bus_id",), "nvmlDeviceGetPciInfo", (), ("busId",)),
+    (("minor",), "nvmlDeviceGetMinorNumber", (), ()),
+    (("cc_major", "cc_minor"), "nvmlDeviceGetCudaComputeCapability", (), ()),
+    (("bar1_total_bytes",), "nvmlDeviceGetBAR1MemoryInfo", (), ("bar1Total",)),
+    (("compute_mode",), "nvmlDeviceGetComputeMode", (), ()),
+    (("persistence_mode",), "nvmlDeviceGetPersistenceMode", (), ()),
+    (("virtualization_mode",), "nvmlDeviceGetVirtualizationMode", (), ()),
+    (("mig_mode", "mig_pending"), "nvmlDeviceGetMigMode", (), ()),
+    (("ecc_mode", "ecc_pending"), "nvmlDeviceGetEccMode", (), ()),
+    (("ecc_corrected_volatile",), "nvmlDeviceGetTotalEccErrors", (0, 0), ()),
+    (("ecc_uncorrected_volatile",), "nvmlDeviceGetTotalEccErrors", (1, 0), ()),
+    (("ecc_corrected_aggregate",), "nvmlDeviceGetTotalEccErrors", (0, 1), ()),
+    (("ecc_uncorrected_aggregate",), "nvmlDeviceGetTotalEccErrors", (1, 1), ()),
+    (
+        ("remap_correctable", "remap_uncorrectable", "remap_pending", "remap_failure"),
+        "nvmlDeviceGetRemappedRows",
+        (),
+        (),
+    ),
+    (("remap_histogram",), "nvmlDeviceGetRowRemapperHistogram", (), ("max,high,partial,low,none",)),
+    (("retired_pages_pending",), "nvmlDeviceGetRetiredPagesPendingStatus", (), ()),
+    (("temperature_celsius",), "nvmlDeviceGetTemperature", (0,), ()),
+    (("temperature_margin_celsius",), "nvmlDeviceGetMarginTemperature", (), ()),
+    (("temperature_slowdown_celsius",), "nvmlDeviceGetTemperatureThreshold", (1,), ()),
+    (("power_usage_mw",), "nvmlDeviceGetPowerUsage", (), ()),
+    (("power_limit_mw",), "nvmlDeviceGetEnforcedPowerLimit", (), ()),
+    (("power_default_mw",), "nvmlDeviceGetPowerManagementDefaultLimit", (), ()),
+    (("sm_clock_mhz",), "nvmlDeviceGetClockInfo", (1,), ()),
+    (("sm_clock_max_mhz",), "nvmlDeviceGetMaxClockInfo", (1,), ()),
+    (("utilization_percent",), "nvmlDeviceGetUtilizationRates", (), ("gpu",)),
+    (("performance_state",), "nvmlDeviceGetPerformanceState", (), ()),
+    (("pcie_generation",), "nvmlDeviceGetCurrPcieLinkGeneration", (), ()),
+    (("pcie_generation_max",), "nvmlDeviceGetMaxPcieLinkGeneration", (), ()),
+    (("pcie_width",), "nvmlDeviceGetCurrPcieLinkWidth", (), ()),
+    (("pcie_width_max",), "nvmlDeviceGetMaxPcieLinkWidth", (), ()),
+    (("pcie_replays",), "nvmlDeviceGetPcieReplayCounter", (), ()),
+    (("pcie_generation_gpu",), "nvmlDeviceGetGpuMaxPcieLinkGeneration", (), ()),
+    (("thermal_slowdown_ns",), "nvmlDeviceGetViolationStatus", (1,), ("violationTime",)),
+    (("app_clock_mhz",), "nvmlDeviceGetApplicationsClock", (1,), ()),
+    (("app_clock_default_mhz",), "nvmlDeviceGetDefaultApplicationsClock", (1,), ()),
+    (("ecc_corrected_dram",), "nvmlDeviceGetMemoryErrorCounter", (0, 0, 2), ()),
+    (("ecc_corrected_sram",), "nvmlDeviceGetMemoryErrorCounter", (0, 0, 7), ()),
+    (("gsp_mode", "gsp_default"), "nvmlDeviceGetGspFirmwareMode", (), ()),
+    (("gsp_version",), "nvmlDeviceGetGspFirmwareVersion", (), ()),
+    (("gpu_numa_id",), "nvmlDeviceGetNumaNodeId", (), ()),
+)
+FIELDS = (
+    ("recovery_action", 230),
+    ("shutdown_margin_celsius", 193),
+    ("slowdown_margin_celsius", 194),
+    ("memory_margin_celsius", 195),
+    ("gpu_margin_celsius", 196),
+    ("c2c_links", 170),
+)
+"""Numbers that mean the same to every driver: those above 250 changed between 575 and 580."""
+
+
+def device(asker: Asker, index: int, handle: Any) -> None:
+    """What one GPU is, and its plain counters."""
+    memory(asker, index, handle)
+    for facts, function, args, names in QUERIES:
+        asker.ask(index, facts, function, handle, *args, pick=members(names))
+    mig(asker, index, handle)
+    words = max(MORE_WORDS, ((os.cpu_count() or 1) + 63) // 64)
+    asker.ask(index, "cpu_affinity", "nvmlDeviceGetCpuAffinity", handle, words, pick=bits)
+    asker.ask(index, "numa_affinity", "nvmlDeviceGetMemoryAffinity", handle, words, 0, pick=bits)
+
+
+def memory(asker: Asker, index: int, handle: Any) -> None:
+    """Version 2 tells the reserved part apart; version 1 counts it as used."""
+    info, code = asker.first(index, "nvmlDeviceGetMemoryInfo", handle, getattr(asker.nvml, "nvmlMemory_v2", 0x02000028))
+    facts = ("memory_total_bytes", "memory_used_bytes", "memory_reserved_bytes")
+    if info is not None:
+        for fact, value in zip(facts, (info.total, info.used, info.reserved), strict=True):
+            say("=", index, fact, value)
+    elif code in ("FUNCTION_NOT_FOUND", "ARGUMENT_VERSION_MISMATCH"):
+        asker.ask(index, facts[:2], "nvmlDeviceGetMemoryInfo", handle, pick=lambda v1: (v1.total, v1.used))
+        say("!", index, facts[2], code)
+    else:
+        for fact in facts:
+            say("!", index, fact, code)
+
+
+def mig(asker: Asker, index: int, handle: Any) -> None:
+    """The MIG instances: the slots may have holes."""
+    slots, _ = asker.first(index, "nvmlDeviceGetMaxMigDeviceCount", handle)
+    for slot in range(slots or 0):
+        instance, code = asker.first(index, "nvmlDeviceGetMigDeviceHandleByIndex", handle, slot)
+        if instance is None:
+            if code == "NOT_FOUND":
+                continue
+            return
+        asker.ask(f"{index} mig {slot}", "uuid", "nvmlDeviceGetUUID", instance)
+        asker.ask(f"{index} mig {slot}", "gpu_instance", "nvmlDeviceGetGpuInstanceId", instance)
+        asker.ask(f"{index} mig {slot}", "compute_instance", "nvmlDeviceGetComputeInstanceId", instance)
+
+
+def health(asker: Asker, index: int, handle: Any) -> None:
+    """What needs more than a plain call: fields, structures with versions, lists."""
+    nvml = asker.nvml
+    for fact, number in FIELDS:
+        field(asker, index, handle, fact, number)
+    asker.ask(index, "retired_pages_sbe", "nvmlDeviceGetRetiredPages", handle, 0, pick=len)
+    asker.ask(index, "retired_pages_dbe", "nvmlDeviceGetRetiredPages", handle, 1, pick=len)
+    _, code = asker.first(index, "nvmlDeviceValidateInforom", handle)
+    if code in ("", "CORRUPTED_INFOROM"):
+        say("=", index, "inforom", code or "OK")
+    else:
+        say("!", index, "inforom", code)
+    clock_reasons(asker, index, index, handle)
+    asker.ask(
+        index,
+        "processes",
+        "nvmlDeviceGetComputeRunningProcesses",
+        handle,
+        pick=lambda found: [{"pid": p.pid, "memory_used_bytes": p.usedGpuMemory} for p in found],
+    )
+    asker.ask(index, "graphics_processes", "nvmlDeviceGetGraphicsRunningProcesses", handle, pick=len)
+    status = getattr(nvml, "c_nvmlEccSramErrorStatus_v1_t", None)
+    if status is not None:
+        sram = status()
+        sram.version = ctypes.sizeof(sram) | 1 << 24
+        asker.ask(
+            index,
+            "sram_threshold_exceeded",
+            "nvmlDeviceGetSramEccErrorStatus",
+            handle,
+            ctypes.byref(sram),
+            pick=lambda _: sram.bThresholdExceeded,
+        )
+
+
+def clock_reasons(asker: Asker, subject: Subject, index: int, handle: Any) -> None:
+    """Why the clocks are what they are, under the call's newer name first (driver 535)."""
+    fact = "clock_event_reasons"
+    bitmask, code = asker.first(index, "nvmlDeviceGetCurrentClocksEventReasons", handle)
+    if code == "FUNCTION_NOT_FOUND":
+        bitmask, code = asker.first(index, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+    say(*(("!", subject, fact, code) if code else ("=", subject, fact, bitmask)))
+
+
+def sample(asker: Asker, index: int, handle: Any) -> None:
+    """What changes, a second time: lifetime counters say nothing by themselves."""
+    later = f"{index} later"
+    clock_reasons(asker, later, index, handle)
+    asker.ask(later, "pcie_replays", "nvmlDeviceGetPcieReplayCounter", handle)
+    asker.ask(
+        later,
+        "thermal_slowdown_ns",
+        "nvmlDeviceGetViolationStatus",
+        handle,
+        1,
+        pick=lambda status: status.violationTime,
+    )

@@ -1,0 +1,102 @@
+"""NVLinks, the fabric, and what lies between two GPUs."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from ddpdoctor.collectors.nvml.asker import Asker, field, say
+
+__all__ = ["between", "links", "sample"]
+
+COUNTERS = ("replay_errors", "recovery_errors", "crc_errors")
+
+
+def links(asker: Asker, index: int, handle: Any) -> None:
+    """The NVLinks of one GPU and its registration with the fabric."""
+    fabric(asker, index, handle)
+    field(asker, index, handle, "switch_links", 147)
+    count = field(asker, index, handle, "link_count", 91)
+    limit = asker.nvml.NVML_NVLINK_MAX_LINKS if count is None else count
+    for link in range(limit):
+        subject = f"{index} link {link}"
+        active, code = asker.first(subject, "nvmlDeviceGetNvLinkState", handle, link)
+        if code in ("NOT_SUPPORTED", "INVALID_ARGUMENT", "GPU_IS_LOST"):
+            say("!", index, "links", code)
+            return
+        if code:
+            say("!", subject, "is_active", code)
+            continue
+        say("=", subject, "is_active", bool(active))
+        if active:
+            asker.ask(subject, "version", "nvmlDeviceGetNvLinkVersion", handle, link)
+            asker.ask(subject, "remote", "nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
+            asker.ask(
+                subject, "remote_bus_id", "nvmlDeviceGetNvLinkRemotePciInfo", handle, link, pick=lambda p: p.busId
+            )
+            field(asker, index, handle, "speed_mb_per_s", 164, link, subject)
+        counters(asker, subject, handle, link)
+
+
+def counters(asker: Asker, subject: str, handle: Any, link: int) -> bool:
+    """The error counters of one link; whether there are any."""
+    told = [
+        asker.ask(subject, fact, "nvmlDeviceGetNvLinkErrorCounter", handle, link, number)
+        for number, fact in enumerate(COUNTERS)
+    ]
+    return None not in told
+
+
+def sample(asker: Asker, index: int, handle: Any) -> None:
+    """The error counters a second time, as far as the links tell them."""
+    count = field(asker, index, handle, "link_count", 91)
+    for link in range(count or 0):
+        if not counters(asker, f"{index} link {link} later", handle, link):
+            return
+
+
+def fabric(asker: Asker, index: int, handle: Any) -> None:
+    """The newest structure that both this pynvml and the driver know."""
+    for name, version in (
+        ("c_nvmlGpuFabricInfo_v3_t", 3),
+        ("c_nvmlGpuFabricInfo_v2_t", 2),
+        ("c_nvmlGpuFabricInfo_t", 0),
+    ):
+        kind = getattr(asker.nvml, name, None)
+        if kind is None:
+            continue
+        info = kind()
+        function = "nvmlDeviceGetGpuFabricInfoV" if version else "nvmlDeviceGetGpuFabricInfo"
+        if version:
+            info.version = ctypes.sizeof(info) | version << 24
+        _, code = asker.first(index, function, handle, ctypes.byref(info))
+        if code not in ("FUNCTION_NOT_FOUND", "ARGUMENT_VERSION_MISMATCH"):
+            break
+    else:
+        code = "FUNCTION_NOT_FOUND"
+    if code:
+        say("!", index, "fabric", code)
+        return
+    known = {
+        "state": info.state,
+        "status": info.status,
+        "clique": info.cliqueId,
+        "cluster_uuid": bytes(info.clusterUuid).hex(),
+        "health_mask": getattr(info, "healthMask", None),
+        "health_summary": getattr(info, "healthSummary", None),
+    }
+    say("=", index, "fabric", known)
+
+
+def between(asker: Asker, handles: dict[int, Any]) -> None:
+    """Every pair: the PCIe level, and peer access in both directions (0 read, 1 write, 2 NVLink).
+
+    The numbers are written out: pynvml's NVML_P2P_CAPS_INDEX_READ is a tuple by mistake.
+    """
+    for a in handles:
+        for b in (b for b in handles if b > a):
+            pair = f"{a}-{b}"
+            asker.ask(pair, "level", "nvmlDeviceGetTopologyCommonAncestor", handles[a], handles[b])
+            for number, fact in enumerate(("read", "write", "nvlink")):
+                asker.ask(pair, fact, "nvmlDeviceGetP2PStatus", handles[a], handles[b], number)
+                asker.ask(pair, f"{fact}_back", "nvmlDeviceGetP2PStatus", handles[b], handles[a], number)

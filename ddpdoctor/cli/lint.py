@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -29,6 +30,7 @@ def lint(
     from ddpdoctor.cli.output import emit, has_colour, width
     from ddpdoctor.cli.repair import repaired
     from ddpdoctor.cli.tables.lint import draw
+    from ddpdoctor.collectors.machine import this_machine
     from ddpdoctor.doctor import examine
     from ddpdoctor.facts.torchrun_options import OLDEST, version_of
 
@@ -39,9 +41,14 @@ def lint(
         )
     if not common.launch and not node and not files and common.facts is None:
         raise UsageError("nothing to judge: give FILEs, --node 'LINE', or a launch line after --")
-    if files:
-        raise UsageError(f"{files[0]}: only launch lines can be read so far; give the line after --")
     facts = facts_of(common, node or [], torch)
     rules = rules_of(common)
     report = repaired(examine(facts, rules, command="lint", started=started), facts, rules)
+    if files and facts.launch is not None:
+        from ddpdoctor.cli.lint_files import read, with_files
+
+        found = read(files, this_machine(common.timeout or 30.0), facts.launch)
+        report = with_files(report, facts, rules, found)
+        lines = (*facts.launch.lines, *(line for each in found.lines.values() for line in each))
+        facts = replace(facts, launch=replace(facts.launch, lines=lines))
     return emit(report, common, draw(facts, report, width=width(), colour=has_colour(common)))

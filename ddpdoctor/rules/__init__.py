@@ -10,11 +10,11 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddpdoctor.findings import Finding, Severity
 
-__all__ = ["AREAS", "Rule", "area_of", "load", "rule"]
+__all__ = ["AREAS", "Rule", "also_in_files", "area_of", "in_files", "load", "rule"]
 
 AREAS = {
     "ENV": "environ",
@@ -33,6 +33,7 @@ AREAS = {
 Check = Callable[..., Iterable[Finding]]
 
 _found: dict[str, Rule] = {}
+_in_files: dict[str, Check] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,25 @@ def rule(
         return check
 
     return register
+
+
+def in_files(code: str) -> Callable[[Check], Check]:
+    """Register the decorated function, of the launch alone, as a second look at a cause that `rule` has: in manifests."""
+
+    def register(check: Check) -> Check:
+        _in_files[code] = check
+        return check
+
+    return register
+
+
+def also_in_files() -> tuple[Rule, ...]:
+    """The causes of machines that files show as well, judged from the launch alone. Imports `ddpdoctor.rules.manifest`."""
+    for module in _modules("ddpdoctor.rules.manifest"):
+        importlib.import_module(module)
+    return tuple(
+        replace(_found[code], check=check, needs=("launch",), wants=()) for code, check in sorted(_in_files.items())
+    )
 
 
 def area_of(code: str) -> str:

@@ -1,0 +1,90 @@
+"""Judging files: each launch line with its own environment, findings at the line that sets the variable, comments obeyed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from ddpdoctor.blame import arrange
+from ddpdoctor.cli.linting import environ_of
+from ddpdoctor.collectors.launch_files import LaunchFiles, read_files
+from ddpdoctor.collectors.machine import Machine
+from ddpdoctor.doctor import Outcome, judge
+from ddpdoctor.facts.launch import Launch, Line
+from ddpdoctor.facts.record import Facts
+from ddpdoctor.findings import Finding, Report, Where
+from ddpdoctor.rules import Rule, also_in_files
+
+__all__ = ["read", "with_files"]
+
+
+def read(paths: Sequence[str], machine: Machine, launch: Launch) -> LaunchFiles:
+    """The launch lines of these files."""
+    return read_files(paths, machine.environ, launch.version, os.getcwd())
+
+
+def with_files(report: Report, facts: Facts, rules: tuple[Rule, ...], files: LaunchFiles) -> Report:
+    """The report with what the files' lines give."""
+    assert facts.launch is not None
+    outcome = Outcome(list(report.findings), list(report.passed), list(report.skipped), list(report.crashed))
+    if any(line.pod is not None for lines in files.lines.values() for line in lines):
+        rules += _of_files(rules)
+    for lines in files.lines.values():
+        for each in _judged(lines, facts, facts.launch, rules):
+            each.findings = [f for f in each.findings if not _is_silenced(f, lines, files)]
+            outcome.add(each)
+    findings = tuple(dict.fromkeys(outcome.findings))
+    told = {f.code for f in findings} | {c.code for c in outcome.crashed}
+    passed = tuple(sorted({code for code in outcome.passed if code not in told}))
+    settled = told.union(passed)
+    return replace(
+        report,
+        findings=arrange(findings, {each.code: each.kind for each in rules}),
+        passed=passed,
+        skipped=tuple({s.code: s for s in outcome.skipped if s.code not in settled}.values()),
+        crashed=tuple(dict.fromkeys(outcome.crashed)),
+        failures=(*report.failures, *files.failures),
+    )
+
+
+def _of_files(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    """Causes of the machine that a manifest shows as well; loaded only when there is one."""
+    known = {each.code for each in rules}
+    return tuple(each for each in also_in_files() if each.code not in known)
+
+
+def _judged(lines: tuple[Line, ...], facts: Facts, launch: Launch, rules: Iterable[Rule]) -> Iterator[Outcome]:
+    """Rules of lines see all lines of a file, rules of the environment one line after the other."""
+    rules = tuple(rules)
+    with_environ = tuple(each for each in rules if "environ" in (*each.needs, *each.wants))
+    others = tuple(each for each in rules if each not in with_environ)
+    yield judge(replace(facts, launch=replace(launch, lines=lines)), others)
+    for line in lines:
+        alone = replace(launch, lines=(line,))
+        outcome = judge(replace(facts, launch=alone, environ=environ_of(alone)), with_environ)
+        outcome.findings = [_placed(finding, line) for finding in outcome.findings]
+        yield outcome
+
+
+def _placed(finding: Finding, line: Line) -> Finding:
+    """A finding about a variable that the file sets stands where it is set."""
+    if finding.where.line is not None:
+        return finding
+    for evidence in finding.evidence:
+        mark = line.places.get(evidence.path.rpartition(".")[2])
+        if mark is not None:
+            return replace(finding, where=Where(file=line.file, line=mark.line, column=mark.column))
+    return finding
+
+
+def _is_silenced(finding: Finding, lines: tuple[Line, ...], files: LaunchFiles) -> bool:
+    file, row = finding.where.file, finding.where.line
+    if file is None or row is None:
+        return False
+    rows = {row}
+    for line in lines:
+        last = line.first_line + line.source.count("\n")
+        if not line.marks and line.first_line <= row <= last:
+            rows.add(last)  # no comment can stand behind a backslash: that of the last row is for the whole line
+    return files.silences(finding.code, file, rows)

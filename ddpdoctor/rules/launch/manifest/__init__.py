@@ -1,0 +1,1 @@
+"""LAUNCH: Kubernetes manifests against the launch lines in them."""

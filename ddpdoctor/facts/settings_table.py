@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from ddpdoctor.facts.nccl_variables import NCCL
 
-__all__ = ["TABLE", "Setting", "read_number"]
+__all__ = ["MAX_NUMBER", "TABLE", "Setting", "read_number"]
 
 TORCH = """
 GLOO_DEVICE_TRANSPORT text - # transport of Gloo: TCP, TCP_TLS, IBVERBS, UV
@@ -120,6 +120,9 @@ NVIDIA_VISIBLE_DEVICES text - # GPUs that the container runtime put into this co
 OPENCL_PROFILE text -
 """
 
+MAX_NUMBER = (1 << 63) - 1
+MAX_DIGITS = 64
+"""More than a number has that fits; Python reads longer ones slowly."""
 _NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 
 
@@ -181,10 +184,11 @@ def read_number(value: str) -> tuple[int, bool]:
         return 0, False
     digits = match[2].lower()
     base = 16 if digits.startswith("0x") else 8 if digits.startswith("0") else 10
-    number = int(digits.removeprefix("0x"), base)
+    number = min(int(digits[:MAX_DIGITS].removeprefix("0x"), base), MAX_NUMBER)
     is_whole = not value[match.end() :].strip()
     if base == 8 and is_whole:
-        is_whole = number == int(digits)
+        is_whole = number == int(digits[:MAX_DIGITS])
+    is_whole = is_whole and number < MAX_NUMBER
     return (-number if match[1] == "-" else number), is_whole
 
 

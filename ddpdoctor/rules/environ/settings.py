@@ -1,0 +1,64 @@
+"""How the rules of NCCL's, torch's and CUDA's settings read a value and write a finding about it."""
+
+from __future__ import annotations
+
+from ddpdoctor.facts.environ import Environ, shorten
+from ddpdoctor.facts.host import Host
+from ddpdoctor.facts.settings_table import read_number
+from ddpdoctor.findings import Evidence, Finding, Severity
+
+__all__ = ["about", "has_rdma", "line", "number", "uses_plugin", "value"]
+
+_PLUGIN_NAMES = ("NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_", "NCCL_GIB_", "NCCL_SHIMNET_", "OFI_NCCL_", "FI_")
+_BUILT_IN = ("ib", "socket")
+
+
+def value(environ: Environ, name: str) -> str | None:
+    """The value as NCCL finds it, from the environment or its files; None when it is not set or empty."""
+    return environ.settings.get(name) or None
+
+
+def number(environ: Environ, name: str) -> int | None:
+    """The value as NCCL reads a number, None when it is not set or empty."""
+    text = value(environ, name)
+    return None if text is None else read_number(text)[0]
+
+
+def line(environ: Environ, name: str) -> str:
+    """`NAME=value`, and the file where it stands in one."""
+    file = environ.source(name)[1]
+    return f"{name[:60]}={shorten(environ.settings.get(name, ''))}" + (f" in {shorten(file)}" if file else "")
+
+
+def about(
+    environ: Environ,
+    name: str,
+    wrong: str,
+    expected: str,
+    *,
+    severity: Severity | None = None,
+    command: str | None = None,
+) -> Finding:
+    """A finding about one setting: `NAME=value wrong; expected …`. Without a `command`, the one that takes it away."""
+    path, file = environ.source(name)
+    if command is None:
+        command = f"unset {name}" if file is None else f"sed -i '/^{name}=/d' {file}"
+    return Finding(
+        f"{line(environ, name)} {wrong}; expected {expected}",
+        (Evidence(path, shorten(environ.settings.get(name, "")) + (f" ({shorten(file)})" if file else ""), expected),),
+        fix_command=command if command.isprintable() else None,
+        severity=severity,
+    )
+
+
+def has_rdma(host: Host | None) -> bool | None:
+    """Whether this node has RDMA devices; None when nobody looked."""
+    return None if host is None else bool(host.rdma_devices)
+
+
+def uses_plugin(environ: Environ) -> bool:
+    """Whether a network plugin (AWS, Google, ...) carries the traffic: its makers prescribe settings of their own."""
+    plugin = (value(environ, "NCCL_NET_PLUGIN") or "none").lower()
+    if plugin != "none" or (value(environ, "NCCL_NET") or "ib").lower() not in _BUILT_IN:
+        return True
+    return any(name.startswith(_PLUGIN_NAMES) for name in environ.settings)

@@ -46,7 +46,7 @@ def look(path: str) -> Script:
     except OSError:
         return Script(path, exists=True, is_executable=executable)
     shebang = head.startswith(b"#!")
-    if not path.endswith(".py") and not (shebang and b"python" in head[:80]):
+    if not path.endswith(".py") and not (shebang and b"python" in head.split(b"\n", 1)[0]):
         return Script(path, True, executable, shebang, is_python=False if shebang or b"\0" in head[:4096] else None)
     try:
         tree = ast.parse(head.decode("utf-8", "replace"))

@@ -75,3 +75,13 @@ def test_batch_options_count_for_the_lines_in_the_file(text: str, batch: str, co
 
 def test_a_launch_in_the_background_is_seen() -> None:
     assert line_of_text("torchrun a.py &", {}, (2, 13), "/").is_background
+
+
+@pytest.mark.parametrize(
+    ("python", "stops"),
+    [("3.10.13", True), ("3.11.7", True), ("3.12.7", True), ("3.12.8", False), ("3.13.1", False), ("3.13", False)],
+)
+def test_newer_pythons_leave_the_scripts_options_alone(python: str, stops: bool) -> None:
+    launch = Launch(lines=(_line("torchrun a.py --log out"),), torch="2.13", python=python)
+    found = judge(Facts(SCHEMA, "", "", launch=launch), RULES).findings
+    assert [f.code for f in found] == (["LAUNCH010"] if stops else [])

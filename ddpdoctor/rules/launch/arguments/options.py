@@ -200,11 +200,11 @@ def ambiguous(launch: Launch) -> Iterator[Finding]:
 
 
 def _looks_at_all(python: str) -> bool:
-    """Whether argparse of this Python stops at an ambiguous word behind the script."""
+    """Whether argparse of this Python certainly stops at an ambiguous word behind the script."""
     numbers = [int(n) for n in python.split(".")[:3] if n.isdigit()]
-    if numbers[:2] == [3, 12]:
-        return numbers < [3, 12, 8]
-    return numbers < [3, 13, 1]
+    if numbers[:2] in ([3, 12], [3, 13]) and len(numbers) < 3:
+        return False
+    return numbers < ([3, 12, 8] if numbers[:2] == [3, 12] else [3, 13, 1])
 
 
 def _chosen(problem: Problem) -> str | None:

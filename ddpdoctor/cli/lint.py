@@ -48,7 +48,7 @@ def lint(
         from ddpdoctor.cli.lint_files import read, with_files
 
         found = read(files, this_machine(common.timeout or 30.0), facts.launch)
-        report = with_files(report, facts, rules, found)
+        report = with_files(report, facts, rules, found, common)
         lines = (*facts.launch.lines, *(line for each in found.lines.values() for line in each))
         facts = replace(facts, launch=replace(facts.launch, lines=lines))
     return emit(report, common, draw(facts, report, width=width(), colour=has_colour(common)))

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ddpdoctor.blame import arrange
-from ddpdoctor.cli.linting import environ_of
+from ddpdoctor.cli.linting import AREAS, environ_of
+from ddpdoctor.cli.options import Common
+from ddpdoctor.cli.settings import rules_for
 from ddpdoctor.collectors.launch_files import LaunchFiles, read_files
 from ddpdoctor.collectors.machine import Machine
 from ddpdoctor.doctor import Outcome, judge
@@ -18,18 +20,22 @@ from ddpdoctor.rules import Rule, also_in_files
 
 __all__ = ["read", "with_files"]
 
+_ON_PURPOSE = ("ENV009",)
+"""A variable for torchrun in a manifest is no leftover."""
+
 
 def read(paths: Sequence[str], machine: Machine, launch: Launch) -> LaunchFiles:
     """The launch lines of these files."""
     return read_files(paths, machine.environ, launch.version, os.getcwd())
 
 
-def with_files(report: Report, facts: Facts, rules: tuple[Rule, ...], files: LaunchFiles) -> Report:
-    """The report with what the files' lines give."""
+def with_files(report: Report, facts: Facts, rules: tuple[Rule, ...], files: LaunchFiles, common: Common) -> Report:
+    """The report with what the files' lines give. Causes of machines that manifests show are loaded only for them."""
     assert facts.launch is not None
     outcome = Outcome(list(report.findings), list(report.passed), list(report.skipped), list(report.crashed))
     if any(line.pod is not None for lines in files.lines.values() for line in lines):
-        rules += _of_files(rules)
+        selected = {each.code for each in rules_for(common, ("host", "net", *AREAS))}
+        rules += tuple(each for each in also_in_files() if each.code in selected)
     for lines in files.lines.values():
         for each in _judged(lines, facts, facts.launch, rules):
             each.findings = [f for f in each.findings if not _is_silenced(f, lines, files)]
@@ -48,12 +54,6 @@ def with_files(report: Report, facts: Facts, rules: tuple[Rule, ...], files: Lau
     )
 
 
-def _of_files(rules: Iterable[Rule]) -> tuple[Rule, ...]:
-    """Causes of the machine that a manifest shows as well; loaded only when there is one."""
-    known = {each.code for each in rules}
-    return tuple(each for each in also_in_files() if each.code not in known)
-
-
 def _judged(lines: tuple[Line, ...], facts: Facts, launch: Launch, rules: Iterable[Rule]) -> Iterator[Outcome]:
     """Rules of lines see all lines of a file, rules of the environment one line after the other."""
     rules = tuple(rules)
@@ -62,7 +62,10 @@ def _judged(lines: tuple[Line, ...], facts: Facts, launch: Launch, rules: Iterab
     yield judge(replace(facts, launch=replace(launch, lines=lines)), others)
     for line in lines:
         alone = replace(launch, lines=(line,))
-        outcome = judge(replace(facts, launch=alone, environ=environ_of(alone)), with_environ)
+        meant = (
+            with_environ if line.pod is None else tuple(each for each in with_environ if each.code not in _ON_PURPOSE)
+        )
+        outcome = judge(replace(facts, launch=alone, environ=environ_of(alone)), meant)
         outcome.findings = [_placed(finding, line) for finding in outcome.findings]
         yield outcome
 

@@ -28,9 +28,21 @@ _REFERENCE = re.compile(r"\$\(([A-Za-z_][\w.-]*)\)")
 _GPU = re.compile(r"(nvidia\.com|amd\.com|gpu\.intel\.com)/(gpu|mig-.*|i915)$")
 _PYTORCH = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
 _PET = (
-    "PET_NNODES PET_NODE_RANK PET_NPROC_PER_NODE PET_MASTER_ADDR PET_MASTER_PORT PET_RDZV_BACKEND PET_RDZV_ENDPOINT"
-    " PET_RDZV_ID PET_RDZV_CONF PET_MAX_RESTARTS PET_STANDALONE"
-).split()
+    *("PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE", "PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_RDZV_BACKEND"),
+    *("PET_RDZV_ENDPOINT", "PET_RDZV_ID", "PET_RDZV_CONF", "PET_MAX_RESTARTS", "PET_STANDALONE"),
+)
+    "PET_NNODES",
+    "PET_NODE_RANK",
+    "PET_NPROC_PER_NODE",
+    "PET_MASTER_ADDR",
+    "PET_MASTER_PORT",
+    "PET_RDZV_BACKEND",
+    "PET_RDZV_ENDPOINT",
+    "PET_RDZV_ID",
+    "PET_RDZV_CONF",
+    "PET_MAX_RESTARTS",
+    "PET_STANDALONE",
+]
 _MESHES = {"sidecar.istio.io/inject": ("true",), "linkerd.io/inject": ("enabled", "ingress")}
 
 
@@ -108,7 +120,8 @@ def _pytorch(spec: At, name: str | None) -> Iterator[_Template]:
 
 
 def _jobset(spec: At | None, name: str | None, kind: str) -> Iterator[_Template]:
-    for each in spec.items("replicatedJobs") if spec is not None else ():
+    jobs = list(spec.items("replicatedJobs")) if spec is not None else []
+    for each in jobs:
         job = each.get("template", "spec")
         if job is None:
             continue
@@ -116,7 +129,7 @@ def _jobset(spec: At | None, name: str | None, kind: str) -> Iterator[_Template]
         operator = Operator.JOBSET if kind == "JobSet" else Operator.TRAINJOB
         for template in _job(job, name, operator):
             pods = template.pod.pods
-            total = None if pods is None or copies is None or kind != "JobSet" else pods * copies
+            total = None if pods is None or copies is None or kind != "JobSet" or len(jobs) > 1 else pods * copies
             yield replace(template, pod=replace(template.pod, pods=total, role=text_of(each.get("name"))))
 
 
@@ -215,7 +228,7 @@ def _container(path: str, text: str, container: At, spec: At, pod: Pod, version:
         is_exact = plain == words[shell]
         place = item.places(text) if is_exact else lambda at: Mark(item.line, item.column)
         for line in lines_of_shell(Source(_as_variables(plain), path, environ, version, place=place)):
-            yield replace(line, pod=pod, places={**places, **line.places})
+            yield replace(line, pod=replace(pod, in_shell=True), places={**places, **line.places})
         return
     argv, marks, at = [], [], 0
     for item, word in zip(items, texts, strict=True):

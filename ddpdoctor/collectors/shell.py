@@ -367,8 +367,6 @@ class _Reader:
             return
         words = tuple(w for command in split(self.text[start:end], state.known) for w in command.words)
         texts = [w.text for w in words]
-        while words and words[0].assignment and len(words) > 1 and not words[1].assignment:
-            break
         name = texts[0] if texts else ""
         if name in ("cd", "pushd"):
             state.folders = _moved(state.folders, texts[1:])
@@ -419,8 +417,8 @@ class _Reader:
 
     def marks(self, first: int, last: int) -> Iterator[Mark]:
         """Where each row of a line stands in the file, for text that is a piece of it."""
-        for at in (first, *(m.end() for m in re.finditer("\n", self.text[first:last]) if m.end() < last - first)):
-            at = at if at == first else first + at
+        rows = (first + m.end() for m in re.finditer(r"\n[ \t]*", self.text[first:last]))
+        for at in (first, *rows):
             mark = self.mark(at)
             yield Mark(mark.line, mark.column, at - first)
 

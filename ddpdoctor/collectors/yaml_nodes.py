@@ -5,12 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ddpdoctor.facts.launch import Mark
-
-if TYPE_CHECKING:
-    import yaml
 
 __all__ = ["At", "documents", "number", "size", "text_of"]
 
@@ -36,7 +33,7 @@ _UNITS = {
 class At:
     """A node of a YAML document; `line` and `column` count from 1."""
 
-    node: yaml.Node
+    node: Any
 
     @property
     def line(self) -> int:

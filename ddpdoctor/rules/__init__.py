@@ -130,7 +130,9 @@ def also_in_files() -> tuple[Rule, ...]:
     for module in _modules("ddpdoctor.rules.manifest"):
         importlib.import_module(module)
     return tuple(
-        replace(_found[code], check=check, needs=("launch",), wants=()) for code, check in sorted(_in_files.items())
+        replace(_found[code], check=check, needs=("launch",), wants=())
+        for code, check in sorted(_in_files.items())
+        if code in _found
     )
 
 

@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 from rich.text import Text
 
-from ddpdoctor.facts.launch import Launch, Line
+from ddpdoctor.facts.launch import Launch, Line, Word
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.findings import Finding, Report
 
@@ -37,16 +37,28 @@ def _line(finding: Finding, launch: Launch) -> Line | None:
     for line in launch.lines:
         rows = line.source.count("\n")
         inside = where.line is not None and line.first_line <= where.line <= line.first_line + rows
-        if line.node == where.node and line.file == where.file and inside:
+        if (
+            line.node == where.node
+            and line.file == where.file
+            and (_word(finding, line) or (inside and not line.marks))
+        ):
             return line
     return None
 
 
+def _word(finding: Finding, line: Line) -> Word | None:
+    """The word of the line that the finding points at."""
+    return next((w for w in line.argv if line.place(w.start) == (finding.where.line, finding.where.column)), None)
+
+
 def _show(console: Console, finding: Finding, line: Line, width: int) -> None:
+    at = _word(finding, line)
     row = (finding.where.line or 1) - line.first_line
-    text = line.source.split("\n")[row]
     column = (finding.where.column or 1) - 1 - (line.first_column - 1 if row == 0 else 0)
-    at = next((w for w in line.argv if line.place(w.start) == (finding.where.line, finding.where.column)), None)
+    if at is not None:
+        before = line.source[: at.start]
+        row, column = before.count("\n"), len(before) - (before.rfind("\n") + 1)
+    text = line.source.split("\n")[row]
     length = max(1, (at.end - at.start) if at is not None else len(text[column:].split(" ")[0]))
     start = max(0, column - max(0, width - 20 - min(length, width // 2)))
     shown = text[start : start + width]

@@ -43,6 +43,7 @@ class Pod:
     dns_policy: str | None = None
     service: str | None = None
     nproc: str | None = None
+    in_shell: bool = False
     is_meshed: bool = False
     line: int = 1
     column: int = 1

@@ -14,6 +14,7 @@ from ddpdoctor.facts.visibility import listed, visible
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.pointing import after, agents, point, revalue, spelled
+from ddpdoctor.rules.launch.scheduler.granted import granted_gpus
 
 CVD = "CUDA_VISIBLE_DEVICES"
 HANDS_ON = ("torchrun", "deepspeed", "accelerate")
@@ -106,10 +107,13 @@ def _has_its_own(environ: Environ, count: int) -> bool:
 def _lines_exceed(launch: Launch, gpu: Gpu | None) -> Iterator[Finding]:
     for line, layer, plan in agents(launch):
         count, value = _visible_to(line.environ, gpu)
+        given_gpus, said = granted_gpus(line)
+        if value is None and given_gpus is not None:
+            count = given_gpus
         if plan.nproc is None or not count or plan.nproc <= count or (line.script is not None and not line.script.nccl):
             continue
         given = layer.given("nproc_per_node")
-        source = "this node" if value is None else f"{CVD}={value}"
+        source = f"{CVD}={value}" if value is not None else said or "this node"
         text = f"{plan.nproc} processes, but {source} shows {count} GPUs: expected at most {count}"
         edits = None if given is None else [revalue(given, str(count))]
         yield point(launch, line, layer.program if given is None else given.value_word, text, f"at most {count}", edits)
@@ -117,7 +121,9 @@ def _lines_exceed(launch: Launch, gpu: Gpu | None) -> Iterator[Finding]:
 
 def _lines_below(launch: Launch, gpu: Gpu | None) -> Iterator[Finding]:
     for line, layer, plan in agents(launch):
-        count, _ = _visible_to(line.environ, gpu)
+        count, value = _visible_to(line.environ, gpu)
+        given_gpus, _ = granted_gpus(line)
+        count = given_gpus if value is None and given_gpus is not None else count
         if count is None or count < 2 or plan.given("nproc_per_node") or layer.reading.is_open:
             continue
         option = f"{spelled(layer, 'nproc_per_node', launch.version)}=gpu"

@@ -1,0 +1,117 @@
+"""HOST001, NET002, NET028, LAUNCH036, ENV018 as a manifest shows them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ddpdoctor.facts.host import readable
+from ddpdoctor.facts.launch import Launch, Line, Operator, Pod, is_known
+from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.rules import in_files
+from ddpdoctor.rules.host.host001_shm_too_small_for_nccl import CHANNELS, CONNECTION_BYTES, DATALOADER_BYTES, NEIGHBOURS
+from ddpdoctor.rules.launch.pointing import agents, point
+
+_BY_NAME = (Operator.PYTORCHJOB, Operator.TRAINJOB)
+_COPIES = (Operator.JOBSET, Operator.JOB, Operator.STATEFULSET)
+
+
+def _at(line: Line, row: int | None, column: int | None = None) -> Where:
+    return Where(file=line.file, line=row, column=column)
+
+
+@in_files("HOST001")
+def shared_memory(launch: Launch) -> Iterator[Finding]:
+    """A pod of several ranks with the 64 MiB of /dev/shm that a container gets, or a volume that is too small."""
+    for line in launch.lines:
+        pod = line.pod
+        if pod is None or line.environ.variables.get("NCCL_SHM_DISABLE") == "1":
+            continue
+        ranks = _ranks(line, pod)
+        need = ranks * CHANNELS * NEIGHBOURS * CONNECTION_BYTES + DATALOADER_BYTES
+        if ranks < 2 or (pod.has_shm and (pod.shm_bytes is None or pod.shm_bytes >= need)):
+            continue
+        if pod.has_shm:
+            seen = f"/dev/shm is limited to {readable(pod.shm_bytes or 0)}"
+            where = _at(line, pod.shm_line)
+        else:
+            seen, where = "nothing is mounted on /dev/shm, which leaves it 64 MiB", _at(line, pod.line, pod.column)
+        yield Finding(
+            f"{seen}: {ranks} ranks with NCCL need {readable(need)} or more",
+            (Evidence("launch.pod.shm_bytes", seen, f"at least {readable(need)}"),),
+            fix="Mount an emptyDir with medium: Memory and a sizeLimit of some GiB on /dev/shm.",
+            where=where,
+            severity=Severity.WARNING,
+        )
+
+
+def _ranks(line: Line, pod: Pod) -> int:
+    """How many ranks the pod runs with a GPU each; 0 when the line does not tell that it runs several."""
+    if line.starter is None or pod.gpus is None or pod.gpus < 2:
+        return 0
+    nproc = None if line.plan is None else line.plan.nproc
+    return pod.gpus if nproc is None else min(nproc, pod.gpus)
+
+
+@in_files("NET002")
+def host_network_names(launch: Launch) -> Iterator[Finding]:
+    """Pods in the host's network that resolve names as the host does, which knows no services."""
+    for line in launch.lines:
+        pod = line.pod
+        if pod is None or pod.operator not in _BY_NAME or not pod.host_network or (pod.pods or 0) < 2:
+            continue
+        if pod.dns_policy not in (None, "ClusterFirst", "Default") or _has_own_address(line):
+            continue
+        policy = pod.dns_policy or "not set"
+        yield Finding(
+            f"hostNetwork with dnsPolicy {policy}: the pods ask the host's resolver for the first pod's service; "
+            "expected ClusterFirstWithHostNet",
+            (Evidence("launch.pod.dns_policy", policy, "ClusterFirstWithHostNet"),),
+            fix="Add dnsPolicy: ClusterFirstWithHostNet beside hostNetwork: true.",
+            where=_at(line, pod.host_network_line),
+        )
+
+
+def _has_own_address(line: Line) -> bool:
+    agent = line.agent
+    return agent is None or any(agent.given(dest) for dest in ("master_addr", "rdzv_endpoint"))
+
+
+@in_files("NET028")
+def mesh(launch: Launch) -> Iterator[Finding]:
+    """A sidecar of a service mesh in the pods of a job."""
+    for line in launch.lines:
+        pod = line.pod
+        if pod is None or not pod.is_meshed or (pod.pods or 0) < 2:
+            continue
+        yield Finding(
+            f"a service mesh's sidecar is put into the {pod.pods} pods: expected none between ranks",
+            (Evidence("launch.pod.is_meshed", "true", "false"),),
+            where=_at(line, pod.mesh_line),
+        )
+
+
+@in_files("LAUNCH036")
+def one_rank_for_all(launch: Launch) -> Iterator[Finding]:
+    """All pods of a template are given the same literal node rank."""
+    for line, layer, plan in agents(launch):
+        pod, given = line.pod, layer.given("node_rank")
+        if pod is None or pod.operator not in _COPIES or (pod.pods or 0) < 2 or given is None:
+            continue
+        if plan.node_rank is None or plan.backend != "static" or not plan.is_multinode:
+            continue
+        text = f"all {pod.pods} pods are given --node-rank={plan.node_rank}: expected the pod's own index"
+        yield point(launch, line, given.value_word, text, "the pod's index", None)
+
+
+@in_files("ENV018")
+def other_pod(launch: Launch) -> Iterator[Finding]:
+    """The master's address is a pod of the set that is not the first."""
+    for line, layer, plan in agents(launch):
+        pod, given = line.pod, layer.given("master_addr")
+        if pod is None or pod.operator is not Operator.STATEFULSET or given is None or not is_known(given.value):
+            continue
+        match = re.fullmatch(rf"{re.escape(pod.name or '')}-(\d+)(\..*)?", given.value or "")
+        if pod.name and match and int(match[1]) > 0 and plan.backend == "static":
+            text = f"{given.value} is pod {match[1]}: expected {pod.name}-0, which has rank 0"
+            yield point(launch, line, given.value_word, text, f"{pod.name}-0{match[2] or ''}", None)

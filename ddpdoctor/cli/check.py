@@ -55,7 +55,8 @@ def check(
     from ddpdoctor.doctor import examine  # after the probe was started: its import of torch is the longest part
 
     rules = _rules(plan)
-    report = examine(facts, rules, command="check", started=started, failures=failures, beside=plan.line)
+    line = plan.line and (_with_files(plan.line[0], facts), plan.line[1])
+    report = examine(facts, rules, command="check", started=started, failures=failures, beside=line)
     if plan.line is not None:
         from ddpdoctor.cli.repair import repaired
 
@@ -73,8 +74,19 @@ def _read_line(common: Common) -> tuple[Facts, tuple[Rule, ...]] | None:
         return None
     from ddpdoctor.cli.linting import facts_of, rules_of
 
-    rules = (each for each in rules_of(common) if "gpu" not in each.wants)  # those are judged with this machine's GPUs
+    # What a rule of the environment would like to know of the machine is known here: it is judged there.
+    rules = (
+        each for each in rules_of(common) if "launch" in (*each.needs, *each.wants) or not {*each.wants} & {*SECTIONS}
+    )
     return facts_of(common, [], None), tuple(rules)
+
+
+def _with_files(line: Facts, machine: Facts) -> Facts:
+    """The facts of the line, and the files of this machine that NCCL takes further variables from."""
+    if line.environ is None or machine.environ is None:
+        return line
+    found = machine.environ
+    return replace(line, environ=replace(line.environ, conf_files=found.conf_files, paths=found.paths, gaps=found.gaps))
 
 
 def _rules(plan: Plan) -> tuple[Rule, ...]:

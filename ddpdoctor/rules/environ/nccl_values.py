@@ -31,7 +31,7 @@ def not_numeric(environ: Environ) -> Iterator[Finding]:
     ## Source
     NCCL src/misc/param.cc: ncclLoadParam, `strtoll(str, NULL, 0)`.
     """
-    for name, each, text in _set(environ, "nccl"):
+    for name, each, text in _set(environ):
         if each.kind != "number":
             continue
         read, is_whole = read_number(text)
@@ -59,7 +59,7 @@ def ignored(environ: Environ) -> Iterator[Finding]:
     ## Source
     NCCL src/graph/paths.cc: ncclGetLevel; src/misc/socket.cc: ncclEnvSocketFamily and ncclFindInterfaces.
     """
-    for name, each, text in _set(environ, "nccl"):
+    for name, each, text in _set(environ):
         if name in OF_OTHER_RULES or (each.kind == "number" and not read_number(text)[1]):
             continue
         if name in INTERFACES:
@@ -98,8 +98,11 @@ def torch_invalid(environ: Environ) -> Iterator[Finding]:
     ## Source
     torch c10d/Utils.hpp: getCvarInt and getCvarBool; c10d/debug.cpp: setDebugLevelFromEnvironment.
     """
-    for name, each, text in _set(environ, "torch"):
-        if each.kind == "boolean" and not each.allows(text):
+    for name, text in environ.variables.items():  # an empty value is refused too
+        each = TABLE.get(name)
+        if each is None or each.family != "torch":
+            continue
+        if each.kind == "boolean" and (not text or not each.allows(text)):
             yield about(environ, name, "is no truth value of torch", "1, 0, true, false, yes or no")
         elif each.kind == "integer" and not _starts_with_digits(text):
             yield about(environ, name, "is no number", "a number")
@@ -113,8 +116,8 @@ def _starts_with_digits(text: str) -> bool:
     return digits[:1].isdecimal() or (digits[:1] in ("+", "-") and digits[1:2].isdecimal())
 
 
-def _set(environ: Environ, family: str) -> Iterator[tuple[str, Setting, str]]:
+def _set(environ: Environ) -> Iterator[tuple[str, Setting, str]]:
     for name, text in environ.settings.items():
         each = TABLE.get(name)
-        if each is not None and each.family == family and each.removed is None and text.strip():
+        if each is not None and each.family == "nccl" and each.removed is None and text.strip():
             yield name, each, text

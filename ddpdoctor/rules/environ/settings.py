@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from ddpdoctor.facts.environ import Environ, shorten
 from ddpdoctor.facts.host import Host
 from ddpdoctor.facts.settings_table import read_number
 from ddpdoctor.findings import Evidence, Finding, Severity
 
-__all__ = ["about", "has_rdma", "line", "number", "uses_plugin", "value"]
+__all__ = ["about", "has_rdma", "line", "number", "taking_away", "uses_plugin", "value"]
 
 _PLUGIN_NAMES = ("NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_", "NCCL_GIB_", "NCCL_SHIMNET_", "OFI_NCCL_", "FI_")
 _BUILT_IN = ("ib", "socket")
@@ -30,6 +32,13 @@ def line(environ: Environ, name: str) -> str:
     return f"{name[:60]}={shorten(environ.settings.get(name, ''))}" + (f" in {shorten(file)}" if file else "")
 
 
+def taking_away(environ: Environ, name: str) -> str | None:
+    """The command that takes a setting away; None for a name or a file that no shell word holds as it stands."""
+    file = environ.source(name)[1]
+    command = f"unset {name}" if file is None else f"sed -i '/^{name}=/d' {file}"
+    return command if re.fullmatch(r"[\w /.^='-]+", command) and name.isidentifier() else None
+
+
 def about(
     environ: Environ,
     name: str,
@@ -41,12 +50,11 @@ def about(
 ) -> Finding:
     """A finding about one setting: `NAME=value wrong; expected …`. Without a `command`, the one that takes it away."""
     path, file = environ.source(name)
-    if command is None:
-        command = f"unset {name}" if file is None else f"sed -i '/^{name}=/d' {file}"
+    command = command or taking_away(environ, name)
     return Finding(
         f"{line(environ, name)} {wrong}; expected {expected}",
         (Evidence(path, shorten(environ.settings.get(name, "")) + (f" ({shorten(file)})" if file else ""), expected),),
-        fix_command=command if command.isprintable() else None,
+        fix_command=command,
         severity=severity,
     )
 

@@ -12,6 +12,7 @@ from ddpdoctor.facts.launch import Launch
 from ddpdoctor.facts.net import Interface, Net
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.environ.settings import about, line, taking_away
 from ddpdoctor.rules.launch import master
 
 __all__ = ["down", "gloo_invalid", "gloo_loopback", "loopback", "not_found", "prefix"]
@@ -41,7 +42,7 @@ def not_found(environ: Environ, net: Net) -> Iterator[Finding]:
     """
     spec = _spec(environ, NCCL, net)
     if spec is not None and not net.matching(spec):
-        yield _finding(NCCL, spec, "matches no interface of this node", net)
+        yield _finding(environ, NCCL, spec, "matches no interface of this node", net)
 
 
 @rule("ENV022", "nccl-socket-ifname-prefix-match", Severity.WARNING)
@@ -58,14 +59,14 @@ def prefix(environ: Environ, net: Net) -> Iterator[Finding]:
     spec = _spec(environ, NCCL, net)
     if spec is None or spec[0] in "^=":
         return
-    chosen = [c.interface for c in net.nccl_interfaces(environ.variables)]
+    chosen = [c.interface for c in net.nccl_interfaces(environ.settings)]
     for name in spec.split(","):
         named = net.interface(name)
         extra = [i for i in map(net.interface, chosen) if i and i.name != name and i.name.startswith(name)]
         others = [i.name for i in extra if named and not _share_subnet(named, i) and i.name not in spec.split(",")]
         if named is not None and name in chosen and others:
             yield _finding(
-                NCCL, spec, f"takes {', '.join(others)[:100]} besides {name}, in another subnet", net,
+                environ, NCCL, spec, f"takes {', '.join(others)[:100]} besides {name}, in another subnet", net,
                 command=f"export {NCCL}={'=' + spec}",
             )  # fmt: skip
 
@@ -83,13 +84,13 @@ def down(environ: Environ, net: Net) -> Iterator[Finding]:
     """
     spec = _spec(environ, NCCL, net)
     matched = net.matching(spec) if spec is not None else ()
-    if spec is None or not matched or net.nccl_interfaces(environ.variables):
+    if spec is None or not matched or net.nccl_interfaces(environ.settings):
         return
-    family = environ.get("NCCL_SOCKET_FAMILY")
+    family = environ.settings.get("NCCL_SOCKET_FAMILY")
     wrong = f"has no address that NCCL can use{f' (NCCL_SOCKET_FAMILY={family:.20})' if family else ''}"
     if not any(i.is_running for i in net.interfaces if i.name in matched):
         wrong = "is down"
-    yield _finding(NCCL, spec, f"matches {', '.join(matched)[:100]}, which {wrong}", net)
+    yield _finding(environ, NCCL, spec, f"matches {', '.join(matched)[:100]}, which {wrong}", net)
 
 
 @rule("ENV024", "nccl-socket-ifname-loopback", Severity.ERROR)
@@ -113,10 +114,12 @@ def loopback(environ: Environ, net: Net | None = None, launch: Launch | None = N
     if spec is None:
         return
     net.need_several_nodes(environ)
-    chosen = next(iter(net.nccl_interfaces(environ.variables)), None)
+    chosen = next(iter(net.nccl_interfaces(environ.settings)), None)
     taken = net.interface(chosen.interface) if chosen else None
     if chosen is not None and taken is not None and taken.kind == "loopback":
-        yield _finding(NCCL, spec, f"makes NCCL take the loopback {taken.name} ({chosen.ip})", net, _way_out(NCCL, net))
+        yield _finding(
+            environ, NCCL, spec, f"makes NCCL take the loopback {taken.name} ({chosen.ip})", net, _way_out(NCCL, net)
+        )
 
 
 @rule(
@@ -125,7 +128,7 @@ def loopback(environ: Environ, net: Net | None = None, launch: Launch | None = N
     Severity.ERROR,
     signatures=(r"Unable to find address for: \S+",),
 )
-def gloo_invalid(environ: Environ, net: Net) -> Iterator[Finding]:
+def gloo_invalid(environ: Environ, net: Net | None = None) -> Iterator[Finding]:
     """GLOO_SOCKET_IFNAME does not name an interface with an address on this node.
 
     ## Why it matters
@@ -135,13 +138,21 @@ def gloo_invalid(environ: Environ, net: Net) -> Iterator[Finding]:
     ## Fix
     Set GLOO_SOCKET_IFNAME to an interface that exists on this node, or unset it.
     """
-    spec = _spec(environ, GLOO, net)
-    for name in spec.split(",") if spec is not None else ():
+    spec = effective(environ.get(GLOO))
+    if spec is None:
+        return
+    if net is None:
+        if spec[0] not in "^=":
+            not_here("the interfaces were not looked at")
+        yield about(environ, GLOO, "takes exact names, without ^ and =, unlike NCCL's variable", "an interface's name")
+        return
+    _spec(environ, GLOO, net)
+    for name in spec.split(","):
         found = net.interface(name)
         if found is None or not found.addresses:
             wrong = "names no interface of this node" if found is None else f"names {name[:40]}, which has no address"
             what = "takes exact names, without ^ and =, and" if name[:1] in ("^", "=") else ""
-            yield _finding(GLOO, spec or "", f"{what} {wrong}".strip(), net, _way_out(GLOO, net))
+            yield _finding(environ, GLOO, spec, f"{what} {wrong}".strip(), net, _way_out(GLOO, net))
             return
 
 
@@ -169,12 +180,12 @@ def gloo_loopback(environ: Environ, net: Net | None = None, launch: Launch | Non
     for name in spec.split(","):
         taken = net.interface(name)
         if taken is not None and taken.kind == "loopback":
-            yield _finding(GLOO, spec, f"makes Gloo publish the loopback of {name}", net, _way_out(GLOO, net))
+            yield _finding(environ, GLOO, spec, f"makes Gloo publish the loopback of {name}", net, _way_out(GLOO, net))
 
 
 def _spec(environ: Environ, name: str, net: Net) -> str | None:
     """The variable's value where it counts; a skip when the interfaces of this node are not known."""
-    spec = effective(environ.get(name))
+    spec = effective(environ.settings.get(name))
     if spec is not None and not net.interfaces:
         net.need(None, "interfaces")
     return spec
@@ -197,10 +208,11 @@ def _share_subnet(one: Interface, other: Interface) -> bool:
     return bool(networks[0] & networks[1])
 
 
-def _finding(variable: str, spec: str, wrong: str, net: Net, command: str | None = None) -> Finding:
+def _finding(environ: Environ, variable: str, spec: str, wrong: str, net: Net, command: str | None = None) -> Finding:
     running = ", ".join(net.running)[:200] or "none"
+    path, file = environ.source(variable)
     return Finding(
-        f"{variable}={spec[:80]} {wrong}; the interfaces that are up here: {running}",
-        evidence=(Evidence(f"environ.variables.{variable}", spec[:80], f"one of {running}"),),
-        fix_command=command or f"unset {variable}",
+        f"{line(environ, variable)} {wrong}; the interfaces that are up here: {running}",
+        evidence=(Evidence(path, spec[:80], f"one of {running}"),),
+        fix_command=taking_away(environ, variable) if command is None or file is not None else command,
     )

@@ -55,7 +55,7 @@ def check(
     ranks = local_ranks(environ, gpu) or 0
     if not gpu.devices or ranks < 2:
         not_here("NCCL uses /dev/shm between two or more GPUs, and there are none here")
-    if environ.get("NCCL_SHM_DISABLE") == "1":
+    if environ.settings.get("NCCL_SHM_DISABLE") == "1":
         return
     free = host.need(host.shm_free_bytes, "shm_free_bytes")
     need = ranks * CHANNELS * NEIGHBOURS * CONNECTION_BYTES + DATALOADER_BYTES
@@ -74,10 +74,10 @@ def check(
 def _goes_through_shm(host: Host, environ: Environ, gpu: Gpu, topo: Topo | None, versions: Versions | None) -> bool:
     """Some pair of GPUs has no direct path, and NCCL cannot take CUDA's host memory instead of /dev/shm."""
     cells = [cell for row in (topo.matrix() if topo else ()) for cell in row]
-    is_apart = environ.get("NCCL_P2P_DISABLE") == "1" or any(cell in ("PHB", "NODE", "SYS") for cell in cells)
+    is_apart = environ.settings.get("NCCL_P2P_DISABLE") == "1" or any(cell in ("PHB", "NODE", "SYS") for cell in cells)
     nccl = versions.nccl.version if versions and versions.nccl else None
     has_host_memory = (
-        environ.get("NCCL_CUMEM_HOST_ENABLE") != "0"
+        environ.settings.get("NCCL_CUMEM_HOST_ENABLE") != "0"
         and host.numa_calls_allowed is True
         and (gpu.driver_cuda or 0) >= CUMEM_DRIVER_CUDA
         and numbers(nccl or "") >= CUMEM_NCCL

@@ -45,7 +45,7 @@ def check(host: Host, environ: Environ, gpu: Gpu | None = None) -> Iterator[Find
         )
         return
     has_nccl = gpu is not None and bool(gpu.devices) and (local_ranks(environ, gpu) or 0) >= 2
-    if has_nccl and environ.get("NCCL_SHM_DISABLE") != "1":
+    if has_nccl and environ.settings.get("NCCL_SHM_DISABLE") != "1":
         return  # HOST001 asks for more than this
     free = host.need(host.shm_free_bytes, "shm_free_bytes")
     if free > SMALL_BYTES:

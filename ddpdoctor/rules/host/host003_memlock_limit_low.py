@@ -42,7 +42,7 @@ def check(host: Host, environ: Environ, gpu: Gpu) -> Iterator[Finding]:
     limit = host.need(host.limits.locked_memory, "limits")
     if limit.soft == UNLIMITED:
         return
-    if host.rdma_devices and environ.get("NCCL_IB_DISABLE") != "1":
+    if host.rdma_devices and environ.settings.get("NCCL_IB_DISABLE") != "1":
         severity = None
         why = f"{len(host.rdma_devices)} RDMA devices need it unlimited"
     elif host.is_container and gpus > 1 and limit.soft < CONTAINER_BYTES:

@@ -36,7 +36,7 @@ def nccl(environ: Environ, net: Net) -> Iterator[Finding]:
     of exclusions, so write ^docker,lo,virbr,… in full.
     """
     net.need_several_nodes(environ)
-    chosen = next(iter(net.nccl_interfaces(environ.variables)), None)
+    chosen = next(iter(net.nccl_interfaces(environ.settings)), None)
     if chosen is not None:
         yield from _judge(net, chosen, "NCCL", "NCCL_SOCKET_IFNAME")
 
@@ -57,15 +57,15 @@ def nothing_left(environ: Environ, net: Net) -> Iterator[Finding]:
     ## Fix
     Give the container a network (--net=host), or set NCCL_SOCKET_FAMILY to a family that the interfaces have.
     """
-    if effective(environ.get("NCCL_SOCKET_IFNAME")) is not None:
+    if effective(environ.settings.get("NCCL_SOCKET_IFNAME")) is not None:
         return  # ENV021 and ENV023
     if not net.interfaces:
         net.need(None, "interfaces")
-    chosen = net.nccl_interfaces(environ.variables)
+    chosen = net.nccl_interfaces(environ.settings)
     only_loopback = bool(chosen) and chosen[0].interface.startswith("lo") and net.spans_nodes(environ)
     if chosen and not only_loopback:
         return
-    family = environ.get("NCCL_SOCKET_FAMILY")
+    family = environ.settings.get("NCCL_SOCKET_FAMILY")
     seen = ", ".join(f"{i.name} ({'up' if i.is_running else 'down'})" for i in net.interfaces)
     yield Finding(
         ("only the loopback is left for NCCL in a job of several nodes" if chosen else "NCCL finds no interface to use")

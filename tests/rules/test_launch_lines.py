@@ -72,7 +72,10 @@ def test_there_are_enough_legal_lines() -> None:
 def test_every_rule_of_a_line_has_a_line() -> None:
     fired = {code for case in (*WRONG, *NODES) for code in case["codes"]}
     batch = {"LAUNCH040", "LAUNCH041", "LAUNCH061"}  # several lines of a file: test_launch_jobs.py
-    wanted = {r.code for r in load(("launch",)) if r.needs == ("launch",)} - CHECK_ONLY - batch
+    lines = [
+        r for r in load(("launch",)) if r.needs == ("launch",) and not r.module.endswith((".operators", ".allocation"))
+    ]
+    wanted = {r.code for r in lines} - CHECK_ONLY - batch
     assert not wanted - fired, f"{LAUNCHES}: no line for {sorted(wanted - fired)}"
 
 

@@ -12,7 +12,7 @@ from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.pointing import after, agents, corrected, point, remove, revalue, spelled, where
 from ddpdoctor.rules.launch.rendezvous.meeting import host0
-from ddpdoctor.rules.launch.scheduler.tasks import scheduled_nodes
+from ddpdoctor.rules.launch.scheduler.counting import scheduled_nodes
 
 __all__ = ["Node", "differing", "nodes_of"]
 

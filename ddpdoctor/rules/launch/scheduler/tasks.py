@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.launch import (
     Edit,
-    Given,
     Launch,
     Launcher,
     Layer,
@@ -19,72 +18,10 @@ from ddpdoctor.facts.launch import (
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.pointing import after, agents, point, remove, replace, revalue, shown
+from ddpdoctor.rules.launch.scheduler.counting import NODES, nodes, number, option, tasks, tasks_per_node
 
-TASKS_PER_NODE = ("--ntasks-per-node", "-npernode", "--npernode", "-N", "-ppn", "--ppn", "-perhost")
-TASKS = ("-n", "--ntasks", "-np", "--np", "-c")
-NODES = ("-N", "--nodes")
 SCHEDULED = re.compile(r"SLURM_|OMPI_|PMI_|PMIX_|MV2_|JSM_|PALS_|ALPS_")
 EARLY = re.compile(r"(?<!\\)\$\{?(SLURM_NODEID|SLURM_PROCID|SLURM_LOCALID)\b")
-
-
-def _option(layer: Layer | None, flags: tuple[str, ...]) -> Given | None:
-    if layer is None:
-        return None
-    return next((g for g in reversed(layer.reading.given) if g.flag in flags), None)
-
-
-def _number(given: Given | None) -> int | None:
-    match = re.match(r"\d+", given.value or "") if given is not None and is_known(given.value) else None
-    return int(match[0]) if match else None
-
-
-def tasks_per_node(line: Line) -> tuple[int | None, Given | None]:
-    """How many tasks the scheduler starts a node, with the option that says so; None when the line does not tell."""
-    outer = line.task_starter
-    if outer is None:
-        return None, None
-    slurm = outer.launcher is Launcher.SRUN
-    flags = ("--ntasks-per-node",) if slurm else TASKS_PER_NODE
-    for layer in (outer, line.batch if slurm else None):
-        given = _option(layer, flags)
-        if _number(given) is not None:
-            return _number(given), given
-    return None, None
-
-
-def tasks(line: Line) -> tuple[int | None, Given | None]:
-    """How many tasks the scheduler starts in all, with the option that says so."""
-    outer = line.task_starter
-    slurm = outer is not None and outer.launcher is Launcher.SRUN
-    for layer in (outer, line.batch if slurm or outer is None else None):
-        given = _option(layer, ("-n", "--ntasks") if slurm or outer is None else TASKS)
-        if _number(given) is not None:
-            return _number(given), given
-    return None, None
-
-
-def nodes(line: Line) -> int | None:
-    """How many nodes the scheduler gives."""
-    outer = line.layer(Launcher.SRUN)
-    for layer in (outer, line.batch):
-        count = _number(_option(layer, NODES))
-        if count is not None:
-            return count
-    return None
-
-
-def scheduled_nodes(line: Line) -> int | None:
-    """On how many nodes the scheduler starts the line, one task each; None when that is not certain."""
-    outer = line.task_starter
-    if outer is None or outer.reading.is_open:
-        return None
-    each, _ = tasks_per_node(line)
-    total, _ = tasks(line)
-    count = nodes(line) if outer.launcher is Launcher.SRUN else total
-    if each == 1 and outer.launcher is Launcher.MPIRUN:
-        return count
-    is_one_each = each == 1 or (each is None and total in (None, count))
-    return count if outer.launcher is Launcher.SRUN and is_one_each else None
 
 
 @rule("LAUNCH057", "nested-launchers", Severity.ERROR)
@@ -146,7 +83,7 @@ def _nodes_of_launch(line: Line) -> int | None:
     known = [nodes(line)]
     if line.plan is not None and line.plan.nnodes is not None:
         known.append(line.plan.nnodes[-1])
-    hosts = _option(line.task_starter, ("-H", "-host", "--host", "-hosts", "--hosts"))
+    hosts = option(line.task_starter, ("-H", "-host", "--host", "-hosts", "--hosts"))
     if hosts is not None and is_known(hosts.value):
         known.append(len({h.partition(":")[0] for h in (hosts.value or "").split(",")}))
     return max((k for k in known if k is not None), default=None)
@@ -242,8 +179,8 @@ def without_srun(launch: Launch) -> Iterator[Finding]:
         if line.batch is None or line.task_starter is not None or layer is None or layer.launcher is Launcher.CONTAINER:
             continue
         count, _ = tasks(line)
-        each = _number(_option(line.batch, ("--ntasks-per-node",)))
-        hosts = _number(_option(line.batch, NODES)) or 1
+        each = number(option(line.batch, ("--ntasks-per-node",)))
+        hosts = number(option(line.batch, NODES)) or 1
         total = count or (each or 1) * hosts
         if line.agent is not None:
             plan = line.plan
@@ -261,7 +198,7 @@ def without_srun(launch: Launch) -> Iterator[Finding]:
 
 
 def _needs_one_task(line: Line) -> bool:
-    return _number(_option(line.batch, ("--ntasks-per-node",))) != 1
+    return number(option(line.batch, ("--ntasks-per-node",))) != 1
 
 
 def _reads_scheduler(line: Line) -> bool:
@@ -307,7 +244,7 @@ def exported(launch: Launch) -> Iterator[Finding]:
 
 
 def _keeps_none(outer: Layer) -> bool:
-    given = _option(outer, ("--export",))
+    given = option(outer, ("--export",))
     return given is not None and (given.value or "").upper().startswith("NONE")
 
 

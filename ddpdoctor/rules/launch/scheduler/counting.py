@@ -1,0 +1,75 @@
+"""How many tasks and nodes a scheduler's options ask for."""
+
+from __future__ import annotations
+
+import re
+
+from ddpdoctor.facts.launch import Given, Launcher, Layer, Line, is_known
+
+__all__ = ["NODES", "nodes", "number", "option", "scheduled_nodes", "tasks", "tasks_per_node"]
+
+TASKS_PER_NODE = ("--ntasks-per-node", "-npernode", "--npernode", "-N", "-ppn", "--ppn", "-perhost")
+TASKS = ("-n", "--ntasks", "-np", "--np", "-c")
+NODES = ("-N", "--nodes")
+
+
+def option(layer: Layer | None, flags: tuple[str, ...]) -> Given | None:
+    """The last of these options of a scheduler's layer."""
+    if layer is None:
+        return None
+    return next((g for g in reversed(layer.reading.given) if g.flag in flags), None)
+
+
+def number(given: Given | None) -> int | None:
+    """The number that an option's value begins with, None when it is not known."""
+    match = re.match(r"\d+", given.value or "") if given is not None and is_known(given.value) else None
+    return int(match[0]) if match else None
+
+
+def tasks_per_node(line: Line) -> tuple[int | None, Given | None]:
+    """How many tasks the scheduler starts a node, with the option that says so; None when the line does not tell."""
+    outer = line.task_starter
+    if outer is None:
+        return None, None
+    slurm = outer.launcher is Launcher.SRUN
+    flags = ("--ntasks-per-node",) if slurm else TASKS_PER_NODE
+    for layer in (outer, line.batch if slurm else None):
+        given = option(layer, flags)
+        if number(given) is not None:
+            return number(given), given
+    return None, None
+
+
+def tasks(line: Line) -> tuple[int | None, Given | None]:
+    """How many tasks the scheduler starts in all, with the option that says so."""
+    outer = line.task_starter
+    slurm = outer is not None and outer.launcher is Launcher.SRUN
+    for layer in (outer, line.batch if slurm or outer is None else None):
+        given = option(layer, ("-n", "--ntasks") if slurm or outer is None else TASKS)
+        if number(given) is not None:
+            return number(given), given
+    return None, None
+
+
+def nodes(line: Line) -> int | None:
+    """How many nodes the scheduler gives."""
+    outer = line.layer(Launcher.SRUN)
+    for layer in (outer, line.batch):
+        count = number(option(layer, NODES))
+        if count is not None:
+            return count
+    return None
+
+
+def scheduled_nodes(line: Line) -> int | None:
+    """On how many nodes the scheduler starts the line, one task each; None when that is not certain."""
+    outer = line.task_starter
+    if outer is None or outer.reading.is_open:
+        return None
+    each, _ = tasks_per_node(line)
+    total, _ = tasks(line)
+    count = nodes(line) if outer.launcher is Launcher.SRUN else total
+    if each == 1 and outer.launcher is Launcher.MPIRUN:
+        return count
+    is_one_each = each == 1 or (each is None and total in (None, count))
+    return count if outer.launcher is Launcher.SRUN and is_one_each else None

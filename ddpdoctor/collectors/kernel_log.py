@@ -31,7 +31,11 @@ def read_xids(machine: Machine) -> tuple[tuple[Xid, ...] | None, tuple[Gap, ...]
         return None, (Gap("gpu.xids", "the kernel's log: needs root", Why.NEEDS_ROOT),)
     except OSError as error:
         return None, (Gap("gpu.xids", f"{LOG}: {error.strerror}", Why.NOT_HERE),)
-    now = time.monotonic()
+    uptime = (machine.root.line("/proc/uptime") or "").partition(" ")[0]
+    try:
+        now = float(uptime)
+    except ValueError:
+        return None, (Gap("gpu.xids", "/proc/uptime cannot be read"),)
     found = [xid for xid in (_xid(record, now) for record in records) if xid is not None]
     return tuple(found[-MOST:]), ()
 

@@ -51,6 +51,8 @@ def tree(node: dict[str, object], folder: Path) -> Root:
 
 def _log(lines: list[str], folder: Path) -> None:
     (folder / "dev").mkdir(parents=True, exist_ok=True)
+    (folder / "proc").mkdir(exist_ok=True)
+    (folder / "proc/uptime").write_text("600.00 1200.00\n")
     (folder / "dev/kmsg").write_text("".join(f"6,{at},{at},-;{line}\n" for at, line in enumerate(lines)))
 
 

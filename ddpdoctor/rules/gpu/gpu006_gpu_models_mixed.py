@@ -1,0 +1,54 @@
+"""GPU006: unlike GPUs in one job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.gaps import not_here
+from ddpdoctor.facts.gpu import Device, Gpu
+from ddpdoctor.facts.visibility import visible
+from ddpdoctor.findings import Evidence, Finding, Severity
+from ddpdoctor.rules import rule
+
+MEMORY_SHARE = 0.95
+GIB = 1 << 30
+
+
+@rule("GPU006", "gpu-models-mixed", Severity.WARNING)
+def check(gpu: Gpu, environ: Environ) -> Iterator[Finding]:
+    """The job uses GPUs of different models or memory sizes.
+
+    ## Why it matters
+    It runs, at the pace of the slowest card and with the memory of the smallest.
+
+    ## Fix
+    Give the job GPUs of one kind (CUDA_VISIBLE_DEVICES), or smaller batches to the smaller cards.
+
+    ## Source
+    nvmlDeviceGetName and nvmlDeviceGetMemoryInfo of the GPUs that CUDA shows.
+    """
+    ranks = environ.local_world_size
+    if ranks == 1:
+        not_here("one rank uses one GPU")
+    indices = visible(environ.variables, gpu).devices
+    seen = [d for d, _ in gpu.each("name") if d.index in indices and not d.mig_mode]
+    kinds: dict[str, list[int]] = {}
+    for device in seen:
+        kinds.setdefault(_kind(device, seen), []).append(device.index)
+    if len(kinds) < 2:
+        return
+    words = "; ".join(f"GPU {', '.join(map(str, at))}: {name}" for name, at in kinds.items())
+    yield Finding(
+        f"the visible GPUs are not alike ({words}); expected one model and memory size",
+        (Evidence("gpu.devices", words, "one model"),),
+        severity=None if ranks is not None else Severity.NOTE,
+    )
+
+
+def _kind(device: Device, seen: list[Device]) -> str:
+    """The model, and with it the memory where cards of that model differ by more than a card's own reserve."""
+    sizes = [d.memory_total_bytes for d in seen if d.name == device.name and d.memory_total_bytes]
+    if not sizes or device.memory_total_bytes is None or min(sizes) >= MEMORY_SHARE * max(sizes):
+        return device.name or ""
+    return f"{device.name}, {device.memory_total_bytes / GIB:.0f} GiB"

@@ -18,18 +18,18 @@ SCHEDULERS = {"slurm": "Slurm", "lsf": "LSF", "pbs": "PBS", "sagemaker": "SageMa
 
 
 def draw(facts: Facts, *, width: int, colour: bool) -> str:
-    """A paragraph about the launcher, then one row a variable, at most `width` columns wide."""
+    """A paragraph about the launcher, then one row a variable, those of NCCL's files too, at most `width` columns wide."""
     if facts.environ is None:
         reason = next((g.reason for g in facts.gaps if g.path == "environ"), "not collected")
         return draw_all([Text(f"environment: {reason}")], width=width, colour=colour)
     pieces: list[RenderableType] = [Text(_header(facts.environ))]
-    if facts.environ.variables:
+    if facts.environ.settings:
         pieces += [Text(""), _table(facts.environ, width)]
     return draw_all(pieces, width=width, colour=colour)
 
 
 def _header(environ: Environ) -> str:
-    if not environ.variables:
+    if not environ.settings:
         return "No variable of a launcher, torch, NCCL, Gloo, CUDA or OpenMP is set."
     words = [_launched(environ), _place(environ)]
     if environ.master_addr:
@@ -77,8 +77,9 @@ def _table(environ: Environ, width: int) -> Table:
     table.add_column("set by", overflow="fold")
     if not narrow:
         table.add_column("meaning", overflow="fold", ratio=3)
-    for name, value in sorted(environ.variables.items(), key=_order):
-        cells = [shorten(name, 40), shorten(value, 20 if narrow else 44) or '""', environ.setter(name), meaning(name)]
+    for name, value in sorted(environ.settings.items(), key=_order):
+        setter = environ.source(name)[1] or environ.setter(name)
+        cells = [shorten(name, 40), shorten(value, 20 if narrow else 44) or '""', shorten(setter, 40), meaning(name)]
         table.add_row(*(Text(cell) for cell in (cells[:3] if narrow else cells)))
     return table
 

@@ -29,7 +29,8 @@ def number(environ: Environ, name: str) -> int | None:
 def line(environ: Environ, name: str) -> str:
     """`NAME=value`, and the file where it stands in one."""
     file = environ.source(name)[1]
-    return f"{name[:60]}={shorten(environ.settings.get(name, ''))}" + (f" in {shorten(file)}" if file else "")
+    shown = name[:60] if name.isidentifier() else repr(name[:60])
+    return f"{shown}={shorten(environ.settings.get(name, ''))}" + (f" in {shorten(file)}" if file else "")
 
 
 def taking_away(environ: Environ, name: str) -> str | None:

@@ -107,9 +107,11 @@ def conf_file(environ: Environ) -> Iterator[Finding]:
 def _about_file(environ: Environ, index: int, file: ConfFile) -> Finding:
     dead = [name for name in file.variables if name != name.strip() or " " in name]
     hidden = [n for n in file.variables if n not in dead and environ.source(n)[1] != file.path]
-    acting = [f"{n}={shorten(v, 30)}" for n, v in file.variables.items() if n not in dead and n not in hidden]
+    acting = [
+        f"{shorten(n, 60)}={shorten(v, 30)}" for n, v in file.variables.items() if n not in dead and n not in hidden
+    ]
     parts = [f"sets {_some(acting)}" if acting else "sets nothing that counts"]
-    parts += [f"{_some(hidden)} is set elsewhere, which goes before"] if hidden else []
+    parts += [f"{_some([shorten(n, 60) for n in hidden])} is set elsewhere, which goes before"] if hidden else []
     parts += [f"NCCL finds no variable in {_some([shorten(n, 30) for n in dead])}: blanks count"] if dead else []
     return Finding(
         f"{shorten(file.path)} {'; '.join(parts)}; expected you to know: no listing of the environment shows it",

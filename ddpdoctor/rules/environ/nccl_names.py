@@ -83,7 +83,7 @@ def unknown(environ: Environ, versions: Versions | None = None) -> Iterator[Find
     here = _nccl(versions)
     for name in environ.settings:
         if name in TABLE:
-            if here and TABLE[name].since and TABLE[name].family == "nccl" and here < numbers(TABLE[name].since or ""):
+            if not uses_plugin(environ) and _is_newer(TABLE[name], here):
                 wrong = f"is read since NCCL {TABLE[name].since}, and this is {'.'.join(map(str, here))}"
                 yield about(environ, name, wrong, "a newer NCCL", severity=Severity.NOTE)
             continue
@@ -179,6 +179,10 @@ def _nccl(versions: Versions | None) -> tuple[int, ...]:
     """The NCCL that would be loaded, () when that is not known."""
     version = versions.nccl.version if versions is not None and versions.nccl is not None else None
     return numbers(version or "")
+
+
+def _is_newer(each: Setting, nccl: tuple[int, ...]) -> bool:
+    return bool(nccl) and each.family == "nccl" and each.since is not None and nccl < numbers(each.since)
 
 
 def _instead(each: Setting) -> str:

@@ -42,6 +42,8 @@ def forced(environ: Environ) -> Iterator[Finding]:
             continue
         bad = _bad_word(text, words)
         allowed = _allowed(text, words)
+        if uses_plugin(environ) and bad is None:
+            continue  # the makers of network plugins prescribe these
         if bad is not None:
             yield about(environ, name, f"has a word that NCCL does not know: {shorten(bad, 30)!r}", _list(words))
         elif name == "NCCL_PROTO" and "LL128" in allowed and not text.startswith("^") and len(allowed) < 3:
@@ -53,7 +55,7 @@ def forced(environ: Environ) -> Iterator[Finding]:
             yield about(
                 environ, name, "takes Ring away, the only algorithm that all collectives have", "it to be unset"
             )
-        elif not text.startswith("^") and not uses_plugin(environ):
+        elif not text.startswith("^"):
             wrong = "keeps NCCL from choosing what is fastest for each size"
             yield about(environ, name, wrong, "it to be unset", severity=Severity.NOTE)
 

@@ -47,7 +47,7 @@ def _conf_file(root: Root, path: str) -> ConfFile | None:
     variables: dict[str, str] = {}
     for line in text.split("\n"):
         name, equals, value = line.removesuffix("\r").partition("=")
-        if not equals or line.startswith("#") or not is_relevant(name.removeprefix("export ").strip()):
+        if not equals or line.lstrip().startswith("#") or not is_relevant(name.removeprefix("export ").strip()):
             continue
         value = REMOVED if is_secret(name) else without_secrets(value[:MAX_BYTES])
         variables.setdefault(name[:MAX_BYTES], value)  # setenv(…, overwrite=0): the first one stays

@@ -21,6 +21,7 @@ __all__ = [
     "Logind",
     "NumaNode",
     "count_cpus",
+    "cpus_in",
     "local_ranks",
     "readable",
     "visible_gpus",
@@ -28,6 +29,9 @@ __all__ = [
 
 UNLIMITED = -1
 """A limit that does not bind."""
+
+MOST_CPUS = 1 << 16
+"""More CPUs than a machine has: a list that names such a number is malformed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,14 +174,19 @@ class Host(Section):
         return self.container not in ("", "wsl")
 
 
-def count_cpus(cpus: str) -> int:
-    """How many CPUs the kernel's list form (`0-3,8`) names; 0 for an empty or malformed list."""
-    count = 0
+def cpus_in(cpus: str) -> frozenset[int]:
+    """The numbers that the kernel's list form (`0-3,8`) names; none for an empty or malformed list."""
+    found: set[int] = set()
     for part in cpus.split(","):
         first, _, last = part.strip().partition("-")
-        if first.isdecimal() and (not last or last.isdecimal()):
-            count += max(0, int(last or first) - int(first) + 1)
-    return count
+        if first.isdecimal() and (not last or last.isdecimal()) and int(last or first) < MOST_CPUS:
+            found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
+
+
+def count_cpus(cpus: str) -> int:
+    """How many CPUs the kernel's list form (`0-3,8`) names; 0 for an empty or malformed list."""
+    return len(cpus_in(cpus))
 
 
 def visible_gpus(environ: Environ, gpu: Gpu | None) -> int:

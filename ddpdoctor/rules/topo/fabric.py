@@ -101,3 +101,28 @@ def fabric_unhealthy(topo: Topo) -> Iterator[Finding]:
             where=Where(gpu=gpu.index),
             severity=Severity.WARNING if is_limited else None,
         )
+
+
+@rule("TOPO022", "fabric-clique-mixed", Severity.WARNING)
+def clique_mixed(topo: Topo) -> Iterator[Finding]:
+    """The GPUs of one node belong to different NVLink domains.
+
+    ## Why it matters
+    NCCL takes the network between GPUs that sit in one rack, or in one tray.
+
+    ## Fix
+    Correct the partition, so that all GPUs of the job share a domain.
+
+    ## Source
+    nvmlDeviceGetGpuFabricInfoV: clusterUuid and cliqueId.
+    """
+    domains: dict[tuple[str | None, int | None], list[int]] = {}
+    for gpu, fabric in _fabrics(topo):
+        if fabric.state == COMPLETED:
+            domains.setdefault((fabric.cluster_uuid, fabric.clique), []).append(gpu.index)
+    if len(domains) > 1:
+        words = "; ".join(f"GPU {', '.join(map(str, at))}: clique {clique}" for (_, clique), at in domains.items())
+        yield Finding(
+            f"the GPUs belong to {len(domains)} NVLink domains ({words}); expected one",
+            evidence=(Evidence("topo.gpus", words, "one domain"),),
+        )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
+from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here, unanswered
 from ddpdoctor.facts.topo import Pair, Topo
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
 
 SYSTEM = 50
+GEFORCE = re.compile(r"\bGeForce RTX [45]0\d\d")
 
 
 def _pairs(topo: Topo) -> list[Pair]:
@@ -70,4 +73,38 @@ def gpu_pair_crosses_sockets(topo: Topo) -> Iterator[Finding]:
         yield Finding(
             f"GPU {first.a} and GPU {first.b} are connected through the CPU sockets only (SYS); expected PHB or nearer",
             evidence=(Evidence("topo.pairs", "SYS", "PIX, PXB, PHB or NODE"),),
+        )
+
+
+@rule(
+    "TOPO005",
+    "consumer-gpu-peer-access",
+    Severity.WARNING,
+    signatures=(r"Using RTX \d+ series doesn't support",),
+)
+def consumer_peer_access(topo: Topo, environ: Environ) -> Iterator[Finding]:
+    """GeForce cards of the 40 and 50 series claim peer access, which does not work on them.
+
+    ## Why it matters
+    Copies between the cards hang or bring wrong values with some drivers; accelerate refuses: "Using RTX 4000 series doesn't
+    support faster communication".
+
+    ## Fix
+    Keep NCCL away from it, or use a driver that does not claim it.
+
+    ## Source
+    nvmlDeviceGetP2PStatus answers OK; NVIDIA supports no peer access on these cards.
+    """
+    names = {g.index: g.name or "" for g in topo.all_gpus()}
+    if not any(GEFORCE.search(name) for name in names.values()):
+        not_here("no GeForce card of the 40 or 50 series is here")
+    if environ.get("NCCL_P2P_DISABLE") == "1":
+        return
+    claimed = [p for p in _pairs(topo) if p.read == "OK" and all(GEFORCE.search(names[i]) for i in (p.a, p.b))]
+    if claimed:
+        first = claimed[0]
+        yield Finding(
+            f"GPU {first.a} and GPU {first.b} ({names[first.a]}) claim peer access; expected none on these cards",
+            evidence=(Evidence("topo.pairs", "OK", "CNS or NS"),),
+            fix_command="export NCCL_P2P_DISABLE=1",
         )

@@ -1,0 +1,133 @@
+"""TOPO012 to TOPO015: NVLinks that are up and not well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.gaps import not_here, unanswered
+from ddpdoctor.facts.gpu import Gpu
+from ddpdoctor.facts.topo import GpuNode, Link, Topo
+from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.rules import rule
+from ddpdoctor.rules.gpu.xids import ago, found
+
+SPEED_SHARE = 0.95
+CRC_LEAST = 5
+CRC_PER_SECOND = 1.0
+
+
+def _links(topo: Topo) -> list[tuple[GpuNode, Link]]:
+    """The active links of all GPUs."""
+    links = [(g, link) for g in topo.all_gpus() for link in g.links if link.is_active]
+    if not links:
+        not_here("no NVLink is active here")
+    return links
+
+
+@rule("TOPO012", "nvlink-speed-low", Severity.WARNING)
+def speed_low(topo: Topo) -> Iterator[Finding]:
+    """An NVLink runs below the speed of the other links.
+
+    ## Why it matters
+    The rings that cross it are as slow as it is, and no error is counted.
+
+    ## Fix
+    Reset the GPUs and check the firmware; have the board looked at when it stays.
+
+    ## Source
+    NVML field 164 of each link, held against the links of all GPUs of the same model.
+    """
+    known = [(g, link) for g, link in _links(topo) if link.speed_mb_per_s]
+    if not known:
+        unanswered("NVML tells no link's speed")
+    for gpu, link in known:
+        best = max(other.speed_mb_per_s or 0 for g, other in known if g.name == gpu.name)
+        if (link.speed_mb_per_s or 0) < SPEED_SHARE * best:
+            yield Finding(
+                f"NVLink {link.index} of GPU {gpu.index} runs at {link.speed_mb_per_s} MB/s; expected {best} MB/s",
+                (
+                    Evidence(
+                        f"topo.gpus[{gpu.index}].links[{link.index}].speed_mb_per_s",
+                        str(link.speed_mb_per_s),
+                        str(best),
+                    ),
+                ),
+                where=Where(gpu=gpu.index),
+            )
+
+
+@rule("TOPO013", "nvlink-error-counters-growing", Severity.WARNING)
+def errors_grow(topo: Topo) -> Iterator[Finding]:
+    """The error counters of an NVLink grow while we look.
+
+    ## Why it matters
+    Data is sent twice today; a link fault comes next.
+
+    ## Fix
+    Take the node out of use, reset the GPUs, and have the board looked at when the counters go on.
+
+    ## Source
+    nvmlDeviceGetNvLinkErrorCounter twice: one replay or recovery (DCGM), or five CRC errors (imbue) and one a second (DCGM).
+    What a counter has gathered over its life says nothing.
+    """
+    links = _links(topo)
+    known = [(g, x) for g, x in links if None not in (x.replay_growth, x.recovery_growth)]
+    if not known or topo.sample_seconds is None:
+        not_here("the counters were not told twice")
+    for gpu, link in known:
+        crc = link.crc_growth or 0
+        parts = [(link.replay_growth or 0, "replays"), (link.recovery_growth or 0, "recoveries")]
+        if crc >= CRC_LEAST and crc / topo.sample_seconds >= CRC_PER_SECOND:
+            parts.append((crc, "CRC errors"))
+        grown = ", ".join(f"{count} {word}" for count, word in parts if count > 0)
+        if grown:
+            yield Finding(
+                f"NVLink {link.index} of GPU {gpu.index} had {grown} in {topo.sample_seconds:g} s; expected none",
+                (Evidence(f"topo.gpus[{gpu.index}].links[{link.index}]", grown, "no growth"),),
+                where=Where(gpu=gpu.index),
+            )
+
+
+@rule(
+    "TOPO014",
+    "nvlink-fault",
+    Severity.ERROR,
+    signatures=(r"uncorrectable NVLink error", r"NVRM: Xid [^\n]*: (74|14[4-9]|150)\b"),
+)
+def nvlink_fault(gpu: Gpu) -> Iterator[Finding]:
+    """The driver reported an NVLink fault.
+
+    ## Why it matters
+    "uncorrectable NVLink error": the line names no link, and the error sticks to the next CUDA call, whatever that is.
+
+    ## Fix
+    Take the node out, reset GPUs and fabric together; have the board replaced when it happens again.
+
+    ## Source
+    Xids 74 (up to NVLink 4) and 144 to 150 (NVLink 5) in the kernel's log of this boot, in the last day.
+    """
+    yield from found(gpu, (74, *range(144, 151)), "an NVLink fault", softens=True)
+
+
+@rule("TOPO015", "nvswitch-fault", Severity.ERROR, signatures=(r"SXid[^\n]*[^-]\bFatal,", r"Fatal SXid"))
+def nvswitch_fault(gpu: Gpu) -> Iterator[Finding]:
+    """The driver reported a fatal error of an NVSwitch.
+
+    ## Why it matters
+    All GPUs behind the switch are affected, and jobs that use them end or hang.
+
+    ## Fix
+    Read the fabric manager's log, and reboot the node.
+
+    ## Source
+    SXid lines with "Fatal" in the kernel's log of this boot, in the last day.
+    """
+    gpu.answering()
+    codes = {xid.code for xid in gpu.need(gpu.xids, "xids")}
+    fatal = [xid for xid in gpu.recent(codes, switch=True) if xid.text.startswith("Fatal")]
+    if fatal:
+        last = min(fatal, key=lambda xid: xid.age_seconds)
+        yield Finding(
+            f"SXid {last.code} of the NVSwitch at {last.bus_id} {ago(last.age_seconds)}: {last.text[:80]}; expected none",
+            (Evidence("gpu.xids", f"SXid {last.code}: {last.text}"[:120], "no fatal SXid"),),
+        )

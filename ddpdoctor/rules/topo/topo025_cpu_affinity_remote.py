@@ -1,0 +1,47 @@
+"""TOPO025: CPUs far from the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.gaps import not_here
+from ddpdoctor.facts.gpu import Gpu
+from ddpdoctor.facts.host import Host, cpus_in
+from ddpdoctor.facts.topo import Topo
+from ddpdoctor.facts.visibility import visible
+from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.rules import rule
+
+
+@rule("TOPO025", "cpu-affinity-remote", Severity.WARNING)
+def check(topo: Topo, host: Host, gpu: Gpu, environ: Environ) -> Iterator[Finding]:
+    """The process may only run on CPUs far from its GPU.
+
+    ## Why it matters
+    Host buffers and threads sit on the other socket: less bandwidth, and no message.
+
+    ## Fix
+    Bind each rank to the node of its GPU: torchrun --numa-binding=node, or numactl.
+
+    ## Source
+    sched_getaffinity against nvmlDeviceGetCpuAffinity. A process without a local rank stands for all visible GPUs.
+    """
+    allowed = cpus_in(host.need(host.cpus_allowed_list, "cpus_allowed_list"))
+    indices = visible(environ.variables, gpu).devices
+    rank = environ.local_rank
+    if rank is not None and len(indices) > 1:
+        indices = indices[rank : rank + 1]
+    known = [g for g in topo.all_gpus() if g.cpu_affinity and g.index in indices]
+    if not known:
+        not_here("NVML names no CPUs for the GPUs")
+    remote = [g for g in known if not cpus_in(g.cpu_affinity or "") & allowed]
+    if remote:
+        names = ", ".join(str(g.index) for g in remote)
+        yield Finding(
+            f"this process may run on CPUs {host.cpus_allowed_list}, and GPU {names} is near CPUs {remote[0].cpu_affinity}; "
+            "expected some of those",
+            (Evidence("host.cpus_allowed_list", host.cpus_allowed_list or "", remote[0].cpu_affinity or ""),),
+            fix_command="torchrun --numa-binding=node …",
+            where=Where(gpu=remote[0].index if len(remote) == 1 else None),
+        )

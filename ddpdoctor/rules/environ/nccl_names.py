@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ
@@ -20,6 +21,7 @@ NEWEST = "2.30.7"
 """The last NCCL that the table knows."""
 OLDEST = (2, 19, 3)
 """The NCCL of torch 2.2, the oldest torch that we support."""
+_SHELL_WORD = re.compile(r"[\w@%+:,./-]+", re.ASCII)
 TORCHS = ("TORCH_NCCL_", "TORCH_DISTRIBUTED_", "TORCH_FR_", "GLOO_", "TORCH_GLOO_")
 
 
@@ -205,7 +207,7 @@ def _family(meant: str) -> str:
 def _misspelt(environ: Environ, name: str, meant: tuple[str, ...], reader: str) -> Finding:
     text = environ.settings[name]
     command = None
-    if environ.source(name)[1] is None and meant[0] in TABLE and text.isascii() and text.replace("_", "").isalnum():
+    if environ.source(name)[1] is None and meant[0] in TABLE and _SHELL_WORD.fullmatch(text) and name.isidentifier():
         command = f"unset {name}; export {meant[0]}={text}"
     return about(
         environ, name, f"is read by nobody: {reader} has no such variable; did you mean {' or '.join(meant)}?",

@@ -40,7 +40,7 @@ def with_files(report: Report, facts: Facts, rules: tuple[Rule, ...], files: Lau
         for each in _judged(lines, facts, facts.launch, rules):
             each.findings = [f for f in each.findings if not _is_silenced(f, lines, files)]
             outcome.add(each)
-    findings = tuple(dict.fromkeys(outcome.findings))
+    findings = tuple({(f.code, f.message, f.where): f for f in reversed(outcome.findings)}.values())[::-1]
     told = {f.code for f in findings} | {c.code for c in outcome.crashed}
     passed = tuple(sorted({code for code in outcome.passed if code not in told}))
     settled = told.union(passed)

@@ -66,8 +66,8 @@ def _read(path: str, text: str, found: LaunchFiles, environ: Mapping[str, str], 
     for row, line in enumerate(text.split("\n"), 1):
         match = _IGNORE.search(line)
         if match:
-            codes = "" if match[1] is None else match[1]
-            found.silenced[path, row] = tuple(c.strip() for c in codes.split(",")) if match[1] is not None else ("",)
+            codes = (code.strip() for code in (match[1] or "").split(","))
+            found.silenced[path, row] = ("",) if match[1] is None else tuple(code for code in codes if code)
     text = text.replace("\r\n", "\n")
     if _YAML_NAME.search(path):
         from ddpdoctor.collectors.manifest import lines_of_manifest

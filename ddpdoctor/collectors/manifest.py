@@ -147,30 +147,28 @@ def _lines(path: str, text: str, template: _Template, version: Version) -> Itera
 
 def _described(template: _Template, spec: At, container: At) -> Pod:
     """The pod with what its spec says of GPUs, shared memory and the network."""
-    gpus, gpus_line = _gpus(container)
+    gpus = _gpus(container)
     host_network = spec.get("hostNetwork")
     mesh = _mesh(template.at)
     pod = replace(
         template.pod,
         gpus=gpus,
-        gpus_line=gpus_line,
         host_network=text_of(host_network) == "true",
-        host_network_line=None if host_network is None else host_network.line,
+        host_network_at=None if host_network is None else host_network.mark,
         dns_policy=text_of(spec.get("dnsPolicy")),
         is_meshed=mesh is not None,
-        mesh_line=None if mesh is None else mesh.line,
-        line=container.line,
-        column=container.column,
+        mesh_at=None if mesh is None else mesh.mark,
+        at=container.mark,
     )
     return _with_shm(pod, spec, container)
 
 
-def _gpus(container: At) -> tuple[int | None, int | None]:
+def _gpus(container: At) -> int | None:
     for kind in ("limits", "requests"):
         for key, value in container.pairs("resources", kind):
             if _GPU.match(key):
-                return number(value), value.line
-    return None, None
+                return number(value)
+    return None
 
 
 def _mesh(template: At) -> At | None:
@@ -198,7 +196,7 @@ def _with_shm(pod: Pod, spec: At, container: At) -> Pod:
     limit = empty.get("sizeLimit")
     place = limit or volume
     memory = text_of(empty.get("medium")) == "Memory"
-    return replace(pod, has_shm=True, shm_bytes=size(limit), in_memory=memory, shm_line=place.line)
+    return replace(pod, has_shm=True, shm_bytes=size(limit), in_memory=memory, shm_at=place.mark)
 
 
 def _container(path: str, text: str, container: At, spec: At, pod: Pod, version: Version) -> Iterator[Line]:
@@ -214,7 +212,7 @@ def _container(path: str, text: str, container: At, spec: At, pod: Pod, version:
         item = items[shell]
         plain = re.sub(_REFERENCE, lambda m: environ[m[1]] if is_known(environ.get(m[1])) else m[0], words[shell] or "")
         is_exact = plain == words[shell]
-        place = item.places(text) if is_exact else lambda at: Mark(item.line, item.column)
+        place = item.places(text) if is_exact else lambda at: item.mark
         for line in lines_of_shell(Source(_as_variables(plain), path, environ, version, place=place)):
             yield replace(line, pod=replace(pod, in_shell=True), places={**places, **line.places})
         return
@@ -271,7 +269,7 @@ def _environ(container: At, pod: Pod) -> tuple[dict[str, str], dict[str, Mark]]:
             continue
         known = text_of(value) if value is not None else UNKNOWN if each.get("valueFrom") else ""
         environ[name] = _expanded(UNKNOWN if known is None else known, environ)
-        places[name] = Mark((value or each).line, (value or each).column)
+        places[name] = (value or each).mark
     if container.get("envFrom") is not None:
         environ = dict.fromkeys((*_PET, *_PYTORCH), UNKNOWN) | environ
     return environ, places

@@ -43,6 +43,10 @@ class At:
     def column(self) -> int:
         return int(self.node.start_mark.column) + 1
 
+    @property
+    def mark(self) -> Mark:
+        return Mark(self.line, self.column)
+
     def pairs(self, *path: str) -> Iterator[tuple[str, At]]:
         """The entries of the mapping at `path`, none when it is none."""
         node = self.get(*path) if path else self
@@ -120,9 +124,9 @@ def documents(path: str, text: str) -> tuple[list[At], list[str]]:
 
     if _depth(text) > DEEPEST:
         return [], [f"{path}: not read: more than {DEEPEST} brackets or indents deep"]
-    loader = yaml.SafeLoader(text)
     found: list[At] = []
     try:
+        loader = yaml.SafeLoader(text)
         while loader.check_node():
             node = loader.get_node()
             if node is not None:
@@ -133,8 +137,8 @@ def documents(path: str, text: str) -> tuple[list[At], list[str]]:
         return found, [f"{place}: not YAML: {error.problem or error.context}"]
     except yaml.YAMLError as error:  # characters that YAML does not allow
         return found, [f"{path}: not YAML: {' '.join(str(error).split())[:120]}"]
-    finally:
-        loader.dispose()
+    except RecursionError:
+        return found, [f"{path}: not read: nested too deeply"]
     return found, []
 
 

@@ -19,11 +19,11 @@ from ddpdoctor.facts.launch.layers import Layer, Variable, launching, peel, star
 from ddpdoctor.facts.launch.options import Given, Problem, Reading, Trouble, read
 from ddpdoctor.facts.launch.pod import Operator, Pod
 from ddpdoctor.facts.launch.programs import Launcher
-from ddpdoctor.facts.launch.record import Launch, Line, Mark, Script
+from ddpdoctor.facts.launch.record import Launch, Line, Script
 from ddpdoctor.facts.launch.rendezvous import Plan, Setting, is_loopback, parse_endpoint, parse_nnodes, plan_of
 from ddpdoctor.facts.launch.shell import Simple, split
 from ddpdoctor.facts.launch.slips import Slip, SlipKind
-from ddpdoctor.facts.launch.words import UNKNOWN, Edit, Word, apply, escape, is_known, plain, quote
+from ddpdoctor.facts.launch.words import UNKNOWN, Edit, Mark, Word, apply, escape, is_known, plain, quote
 
 __all__ = [
     "UNKNOWN",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from ddpdoctor.facts.launch.words import Mark
+
 __all__ = ["Operator", "Pod"]
 
 
@@ -26,9 +28,9 @@ class Pod:
 
     `name` is the job's name, `pods` how many pods the whole job has, `gpus` the GPU limit of the container. `shm_bytes` is
     the limit of what is mounted on /dev/shm; `has_shm`: something is mounted there, or the host's is shared. `in_memory` is
-    False for an emptyDir on disk. `line`, `column` is the container's place in the file, `gpus_line` the limit's,
-    `shm_line` that of the volume. `service` is the headless service of its pods. `is_meshed`: the sidecar of a service
-    mesh is asked for, at `mesh_line`.
+    False for an emptyDir on disk. `at` is the container's place in the file, the other marks are those of what they name.
+    `service` is the headless service of its pods. `is_meshed`: the sidecar of a service
+    mesh is asked for.
     """
 
     operator: Operator
@@ -45,9 +47,7 @@ class Pod:
     nproc: str | None = None
     in_shell: bool = False
     is_meshed: bool = False
-    line: int = 1
-    column: int = 1
-    gpus_line: int | None = None
-    shm_line: int | None = None
-    host_network_line: int | None = None
-    mesh_line: int | None = None
+    at: Mark = Mark(1, 1)
+    shm_at: Mark | None = None
+    host_network_at: Mark | None = None
+    mesh_at: Mark | None = None

@@ -10,10 +10,10 @@ from ddpdoctor.facts.launch.layers import Layer, starts_ranks
 from ddpdoctor.facts.launch.pod import Pod
 from ddpdoctor.facts.launch.programs import Launcher
 from ddpdoctor.facts.launch.rendezvous import Plan
-from ddpdoctor.facts.launch.words import Word
+from ddpdoctor.facts.launch.words import Mark, Word
 from ddpdoctor.facts.torchrun_options import NEWEST, Version, version_of
 
-__all__ = ["Launch", "Line", "Mark", "Script"]
+__all__ = ["Launch", "Line", "Script"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +45,6 @@ class Script:
     trainer_devices: int | None = None
     trainer_nodes: int | None = None
     nccl: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A place in a file, from 1; `at` is the index in the line's source that stands there."""
-
-    line: int
-    column: int
-    at: int = 0
 
 
 @dataclass(frozen=True, slots=True)

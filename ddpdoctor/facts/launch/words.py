@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["UNKNOWN", "Edit", "Word", "apply", "escape", "is_known", "plain", "quote"]
+__all__ = ["UNKNOWN", "Edit", "Mark", "Word", "apply", "escape", "is_known", "plain", "quote"]
 
 UNKNOWN = "\0"
 """Stands in a word's text for a piece that only the shell will know."""
@@ -52,6 +52,15 @@ class Word:
         """Name and value of a `NAME=value` word, None for any other."""
         match = _ASSIGNMENT.fullmatch(self.text)
         return (match[1], match[2]) if match else None
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place in a file, from 1; `at` is the index in the line's source that stands there."""
+
+    line: int
+    column: int
+    at: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,10 +107,12 @@ def _has_its_own(environ: Environ, count: int) -> bool:
 def _lines_exceed(launch: Launch, gpu: Gpu | None) -> Iterator[Finding]:
     for line, layer, plan in agents(launch):
         count, value = _visible_to(line.environ, gpu)
-        given_gpus, said = granted_gpus(line)
-        if value is None and given_gpus is not None:
-            count = given_gpus
-        if plan.nproc is None or not count or plan.nproc <= count or (line.script is not None and not line.script.nccl):
+        granted, said = granted_gpus(line)
+        if value is None and granted is not None:
+            count = granted
+        elif line.script is not None and not line.script.nccl:
+            continue
+        if plan.nproc is None or not count or plan.nproc <= count:
             continue
         given = layer.given("nproc_per_node")
         source = f"{CVD}={value}" if value is not None else said or "this node"
@@ -122,8 +124,8 @@ def _lines_exceed(launch: Launch, gpu: Gpu | None) -> Iterator[Finding]:
 def _lines_below(launch: Launch, gpu: Gpu | None) -> Iterator[Finding]:
     for line, layer, plan in agents(launch):
         count, value = _visible_to(line.environ, gpu)
-        given_gpus, _ = granted_gpus(line)
-        count = given_gpus if value is None and given_gpus is not None else count
+        granted, _ = granted_gpus(line)
+        count = granted if value is None and granted is not None else count
         if count is None or count < 2 or plan.given("nproc_per_node") or layer.reading.is_open:
             continue
         option = f"{spelled(layer, 'nproc_per_node', launch.version)}=gpu"

@@ -100,7 +100,10 @@ def _is_expanded(line: Line, edit: Edit) -> bool:
 
 
 def replace(word: Word, *texts: str) -> Edit:
-    """Put other words in a word's place."""
+    """Put other words in a word's place; a value that stays keeps its spelling."""
+    name, sign, value = texts[0].partition("=") if len(texts) == 1 else ("", "", "")
+    if sign and "=" in word.raw and value == word.text.partition("=")[2]:
+        return Edit(word.start, word.end, escape(f"{name}=", word.context) + word.raw.partition("=")[2])
     return Edit(word.start, word.end, escape(" ".join(quote(t) for t in texts), word.context))
 
 

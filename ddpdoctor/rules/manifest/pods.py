@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.host import readable
-from ddpdoctor.facts.launch import Launch, Line, Operator, Pod, is_known
+from ddpdoctor.facts.launch import Launch, Line, Mark, Operator, Pod, is_known
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import in_files
 from ddpdoctor.rules.host.host001_shm_too_small_for_nccl import CHANNELS, CONNECTION_BYTES, DATALOADER_BYTES, NEIGHBOURS
@@ -16,8 +16,8 @@ _BY_NAME = (Operator.PYTORCHJOB, Operator.TRAINJOB)
 _COPIES = (Operator.JOBSET, Operator.JOB, Operator.STATEFULSET)
 
 
-def _at(line: Line, row: int | None, column: int | None = None) -> Where:
-    return Where(file=line.file, line=row, column=column)
+def _at(line: Line, mark: Mark | None) -> Where:
+    return Where(file=line.file) if mark is None else Where(file=line.file, line=mark.line, column=mark.column)
 
 
 @in_files("HOST001")
@@ -33,9 +33,9 @@ def shared_memory(launch: Launch) -> Iterator[Finding]:
             continue
         if pod.has_shm:
             seen = f"/dev/shm is limited to {readable(pod.shm_bytes or 0)}"
-            where = _at(line, pod.shm_line)
+            where = _at(line, pod.shm_at)
         else:
-            seen, where = "nothing is mounted on /dev/shm, which leaves it 64 MiB", _at(line, pod.line, pod.column)
+            seen, where = "nothing is mounted on /dev/shm, which leaves it 64 MiB", _at(line, pod.at)
         yield Finding(
             f"{seen}: {ranks} ranks with NCCL need {readable(need)} or more",
             (Evidence("launch.pod.shm_bytes", seen, f"at least {readable(need)}"),),
@@ -68,7 +68,7 @@ def host_network_names(launch: Launch) -> Iterator[Finding]:
             "expected ClusterFirstWithHostNet",
             (Evidence("launch.pod.dns_policy", policy, "ClusterFirstWithHostNet"),),
             fix="Add dnsPolicy: ClusterFirstWithHostNet beside hostNetwork: true.",
-            where=_at(line, pod.host_network_line),
+            where=_at(line, pod.host_network_at),
         )
 
 
@@ -87,7 +87,7 @@ def mesh(launch: Launch) -> Iterator[Finding]:
         yield Finding(
             f"a service mesh's sidecar is put into the {pod.pods} pods: expected none between ranks",
             (Evidence("launch.pod.is_meshed", "true", "false"),),
-            where=_at(line, pod.mesh_line),
+            where=_at(line, pod.mesh_at),
         )
 
 

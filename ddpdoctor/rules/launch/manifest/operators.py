@@ -95,7 +95,8 @@ def _contradictions(layer: Layer, plan: Plan, pod: Pod) -> Iterator[tuple[Given,
         and not plan.nnodes[0] <= pod.pods <= plan.nnodes[1]
     ):
         yield nnodes, f"{shown(nnodes.word)}, but {job}: expected {pod.pods}", f"--nnodes={pod.pods}"
-    if rank is not None and plan.backend == "static" and plan.node_rank is not None and _is_shared(plan.node_rank, pod):
+    static = plan.backend == "static" or (plan.backend is None and layer.given("rdzv_backend") is None)
+    if rank is not None and static and plan.node_rank is not None and _is_shared(plan.node_rank, pod):
         yield rank, f"{shown(rank.word)} for every pod, and {job}: expected the operator's", "no --node-rank"
     address = layer.given("master_addr")
     if address is not None and is_known(address.value) and (wanted := _other_job(address.value or "", pod)):

@@ -1,0 +1,99 @@
+"""`lint FILE`: wrong files get their findings at their places, legal ones silence; broken ones never stop the rest."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commandline import doctor
+from machines import FIXTURES
+
+TRAIN = "import os, torch\ntorch.cuda.set_device(int(os.environ['LOCAL_RANK']))\n"
+LEGAL = [*sorted((FIXTURES / "scripts" / "legal").iterdir()), *sorted((FIXTURES / "manifests" / "legal").iterdir())]
+WRONG = [
+    case
+    for kind, name in (("scripts", "job.sh"), ("manifests", "pod.yaml"))
+    for each in json.loads((FIXTURES / kind / "wrong.json").read_text())
+    for case in [{"file": name, **each}]
+]
+
+
+def _lint(folder: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
+    (folder / "train.py").write_text(TRAIN)
+    done = doctor("lint", *arguments, "--format", "json", "--torch", "2.13", cwd=folder)
+    return done.returncode, json.loads(done.stdout)
+
+
+def _found(report: dict[str, Any]) -> list[tuple[Any, ...]]:
+    return sorted((f["code"], f["where"]["line"], f["where"]["column"]) for f in report["findings"])
+
+
+@pytest.mark.parametrize("case", WRONG, ids=lambda c: c["name"].replace(" ", "_"))
+def test_a_wrong_file_has_its_findings_at_their_places(case: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / case["file"]).write_text("\n".join(case["text"]) + "\n")
+    code, report = _lint(tmp_path, case["file"])
+    assert _found(report) == sorted(tuple(e) for e in case["expect"]), [f["message"] for f in report["findings"]]
+    assert all(f["where"]["file"] == case["file"] for f in report["findings"])
+    assert "fix" not in case or case["fix"] in [f["fix_command"] for f in report["findings"]]
+    errors = [each["error"] for each in report["crashed"]]
+    assert code == (3 if errors else 1 if report["verdict"] == "fail" else 0)
+    assert [e.startswith(case.get("failure", "-")) for e in errors] == [True] * ("failure" in case)
+
+
+def test_legal_files_are_silent(tmp_path: Path) -> None:
+    assert len(LEGAL) >= 25
+    code, report = _lint(tmp_path, *map(str, LEGAL))
+    assert [(f["code"], f["where"], f["message"]) for f in report["findings"]] == []
+    assert (code, report["verdict"]) == (0, "pass")
+
+
+def test_every_code_stands_in_one_place_of_the_report(tmp_path: Path) -> None:
+    (tmp_path / "a.sh").write_text("torchrun -nproc_per_node=2 train.py\n")
+    (tmp_path / "b.sh").write_text("torchrun --nproc_per_node=2 train.py\n")
+    _, report = _lint(tmp_path, "a.sh", "b.sh")
+    codes = [*report["passed"], *{f["code"] for f in report["findings"]}, *(s["code"] for s in report["skipped"])]
+    assert len(codes) == len(set(codes))
+
+
+def test_an_unreadable_file_does_not_stop_the_rest(tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("a: [1\n")
+    (tmp_path / "blob.sh").write_bytes(b"\x7fELF\0\0")
+    (tmp_path / "run.sh").write_text("torchrun -nproc_per_node=2 train.py\n")
+    code, report = _lint(tmp_path, "missing.sh", "bad.yaml", "blob.sh", "run.sh")
+    assert code == 3
+    assert _found(report) == [("LAUNCH013", 1, 10)]
+    assert {e["error"].split(":")[0] for e in report["crashed"]} == {"missing.sh", "bad.yaml"}
+
+
+@pytest.mark.parametrize(
+    ("comment", "is_silent"),
+    [
+        ("# ddpdoctor: ignore[LAUNCH013]", True),
+        ("# ddpdoctor: ignore[ENV, LAUNCH013]", True),
+        ("# ddpdoctor: ignore", True),
+        ("# ddpdoctor: ignore[LAUNCH014]", False),
+        ("# ddpdoctor: ignore[]", False),
+    ],
+)
+def test_a_comment_silences_on_its_line(comment: str, is_silent: bool, tmp_path: Path) -> None:
+    (tmp_path / "a.sh").write_text(f"torchrun -nproc_per_node=2 train.py {comment}\n")
+    (tmp_path / "b.sh").write_text(f"torchrun \\\n  -nproc_per_node=2 \\\n  train.py {comment}\n")
+    (tmp_path / "c.yaml").write_text(
+        "kind: Pod\nspec:\n  containers:\n  - command:\n    - torchrun\n"
+        f"    - -nproc_per_node=2 {comment}\n    - train.py\n"
+    )
+    (tmp_path / "d.sh").write_text(f"{comment}\ntorchrun -nproc_per_node=2 train.py\n")
+    _, report = _lint(tmp_path, "a.sh", "b.sh", "c.yaml", "d.sh")
+    files = [f["where"]["file"] for f in report["findings"]]
+    assert files == (["d.sh"] if is_silent else ["a.sh", "b.sh", "c.yaml", "d.sh"])
+
+
+def test_a_node_line_and_a_file_are_judged_side_by_side(tmp_path: Path) -> None:
+    (tmp_path / "a.sh").write_text("torchrun -nproc_per_node=2 train.py\n")
+    _, report = _lint(tmp_path, "a.sh", "--node", "torchrun --nproc_per_nodes=2 train.py")
+    assert {(f["code"], f["where"]["file"], f["where"]["node"]) for f in report["findings"]} == {
+        ("LAUNCH013", "a.sh", None),
+        ("LAUNCH009", None, 0),
+    }

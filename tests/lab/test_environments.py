@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
 
 import pytest
 
@@ -15,89 +17,74 @@ from lab.slurm import slurm
 
 pytestmark = pytest.mark.root
 
-ENV = ("-m", "ddpdoctor", "env", "--fail-on", "never")
 MASTER = {"MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
 SECONDS = 60.0
 
-Launch = Callable[[tuple[str, ...]], str]
+Launch = Callable[[list[str]], "subprocess.CompletedProcess[str]"]
 
 
-def _srun(words: tuple[str, ...]) -> str:
+def _srun(argv: list[str]) -> subprocess.CompletedProcess[str]:
     with slurm(nodes=2, own_hosts=True) as cluster:
-        line = ("-N2", "--ntasks-per-node=2", sys.executable, *words)
-        done = cluster.srun(*line, timeout=SECONDS, env=MASTER)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+        return cluster.srun("-N2", "--ntasks-per-node=2", *argv, timeout=SECONDS, env=MASTER)
 
 
-def _srun_on_virtual_nodes(words: tuple[str, ...]) -> str:
+def _srun_on_a_virtual_node(argv: list[str]) -> subprocess.CompletedProcess[str]:
     with slurm(nodes=1) as cluster:
-        line = ("-N1", "--ntasks-per-node=2", sys.executable, *words)
-        done = cluster.srun(*line, timeout=SECONDS, env={**MASTER, "MASTER_ADDR": "127.0.0.1"})
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+        return cluster.srun("-n2", *argv, timeout=SECONDS, env={**MASTER, "MASTER_ADDR": "127.0.0.1"})
 
 
-def _sbatch(words: tuple[str, ...]) -> str:
+def _sbatch(argv: list[str]) -> subprocess.CompletedProcess[str]:
     with slurm(nodes=2, own_hosts=True) as cluster:
-        body = " ".join((sys.executable, *words))
-        done = cluster.sbatch(body, "-N2", "--ntasks-per-node=2", timeout=SECONDS, env=MASTER)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+        return cluster.sbatch(shlex.join(argv), "-N2", "--ntasks-per-node=2", timeout=SECONDS, env=MASTER)
 
 
-def _openmpi(words: tuple[str, ...]) -> str:
+def _openmpi(argv: list[str]) -> subprocess.CompletedProcess[str]:
     with hosts(1) as lab:
-        done = openmpi(lab.host(0), 2, [sys.executable, *words], timeout=SECONDS, env=MASTER)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+        return openmpi(lab.host(0), 2, argv, timeout=SECONDS, env=MASTER)
 
 
-def _hydra(words: tuple[str, ...]) -> str:
+def _hydra(argv: list[str]) -> subprocess.CompletedProcess[str]:
     with hosts(1) as lab:
-        done = hydra(lab.host(0), 2, [sys.executable, *words], timeout=SECONDS, env=MASTER)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+        return hydra(lab.host(0), 2, argv, timeout=SECONDS, env=MASTER)
 
 
-def _torchrun(words: tuple[str, ...]) -> str:
+def _torchrun(argv: list[str]) -> subprocess.CompletedProcess[str]:
     with hosts(1) as lab:
-        line = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", *words]
-        done = lab.host(0).run(line, timeout=SECONDS)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+        line = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--no-python", *argv]
+        return lab.host(0).run(line, timeout=SECONDS)
 
 
 LAUNCHERS = [
-    pytest.param(_srun, "srun", id="srun"),
-    pytest.param(_srun_on_virtual_nodes, "srun", id="srun on loopback"),
-    pytest.param(_sbatch, "No launcher started this process inside a Slurm job", id="sbatch body"),
-    pytest.param(_openmpi, "Open MPI", id="mpirun"),
-    pytest.param(_hydra, "MPICH", id="mpiexec"),
-    pytest.param(_torchrun, "torchrun", id="torchrun", marks=pytest.mark.torch),
+    pytest.param(_srun, 4, "Slurm (srun)", id="srun"),
+    pytest.param(_srun_on_a_virtual_node, 2, "Slurm (srun)", id="srun on loopback"),
+    pytest.param(_sbatch, 1, "No launcher started this process inside a Slurm job", id="sbatch body"),
+    pytest.param(_openmpi, 2, "Open MPI", id="mpirun"),
+    pytest.param(_hydra, 2, "MPICH", id="mpiexec"),
+    pytest.param(_torchrun, 2, "torchrun", id="torchrun", marks=pytest.mark.torch),
 ]
 
 
-def _reports(text: str) -> list[dict[str, Any]]:
-    """The reports that the ranks wrote one after the other; what one writes is not torn up by another's."""
-    decoder, found, at = json.JSONDecoder(), [], text.find("{")
-    while at != -1:
-        report, end = decoder.raw_decode(text, at)
-        found.append(report)
-        at = text.find("{", end)
-    return found
+def _said(launch: Launch, folder: Path, *options: str) -> list[str]:
+    """What `ddpdoctor env` printed in each rank; a file each, for launchers mix what their ranks print."""
+    each = 'exec "$@" > "$(mktemp "$0/XXXXXXXX")"'  # not $$, which torchrun makes $ of
+    words = [sys.executable, "-m", "ddpdoctor", "env", "--fail-on", "never", *options]
+    done = launch(["sh", "-c", each, str(folder), *words])
+    assert done.returncode == 0, done.stderr
+    return [path.read_text() for path in folder.iterdir()]
 
 
-@pytest.mark.parametrize(("launch", "title"), LAUNCHERS)
-def test_a_healthy_launch_has_no_finding(launch: Launch, title: str) -> None:
-    reports = _reports(launch((*ENV, "--format", "json")))
-    assert reports
+@pytest.mark.parametrize(("launch", "ranks", "title"), LAUNCHERS)
+def test_a_healthy_launch_has_no_finding(launch: Launch, ranks: int, title: str, tmp_path: Path) -> None:
+    reports = [json.loads(text) for text in _said(launch, tmp_path, "--format", "json")]
+    assert len(reports) == ranks
     for report in reports:
-        loud = [finding for finding in report["findings"] if finding["severity"] in ("error", "warning")]
-        assert loud == []
+        assert [finding for finding in report["findings"] if finding["severity"] in ("error", "warning")] == []
         assert report["crashed"] == []
 
 
-@pytest.mark.parametrize(("launch", "title"), LAUNCHERS)
-def test_the_table_names_the_launcher(launch: Launch, title: str) -> None:
-    assert title in " ".join(launch(ENV).split())
+@pytest.mark.parametrize(("launch", "ranks", "title"), LAUNCHERS)
+def test_the_table_names_the_launcher(launch: Launch, ranks: int, title: str, tmp_path: Path) -> None:
+    tables = _said(launch, tmp_path)
+    assert len(tables) == ranks
+    for table in tables:
+        assert title in " ".join(table.split())

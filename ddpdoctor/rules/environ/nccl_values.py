@@ -50,8 +50,8 @@ def ignored(environ: Environ) -> Iterator[Finding]:
     """A setting of NCCL has a value that NCCL does not know.
 
     ## Why it matters
-    NCCL goes on as if the variable were not set: nvl is not NVL, inet is not AF_INET, and a name of one letter counts for
-    nothing.
+    NCCL goes on as if the variable were not set: nvl is not NVL, inet is not AF_INET, eth* matches no interface, and a name
+    of one letter counts for nothing.
 
     ## Fix
     Write one of the values that the finding lists, in this spelling.
@@ -63,12 +63,23 @@ def ignored(environ: Environ) -> Iterator[Finding]:
         if name in OF_OTHER_RULES or (each.kind == "number" and not read_number(text)[1]):
             continue
         if name in INTERFACES:
-            if len(text.strip()) == 1:
-                yield about(environ, name, "has one character, and NCCL takes that for not set", "a name")
+            wrong = _bad_list(text)
+            if wrong is not None:
+                yield about(environ, name, wrong, "names, or beginnings of names, with commas between them")
         elif text[0] in "\"'" and text[-1] == text[0]:
             yield about(environ, name, "has quotes in its value, which NCCL does not take off", "no quotes")
         elif not each.allows(text):
             yield _unknown_value(environ, each, text)
+
+
+def _bad_list(text: str) -> str | None:
+    """What is wrong with a list of interfaces or devices, whatever there is on the node (parseStringList, matchIfList)."""
+    if len(text) == 1:
+        return "has one character, and NCCL takes that for not set"
+    if text.startswith("=^"):
+        return "has ^ behind =: NCCL knows ^= only, and takes ^ for a part of the name"
+    odd = next((c for c in text if c in "*?;|[]\"'" or c.isspace()), None)
+    return None if odd is None else f"has {odd!r}, which NCCL takes for a part of a name"
 
 
 def _unknown_value(environ: Environ, each: Setting, text: str) -> Finding:

@@ -12,7 +12,7 @@ from ddpdoctor.facts.record import Facts
 from ddpdoctor.findings import Crashed, Finding, Report, Severity, Skipped
 from ddpdoctor.rules import Rule, area_of
 
-__all__ = ["Outcome", "examine", "judge"]
+__all__ = ["Outcome", "examine", "extended", "judge"]
 
 
 @dataclass(slots=True)
@@ -88,6 +88,27 @@ def judge(facts: Facts, rules: Iterable[Rule]) -> Outcome:
             if not found:
                 outcome.passed.append(each.code)
     return outcome
+
+
+def extended(
+    report: Report, outcomes: Iterable[Outcome], rules: Iterable[Rule], failures: tuple[str, ...] = ()
+) -> Report:
+    """The report with what the same rules said of other facts; what two say alike is told once, each code in one place."""
+    total = Outcome(list(report.findings), list(report.passed), list(report.skipped), list(report.crashed))
+    for each in outcomes:
+        total.add(each)
+    findings = tuple({(f.code, f.message, f.where): f for f in reversed(total.findings)}.values())[::-1]
+    told = {f.code for f in findings} | {c.code for c in total.crashed}
+    passed = tuple(sorted(set(total.passed) - told))
+    settled = told.union(passed)
+    return replace(
+        report,
+        findings=arrange(findings, {each.code: each.kind for each in rules}),
+        passed=passed,
+        skipped=tuple({s.code: s for s in total.skipped if s.code not in settled}.values()),
+        crashed=tuple(dict.fromkeys(total.crashed)),
+        failures=(*report.failures, *failures),
+    )
 
 
 def _section(facts: Facts, name: str) -> object:

@@ -6,13 +6,12 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from ddpdoctor.blame import arrange
 from ddpdoctor.cli.linting import AREAS, environ_of
 from ddpdoctor.cli.options import Common
 from ddpdoctor.cli.settings import rules_for
 from ddpdoctor.collectors.launch_files import LaunchFiles, read_files
 from ddpdoctor.collectors.machine import Machine
-from ddpdoctor.doctor import Outcome, judge
+from ddpdoctor.doctor import Outcome, extended, judge
 from ddpdoctor.facts.launch import Launch, Line
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.findings import Finding, Report, Where
@@ -32,26 +31,15 @@ def read(paths: Sequence[str], machine: Machine, launch: Launch) -> LaunchFiles:
 def with_files(report: Report, facts: Facts, rules: tuple[Rule, ...], files: LaunchFiles, common: Common) -> Report:
     """The report with what the files' lines give. Causes of machines that manifests show are loaded only for them."""
     assert facts.launch is not None
-    outcome = Outcome(list(report.findings), list(report.passed), list(report.skipped), list(report.crashed))
     if any(line.pod is not None for lines in files.lines.values() for line in lines):
         selected = {each.code for each in rules_for(common, ("host", "net", *AREAS))}
         rules += tuple(each for each in also_in_files() if each.code in selected)
+    outcomes = []
     for lines in files.lines.values():
         for each in _judged(lines, facts, facts.launch, rules):
             each.findings = [f for f in each.findings if not _is_silenced(f, lines, files)]
-            outcome.add(each)
-    findings = tuple({(f.code, f.message, f.where): f for f in reversed(outcome.findings)}.values())[::-1]
-    told = {f.code for f in findings} | {c.code for c in outcome.crashed}
-    passed = tuple(sorted({code for code in outcome.passed if code not in told}))
-    settled = told.union(passed)
-    return replace(
-        report,
-        findings=arrange(findings, {each.code: each.kind for each in rules}),
-        passed=passed,
-        skipped=tuple({s.code: s for s in outcome.skipped if s.code not in settled}.values()),
-        crashed=tuple(dict.fromkeys(outcome.crashed)),
-        failures=(*report.failures, *files.failures),
-    )
+            outcomes.append(each)
+    return extended(report, outcomes, rules, tuple(files.failures))
 
 
 def _judged(lines: tuple[Line, ...], facts: Facts, launch: Launch, rules: Iterable[Rule]) -> Iterator[Outcome]:

@@ -49,7 +49,8 @@ def test_an_indexed_job_counts_its_parallel_pods() -> None:
     ],
 )
 def test_words_of_shell_text_stand_where_the_file_has_them(scalar: str, place: tuple[int, int]) -> None:
-    head = "kind: Job\nmetadata: {name: j}\nspec:\n  template:\n    spec:\n      containers:\n      - command: [bash, -c]\n        args:\n"
+    head = "kind: Job\nmetadata: {name: j}\nspec:\n  template:\n    spec:\n      containers:\n"
+    head += "      - command: [bash, -c]\n        args:\n"
     lines, _ = lines_of_manifest("j.yaml", f"{head}        - {scalar}\n", (2, 13))
     (line,) = lines
     option = next(w for w in line.argv if w.text.startswith("--nproc"))

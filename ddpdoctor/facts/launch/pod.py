@@ -47,7 +47,7 @@ class Pod:
     nproc: str | None = None
     in_shell: bool = False
     is_meshed: bool = False
-    at: Mark = Mark(1, 1)
+    at: Mark | None = None
     shm_at: Mark | None = None
     host_network_at: Mark | None = None
     mesh_at: Mark | None = None

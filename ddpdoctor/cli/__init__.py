@@ -85,6 +85,9 @@ def _leave(code: int) -> NoReturn:
         except OSError:
             # The interpreter would flush it once more at exit, and complain.
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    if code == INTERRUPTED:
+        # CPython dies of SIGINT after all when KeyboardInterrupt once came out of an exec(), as dataclasses use it.
+        os._exit(code)
     sys.exit(code)
 
 

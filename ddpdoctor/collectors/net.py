@@ -10,6 +10,7 @@ from ddpdoctor.collectors.knocking import knock, source_towards
 from ddpdoctor.collectors.machine import Deadline, Machine
 from ddpdoctor.collectors.names import ask, ask_back, ask_full_name
 from ddpdoctor.collectors.ports import find_free_port, listening_ports, look_at
+from ddpdoctor.collectors.rdma import look as look_at_rdma
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.net import DEFAULT_PORT, Attempt, Interface, Lookup, Net, Port, is_loopback
 
@@ -58,6 +59,7 @@ def collect(machine: Machine) -> Net:
         unprivileged_from=machine.root.number("/proc/sys/net/ipv4/ip_unprivileged_port_start"),
         listening=listening_ports(machine.root),
         backlog_max=machine.root.number("/proc/sys/net/core/somaxconn"),
+        rdma=look_at_rdma(machine),
         gaps=(*gaps, *_settings_gaps(machine)),
     )
 

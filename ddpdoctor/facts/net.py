@@ -10,6 +10,7 @@ from enum import Enum
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Section, not_here
 from ddpdoctor.facts.ifnames import Choice, choose_for_gloo, choose_for_nccl, matching
+from ddpdoctor.facts.rdma import Rdma
 
 __all__ = [
     "DEFAULT_PORT",
@@ -178,6 +179,7 @@ class Net(Section):
     unprivileged_from: int | None = None
     listening: tuple[int, ...] = ()
     backlog_max: int | None = None
+    rdma: Rdma | None = None
     gaps: tuple[Gap, ...] = ()
 
     @property

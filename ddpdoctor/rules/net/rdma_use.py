@@ -1,0 +1,44 @@
+"""Which RDMA ports a job uses, and when it matters at all."""
+
+from __future__ import annotations
+
+from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.gaps import not_here
+from ddpdoctor.facts.gpu import Gpu
+from ddpdoctor.facts.host import visible_gpus
+from ddpdoctor.facts.net import Net
+from ddpdoctor.facts.rdma import Rdma, RdmaDevice, RdmaPort
+
+__all__ = ["HCA", "named", "needs_rdma", "used"]
+
+HCA = "NCCL_IB_HCA"
+
+
+def needs_rdma(environ: Environ, net: Net, gpu: Gpu | None) -> Rdma:
+    """The adapters of a node whose job would use them.
+
+    Raises:
+        CannotLook: no adapter, no GPU, a job of one node, or NCCL was told not to use RDMA (ENV034, ENV035).
+    """
+    rdma = net.need(net.rdma, "rdma")
+    if not rdma.devices:
+        not_here("no RDMA adapter here")
+    if gpu is not None and not visible_gpus(environ, gpu):
+        not_here("NCCL needs GPUs, and there is none here")
+    if environ.is_multi_node is False and not net.spans_nodes(environ):
+        not_here("the job has one node")
+    if environ.get("NCCL_IB_DISABLE") == "1" or (environ.get("NCCL_NET") or "").lower() == "socket":
+        not_here("NCCL was told not to use RDMA")
+    return rdma
+
+
+def used(environ: Environ, rdma: Rdma) -> tuple[tuple[RdmaDevice, RdmaPort], ...]:
+    """The active ports that NCCL would take."""
+    return rdma.used(environ.get(HCA))
+
+
+def named(environ: Environ, device: RdmaDevice) -> bool:
+    """NCCL_IB_HCA names the adapter itself, and does not only fail to exclude it."""
+    spec = environ.get(HCA) or ""
+    items = spec.removeprefix("=").split(",")
+    return not spec.startswith("^") and any(item.partition(":")[0] == device.name for item in items)

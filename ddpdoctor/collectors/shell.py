@@ -18,6 +18,7 @@ from ddpdoctor.collectors.launch import line_of
 from ddpdoctor.collectors.process import LateError, run
 from ddpdoctor.collectors.sbatch import batch_layer
 from ddpdoctor.facts.launch import UNKNOWN, Launcher, Layer, Line, Mark, Word, peel, split
+from ddpdoctor.facts.launch.shell import SEPARATOR
 from ddpdoctor.facts.torchrun_options import Version
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class _State:
     def forget(self, names: Iterable[str]) -> None:
         for name in names:
             self.known.pop(name, None)
+            self.known.pop(f"{name}[@]", None)
             if name in self.environ:
                 self.environ[name] = UNKNOWN
 
@@ -268,16 +270,35 @@ class _Reader:
     def assign(self, node: Node, state: _State) -> None:
         name = node.named_children[0]
         if name.type != "variable_name":
-            state.forget([self.read(c) for c in name.named_children[:1]])
+            state.forget([self.read(c) for c in name.named_children[:1]])  # NAME[0]=…
+            return
+        value = node.child_by_field_name("value")
+        if value is not None and value.type == "array":
+            self.array(self.read(name), node, value, state)
             return
         state.assign(self.read(name), self.value(node, state), self.mark(self.span(node)[0]))
 
+    def array(self, name: str, node: Node, value: Node, state: _State) -> None:
+        """`NAME=(…)` and `NAME+=(…)`, as the words that "${NAME[@]}" gives."""
+        before = state.known.get(f"{name}[@]")
+        state.forget([name])
+        is_more = any(c.type == "+=" for c in node.children)
+        if (
+            node.has_error
+            or any(w.type in ("array", "ERROR") for w in value.named_children)
+            or (is_more and before is None)
+        ):
+            return
+        commands = split(self.read(value)[1:-1], state.known)
+        words = [w.text + SEPARATOR for command in commands for w in command.words]
+        state.known[f"{name}[@]"] = (before or "") * is_more + "".join(words)
+
     def value(self, node: Node, state: _State) -> str | None:
-        """The value of an assignment, with UNKNOWN pieces; None for arrays and what cannot be cut into one word."""
+        """The value of an assignment, with UNKNOWN pieces; None for what cannot be cut into one word."""
         value = node.child_by_field_name("value")
         if value is None:
             return ""
-        if value.type == "array" or any(c.type == "+=" for c in node.children) or node.has_error:
+        if any(c.type == "+=" for c in node.children) or node.has_error:
             return None
         text = self.read(node)
         whole = re.fullmatch(r"\w+=\$(?:(\w+)|\{(\w+)\})", text)

@@ -63,6 +63,12 @@ def test_a_list_of_words_in_a_variable_is_cut_and_keeps_what_is_unknown() -> Non
     assert _words(text) == ["torchrun", "--nnodes", "?", "--nproc-per-node", "8", "train.py"]
 
 
+def test_an_array_gives_its_words_as_they_are() -> None:
+    text = 'A=(--nproc-per-node 8 # all\n  --nnodes "$N")\nA+=(--role "a b")\ntorchrun "${A[@]}" train.py'
+    assert _words(text) == ["torchrun", "--nproc-per-node", "8", "--nnodes", "?", "--role", "a b", "train.py"]
+    assert _words('A=(1)\nA[0]=2\ntorchrun "${A[@]}" train.py') == ["torchrun", "?", "train.py"]
+
+
 @pytest.mark.parametrize("arguments", ['"$@"', '"${ARGS[@]}"', "${ARGS[*]}", "$ARGS"])
 def test_unknown_words_leave_the_launcher_open(arguments: str) -> None:
     (line,) = _lines(f"torchrun {arguments} train.py")

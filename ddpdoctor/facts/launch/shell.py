@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ddpdoctor.facts.launch.words import UNKNOWN, Word
 
-__all__ = ["Inner", "Simple", "inner_text", "split"]
+__all__ = ["SEPARATOR", "Inner", "Simple", "inner_text", "split"]
 
 _OPERATOR = re.compile(r"&&|\|\||;;|[;&|\n()]")
 _REDIRECT = re.compile(r"\d*(?:&>>?|<<<|<<-?|>>|>&|<&|<>|>\||[<>])")
@@ -20,6 +20,9 @@ _PLAIN = re.compile(r"""[^\s;&|()<>'"\\$`]+""")
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\}|[@*#?$!0-9-])", re.ASCII)
 _LIST = re.compile(r"\$@|\$\{(?:@|\w+\[@\])[^}]*\}")
 """The expansions that are many words inside double quotes as well."""
+_ARRAY = re.compile(r"\$\{(\w+)\[@\]\}")
+SEPARATOR = "\x1f"
+"""Stands after each word of an array in `known`, whose key is `NAME[@]`."""
 _BLANKS = re.compile(r"[ \t\n]+")
 
 
@@ -174,7 +177,8 @@ class _Splitter:
                 self._add(piece, range(i, i + 1))
             return i + 1
         piece.many = piece.many or bool(_LIST.fullmatch(self.text, i, end))
-        value = self.known.get(name, UNKNOWN)
+        whole = _ARRAY.fullmatch(self.text, i, end)
+        value = self.known.get(f"{whole[1]}[@]" if whole else name, UNKNOWN)
         piece.chars += value
         piece.offsets += [i] * len(value)
         piece.ends += [end] * len(value)
@@ -206,6 +210,9 @@ class _Splitter:
         text = "".join(piece.chars)
         raw, first, last, context = self._place(start, end)
         loose = piece.loose and not piece.quoted
+        if piece.many and SEPARATOR in text:  # a known array: its words, whatever blanks are in them
+            parts = [p for p in text.split(SEPARATOR) if p]
+            return [Word(p, raw, first, last, context, splits=p.strip(UNKNOWN) == "", is_literal=False) for p in parts]
         parts = _BLANKS.split(text.strip(" \t\n")) if loose else [text]
         if loose and (UNKNOWN not in text or len(parts) > 1):  # outside quotes a value is split into words
             return [

@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.host import readable
-from ddpdoctor.facts.launch import Launch, Line, Mark, Operator, Pod, is_known
+from ddpdoctor.facts.launch import Given, Launch, Layer, Line, Mark, Operator, Pod, is_known, parse_endpoint
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import in_files
 from ddpdoctor.rules.host.host001_shm_too_small_for_nccl import CHANNELS, CONNECTION_BYTES, DATALOADER_BYTES, NEIGHBOURS
 from ddpdoctor.rules.launch.pointing import agents, point
 
 _BY_NAME = (Operator.PYTORCHJOB, Operator.TRAINJOB)
+_SERVED = (Operator.JOB, Operator.STATEFULSET)
 _COPIES = (Operator.JOBSET, Operator.JOB, Operator.STATEFULSET)
 
 
@@ -55,9 +56,14 @@ def _ranks(line: Line, pod: Pod) -> int:
 
 @in_files("NET002")
 def host_network_names(launch: Launch) -> Iterator[Finding]:
-    """Pods in the host's network that resolve names as the host does, which knows no services."""
+    """A first pod that no resolver knows: a name without the pods' service, or pods that ask the host's resolver."""
     for line in launch.lines:
-        pod = line.pod
+        pod, agent = line.pod, line.agent
+        if pod is not None and agent is not None and (given := _names_no_service(line, agent, pod)) is not None:
+            text = (
+                f"{given.value}: the pods' service is {pod.service or 'not set'}; expected {pod.name}-0.SERVICE with it"
+            )
+            yield point(launch, line, given.value_word, text, f"{pod.name}-0.{pod.service or 'SERVICE'}", None)
         if pod is None or pod.operator not in _BY_NAME or not pod.host_network or (pod.pods or 0) < 2:
             continue
         if pod.dns_policy not in (None, "ClusterFirst", "Default") or _has_own_address(line):
@@ -70,6 +76,17 @@ def host_network_names(launch: Launch) -> Iterator[Finding]:
             fix="Add dnsPolicy: ClusterFirstWithHostNet beside hostNetwork: true.",
             where=_at(line, pod.host_network_at),
         )
+
+
+def _names_no_service(line: Line, layer: Layer, pod: Pod) -> Given | None:
+    """An address such as `train-0.train` whose second part is not the service of the pods."""
+    dest = "rdzv_endpoint" if layer.given("rdzv_endpoint") else "master_addr"
+    given = layer.given(dest)
+    if given is None or not is_known(given.value) or pod.name is None or pod.operator not in _SERVED:
+        return None
+    host, _ = parse_endpoint(given.value or "")
+    match = re.fullmatch(rf"{re.escape(pod.name)}-\d+\.([a-z0-9-]+)(\..*)?", host)
+    return given if match and match[1] != pod.service else None
 
 
 def _has_own_address(line: Line) -> bool:

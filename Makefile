@@ -14,13 +14,19 @@ COMMANDS := ip nft ps strace tmux gcc slurmctld munged mpirun.openmpi mpiexec.hy
 check: $(VENV)/.installed
 	$(BIN)/ddpdoctor check
 
+# What only computes runs on all cores; what starts ranks, launchers and hosts runs alone, because it is about time.
+ALONE := tests/probe tests/lab tests/cli/test_check.py tests/collectors/test_launch_really.py tests/collectors/test_net_between_nodes.py
+PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q
+
 test: $(VENV)/.tools debian static
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q -m "not slow"
+	$(PYTEST) -n auto -m "not slow" tests $(ALONE:%=--ignore=%)
 	sh tests/pythons.sh
+	$(PYTEST) -m "not slow" $(ALONE)
 
 test-all: $(VENV)/.tools debian static
-	PATH="$(CURDIR)/$(BIN):$$PATH" DDPDOCTOR_FULL=1 $(BIN)/python -m pytest -q
+	DDPDOCTOR_FULL=1 $(PYTEST) -n auto tests $(ALONE:%=--ignore=%)
 	sh tests/pythons.sh
+	DDPDOCTOR_FULL=1 $(PYTEST) $(ALONE)
 
 static: $(VENV)/.tools
 	$(BIN)/ruff check .

@@ -41,7 +41,19 @@ def _run(line: str, folder: Path) -> tuple[int, str]:
     return child.returncode, out
 
 
-@pytest.mark.parametrize("case", [c for c in WRONG if "runs" in c], ids=lambda c: c["line"].replace(" ", "_")[:80])
+EVERY = 6
+"""One real run in so many belongs to `make test`, all of them to `make test-all`: each takes seconds."""
+
+
+def _cases(key: str) -> list[Any]:
+    chosen = [case for case in WRONG if key in case]
+    return [
+        pytest.param(case, id=case["line"].replace(" ", "_")[:80], marks=[pytest.mark.slow] if at % EVERY else [])
+        for at, case in enumerate(chosen)
+    ]
+
+
+@pytest.mark.parametrize("case", _cases("runs"))
 def test_the_wrong_line_does_what_the_rule_says(case: dict[str, Any], tmp_path: Path) -> None:
     write_files(tmp_path, case["files"])
     code, out = _run(case["line"], tmp_path)
@@ -49,7 +61,7 @@ def test_the_wrong_line_does_what_the_rule_says(case: dict[str, Any], tmp_path: 
     assert case["runs"]["says"] in out
 
 
-@pytest.mark.parametrize("case", [c for c in WRONG if "world" in c], ids=lambda c: c["line"].replace(" ", "_")[:80])
+@pytest.mark.parametrize("case", _cases("world"))
 def test_the_corrected_line_starts_the_intended_world(case: dict[str, Any], tmp_path: Path) -> None:
     write_files(tmp_path, case["files"])
     finding = next(f for f in lint([case["line"]], cwd=tmp_path).findings if f.code == case["codes"][-1])

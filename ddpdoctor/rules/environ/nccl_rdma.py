@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.gaps import not_here, unanswered
-from ddpdoctor.facts.host import Host
-from ddpdoctor.facts.ifnames import matching
-from ddpdoctor.facts.topo import Topo
+from ddpdoctor.facts.gaps import not_here
+from ddpdoctor.facts.net import Net
+from ddpdoctor.facts.rdma import Rdma, RdmaPort
 from ddpdoctor.facts.versions import Versions, numbers
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
@@ -17,21 +16,22 @@ from ddpdoctor.rules.environ.settings import about, number, value
 __all__ = ["gid_index_forced", "hca_no_match", "hca_prefix_match", "timeout_extreme"]
 
 HCA = "NCCL_IB_HCA"
+GID_INDEX = "NCCL_IB_GID_INDEX"
 FINDS_GIDS = (2, 21)
 """The first NCCL that looks for the GID index by itself."""
 LEAST_TIMEOUT, MOST_TIMEOUT = 14, 24
 
 
 @rule("ENV028", "nccl-ib-hca-no-match", Severity.WARNING)
-def hca_no_match(environ: Environ, host: Host, topo: Topo) -> Iterator[Finding]:
-    """NCCL_IB_HCA matches no RDMA device of this node.
+def hca_no_match(environ: Environ, net: Net) -> Iterator[Finding]:
+    """NCCL_IB_HCA matches no active RDMA port of this node.
 
     ## Why it matters
     NCCL falls back to TCP and says so at INFO only ("NET/IB : No device found."): ten to twenty times slower between
     nodes.
 
     ## Fix
-    Correct NCCL_IB_HCA after the list of devices, or unset it.
+    Correct NCCL_IB_HCA after the list of ports that are up, or unset it.
 
     ## Source
     NCCL documentation, NCCL_IB_HCA; src/misc/utils.cc: matchIfList.
@@ -39,13 +39,14 @@ def hca_no_match(environ: Environ, host: Host, topo: Topo) -> Iterator[Finding]:
     spec = value(environ, HCA)
     if spec is None:
         return
-    names = _names(host, topo)
-    if not any(matching(name, spec) for name in names):
-        yield about(environ, HCA, "matches no RDMA device of this node", f"one of {', '.join(names)[:200]}")
+    rdma = _rdma(net)
+    if not rdma.used(spec):
+        up = ", ".join(dict.fromkeys(device.name for device, port in rdma.ports if port.is_active))
+        yield about(environ, HCA, "matches no active RDMA port of this node", f"one of {up[:200]}")
 
 
 @rule("ENV029", "nccl-ib-hca-prefix-match", Severity.WARNING)
-def hca_prefix_match(environ: Environ, host: Host, topo: Topo) -> Iterator[Finding]:
+def hca_prefix_match(environ: Environ, net: Net) -> Iterator[Finding]:
     """NCCL_IB_HCA takes more RDMA devices than it names.
 
     ## Why it matters
@@ -60,11 +61,11 @@ def hca_prefix_match(environ: Environ, host: Host, topo: Topo) -> Iterator[Findi
     spec = value(environ, HCA)
     if spec is None or spec[0] in "^=":
         return
-    names = _names(host, topo)
+    taken = list(dict.fromkeys(device.name for device, _ in _rdma(net).used(spec)))
     listed = [item.partition(":")[0] for item in spec.split(",")]
     for item in listed:
-        extra = [name for name in names if name.startswith(item) and name not in listed]
-        if item in names and extra:
+        extra = [name for name in taken if name.startswith(item) and name not in listed]
+        if item in taken and extra:
             command = f"export {HCA}=={spec}" if environ.source(HCA)[1] is None else None
             wrong = f"takes {', '.join(extra)[:100]} besides {item}"
             yield about(environ, HCA, wrong, f"={spec[:80]}, the exact form", command=command)
@@ -100,8 +101,8 @@ def timeout_extreme(environ: Environ) -> Iterator[Finding]:
 
 
 @rule("ENV041", "nccl-ib-gid-index-forced", Severity.WARNING)
-def gid_index_forced(environ: Environ, host: Host, versions: Versions | None = None) -> Iterator[Finding]:
-    """NCCL_IB_GID_INDEX is forced and not needed.
+def gid_index_forced(environ: Environ, net: Net, versions: Versions | None = None) -> Iterator[Finding]:
+    """NCCL_IB_GID_INDEX is forced and not needed, or no RoCE v2 entry.
 
     ## Why it matters
     The entry with this index is RoCE v2 on one machine and something else on the next; "Call to ibv_modify_qp failed …
@@ -113,24 +114,28 @@ def gid_index_forced(environ: Environ, host: Host, versions: Versions | None = N
     ## Source
     NCCL documentation, NCCL_IB_GID_INDEX.
     """
-    index = number(environ, "NCCL_IB_GID_INDEX")
+    index = number(environ, GID_INDEX)
     if index is None or index < 0:
         return
-    if not host.rdma_devices:
-        not_here("no RDMA device here")
+    rdma = _rdma(net)
+    wrong = [device.name for device, port in rdma.used(value(environ, HCA)) if port.is_roce and not _is_v2(port, index)]
     version = versions.nccl.version if versions is not None and versions.nccl is not None else None
-    if version is None:
-        not_here("the version of NCCL is not known")
-    if numbers(version) >= FINDS_GIDS:
-        wrong = f"is not needed: NCCL {version} finds the entry of each port by itself"
-        yield about(environ, "NCCL_IB_GID_INDEX", wrong, "it to be unset", severity=Severity.NOTE)
+    if wrong:
+        yield about(environ, GID_INDEX, f"is no RoCE v2 entry of {', '.join(wrong)[:100]}", "it to be unset")
+    elif version is not None and numbers(version) >= FINDS_GIDS:
+        finds = f"is not needed: NCCL {version} finds the entry of each port by itself"
+        yield about(environ, GID_INDEX, finds, "it to be unset", severity=Severity.NOTE)
 
 
-def _names(host: Host, topo: Topo) -> tuple[str, ...]:
-    """The RDMA devices by name, or a skip when there are none or nobody gave their names."""
-    names = tuple(nic.name for nic in topo.nics)
-    if not names and host.rdma_devices:
-        unanswered("the names of the RDMA devices are not known")
-    if not names:
-        not_here("no RDMA device here")
-    return names
+def _is_v2(port: RdmaPort, index: int) -> bool:
+    """Whether the port has a RoCE v2 entry with this index; True also for a port whose entries nobody could read."""
+    entry = next((gid for gid in port.gids if gid.index == index), None)
+    return not port.gids or (entry is not None and entry.kind in ("RoCE v2", None))
+
+
+def _rdma(net: Net) -> Rdma:
+    """The adapters of this node, or a skip where no port is up."""
+    rdma = net.need(net.rdma, "rdma")
+    if not any(port.is_active for _, port in rdma.ports):
+        not_here("no active RDMA port here")
+    return rdma

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gpu import Gpu
-from ddpdoctor.facts.host import Host
+from ddpdoctor.facts.net import Net
 from ddpdoctor.facts.topo import Topo
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.environ.settings import about, has_rdma, number, uses_plugin, value
+from ddpdoctor.rules.environ.settings import about, active_ports, number, uses_plugin, value
 
 __all__ = ["gdr_disabled", "ib_disabled", "ignore_disabled_p2p", "net_forced", "p2p_disabled", "shm_disabled"]
 
@@ -92,8 +92,8 @@ def shm_disabled(environ: Environ, gpu: Gpu | None = None, topo: Topo | None = N
 
 
 @rule("ENV034", "nccl-ib-disabled", Severity.WARNING)
-def ib_disabled(environ: Environ, host: Host | None = None) -> Iterator[Finding]:
-    """NCCL_IB_DISABLE=1 although the node has RDMA devices.
+def ib_disabled(environ: Environ, net: Net | None = None) -> Iterator[Finding]:
+    """NCCL_IB_DISABLE=1 although the node has active RDMA ports.
 
     ## Why it matters
     NCCL takes TCP between the nodes, ten times slower and more, and nothing but the time tells. Usually it is left over
@@ -105,16 +105,16 @@ def ib_disabled(environ: Environ, host: Host | None = None) -> Iterator[Finding]
     ## Source
     NCCL documentation, NCCL_IB_DISABLE.
     """
-    rdma = has_rdma(host)
-    if not number(environ, "NCCL_IB_DISABLE") or rdma is False or uses_plugin(environ):
+    ports = active_ports(net)
+    if not number(environ, "NCCL_IB_DISABLE") or ports == 0 or uses_plugin(environ):
         return
-    here = f"although {len(host.rdma_devices)} RDMA devices are here" if host and rdma else "where there is RDMA"
+    here = f"although {ports} RDMA ports are up here" if ports else "where there is RDMA"
     wrong = f"makes NCCL use TCP between nodes {here}"
-    yield about(environ, "NCCL_IB_DISABLE", wrong, "it to be unset", severity=None if rdma else Severity.NOTE)
+    yield about(environ, "NCCL_IB_DISABLE", wrong, "it to be unset", severity=None if ports else Severity.NOTE)
 
 
 @rule("ENV035", "nccl-net-forced", Severity.WARNING, signatures=(r"Error: network \S+ not found",))
-def net_forced(environ: Environ, host: Host | None = None) -> Iterator[Finding]:
+def net_forced(environ: Environ, net: Net | None = None) -> Iterator[Finding]:
     """NCCL_NET forces a network that is slower than what is there, or that is not there.
 
     ## Why it matters
@@ -129,12 +129,12 @@ def net_forced(environ: Environ, host: Host | None = None) -> Iterator[Finding]:
     """
     name = (value(environ, "NCCL_NET") or "").lower()
     plugin = (value(environ, "NCCL_NET_PLUGIN") or "").lower()
-    rdma = has_rdma(host)
-    if name == "socket" and rdma is not False:
-        wrong = "makes NCCL use TCP between nodes" + (" although RDMA devices are here" if rdma else "")
-        yield about(environ, "NCCL_NET", wrong, "it to be unset", severity=None if rdma else Severity.NOTE)
-    elif name == "ib" and rdma is False:
-        yield about(environ, "NCCL_NET", "forces RDMA, and this node has no RDMA device", "it to be unset, or Socket")
+    ports = active_ports(net)
+    if name == "socket" and ports != 0:
+        wrong = "makes NCCL use TCP between nodes" + (f" although {ports} RDMA ports are up here" if ports else "")
+        yield about(environ, "NCCL_NET", wrong, "it to be unset", severity=None if ports else Severity.NOTE)
+    elif name == "ib" and ports == 0:
+        yield about(environ, "NCCL_NET", "forces RDMA, and no RDMA port is up here", "it to be unset, or Socket")
     elif name in NO_TRANSPORTS and plugin in ("", "none"):
         yield about(environ, "NCCL_NET", "names no network of NCCL", "IB, Socket, or the name of a plugin")
     elif name and name not in ("ib", "socket") and plugin == "none":
@@ -143,7 +143,7 @@ def net_forced(environ: Environ, host: Host | None = None) -> Iterator[Finding]:
 
 
 @rule("ENV036", "nccl-gdr-disabled", Severity.WARNING)
-def gdr_disabled(environ: Environ, host: Host | None = None) -> Iterator[Finding]:
+def gdr_disabled(environ: Environ, net: Net | None = None) -> Iterator[Finding]:
     """GPUDirect RDMA is switched off by a setting.
 
     ## Why it matters
@@ -155,11 +155,11 @@ def gdr_disabled(environ: Environ, host: Host | None = None) -> Iterator[Finding
     ## Source
     NCCL documentation of these three.
     """
-    rdma = has_rdma(host)
-    if rdma is False:
+    ports = active_ports(net)
+    if ports == 0:
         return
     level = value(environ, "NCCL_NET_GDR_LEVEL") or ""
-    unsure = None if rdma else Severity.NOTE
+    unsure = None if ports else Severity.NOTE
     if level == "LOC" or (level[:1].isdecimal() and level.isascii() and number(environ, "NCCL_NET_GDR_LEVEL") == 0):
         wrong = "switches GPUDirect RDMA off"
         yield about(environ, "NCCL_NET_GDR_LEVEL", wrong, "it to be unset, or PIX, PXB, PHB or SYS", severity=unsure)

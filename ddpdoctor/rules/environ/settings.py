@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 
 from ddpdoctor.facts.environ import Environ, shorten
-from ddpdoctor.facts.host import Host
+from ddpdoctor.facts.net import Net
 from ddpdoctor.facts.settings_table import read_number
 from ddpdoctor.findings import Evidence, Finding, Severity
 
-__all__ = ["about", "has_rdma", "line", "number", "taking_away", "uses_plugin", "value"]
+__all__ = ["about", "active_ports", "line", "number", "taking_away", "uses_plugin", "value"]
 
 _PLUGIN_NAMES = ("NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_", "NCCL_GIB_", "NCCL_SHIMNET_", "OFI_NCCL_", "FI_")
+EFA = "efa"
+"""The driver of AWS's adapters, which only a plugin uses."""
 _BUILT_IN = ("ib", "socket")
 
 
@@ -60,9 +62,11 @@ def about(
     )
 
 
-def has_rdma(host: Host | None) -> bool | None:
-    """Whether this node has RDMA devices; None when nobody looked."""
-    return None if host is None else bool(host.rdma_devices)
+def active_ports(net: Net | None) -> int | None:
+    """How many RDMA ports of this node are up and NCCL's own transport could use; None when nobody looked."""
+    if net is None or net.rdma is None:
+        return None
+    return sum(port.is_active and device.driver != EFA for device, port in net.rdma.ports)
 
 
 def uses_plugin(environ: Environ) -> bool:

@@ -58,7 +58,7 @@ def run(words: Sequence[str]) -> int:
         if launch is not None:
             _check_launch(own, launch)
         # Not command.main(): it answers closed pipes and Ctrl-C in its own way, and ours are promised.
-        with command.make_context("ddpdoctor", own or ["--help"], obj=launch) as context:
+        with command.make_context("ddpdoctor", list(own) or ["--help"], obj=launch) as context:
             result = command.invoke(context)
     except typer.Exit as done:
         return int(done.exit_code) if own else 2

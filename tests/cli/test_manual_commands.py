@@ -56,3 +56,9 @@ def test_version_takes_no_longer_than_an_empty_typer_application() -> None:
 
     ours = best([sys.executable, "-m", "ddpdoctor", "--version"])
     assert ours <= 1.3 * best([sys.executable, "-c", empty])
+
+
+def test_help_that_was_asked_for_is_no_wrong_use() -> None:
+    assert doctor("--help").returncode == 0
+    assert doctor("-h").returncode == 0
+    assert doctor("check", "--help").returncode == 0

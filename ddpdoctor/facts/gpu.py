@@ -8,7 +8,7 @@ from typing import Any
 
 from ddpdoctor.facts.gaps import CannotLook, Gap, Section, Why
 
-__all__ = ["Device", "Gpu", "MigInstance", "PciGpu", "Process", "Sample", "Xid", "absence"]
+__all__ = ["Device", "Gpu", "MigInstance", "PciGpu", "Process", "Sample", "Xid", "absence", "action"]
 
 _ABSENCES = {
     "NOT_SUPPORTED": ("n/a", Why.NOT_HERE),
@@ -32,6 +32,29 @@ def absence(code: str | None) -> tuple[str, Why]:
     if code is None:
         return "not asked", Why.UNANSWERED
     return _ABSENCES.get(code, (f"NVML: {code}", Why.UNANSWERED))
+
+
+_ACTIONS = (
+    ((48, 62, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158), "reset the GPU"),
+    ((54,), "check the power cables"),
+    ((64,), "reset the GPU; replace the card if it stays"),
+    ((74, *range(144, 151)), "reset the GPUs of the NVLink domain; reseat or replace if it stays"),
+    ((79,), "restart the machine"),
+    ((13, 31, 32, 39, 40, 41, 43, 69, 70, 71, 72, 80, 94), "restart the application"),
+    ((45,), "look at what came before it"),
+    ((63, 92, 93, 121, 137), "none"),
+    ((151,), "restart the virtual machine"),
+    ((154,), "do what the line says"),
+    ((157, 159, 160, 161), "contact support"),
+)
+"""What NVIDIA's catalogue of Xids tells to do."""
+
+
+def action(xid: Xid) -> str:
+    """What to do after an Xid, in a few words."""
+    if xid.is_switch:
+        return "read the fabric manager's log and restart the machine" if xid.text.startswith("Fatal") else "none"
+    return next((words for codes, words in _ACTIONS if xid.code in codes), "see NVIDIA's catalogue")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ddpdoctor.cli.tables import draw_all
-from ddpdoctor.facts.gpu import Device, Gpu, PciGpu, absence
+from ddpdoctor.facts.gpu import Device, Gpu, PciGpu, absence, action
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.facts.visibility import Visibility, visible
 
@@ -15,6 +15,7 @@ __all__ = ["draw"]
 
 GIB = 1 << 30
 NARROW = 60
+XIDS_SHOWN = 5
 
 
 def draw(facts: Facts, *, width: int, colour: bool) -> str:
@@ -25,7 +26,7 @@ def draw(facts: Facts, *, width: int, colour: bool) -> str:
         return draw_all([Text(f"GPUs: {reason}")], width=width, colour=colour)
     environ = facts.environ.variables if facts.environ else {}
     seen = visible(environ, gpu)
-    pieces: list[RenderableType] = [Text(line) for line in _head(gpu, seen)]
+    pieces: list[RenderableType] = [Text(line) for line in (*_head(gpu, seen), *_xids(gpu))]
     if gpu.devices:
         pieces.append(_table(gpu, seen, width))
         if not seen.order_known:
@@ -33,6 +34,20 @@ def draw(facts: Facts, *, width: int, colour: bool) -> str:
                 Text("?: unlike GPUs, numbered fastest first by CUDA; CUDA_DEVICE_ORDER=PCI_BUS_ID fixes the order")
             )
     return draw_all(pieces, width=width, colour=colour)
+
+
+def _xids(gpu: Gpu) -> list[str]:
+    """The newest faults that the driver logged, or why nobody knows of any."""
+    gap = gpu.gap("xids")
+    if gpu.xids is None:
+        return [f"driver's faults: {gap.reason}"] if gap is not None and gpu.devices else []
+    lines = []
+    for xid in gpu.xids[-XIDS_SHOWN:]:
+        device = gpu.at(xid.bus_id)
+        place = f"GPU {device.index}" if device is not None else xid.bus_id
+        word = "SXid" if xid.is_switch else "Xid"
+        lines.append(f"{word} {xid.code} on {place}, {xid.age_seconds / 3600:.1f} h ago: {action(xid)}")
+    return lines
 
 
 def _head(gpu: Gpu, seen: Visibility) -> list[str]:

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ddpdoctor.cli.tables import draw_all
+from ddpdoctor.cli.tables.rdma import rdma_pieces
 from ddpdoctor.facts.ifnames import Choice
 from ddpdoctor.facts.net import Interface, Lookup, Net
 from ddpdoctor.facts.record import Facts
@@ -33,6 +34,7 @@ def draw(facts: Facts, *, width: int, colour: bool) -> str:
         ),
         Text(""),
         _names(net, width),
+        *rdma_pieces(net, variables, width),
     ]
     return draw_all(pieces, width=width, colour=colour)
 

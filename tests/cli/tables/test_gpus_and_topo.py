@@ -38,3 +38,14 @@ def test_other_accelerators_are_named_and_not_judged() -> None:
     patch = {"gpu": {"other_accelerators": ["AMD GPU 74a1 at 0000:03:00.0"]}}
     text = gpus.draw(machine("cpu_vm", patch), width=100, colour=False)
     assert "AMD GPU 74a1 at 0000:03:00.0: not judged by ddpdoctor" in text
+
+
+def test_the_driver_s_faults_come_with_the_word_of_what_to_do() -> None:
+    shown = gpus.draw(machine("a100x8_row_remap_failure"), width=100, colour=False)
+    assert "Xid 64 on GPU 3, 0.2 h ago: reset the GPU; replace the card if it stays" in shown
+
+
+def test_a_log_that_only_root_may_read_is_said_to_be_unknown() -> None:
+    gap = {"path": "gpu.xids", "reason": "the kernel's log: needs root", "why": "needs_root"}
+    shown = gpus.draw(machine("h200x1_vm", {"gpu": {"xids": None, "gaps": [gap]}}), width=100, colour=False)
+    assert "driver's faults: the kernel's log: needs root" in shown

@@ -17,6 +17,8 @@ FIRST_PORT = 15000
 PORTS = 10000
 """Where a scheduler gives ranks but no master, the port is one of these, by the number of the job."""
 
+MOST_NODES = 65536
+
 
 class BadEnvironment(Exception):
     """The environment does not say where this rank stands; the text quotes the variable."""
@@ -27,6 +29,7 @@ class Place:
     """One rank's place. `uses_agent_store`: torchrun's agent hosts the store, else rank 0's supervisor does.
 
     `local_rank` and `node_rank` are None where no variable tells. `prefix` keeps this probe's keys apart from others'.
+    `hosts` are the names of all nodes by node_rank where the scheduler tells them, else ().
     """
 
     launcher: str
@@ -40,6 +43,7 @@ class Place:
     uses_agent_store: bool
     prefix: str
     host: str
+    hosts: tuple[str, ...] = ()
 
     @property
     def hosts_store(self) -> bool:
@@ -49,6 +53,11 @@ class Place:
     def name(self) -> str:
         """How sentences call this rank."""
         return f"rank {self.rank} on {self.host}"
+
+    def host_of(self, node: int | None) -> str | None:
+        """The short name of a node, where the scheduler names the nodes and all have as many ranks as this one."""
+        alike = len(self.hosts) * (self.local_world_size or 0) == self.world_size
+        return self.hosts[node].partition(".")[0] if alike and node is not None and node < len(self.hosts) else None
 
 
 def read_place(environ: Mapping[str, str], job: int | None = None) -> Place:
@@ -83,7 +92,12 @@ def read_place(environ: Mapping[str, str], job: int | None = None) -> Place:
         uses_agent_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         prefix=f"ddpdoctor/{run}/",
         host=short_host(),
+        hosts=_hosts(environ),
     )
+
+
+def _hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
+    return node_names(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or "")
 
 
 def _name(environ: Mapping[str, str], names: tuple[str, ...]) -> str:
@@ -99,9 +113,8 @@ def _master(environ: Mapping[str, str], told: Environ, row: Launcher, world_size
     """
     if environ.get("MASTER_ADDR") or environ.get("MASTER_PORT") or row is BY_HAND or row.name == "torchrun":
         return _needed(environ, "MASTER_ADDR"), _port(environ)
-    nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or ""
     here = told.local_world_size == world_size
-    host = "127.0.0.1" if here else first_node(nodes)
+    host = "127.0.0.1" if here else next(iter(_hosts(environ)), "")
     if not host:
         return _needed(environ, "MASTER_ADDR"), _port(environ)
     job = told.integer("SLURM_JOB_ID")
@@ -110,10 +123,20 @@ def _master(environ: Mapping[str, str], told: Environ, row: Launcher, world_size
     return host, FIRST_PORT + number % PORTS
 
 
-def first_node(nodes: str) -> str:
-    """The first host of a Slurm node list: `node07` of `node[07-09,12],gpu1`; "" for an empty list."""
-    match = re.match(r"([^,\[\]]*)(?:\[(\d+)[^\]]*\]([^,\[\]]*))?", nodes.strip())
-    return "".join(part or "" for part in match.groups()) if match else ""
+def node_names(nodes: str) -> tuple[str, ...]:
+    """The hosts of a Slurm node list in the order of SLURM_NODEID: node07 node08 gpu1 of `node[07-08],gpu1`."""
+    found: list[str] = []
+    for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", nodes.strip()):
+        before, _, rest = part.partition("[")
+        ranges, _, after = rest.partition("]")
+        for each in ranges.split(","):
+            first, _, last = each.strip().partition("-")
+            if not first.isdecimal():
+                found.append(f"{before}{each}{after}")
+                continue
+            end = int(last) if last.isdecimal() else int(first)
+            found += [f"{before}{n:0{len(first)}d}{after}" for n in range(int(first), end + 1)[:MOST_NODES]]
+    return tuple(found[:MOST_NODES])
 
 
 def short_host() -> str:

@@ -221,10 +221,11 @@ class Session(Witness):
         found = []
         for node, ranks in nodes.items():
             who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranges(ranks)}"
-            where = "" if node is None else f" (node {node})"
+            host = self.place.host_of(node)
+            where = "" if node is None else f" (node {node}{f', {host}' if host else ''})"
             words = f"{who}{where} never arrived within {seconds:.0f} s"
             found.append(
-                Observation(Kind.NEVER_JOINED, words, tuple(ranks), self.place.rank, node_rank=node, phase="join")
+                Observation(Kind.NEVER_JOINED, words, tuple(ranks), self.place.rank, host, node_rank=node, phase="join")
             )
         return found
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ddpdoctor.probe.place import BadEnvironment, first_node, read_place
+from ddpdoctor.probe.place import MOST_NODES, BadEnvironment, node_names, read_place
 
 SRUN = {
     "SLURM_JOB_ID": "4711",
@@ -25,23 +27,36 @@ MPI = {
 
 
 @pytest.mark.parametrize(
-    ("nodes", "first"),
+    ("nodes", "names"),
     [
-        ("node07", "node07"),
-        ("node07,node09", "node07"),
-        ("node[07-09,12],gpu1", "node07"),
-        ("rack[1-2]-ib", "rack1-ib"),
-        ("", ""),
+        ("node07", ["node07"]),
+        ("node07,node09", ["node07", "node09"]),
+        ("node[07-09,12],gpu1", ["node07", "node08", "node09", "node12", "gpu1"]),
+        ("rack[1-2]-ib", ["rack1-ib", "rack2-ib"]),
+        ("n[098-101]", ["n098", "n099", "n100", "n101"]),
+        ("", []),
     ],
 )
-def test_the_first_node_of_a_slurm_list(nodes: str, first: str) -> None:
-    assert first_node(nodes) == first
+def test_the_nodes_of_a_slurm_list(nodes: str, names: list[str]) -> None:
+    assert list(node_names(nodes)) == names
+
+
+@given(st.text(alphabet="node[]-,0123456789", max_size=30))
+def test_no_node_list_breaks_it(nodes: str) -> None:
+    assert len(node_names(nodes)) <= MOST_NODES
 
 
 def test_a_slurm_task_without_a_master_meets_on_the_first_node_of_its_step() -> None:
     place = read_place(SRUN)
     assert (place.rank, place.world_size, place.local_rank, place.local_world_size, place.node_rank) == (3, 4, 1, 2, 1)
     assert (place.master_addr, place.master_port) == ("node07", 15000 + 4711)
+
+
+def test_a_node_that_is_missing_has_its_name_from_the_scheduler() -> None:
+    place = read_place(SRUN)
+    assert (place.host_of(0), place.host_of(1), place.host_of(2)) == ("node07", "node08", None)
+    uneven = read_place({**SRUN, "SLURM_NTASKS": "3", "SLURM_PROCID": "2", "SLURM_STEP_TASKS_PER_NODE": "2,1"})
+    assert uneven.host_of(0) is None
 
 
 def test_what_was_exported_counts_before_what_can_be_worked_out() -> None:

@@ -28,7 +28,7 @@ FACTS = [
     "GEN", "GEN_MAX", "WIDTH", "WIDTH_MAX", "REPLAYS", "GPU_NUMA", "INFOROM", "THROTTLE", "RECOVERY",
     "SWITCH_LINKS", "SWITCHED", "FABRIC", "FABRIC_STATUS", "FABRIC_MASK", "CLUSTER", "CLIQUE",
     "MIG_PENDING", "UTILIZATION", "REPLAY_GROWTH", "GEN_GPU", "APP_SM", "APP_DEFAULT", "THERMAL_NS",
-    "COR_DRAM", "COR_SRAM", "GSP", "SRAM", "GRAPHICS", "C2C",
+    "COR_DRAM", "COR_SRAM", "GSP", "SRAM", "GRAPHICS", "C2C", "PROCESSES",
     "MARGIN_193", "MARGIN_194", "MARGIN_195", "MARGIN_196",
 ]
 REASONS = {
@@ -95,7 +95,8 @@ def _gpu(gpu: dict[str, Any]) -> str:
     switches = nvlink.get("switch_bus_ids") or ["FFFFFFFF:FF:FF.0"]
     ends = [switches[i % len(switches)] if end == "switch" else end for i, end in enumerate(ends)]
     values = _values(gpu) | {"SWITCHED": int(remote == "switch"), "SWITCH_LINKS": links if remote == "switch" else 0}
-    used = [f"{{{p['pid']}, {p['used']}ULL}}" for p in gpu.get("processes", [])]
+    listed = gpu.get("processes", [])
+    used = [] if isinstance(listed, str) else [f"{{{p['pid']}, {p['used']}ULL}}" for p in listed]
     mig = gpu.get("mig", ABSENT)
     names = mig.get("instances", []) if isinstance(mig, dict) else []
     growth = nvlink.get("error_growth", {})
@@ -190,6 +191,7 @@ def _later_facts(gpu: dict[str, Any]) -> dict[str, Any]:
         "GSP": gpu.get("gsp", ABSENT),
         "SRAM": gpu.get("sram_threshold", ABSENT),
         "GRAPHICS": gpu.get("graphics_processes", 0),
+        "PROCESSES": gpu["processes"] if isinstance(gpu.get("processes"), str) else 0,
         "C2C": gpu.get("c2c_links", ABSENT),
         **{
             f"MARGIN_{193 + at}": thermal.get(name, ABSENT) if "tlimit" in thermal else ABSENT

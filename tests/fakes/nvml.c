@@ -113,7 +113,7 @@ int nvmlDeviceGetMemoryAffinity(void *h, unsigned n, unsigned long *m, int s) { 
 int nvmlDeviceValidateInforom(void *h) { HANDLE("nvmlDeviceValidateInforom"); return g->v[F_INFOROM]; }
 int nvmlDeviceGetCurrentClocksEventReasons(void *h, unsigned long long *out) { HANDLE("nvmlDeviceGetCurrentClocksEventReasons"); *out = g->v[F_THROTTLE]; return 0; }
 typedef struct { unsigned pid; unsigned long long used; unsigned gi, ci; } Process;
-int nvmlDeviceGetComputeRunningProcesses_v3(void *h, unsigned *n, Process *p) { HANDLE("nvmlDeviceGetComputeRunningProcesses_v3");
+int nvmlDeviceGetComputeRunningProcesses_v3(void *h, unsigned *n, Process *p) { HANDLE("nvmlDeviceGetComputeRunningProcesses_v3"); if (BAD(g->v[F_PROCESSES])) return CODE(g->v[F_PROCESSES]);
   unsigned have = *n; *n = g->processes; if (have < *n) return 7;
   for (unsigned i = 0; i < *n; i++) { p[i].pid = g->process[i].pid; p[i].used = g->process[i].used; } return 0; }
 int nvmlDeviceGetGraphicsRunningProcesses_v3(void *h, unsigned *n, Process *p) { HANDLE("nvmlDeviceGetGraphicsRunningProcesses_v3"); unsigned have = *n; *n = g->v[F_GRAPHICS]; return have < *n ? 7 : 0; }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -59,14 +60,17 @@ def _judged(lines: tuple[Line, ...], facts: Facts, launch: Launch, rules: Iterab
 
 
 def _placed(finding: Finding, line: Line) -> Finding:
-    """A finding about a variable that the file sets stands where it is set."""
-    if finding.where.line is not None:
+    """A finding about a variable that the file sets stands where it is set, not at the line that inherits it."""
+    if not finding.code.startswith("ENV"):
         return finding
-    for evidence in finding.evidence:
-        mark = line.places.get(evidence.path.rpartition(".")[2])
-        if mark is not None:
-            return replace(finding, where=Where(file=line.file, line=mark.line, column=mark.column))
-    return finding
+    own = {v.name for layer in line.layers for v in layer.variables}
+    names = {each.path.rpartition(".")[2] for each in finding.evidence} | set(
+        re.findall(r"\b([A-Z_]+)=", finding.message)
+    )
+    mark = next((mark for name, mark in sorted(line.places.items()) if name in names - own), None)
+    return (
+        finding if mark is None else replace(finding, where=Where(file=line.file, line=mark.line, column=mark.column))
+    )
 
 
 def _is_silenced(finding: Finding, lines: tuple[Line, ...], files: LaunchFiles) -> bool:

@@ -135,14 +135,15 @@ def _job(job: At, name: str | None, operator: Operator) -> Iterator[_Template]:
 
 def _lines(path: str, text: str, template: _Template, version: Version) -> Iterator[Line]:
     if template.pod.operator is Operator.TRAINJOB and template.at.get("spec") is None:
-        yield from _container(path, text, template.at, template.at, template.pod, version)
+        pod = replace(template.pod, gpus=_gpus(template.at, "resourcesPerNode"), has_shm=True, at=template.at.mark)
+        yield from _container(path, text, template.at, pod, version)
         return
     spec = template.at.get("spec")
     if spec is None:
         return
     for container in itertools.islice(spec.items("containers"), MOST_TEMPLATES):
         pod = _described(template, spec, container)
-        yield from _container(path, text, container, spec, pod, version)
+        yield from _container(path, text, container, pod, version)
 
 
 def _described(template: _Template, spec: At, container: At) -> Pod:
@@ -163,9 +164,9 @@ def _described(template: _Template, spec: At, container: At) -> Pod:
     return _with_shm(pod, spec, container)
 
 
-def _gpus(container: At) -> int | None:
+def _gpus(container: At, name: str = "resources") -> int | None:
     for kind in ("limits", "requests"):
-        for key, value in container.pairs("resources", kind):
+        for key, value in container.pairs(name, kind):
             if _GPU.match(key):
                 return number(value)
     return None
@@ -199,7 +200,7 @@ def _with_shm(pod: Pod, spec: At, container: At) -> Pod:
     return replace(pod, has_shm=True, shm_bytes=size(limit), in_memory=memory, shm_at=place.mark)
 
 
-def _container(path: str, text: str, container: At, spec: At, pod: Pod, version: Version) -> Iterator[Line]:
+def _container(path: str, text: str, container: At, pod: Pod, version: Version) -> Iterator[Line]:
     """The lines of one container: its argument list, or the shell text that it gives to a shell."""
     items = [*container.items("command"), *container.items("args")]
     words = [text_of(item) for item in items]

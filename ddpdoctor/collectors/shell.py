@@ -47,6 +47,7 @@ _STARTS = (
     Launcher.JSRUN,
     Launcher.PYTHON,
 )
+_NODE_COUNTS = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 _SCRIPT_FILE = re.compile(r"\.(sh|bash|sbatch|slurm|job)$")
 
 
@@ -155,11 +156,17 @@ class _Reader:
         self.functions: dict[str, Node] = {}
 
     def lines(self) -> Iterator[Line]:
-        state = _State(environ=dict(self.source.environ), folders=self.source.folders)
+        state = _State(known=self.allocated(), environ=dict(self.source.environ), folders=self.source.folders)
         self.walk(_parse(self.text), state, 0)
         for body in self.functions.values():
             self.walk(body, _State(environ=dict(state.environ), places=state.places, folders=None), 1)
         yield from sorted(self.found, key=lambda line: (line.first_line, line.first_column))
+
+    def allocated(self) -> dict[str, str]:
+        """The variables that Slurm sets to the number of nodes, where `#SBATCH --nodes` names one."""
+        options = () if self.batch is None else self.batch.reading.given
+        value = next((g.value for g in reversed(options) if g.flag in ("-N", "--nodes")), None)
+        return dict.fromkeys(_NODE_COUNTS, value) if value is not None and re.fullmatch(r"[1-9]\d{0,5}", value) else {}
 
     def at(self, byte: int) -> int:
         """The index in the text of a byte offset."""

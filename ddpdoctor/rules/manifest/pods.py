@@ -60,10 +60,9 @@ def host_network_names(launch: Launch) -> Iterator[Finding]:
     for line in launch.lines:
         pod, agent = line.pod, line.agent
         if pod is not None and agent is not None and (given := _names_no_service(line, agent, pod)) is not None:
-            text = (
-                f"{given.value}: the pods' service is {pod.service or 'not set'}; expected {pod.name}-0.SERVICE with it"
-            )
-            yield point(launch, line, given.value_word, text, f"{pod.name}-0.{pod.service or 'SERVICE'}", None)
+            wanted = f"{pod.name}-0.{pod.service}" if pod.service else "a service in the pods' subdomain"
+            text = f"{given.value}: the pods' service is {pod.service or 'not set'}; expected {wanted}"
+            yield point(launch, line, given.value_word, text, wanted, None)
         if pod is None or pod.operator not in _BY_NAME or not pod.host_network or (pod.pods or 0) < 2:
             continue
         if pod.dns_policy not in (None, "ClusterFirst", "Default") or _has_own_address(line):

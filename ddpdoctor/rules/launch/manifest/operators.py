@@ -86,9 +86,9 @@ def overridden(launch: Launch) -> Iterator[Finding]:
 def _contradictions(layer: Layer, plan: Plan, pod: Pod) -> Iterator[tuple[Given, str, str]]:
     nnodes, standalone, rank = layer.given("nnodes"), layer.given("standalone"), layer.given("node_rank")
     job = f"the {pod.operator.value} has {pod.pods} pods"
-    if pod.pods is not None and pod.pods > 1 and standalone is not None:
+    if pod.pods is not None and pod.pods > 1 and standalone is not None and not plan.is_multinode:
         yield standalone, f"--standalone, but {job}: expected the operator's rendezvous", "no --standalone"
-    elif (
+    if (
         pod.pods is not None
         and nnodes is not None
         and plan.nnodes is not None

@@ -153,12 +153,13 @@ class _Reader:
         self.rows = [0, *(m.end() for m in re.finditer("\n", self.text))]
         self.batch: Layer | None = None if source.is_piece else batch_layer(self.text, source.version)
         self.found: list[Line] = []
-        self.functions: dict[str, Node] = {}
+        self.functions: set[str] = set()
+        self.bodies: list[Node] = []
 
     def lines(self) -> Iterator[Line]:
         state = _State(known=self.allocated(), environ=dict(self.source.environ), folders=self.source.folders)
         self.walk(_parse(self.text), state, 0)
-        for body in self.functions.values():
+        for body in self.bodies:  # grows by the functions inside of functions
             self.walk(body, _State(environ=dict(state.environ), places=state.places, folders=None), 1)
         yield from sorted(self.found, key=lambda line: (line.first_line, line.first_column))
 
@@ -222,7 +223,8 @@ class _Reader:
             name = node.child_by_field_name("name")
             body = node.child_by_field_name("body")
             if name is not None and body is not None:
-                self.functions[self.read(name)] = body
+                self.functions.add(self.read(name))
+                self.bodies.append(body)
         elif kind in _BRANCHES:
             self.branches(node, state, depth)
 

@@ -54,6 +54,10 @@ def test_a_variable_is_known_only_where_every_way_gives_one_value(before: str, v
     assert f"--nproc-per-node={value}" in _words(f"{before}\ntorchrun --nproc-per-node=$N train.py")
 
 
+def test_functions_inside_of_functions_are_read() -> None:
+    assert len(_lines("f() { g() { torchrun a.py; }; torchrun b.py; }; f")) == 2
+
+
 def test_a_loop_changes_what_stands_before_it() -> None:
     assert "--nnodes=?" in _words("N=1\nwhile true; do torchrun --nnodes=$N train.py; N=2; done")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
 from dataclasses import dataclass, field
@@ -9,11 +10,13 @@ from dataclasses import dataclass, field
 from ddpdoctor.facts.gaps import Gap, Section
 from ddpdoctor.facts.launchers import BY_HAND, LAUNCHERS, PSEUDO_STEPS, SRUN, TORCHRUN, Launcher
 
-__all__ = ["REMOVED", "ConfFile", "Environ", "NamedPath", "as_integer", "is_loopback", "shorten"]
+__all__ = ["REMOVED", "ConfFile", "Environ", "NamedPath", "as_integer", "is_loopback", "malformation", "shorten"]
 
 REMOVED = "<removed: looks like a secret>"
 """What stands in the facts instead of a secret."""
 
+HOST_LIMIT = 253
+"""Characters in a host name, RFC 1035."""
 _SCHEDULERS = {
     "SLURM_JOB_ID": "slurm",
     "SLURM_JOBID": "slurm",
@@ -200,6 +203,8 @@ class Environ(Section):
             nodes = as_integer((self.get("PET_NNODES") or "").rpartition(":")[2])
         if nodes is None and self.launcher in (None, BY_HAND):
             nodes = self._number(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"))
+            if nodes is not None and world is not None and world < nodes:
+                return None  # fewer ranks than the allocation has nodes: the job does not use all of them
         return None if nodes is None else nodes > 1
 
     def setter(self, name: str) -> str:
@@ -245,6 +250,23 @@ def is_loopback(host: str) -> bool:
     return _LOOPBACK.fullmatch(host.strip("[]").rstrip(".")) is not None
 
 
+def malformation(value: str) -> str | None:
+    """Why a value of MASTER_ADDR is no bare host name or address, as the end of a sentence; None when it is one."""
+    if _is_ip(value):
+        return None
+    if "://" in value:
+        return "is a URL"
+    if re.search(r"\$[({\w]|`", value):
+        return "holds a shell expression that was not expanded"
+    if re.fullmatch(r"\[.*\](:\d+)?|[^:]*:\d*", value):
+        return "holds brackets of an IPv6 URL" if value.endswith("]") else "holds a port"
+    if re.search(r"[,\s]|\[\d+[-\],]", value):
+        return "holds more than one host or a blank"
+    if not re.fullmatch(r"[\w.-]+", value):
+        return "holds characters that no host name has"
+    return f"has {len(value)} characters, a host name at most {HOST_LIMIT}" if len(value) > HOST_LIMIT else None
+
+
 def shorten(value: str, limit: int = 60) -> str:
     """A value for a message: control characters shown as escapes, the middle of a long one left out."""
     shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in value[: limit + 1])
@@ -264,3 +286,11 @@ def _tasks_on(tasks_per_node: str, node: int) -> int | None:
         if node < 0:
             return int(match[1])
     return None
+
+
+def _is_ip(value: str) -> bool:
+    try:
+        ipaddress.ip_address(value)
+    except ValueError:
+        return False
+    return True

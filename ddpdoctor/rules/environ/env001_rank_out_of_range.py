@@ -32,21 +32,36 @@ def check(environ: Environ | None = None, probe: Probe | None = None) -> Iterato
     seen = probe.seen(Kind.RANK_OUT_OF_RANGE) if probe is not None else ()
     yield from observed(seen, expected="a RANK smaller than WORLD_SIZE")
     if environ is not None:
-        yield from _of_this_process(environ, {rank for each in seen for rank in each.ranks})
+        told = {rank for each in seen for rank in each.ranks}
+        names = next((pair for pair in _names(environ) if _is_outside(environ, pair)), None)
+        if names is not None and environ.integer(names[0]) not in told:
+            yield _finding(environ, names)
 
 
-def _of_this_process(environ: Environ, told: set[int]) -> Iterator[Finding]:
-    rank, world = environ.integer("RANK"), environ.integer("WORLD_SIZE")
-    if rank is None or world is None or 0 <= rank < world or rank in told:
-        return
-    if rank == -1 and world == 1:  # the usual way of saying "not distributed"
-        return
-    allowed = f"0 to {world - 1}" if world > 0 else "a WORLD_SIZE of at least 1"
-    yield Finding(
-        f"RANK={rank} with WORLD_SIZE={world}: expected {allowed}",
+def _names(environ: Environ) -> Iterator[tuple[str, str]]:
+    """The variables of rank and world size: torch's, then those of the launcher, first the ones that it shows."""
+    yield "RANK", "WORLD_SIZE"
+    launcher = environ.launcher
+    if launcher is not None and not launcher.counts_pods:
+        ranks, sizes = (filter(environ.has, names) for names in (launcher.rank, launcher.world_size))
+        yield next(ranks, "RANK"), next(sizes, "WORLD_SIZE")
+
+
+def _is_outside(environ: Environ, names: tuple[str, str]) -> bool:
+    rank, world = (environ.integer(name) for name in names)
+    if rank is None or world is None or 0 <= rank < world:
+        return False
+    return not (rank == -1 and world == 1)  # the usual way of saying "not distributed"
+
+
+def _finding(environ: Environ, names: tuple[str, str]) -> Finding:
+    rank, world = (environ.integer(name) or 0 for name in names)
+    allowed = f"0 to {world - 1}" if world > 0 else f"a {names[1]} of at least 1"
+    return Finding(
+        f"{names[0]}={rank} with {names[1]}={world}: expected {allowed}",
         (
-            Evidence("environ.variables.RANK", str(rank), allowed),
-            Evidence("environ.variables.WORLD_SIZE", str(world)),
+            Evidence(f"environ.variables.{names[0]}", str(rank), allowed),
+            Evidence(f"environ.variables.{names[1]}", str(world)),
         ),
         where=Where(rank=rank) if rank >= 0 else Where(),
         ranks=(rank,) if rank >= 0 else (),

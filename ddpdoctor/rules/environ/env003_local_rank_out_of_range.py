@@ -25,6 +25,7 @@ def check(environ: Environ) -> Iterator[Finding]:
         return
     if local_rank == -1 and size == 1:  # the usual way of saying "not distributed"
         return
+    rank = environ.rank
     allowed = f"0 to {size - 1}" if size > 0 else "at least one rank on this node"
     yield Finding(
         f"LOCAL_RANK={local_rank} with {source}={size}: expected {allowed}",
@@ -32,7 +33,8 @@ def check(environ: Environ) -> Iterator[Finding]:
             Evidence("environ.variables.LOCAL_RANK", str(local_rank), allowed),
             Evidence(f"environ.variables.{source}", shorten(environ.get(source) or "")),
         ),
-        where=Where(rank=environ.rank, local_rank=local_rank, node_rank=environ.node_rank),
+        where=Where(rank=rank, local_rank=local_rank, node_rank=environ.node_rank),
+        ranks=() if rank is None else (rank,),
     )
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterator
 
-from ddpdoctor.facts.environ import Environ, as_integer, is_loopback, shorten
+from ddpdoctor.facts.environ import Environ, as_integer, is_loopback, malformation, shorten
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.launch import Launch
 from ddpdoctor.findings import Evidence, Finding, Severity
@@ -15,8 +14,6 @@ from ddpdoctor.rules.launch import master
 
 ADDRESSES = ("MASTER_ADDR", "PET_MASTER_ADDR")
 PORTS = ("MASTER_PORT", "PET_MASTER_PORT")
-HOST_LIMIT = 253
-"""Characters in a host name, RFC 1035."""
 
 
 @rule("ENV012", "master-env-ignored", Severity.WARNING)
@@ -134,10 +131,10 @@ def addr_malformed(environ: Environ, launch: Launch | None = None) -> Iterator[F
     Put the bare host into MASTER_ADDR and the port into MASTER_PORT.
     """
     if launch is not None:
-        yield from master.malformed(launch, _malformed, _parts)
+        yield from master.malformed(launch, malformation, _parts)
     for name in ADDRESSES:
         value = environ.get(name)
-        problem = _malformed(value) if value else None
+        problem = malformation(value) if value else None
         if not value or problem is None:
             continue
         host, port = _parts(value)
@@ -151,35 +148,11 @@ def addr_malformed(environ: Environ, launch: Launch | None = None) -> Iterator[F
         )
 
 
-def _malformed(value: str) -> str | None:
-    if _is_ip(value):
-        return None
-    if "://" in value:
-        return "is a URL"
-    if re.search(r"\$[({\w]|`", value):
-        return "holds a shell expression that was not expanded"
-    if re.fullmatch(r"\[.*\](:\d+)?|[^:]*:\d*", value):
-        return "holds brackets of an IPv6 URL" if value.endswith("]") else "holds a port"
-    if re.search(r"[,\s]|\[\d+[-\],]", value):
-        return "holds more than one host or a blank"
-    if not re.fullmatch(r"[\w.-]+", value):
-        return "holds characters that no host name has"
-    return f"has {len(value)} characters, a host name at most {HOST_LIMIT}" if len(value) > HOST_LIMIT else None
-
-
 def _parts(value: str) -> tuple[str | None, str | None]:
     """The host and the port that were meant, where that is clear."""
     bare = re.sub(r"^[a-z][a-z0-9+.-]*://", "", value.strip().strip("\"'“”‘’"), flags=re.IGNORECASE).partition("/")[0]
     match = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([\w.-]{1,253}))(?::(\d{1,5}))?", bare)
     return (match[1] or match[2], match[3]) if match else (None, None)
-
-
-def _is_ip(value: str) -> bool:
-    try:
-        ipaddress.ip_address(value)
-    except ValueError:
-        return False
-    return True
 
 
 @rule(

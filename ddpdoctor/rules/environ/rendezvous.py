@@ -77,6 +77,7 @@ def local_rank_missing(environ: Environ) -> Iterator[Finding]:
         f"RANK={environ.rank} and WORLD_SIZE={environ.world_size} are set, LOCAL_RANK is not: scripts that read it fail",
         (Evidence("environ.variables.LOCAL_RANK", "unset", "the rank within the node"),),
         where=Where(rank=environ.rank),
+        ranks=() if environ.rank is None else (environ.rank,),
     )
 
 
@@ -143,6 +144,9 @@ def below_local_rank(environ: Environ) -> Iterator[Finding]:
     rank, local_rank = environ.integer("RANK"), environ.integer("LOCAL_RANK")
     if rank is None or local_rank is None or rank < 0 or rank >= local_rank:
         return
+    local_size = environ.integer(environ.local_size_name)
+    if local_size is not None and local_rank >= local_size:
+        return  # ENV003: LOCAL_RANK is the wrong one
     yield Finding(
         f"RANK={rank} is smaller than LOCAL_RANK={local_rank}: expected at least {local_rank}",
         (

@@ -12,6 +12,7 @@ from ddpdoctor.facts.topo import Topo
 from ddpdoctor.facts.versions import Versions, numbers
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.absent import need_gpus
 
 CONNECTION_BYTES = 4096 + 524_288 + 4_915_200 + 4_194_304
 CHANNELS = 2
@@ -53,8 +54,9 @@ def check(
     NCCL transport/shm.cc: one receive buffer is 4096 + 524288 + 4915200 + 4194304 bytes.
     """
     ranks = local_ranks(environ, gpu) or 0
-    if not gpu.devices or ranks < 2:
-        not_here("NCCL uses /dev/shm between two or more GPUs, and there are none here")
+    need_gpus(gpu)
+    if ranks < 2:
+        not_here("fewer than two ranks on this node")
     if environ.settings.get("NCCL_SHM_DISABLE") == "1":
         return
     free = host.need(host.shm_free_bytes, "shm_free_bytes")

@@ -10,6 +10,7 @@ from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.host import UNLIMITED, Host, readable, visible_gpus
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.absent import need_gpus
 
 CONTAINER_BYTES = 64 << 20
 """Below this a container has what its daemon was started with, not what anybody chose."""
@@ -37,8 +38,10 @@ def check(host: Host, environ: Environ, gpu: Gpu) -> Iterator[Finding]:
     --ulimit memlock=-1, or memlock in /etc/security/limits.conf.
     """
     gpus = visible_gpus(environ, gpu)
+    if gpu is not None:
+        need_gpus(gpu)
     if not gpus:
-        not_here("locked memory matters for RDMA between GPUs, and there is no GPU here")
+        not_here("no GPU is visible to the ranks")
     limit = host.need(host.limits.locked_memory, "limits")
     if limit.soft == UNLIMITED:
         return

@@ -10,6 +10,7 @@ from ddpdoctor.facts.host import UNLIMITED, Host
 from ddpdoctor.facts.versions import Versions, numbers
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.absent import need_gpus
 
 FIXED = (2, 28)
 """From here on NCCL sets the stacks of its threads itself (NCCL_SET_CPU_STACK_SIZE)."""
@@ -26,8 +27,7 @@ def check(host: Host, gpu: Gpu, versions: Versions) -> Iterator[Finding]:
     ## Fix
     Set ulimit -s 8192 in the script that starts the job, or install NCCL 2.28 or later.
     """
-    if len(gpu.devices) < 2:
-        not_here("fewer than two GPUs")
+    need_gpus(gpu, 2)
     limit = host.need(host.limits.stack, "limits")
     if limit.soft != UNLIMITED:
         return

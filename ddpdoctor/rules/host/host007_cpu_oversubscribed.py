@@ -29,8 +29,9 @@ def check(host: Host, environ: Environ, gpu: Gpu | None = None) -> Iterator[Find
     if threads < 1 or ranks * threads <= cpus:
         return
     yield Finding(
-        f"{ranks} rank{'s' * (ranks > 1)} with {threads} OpenMP thread{'s' * (threads > 1)} each on {cpus} CPUs: "
-        f"expected at most {max(1, cpus // ranks)} thread{'s' * (cpus // ranks > 1)} a rank",
+        f"{ranks} rank{'s' * (ranks > 1)} with {threads} OpenMP thread{'s' * (threads > 1)} each on {cpus} "
+        f"CPU{'s' * (cpus > 1)}: expected at least {ranks * threads} CPUs"
+        + (f", or at most {cpus // ranks} thread{'s' * (cpus // ranks > 1)} a rank" if cpus >= ranks else ""),
         (
             Evidence("host.cpus_allowed", str(cpus), f"at least {ranks * threads}"),
             Evidence("environ.variables.OMP_NUM_THREADS", environ.get("OMP_NUM_THREADS") or "not set"),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.host import Host
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.absent import need_gpus
 
 
 @rule(
@@ -27,8 +27,7 @@ def check(host: Host, gpu: Gpu) -> Iterator[Finding]:
     ## Fix
     Start the container with --cap-add SYS_NICE, or set NCCL_CUMEM_HOST_ENABLE=0 for an older NCCL.
     """
-    if len(gpu.devices) < 2:
-        not_here("fewer than two GPUs")
+    need_gpus(gpu, 2)
     if not host.need(host.numa_calls_allowed, "numa_calls_allowed"):
         yield Finding(
             f"get_mempolicy is refused in this {host.container or 'sandbox'}: expected to be allowed, else NCCL needs /dev/shm",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.host import Host, count_cpus
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.absent import need_gpus
 
 
 @rule(
@@ -28,8 +28,7 @@ def check(host: Host, gpu: Gpu) -> Iterator[Finding]:
     ## Fix
     Set NCCL_CUMEM_HOST_ENABLE=0, or populate the memory channels of that socket.
     """
-    if len(gpu.devices) < 2:
-        not_here("fewer than two GPUs")
+    need_gpus(gpu, 2)
     empty = [node for node in host.numa_nodes if count_cpus(node.cpus) and node.memory_bytes == 0]
     if not empty:
         return

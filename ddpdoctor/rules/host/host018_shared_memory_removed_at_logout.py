@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.host import Host
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.absent import need_gpus
 
 
 @rule(
@@ -27,8 +27,7 @@ def check(host: Host, gpu: Gpu) -> Iterator[Finding]:
     ## Fix
     Set RemoveIPC=no in /etc/systemd/logind.conf, or let the user linger: loginctl enable-linger USER.
     """
-    if len(gpu.devices) < 2:
-        not_here("fewer than two GPUs")
+    need_gpus(gpu, 2)
     logind = host.need(host.logind, "logind")
     if logind.removes_ipc and not logind.user_lingers and not logind.is_in_session:
         yield Finding(

@@ -23,7 +23,7 @@ def check(host: Host, environ: Environ) -> Iterator[Finding]:
     Run chrony or systemd-timesyncd on every node. A virtual machine whose hypervisor sets the clock needs neither.
     """
     if not environ.is_multi_node:
-        not_here("the clock matters between nodes, and nothing says that this job has several")
+        not_here("the job has one node, as far as the environment says")
     if not host.need(host.clock_is_synchronised, "clock_is_synchronised"):
         yield Finding(
             "the kernel's clock is not synchronised: expected NTP or chrony on every node of the job",

@@ -9,11 +9,7 @@ from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.host import Host
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
-
-
-def _needs_gpu(gpu: Gpu) -> None:
-    if not gpu.devices:
-        not_here("there is no GPU here")
+from ddpdoctor.rules.absent import need_gpus
 
 
 @rule("HOST015", "numa-balancing-on", Severity.NOTE)
@@ -27,7 +23,7 @@ def numa_balancing_on(host: Host, gpu: Gpu) -> Iterator[Finding]:
     ## Fix
     Turn it off: sysctl kernel.numa_balancing=0.
     """
-    _needs_gpu(gpu)
+    need_gpus(gpu)
     if len(host.numa_nodes) > 1 and host.numa_balancing:
         yield Finding(
             f"kernel.numa_balancing is on with {len(host.numa_nodes)} NUMA nodes: expected off on a node with GPUs",
@@ -47,7 +43,7 @@ def cpu_governor_not_performance(host: Host, gpu: Gpu) -> Iterator[Finding]:
     ## Fix
     cpupower frequency-set -g performance
     """
-    _needs_gpu(gpu)
+    need_gpus(gpu)
     if host.governor is None:
         not_here("this machine does not show a CPU frequency governor")
     if host.governor != "performance":
@@ -69,7 +65,7 @@ def transparent_huge_pages_always(host: Host, gpu: Gpu) -> Iterator[Finding]:
     ## Fix
     echo madvise > /sys/kernel/mm/transparent_hugepage/enabled
     """
-    _needs_gpu(gpu)
+    need_gpus(gpu)
     if host.huge_pages is None:
         not_here("this kernel has no transparent huge pages")
     if host.huge_pages == "always":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.environ import Environ, malformation, shorten
 from ddpdoctor.facts.gaps import unanswered
 from ddpdoctor.facts.net import Attempt, Net, Outcome
 from ddpdoctor.facts.probe import Kind, Probe
@@ -44,12 +44,12 @@ def unresolvable(
     assert environ is not None
     assert net is not None
     asked = net.master_name
-    if asked is None or asked.addresses or _is_malformed(environ.master_addr or ""):
-        return
+    if asked is None or asked.addresses or malformation(environ.master_addr or "") is not None:
+        return  # ENV016 says what is wrong with it
     if asked.name == net.hostname:
         return  # NET014: this machine does not know its own name
     yield Finding(
-        f"MASTER_ADDR={asked.name[:80]} cannot be resolved on this node ({asked.error or 'no address'}, "
+        f"MASTER_ADDR={shorten(asked.name)} cannot be resolved on this node ({asked.error or 'no address'}, "
         f"after {asked.seconds:.1f} s); a name that every node knows, or an IP address, was expected",
         evidence=(Evidence("net.master_name.error", asked.error or "no address", "at least one address"),),
         severity=Severity.WARNING if asked.is_late else None,
@@ -176,8 +176,3 @@ def _finding(attempt: Attempt, said: str) -> Finding:
         evidence=(Evidence("net.attempts[0].outcome", attempt.outcome.value, "store or refused"),),
         where=Where(peer=attempt.address),
     )
-
-
-def _is_malformed(given: str) -> bool:
-    """A URL, or host:port: ENV016 says so."""
-    return "://" in given or given.count(":") == 1

@@ -26,7 +26,7 @@ def check(versions: Versions) -> Iterator[Finding]:
     Unset LD_PRELOAD or the folder in LD_LIBRARY_PATH, uninstall the other nvidia-nccl package, and reinstall torch's own.
     """
     if versions.torch_cuda is None:
-        not_here("no torch with CUDA is installed")
+        not_here("no torch with CUDA")
     yield from _two_packages(versions)
     loaded, required = versions.nccl, versions.nccl_required or _own(versions)
     if loaded is None or loaded.version is None or required is None or loaded.version == required:

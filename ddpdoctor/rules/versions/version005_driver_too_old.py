@@ -9,6 +9,7 @@ from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.versions import Versions, numbers
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.absent import need_gpus
 
 
 @rule(
@@ -27,8 +28,9 @@ def check(versions: Versions, gpu: Gpu) -> Iterator[Finding]:
     ## Fix
     Update the driver, or install the torch build for the driver's CUDA version.
     """
-    if versions.torch_cuda is None or not gpu.devices:
-        not_here("no torch with CUDA, or no GPU")
+    need_gpus(gpu)
+    if versions.torch_cuda is None:
+        not_here("no torch with CUDA")
     supported = gpu.need(gpu.driver_cuda, "driver_cuda")
     built = numbers(versions.torch_cuda)
     if not supported or not built or built[0] <= supported // 1000 or versions.libcuda_is_compat:

@@ -9,6 +9,7 @@ from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.absent import need_gpus
 
 
 @rule(
@@ -38,6 +39,7 @@ def check(gpu: Gpu, versions: Versions) -> Iterator[Finding]:
         yield Finding(f"{seen}{other}: expected the same version of both", (evidence,), fix_command="reboot")
         return
     if kernel is None:
+        need_gpus(gpu)
         not_here("no NVIDIA kernel module is loaded")
     if library is None or library == kernel or versions.libcuda_is_compat:
         return

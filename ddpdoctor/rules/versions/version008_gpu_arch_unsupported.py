@@ -9,6 +9,7 @@ from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.versions import Versions, numbers
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.absent import need_gpus
 
 FIRST_CUDA = {9: (11, 8), 10: (12, 8), 11: (13, 0), 12: (12, 8)}
 """The first CUDA version whose compiler knows a major compute capability, for builds whose list cannot be read."""
@@ -38,8 +39,9 @@ def check(versions: Versions, gpu: Gpu) -> Iterator[Finding]:
     CUDA: a kernel for sm_XY runs on GPUs of the same major version with a minor of Y or more; PTX (compute_XY) on all
     later ones. torch.cuda.get_arch_list() prints the list.
     """
-    if versions.torch_cuda is None or not gpu.devices:
-        not_here("no torch with CUDA, or no GPU")
+    need_gpus(gpu)
+    if versions.torch_cuda is None:
+        not_here("no torch with CUDA")
     for device in gpu.devices:
         if device.compute_capability is None or _runs_on(versions, device.compute_capability):
             continue

@@ -10,6 +10,7 @@ from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.absent import need_gpus
 
 
 @rule("VERSION009", "torch-without-cuda", Severity.ERROR, signatures=("Torch not compiled with CUDA enabled",))
@@ -23,8 +24,9 @@ def check(versions: Versions, gpu: Gpu, environ: Environ) -> Iterator[Finding]:
     ## Fix
     Uninstall torch and install the build for the CUDA version of the driver.
     """
-    if versions.torch is None or not gpu.devices:
-        not_here("no torch, or no NVIDIA GPU")
+    need_gpus(gpu)
+    if versions.torch is None:
+        not_here("no torch is installed")
     if versions.build != "CPU":
         return
     hidden = (environ.get("CUDA_VISIBLE_DEVICES") or "0").strip() == "-1" or environ.get("CUDA_VISIBLE_DEVICES") == ""

@@ -9,6 +9,7 @@ from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.versions import Versions, numbers
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.absent import need_gpus
 
 FIXED = (2, 26, 2)
 
@@ -28,8 +29,9 @@ def check(versions: Versions, gpu: Gpu) -> Iterator[Finding]:
     NVIDIA/nccl#1637, NVIDIA/nccl-tests#287 and #291.
     """
     version = versions.nccl.version if versions.nccl else None
-    if version is None or len(gpu.devices) < 2:
-        not_here("the version of NCCL is not known, or there are fewer than two GPUs")
+    need_gpus(gpu, 2)
+    if version is None:
+        not_here("the version of NCCL is not known")
     if numbers(version) >= FIXED:
         return
     card = next((d.name for d in gpu.devices if (d.compute_capability or "").startswith("12.")), None)

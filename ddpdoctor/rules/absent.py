@@ -1,0 +1,20 @@
+"""What many rules need to exist: without it they skip, all with the same words."""
+
+from __future__ import annotations
+
+from ddpdoctor.facts.gaps import not_here
+from ddpdoctor.facts.gpu import Gpu
+
+__all__ = ["need_gpus"]
+
+
+def need_gpus(gpu: Gpu, least: int = 1) -> None:
+    """Skip the rule where this machine has fewer GPUs.
+
+    Raises:
+        CannotLook: no NVIDIA GPU, or fewer than `least`, which is 1 or 2.
+    """
+    if not gpu.devices:
+        not_here("no NVIDIA GPU here")
+    if len(gpu.devices) < least:
+        not_here("fewer than two GPUs")

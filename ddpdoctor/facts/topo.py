@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -157,11 +158,19 @@ class Topo(Section):
 
     def linked_pairs(self) -> Iterator[tuple[Pair, int]]:
         """The pairs that NVLink connects, with the number of links."""
-        gpus = {g.index: g for g in self.gpus}
+        bus_ids = {g.index: g.bus_id for g in self.gpus}
+        switched = {g.index: g.links_to_switch for g in self.gpus}
+        direct = Counter((g.index, link.remote_bus_id) for g in self.gpus for link in g.links if link.is_active)
         for pair in self.pairs:
-            links = self.nvlinks(gpus[pair.a], gpus[pair.b])
+            wired = direct[pair.a, bus_ids[pair.b]] if bus_ids[pair.b] else 0
+            links = wired or min(switched[pair.a], switched[pair.b])
             if links:
                 yield pair, links
+
+    def unlinked_pairs(self) -> tuple[Pair, ...]:
+        """The pairs that no NVLink connects."""
+        linked = {(pair.a, pair.b) for pair, _ in self.linked_pairs()}
+        return tuple(p for p in self.pairs if (p.a, p.b) not in linked)
 
     def _cell(self, a: GpuNode | Nic, b: GpuNode | Nic) -> str:
         if a is b:

@@ -87,6 +87,11 @@ ONE(nvmlDeviceGetPowerManagementDefaultLimit, F_POWER_DEFAULT)
 INDEXED(nvmlDeviceGetClockInfo, k, NO, g->v[F_SM], NO)
 INDEXED(nvmlDeviceGetMaxClockInfo, k, NO, g->v[F_SM_MAX], NO)
 int nvmlDeviceGetUtilizationRates(void *h, unsigned *u) { HANDLE("nvmlDeviceGetUtilizationRates"); u[0] = g->v[F_UTILIZATION]; u[1] = 0; return 0; }
+/* gpustat asks for these. */
+int nvmlDeviceGetIndex(void *h, unsigned *out) { HANDLE("nvmlDeviceGetIndex"); *out = g - gpus; return 0; }
+int nvmlDeviceGetFanSpeed(void *h, unsigned *out) { HANDLE("nvmlDeviceGetFanSpeed"); return 3; }
+int nvmlDeviceGetEncoderUtilization(void *h, unsigned *out, unsigned *us) { HANDLE("nvmlDeviceGetEncoderUtilization"); *out = *us = 0; return 0; }
+int nvmlDeviceGetDecoderUtilization(void *h, unsigned *out, unsigned *us) { HANDLE("nvmlDeviceGetDecoderUtilization"); *out = *us = 0; return 0; }
 ONE(nvmlDeviceGetPerformanceState, F_PSTATE)
 ONE(nvmlDeviceGetCurrPcieLinkGeneration, F_GEN)
 ONE(nvmlDeviceGetMaxPcieLinkGeneration, F_GEN_MAX)

@@ -40,8 +40,11 @@ def speed_low(topo: Topo) -> Iterator[Finding]:
     known = [(g, link) for g, link in _links(topo) if link.speed_mb_per_s]
     if not known:
         unanswered("NVML tells no link's speed")
+    fastest: dict[str | None, int] = {}
     for gpu, link in known:
-        best = max(other.speed_mb_per_s or 0 for g, other in known if g.name == gpu.name)
+        fastest[gpu.name] = max(fastest.get(gpu.name, 0), link.speed_mb_per_s or 0)
+    for gpu, link in known:
+        best = fastest[gpu.name]
         if (link.speed_mb_per_s or 0) < SPEED_SHARE * best:
             yield Finding(
                 f"NVLink {link.index} of GPU {gpu.index} runs at {link.speed_mb_per_s} MB/s; expected {best} MB/s",

@@ -20,8 +20,7 @@ def _pairs(topo: Topo) -> list[Pair]:
     alive = {g.index for g in topo.all_gpus()}
     if len(alive) < 2:
         not_here("one GPU has no peer")
-    linked = [pair for pair, _ in topo.linked_pairs()]
-    return [p for p in topo.pairs if p not in linked and {p.a, p.b} <= alive]
+    return [p for p in topo.unlinked_pairs() if {p.a, p.b} <= alive]
 
 
 @rule("TOPO004", "peer-access-none", Severity.NOTE)

@@ -20,8 +20,7 @@ def _bare_metal(gpu: Gpu | None) -> None:
 
 def _has_peers(topo: Topo) -> bool:
     """Some pair of GPUs has peer access that goes over PCIe."""
-    linked = [pair for pair, _ in topo.linked_pairs()]
-    return any(p.read == "OK" for p in topo.pairs if p not in linked)
+    return any(p.read == "OK" for p in topo.unlinked_pairs())
 
 
 @rule("TOPO001", "acs-redirects-p2p", Severity.WARNING)

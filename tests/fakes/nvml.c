@@ -109,7 +109,7 @@ int nvmlDeviceGetMemoryErrorCounter(void *h, int type, int counter, int place, u
 int nvmlDeviceGetGspFirmwareMode(void *h, unsigned *on, unsigned *usual) { HANDLE("nvmlDeviceGetGspFirmwareMode"); if (BAD(g->v[F_GSP])) return CODE(g->v[F_GSP]); *on = g->v[F_GSP]; *usual = 1; return 0; }
 int nvmlDeviceGetGspFirmwareVersion(void *h, char *s) { HANDLE("nvmlDeviceGetGspFirmwareVersion"); if (BAD(g->v[F_GSP])) return 3; strcpy(s, g->gsp); return 0; }
 int nvmlSystemGetConfComputeState(unsigned *s) { G("nvmlSystemGetConfComputeState"); if (CC_ON < 0) return 3; s[0] = 0; s[1] = CC_ON; s[2] = 0; return 0; }
-typedef struct { unsigned version; unsigned long long counts[9]; unsigned exceeded; } Sram;
+typedef struct { unsigned version; unsigned long long counts[11]; unsigned exceeded; } Sram;
 int nvmlDeviceGetSramEccErrorStatus(void *h, Sram *s) { HANDLE("nvmlDeviceGetSramEccErrorStatus"); if (BAD(g->v[F_SRAM])) return CODE(g->v[F_SRAM]);
   if (s->version != (sizeof *s | 1 << 24)) return 25; memset(s->counts, 0, sizeof s->counts); s->exceeded = g->v[F_SRAM]; return 0; }
 ONE(nvmlDeviceGetNumaNodeId, F_GPU_NUMA)

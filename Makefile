@@ -38,6 +38,7 @@ docs: $(VENV)/.tools
 
 benchmarks: $(VENV)/.tools
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks/startup.py
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks/gpus.py
 
 $(VENV)/.installed: pyproject.toml Makefile
 	$(PYTHON) -m venv $(VENV)

@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ddpdoctor.cli import main
 from ddpdoctor.facts.codec import decode
-from ddpdoctor.facts.probe import Probe
+from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.facts.record import SCHEMA, Facts
 
 __all__ = ["report"]
@@ -23,6 +24,7 @@ def report(order: dict[str, Any]) -> int:
     """Judge and write; the exit code."""
     from ddpdoctor.cli.options import Common, FailOn, Format
     from ddpdoctor.cli.output import emit, has_colour, width
+    from ddpdoctor.cli.reading import facts_for
     from ddpdoctor.cli.settings import rules_for
     from ddpdoctor.cli.tables.probe import draw
     from ddpdoctor.doctor import examine
@@ -43,7 +45,11 @@ def report(order: dict[str, Any]) -> int:
         hostname=order["host"],
         probe=decode(Probe, order["probe"]),
     )
-    rules = [r for r in rules_for(common, ("environ", "net", "gpu", "probe")) if "probe" in (*r.needs, *r.wants)]
+    rules = rules_for(common, ("environ", "net", "gpu", "probe"))
+    if facts.probe is not None and facts.probe.seen(Kind.BAD_ENVIRONMENT, Kind.UNRESOLVABLE):
+        facts = replace(facts, environ=facts_for(common, ("environ",))[0].environ)  # which variable, and what to type
+    known = {"probe"} if facts.environ is None else {"probe", "environ"}
+    rules = tuple(r for r in rules if set(r.needs) <= known and ("probe" in r.wants or r.needs))
     judged = examine(facts, rules, command="probe", started=order["started"])
     tables = "" if common.quiet else draw(facts, width=width(), colour=has_colour(common))
     return emit(judged, common, tables)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ, as_integer, shorten
+from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
 
@@ -23,7 +24,7 @@ NUMBERS = {
 
 
 @rule("ENV500", "rendezvous-variable-missing", Severity.ERROR)
-def missing(environ: Environ) -> Iterator[Finding]:
+def missing(environ: Environ, probe: Probe | None = None) -> Iterator[Finding]:
     """Some of RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set and another one is missing or empty.
 
     ## Why it matters
@@ -41,7 +42,9 @@ def missing(environ: Environ) -> Iterator[Finding]:
     empty = [name for name in absent if environ.get(name) == ""]
     if not absent or not present or environ.integer("RANK") == -1:
         return
-    if empty:
+    if probe is not None and probe.seen(Kind.BAD_ENVIRONMENT):
+        severity = None  # a rank has failed over it
+    elif empty:
         severity = None if environ.has("RANK") or environ.has("WORLD_SIZE") else Severity.WARNING
     elif environ.has("RANK"):
         severity = Severity.WARNING  # a script may still set the others by itself

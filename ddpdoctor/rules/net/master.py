@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ddpdoctor.facts.environ import Environ, malformation, shorten
 from ddpdoctor.facts.gaps import unanswered
 from ddpdoctor.facts.net import Attempt, Net, Outcome
 from ddpdoctor.facts.probe import Kind, Probe
-from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.observed import observed, only_probed
 
@@ -38,14 +39,18 @@ def unresolvable(
     ## Fix
     Put the IP address of rank 0's node into MASTER_ADDR, or make the name known here through DNS or /etc/hosts.
     """
-    yield from observed(probe.seen(Kind.UNRESOLVABLE) if probe else ())
+    is_malformed = (
+        environ is not None and malformation(environ.master_addr or "") is not None
+    )  # ENV016 tells what it is
+    for finding in observed(probe.seen(Kind.UNRESOLVABLE) if probe else ()):
+        yield replace(finding, role=Role.CONSEQUENCE, caused_by="ENV016") if is_malformed else finding
     if only_probed(probe, environ, net):
         return
     assert environ is not None
     assert net is not None
     asked = net.master_name
-    if asked is None or asked.addresses or malformation(environ.master_addr or "") is not None:
-        return  # ENV016 says what is wrong with it
+    if asked is None or asked.addresses or is_malformed:
+        return
     if asked.name == net.hostname:
         return  # NET014: this machine does not know its own name
     yield Finding(

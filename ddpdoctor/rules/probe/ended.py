@@ -10,7 +10,7 @@ from ddpdoctor.rules import rule
 from ddpdoctor.rules.observed import observed
 
 
-@rule("PROBE500", "rank-environment-unusable", Severity.ERROR)
+@rule("PROBE500", "rank-environment-unusable", Severity.ERROR, kind="umbrella")
 def bad_environment(probe: Probe) -> Iterator[Finding]:
     """The variables that place a rank are missing or no numbers.
 

@@ -193,6 +193,8 @@ class Environ(Section):
     @property
     def is_multi_node(self) -> bool | None:
         """Whether the job has more than one node; None when the environment does not tell."""
+        if is_loopback(self.get("SLURM_LAUNCH_NODE_IPADDR") or "none"):
+            return False  # srun reached its nodes over the loopback: several slurmd on this one machine
         world, local = self.integer("WORLD_SIZE"), self.integer("LOCAL_WORLD_SIZE")
         if world == 1 or (world is not None and world == local):
             return False

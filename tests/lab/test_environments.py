@@ -28,9 +28,9 @@ def _srun(argv: list[str]) -> subprocess.CompletedProcess[str]:
         return cluster.srun("-N2", "--ntasks-per-node=2", *argv, timeout=SECONDS, env=MASTER)
 
 
-def _srun_on_a_virtual_node(argv: list[str]) -> subprocess.CompletedProcess[str]:
-    with slurm(nodes=1) as cluster:
-        return cluster.srun("-n2", *argv, timeout=SECONDS, env={**MASTER, "MASTER_ADDR": "127.0.0.1"})
+def _srun_on_virtual_nodes(argv: list[str]) -> subprocess.CompletedProcess[str]:
+    with slurm(nodes=2) as cluster:
+        return cluster.srun("-N2", "--ntasks-per-node=2", *argv, timeout=SECONDS, env={**MASTER, "MASTER_ADDR": "127.0.0.1"})
 
 
 def _sbatch(argv: list[str]) -> subprocess.CompletedProcess[str]:
@@ -56,7 +56,7 @@ def _torchrun(argv: list[str]) -> subprocess.CompletedProcess[str]:
 
 LAUNCHERS = [
     pytest.param(_srun, 4, "Slurm (srun)", id="srun"),
-    pytest.param(_srun_on_a_virtual_node, 2, "Slurm (srun)", id="srun on loopback"),
+    pytest.param(_srun_on_virtual_nodes, 4, "Slurm (srun)", id="srun on loopback"),
     pytest.param(_sbatch, 1, "No launcher started this process inside a Slurm job", id="sbatch body"),
     pytest.param(_openmpi, 2, "Open MPI", id="mpirun"),
     pytest.param(_hydra, 2, "MPICH", id="mpiexec"),

@@ -32,9 +32,10 @@ def check(topo: Topo, host: Host, gpu: Gpu, environ: Environ) -> Iterator[Findin
     rank = environ.local_rank
     if rank is not None and len(indices) > 1:
         indices = indices[rank : rank + 1]
-    known = [g for g in topo.all_gpus() if g.cpu_affinity and g.index in indices]
+    here = frozenset().union(*(cpus_in(node.cpus) for node in host.numa_nodes)) or allowed
+    known = [g for g in topo.all_gpus() if g.index in indices and cpus_in(g.cpu_affinity or "") & here]
     if not known:
-        not_here("NVML names no CPUs for the GPUs")
+        not_here("NVML names no CPUs of this machine for the GPUs")
     remote = [g for g in known if not cpus_in(g.cpu_affinity or "") & allowed]
     if remote:
         names = ", ".join(str(g.index) for g in remote)

@@ -113,7 +113,7 @@ def _master(environ: Mapping[str, str], told: Environ, row: Launcher, world_size
     """
     if environ.get("MASTER_ADDR") or environ.get("MASTER_PORT") or row is BY_HAND or row.name == "torchrun":
         return _needed(environ, "MASTER_ADDR"), _port(environ)
-    here = told.local_world_size == world_size
+    here = told.local_world_size == world_size or told.is_multi_node is False
     host = "127.0.0.1" if here else next(iter(_hosts(environ)), "")
     if not host:
         return _needed(environ, "MASTER_ADDR"), _port(environ)

@@ -43,6 +43,8 @@ def _state(facts: Facts, report: Report, section: str) -> str:
     found = [f for f in report.findings if area_of(f.code) == section]
     if found:
         return max(found, key=lambda f: f.worst.weight).worst.value
+    if section == "probe" and facts.probe is not None and facts.probe.has_failed:
+        return "error"  # whatever the cause is and in which area it stands
     if section in ("gpu", "topo") and facts.gpu is not None and not facts.gpu.devices:
         return "-"
     if getattr(facts, section) is not None:

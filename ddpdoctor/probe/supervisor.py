@@ -131,6 +131,8 @@ class Session(Witness):
         self.child.read()
         found = self.child.look(now)
         if found is None and self.child.is_late(now, self._allowed()):
+            if self.child.phase == "done":
+                raise Trouble(*self._unfinished())
             found = self.child.locate()
         found = found or self.neighbours.look(now, self.child.phase)
         if self.signal == signal.SIGINT:
@@ -239,7 +241,7 @@ class Session(Witness):
             board.go("run", {"backend": choose_backend(self.backend, board.log("ready"))})
         value = self._wait("run", self.end)
         if value is None:
-            raise Trouble(self._behind())
+            raise Trouble(*self._behind("ready", "import", "had not imported torch"))
         place = self.place
         child.since = time.monotonic()
         child.order(
@@ -253,11 +255,20 @@ class Session(Witness):
         )
         self.backend = json.loads(value)["backend"]
 
-    def _behind(self) -> Observation:
-        ready = {record["rank"] for record in self._board.log("ready")}
-        late = tuple(rank for rank in range(self.place.world_size) if rank not in ready)
-        words = f"ranks {ranges(list(late))} had not imported torch when the time ran out"
-        return Observation(Kind.ELSEWHERE, words, late, self.place.rank, phase="import")
+    def _behind(self, log: str, phase: str, words: str) -> list[Observation]:
+        """One observation for each host with ranks that have not written to the log when the time runs out."""
+        there = {record["rank"] for record in self._board.log(log)}
+        hosts: dict[str | None, list[int]] = {}
+        for rank in range(self.place.world_size):
+            if rank not in there:
+                hosts.setdefault(self._board.host_of(rank), []).append(rank)
+        found = []
+        for host, ranks in hosts.items():
+            who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranges(ranks)}"
+            told = f"{who}{f' on {host}' if host else ''} {words} when the time ran out"
+            found.append(Observation(Kind.ELSEWHERE, told, tuple(ranks), self.place.rank, host, phase=phase))
+        waits = f"{self.place.name} waits for the others"
+        return found or [self.child.observe(Kind.HANG, waits)]  # the last of them came just now
 
     def _finish(self) -> Probe:
         board, child = self._board, self.child
@@ -266,8 +277,12 @@ class Session(Witness):
         if board.count("end"):
             board.go("end", True)
         if self._wait("end", self.end) is None:
-            raise Trouble(child.observe(Kind.HANG, f"{self.place.name} waits for the others to finish"))
+            raise Trouble(*self._unfinished())
         return self._healthy()
+
+    def _unfinished(self) -> list[Observation]:
+        self._unwait()
+        return self._behind("reports", "end", "was not through the collectives")
 
     def _healthy(self) -> Probe:
         ranks: tuple[RankReport, ...] = ()

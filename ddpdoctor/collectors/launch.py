@@ -15,6 +15,7 @@ from ddpdoctor.collectors.launch_script import look
 from ddpdoctor.collectors.machine import Machine
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.launch import (
+    ELSEWHERE,
     UNKNOWN,
     Launch,
     Launcher,
@@ -147,7 +148,7 @@ def line_of(
     """A line from its words: its layers, the environment of the innermost one, what torchrun will do, the script."""
     layers = peel(words, version)
     innermost = layers[-1] if layers else None
-    base = {} if any(each.launcher is Launcher.CONTAINER for each in layers) else dict(environ)
+    base = {} if any(each.launcher in ELSEWHERE for each in layers) else dict(environ)
     if innermost is not None:
         base.update({v.name: v.value for v in innermost.variables})
         base = _unset(layers, base)
@@ -201,15 +202,12 @@ def _script(layers: Sequence[Layer], cwd: str | None) -> Script | None:
         innermost = layers[-2]
     if innermost is None or cwd is None or innermost.reading.script is None or innermost.is_garbled:
         return None
-    if any(
-        each.launcher in (Launcher.CONTAINER, Launcher.OTHER) or each.name == "ssh"
-        for each in _outside(layers, innermost)
-    ):
+    if any(each.launcher in (*ELSEWHERE, Launcher.OTHER) or each.name == "ssh" for each in _outside(layers, innermost)):
         return None
     if any(_changes_folder(each) for each in layers):
         return None
     path = innermost.reading.script.known
-    if path is None or innermost.given("module") or innermost.launcher in (Launcher.OTHER, Launcher.RAY):
+    if path is None or innermost.given("module") or innermost.launcher is Launcher.OTHER:
         return None
     return look(os.path.join(cwd, path))
 
@@ -218,7 +216,7 @@ def _config(layers: Sequence[Layer], cwd: str | None) -> dict[str, str] | None:
     """`key: value` lines of accelerate's config file, which `accelerate config` writes flat; None when it is not read."""
     layer = next((each for each in layers if each.launcher is Launcher.ACCELERATE), None)
     path = None if layer is None else layer.value("config_file")
-    if path is None or UNKNOWN in path or cwd is None or any(e.launcher is Launcher.CONTAINER for e in layers):
+    if path is None or UNKNOWN in path or cwd is None or any(e.launcher in ELSEWHERE for e in layers):
         return None
     try:
         with open(os.path.join(cwd, path), encoding="utf-8", errors="replace") as file:

@@ -76,8 +76,8 @@ def test_a_launch_survives_json(text: str) -> None:
         ("torchrun --no-python torchrun a.py", ["torchrun", "torchrun"]),
         ("ssh h 'cd /x && torchrun a.py'", ["wrapper", "torchrun"]),
         ("$LAUNCHER torchrun a.py", ["other", "torchrun"]),
-        ("jsrun -n 2 python a.py", ["jsrun"]),
-        ("ray job submit -- python a.py", ["ray"]),
+        ("jsrun -n 2 python a.py", ["jsrun", "python"]),
+        ("ray job submit -- python a.py", ["ray", "python"]),
     ],
 )
 def test_layers(text: str, launchers: list[str]) -> None:

@@ -105,6 +105,17 @@ def test_a_line_after_two_dashes_says_which_argument() -> None:
     assert report.findings[0].fix_command == "torchrun --nnodes 1 -m x"
 
 
+@pytest.mark.parametrize("launcher", ["jsrun -n 2 -g 6", "ray job submit --working-dir . --"])
+def test_of_jsrun_and_ray_only_the_program_is_judged_and_lint_says_so(launcher: str, tmp_path: Path) -> None:
+    legal = lint([f"{launcher} torchrun --nproc_per_node=6 -m pkg.train"], cwd=tmp_path)
+    assert not legal.findings
+    assert [s.reason for s in legal.skipped if "not judged" in s.reason] == [
+        f"{launcher.split()[0]}: options not judged"
+    ]
+    wrong = lint([f"{launcher} torchrun train.py --nproc_per_node=6"], cwd=tmp_path)
+    assert wrong.findings[0].fix_command == f"{launcher} torchrun --nproc_per_node=6 train.py"
+
+
 def test_importing_the_rules_of_lines_brings_nothing_heavy() -> None:
     code = "import sys; from ddpdoctor.rules import load; load(('launch', 'environ')); print('torch' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

@@ -17,7 +17,7 @@ COLOURS = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 
 
 def draw(facts: Facts, report: Report, *, width: int, colour: bool) -> str:
-    """One block a finding: the part of its line around the word, carets below it, the code. "" without findings."""
+    """One block a finding: the part of its line around the word, carets below it, the code; and what was not judged."""
     launch = facts.launch
     if launch is None:
         return ""
@@ -29,6 +29,8 @@ def draw(facts: Facts, report: Report, *, width: int, colour: bool) -> str:
         line = _line(finding, launch)
         if line is not None and finding.where.column is not None:
             _show(console, finding, line, width)
+    for name in dict.fromkeys(layer.launcher.value for line in launch.lines for layer in line.unread):
+        console.print(Text(f"{name}: its own options are not judged, only the program that it starts"))
     return out.getvalue()
 
 

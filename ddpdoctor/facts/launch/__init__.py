@@ -15,7 +15,7 @@ How a line is represented, for whoever builds one from a shell file or a manifes
 
 from __future__ import annotations
 
-from ddpdoctor.facts.launch.layers import Layer, Variable, launching, peel, starts_ranks
+from ddpdoctor.facts.launch.layers import ELSEWHERE, UNREAD, Layer, Variable, launching, peel, starts_ranks
 from ddpdoctor.facts.launch.options import Given, Problem, Reading, Trouble, read
 from ddpdoctor.facts.launch.pod import Operator, Pod
 from ddpdoctor.facts.launch.programs import Launcher
@@ -26,7 +26,9 @@ from ddpdoctor.facts.launch.slips import Slip, SlipKind
 from ddpdoctor.facts.launch.words import UNKNOWN, Edit, Mark, Word, apply, escape, is_known, plain, quote
 
 __all__ = [
+    "ELSEWHERE",
     "UNKNOWN",
+    "UNREAD",
     "Edit",
     "Given",
     "Launch",

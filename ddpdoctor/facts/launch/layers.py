@@ -22,7 +22,7 @@ from ddpdoctor.facts.launch.slips import Slip, find_slips
 from ddpdoctor.facts.launch.words import UNKNOWN, Word
 from ddpdoctor.facts.torchrun_options import Option, torchrun_options
 
-__all__ = ["Layer", "Variable", "peel", "starts_ranks"]
+__all__ = ["ELSEWHERE", "UNREAD", "Layer", "Variable", "peel", "starts_ranks"]
 
 _PYTHON = re.compile(r"(python|pypy)[\d.]*")
 _MPI = re.compile(r"(mpirun|mpiexec|orterun|prterun)(\.\w+)?")
@@ -43,6 +43,10 @@ _NAMES = {
     "jsrun": Launcher.JSRUN,
     "ray": Launcher.RAY,
 }
+ELSEWHERE = (Launcher.CONTAINER, Launcher.RAY)
+"""What these start has an environment and files of its own."""
+UNREAD = (Launcher.JSRUN, Launcher.RAY)
+"""Their own options have no table here: only what they start is judged."""
 _PYTHON_VALUES = ("-X", "-W", "-Q")
 
 
@@ -108,7 +112,7 @@ def peel(words: Sequence[Word], torch: tuple[int, int]) -> tuple[Layer, ...]:
         if not rest:
             break
         layer, rest = _layer(rest, torch)
-        if layer.launcher is Launcher.CONTAINER:
+        if layer.launcher in ELSEWHERE:
             variables = tuple(v for v in layer.variables)
         else:
             variables = (*variables, *layer.variables)
@@ -139,7 +143,7 @@ def _layer(words: tuple[Word, ...], torch: tuple[int, int]) -> tuple[Layer, tupl
     if _MPI.fullmatch(name):
         return _wrapped(words, MPIRUN, Launcher.MPIRUN)
     if name in _NAMES:
-        return Layer(_NAMES[name], program, words), None
+        return _unjudged(words, _NAMES[name])
     if name in WRAPPERS:
         syntax = WRAPPERS[name]
         if name in ("ssh", "eval") and " " in words[-1].text.strip() and len(words) > 1:
@@ -329,6 +333,17 @@ def _search(words: tuple[Word, ...]) -> tuple[Word, ...] | None:
         return None
     at = next((i for i, w in enumerate(words) if _is_program(w)), None)
     return None if at is None else words[at:]
+
+
+def _unjudged(words: tuple[Word, ...], launcher: Launcher) -> tuple[Layer, tuple[Word, ...] | None]:
+    """jsrun and ray: their own options are not read, only the program that they start is looked for."""
+    rest = words[1:]
+    if launcher is Launcher.RAY:
+        texts = [w.text for w in words]
+        rest = words[texts.index("--") + 1 :] if texts[1:3] == ["job", "submit"] and "--" in texts else ()
+    inner = _search(rest) if rest else None
+    layer = Layer(launcher, words[0], words[: len(words) - len(inner or ())], Reading(is_open=True))
+    return layer, inner
 
 
 def _searched(words: tuple[Word, ...]) -> tuple[Layer, tuple[Word, ...] | None]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Section
-from ddpdoctor.facts.launch.layers import Layer, starts_ranks
+from ddpdoctor.facts.launch.layers import UNREAD, Layer, starts_ranks
 from ddpdoctor.facts.launch.pod import Pod
 from ddpdoctor.facts.launch.programs import Launcher
 from ddpdoctor.facts.launch.rendezvous import Plan
@@ -99,6 +99,11 @@ class Line:
     def layer(self, launcher: Launcher) -> Layer | None:
         """The innermost layer of this kind."""
         return self._innermost((launcher,))
+
+    @property
+    def unread(self) -> tuple[Layer, ...]:
+        """Launchers around it whose own options are not judged."""
+        return tuple(each for each in self.layers if each.launcher in UNREAD)
 
     def _innermost(self, launchers: tuple[Launcher, ...]) -> Layer | None:
         return next((each for each in reversed(self.layers) if each.launcher in launchers), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 
+from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.launch import Edit, Given, Launch, Launcher, Layer, Line, Problem, Trouble, Word, plain
 from ddpdoctor.facts.launch.programs import ACCELERATE, DEEPSPEED
 from ddpdoctor.facts.torchrun_options import NEWEST, Option, Version, torchrun_options
@@ -99,6 +100,14 @@ def unknown(launch: Launch) -> Iterator[Finding]:
     ## Fix
     Use the launcher's own name for it.
     """
+    found = list(_unknown(launch))
+    unread = dict.fromkeys(each.launcher.value for line in launch.lines for each in line.unread)
+    if unread and not found:
+        not_here(f"{' and '.join(unread)}: options not judged")
+    yield from found
+
+
+def _unknown(launch: Launch) -> Iterator[Finding]:
     for line, layer, problem in _problems(launch, Trouble.UNRECOGNIZED):
         flag, sign, value = problem.word.text.partition("=")
         if flag in ("--use-env", "--use_env") and layer.launcher is Launcher.TORCHRUN:

@@ -23,6 +23,9 @@ OWNER_SECONDS = 1.0
 OFFERED = range(DEFAULT_PORT, DEFAULT_PORT + 500)
 """Below the usual ephemeral range, so that no outgoing connection takes the port in between."""
 
+STORE_ABOVE = ("TORCHELASTIC_RUN_ID", "NODE_RANK")
+"""Variables of ranks whose store a process above them hosts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -152,7 +155,7 @@ def _describe(machine: Machine, row: Row, pid: int | None) -> PortSocket:
         command=command[:200] or status.get("Name", "").strip() or None,
         user=_user(root, status.get("Uid", "").split()),
         container=_container(root, pid),
-        is_ours=pid in _ancestors(root) or _is_our_rank_zero(machine, given),
+        is_ours=_is_our_launcher(machine, pid) or _is_our_rank_zero(machine, given),
         is_orphan=parent == "1" and "RANK" in given,
     )
 
@@ -171,6 +174,13 @@ def _container(root: Root, pid: int) -> str | None:
     theirs, ours = root.line(f"/proc/{pid}/cgroup"), root.line("/proc/self/cgroup")
     found = re.search(r"([0-9a-f]{12})[0-9a-f]{52}", theirs or "")
     return found[1] if found and theirs != ours else None
+
+
+def _is_our_launcher(machine: Machine, pid: int) -> bool:
+    """Torchrun's agent hosts the store of its ranks, and Lightning's rank 0 starts the others. A shell or a service above
+    us that happens to hold the port does not.
+    """
+    return any(name in machine.environ for name in STORE_ABOVE) and pid in _ancestors(machine.root)
 
 
 def _ancestors(root: Root) -> set[int]:

@@ -127,7 +127,7 @@ class Attempt:
 class PortSocket:
     """One socket on the port. `state` is LISTEN, ESTABLISHED, TIME_WAIT, …; None where only root may see.
 
-    `is_ours`: the process is an ancestor of ours, or the rank 0 of the job that we are a rank of.
+    `is_ours`: the process is the launcher above us, or the rank 0 of the job that we are a rank of.
     """
 
     state: str

@@ -16,6 +16,8 @@ from ddpdoctor.cli import main
 from ddpdoctor.facts.codec import decode
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.facts.record import SCHEMA, Facts
+from ddpdoctor.findings import Severity
+from ddpdoctor.rules import Rule
 
 __all__ = ["report"]
 
@@ -49,10 +51,16 @@ def report(order: dict[str, Any]) -> int:
     if facts.probe is not None and facts.probe.seen(Kind.BAD_ENVIRONMENT, Kind.UNRESOLVABLE):
         facts = replace(facts, environ=facts_for(common, ("environ",))[0].environ)  # which variable, and what to type
     known = {"probe"} if facts.environ is None else {"probe", "environ"}
-    rules = tuple(r for r in rules if set(r.needs) <= known and ("probe" in r.wants or r.needs))
+    rules = tuple(
+        r for r in rules if set(r.needs) <= known and ("probe" in (*r.needs, *r.wants) or _may_stop_a_rank(r))
+    )
     judged = examine(facts, rules, command="probe", started=order["started"])
     tables = "" if common.quiet else draw(facts, width=width(), colour=has_colour(common))
     return emit(judged, common, tables)
+
+
+def _may_stop_a_rank(rule: Rule) -> bool:
+    return rule.needs == ("environ",) and rule.severity is Severity.ERROR
 
 
 def _from_stdin() -> int:

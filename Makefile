@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 DEBIAN := iproute2 nftables procps strace tmux gcc slurmctld slurmd slurm-client munge openmpi-bin mpich
 COMMANDS := ip nft ps strace tmux gcc slurmctld munged mpirun.openmpi mpiexec.hydra
 
-.PHONY: check test test-all pythons static docs debian benchmarks clean
+.PHONY: check test test-all static docs debian benchmarks clean
 
 check: $(VENV)/.installed
 	$(BIN)/ddpdoctor check

@@ -54,7 +54,8 @@ def _gaps(answers: Answers) -> tuple[Gap, ...]:
     error = answers.absent("node").get("init")
     if error is not None:
         why = Why.NEEDS_ROOT if error == "NO_PERMISSION" else Why.NOT_HERE
-        return (Gap("topo.gpus", INIT_WORDS.get(error, f"nvmlInit answered {error}"), why),)
+        words = INIT_WORDS.get(error, f"nvmlInit answered {error}")
+        return (Gap("topo.gpus", f"no NVIDIA GPU here ({words})" if error == "LIBRARY_NOT_FOUND" else words, why),)
     return () if answers.of("node").get("count") else (Gap("topo.gpus", "NVML lists no GPU", Why.NOT_HERE),)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 import types
 import typing
 from collections.abc import Mapping
@@ -59,7 +60,8 @@ def _is_default(field: dataclasses.Field[Any], value: object) -> bool:
 
 @functools.cache
 def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+    late = getattr(sys.modules[kind.__module__], "late_names", dict)
+    return typing.get_type_hints(kind, localns=late())
 
 
 @functools.cache

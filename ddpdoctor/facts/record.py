@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap
-from ddpdoctor.facts.gpu import Gpu
-from ddpdoctor.facts.host import Host
 from ddpdoctor.facts.launch import Launch
-from ddpdoctor.facts.net import Net
-from ddpdoctor.facts.probe import Probe
-from ddpdoctor.facts.topo import Topo
-from ddpdoctor.facts.versions import Versions
 
-__all__ = ["SCHEMA", "SECTIONS", "Facts"]
+if TYPE_CHECKING:
+    from ddpdoctor.facts.gpu import Gpu
+    from ddpdoctor.facts.host import Host
+    from ddpdoctor.facts.net import Net
+    from ddpdoctor.facts.probe import Probe
+    from ddpdoctor.facts.topo import Topo
+    from ddpdoctor.facts.versions import Versions
+
+__all__ = ["SCHEMA", "SECTIONS", "Facts", "late_names"]
 
 SCHEMA = "ddpdoctor.facts/1"
 SECTIONS = ("environ", "launch", "host", "net", "gpu", "topo", "versions", "probe")
@@ -39,3 +42,15 @@ class Facts:
     versions: Versions | None = None
     probe: Probe | None = None
     gaps: tuple[Gap, ...] = ()
+
+
+def late_names() -> dict[str, type]:
+    """The sections' types that a command imports only when it has them: the codec reads facts by their names."""
+    from ddpdoctor.facts.gpu import Gpu
+    from ddpdoctor.facts.host import Host
+    from ddpdoctor.facts.net import Net
+    from ddpdoctor.facts.probe import Probe
+    from ddpdoctor.facts.topo import Topo
+    from ddpdoctor.facts.versions import Versions
+
+    return {each.__name__: each for each in (Gpu, Host, Net, Probe, Topo, Versions)}

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.gpu import Gpu
-from ddpdoctor.facts.host import Host
 from ddpdoctor.facts.launchers import TORCHRUN
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.environ.settings import about
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.gpu import Gpu
+    from ddpdoctor.facts.host import Host
 
 __all__ = ["capabilities_missing", "mps_daemon_absent", "one_gpu_per_rank", "order_ambiguous"]
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import ConfFile, Environ, shorten
 from ddpdoctor.facts.gaps import unanswered
-from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.environ.settings import about, value
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.gpu import Gpu
 
 __all__ = ["comm_id_set", "conf_file", "topo_file_invalid"]
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
-from ddpdoctor.facts.net import Net
 from ddpdoctor.facts.rdma import Rdma, RdmaPort
 from ddpdoctor.facts.versions import Versions, numbers
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.environ.settings import about, number, value
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.net import Net
 
 __all__ = ["gid_index_forced", "hca_no_match", "hca_prefix_match", "timeout_extreme"]
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.gpu import Gpu
-from ddpdoctor.facts.net import Net
-from ddpdoctor.facts.topo import Topo
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.environ.settings import about, active_ports, number, uses_plugin, value
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.gpu import Gpu
+    from ddpdoctor.facts.net import Net
+    from ddpdoctor.facts.topo import Topo
 
 __all__ = ["gdr_disabled", "ib_disabled", "ignore_disabled_p2p", "net_forced", "p2p_disabled", "shm_disabled"]
 

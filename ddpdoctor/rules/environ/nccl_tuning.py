@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ, shorten
-from ddpdoctor.facts.gpu import Gpu
-from ddpdoctor.facts.topo import Topo
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.environ.settings import about, number, uses_plugin, value
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.gpu import Gpu
+    from ddpdoctor.facts.topo import Topo
 
 __all__ = ["channels_restricted", "cumem_disabled", "forced", "nvls_odd"]
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ, shorten
-from ddpdoctor.facts.net import Net
 from ddpdoctor.facts.settings_table import read_number
 from ddpdoctor.findings import Evidence, Finding, Severity
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.net import Net
 
 __all__ = ["about", "active_ports", "line", "number", "taking_away", "uses_plugin", "value"]
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.ifnames import effective
 from ddpdoctor.facts.launch import Launch
-from ddpdoctor.facts.net import Interface, Net
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.environ.settings import about, line, taking_away
 from ddpdoctor.rules.launch import master
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.net import Interface, Net
 
 __all__ = ["down", "gloo_invalid", "gloo_loopback", "loopback", "not_found", "prefix"]
 

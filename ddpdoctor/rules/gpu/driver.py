@@ -77,7 +77,7 @@ def driver_not_loaded(gpu: Gpu) -> Iterator[Finding]:
     if gpu.nvml_error is None:
         gpu.need(gpu.devices or None, "devices")
     if gpu.nvml_error == "LIBRARY_NOT_FOUND":
-        not_here("libnvidia-ml.so.1 is not installed")
+        not_here("no NVIDIA GPU here, or no driver library: libnvidia-ml.so.1 is not installed")
     if gpu.nvml_error != "DRIVER_NOT_LOADED":
         return
     detail = "; nouveau is loaded in its place" if "nouveau" in gpu.kernel_modules else ""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
-from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.launch import Launch, is_known
 from ddpdoctor.facts.launchers import TORCHRUN
 from ddpdoctor.facts.versions import Versions
@@ -15,6 +15,9 @@ from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.pointing import after, agents, point, revalue, spelled
 from ddpdoctor.rules.launch.scheduler.granted import granted_gpus
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.gpu import Gpu
 
 CVD = "CUDA_VISIBLE_DEVICES"
 HANDS_ON = ("torchrun", "deepspeed", "accelerate")

@@ -252,7 +252,7 @@ def plugin(environ: Environ, net: Net, gpu: Gpu | None = None) -> Iterator[Findi
     """
     rdma = net.need(net.rdma, "rdma")
     if gpu is not None and not visible_gpus(environ, gpu):
-        not_here("NCCL needs GPUs, and there is none here")
+        not_here("no NVIDIA GPU here, and NCCL needs one")
     if rdma.plugin is None or environ.has("NCCL_NET_PLUGIN") or any(d.driver == EFA for d in rdma.devices):
         return
     if any(word in rdma.plugin.lower() for word in ("hpcx", "sharp", "efa", "ofi", "gib", "tcpx", "fastrak")):

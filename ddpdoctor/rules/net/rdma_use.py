@@ -24,7 +24,7 @@ def needs_rdma(environ: Environ, net: Net, gpu: Gpu | None) -> Rdma:
     if not rdma.devices:
         not_here("no RDMA adapter here")
     if gpu is not None and not visible_gpus(environ, gpu):
-        not_here("NCCL needs GPUs, and there is none here")
+        not_here("no NVIDIA GPU here, and NCCL needs one")
     if environ.is_multi_node is False and not net.spans_nodes(environ):
         not_here("the job has one node")
     if environ.get("NCCL_IB_DISABLE") == "1" or (environ.get("NCCL_NET") or "").lower() == "socket":

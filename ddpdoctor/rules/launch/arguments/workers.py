@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.launch import UNKNOWN, Launch, plain
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.arguments.values import bad, told
 from ddpdoctor.rules.launch.pointing import after, agents, point, remove, replace, shown, spelled
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.gpu import Gpu
 
 CHANGED = re.compile(r"(?<!\$)(\${2,3}(?!\$|local_rank|\{local_rank)|\$local_rank\b|\$\{local_rank\})")
 """What torchrun changes: two or three dollars (four are an escaped pair), and the local rank's name."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.launch import Given, Launch, Launcher, Layer, Line, is_known
 from ddpdoctor.facts.visibility import listed
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.pointing import HOST0, after, agents, point, remove, revalue, shown, spelled
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.gpu import Gpu
 
 CVD = "CUDA_VISIBLE_DEVICES"
 

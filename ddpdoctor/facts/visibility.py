@@ -10,8 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ddpdoctor.facts.gpu import Device, Gpu
+if TYPE_CHECKING:
+    from ddpdoctor.facts.gpu import Device, Gpu
 
 __all__ = ["Visibility", "listed", "visible"]
 

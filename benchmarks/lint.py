@@ -61,11 +61,24 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 def _sbatch() -> str:
-    head = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --ntasks-per-node=1\n"
-    body = "".join(f'export VARIABLE_{i}="value {i}"\n' for i in range(290))
-    return (
-        head + body + "srun --kill-on-bad-exit=1 torchrun --nproc_per_node=8 train.py \\\n  --lr 1 \\\n  --epochs 3\n"
-    )
+    """300 lines of what such files hold: options, variables, conditions, loops, a heredoc, and a launch over several lines."""
+    head = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --ntasks-per-node=1\n#SBATCH --gres=gpu:8\n"
+    block = """# step {0}
+export VARIABLE_{0}="value {0}"
+WORDS_{0}=$(echo "$VARIABLE_{0}" | tr a-z A-Z)
+if [ -z "$WORDS_{0}" ]; then
+  echo "nothing in step {0}"
+fi
+for name in one two three; do
+  mkdir -p "out/$name"
+done
+cat > out/{0}.txt <<EOF
+name: $WORDS_{0}
+EOF
+"""
+    body = "".join(block.format(i) for i in range(24))
+    launch = "srun torchrun --nproc_per_node=8 \\\n  train.py \\\n  --lr 1 \\\n  --epochs 3\n"
+    return head + body + "sleep 1\n" * (300 - 4 - 24 * 12 - 4) + launch
 
 
 def _thousand() -> float:

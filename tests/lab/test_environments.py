@@ -30,7 +30,9 @@ def _srun(argv: list[str]) -> subprocess.CompletedProcess[str]:
 
 def _srun_on_virtual_nodes(argv: list[str]) -> subprocess.CompletedProcess[str]:
     with slurm(nodes=2) as cluster:
-        return cluster.srun("-N2", "--ntasks-per-node=2", *argv, timeout=SECONDS, env={**MASTER, "MASTER_ADDR": "127.0.0.1"})
+        return cluster.srun(
+            "-N2", "--ntasks-per-node=2", *argv, timeout=SECONDS, env={**MASTER, "MASTER_ADDR": "127.0.0.1"}
+        )
 
 
 def _sbatch(argv: list[str]) -> subprocess.CompletedProcess[str]:

@@ -52,6 +52,8 @@ def main(words: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGINT, session.on_signal)
     try:
         probe = session.run()
+        if session.signal == signal.SIGINT:  # it came while the ranks agreed: what they saw is the end of the others
+            raise Interrupted
         child.kill()
         session.neighbours.end_stopped()
         seconds_left = session.end - time.monotonic()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import gc
 import json
 import os
 import re
@@ -75,10 +76,17 @@ def die_with(parent: int) -> None:
 
 
 def load_torch() -> Any:
-    """torch with its distributed package; whatever the import raises."""
-    import torch
-    import torch.distributed
+    """torch with its distributed package; whatever the import raises.
 
+    Nothing of what an import makes is garbage: looking for it takes a tenth of the import's time.
+    """
+    gc.disable()
+    try:
+        import torch
+        import torch.distributed
+    finally:
+        gc.enable()
+    gc.freeze()
     return torch
 
 

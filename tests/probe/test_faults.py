@@ -234,6 +234,19 @@ def test_ctrl_c_leaves_one_line_and_nothing_else(tmp_path: Path, moment: str) ->
         assert "Traceback" not in out
 
 
+def test_ctrl_c_wins_over_what_the_end_of_the_others_looks_like(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    ranks = start_all(tmp_path, 2, environ=shim("sleep", 1, mark))
+    _wait_for(mark)
+    os.kill(ranks[1].process.pid, signal.SIGSTOP)
+    os.kill(ranks[0].process.pid, signal.SIGINT)
+    first = ranks[0].end(10)
+    os.kill(ranks[1].process.pid, signal.SIGINT)
+    os.kill(ranks[1].process.pid, signal.SIGCONT)  # now it sees that rank 0 is gone, and the interrupt, at once
+    second = ranks[1].end(10)
+    assert [first[0], second[0]] == [130, 130], (first, second)
+
+
 def test_garbage_in_the_environment_is_a_finding(tmp_path: Path) -> None:
     rank = start(tmp_path, 0, 2, free_port(), environ={"RANK": "zero"})
     code, out = rank.end()

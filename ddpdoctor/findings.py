@@ -11,6 +11,7 @@ from enum import Enum
 
 __all__ = [
     "Crashed",
+    "Edit",
     "Evidence",
     "Finding",
     "Report",
@@ -82,11 +83,28 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
+class Edit:
+    """A correction of a script: the text from `line`, `column` up to before `end_line`, `end_column` of `file` becomes `text`.
+
+    Lines and columns count from 1, columns in characters. An edit whose end is its beginning inserts. The edits of one
+    finding belong together and never overlap; of two findings whose edits overlap, only one can be applied. They are kept
+    beside the report (`lint --diff` prints them as a patch): no format of the report holds them.
+    """
+
+    file: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that is wrong. A rule gives message, evidence, fix and place; the engine stamps the identity.
 
     `severity` is None unless this case is softer than the catalogue says; `role` is None unless the rule knows that it
-    is not a cause here. `fix_command` is a line to paste, alone.
+    is not a cause here. `fix_command` is a line to paste, alone. `edits` correct a script.
     """
 
     message: str
@@ -102,6 +120,7 @@ class Finding:
     name: str = ""
     why: str = ""
     help: str = ""
+    edits: tuple[Edit, ...] = ()
 
     @property
     def worst(self) -> Severity:

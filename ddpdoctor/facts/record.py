@@ -12,15 +12,17 @@ from ddpdoctor.facts.launch import Launch
 if TYPE_CHECKING:
     from ddpdoctor.facts.gpu import Gpu
     from ddpdoctor.facts.host import Host
+    from ddpdoctor.facts.log import Log
     from ddpdoctor.facts.net import Net
     from ddpdoctor.facts.probe import Probe
+    from ddpdoctor.facts.script import Script
     from ddpdoctor.facts.topo import Topo
     from ddpdoctor.facts.versions import Versions
 
 __all__ = ["SCHEMA", "SECTIONS", "Facts", "late_names"]
 
 SCHEMA = "ddpdoctor.facts/1"
-SECTIONS = ("environ", "launch", "host", "net", "gpu", "topo", "versions", "probe")
+SECTIONS = ("environ", "launch", "host", "net", "gpu", "topo", "versions", "script", "probe", "log")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,9 @@ class Facts:
     gpu: Gpu | None = None
     topo: Topo | None = None
     versions: Versions | None = None
+    script: Script | None = None
     probe: Probe | None = None
+    log: Log | None = None
     gaps: tuple[Gap, ...] = ()
 
 
@@ -48,9 +52,11 @@ def late_names() -> dict[str, type]:
     """The sections' types that a command imports only when it has them: the codec reads facts by their names."""
     from ddpdoctor.facts.gpu import Gpu
     from ddpdoctor.facts.host import Host
+    from ddpdoctor.facts.log import Log
     from ddpdoctor.facts.net import Net
     from ddpdoctor.facts.probe import Probe
+    from ddpdoctor.facts.script import Script
     from ddpdoctor.facts.topo import Topo
     from ddpdoctor.facts.versions import Versions
 
-    return {each.__name__: each for each in (Gpu, Host, Net, Probe, Topo, Versions)}
+    return {each.__name__: each for each in (Gpu, Host, Log, Net, Probe, Script, Topo, Versions)}

@@ -1,0 +1,39 @@
+"""`script`: the text of training scripts, and of the modules beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddpdoctor.facts.gaps import Gap, Section
+
+__all__ = ["Problem", "Script", "SourceFile"]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a text cannot be read as Python: a message, and where (line and column from 1, None: the whole file)."""
+
+    message: str
+    line: int | None = None
+    column: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One Python text. `path` is what findings name; `text` is "" when it could not be read, and `problem` says why.
+
+    Of a notebook, `text` is its code cells one under the other; what is no Python in them (`%cd`, `!pip`) is blank.
+    """
+
+    path: str
+    text: str = ""
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Script(Section):
+    """`files` are judged; `beside` are modules that they import from the same project, read for what their functions do."""
+
+    files: tuple[SourceFile, ...] = ()
+    beside: tuple[SourceFile, ...] = ()
+    gaps: tuple[Gap, ...] = ()

@@ -1,0 +1,1 @@
+"""What is wrong in training scripts, by what their text says."""

@@ -8,11 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ddpdoctor.cli.options import Common, UsageError, seconds
+
+if TYPE_CHECKING:
+    from ddpdoctor.collectors.probe import Node
 
 __all__ = ["probe"]
 
@@ -22,20 +25,37 @@ DEFAULT_SECONDS = 120.0
 ENDING_SECONDS = 20.0
 """How long the ranks may take to report after their own time limit."""
 
+LOCAL = "127.0.0.1"
+
 
 def probe(
     common: Common,
     nproc_per_node: Annotated[
         str, typer.Option("--nproc-per-node", "--nproc_per_node", metavar="N|gpu|cpu|auto", help="Ranks on this node.")
     ] = "auto",
-    nnodes: Annotated[int, typer.Option("--nnodes", min=1, help="Nodes of the job.")] = 1,
-    node_rank: Annotated[int, typer.Option("--node-rank", "--node_rank", min=0, help="This node's number.")] = 0,
+    nnodes: Annotated[str, typer.Option("--nnodes", metavar="N", help="Nodes of the job.")] = "1",
+    node_rank: Annotated[
+        int | None, typer.Option("--node-rank", "--node_rank", min=0, help="This node's number, from 0.")
+    ] = None,
     master_addr: Annotated[
-        str, typer.Option("--master-addr", "--master_addr", metavar="HOST", help="An address of node 0.")
-    ] = "127.0.0.1",
+        str | None, typer.Option("--master-addr", "--master_addr", metavar="HOST", help="An address of node 0.")
+    ] = None,
     master_port: Annotated[
         int | None, typer.Option("--master-port", "--master_port", min=1, max=65535, help="A free port on node 0.")
     ] = None,
+    rdzv_endpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--rdzv-endpoint", "--rdzv_endpoint", metavar="HOST[:PORT]", help="Node 0's address, in torchrun's words."
+        ),
+    ] = None,
+    rdzv_id: Annotated[
+        str, typer.Option("--rdzv-id", "--rdzv_id", metavar="ID", help="Keeps jobs at one port apart.")
+    ] = "ddpdoctor",
+    rdzv_backend: Annotated[
+        str, typer.Option("--rdzv-backend", "--rdzv_backend", metavar="static|c10d", help="Taken; node 0 hosts.")
+    ] = "static",
+    standalone: Annotated[bool, typer.Option("--standalone", help="This node alone.")] = False,
     backend: Annotated[
         str, typer.Option("--backend", metavar="auto|nccl|gloo", help="Default: nccl with GPUs.")
     ] = "auto",
@@ -45,32 +65,61 @@ def probe(
     ] = 30.0,
 ) -> int:
     """Start ranks on this node (the same line on every node, with its --node-rank) and probe them."""
+    from ddpdoctor.collectors.probe import Node
+
     if backend not in ("auto", "nccl", "gloo"):
         raise UsageError(f"--backend {backend!r:.60}: expected auto, nccl or gloo")
-    if node_rank >= nnodes:
-        raise UsageError(f"--node-rank {node_rank} with --nnodes {nnodes}: expected 0 to {nnodes - 1}")
-    if nnodes > 1 and (master_addr.startswith("127.") or master_addr == "localhost"):
-        raise UsageError(
-            f"--master-addr {master_addr} with --nnodes {nnodes}: expected an address that every node reaches"
-        )
+    if rdzv_backend not in ("static", "c10d"):
+        raise UsageError(f"--rdzv-backend {rdzv_backend!r:.60}: expected static or c10d")
+    count = 1 if standalone else _nodes(nnodes)
+    rank = _node_rank(node_rank, count)
+    host, port = _master(master_addr, master_port, rdzv_endpoint, count)
     nproc = _count(nproc_per_node)
-    port = master_port or (DEFAULT_PORT if nnodes > 1 else _free_port())
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("TORCHELASTIC_", "PET_"))}
-    environ |= {
-        "WORLD_SIZE": str(nnodes * nproc),
-        "LOCAL_WORLD_SIZE": str(nproc),
-        "GROUP_RANK": str(node_rank),
-        "MASTER_ADDR": master_addr,
-        "MASTER_PORT": str(port),
-    }
-    words = [*_words(common), "--backend", backend, "--join-timeout", str(join_timeout)]
-    ranks = [_start(words, environ, node_rank * nproc + local, local) for local in range(nproc)]
-    return _wait(ranks, common.timeout or DEFAULT_SECONDS)
+    node = Node(nproc, count * nproc, host, port, rank * nproc, rank, count, rdzv_id)
+    words = [*_words(common), "--launched", "--backend", backend, "--join-timeout", str(join_timeout)]
+    return _wait(_start(words, node), common.timeout or DEFAULT_SECONDS)
+
+
+def _nodes(word: str) -> int:
+    """The number of nodes; torchrun's MIN:MAX only where both are the same, since nobody says how many will come."""
+    least, _, most = word.partition(":")
+    if not least.isdecimal() or int(least) < 1 or (most or least) != least:
+        raise UsageError(f"--nnodes {word!r:.60}: expected one number of at least 1")
+    return int(least)
+
+
+def _node_rank(given: int | None, nnodes: int) -> int:
+    if given is None and nnodes > 1:
+        raise UsageError(
+            f"--nnodes {nnodes} without --node-rank: expected 0 to {nnodes - 1}, another one on every node"
+        )
+    if given is not None and given >= nnodes:
+        raise UsageError(f"--node-rank {given} with --nnodes {nnodes}: expected 0 to {nnodes - 1}")
+    return given or 0
+
+
+def _master(addr: str | None, port: int | None, endpoint: str | None, nnodes: int) -> tuple[str, int]:
+    """Where the ranks meet: what the options say, this machine and a free port when they say nothing."""
+    if endpoint:
+        host, _, number = endpoint.rpartition(":") if _has_port(endpoint) else (endpoint, "", "")
+        addr, port = addr or host.strip("[]"), port or (int(number) if number else None)
+    if addr is None and nnodes > 1:
+        raise UsageError(
+            f"--nnodes {nnodes} without --master-addr: expected an address of node 0 that every node reaches"
+        )
+    if port is not None and not 0 < port < 65536:
+        raise UsageError(f"--rdzv-endpoint {endpoint!r:.80}: expected HOST:PORT with a port from 1 to 65535")
+    return addr or LOCAL, port or (DEFAULT_PORT if nnodes > 1 else _free_port())
+
+
+def _has_port(endpoint: str) -> bool:
+    host, colon, number = endpoint.rpartition(":")
+    return bool(colon) and number.isdecimal() and (":" not in host or host.endswith("]"))
 
 
 def _count(word: str) -> int:
     """How many ranks this node gets: torchrun's words, and `auto`: one for each visible GPU, two without any."""
-    if word.isdigit() and int(word) > 0:
+    if word.isdecimal() and int(word) > 0:
         return int(word)
     if word == "cpu":
         return os.cpu_count() or CPU_RANKS
@@ -89,7 +138,7 @@ def _count(word: str) -> int:
 
 
 def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    with socket.create_server((LOCAL, 0)) as server:
         return int(server.getsockname()[1])
 
 
@@ -108,10 +157,12 @@ def _words(common: Common) -> list[str]:
     return words + [flag for flag, is_set in flags if is_set]
 
 
-def _start(words: list[str], environ: dict[str, str], rank: int, local_rank: int) -> subprocess.Popen[bytes]:
-    width = str(shutil.get_terminal_size((100, 24)).columns)
-    own = {**environ, "RANK": str(rank), "LOCAL_RANK": str(local_rank), "COLUMNS": width}
-    return subprocess.Popen([sys.executable, "-m", "ddpdoctor.probe", *words], env=own, stdin=subprocess.DEVNULL)
+def _start(words: list[str], node: Node) -> list[subprocess.Popen[bytes]]:
+    width = {"COLUMNS": str(shutil.get_terminal_size((100, 24)).columns)}
+    line = [sys.executable, "-m", "ddpdoctor.probe", *words]
+    return [
+        subprocess.Popen(line, env=environ | width, stdin=subprocess.DEVNULL) for environ in node.environs(os.environ)
+    ]
 
 
 def _wait(ranks: list[subprocess.Popen[bytes]], limit: float) -> int:

@@ -1,4 +1,4 @@
-"""The probe as a collector: ranks of this machine alone, or this process as one rank of a job; beside everything else."""
+"""The probe as a collector: ranks of this machine alone, this node's ranks of a job, or this process as one of them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +18,12 @@ from ddpdoctor.collectors.process import kill
 from ddpdoctor.facts.codec import FactsError, decode
 from ddpdoctor.facts.gaps import Why
 from ddpdoctor.facts.probe import Probe
+from ddpdoctor.probe.starting import run_probe
 
-__all__ = ["Answer", "RunningProbe", "join", "start"]
+__all__ = ["Answer", "Node", "RunningNode", "RunningProbe", "join", "launch", "start"]
+
+OTHER_LAUNCHERS = ("TORCHELASTIC_", "PET_", "ROLE_", "GROUP_", "SLURM_", "OMPI_", "PMI_", "PMIX_")
+"""Beginnings of the variables by which a rank would take itself for one of another launcher."""
 
 ENDING_SECONDS = 2.0
 """What the probe may need beyond its own timeout to say what it saw."""
@@ -31,6 +36,38 @@ class Answer:
     probe: Probe
     is_first: bool = True
     is_head: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """This node's share of a job: `nproc` ranks from `first_rank` on, of `world_size` that meet at the master's port.
+
+    The supervisor of rank 0 hosts the store there. Nodes may have unlike numbers of ranks, as long as every rank is
+    somebody's. `run` keeps jobs at one port apart: the nodes must be given the same one.
+    """
+
+    nproc: int
+    world_size: int
+    master_addr: str
+    master_port: int
+    first_rank: int = 0
+    node_rank: int = 0
+    nnodes: int = 1
+    run: str = "ddpdoctor"
+
+    def environs(self, environ: Mapping[str, str]) -> list[dict[str, str]]:
+        """What each rank of this node gets on top of `environ`, from which another launcher's ranks are taken out."""
+        kept = {name: value for name, value in environ.items() if not name.startswith(OTHER_LAUNCHERS)}
+        kept |= {
+            "WORLD_SIZE": str(self.world_size),
+            "LOCAL_WORLD_SIZE": str(self.nproc),
+            "GROUP_RANK": str(self.node_rank),
+            "GROUP_WORLD_SIZE": str(self.nnodes),
+            "MASTER_ADDR": self.master_addr,
+            "MASTER_PORT": str(self.master_port),
+            "DDPDOCTOR_RUN": self.run,
+        }
+        return [kept | {"RANK": str(self.first_rank + local), "LOCAL_RANK": str(local)} for local in range(self.nproc)]
 
 
 class RunningProbe:
@@ -82,30 +119,70 @@ def join(environ: Mapping[str, str], join_seconds: float, seconds: float) -> Run
     Raises:
         Missing: torch is not installed, or no process can be started.
     """
-    words = [
-        "--hand-over",
-        "--job",
-        str(os.getppid()),
-        "--join-timeout",
-        f"{join_seconds:.1f}",
-        "--timeout",
-        f"{seconds:.1f}",
-    ]
+    words = ["--hand-over", "--job", str(os.getppid()), *_times(join_seconds, seconds)]
     return _run("ddpdoctor.probe", words, environ)
+
+
+class RunningNode:
+    """The ranks of this node, which run. `finish` waits for them, `stop` ends them; one of them must be called."""
+
+    def __init__(self, ranks: Sequence[RunningProbe]) -> None:
+        self.ranks = ranks
+
+    def finish(self, deadline: Deadline) -> Answer:
+        """What the lowest rank of this node that is alive says.
+
+        Raises:
+            Missing: no rank said anything in time.
+        """
+        answers: list[Answer] = []
+        failures: list[Missing] = []
+
+        def hear(rank: RunningProbe) -> None:
+            try:
+                answers.append(rank.finish(deadline))
+            except Missing as missing:
+                failures.append(missing)
+
+        listening = [threading.Thread(target=hear, args=(rank,), daemon=True) for rank in self.ranks]
+        for each in listening:
+            each.start()
+        for each in listening:
+            each.join()
+        first = next((a for a in answers if a.is_first), None) or next(iter(answers), None)
+        if first is None:
+            raise failures[0]
+        return first
+
+    def stop(self) -> None:
+        """End them and everything that they started."""
+        for rank in self.ranks:
+            rank.stop()
+
+
+def launch(
+    node: Node, environ: Mapping[str, str], join_seconds: float, seconds: float, backend: str = "auto"
+) -> RunningNode:
+    """Start this node's ranks of a job; on every node with its own `node`, at about the same time.
+
+    A node that does not come within `join_seconds` is named by its ranks; all is over within `seconds`.
+
+    Raises:
+        Missing: torch is not installed, or no process can be started.
+    """
+    words = [*_times(join_seconds, seconds), "--hand-over", "--backend", backend]
+    return RunningNode([_run("ddpdoctor.probe", words, each) for each in node.environs(environ)])
+
+
+def _times(join_seconds: float, seconds: float) -> list[str]:
+    return ["--join-timeout", f"{join_seconds:.1f}", "--timeout", f"{seconds:.1f}"]
 
 
 def _run(module: str, words: Sequence[str], environ: Mapping[str, str] | None) -> RunningProbe:
     if importlib.util.find_spec("torch") is None:
         raise Missing(f"torch is not installed for {sys.executable}: no ranks can be probed", Why.NOT_HERE)
     try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", module, *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=None if environ is None else dict(environ),
-            start_new_session=True,
-        )
+        process = run_probe(module, words, environ)
     except OSError as error:
         raise Missing(f"the probe could not be started: {error.strerror}") from None
     return RunningProbe(process)

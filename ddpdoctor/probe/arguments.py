@@ -31,9 +31,11 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--fail-on", choices=("error", "warning", "never"), default="error")
     parser.add_argument("--quiet", "-q", action="store_true", help="only findings")
     parser.add_argument("--no-color", action="store_true", help="no colours")
-    # What `ddpdoctor check` as a rank of a job uses: the facts on standard output instead of a report.
+    # What `ddpdoctor check` uses: the facts on standard output instead of a report.
     parser.add_argument("--hand-over", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--job", type=int, help=argparse.SUPPRESS)
+    # Started by `ddpdoctor probe`, which answers Ctrl-C for all its ranks.
+    parser.add_argument("--launched", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--version", action="version", version=f"ddpdoctor {__version__}")
     return parser.parse_args(words)
 

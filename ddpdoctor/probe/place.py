@@ -13,6 +13,7 @@ from ddpdoctor.facts.launchers import BY_HAND, Launcher
 
 __all__ = ["BadEnvironment", "Place", "host_key", "read_place"]
 
+OWN_LAUNCHER = "ddpdoctor probe"
 FIRST_PORT = 15000
 PORTS = 10000
 """Where a scheduler gives ranks but no master, the port is one of these, by the number of the job."""
@@ -79,9 +80,14 @@ def read_place(environ: Mapping[str, str], job: int | None = None) -> Place:
     rank = _number(environ, _name(environ, counts.rank), 0)
     world_size = _number(environ, _name(environ, counts.world_size), 1)
     master = _master(environ, told, row, world_size, os.getppid() if job is None else job)
-    run = f"{environ.get('TORCHELASTIC_RUN_ID', 'env')}.{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    ours = environ.get("DDPDOCTOR_RUN")
+    run = f"{environ.get('TORCHELASTIC_RUN_ID', ours or 'env')}.{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     return Place(
-        launcher=row.title if counts is row or row.name == "torchrun" else f"{row.title}, RANK by hand",
+        launcher=OWN_LAUNCHER
+        if ours
+        else row.title
+        if counts is row or row.name == "torchrun"
+        else f"{row.title}, RANK by hand",
         rank=rank,
         world_size=world_size,
         local_rank=told.local_rank if told.local_rank is not None else told.integer("LOCAL_RANK"),

@@ -55,6 +55,10 @@ def _run(words: list[str]) -> int:
 
         print(f"ddpdoctor {__version__}")
         return 0
+    if words[:1] == ["check"]:
+        from ddpdoctor.cli import early
+
+        early.start(words, os.environ)
     from ddpdoctor.cli.app import run
 
     return run(words)
@@ -76,6 +80,9 @@ def _leave(code: int) -> NoReturn:
     """End what is still running and exit; from here on no signal interrupts, and a broken stream is forgotten."""
     for number in (signal.SIGINT, *ENDED):
         signal.signal(number, signal.SIG_IGN)
+    early = sys.modules.get("ddpdoctor.cli.early")
+    if early is not None:
+        early.stop()
     processes = sys.modules.get("ddpdoctor.collectors.process")
     if processes is not None:
         processes.end_all()

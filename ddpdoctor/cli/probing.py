@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ddpdoctor.cli import early
+from ddpdoctor.cli.early import CPU_RANKS, GPU_NODES
 from ddpdoctor.cli.options import Common, seconds_left
 from ddpdoctor.collectors import Missing
 from ddpdoctor.collectors.machine import Deadline
@@ -21,14 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Probing", "refusal", "variables_of"]
 
-CPU_RANKS = 2
-"""How many ranks a machine without a GPU is probed with."""
-
 MOST_RANKS = 64
 """More local ranks than this no machine has GPUs for: a larger number on a line is probed with this many."""
-
-GPU_NODES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
-"""Device nodes that show a GPU driver: the ranks to start are as many as GPUs that CUDA sees, and those are not counted yet."""
 
 
 def refusal(line: tuple[Facts, tuple[Rule, ...]]) -> Gap | None:
@@ -77,7 +73,10 @@ class Probing:
         A rank of a job waits until the machine was looked at, which binds the master port for a moment to see whether
         it is free; and where there are GPUs, they are counted first.
         """
-        if not self._joins and (self._nproc or not any(map(os.path.exists, GPU_NODES))):
+        running = early.take()
+        if running is not None:
+            self._running = RunningProbe(running)
+        elif not self._joins and (self._nproc or not any(map(os.path.exists, GPU_NODES))):
             self._start(self._nproc or CPU_RANKS)
 
     def finish(self, facts: Facts, say: Callable[[str], None]) -> Facts:

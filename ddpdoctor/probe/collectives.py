@@ -12,7 +12,7 @@ from ddpdoctor.probe.errors import WrongValue
 __all__ = ["Stage", "busbw_factor", "check_all_reduce", "check_others", "measure"]
 
 ELEMENTS = 1024
-CPU_SIZES = (4 << 10, 256 << 10, 4 << 20)
+CPU_SIZES = (4 << 10, 256 << 10, 1 << 20)
 GPU_SIZES = (4 << 10, 1 << 20, 32 << 20, 256 << 20)
 CELL_SECONDS = 0.02
 """How long one collective at one size is repeated, as far as a few repetitions allow."""

@@ -11,7 +11,7 @@ import time
 
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.probe.place import Place
-from ddpdoctor.probe.starting import spawn
+from ddpdoctor.probe.starting import WORKER, adopt, begin
 
 __all__ = ["is_worth_a_try", "retry"]
 
@@ -35,7 +35,7 @@ def is_worth_a_try(probe: Probe, seconds_left: float) -> bool:
 def retry(place: Place, seconds: float) -> str:
     """Run init and one checked all_reduce in a fresh worker without `device_id`; "works", or what went wrong."""
     end = time.monotonic() + min(seconds, LONGEST_SECONDS)
-    child = spawn(place)
+    (child,) = adopt(begin(WORKER), [place])
     try:
         is_ordered = False
         while time.monotonic() < end:

@@ -1,38 +1,37 @@
-"""Starting workers: one process a rank, or one process that forks a worker for each rank of this machine."""
+"""Starting workers: one process a rank, or one process that forks a worker for each rank of this machine.
+
+Imports nothing of the house before the process runs: torch's import is the longest part of a probe, so it begins first.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from ddpdoctor.probe.child import Child
-from ddpdoctor.probe.place import Place
+if TYPE_CHECKING:
+    from ddpdoctor.probe.child import Child
+    from ddpdoctor.probe.place import Place
 
-__all__ = ["spawn", "spawn_forked"]
+__all__ = ["TEMPLATE", "WORKER", "Begun", "adopt", "begin", "run_probe"]
 
-
-def worker_environ() -> dict[str, str]:
-    """The rank's environment for its worker: NCCL's warnings are wanted, and on its output."""
-    environ = {name: value for name, value in os.environ.items() if name != "NCCL_DEBUG_FILE"}
-    environ.setdefault("NCCL_DEBUG", "WARN")
-    return environ
-
-
-def spawn(place: Place) -> Child:
-    """Start the worker of one rank: its import of torch runs while the supervisor finds the others."""
-    return _start("ddpdoctor.probe.worker", [place])[0]
+WORKER = "ddpdoctor.probe.worker"
+TEMPLATE = "ddpdoctor.probe.template"
+"""The module that imports torch once and forks a worker for each rank."""
 
 
-def spawn_forked(places: Sequence[Place]) -> list[Child]:
-    """Start the workers of several ranks as forks of one process, which imports torch once for all of them."""
-    return _start("ddpdoctor.probe.template", places)
+class Begun(NamedTuple):
+    """A process that imports torch; `pipes` are our ends (messages, control, output) for each of its ranks."""
+
+    process: subprocess.Popen[bytes]
+    pipes: list[tuple[int, int, int]]
 
 
-def _start(module: str, places: Sequence[Place]) -> list[Child]:
-    """Start one process with pipes for each of these ranks."""
-    pipes = [(os.pipe(), os.pipe(), os.pipe()) for _ in places]
+def begin(module: str, ranks: int = 1) -> Begun:
+    """Start a worker, or a template for several ranks: its import runs while the supervisor does everything else."""
+    pipes = [(os.pipe(), os.pipe(), os.pipe()) for _ in range(ranks)]
     theirs = [(messages[1], control[0], output[1]) for messages, control, output in pipes]
     words = [",".join(map(str, fds)) for fds in theirs]
     process = subprocess.Popen(
@@ -40,16 +39,44 @@ def _start(module: str, places: Sequence[Place]) -> list[Child]:
         stdin=subprocess.DEVNULL,
         stdout=theirs[0][2],
         stderr=theirs[0][2],
-        env=worker_environ(),
+        env=_worker_environ(),
         pass_fds=[fd for fds in theirs for fd in fds],
         start_new_session=True,
     )
     for fds in theirs:
         for fd in fds:
             os.close(fd)
-    children = []
-    for place, (messages, control, output) in zip(places, pipes, strict=True):
-        child = Child(place, messages[0], control[1], output[0])
-        child.process, child.pid = process, process.pid
-        children.append(child)
+    return Begun(process, [(messages[0], control[1], output[0]) for messages, control, output in pipes])
+
+
+def run_probe(module: str, words: Sequence[str], environ: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """Start a supervisor that hands its facts over on standard output.
+
+    Raises:
+        OSError: no process can be started.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=None if environ is None else dict(environ),
+        start_new_session=True,
+    )
+
+
+def adopt(begun: Begun, places: Sequence[Place]) -> list[Child]:
+    """The workers of a process, one for each of these ranks, as their supervisor sees them."""
+    from ddpdoctor.probe.child import Child
+
+    children = [Child(place, *fds) for place, fds in zip(places, begun.pipes, strict=True)]
+    for child in children:
+        child.process, child.pid = begun.process, begun.process.pid
     return children
+
+
+def _worker_environ() -> dict[str, str]:
+    """The rank's environment for its worker: NCCL's warnings are wanted, and on its output."""
+    environ = {name: value for name, value in os.environ.items() if name != "NCCL_DEBUG_FILE"}
+    environ.setdefault("NCCL_DEBUG", "WARN")
+    return environ

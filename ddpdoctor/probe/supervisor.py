@@ -26,7 +26,7 @@ from ddpdoctor.probe.meeting import Interrupted, Trouble, close_server, meet
 from ddpdoctor.probe.neighbours import Neighbours
 from ddpdoctor.probe.place import BadEnvironment, Place, read_place, short_host
 from ddpdoctor.probe.plan import choose_backend
-from ddpdoctor.probe.starting import spawn
+from ddpdoctor.probe.starting import WORKER, adopt, begin
 from ddpdoctor.probe.store import StoreLost
 from ddpdoctor.probe.telling import tell
 from ddpdoctor.probe.verdict import Witness, ranges
@@ -46,7 +46,7 @@ def main(words: Sequence[str] | None = None) -> int:
         place = read_place(os.environ, options.job)
     except BadEnvironment as error:
         return _without_place(str(error), options, started)
-    child = spawn(place)
+    (child,) = adopt(begin(WORKER), [place])
     session = Session(place, child, options.join_timeout, options.timeout, options.backend)
     signal.signal(signal.SIGTERM, session.on_signal)
     signal.signal(signal.SIGINT, session.on_signal)
@@ -61,7 +61,7 @@ def main(words: Sequence[str] | None = None) -> int:
             probe = replace(probe, retried_lazily=retry(session.place, seconds_left))
         return tell(probe, place, session.neighbours, options, started)
     except Interrupted:
-        if place.local_rank in (0, None):
+        if place.local_rank in (0, None) and not options.launched:
             print("ddpdoctor: interrupted", file=sys.stderr)
         return 130
     finally:

@@ -35,8 +35,8 @@ def probe(
     ] = "auto",
     nnodes: Annotated[str, typer.Option("--nnodes", metavar="N", help="Nodes of the job.")] = "1",
     node_rank: Annotated[
-        int | None, typer.Option("--node-rank", "--node_rank", min=0, help="This node's number, from 0.")
-    ] = None,
+        int, typer.Option("--node-rank", "--node_rank", min=0, help="This node's number, from 0.")
+    ] = 0,
     master_addr: Annotated[
         str | None, typer.Option("--master-addr", "--master_addr", metavar="HOST", help="An address of node 0.")
     ] = None,
@@ -72,10 +72,11 @@ def probe(
     if rdzv_backend not in ("static", "c10d"):
         raise UsageError(f"--rdzv-backend {rdzv_backend!r:.60}: expected static or c10d")
     count = 1 if standalone else _nodes(nnodes)
-    rank = _node_rank(node_rank, count)
+    if node_rank >= count:
+        raise UsageError(f"--node-rank {node_rank} with --nnodes {count}: expected 0 to {count - 1}")
     host, port = _master(master_addr, master_port, rdzv_endpoint, count)
     nproc = _count(nproc_per_node)
-    node = Node(nproc, count * nproc, host, port, rank * nproc, rank, count, rdzv_id)
+    node = Node(nproc, count * nproc, host, port, node_rank * nproc, node_rank, count, rdzv_id)
     words = [*_words(common), "--launched", "--backend", backend, "--join-timeout", str(join_timeout)]
     return _wait(_start(words, node), common.timeout or DEFAULT_SECONDS)
 
@@ -86,16 +87,6 @@ def _nodes(word: str) -> int:
     if not least.isdecimal() or int(least) < 1 or (most or least) != least:
         raise UsageError(f"--nnodes {word!r:.60}: expected one number of at least 1")
     return int(least)
-
-
-def _node_rank(given: int | None, nnodes: int) -> int:
-    if given is None and nnodes > 1:
-        raise UsageError(
-            f"--nnodes {nnodes} without --node-rank: expected 0 to {nnodes - 1}, another one on every node"
-        )
-    if given is not None and given >= nnodes:
-        raise UsageError(f"--node-rank {given} with --nnodes {nnodes}: expected 0 to {nnodes - 1}")
-    return given or 0
 
 
 def _master(addr: str | None, port: int | None, endpoint: str | None, nnodes: int) -> tuple[str, int]:

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,9 @@ FULL = bool(os.environ.get("DDPDOCTOR_FULL"))
 settings.register_profile("quick", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("full", max_examples=5000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("full" if FULL else "quick")
+
+ONE_IN = int(os.environ.get("DDPDOCTOR_ONE_IN", "1"))
+"""Run one in so many cases of each test function, at least one: further Pythons in CI need no more."""
 
 _skipped: list[str] = []
 
@@ -41,6 +45,21 @@ def no_trace() -> Iterator[None]:
 
 def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out all but one in so many cases of each test function, and say so."""
+    if ONE_IN == 1:
+        return
+    seen: Counter[str] = Counter()
+    kept, left_out = [], []
+    for item in items:
+        function = item.nodeid.partition("[")[0]
+        (left_out if seen[function] % ONE_IN else kept).append(item)
+        seen[function] += 1
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = kept
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

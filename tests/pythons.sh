@@ -1,6 +1,7 @@
 #!/bin/sh
 # The tests that need no torch, on every other supported Python that is installed. torch itself is tested on one Python only.
 # VERSIONS="3.10 3.13" sh tests/pythons.sh picks some; the interpreters are those on PATH and those of pyenv.
+# DDPDOCTOR_ONE_IN=8 runs every test function with one in eight of its cases.
 set -u
 status=0
 own=$(.venv/bin/python -c "import sys; print('%d.%d' % sys.version_info[:2])")

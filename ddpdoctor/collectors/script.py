@@ -1,0 +1,236 @@
+"""Reads training scripts: Python files, notebooks and folders of them, and the modules beside them that they import."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from ddpdoctor.collectors.gitignore import Ignored, above
+from ddpdoctor.collectors.notebook import Cell, NotebookError, read_notebook
+from ddpdoctor.collectors.source_text import decode
+from ddpdoctor.facts.script import Problem, Script, SourceFile
+
+__all__ = ["ScriptText", "Scripts", "find", "is_script", "names_training", "read", "with_modules"]
+
+MAX_BYTES = 16 << 20
+"""No file of source is that long; what is longer is data."""
+MAX_BESIDE = 60
+MAX_DEPTH = 4
+SKIPPED = frozenset(
+    (
+        *(".bzr", ".direnv", ".eggs", ".git", ".hg", ".ipynb_checkpoints", ".mypy_cache", ".nox", ".pytest_cache"),
+        *(".ruff_cache", ".svn", ".tox", ".venv", ".vscode", "__pycache__", "__pypackages__", "_build", "build"),
+        *("buck-out", "dist", "node_modules", "site-packages", "venv"),
+    )
+)
+"""Folders that hold no source of the project's own."""
+
+_SHEBANG = re.compile(rb"#![^\n]*\bpython")
+_FRAMEWORKS = (
+    "accelerate|composer|deepspeed|lightning|megatron|pytorch_lightning|ray|torchtitan|torchtune|transformers|trl"
+)
+_TRAINS = re.compile(
+    r"distributed|DataParallel|LOCAL_RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|NCCL_|fully_shard|device_map|SyncBatchNorm"
+    r"|torch\.multiprocessing|torch import multiprocessing|ddpdoctor"
+    rf"|(?:^|\n)[ \t]*(?:from|import)[ \t]+(?:{_FRAMEWORKS})\b"
+)
+_SPEAKS_OF_RANKS = re.compile(r"\brank|world_size|[Ll]ocal_rank|process_group|distributed|\bdist\b")
+_IMPORT = re.compile(
+    r"^[ \t]*(?:from[ \t]+(?P<module>\.+[\w.]*|[\w.]+)[ \t]+import[ \t]*(?P<names>\([^)]*\)|[^\n#;]*)"
+    r"|import[ \t]+(?P<modules>\w[\w., \t]*))",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptText:
+    """One file as it was read. `raw` is a notebook's JSON, `cells` where its cells stand in the text."""
+
+    source: SourceFile
+    raw: str | None = None
+    cells: tuple[Cell, ...] = ()
+
+
+@dataclass(slots=True)
+class Scripts:
+    """The paths to judge, in order; `given` are those that were named themselves, `failures` what could not be opened."""
+
+    paths: list[str] = field(default_factory=list)
+    given: set[str] = field(default_factory=set)
+    failures: list[str] = field(default_factory=list)
+
+
+def is_script(path: str) -> bool:
+    """Whether a path that a user names is for this reader: Python by its name or its first line, a notebook, a folder."""
+    if path.endswith((".py", ".ipynb")) or os.path.isdir(path):
+        return True
+    if "." in os.path.basename(path) or not os.path.isfile(path):
+        return False
+    try:
+        with open(path, "rb") as file:
+            return _SHEBANG.match(file.read(200)) is not None
+    except OSError:
+        return False  # the reader of other files says why
+
+
+def find(paths: Iterable[str]) -> Scripts:
+    """The Python files and notebooks that these paths mean; folders are searched, each file is found once."""
+    found = Scripts()
+    seen: set[str] = set()
+    for path in dict.fromkeys(paths):
+        inside = os.path.isdir(path)
+        for each in _walk(path, found.failures) if inside else (path,):
+            real = os.path.realpath(each)
+            if real not in seen:
+                seen.add(real)
+                found.paths.append(each)
+            if not inside:
+                found.given.add(each)
+    return found
+
+
+def _walk(top: str, failures: list[str]) -> Iterator[str]:
+    """The files below a folder, in order. Links to folders are not followed: they can lead in circles."""
+    waiting: list[tuple[str, Ignored]] = [(top, above(top))]
+    while waiting:
+        folder, ignored = waiting.pop()
+        ignored = ignored.inside(os.path.realpath(folder))
+        try:
+            entries = sorted(os.scandir(folder), key=lambda e: e.name)
+        except OSError as error:
+            failures.append(f"{folder}: not read: {error.strerror}")
+            continue
+        base = os.path.realpath(folder)
+        files: list[str] = []
+        folders: list[tuple[str, Ignored]] = []
+        for entry in entries:
+            path = os.path.join(folder, entry.name) if folder != "." else entry.name
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name not in SKIPPED and not ignored.matches(os.path.join(base, entry.name), True):
+                    folders.append((path, ignored))
+            elif entry.name.endswith((".py", ".ipynb")) and os.path.isfile(path):
+                files += [] if ignored.matches(os.path.join(base, entry.name), False) else [path]
+        yield from files
+        waiting += reversed(folders)
+
+
+def names_training(text: str) -> bool:
+    """Whether a text speaks of distributed training or of a framework for it at all: all others are passed over."""
+    return _TRAINS.search(text) is not None
+
+
+def _may_matter(text: str) -> bool:
+    """Whether a module beside a script may say something of ranks or the process group."""
+    return names_training(text) or _SPEAKS_OF_RANKS.search(text) is not None
+
+
+def read(path: str) -> ScriptText:
+    """One file.
+
+    Raises:
+        OSError: it cannot be read, or it is no regular file.
+    """
+    with open(_regular(path), "rb") as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        return _broken(path, Problem(f"it is larger than {MAX_BYTES >> 20} MiB"))
+    decoded = decode(data)
+    if path.endswith(".ipynb"):
+        try:
+            notebook = read_notebook(decoded.text)
+        except NotebookError as error:
+            return _broken(path, Problem(str(error)))
+        return ScriptText(SourceFile(path, notebook.text), raw=decoded.text, cells=notebook.cells)
+    if decoded.trouble is not None:
+        return _broken(path, Problem(decoded.trouble, decoded.line, 1))
+    return ScriptText(SourceFile(path, decoded.text))
+
+
+def _broken(path: str, problem: Problem) -> ScriptText:
+    return ScriptText(SourceFile(path, problem=problem))
+
+
+def _regular(path: str) -> str:
+    """The path, unless opening it could wait for ever, as a named pipe does."""
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode):
+        raise OSError(0, "it is no regular file", path)
+    return path
+
+
+def with_modules(text: ScriptText, cwd: str) -> Script:
+    """The facts of one script: itself, and the modules of the same project that it imports and that speak of training."""
+    return Script(files=(text.source,), beside=tuple(_beside(text.source, cwd)))
+
+
+def _beside(source: SourceFile, cwd: str) -> Iterator[SourceFile]:
+    seen = {os.path.realpath(source.path)}
+    waiting = [(source, 0)]
+    count = 0
+    while waiting:
+        importer, depth = waiting.pop(0)
+        for path in _imported(importer, cwd):
+            real = os.path.realpath(path)
+            if real in seen:
+                continue
+            seen.add(real)
+            try:
+                module = read(path).source
+            except OSError:
+                continue  # what cannot be read is as unknown as an installed package
+            if module.problem is not None or not _may_matter(module.text):
+                continue
+            yield module
+            count += 1
+            if count == MAX_BESIDE:
+                return
+            if depth + 1 < MAX_DEPTH:
+                waiting.append((module, depth + 1))
+
+
+def _imported(source: SourceFile, cwd: str) -> Iterator[str]:
+    """Files of the modules that a text imports, as far as they lie in its own project."""
+    folder = os.path.dirname(os.path.join(cwd, source.path))
+    bases = _bases(folder, cwd)
+    for match in _IMPORT.finditer(source.text):
+        if match["modules"] is not None:
+            for word in match["modules"].split(","):
+                yield from _file(word.split(" as ")[0].strip(), bases, cwd)
+            continue
+        module = match["module"]
+        dots = len(module) - len(module.lstrip("."))
+        inside = [_up(folder, dots - 1)] if dots else bases
+        yield from _file(module[dots:], inside, cwd)
+        for name in match["names"].strip("()").split(","):
+            word = name.split(" as ")[0].strip()
+            if word.isidentifier():
+                yield from _file(f"{module[dots:]}.{word}".lstrip("."), inside, cwd)
+
+
+def _bases(folder: str, cwd: str) -> list[str]:
+    """Where absolute imports of a project begin: beside the script, above its packages, and in the working directory."""
+    top = folder
+    while os.path.isfile(os.path.join(top, "__init__.py")) and os.path.dirname(top) != top:
+        top = os.path.dirname(top)
+    return list(dict.fromkeys((folder, top, cwd)))
+
+
+def _up(folder: str, levels: int) -> str:
+    for _ in range(levels):
+        folder = os.path.dirname(folder)
+    return folder
+
+
+def _file(module: str, bases: list[str], cwd: str) -> Iterator[str]:
+    """The file of a dotted name in the first of these folders that has it."""
+    if not module or module.partition(".")[0] == "torch":
+        return
+    for base in bases:
+        stem = os.path.join(base, *module.split("."))
+        for path in (f"{stem}.py", os.path.join(stem, "__init__.py")):
+            if os.path.isfile(path):
+                yield os.path.relpath(path, cwd) if path.startswith(cwd + os.sep) else path
+                return

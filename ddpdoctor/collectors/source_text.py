@@ -1,0 +1,58 @@
+"""The text of Python source: decoded as Python itself would, by its byte order mark or its coding comment (PEP 263)."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import tokenize
+from dataclasses import dataclass
+
+__all__ = ["Decoded", "decode"]
+
+_WIDE = ((codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+"""Byte order marks of encodings that Python does not read source in; the longer mark first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A text, and why Python would refuse the bytes (None: it would not), at the line where it does."""
+
+    text: str
+    trouble: str | None = None
+    line: int = 1
+
+
+def decode(data: bytes) -> Decoded:
+    """The text of a source file, line ends as "\\n". What Python cannot read is decoded as well as can be, with the trouble."""
+    wide = next((name for mark, name in _WIDE if data.startswith(mark)), None)
+    if wide is not None:
+        return Decoded(_lines(data.decode(wide, "replace")), f"it is {wide.upper()}, and Python reads UTF-8")
+    if b"\0" in data:
+        return Decoded("", "it holds null bytes", data[: data.index(b"\0")].count(b"\n") + 1)
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    except SyntaxError as error:
+        if not str(error.msg).startswith("invalid or missing"):
+            return Decoded(_lines(data.decode("utf-8", "replace")), str(error.msg))
+        encoding = "utf-8"  # bytes that are no UTF-8 in the first two lines: told with their line below
+    try:
+        return Decoded(_lines(data.decode(encoding)))
+    except LookupError:  # such as rot13, which is a codec but no encoding of text
+        return Decoded(_lines(data.decode("utf-8", "replace")), f"{encoding} is no encoding of text")
+    except UnicodeDecodeError as error:
+        return Decoded(_lines(data.decode("latin-1")), _undecodable(data, error), _line_of(data, error.start))
+
+
+def _undecodable(data: bytes, error: UnicodeDecodeError) -> str:
+    byte = data[error.start]
+    if error.encoding.replace("_", "-") in ("utf-8", "utf-8-sig"):
+        return f"byte 0x{byte:02x} is no UTF-8, and no encoding is declared"
+    return f"byte 0x{byte:02x} is no {error.encoding}, the encoding that is declared"
+
+
+def _line_of(data: bytes, at: int) -> int:
+    return data.count(b"\n", 0, at) + 1
+
+
+def _lines(text: str) -> str:
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")

@@ -193,7 +193,7 @@ def _with_reasons(line: str, report: Report, width: int) -> str:
         rest = len(report.skipped) - told - count
         room = width - cell_len(line) - (cell_len(f"; {rest} for other reasons") if rest else 0)
         if cell_len(piece) > room:
-            if room < SHORTEST_REASON:
+            if index or room < SHORTEST_REASON:
                 return f"{line}{'; ' if index else ''}{len(report.skipped) - told} for other reasons"
             piece = f"{piece[: room - 1]}…"
         line += piece

@@ -48,6 +48,11 @@ class Fabric:
     health_mask: int | None = None
     health_summary: int | None = None
 
+    @property
+    def is_up(self) -> bool:
+        """Registered without an error, or a GPU that need not register."""
+        return self.state == 0 or (self.state == 3 and not self.status)
+
 
 @dataclass(frozen=True, slots=True)
 class GpuNode:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.gpu import Gpu
-from ddpdoctor.findings import Evidence, Finding, Severity
+from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
 
 
@@ -30,4 +30,5 @@ def check(gpu: Gpu) -> Iterator[Finding]:
             f"persistence mode is off on GPU {indices}; expected on",
             evidence=tuple(Evidence(f"gpu.devices[{d.index}].persistence_mode", "0", "1") for d in off),
             fix_command="systemctl enable --now nvidia-persistenced",
+            where=Where(gpu=off[0].index if len(off) == 1 else None),
         )

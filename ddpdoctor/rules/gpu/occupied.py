@@ -85,7 +85,7 @@ def memory_in_use(gpu: Gpu, environ: Environ) -> Iterator[Finding]:
 
     ## Why it matters
     The job runs out of memory earlier than the size of the card promises. A dead process that the driver has not cleaned up,
-    or one in another container, holds it.
+    or one in another container (NVML then lists a pid that is not here), holds it.
 
     ## Fix
     Look for the holder as root on the host, and end it; reset the GPU when there is none.
@@ -101,17 +101,25 @@ def memory_in_use(gpu: Gpu, environ: Environ) -> Iterator[Finding]:
         # The memory of a GPU that is a NUMA node of its own may hold pages of the system.
         if device.gpu_numa_id is not None or device.memory_reserved_bytes is None or device.mig_mode:
             continue
-        if used is None or total is None or device.processes is None or device.processes or device.graphics_processes:
+        if used is None or total is None or device.processes is None or device.graphics_processes:
             continue
+        if any(p.command is not None for p in device.processes):
+            continue  # somebody is seen: GPU010 judges it
         if used > max(IDLE_BYTES, IDLE_SHARE * total):
             yield at(
                 device,
                 "memory_used_bytes",
-                f"{readable(used)} of GPU {device.index} are in use and no process is listed; "
+                f"{readable(used)} of GPU {device.index} are in use and {_nobody(device)}; "
                 f"expected at most {readable(int(max(IDLE_BYTES, IDLE_SHARE * total)))}",
                 "an idle GPU",
                 fix_command=f"fuser -v {device.node or '/dev/nvidia*'}",
             )
+
+
+def _nobody(device: Device) -> str:
+    """Who could hold the memory, as far as that can be said from here."""
+    pids = ", ".join(str(p.pid) for p in (device.processes or ())[:3])
+    return f"the processes listed (pid {pids}) are not of this machine or container" if pids else "no process is listed"
 
 
 @rule(

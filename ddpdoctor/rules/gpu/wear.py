@@ -104,7 +104,10 @@ def spares_low(gpu: Gpu) -> Iterator[Finding]:
     ## Source
     nvmlDeviceGetRowRemapperHistogram: banks with low or no spares; nvmlDeviceGetRemappedRows: 512 uncorrectable (DCGM).
     """
-    for device, rows in gpu.each("remap_histogram"):
+    if all(d.remap_histogram is None for d in gpu.answering()):
+        list(gpu.each("remap_uncorrectable"))
+    for device in gpu.answering():
+        rows = device.remap_histogram or ()
         if device.remap_failure:
             continue  # a row was refused already: GPU023
         low, none = rows[3:5] if len(rows) == 5 else (0, 0)

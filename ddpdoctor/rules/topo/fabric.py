@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.gaps import not_here
+from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.topo import Fabric, GpuNode, Topo
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
@@ -55,25 +56,41 @@ def fabric_not_ready(topo: Topo) -> Iterator[Finding]:
 
 
 @rule("TOPO020", "fabric-failed", Severity.ERROR)
-def fabric_failed(topo: Topo) -> Iterator[Finding]:
+def fabric_failed(topo: Topo, gpu: Gpu | None = None) -> Iterator[Finding]:
     """A GPU could not join the NVLink fabric.
 
     ## Why it matters
-    The registration ended with an error: CUDA may start, but the peers over NVLink are missing.
+    The registration ended with an error, or NVLink is refused between all GPUs although their links are up: CUDA may start, but
+    the peers over NVLink are missing.
 
     ## Fix
     Bring fabric manager and driver to one version, check the partition, and reset the GPU.
 
     ## Source
-    nvmlDeviceGetGpuFabricInfoV: state completed, status not 0.
+    nvmlDeviceGetGpuFabricInfoV: state completed, status not 0. nvmlDeviceGetP2PStatus, NVLink, NS on every pair behind
+    NVSwitches: seen in the field on H100 whose fabric was not set up.
     """
-    for gpu, fabric in _fabrics(topo):
-        if fabric.state == COMPLETED and fabric.status:
+    gpus = topo.all_gpus()
+    for each in gpus:
+        fabric = each.fabric
+        if fabric is not None and fabric.state == COMPLETED and fabric.status:
             yield Finding(
-                f"GPU {gpu.index} ended its fabric registration with NVML code {fabric.status}; expected 0",
-                evidence=(Evidence(f"topo.gpus[{gpu.index}].fabric.status", str(fabric.status), "0"),),
-                where=Where(gpu=gpu.index),
+                f"GPU {each.index} ended its fabric registration with NVML code {fabric.status}; expected 0",
+                evidence=(Evidence(f"topo.gpus[{each.index}].fabric.status", str(fabric.status), "0"),),
+                where=Where(gpu=each.index),
             )
+    divided = {d.index for d in gpu.devices if d.mig_mode} if gpu is not None else set()
+    switched = {g.index for g in gpus if g.switch_links and g.links_to_switch} - divided
+    words = [p.nvlink for p in topo.pairs if {p.a, p.b} <= switched and p.nvlink not in (None, "U")]
+    if words and "OK" not in words and all(g.fabric is None or g.fabric.is_up for g in gpus):
+        yield Finding(
+            f"NVLink is refused ({words[0]}) on all of {len(words)} pairs of GPUs although their links to the NVSwitches are up; "
+            "expected OK",
+            evidence=(Evidence("topo.pairs", f"nvlink: {words[0]}", "OK"),),
+            fix_command="systemctl restart nvidia-fabricmanager",
+        )
+    if not any(g.fabric is not None and g.fabric.state for g in gpus) and not switched:
+        not_here("no GPU here is behind an NVSwitch")
 
 
 @rule("TOPO021", "fabric-unhealthy", Severity.ERROR)
@@ -122,7 +139,9 @@ def clique_mixed(topo: Topo) -> Iterator[Finding]:
             domains.setdefault((fabric.cluster_uuid, fabric.clique), []).append(gpu.index)
     if len(domains) > 1:
         words = "; ".join(f"GPU {', '.join(map(str, at))}: clique {clique}" for (_, clique), at in domains.items())
+        few, *_, many = sorted(domains.values(), key=len)
         yield Finding(
             f"the GPUs belong to {len(domains)} NVLink domains ({words}); expected one",
             evidence=(Evidence("topo.gpus", words, "one domain"),),
+            where=Where(gpu=few[0] if len(domains) == 2 and len(few) == 1 < len(many) else None),
         )

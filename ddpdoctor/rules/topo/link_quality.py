@@ -6,12 +6,14 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.gaps import not_here, unanswered
 from ddpdoctor.facts.gpu import Gpu
+from ddpdoctor.facts.nvlink_models import nvlink_model
 from ddpdoctor.facts.topo import GpuNode, Link, Topo
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.gpu.xids import ago, found
 
-SPEED_SHARE = 0.95
+PEERS_SHARE, MODEL_SHARE = 0.95, 0.9
+"""Of the fastest link of the same model here, and of the published rate, which some boards come near only."""
 CRC_LEAST = 5
 CRC_PER_SECOND = 1.0
 
@@ -26,7 +28,7 @@ def _links(topo: Topo) -> list[tuple[GpuNode, Link]]:
 
 @rule("TOPO012", "nvlink-speed-low", Severity.WARNING)
 def speed_low(topo: Topo) -> Iterator[Finding]:
-    """An NVLink runs below the speed of the other links.
+    """An NVLink runs below the speed of the other links, or of its model.
 
     ## Why it matters
     The rings that cross it are as slow as it is, and no error is counted.
@@ -35,28 +37,33 @@ def speed_low(topo: Topo) -> Iterator[Finding]:
     Reset the GPUs and check the firmware; have the board looked at when it stays.
 
     ## Source
-    NVML field 164 of each link, held against the links of all GPUs of the same model.
+    NVML field 164 of each link, held against the links of all GPUs of the same model, then against the published rate.
     """
-    known = [(g, link) for g, link in _links(topo) if link.speed_mb_per_s]
+    known = [(g, link, link.speed_mb_per_s) for g, link in _links(topo) if link.speed_mb_per_s]
     if not known:
         unanswered("NVML tells no link's speed")
     fastest: dict[str | None, int] = {}
-    for gpu, link in known:
-        fastest[gpu.name] = max(fastest.get(gpu.name, 0), link.speed_mb_per_s or 0)
-    for gpu, link in known:
-        best = fastest[gpu.name]
-        if (link.speed_mb_per_s or 0) < SPEED_SHARE * best:
-            yield Finding(
-                f"NVLink {link.index} of GPU {gpu.index} runs at {link.speed_mb_per_s} MB/s; expected {best} MB/s",
-                (
-                    Evidence(
-                        f"topo.gpus[{gpu.index}].links[{link.index}].speed_mb_per_s",
-                        str(link.speed_mb_per_s),
-                        str(best),
-                    ),
-                ),
-                where=Where(gpu=gpu.index),
-            )
+    for gpu, _, speed in known:
+        fastest[gpu.name] = max(fastest.get(gpu.name, 0), speed)
+    slow: dict[int, list[tuple[int, int, int]]] = {}
+    for gpu, link, speed in known:
+        best, model = fastest[gpu.name], nvlink_model(gpu.name)
+        if speed < PEERS_SHARE * best:
+            slow.setdefault(gpu.index, []).append((link.index, speed, best))
+        elif model is not None and speed < MODEL_SHARE * model.mb_per_s:
+            slow.setdefault(gpu.index, []).append((link.index, speed, model.mb_per_s))
+    for index, links in slow.items():
+        least, best = min(speed for _, speed, _ in links), links[0][2]
+        names = ", ".join(str(link) for link, _, _ in links)
+        yield Finding(
+            f"{_plural(names)} of GPU {index} {'run' if ',' in names else 'runs'} at {least} MB/s; expected {best} MB/s",
+            (Evidence(f"topo.gpus[{index}].links[{links[0][0]}].speed_mb_per_s", str(least), str(best)),),
+            where=Where(gpu=index),
+        )
+
+
+def _plural(names: str) -> str:
+    return f"NVLinks {names}" if "," in names else f"NVLink {names}"
 
 
 @rule("TOPO013", "nvlink-error-counters-growing", Severity.WARNING)
@@ -77,6 +84,7 @@ def errors_grow(topo: Topo) -> Iterator[Finding]:
     known = [(g, x) for g, x in links if None not in (x.replay_growth, x.recovery_growth)]
     if not known or topo.sample_seconds is None:
         not_here("the counters were not told twice")
+    growing: dict[int, dict[int, str]] = {}
     for gpu, link in known:
         crc = link.crc_growth or 0
         parts = [(link.replay_growth or 0, "replays"), (link.recovery_growth or 0, "recoveries")]
@@ -84,11 +92,15 @@ def errors_grow(topo: Topo) -> Iterator[Finding]:
             parts.append((crc, "CRC errors"))
         grown = ", ".join(f"{count} {word}" for count, word in parts if count > 0)
         if grown:
-            yield Finding(
-                f"NVLink {link.index} of GPU {gpu.index} had {grown} in {topo.sample_seconds:g} s; expected none",
-                (Evidence(f"topo.gpus[{gpu.index}].links[{link.index}]", grown, "no growth"),),
-                where=Where(gpu=gpu.index),
-            )
+            growing.setdefault(gpu.index, {})[link.index] = grown
+    for index, counts in growing.items():
+        first, words = next(iter(counts.items()))
+        others = f"; {len(counts) - 1} more of its links too" if len(counts) > 1 else ""
+        yield Finding(
+            f"NVLink {first} of GPU {index} had {words} in {topo.sample_seconds:g} s{others}; expected none",
+            tuple(Evidence(f"topo.gpus[{index}].links[{at}]", grown, "no growth") for at, grown in counts.items()),
+            where=Where(gpu=index),
+        )
 
 
 @rule(

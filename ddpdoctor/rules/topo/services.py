@@ -89,7 +89,7 @@ def version(topo: Topo, gpu: Gpu, host: Host | None = None) -> Iterator[Finding]
     Severity.ERROR,
     signatures=(r"MNNVL \(cliqueSize \d+\) is available but not working", r"Cuda failure 800"),
 )
-def imex(topo: Topo, environ: Environ) -> Iterator[Finding]:
+def imex(topo: Topo, environ: Environ, gpu: Gpu | None = None) -> Iterator[Finding]:
     """There is no IMEX channel for NVLink between the nodes of a rack.
 
     ## Why it matters
@@ -106,6 +106,8 @@ def imex(topo: Topo, environ: Environ) -> Iterator[Finding]:
         not_here("the GPUs belong to no NVLink domain of several nodes")
     if topo.imex_channels or environ.get("NCCL_MNNVL_ENABLE") == "0" or environ.is_multi_node is False:
         return
+    if gpu is not None and "nvidiactl" not in gpu.device_nodes and not environ.is_multi_node:
+        not_here("this machine has no NVIDIA device nodes in /dev")
     yield Finding(
         "the GPUs belong to an NVLink domain of several nodes, and no IMEX channel is here; expected channel0",
         (Evidence("topo.imex_channels", "none", "channel0"),),

@@ -1,0 +1,53 @@
+"""What each model's NVLinks are when all is well: how many there are, how fast one is, and what they lead to."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+__all__ = ["NvlinkModel", "nvlink_model"]
+
+
+@dataclass(frozen=True, slots=True)
+class NvlinkModel:
+    """`links` of one GPU, with the one-way rate of each (`nvidia-smi nvlink -s`).
+
+    `bridge_links` is what one bridge between two cards carries; 0 where the links run over the board and are all meant to
+    be up. Bridges are bought separately, so that a card without active links is whole.
+    """
+
+    links: int
+    mb_per_s: int
+    generation: int
+    bridge_links: int = 0
+    may_be_alone: bool = False
+    """Boards that are also sold without anything at the other end of their links (GH200)."""
+
+    @property
+    def gb_per_s(self) -> float:
+        """The one-way bandwidth of all links together."""
+        return self.links * self.mb_per_s / 1000
+
+
+MODELS: tuple[tuple[str, NvlinkModel], ...] = (
+    (r"P100-SXM2", NvlinkModel(4, 20000, 1)),
+    (r"V100-SXM[23]|V100-LS", NvlinkModel(6, 25781, 2)),
+    (r"A800-SXM", NvlinkModel(8, 25000, 3)),
+    (r"A100-SXM", NvlinkModel(12, 25000, 3)),
+    (r"A[18]00\b.*PCIE", NvlinkModel(12, 25000, 3, 4)),
+    (r"A30\b", NvlinkModel(4, 25000, 3, 4)),
+    (r"A40\b|RTX A(6000|5500|5000|4500)|RTX 3090", NvlinkModel(4, 14062, 3, 4)),
+    (r"H[12]00 NVL", NvlinkModel(18, 26562, 4, 6)),
+    (r"H[18]00 PCIE", NvlinkModel(12, 26562, 4, 4)),
+    (r"GB[23]00\b", NvlinkModel(18, 53125, 5)),
+    (r"B[23]00\b", NvlinkModel(18, 53125, 5)),
+    (r"H800\b", NvlinkModel(8, 26562, 4)),
+    (r"GH200\b", NvlinkModel(18, 26562, 4, may_be_alone=True)),
+    (r"H100\b|H200\b|H20\b", NvlinkModel(18, 26562, 4)),
+)
+"""The beginning of the table that fits counts. Sources: NVIDIA's data sheets of these boards, and `nvidia-smi nvlink -s`."""
+
+
+def nvlink_model(name: str | None) -> NvlinkModel | None:
+    """The model by NVML's name of the GPU; None for one without NVLinks, or one that the table does not know."""
+    return next((model for words, model in MODELS if re.search(rf"\b(?:{words})", name or "", re.IGNORECASE)), None)

@@ -68,9 +68,11 @@ def examine(
 
 
 def judge(facts: Facts, rules: Iterable[Rule]) -> Outcome:
-    """Run each rule once over the facts that it needs."""
+    """Run each rule once over the facts that it needs. What only logs show is left out where there are none."""
     outcome = Outcome()
     for each in rules:
+        if each.is_of_logs and facts.log is None:
+            continue
         missing = next((name for name in each.needs if _section(facts, name) is None), None)
         if missing is not None:
             gap = _gap(facts, missing)
@@ -78,7 +80,7 @@ def judge(facts: Facts, rules: Iterable[Rule]) -> Outcome:
             continue
         try:
             arguments = {name: _section(facts, name) for name in (*each.needs, *each.wants)}
-            found = [_stamp(each, finding) for finding in dict.fromkeys(each.check(**arguments))]
+            found = [_stamp(each, finding) for finding in dict.fromkeys(each.check(**arguments) or ())]
         except CannotLook as skip:
             outcome.skipped.append(Skipped(each.code, skip.reason, skip.why is Why.UNANSWERED))
         except Exception as error:  # one rule's bug must not cost the others: it is reported as crashed

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from ddpdoctor.cli import check, lint, manual, parts, probe, saving
+from ddpdoctor.cli import check, lint, manual, parts, probe, saving, triage
 from ddpdoctor.cli.options import CommandLineError, UsageError, WrongUse, with_common
 
 __all__ = ["app", "run"]
@@ -45,6 +45,7 @@ app.command("lint")(with_common(lint.lint))
 for _name, _command in parts.COMMANDS.items():
     app.command(_name)(with_common(_command))
 app.command("probe")(with_common(probe.probe))
+app.command("triage")(with_common(triage.triage))
 app.command("collect")(with_common(saving.collect))
 app.command("explain")(with_common(manual.explain))
 app.command("rules")(with_common(manual.rules))

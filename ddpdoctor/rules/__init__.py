@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from ddpdoctor.findings import Finding, Severity
 
-__all__ = ["AREAS", "Rule", "also_in_files", "area_of", "in_files", "load", "rule"]
+__all__ = ["AREAS", "Rule", "also_in_files", "area_of", "in_files", "in_logs", "load", "of_logs", "rule"]
 
 AREAS = {
     "ENV": "environ",
@@ -30,10 +30,11 @@ AREAS = {
 }
 """The prefix of the codes of an area, and its word: the name of the folder, the facts module and the JSON key."""
 
-Check = Callable[..., Iterable[Finding]]
+Check = Callable[..., Iterable[Finding] | None]
 
 _found: dict[str, Rule] = {}
 _in_files: dict[str, Check] = {}
+_in_logs: dict[str, Check] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,11 @@ class Rule:
     wants: tuple[str, ...] = ()
     kind: str = "cause"
     signatures: tuple[str, ...] = ()
+
+    @property
+    def is_of_logs(self) -> bool:
+        """Whether only logs show this cause: its function takes the log, or takes nothing and is only a manual."""
+        return "log" in self.needs or not (self.needs or self.wants)
 
     @property
     def title(self) -> str:
@@ -78,7 +84,8 @@ def rule(
     kind: str = "cause",
     signatures: tuple[str, ...] = (),
 ) -> Callable[[Check], Check]:
-    """Register the decorated function as the rule of one cause.
+    """Register the decorated function as the rule of one cause. A cause that is only seen in logs, by its signatures, has
+    a function without parameters and without a body: its manual.
 
     Args:
         code: the catalogue's code, such as ENV021; final.
@@ -134,6 +141,26 @@ def also_in_files() -> tuple[Rule, ...]:
         for code, check in sorted(_in_files.items())
         if code in _found
     )
+
+
+def in_logs(code: str) -> Callable[[Check], Check]:
+    """Register the decorated function, of the log alone, as the look at a cause in logs, in place of its signatures."""
+
+    def register(check: Check) -> Check:
+        _in_logs[code] = check
+        return check
+
+    return register
+
+
+def of_logs(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    """Those of `rules` that logs can show, each judged from the log alone. Imports `ddpdoctor.rules.log`."""
+    load(("log",))
+    from ddpdoctor.rules.log.signatures import by_signatures
+
+    looks = {**by_signatures(_found.values()), **_in_logs}
+    looks |= {each.code: each.check for each in _found.values() if "log" in each.needs}
+    return tuple(replace(r, check=looks[r.code], needs=("log",), wants=()) for r in rules if r.code in looks)
 
 
 def area_of(code: str) -> str:

@@ -1,0 +1,29 @@
+"""`ddpdoctor triage`: logs and dumps after it went wrong: the first cause, who, what follows from it, and the fix."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from ddpdoctor.cli.options import Common, UsageError
+
+__all__ = ["triage"]
+
+
+def triage(
+    common: Common,
+    paths: Annotated[
+        list[str] | None, typer.Argument(metavar="PATH…", help="Logs, folders of logs, dumps; - is standard input.")
+    ] = None,
+) -> int:
+    """Find the first cause in logs, log folders and dumps of a job that failed or hung."""
+    from ddpdoctor.cli.output import emit
+    from ddpdoctor.cli.triaging import triaged
+
+    started = time.time()
+    if not paths:
+        raise UsageError("nothing to read: give log files, folders, dumps, or - for standard input")
+    report, _ = triaged(paths, common, started=started)
+    return emit(report, common)

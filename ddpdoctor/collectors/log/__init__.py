@@ -1,0 +1,91 @@
+"""`log`: reads what the ranks, launchers and schedulers printed, whatever it is packed in, however large it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import IO
+
+from ddpdoctor.collectors.log.inputs import UNREADABLE, Input, inputs_of, opened
+from ddpdoctor.collectors.log.kinds import HEAD_BYTES, kind_of
+from ddpdoctor.collectors.log.text import Part, Readable, Scanner
+from ddpdoctor.facts.gaps import Gap
+from ddpdoctor.facts.log import Kind, Log, Source
+from ddpdoctor.facts.log.marks import MARKS
+from ddpdoctor.facts.log.prefix import who_of_name
+
+__all__ = ["READERS", "collect"]
+
+Reader = Callable[[Readable, Scanner], Part]
+
+
+def _text(file: Readable, scanner: Scanner) -> Part:
+    return scanner.scan(file)
+
+
+def _nothing(file: Readable, scanner: Scanner) -> Part:
+    return Part()
+
+
+READERS: dict[Kind, Reader] = {
+    Kind.TEXT: _text,
+    Kind.KERNEL: _text,
+    Kind.STACKS: _text,
+    Kind.BINARY: _nothing,
+    Kind.EMPTY: _nothing,
+}
+"""Who reads an input of each kind: it gets the unpacked bytes from the beginning. Other kinds are read as text."""
+
+
+def collect(paths: Iterable[str], signatures: Sequence[str], stdin: IO[bytes] | None = None) -> Log:
+    """What matters in these files, folders and standard input (`-`): the lines that a signature or a mark matches.
+
+    What cannot be read is a `problem` of its source and a gap.
+    """
+    scanner = Scanner((*signatures, *MARKS.values()))
+    sources: list[Source] = []
+    parts: list[Part] = []
+    for each in inputs_of(paths):
+        source, part = _read(each, scanner, stdin)
+        sources.append(source)
+        parts.append(part)
+    return Log(
+        sources=tuple(sources),
+        lines=tuple(replace(line, source=i) for i, part in enumerate(parts) for line in part.lines),
+        tracebacks=tuple(replace(each, source=i) for i, part in enumerate(parts) for each in part.tracebacks),
+        exits=tuple(replace(each, source=i) for i, part in enumerate(parts) for each in part.exits),
+        gaps=tuple(Gap(f"log.{s.name}", f"{s.name}: {s.problem}") for s in sources if s.problem is not None),
+    )
+
+
+def _read(each: Input, scanner: Scanner, stdin: IO[bytes] | None) -> tuple[Source, Part]:
+    who, attempt = who_of_name(each.name)
+    source = Source(each.name, Kind.TEXT, each.size_bytes, who=who, attempt=attempt, problem=each.problem)
+    if each.problem is not None:
+        return source, Part()
+    part, kind = Part(), Kind.TEXT
+    try:
+        with opened(each, stdin) as file:
+            head = file.read(HEAD_BYTES)
+            kind = kind_of(head, each.name)
+            part = READERS.get(kind, _text)(_Joined(head, file), scanner)
+    except UNREADABLE as error:
+        part.problem = str(getattr(error, "strerror", None) or error)
+    return replace(source, kind=kind, lines=part.newlines, problem=part.problem), part
+
+
+class _Joined:
+    """A file whose head was read already, from its beginning."""
+
+    def __init__(self, head: bytes, rest: IO[bytes]) -> None:
+        self._head = head
+        self._rest = rest
+
+    def read(self, size: int = -1, /) -> bytes:
+        if not self._head:
+            return self._rest.read(size)
+        if size < 0:
+            head, self._head = self._head, b""
+            return head + self._rest.read()
+        head, self._head = self._head[:size], self._head[size:]
+        return head

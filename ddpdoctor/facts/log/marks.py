@@ -1,0 +1,33 @@
+"""Lines that show no cause by themselves but say where the job stood: its size, its collectives, who joined, who left.
+
+Each is a regular expression over one line, with a literal of six characters or more, as signatures are. The collector
+keeps the lines that match; rules take them apart with the same expressions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ddpdoctor.facts.log.record import Line, Log
+
+__all__ = ["MARKS", "marked"]
+
+MARKS: dict[str, str] = {
+    "clients": r"waiting for clients\. (?P<joined>\d+)/(?P<expected>\d+) clients joined",
+    "keys": r"wait timeout after \d+ms, keys: (?P<keys>.*)",
+    "communicator": r"comm 0x[0-9a-f]+ rank (?P<rank>\d+) n?[Rr]anks (?P<ranks>\d+)",
+    "member": r"GLOBAL_RANK: (?P<rank>\d+), MEMBER: (?P<member>\d+)/(?P<members>\d+)",
+    "barrier": r"\(world_size=(?P<world>\d+), worker_count=(?P<workers>\d+)",
+    "progress": r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)",
+    "collective": r"(?:SeqNum|SequenceNumber)=(?P<seq>\d+), OpType=(?P<op>\w+)",
+}
+
+
+def marked(log: Log, name: str) -> Iterator[tuple[Line, re.Match[str]]]:
+    """The lines of the log that carry this mark, taken apart."""
+    known = re.compile(MARKS[name])
+    for line in log.lines:
+        found = known.search(line.text)
+        if found is not None:
+            yield line, found

@@ -1,0 +1,133 @@
+"""What stands before a line's own text: ranks, hosts and times that launchers, schedulers and log collectors put there."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+
+from ddpdoctor.facts.log.record import Who
+
+__all__ = ["Prefixed", "cleaned", "split", "who_of_name"]
+
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|[\x00-\x08\x0b-\x1f\x7f]")
+
+_DATE = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
+_PREFIXES = re.compile(
+    rf"""
+      \[rank(?P<rank>\d+)\]:\ ?                                     # torch, once the process group is there
+    | \[(?P<role>[A-Za-z_][\w-]*?)(?P<local>\d+)\]:\ ?              # torchrun --tee: role and local rank
+    | \[\d+,(?P<mpi>\d+)\](?:<std\w+>)?:\ ?                         # mpirun --tag-output
+    | \[(?:pod/)?(?P<pod>[a-z0-9][a-z0-9.-]*)/[\w.-]+\]\s+          # kubectl logs --prefix
+    | (?P<task>\d{{1,5}}):\ (?=\S|\ {{2,}}File|\Z)                  # srun --label
+    | \((?P<actor>\w+)\ (?:rank=\d+,?\ )?pid=(?P<pid>\d+)(?:,\ ip=(?P<ip>[\d.]+))?\)\ ?  # Ray
+    | (?P<compose>[a-z][\w.-]*[-_]\d+)\s+\|\ ?                      # docker compose
+    | \[?(?P<time>{_DATE})\]?:?\s*
+    | (?P<syslog>[A-Z][a-z]{{2}}\ [ \d]\d\ \d\d:\d\d:\d\d)\ (?P<on>[\w.-]+)\ (?=\w+(?:\[\d+\])?:)
+    | std(?:out|err)\ [FP][ ]                                        # a container runtime's stream
+    | \[\s*\d+\.\d{{6}}\][ ]                                        # the kernel's seconds
+    """,
+    re.VERBOSE,
+)
+_NCCL = re.compile(r"(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<gpu>-?\d+)\] ")
+_GROUP = re.compile(r"\[(?:PG (?:ID )?\S+ (?:PG GUID )?[^\]\n]*?)?Rank (?P<rank>\d+)\]")
+_C10 = re.compile(r"\[[IWEF]\d*(?: (?P<time>\d\d:\d\d:\d\d\.\d+))? \w[\w.]*:\d+\] ?")
+_NODE = re.compile(r"(?P<host>[A-Za-z][A-Za-z0-9]*(?:[-.][A-Za-z0-9]+)*\d[\w.-]*): (?=\S)")
+MOST = 8
+"""Prefixes before prefixes: a collector's time, a pod, a task, a role and torch's own."""
+
+_RANK_NAMES = re.compile(r"(?:^|[._/-])(?:global[_-]?)?rank[_-]?(\d{1,5})(?=[._/-]|$)", re.IGNORECASE)
+_NODE_NAMES = re.compile(r"(?:^|[._/-])node[_-]?rank[_-]?(\d{1,4})(?=[._/-]|$)", re.IGNORECASE)
+_ATTEMPT = re.compile(r"attempt_(?P<attempt>\d+)/(?P<local>\d+)/(?:stdout|stderr|error)\.\w+$")
+_HOST_NAMES = re.compile(
+    r"(?:^|[._/-])((?:node|host|worker|gpu|compute|cn|dgx|master|pod|ip|n|c|g|gn|nid)[a-z]*-?\d[\w-]*?|"
+    r"[a-z][a-z-]*-(?:worker|master|node)-\d+)(?=\.(?:log|txt|out|err|gz|xz|zst)|[._/]|$)",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Prefixed:
+    """A line taken apart: who printed it and when, as its prefixes say; `text` is what the process itself wrote.
+
+    `task` is the number before srun's lines: a global rank, or a node when each task is a launcher.
+    """
+
+    text: str
+    who: Who = field(default_factory=Who)
+    time: str | None = None
+    task: int | None = None
+
+
+def cleaned(line: str) -> str:
+    """The line without colours, cursor movements and control characters."""
+    return _ANSI.sub("", line) if not line.isprintable() else line
+
+
+def split(line: str) -> Prefixed:
+    """A clean line taken apart."""
+    found = Prefixed(line)
+    for _ in range(MOST):
+        match = _PREFIXES.match(found.text)
+        if match is None or not match.end():
+            break
+        found = _with(found, match)
+    return _with_writer(found)
+
+
+def _with(found: Prefixed, match: re.Match[str]) -> Prefixed:
+    who, time, task = found.who, found.time, found.task
+    rank = match["rank"] or match["mpi"]
+    if rank is not None:
+        who = replace(who, rank=int(rank))
+    elif match["local"] is not None:
+        who = replace(who, local_rank=int(match["local"]))
+    elif match["task"] is not None:
+        task = int(match["task"])
+    elif match["pid"] is not None:
+        who = replace(who, pid=int(match["pid"]), host=match["ip"] or who.host)
+    elif match["pod"] or match["compose"] or match["on"]:
+        who = replace(who, host=match["pod"] or match["compose"] or match["on"])
+    time = time or match["time"] or match["syslog"]
+    return Prefixed(found.text[match.end() :], who, time, task)
+
+
+def _with_writer(found: Prefixed) -> Prefixed:
+    """What NCCL, c10d and pdsh say of themselves at the beginning of their lines."""
+    text, who, time = found.text, found.who, found.time
+    nccl = _NCCL.match(text)
+    if nccl is not None:
+        local = int(nccl["gpu"])
+        who = replace(
+            who,
+            host=nccl["host"].partition(".")[0],
+            pid=int(nccl["pid"]),
+            local_rank=local if who.local_rank is None and local >= 0 else who.local_rank,
+        )
+        return Prefixed(text[nccl.end() :], who, time, found.task)
+    node = _NODE.match(text)
+    if node is not None and who.host is None and not node["host"].endswith(("Error", ".py")):
+        who = replace(who, host=node["host"])
+        return _with_writer(replace(split(text[node.end() :]), who=who, time=time)) if text else found
+    c10 = _C10.match(text)
+    if c10 is not None and time is None:
+        time = c10["time"]
+    group = _GROUP.search(text, 0, 200)
+    if group is not None and who.rank is None:
+        who = replace(who, rank=int(group["rank"]))
+    return Prefixed(text, who, time, found.task)
+
+
+def who_of_name(name: str) -> tuple[Who, int | None]:
+    """What a file's name says of all its lines, and the attempt in a torchrun --log-dir tree."""
+    path = name.replace("\\", "/")
+    tree = _ATTEMPT.search(path)
+    host = _HOST_NAMES.search(path.rpartition("/")[2]) or _HOST_NAMES.search(path)
+    node = _NODE_NAMES.search(path)
+    rank = None if tree else _RANK_NAMES.search(path)
+    who = Who(
+        rank=int(rank[1]) if rank else None,
+        local_rank=int(tree["local"]) if tree else None,
+        node_rank=int(node[1]) if node else None,
+        host=host[1] if host else None,
+    )
+    return who, int(tree["attempt"]) if tree else None

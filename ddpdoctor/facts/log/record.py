@@ -1,0 +1,141 @@
+"""The section `log`: sources, the lines that matter, tracebacks and exit codes, each with the rank that it belongs to."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ddpdoctor.facts.gaps import Gap, Section
+
+__all__ = ["Exit", "Frame", "Kind", "Line", "Log", "Source", "Traceback", "Who"]
+
+
+_LIBRARY = re.compile(
+    r"/(site|dist)-packages/|/lib(64)?/python3[\d.]*/|^<(?!stdin>|string>)|/torch/|^/pytorch/|/bin/\w+$"
+)
+"""Files of Python, torch and what pip installs: the last frame before them is the job's."""
+
+
+class Kind(str, Enum):
+    """What an input is. `collectors/log/kinds.py` tells them apart and says who reads which."""
+
+    TEXT = "text"
+    KERNEL = "kernel"
+    ERROR_FILE = "error_file"
+    DUMP = "dump"
+    STACKS = "stacks"
+    RAS = "ras"
+    REPORT = "report"
+    FACTS = "facts"
+    BINARY = "binary"
+    EMPTY = "empty"
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """Who printed something, as far as the line, its neighbours and the file's name say. Ranks are global."""
+
+    rank: int | None = None
+    local_rank: int | None = None
+    node_rank: int | None = None
+    host: str | None = None
+    pid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One input. `who` is what its name says of all its lines; `problem` is why not all of it was read, None if it was.
+
+    `attempt` is the number of the restart in a torchrun --log-dir tree.
+    """
+
+    name: str
+    kind: Kind = Kind.TEXT
+    size_bytes: int = 0
+    lines: int = 0
+    who: Who = field(default_factory=Who)
+    attempt: int | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line that matters, without colours and prefixes, cut at 2000 characters.
+
+    `source` is the index of its source, `number` counts from 1. Where one rank repeats a line with other numbers in
+    it, only the first is kept: `count` says how many there were and `last` is the number of the last one.
+    """
+
+    source: int
+    number: int
+    text: str
+    who: Who = field(default_factory=Who)
+    time: str | None = None
+    count: int = 1
+    last: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame of a Python traceback."""
+
+    file: str
+    line: int
+    function: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Traceback:
+    """A Python traceback. `number` is the line of its exception, `frames` are outermost first.
+
+    `follows` says that it was raised while the traceback before it was handled.
+    """
+
+    source: int
+    number: int
+    exception: str
+    message: str = ""
+    frames: tuple[Frame, ...] = ()
+    who: Who = field(default_factory=Who)
+    time: str | None = None
+    follows: bool = False
+    count: int = 1
+
+    @property
+    def place(self) -> Frame | None:
+        """The innermost frame of the job's own code; where all of it is a library's, the innermost of all."""
+        own = [frame for frame in self.frames if not _LIBRARY.search(frame.file)]
+        return own[-1] if own else (self.frames[-1] if self.frames else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a process ended, as its launcher says: an exit code, negative for a signal as in torchrun's summary.
+
+    `by` is the launcher that says it. `is_first` marks what torchrun calls the root cause, which holds for its node only.
+    """
+
+    source: int
+    number: int
+    code: int
+    who: Who = field(default_factory=Who)
+    by: str = "torchrun"
+    time: str | None = None
+    is_first: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Log(Section):
+    """Everything that was read. `world_size` is what the lines say, None when they do not or disagree."""
+
+    sources: tuple[Source, ...] = ()
+    lines: tuple[Line, ...] = ()
+    tracebacks: tuple[Traceback, ...] = ()
+    exits: tuple[Exit, ...] = ()
+    world_size: int | None = None
+    gaps: tuple[Gap, ...] = ()
+
+    def place(self, source: int, number: int) -> str:
+        """`name:number`, as editors and grep write a place in a file."""
+        return f"{self.sources[source].name}:{number}"

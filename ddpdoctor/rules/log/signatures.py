@@ -1,0 +1,89 @@
+"""From signatures to findings: which lines show a cause, who printed them, and which traceback they end."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+from ddpdoctor.facts.log import Line, Log, Traceback
+from ddpdoctor.facts.log.literals import literal_of
+from ddpdoctor.findings import Evidence, Finding, Where
+from ddpdoctor.rules import Rule
+
+__all__ = ["by_signatures", "finding_of", "matching", "traceback_of"]
+
+SPEAKS_OF_OTHERS = frozenset(
+    ("LOG001", "LOG003", "LOG004", "NET003", "NET031", "NET032", "NET045", "PROBE004", "SCRIPT030", "SCRIPT057")
+)
+"""Umbrellas that the victims print: whoever says it is not to blame."""
+
+FAR = 40
+"""So many lines behind its exception's a message may still belong to it: NCCL's and Gloo's run over several lines."""
+
+LONGEST = 240
+
+
+def by_signatures(rules: Iterable[Rule]) -> dict[str, Callable[[Log], Iterator[Finding]]]:
+    """For each cause with signatures, the look at a log for them."""
+    return {each.code: functools.partial(_look, each) for each in rules if each.signatures}
+
+
+def matching(log: Log, signatures: Iterable[str]) -> list[Line]:
+    """The lines of the log that one of the signatures matches, in order."""
+    tried = [(literal_of(pattern), re.compile(pattern)) for pattern in signatures]
+    return [
+        line for line in log.lines if any(literal in line.text and known.search(line.text) for literal, known in tried)
+    ]
+
+
+def _look(rule: Rule, log: Log) -> Iterator[Finding]:
+    lines = matching(log, rule.signatures)
+    if lines:
+        is_speaker = rule.kind not in ("consequence", "noise") and rule.code not in SPEAKS_OF_OTHERS
+        yield finding_of(log, lines, rule.title, blames_speaker=is_speaker)
+
+
+def finding_of(log: Log, lines: list[Line], title: str, *, blames_speaker: bool) -> Finding:
+    """One finding for all `lines`: the first one told, with its traceback's innermost frame of the job's own code."""
+    first = lines[0]
+    ranks = sorted({line.who.rank for line in lines if line.who.rank is not None}) if blames_speaker else []
+    hosts = {line.who.host for line in lines if line.who.host is not None} if blames_speaker else set()
+    traceback = traceback_of(log, first)
+    frame = None if traceback is None else traceback.place
+    file, number = (log.sources[first.source].name, first.number) if frame is None else (frame.file, frame.line)
+    return Finding(
+        f"{title.rstrip('.')}: {_speaker(first)}{shortened(first.text)}",
+        tuple(Evidence(log.place(line.source, line.number), shortened(line.text)) for line in lines[:3]),
+        where=Where(
+            host=hosts.pop() if len(hosts) == 1 else None,
+            rank=ranks[0] if len(ranks) == 1 else None,
+            local_rank=first.who.local_rank if len(ranks) == 1 else None,
+            file=file,
+            line=number,
+        ),
+        ranks=tuple(ranks),
+    )
+
+
+def traceback_of(log: Log, line: Line) -> Traceback | None:
+    """The traceback whose exception this line is, or belongs to."""
+    for each in reversed(log.tracebacks):
+        if each.source == line.source and each.who == line.who and each.number <= line.number <= each.number + FAR:
+            return each
+    return None
+
+
+def shortened(text: str) -> str:
+    """The text of a line as a message quotes it."""
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def _speaker(line: Line) -> str:
+    who = line.who
+    name = f"rank {who.rank}" if who.rank is not None else ""
+    if not name and who.local_rank is not None:
+        name = f"local rank {who.local_rank}"
+    place = f"on {who.host}" if who.host is not None else ""
+    words = " ".join(word for word in (name, place) if word)
+    return f"{words}: " if words else ""

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from ddpdoctor.collectors.comments import codes_in
 from ddpdoctor.facts.launch import Line
 from ddpdoctor.facts.torchrun_options import Version
 
@@ -18,7 +19,6 @@ MAX_BYTES = 1 << 20
 _SHELL_NAME = re.compile(r"\.(sh|bash|ksh|sbatch|slurm|job|qsub)$")
 _YAML_NAME = re.compile(r"\.(ya?ml|json)$")
 _SHELL_FIRST = re.compile(r"#!.*?\b(?:bash|sh|dash|ksh)\b")
-_IGNORE = re.compile(r"#\s*ddpdoctor:\s*ignore\b(?:\[([\w\s,]*)\])?")
 
 
 @dataclass(slots=True)
@@ -64,10 +64,9 @@ def read_files(paths: Iterable[str], environ: Mapping[str, str], version: Versio
 def _read(path: str, text: str, found: LaunchFiles, environ: Mapping[str, str], version: Version, cwd: str) -> None:
     """The lines of one file, by what it is; the readers of a format are loaded only for such a file."""
     for row, line in enumerate(text.split("\n"), 1):
-        match = _IGNORE.search(line)
-        if match:
-            codes = (code.strip() for code in (match[1] or "").split(","))
-            found.silenced[path, row] = ("",) if match[1] is None else tuple(code for code in codes if code)
+        codes = codes_in(line)
+        if codes is not None:
+            found.silenced[path, row] = codes
     text = text.replace("\r\n", "\n")
     if _YAML_NAME.search(path):
         from ddpdoctor.collectors.manifest import lines_of_manifest

@@ -1,0 +1,70 @@
+"""Comments that silence findings: `# ddpdoctor: ignore[SCRIPT014]` on the line, several codes or prefixes, or all."""
+
+from __future__ import annotations
+
+import io
+import re
+import tokenize
+from dataclasses import dataclass
+
+__all__ = ["Comment", "codes_in", "comments"]
+
+_IGNORE = re.compile(r"#\s*ddpdoctor:\s*ignore\b(?:\[([\w\s,]*)\])?")
+_ENDS = (tokenize.NEWLINE, tokenize.ENDMARKER)
+_NO_CODE = (tokenize.NL, tokenize.INDENT, tokenize.DEDENT)
+
+
+@dataclass(frozen=True, slots=True)
+class Comment:
+    """One such comment of a Python text, from 1; it holds for the lines `first` to `last`, those of its statement.
+
+    `codes` are codes or their beginnings as they were written; none: every code.
+    """
+
+    line: int
+    column: int
+    first: int
+    last: int
+    codes: tuple[str, ...] | None
+
+    def silences(self, code: str, line: int) -> bool:
+        """Whether it silences this code on this line."""
+        return self.first <= line <= self.last and (self.codes is None or code.startswith(self.codes or ("\0",)))
+
+
+def codes_in(line: str) -> tuple[str, ...] | None:
+    """The beginnings of codes that a comment on this line silences ("" for all of them), None without such a comment."""
+    match = _IGNORE.search(line)
+    if match is None:
+        return None
+    if match[1] is None:
+        return ("",)
+    return tuple(code.strip().upper() for code in match[1].split(",") if code.strip())
+
+
+def comments(text: str) -> tuple[Comment, ...]:
+    """The comments of a Python text. Where the text is no Python any more, the lines that follow have none."""
+    if "ddpdoctor" not in text:
+        return ()
+    found: list[Comment] = []
+    waiting: list[tuple[int, int, tuple[str, ...]]] = []
+    start: int | None = None
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            row, column = token.start
+            if token.type == tokenize.COMMENT:
+                codes = codes_in(token.string)
+                waiting += [] if codes is None else [(row, column + 1, codes)]
+            elif token.type in _ENDS or (token.type == tokenize.NL and start is None):
+                found += [_comment(*each, start or row, row) for each in waiting]
+                waiting.clear()
+                start = None
+            elif token.type not in _NO_CODE and start is None:
+                start = row
+    except (tokenize.TokenError, SyntaxError):
+        pass  # the text breaks off here, which is a finding of its own
+    return tuple(found)
+
+
+def _comment(line: int, column: int, codes: tuple[str, ...], first: int, last: int) -> Comment:
+    return Comment(line, column, first, last, None if codes == ("",) else codes)

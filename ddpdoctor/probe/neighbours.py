@@ -73,7 +73,11 @@ class Neighbours:
                 except (ProcessLookupError, PermissionError):
                     continue  # it is gone, or it is another user's: the verdict has named it
 
-    def living(self) -> list[Neighbour]:
-        """Those whose supervisor still runs."""
-        running = ((each, read_stat(each.pid)) for each in self.others if each.stopped_at is None)
-        return [each for each, stat in running if stat and stat.started == each.started and stat.state not in "ZXTt"]
+    def lower(self, node_rank: int | None) -> list[int]:
+        """The lower ranks of this node whose supervisor still runs."""
+        running = ((each, read_stat(each.pid)) for each in self.others if each.rank < self.rank)
+        return [
+            each.rank
+            for each, stat in running
+            if each.node_rank == node_rank and stat and stat.started == each.started and stat.state not in "ZXTt"
+        ]

@@ -26,6 +26,7 @@ from ddpdoctor.probe.meeting import Interrupted, Trouble, close_server, meet
 from ddpdoctor.probe.neighbours import Neighbours
 from ddpdoctor.probe.place import BadEnvironment, Place, read_place, short_host
 from ddpdoctor.probe.plan import choose_backend
+from ddpdoctor.probe.siblings import Siblings
 from ddpdoctor.probe.starting import WORKER, adopt, begin
 from ddpdoctor.probe.store import StoreLost
 from ddpdoctor.probe.telling import tell
@@ -47,6 +48,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except BadEnvironment as error:
         return _without_place(str(error), options, started)
     (child,) = adopt(begin(WORKER), [place])
+    siblings = Siblings(place, os.getppid() if options.job is None else options.job)
     session = Session(place, child, options.join_timeout, options.timeout, options.backend)
     signal.signal(signal.SIGTERM, session.on_signal)
     signal.signal(signal.SIGINT, session.on_signal)
@@ -59,7 +61,10 @@ def main(words: Sequence[str] | None = None) -> int:
         seconds_left = session.end - time.monotonic()
         if is_worth_a_try(probe, seconds_left):
             probe = replace(probe, retried_lazily=retry(session.place, seconds_left))
-        return tell(probe, place, session.neighbours, options, started)
+        is_first = siblings.is_first() and not session.neighbours.lower(place.node_rank)
+        if is_first:
+            siblings.speak()
+        return tell(probe, place, is_first, options, started)
     except Interrupted:
         if place.local_rank in (0, None) and not options.launched:
             print("ddpdoctor: interrupted", file=sys.stderr)
@@ -82,7 +87,7 @@ def _without_place(words: str, options: object, started: float) -> int:
         return 2
     host = short_host()
     seen = Observation(Kind.BAD_ENVIRONMENT, f"a rank on {host} cannot start: {words}", host=host, value=words)
-    return tell(Probe(observations=(seen,), launcher="env://"), None, Neighbours(-1), options, started)
+    return tell(Probe(observations=(seen,), launcher="env://"), None, True, options, started)
 
 
 class Session(Witness):

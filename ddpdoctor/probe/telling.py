@@ -11,7 +11,6 @@ from typing import Any
 
 from ddpdoctor.facts.codec import encode
 from ddpdoctor.facts.probe import Probe
-from ddpdoctor.probe.neighbours import Neighbours
 from ddpdoctor.probe.place import Place
 
 __all__ = ["tell"]
@@ -19,12 +18,11 @@ __all__ = ["tell"]
 REPORT_SECONDS = 15.0
 
 
-def tell(probe: Probe, place: Place | None, neighbours: Neighbours, options: Any, started: float) -> int:
-    """Print, write and hand on the verdict. Returns the exit code of this rank."""
+def tell(probe: Probe, place: Place | None, is_first: bool, options: Any, started: float) -> int:
+    """Print, write and hand on the verdict, if this rank `is_first` on its node. Returns the exit code of this rank."""
     if probe.has_failed:
         _tell_torchrun(probe)
     code = 1 if probe.has_failed and options.fail_on != "never" else 0
-    is_first = place is None or _is_first(place, neighbours)
     is_head = place is None or place.rank == 0
     if options.hand_over:
         json.dump({"probe": encode(probe), "is_first": is_first, "is_head": is_head}, sys.stdout)
@@ -36,11 +34,6 @@ def tell(probe: Probe, place: Place | None, neighbours: Neighbours, options: Any
     if is_head or options.output:
         return _report(probe, place, options, started, is_head, code)
     return code
-
-
-def _is_first(place: Place, neighbours: Neighbours) -> bool:
-    """Whether this is the lowest rank of its node that is alive."""
-    return all(each.rank > place.rank for each in neighbours.living() if each.node_rank == place.node_rank)
 
 
 def _tell_torchrun(probe: Probe) -> None:

@@ -30,6 +30,7 @@ from ddpdoctor.facts.launch import (
     quote,
     split,
 )
+from ddpdoctor.facts.launch.programs import REMOTE
 from ddpdoctor.facts.torchrun_options import NEWEST, Option, Version, version_of
 
 __all__ = ["collect_launch", "find_torch", "line_of", "line_of_argv", "line_of_text", "option_table"]
@@ -202,7 +203,9 @@ def _script(layers: Sequence[Layer], cwd: str | None) -> Script | None:
         innermost = layers[-2]
     if innermost is None or cwd is None or innermost.reading.script is None or innermost.is_garbled:
         return None
-    if any(each.launcher in (*ELSEWHERE, Launcher.OTHER) or each.name == "ssh" for each in _outside(layers, innermost)):
+    if any(
+        each.launcher in (*ELSEWHERE, Launcher.OTHER) or each.name in REMOTE for each in _outside(layers, innermost)
+    ):
         return None
     if any(_changes_folder(each) for each in layers):
         return None

@@ -12,11 +12,13 @@ import pytest
 from conftest import FULL
 from hypothesis import given
 from hypothesis import strategies as st
+from launches import lint
 
 from ddpdoctor.collectors.launch import find_torch, option_table
 from ddpdoctor.collectors.machine import this_machine
 from ddpdoctor.facts.launch import Reading, Trouble, Word, read
 from ddpdoctor.facts.torchrun_options import NEWEST, Option, torchrun_options, version_of
+from ddpdoctor.findings import Severity
 
 LINES = 20_000 if FULL else 2_000
 OPTIONS = torchrun_options(NEWEST)
@@ -121,6 +123,21 @@ def test_our_reading_equals_torchs_own_parser() -> None:
         assert [w.text for w in reading.arguments] == expected.training_script_args, texts
         for option in OPTIONS:
             assert _value(reading, option) == getattr(expected, option.dest), (texts, option.dest)
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore:Failed to initialize NumPy")
+def test_a_line_that_torchs_parser_refuses_is_an_error() -> None:
+    parser = _torch_parser()
+    dice = random.Random(20261122)
+    refused = 0
+    while refused < LINES // 20:
+        texts = _line(dice)
+        if any(t.startswith(("-h", "--h")) for t in texts) or _accepted(parser, texts) is not None:
+            continue
+        refused += 1
+        report = lint(argv=["torchrun", *texts])
+        assert any(f.worst is Severity.ERROR for f in report.findings), texts
 
 
 @pytest.mark.torch

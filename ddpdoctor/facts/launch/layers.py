@@ -12,6 +12,7 @@ from ddpdoctor.facts.launch.programs import (
     ACCELERATE_PREFIXES,
     DEEPSPEED,
     MPIRUN,
+    SHELL_TEXT,
     SRUN,
     WRAPPERS,
     Launcher,
@@ -25,7 +26,7 @@ from ddpdoctor.facts.torchrun_options import Option, torchrun_options
 __all__ = ["ELSEWHERE", "UNREAD", "Layer", "Variable", "peel", "starts_ranks"]
 
 _PYTHON = re.compile(r"(python|pypy)[\d.]*")
-_MPI = re.compile(r"(mpirun|mpiexec|orterun|prterun)(\.\w+)?")
+_MPI = re.compile(r"(mpirun|mpiexec|orterun|prterun|aprun)(\.\w+)?")
 _SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 _MODULES = {
     "torch.distributed.run": Launcher.TORCHRUN,
@@ -146,7 +147,7 @@ def _layer(words: tuple[Word, ...], torch: tuple[int, int]) -> tuple[Layer, tupl
         return _unjudged(words, _NAMES[name])
     if name in WRAPPERS:
         syntax = WRAPPERS[name]
-        if name in ("ssh", "eval") and " " in words[-1].text.strip() and len(words) > 1:
+        if name in SHELL_TEXT and " " in words[-1].text.strip() and len(words) > 1:
             return _shell_text(words, len(words) - 1)
         if syntax.subcommands and not (rest and any(w.text in syntax.subcommands for w in rest)):
             return Layer(Launcher.OTHER, program, words), None
@@ -258,7 +259,7 @@ def _shell(words: tuple[Word, ...]) -> tuple[Layer, tuple[Word, ...] | None]:
 
 def _shell_text(words: tuple[Word, ...], i: int) -> tuple[Layer, tuple[Word, ...] | None]:
     word = words[i]
-    launcher = Launcher.WRAPPER if words[0].text.endswith("ssh") else Launcher.SHELL
+    launcher = Launcher.SHELL if words[0].text.rpartition("/")[2] in _SHELLS else Launcher.WRAPPER
     layer = Layer(launcher, words[0], words[: i + 1], is_shell_text=True)
     if not word.is_literal or not word.raw:
         return layer, None

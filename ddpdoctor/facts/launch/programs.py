@@ -7,7 +7,17 @@ from enum import Enum
 
 from ddpdoctor.facts.torchrun_options import Option
 
-__all__ = ["ACCELERATE", "DEEPSPEED", "MPIRUN", "SRUN", "WRAPPERS", "Launcher", "Syntax"]
+__all__ = [
+    "ACCELERATE",
+    "DEEPSPEED",
+    "MPIRUN",
+    "REMOTE",
+    "SHELL_TEXT",
+    "SRUN",
+    "WRAPPERS",
+    "Launcher",
+    "Syntax",
+]
 
 
 class Launcher(str, Enum):
@@ -60,6 +70,7 @@ _DOCKER = _words(
 _APPTAINER = _words(
     "-B --bind -H --home --pwd --cwd -S --scratch --env --env-file --overlay -W --workdir --network --mount --nvccli"
 )
+_KUBECTL = _words("-c --container -n --namespace --context --kubeconfig --cluster --pod-running-timeout")
 WRAPPERS: dict[str, Syntax] = {
     "env": Syntax(_words("-u --unset -C --chdir")),
     "nohup": Syntax(),
@@ -81,7 +92,7 @@ WRAPPERS: dict[str, Syntax] = {
         _words(
             "-o -t -s -w -x -f -c -d -y -e -p -n -b --output --trace --sample --capture-range --env-var --cudabacktrace"
         ),
-        ("profile",),
+        ("profile", "launch"),
     ),
     "ncu": Syntax(
         _words("-o -f -k -c -s --export --kernel-name --launch-count --launch-skip --set --section --metrics")
@@ -97,14 +108,51 @@ WRAPPERS: dict[str, Syntax] = {
     "conda": Syntax(_words("-n --name -p --prefix --cwd"), ("run",)),
     "mamba": Syntax(_words("-n --name -p --prefix --cwd"), ("run",)),
     "micromamba": Syntax(_words("-n --name -p --prefix --cwd"), ("run",)),
-    "docker": Syntax(_DOCKER, ("run",), 1, launcher=Launcher.CONTAINER),
-    "podman": Syntax(_DOCKER, ("run",), 1, launcher=Launcher.CONTAINER),
-    "nerdctl": Syntax(_DOCKER, ("run",), 1, launcher=Launcher.CONTAINER),
-    "singularity": Syntax(_APPTAINER, ("exec",), 1, launcher=Launcher.CONTAINER),
-    "apptainer": Syntax(_APPTAINER, ("exec",), 1, launcher=Launcher.CONTAINER),
+    "docker": Syntax(_DOCKER, ("run", "exec"), 1, launcher=Launcher.CONTAINER),
+    "podman": Syntax(_DOCKER, ("run", "exec"), 1, launcher=Launcher.CONTAINER),
+    "podman-hpc": Syntax(_DOCKER, ("run", "exec"), 1, launcher=Launcher.CONTAINER),
+    "nerdctl": Syntax(_DOCKER, ("run", "exec"), 1, launcher=Launcher.CONTAINER),
+    "kubectl": Syntax(_KUBECTL, ("exec",), 1, launcher=Launcher.CONTAINER),
+    "oc": Syntax(_KUBECTL, ("exec", "rsh"), 1, launcher=Launcher.CONTAINER),
+    "singularity": Syntax(_APPTAINER, ("exec", "run"), 1, launcher=Launcher.CONTAINER),
+    "apptainer": Syntax(_APPTAINER, ("exec", "run"), 1, launcher=Launcher.CONTAINER),
+    "enroot": Syntax(_words("-c --conf -e --env -m --mount --rc"), ("start",), 1, launcher=Launcher.CONTAINER),
     "ssh": Syntax(_words("-p -i -l -o -F -J -L -R -D -E -b -c -m -S -W -w"), operands=1),
+    "pdsh": Syntax(_words("-w -x -g -X -f -R -l -t -u -n")),
+    "clush": Syntax(_words("-w -x -g -X -f -l -t -u -o")),
+    "tmux": Syntax(_words("-s -n -c -t -x -y -e -F -L -S -f"), ("new-session", "new", "new-window", "neww")),
+    "screen": Syntax(_words("-S -dmS -dm -t -c -h -p -T -s -Logfile")),
+    "bsub": Syntax(_words("-n -q -W -J -o -e -oo -eo -R -P -gpu -G -U -M -m -cwd -env -L -sp -alloc_flags -nnodes -w")),
+    "systemd-run": Syntax(_words("-p --property -u --unit -M --machine --uid --gid -E --setenv --slice -d")),
+    "gdb": Syntax(_words("-ex -x -iex -ix -cd -d")),
+    "cuda-gdb": Syntax(_words("-ex -x -iex -ix -cd -d")),
+    "compute-sanitizer": Syntax(_words("-o --tool --log-file --target-processes-filter --launch-count")),
+    "valgrind": Syntax(),
+    "xvfb-run": Syntax(_words("-e -f -n -p -s -w --error-file --auth-file --server-num --server-args")),
+    "chrt": Syntax(_words("-T -P -D"), operands=1),
+    "flock": Syntax(_words("-w --timeout -E"), operands=1),
+    "perf": Syntax(_words("-o -e -F -c -g -C -p --call-graph"), ("record", "stat", "trace")),
+    "rocprof": Syntax(_words("-o -i -d -t -m")),
+    "rocprofv3": Syntax(_words("-o -i -d --output-file --output-directory --input --kernel-include-regex")),
+    "viztracer": Syntax(_words("-o --output_file --max_stack_depth --min_duration --tracer_entries")),
+    "hatch": Syntax(_words("-e --env -p --project"), ("run",)),
+    "rye": Syntax(_words("--pyproject"), ("run",)),
+    "uvx": Syntax(_words("--from --with -p --python --index-url --with-editable")),
+    "pipx": Syntax(_words("--spec --python --pip-args"), ("run",)),
+    "dotenv": Syntax(_words("-f --file"), ("run",)),
+    "gosu": Syntax(operands=1),
+    "chroot": Syntax(operands=1),
+    "tini": Syntax(_words("-e -p")),
+    "dumb-init": Syntax(_words("-r --rewrite")),
+    "ddpdoctor": Syntax(
+        _words("--format --output --select --ignore --fail-on --timeout --join-timeout"), ("run", "check")
+    ),
 }
 """Programs that end in running another one."""
+REMOTE = ("ssh", "pdsh", "clush")
+"""Those that run it on another machine."""
+SHELL_TEXT = ("ssh", "pdsh", "clush", "eval", "tmux", "screen", "bsub")
+"""Those that hand their last word to a shell when it holds blanks."""
 
 SRUN = Syntax(
     _words(

@@ -16,6 +16,8 @@ __all__ = ["SEPARATOR", "Inner", "Simple", "inner_text", "split"]
 
 _OPERATOR = re.compile(r"&&|\|\||;;|[;&|\n()]")
 _REDIRECT = re.compile(r"\d*(?:&>>?|<<<|<<-?|>>|>&|<&|<>|>\||[<>])")
+_RESERVED = ("if", "then", "elif", "else", "while", "until", "do", "!", "{")
+"""Words of the shell that a command follows."""
 _PLAIN = re.compile(r"""[^\s;&|()<>'"\\$`]+""")
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\}|[@*#?$!0-9-])", re.ASCII)
 _LIST = re.compile(r"\$@|\$\{(?:@|\w+\[@\])[^}]*\}")
@@ -110,7 +112,7 @@ class _Splitter:
                 words, i, skip = [], operator.end(), False
             else:
                 piece, end = self.word(i)
-                if not skip:
+                if not skip and (words or self.text[i:end] not in _RESERVED):
                     words += self._words(piece, i, end)
                 i, skip = end, False
         commands.append(Simple(tuple(words)))

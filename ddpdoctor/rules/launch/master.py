@@ -94,9 +94,11 @@ def port_invalid(launch: Launch) -> Iterator[Finding]:
             continue
         given = layer.given("master_port")
         value = plan.settings["master_port"].value
-        only = all(p.trouble is Trouble.INVALID_VALUE for p in layer.reading.problems)
-        used = only and not plan.is_standalone and plan.asked == "static" and value is not None
-        if given is not None and used and not _is_port(value or ""):
+        refused = any(
+            p.trouble is Trouble.INVALID_VALUE and p.word is given.value_word for p in layer.reading.problems if given
+        )
+        used = not layer.is_garbled and not plan.is_standalone and plan.asked == "static" and value is not None
+        if given is not None and (refused or used) and not _is_port(value or ""):
             text = f"{shown(given.word)}: {value!r:.20} is no port: expected 1024 to 65535"
             yield point(launch, line, given.value_word, text, "1024 to 65535", [revalue(given, "29500")])
         endpoint = layer.given("rdzv_endpoint")
@@ -119,7 +121,12 @@ def malformed(
     for line, layer, plan in agents(launch):
         given = layer.given("master_addr")
         address = plan.settings["master_addr"].value
-        if given is not None and address and plan.backend == "static" and not plan.settings["rdzv_endpoint"].value:
+        is_read = plan.backend == "static" and plan.settings["rdzv_endpoint"].value == ""
+        if given is not None and address == "" and is_read:
+            text = f"{shown(given.word)} is empty, which torchrun refuses: expected a bare host name or IP address"
+            edits = [revalue(given, host0(line) if plan.is_multinode else "localhost")]
+            yield point(launch, line, given.value_word, text, "a bare host name or IP address", edits)
+        elif given is not None and address and is_read:
             wrong = problem(address.strip("[]") if re.fullmatch(r"\[[0-9a-fA-F:.]+\]", address) else address)
             if wrong is not None:
                 yield _malformed(launch, line, layer, address, wrong, parts(address))

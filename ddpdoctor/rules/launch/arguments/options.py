@@ -13,6 +13,8 @@ from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.pointing import after, before, point, remove, replace, shown
 
+__all__ = ["READERS", "table"]
+
 SAME = (
     ("nproc_per_node", "num_processes", "num_gpus"),
     ("nnodes", "num_machines", "num_nodes"),
@@ -33,6 +35,8 @@ MEANT = {
     "main_process_port": 4, "port": 4, "master_port": 4,
 }  # fmt: skip
 """Names that people give, and the row of SAME that they mean."""
+DEFAULTS = {"nnodes": "1", "rdzv_backend": "c10d", "num_processes": "1", "num_gpus": "1", "num_machines": "1"}
+"""What an option without a value can be given on one node."""
 READERS = (Launcher.TORCHRUN, Launcher.LEGACY, Launcher.ACCELERATE, Launcher.DEEPSPEED)
 
 
@@ -46,7 +50,8 @@ def _problems(launch: Launch, trouble: Trouble) -> Iterator[tuple[Line, Layer, P
                         yield line, layer, problem
 
 
-def _table(layer: Layer, version: Version) -> tuple[Option, ...]:
+def table(layer: Layer, version: Version) -> tuple[Option, ...]:
+    """The options that the launcher of this layer knows."""
     if layer.launcher is Launcher.ACCELERATE:
         return ACCELERATE
     if layer.launcher is Launcher.DEEPSPEED:
@@ -70,7 +75,16 @@ def no_script(launch: Launch) -> Iterator[Finding]:
     Name the script, or -m and a module, behind the launcher's options.
     """
     for line, layer, _ in _problems(launch, Trouble.NO_SCRIPT):
-        if layer.slips or len(layer.reading.problems) > 1 or _script_as_value(layer):
+        taken = _script_as_value(layer)
+        if layer.slips or len(layer.reading.problems) > 1 or (taken is not None and taken.dest == "nproc_per_node"):
+            continue
+        if taken is not None:
+            value = taken.value_word
+            text = (
+                f"{shown(taken.word)} takes {shown(value)} as its value and no script is left: expected a value first"
+            )
+            edits = [after(taken.word, DEFAULTS[taken.dest])] if taken.dest in DEFAULTS else None
+            yield point(launch, line, value, text, "a value before the script", edits)
             continue
         word = layer.own[-1]
         edit = after(word, "train.py")
@@ -79,9 +93,10 @@ def no_script(launch: Launch) -> Iterator[Finding]:
         )
 
 
-def _script_as_value(layer: Layer) -> bool:
+def _script_as_value(layer: Layer) -> Given | None:
+    """The last option, when what it takes for its value is plainly the script."""
     last = layer.reading.given[-1] if layer.reading.given else None
-    return last is not None and last.value is not None and last.value.endswith(".py") and not last.is_joined
+    return last if last is not None and (last.value or "").endswith(".py") and not last.is_joined else None
 
 
 @rule(
@@ -112,8 +127,7 @@ def _unknown(launch: Launch) -> Iterator[Finding]:
         flag, sign, value = problem.word.text.partition("=")
         if flag in ("--use-env", "--use_env") and layer.launcher is Launcher.TORCHRUN:
             continue
-        table = _table(layer, launch.version)
-        meant = _meant(flag, layer.launcher, table)
+        meant = _meant(flag, layer.launcher, table(layer, launch.version))
         newer = _newer(flag, layer.launcher)
         if meant is not None:
             text = f"expected {meant}"
@@ -129,15 +143,15 @@ def _unknown(launch: Launch) -> Iterator[Finding]:
         yield point(launch, line, problem.word, message, text, edits, severity=severity)
 
 
-def _meant(flag: str, launcher: Launcher, table: tuple[Option, ...]) -> str | None:
-    flags = [f for option in table for f in option.flags if f.startswith("--")]
+def _meant(flag: str, launcher: Launcher, options: tuple[Option, ...]) -> str | None:
+    flags = [f for option in options for f in option.flags if f.startswith("--")]
     name = flag.lstrip("-").replace("-", "_").lower()
     style = "-" if "-" in flag[2:] and "_" not in flag[2:] else "_"
     row = MEANT.get(name)
     if row is not None:
         column = {Launcher.ACCELERATE: 1, Launcher.DEEPSPEED: 2}.get(launcher, 0)
         return _styled(SAME[row][column], style, flags)
-    for option in table:
+    for option in options:
         if name == option.dest:
             return _styled(option.dest, style, flags)
     close = difflib.get_close_matches(flag.lower(), flags, n=1, cutoff=0.8)
@@ -193,7 +207,7 @@ def ambiguous(launch: Launch) -> Iterator[Finding]:
     for line, layer, problem in _problems(launch, Trouble.AMBIGUOUS):
         flags = ", ".join(problem.matches)
         if problem.after_script:
-            if not _looks_at_all(launch.python) or layer.reading.separator is not None:
+            if not _looks_at_all(launch.python):
                 continue
             script = layer.reading.script
             assert script is not None

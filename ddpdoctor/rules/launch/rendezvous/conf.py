@@ -47,8 +47,8 @@ def conf_ignored(launch: Launch) -> Iterator[Finding]:
         keys = CONF_KEYS.get(plan.backend or "")
         if keys is None:
             continue
-        for name, _ in _conf(plan):
-            if name and name not in keys:
+        for name, value in _conf(plan):
+            if name and value is not None and name not in keys:
                 meant = _conf_key(name, plan.backend or "")
                 wanted = plan.settings["rdzv_conf"]
                 fixed = (wanted.value or "").replace(name, meant) if meant else None
@@ -91,9 +91,15 @@ def conf_invalid(launch: Launch) -> Iterator[Finding]:
             wrong = _conf_fault(name, value, plan.backend)
             if wrong:
                 setting = plan.settings["rdzv_conf"]
-                yield bad(
-                    launch, line, layer, "rdzv_conf", setting, told(setting, "rdzv_conf", wrong), "key=value", None
-                )
+                text = told(setting, "rdzv_conf", wrong)
+                yield bad(launch, line, layer, "rdzv_conf", setting, text, "key=value", _readable(setting.value or ""))
+
+
+def _readable(text: str) -> str | None:
+    """`key=value` pairs, where they were written with colons or as JSON."""
+    pairs = re.findall(r"[\"']?([A-Za-z_]+)[\"']?\s*[:=]\s*[\"']?([\w.]+)[\"']?", text)
+    fixed = ",".join(f"{name}={value}" for name, value in pairs)
+    return fixed if fixed != text and len(pairs) == len(text.split(",")) else None
 
 
 def _conf_fault(name: str, value: str | None, backend: str) -> str | None:

@@ -83,15 +83,15 @@ def no_address(launch: Launch) -> Iterator[Finding]:
     Add --master-addr with the address of the node with rank 0, the same on every node.
     """
     for line, layer, plan in agents(launch):
-        if not _several(plan) or plan.backend != "static" or plan.given("master_addr") or plan.given("rdzv_endpoint"):
+        if not _several(plan) or plan.backend != "static" or plan.settings["rdzv_endpoint"].value != "":
             continue
         given = layer.given("node_rank")
-        if not plan.given("node_rank") and not plan.given("rdzv_backend"):
-            continue
-        word = layer.program if given is None else given.word
-        text = "no --master-addr, so this node looks for the master at 127.0.0.1: expected the address of node rank 0"
-        edits = add(launch, layer, ("master_addr", host0(line)))
-        yield point(launch, line, word, text, "--master-addr", edits)
+        if not plan.given("master_addr") and (plan.given("node_rank") or plan.given("rdzv_backend")):
+            word = layer.program if given is None else given.word
+            text = (
+                "no --master-addr, so this node looks for the master at 127.0.0.1: expected the address of node rank 0"
+            )
+            yield point(launch, line, word, text, "--master-addr", add(launch, layer, ("master_addr", host0(line))))
 
 
 @rule("LAUNCH027", "standalone-with-nnodes", Severity.ERROR)

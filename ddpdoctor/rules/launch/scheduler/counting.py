@@ -37,7 +37,9 @@ def tasks_per_node(line: Line) -> tuple[int | None, Given | None]:
         given = option(layer, flags)
         if number(given) is not None:
             return number(given), given
-    return None, None
+    mapped = None if slurm else option(outer, ("--map-by", "-map-by"))
+    per_node = re.match(r"ppr:(\d+):node\b", mapped.value or "") if mapped is not None else None
+    return (int(per_node[1]), mapped) if per_node else (None, None)
 
 
 def tasks(line: Line) -> tuple[int | None, Given | None]:

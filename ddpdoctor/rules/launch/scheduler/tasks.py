@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.launch import (
     Edit,
+    Given,
     Launch,
     Launcher,
     Layer,
@@ -18,7 +19,7 @@ from ddpdoctor.facts.launch import (
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.pointing import after, agents, point, remove, replace, revalue, shown
-from ddpdoctor.rules.launch.scheduler.counting import NODES, nodes, number, option, tasks, tasks_per_node
+from ddpdoctor.rules.launch.scheduler.counting import NODES, TASKS, nodes, number, option, tasks, tasks_per_node
 
 SCHEDULED = re.compile(r"SLURM_|OMPI_|PMI_|PMIX_|MV2_|JSM_|PALS_|ALPS_")
 EARLY = re.compile(r"(?<!\\)\$\{?(SLURM_NODEID|SLURM_PROCID|SLURM_LOCALID)\b")
@@ -72,10 +73,24 @@ def per_task(launch: Launch) -> Iterator[Finding]:
         if count <= 1 or (count == meant) or given is None:
             continue
         here = any(g is given for g in outer.reading.given)
-        edits = [revalue(given, str(meant))] if here else [after(outer.program, "--ntasks-per-node=1")]
+        edits = _one_a_node(outer, given, count, meant) if here else [after(outer.program, "--ntasks-per-node=1")]
         where = given.value_word if here else outer.program
         text = f"{outer.name} starts {count} tasks, and each {starter.name} starts all ranks of its node: expected one a node"
         yield point(launch, line, where, text, f"{meant}", edits)
+
+
+def _one_a_node(outer: Layer, given: Given, count: int, meant: int) -> list[Edit]:
+    """One task a node in the option that gives their number, and in the total beside it."""
+    if given.value is not None and given.value.startswith("ppr:"):
+        edits = [revalue(given, re.sub(r"^ppr:\d+", f"ppr:{meant}", given.value))]
+    else:
+        edits = [revalue(given, str(meant))]
+    flags = ("-n", "--ntasks") if outer.launcher is Launcher.SRUN else TASKS
+    total = option(outer, flags)
+    each = number(total)
+    if total is not None and total is not given and each is not None and each % count == 0:
+        edits.append(revalue(total, str(each // count)))
+    return edits
 
 
 def _nodes_of_launch(line: Line) -> int | None:
@@ -83,10 +98,26 @@ def _nodes_of_launch(line: Line) -> int | None:
     known = [nodes(line)]
     if line.plan is not None and line.plan.nnodes is not None:
         known.append(line.plan.nnodes[-1])
+    known.append(_machines(line))
     hosts = option(line.task_starter, ("-H", "-host", "--host", "-hosts", "--hosts"))
     if hosts is not None and is_known(hosts.value):
         known.append(len({h.partition(":")[0] for h in (hosts.value or "").split(",")}))
     return max((k for k in known if k is not None), default=None)
+
+
+def _machines(line: Line) -> int | None:
+    """How many machines accelerate was told of; None where a config file may say it."""
+    layer = line.layer(Launcher.ACCELERATE)
+    if layer is None or layer is not line.starter or layer.reading.is_open:
+        return None
+    value = layer.value("num_machines")
+    if value is not None:
+        return int(value) if re.fullmatch(r"\d{1,6}", value) else None
+    return (
+        1
+        if layer.given("num_processes") and not layer.given("config_file") and not layer.given("machine_rank")
+        else None
+    )
 
 
 @rule("LAUNCH059", "node-rank-expanded-too-early", Severity.ERROR)

@@ -18,18 +18,18 @@ _NO_CODE = (tokenize.NL, tokenize.INDENT, tokenize.DEDENT)
 class Comment:
     """One such comment of a Python text, from 1; it holds for the lines `first` to `last`, those of its statement.
 
-    `codes` are codes or their beginnings as they were written; none: every code.
+    `codes` are codes or their beginnings; "" is the beginning of every code.
     """
 
     line: int
     column: int
     first: int
     last: int
-    codes: tuple[str, ...] | None
+    codes: tuple[str, ...]
 
     def silences(self, code: str, line: int) -> bool:
         """Whether it silences this code on this line."""
-        return self.first <= line <= self.last and (self.codes is None or code.startswith(self.codes or ("\0",)))
+        return self.first <= line <= self.last and code.startswith(self.codes)
 
 
 def codes_in(line: str) -> tuple[str, ...] | None:
@@ -53,10 +53,10 @@ def comments(text: str) -> tuple[Comment, ...]:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             row, column = token.start
             if token.type == tokenize.COMMENT:
-                codes = codes_in(token.string)
-                waiting += [] if codes is None else [(row, column + 1, codes)]
+                silenced = codes_in(token.string)
+                waiting += [] if silenced is None else [(row, column + 1, silenced)]
             elif token.type in _ENDS or (token.type == tokenize.NL and start is None):
-                found += [_comment(*each, start or row, row) for each in waiting]
+                found += [Comment(line, at, start or row, row, codes) for line, at, codes in waiting]
                 waiting.clear()
                 start = None
             elif token.type not in _NO_CODE and start is None:
@@ -64,7 +64,3 @@ def comments(text: str) -> tuple[Comment, ...]:
     except (tokenize.TokenError, SyntaxError):
         pass  # the text breaks off here, which is a finding of its own
     return tuple(found)
-
-
-def _comment(line: int, column: int, codes: tuple[str, ...], first: int, last: int) -> Comment:
-    return Comment(line, column, first, last, None if codes == ("",) else codes)

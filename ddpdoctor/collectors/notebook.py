@@ -9,7 +9,7 @@ import tokenize
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Cell", "Notebook", "NotebookError", "read_notebook"]
+__all__ = ["Cell", "Notebook", "NotebookError", "cells_of", "read_notebook"]
 
 _RUNS_PYTHON = {"capture", "time", "timeit", "prun", "python", "python3"}
 """Cell magics whose body is Python of the same notebook."""
@@ -48,34 +48,31 @@ def read_notebook(text: str) -> Notebook:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise NotebookError(f"is no notebook: {error}") from None
-    found = _cells(data)
-    if found is None:
+    if not isinstance(data, dict) or not isinstance(data.get("cells", data.get("worksheets")), list):
         raise NotebookError("is no notebook: it has no cells")
     lines: list[str] = []
     cells = []
-    for number, source in found if _is_python(data) else ():
-        own = _python(source)
+    for number, (cell, key) in cells_of(data).items() if _is_python(data) else ():
+        source = cell[key]
+        pieces = source if isinstance(source, list) else [source]
+        own = _python("".join(piece for piece in pieces if isinstance(piece, str)))
         cells.append(Cell(number, len(lines) + 1, len(lines) + len(own)))
         lines += own
     return Notebook("".join(f"{line}\n" for line in lines), tuple(cells))
 
 
-def _cells(data: Any) -> list[tuple[int, str]] | None:
-    """Number and source of the code cells; None when there is no list of cells."""
-    if not isinstance(data, dict):
-        return None
+def cells_of(data: dict[str, Any]) -> dict[int, tuple[dict[str, Any], str]]:
+    """The code cells of a notebook by their number among all cells: each with the key that its source stands under."""
     cells = data.get("cells")
-    if cells is None and isinstance(data.get("worksheets"), list):  # notebooks before format 4
+    if cells is None:  # notebooks before format 4
         cells = [c for sheet in data["worksheets"] if isinstance(sheet, dict) for c in sheet.get("cells") or ()]
-    if not isinstance(cells, list):
-        return None
-    found = []
-    for number, cell in enumerate(cells, 1):
-        if isinstance(cell, dict) and cell.get("cell_type") == "code":
-            source = cell.get("source", cell.get("input", ""))
-            pieces = source if isinstance(source, list) else [source]
-            found.append((number, "".join(piece for piece in pieces if isinstance(piece, str))))
-    return found
+    return {
+        number: (cell, key)
+        for number, cell in enumerate(cells, 1)
+        if isinstance(cell, dict) and cell.get("cell_type") == "code"
+        for key in ("source", "input")
+        if key in cell
+    }
 
 
 def _is_python(data: dict[str, Any]) -> bool:

@@ -12,8 +12,9 @@ from ddpdoctor.collectors.gitignore import Ignored, above
 from ddpdoctor.collectors.notebook import Cell, NotebookError, read_notebook
 from ddpdoctor.collectors.source_text import decode
 from ddpdoctor.facts.script import Problem, Script, SourceFile
+from ddpdoctor.facts.script.parsing import concerns
 
-__all__ = ["ScriptText", "Scripts", "find", "is_script", "names_training", "read", "with_modules"]
+__all__ = ["ScriptText", "Scripts", "find", "is_script", "read", "with_modules"]
 
 MAX_BYTES = 16 << 20
 """No file of source is that long; what is longer is data."""
@@ -29,14 +30,6 @@ SKIPPED = frozenset(
 """Folders that hold no source of the project's own."""
 
 _SHEBANG = re.compile(rb"#![^\n]*\bpython")
-_FRAMEWORKS = (
-    "accelerate|composer|deepspeed|lightning|megatron|pytorch_lightning|ray|torchtitan|torchtune|transformers|trl"
-)
-_TRAINS = re.compile(
-    r"distributed|DataParallel|LOCAL_RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|NCCL_|fully_shard|device_map|SyncBatchNorm"
-    r"|torch\.multiprocessing|torch import multiprocessing|ddpdoctor"
-    rf"|(?:^|\n)[ \t]*(?:from|import)[ \t]+(?:{_FRAMEWORKS})\b"
-)
 _SPEAKS_OF_RANKS = re.compile(r"\brank|world_size|[Ll]ocal_rank|process_group|distributed|\bdist\b")
 _IMPORT = re.compile(
     r"^[ \t]*(?:from[ \t]+(?P<module>\.+[\w.]*|[\w.]+)[ \t]+import[ \t]*(?P<names>\([^)]*\)|[^\n#;]*)"
@@ -47,9 +40,13 @@ _IMPORT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ScriptText:
-    """One file as it was read. `raw` is a notebook's JSON, `cells` where its cells stand in the text."""
+    """One file as it was read. `raw` is a notebook's JSON, `cells` where its cells stand in the text.
+
+    `concerns`: it speaks of distributed training or of a framework for it; others hold nothing to judge.
+    """
 
     source: SourceFile
+    concerns: bool
     raw: str | None = None
     cells: tuple[Cell, ...] = ()
 
@@ -117,16 +114,6 @@ def _walk(top: str, failures: list[str]) -> Iterator[str]:
         waiting += reversed(folders)
 
 
-def names_training(text: str) -> bool:
-    """Whether a text speaks of distributed training or of a framework for it at all: all others are passed over."""
-    return _TRAINS.search(text) is not None
-
-
-def _may_matter(text: str) -> bool:
-    """Whether a module beside a script may say something of ranks or the process group."""
-    return names_training(text) or _SPEAKS_OF_RANKS.search(text) is not None
-
-
 def read(path: str) -> ScriptText:
     """One file.
 
@@ -136,21 +123,18 @@ def read(path: str) -> ScriptText:
     with open(_regular(path), "rb") as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        return _broken(path, Problem(f"it is larger than {MAX_BYTES >> 20} MiB"))
+        return ScriptText(SourceFile(path, problem=Problem(f"larger than {MAX_BYTES >> 20} MiB")), concerns=False)
     decoded = decode(data)
+    is_meant = concerns(decoded.text) or "ddpdoctor:" in decoded.text
     if path.endswith(".ipynb"):
         try:
             notebook = read_notebook(decoded.text)
         except NotebookError as error:
-            return _broken(path, Problem(str(error)))
-        return ScriptText(SourceFile(path, notebook.text), raw=decoded.text, cells=notebook.cells)
+            return ScriptText(SourceFile(path, problem=Problem(str(error))), is_meant)
+        return ScriptText(SourceFile(path, notebook.text), is_meant, raw=decoded.text, cells=notebook.cells)
     if decoded.trouble is not None:
-        return _broken(path, Problem(decoded.trouble, decoded.line, 1))
-    return ScriptText(SourceFile(path, decoded.text))
-
-
-def _broken(path: str, problem: Problem) -> ScriptText:
-    return ScriptText(SourceFile(path, problem=problem))
+        return ScriptText(SourceFile(path, problem=Problem(decoded.trouble, decoded.line, 1)), is_meant)
+    return ScriptText(SourceFile(path, decoded.text), is_meant)
 
 
 def _regular(path: str) -> str:
@@ -181,7 +165,7 @@ def _beside(source: SourceFile, cwd: str) -> Iterator[SourceFile]:
                 module = read(path).source
             except OSError:
                 continue  # what cannot be read is as unknown as an installed package
-            if module.problem is not None or not _may_matter(module.text):
+            if module.problem is not None or not (concerns(module.text) or _SPEAKS_OF_RANKS.search(module.text)):
                 continue
             yield module
             count += 1

@@ -7,7 +7,7 @@ import io
 import tokenize
 from dataclasses import dataclass
 
-__all__ = ["Decoded", "decode"]
+__all__ = ["Decoded", "decode", "encoding_of"]
 
 _WIDE = ((codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 """Byte order marks of encodings that Python does not read source in; the longer mark first."""
@@ -41,6 +41,19 @@ def decode(data: bytes) -> Decoded:
         return Decoded(_lines(data.decode("utf-8", "replace")), f"{encoding} is no encoding of text")
     except UnicodeDecodeError as error:
         return Decoded(_lines(data.decode("latin-1")), _undecodable(data, error), _line_of(data, error.start))
+
+
+def encoding_of(data: bytes) -> str:
+    """The encoding of source that `decode` found no trouble with; a byte order mark stays in the text.
+
+    Raises:
+        ValueError: Python reads no such source.
+    """
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    except SyntaxError as error:
+        raise ValueError(str(error.msg)) from None
+    return encoding.removesuffix("-sig")
 
 
 def _undecodable(data: bytes, error: UnicodeDecodeError) -> str:

@@ -17,6 +17,6 @@ rule asks it short questions: which calls of this function, with what value on e
 
 from __future__ import annotations
 
-from ddpdoctor.facts.script.record import Problem, Script, SourceFile
+from ddpdoctor.facts.script.record import IdleComment, Problem, Script, SourceFile
 
-__all__ = ["Problem", "Script", "SourceFile"]
+__all__ = ["IdleComment", "Problem", "Script", "SourceFile"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ddpdoctor.facts.gaps import Gap, Section
 
-__all__ = ["Problem", "Script", "SourceFile"]
+__all__ = ["IdleComment", "Problem", "Script", "SourceFile"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,23 @@ class SourceFile:
 
 
 @dataclass(frozen=True, slots=True)
+class IdleComment:
+    """A comment that was to silence findings and silenced none; `code` is "" when it named no code."""
+
+    path: str
+    line: int
+    column: int
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
 class Script(Section):
-    """`files` are judged; `beside` are modules that they import from the same project, read for what their functions do."""
+    """`files` are judged; `beside` are modules that they import from the same project, read for what their functions do.
+
+    `idle` is known only after all other rules have judged the files.
+    """
 
     files: tuple[SourceFile, ...] = ()
     beside: tuple[SourceFile, ...] = ()
+    idle: tuple[IdleComment, ...] = ()
     gaps: tuple[Gap, ...] = ()

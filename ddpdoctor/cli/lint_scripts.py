@@ -1,0 +1,192 @@
+"""Judging training scripts: one after the other or in two processes, comments obeyed, notebooks told by their cells."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from multiprocessing.pool import Pool
+
+from ddpdoctor.cli.options import Common, seconds_left
+from ddpdoctor.cli.progress import Progress
+from ddpdoctor.cli.settings import rules_for
+from ddpdoctor.collectors.comments import Comment, comments
+from ddpdoctor.collectors.script import ScriptText, find, read, with_modules
+from ddpdoctor.doctor import Outcome, extended, judge
+from ddpdoctor.facts.launch import Launch, Line
+from ddpdoctor.facts.record import Facts
+from ddpdoctor.facts.script import IdleComment
+from ddpdoctor.findings import Finding, Report, Where
+from ddpdoctor.rules import Rule, load
+
+__all__ = ["AREA", "named_by", "with_scripts"]
+
+AREA = "script"
+IDLE = "SCRIPT550"
+"""The rule about comments that silence nothing: judged after all others."""
+PROCESSES = 2
+MANY = 40
+"""Files from which on a second process is worth its start."""
+CHUNK = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What every script is judged with: the rules, what is known besides, and the lines that start each script.
+
+    `given` are paths that were named themselves, `left_out` the codes that --select and --ignore leave out.
+    """
+
+    rules: tuple[Rule, ...]
+    known: Facts
+    cwd: str
+    lines: dict[str, tuple[Line, ...]] = field(default_factory=dict)
+    given: frozenset[str] = frozenset()
+    left_out: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class Judged:
+    """What came of one file; `failure` is why it could not be read."""
+
+    path: str
+    outcome: Outcome = field(default_factory=Outcome)
+    failure: str | None = None
+
+
+def named_by(lines: Iterable[Line]) -> dict[str, tuple[Line, ...]]:
+    """The Python scripts that launch lines start, with the lines of each."""
+    found: dict[str, tuple[Line, ...]] = {}
+    for line in lines:
+        script = line.script
+        if script is not None and script.exists and os.path.isfile(script.path) and script.is_python is not False:
+            found[script.path] = (*found.get(script.path, ()), line)
+    return found
+
+
+def _short(path: str) -> str:
+    """The path as a user would type it here."""
+    below = os.path.relpath(path)
+    return path if below.startswith("..") else below
+
+
+def with_scripts(report: Report, paths: Sequence[str], lines: Iterable[Line], known: Facts, common: Common) -> Report:
+    """The report with what is wrong in these scripts, in folders of them, and in the scripts that the lines start.
+
+    Args:
+        known: the facts that scripts are judged with; those of a launch line take the place of its `launch`.
+    """
+    started = named_by(lines)
+    found = find([*paths, *map(_short, started)])
+    by_path = {os.path.realpath(path): starts for path, starts in started.items()}
+    rules = rules_for(common, (AREA,))
+    left_out = {each.code for each in load((AREA,))} - {each.code for each in rules}
+    plan = Plan(rules, known, os.getcwd(), by_path, frozenset(found.given), frozenset(left_out))
+    outcomes = []
+    failures = list(found.failures)
+    with Progress(common.quiet or len(found.paths) < MANY) as progress:
+        done = 0
+        for each in _all(found.paths, plan, common):
+            done += 1
+            if done % 50 == 0:
+                progress.phase(f"judging scripts: {done} of {len(found.paths)} files")
+            outcomes.append(each.outcome)
+            failures += [] if each.failure is None else [each.failure]
+    if done < len(found.paths):
+        rest = len(found.paths) - done
+        failures.append(f"judge {rest} of {len(found.paths)} files: --timeout ran out")
+    return extended(report, outcomes, plan.rules, tuple(failures))
+
+
+def _all(paths: list[str], plan: Plan, common: Common) -> Iterator[Judged]:
+    """Every file that can be judged before `--timeout` runs out, in order."""
+    global _plan
+    _plan = plan
+    if len(paths) < MANY or (os.cpu_count() or 1) < PROCESSES:
+        for path in paths:
+            if seconds_left(common) <= 0:
+                return
+            yield _judge(path)
+        return
+    context = multiprocessing.get_context("fork")  # the rules are loaded already
+    with context.Pool(PROCESSES, initializer=_alone) as pool:
+        yield from _collected(pool, paths, common)
+
+
+_plan: Plan
+"""What this process judges with: a forked process finds it where its parent put it."""
+
+
+def _collected(pool: Pool, paths: list[str], common: Common) -> Iterator[Judged]:
+    results = pool.imap(_judge, paths, CHUNK)
+    for _ in paths:
+        try:
+            yield results.next(timeout=max(0.01, seconds_left(common)))
+        except multiprocessing.TimeoutError:
+            return
+
+
+def _alone() -> None:
+    """In a process of the pool: Ctrl-C and the end are its parent's business."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _judge(path: str) -> Judged:
+    plan = _plan
+    try:
+        text = read(path)
+    except OSError as error:
+        return Judged(path, failure=f"{path}: not read: {error.strerror}")
+    starts = plan.lines.get(os.path.realpath(path), ())
+    if not (text.concerns or starts or path in plan.given):
+        return Judged(path)
+    return Judged(path, _outcome(text, starts, plan))
+
+
+def _outcome(text: ScriptText, starts: tuple[Line, ...], plan: Plan) -> Outcome:
+    """What the rules say of one script, less what its comments silence."""
+    script = with_modules(text, plan.cwd)
+    launch = plan.known.launch
+    facts = replace(
+        plan.known, script=script, launch=replace(launch or Launch(), lines=starts) if starts else None, environ=None
+    )
+    outcome = judge(facts, [each for each in plan.rules if each.code != IDLE])
+    silencing = comments(text.source.text)
+    idle = _silence(outcome, silencing, text.source.path, plan)
+    if silencing:
+        idle_facts = replace(facts, script=replace(script, idle=idle))
+        outcome.add(judge(idle_facts, [each for each in plan.rules if each.code == IDLE]))
+    outcome.findings = [_in_cell(finding, text) for finding in outcome.findings]
+    return outcome
+
+
+def _silence(outcome: Outcome, silencing: tuple[Comment, ...], path: str, plan: Plan) -> tuple[IdleComment, ...]:
+    """Take the silenced findings out; the comments, or codes of one, that silenced none."""
+    kept = []
+    used: set[tuple[Comment, str]] = set()
+    for finding in outcome.findings:
+        where = finding.where
+        by = [c for c in silencing if where.file == path and where.line and c.silences(finding.code, where.line)]
+        used |= {(c, code) for c in by for code in c.codes if finding.code.startswith(code)}
+        kept += [] if by else [finding]
+    outcome.findings = kept
+    return tuple(
+        IdleComment(path, c.line, c.column, code)
+        for c in silencing
+        for code in c.codes
+        if (c, code) not in used and not any(each.startswith(code) for each in plan.left_out)
+    )
+
+
+def _in_cell(finding: Finding, text: ScriptText) -> Finding:
+    """A finding in a notebook: the line counts in its cell, which the message names."""
+    line = finding.where.line
+    cell = next((c for c in text.cells if line is not None and c.first_line <= line <= c.last_line), None)
+    if cell is None or line is None or finding.where.file != text.source.path:
+        return finding
+    where: Where = replace(finding.where, line=line - cell.first_line + 1)
+    return replace(finding, where=where, message=f"cell {cell.number}: {finding.message}")

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from ddpdoctor.cli.linting import AREAS, environ_of
 from ddpdoctor.cli.options import Common
+from ddpdoctor.cli.repair import MOST_LINES, without_other_errors
 from ddpdoctor.cli.settings import rules_for
 from ddpdoctor.collectors.launch_files import LaunchFiles, read_files
 from ddpdoctor.collectors.machine import Machine
@@ -48,15 +49,28 @@ def _judged(lines: tuple[Line, ...], facts: Facts, launch: Launch, rules: Iterab
     rules = tuple(rules)
     with_environ = tuple(each for each in rules if "environ" in (*each.needs, *each.wants))
     others = tuple(each for each in rules if each not in with_environ)
-    yield judge(replace(facts, launch=replace(launch, lines=lines)), others)
+    together = judge(replace(facts, launch=replace(launch, lines=lines)), others)
+    together.findings = [_repaired(finding, lines, facts, rules) for finding in together.findings]
+    yield together
     for line in lines:
         alone = replace(launch, lines=(line,))
         meant = (
             with_environ if line.pod is None else tuple(each for each in with_environ if each.code not in _ON_PURPOSE)
         )
         outcome = judge(replace(facts, launch=alone, environ=environ_of(alone)), meant)
-        outcome.findings = [_placed(finding, line) for finding in outcome.findings]
+        outcome.findings = [
+            _placed(without_other_errors(finding, line, facts, rules), line) for finding in outcome.findings
+        ]
         yield outcome
+
+
+def _repaired(finding: Finding, lines: tuple[Line, ...], facts: Facts, rules: tuple[Rule, ...]) -> Finding:
+    """A finding of one of a file's lines, its command without the line's other errors."""
+    at = (finding.where.line, finding.where.column)
+    if finding.fix_command is None or len(lines) > MOST_LINES:
+        return finding
+    line = next((x for x in lines if any(x.place(word.start) == at for word in x.argv)), None)
+    return finding if line is None else without_other_errors(finding, line, facts, rules)
 
 
 def _placed(finding: Finding, line: Line) -> Finding:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from ddpdoctor.collectors.launch import line_of_text
+from ddpdoctor.cli.linting import environ_of
+from ddpdoctor.collectors.launch import again
 from ddpdoctor.doctor import judge
 from ddpdoctor.facts.launch import Launch, Line
 from ddpdoctor.facts.record import Facts
@@ -15,7 +16,7 @@ from ddpdoctor.rules.launch.pointing import corrected, remove
 from ddpdoctor.rules.launch.pointing import replace as substitute
 from ddpdoctor.rules.launch.pointing import where as place
 
-__all__ = ["repaired"]
+__all__ = ["MOST_LINES", "repaired", "without_other_errors"]
 
 STEPS = 8
 MOST_LINES = 20
@@ -29,37 +30,49 @@ def repaired(report: Report, facts: Facts, rules: tuple[Rule, ...]) -> Report:
     launch = facts.launch
     if launch is None or len(launch.lines) > MOST_LINES:
         return report
-    found = tuple(_repaired(f, launch, facts, rules) if f.fix_command else f for f in report.findings)
-    return replace(report, findings=found)
+    return replace(report, findings=tuple(_in_report(f, launch, facts, rules) for f in report.findings))
 
 
-def _repaired(finding: Finding, launch: Launch, facts: Facts, rules: tuple[Rule, ...]) -> Finding:
+def _in_report(finding: Finding, launch: Launch, facts: Facts, rules: tuple[Rule, ...]) -> Finding:
     line = _line(finding, launch)
-    if line is None or line.file is not None or finding.fix_command is None:
-        return finding
-    if finding.code.startswith("ENV"):
-        return _reassigned(finding, line)
-    if not finding.code.startswith("LAUNCH"):
-        return finding
+    return finding if line is None else without_other_errors(finding, line, facts, rules)
+
+
+def without_other_errors(finding: Finding, line: Line, facts: Facts, rules: tuple[Rule, ...]) -> Finding:
+    """A finding of one line, its `fix_command` corrected as long as rules see errors in it and know better."""
+    finding = _reassigned(finding, line)
     text, seen = finding.fix_command, {line.source}
+    if facts.launch is None or not _is_line(finding):
+        return finding
     for _ in range(STEPS):
-        if text in seen or "\n" in text.strip():
+        if text is None or text in seen or ("\n" in text.strip() and "\n" not in line.source):
             break
         seen.add(text)
-        again = line_of_text(text, _start(line), launch.version, line.cwd or "")
-        outcome = judge(replace(facts, launch=replace(launch, lines=(replace(again, node=line.node),))), rules)
-        better = next((f.fix_command for f in outcome.findings if _mends(f)), None)
-        if better is None:
-            break
-        text = better
-    return replace(finding, fix_command=text)
+        finding = replace(finding, fix_command=text)
+        text = _better(again(line, text, facts.launch.version), facts, facts.launch, rules)
+    return finding
+
+
+def _better(line: Line, facts: Facts, launch: Launch, rules: tuple[Rule, ...]) -> str | None:
+    """The line without its first error that a rule can correct."""
+    alone = replace(launch, lines=(line,))
+    environ = facts.environ if line.file is None else environ_of(alone)
+    outcome = judge(replace(facts, launch=alone, environ=environ), rules)
+    errors = (_reassigned(f, line) for f in outcome.findings if f.worst is Severity.ERROR)
+    return next((f.fix_command for f in errors if _is_line(f)), None)
+
+
+def _is_line(finding: Finding) -> bool:
+    """The command is a launch line, not one that changes the shell's variables or the machine."""
+    command = finding.fix_command
+    return command is not None and finding.code.startswith(("LAUNCH", "ENV")) and not _SETS.fullmatch(command)
 
 
 def _reassigned(finding: Finding, line: Line) -> Finding:
     """A finding about a variable that the line sets: its place on the line, and the line without it, or with it corrected."""
     name = finding.evidence[0].path.removeprefix("environ.variables.") if finding.evidence else ""
     words = [v.word for layer in line.layers for v in layer.variables if v.name == name and v.word.assignment]
-    if not words or len(set(words)) > 1 or words[0] not in line.argv:
+    if not words or len(set(words)) > 1 or words[0] not in line.argv or not finding.code.startswith("ENV"):
         return finding
     match = _SETS.fullmatch(finding.fix_command or "")
     if match is None or (match["old"] or match["new"]) != name:
@@ -75,17 +88,7 @@ def _reassigned(finding: Finding, line: Line) -> Finding:
     return replace(finding, fix_command=command, where=place(line, words[0]))
 
 
-def _mends(finding: Finding) -> bool:
-    return finding.worst is Severity.ERROR and finding.fix_command is not None and finding.code.startswith("LAUNCH")
-
-
 def _line(finding: Finding, launch: Launch) -> Line | None:
     if len(launch.lines) == 1:
         return launch.lines[0]
     return next((x for x in launch.lines if x.node is not None and x.node == finding.where.node), None)
-
-
-def _start(line: Line) -> dict[str, str]:
-    """The environment around the line: the line sets its own variables again."""
-    own = {v.name for layer in line.layers for v in layer.variables}
-    return {name: value for name, value in line.environ.variables.items() if name not in own}

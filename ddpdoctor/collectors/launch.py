@@ -10,6 +10,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from ddpdoctor.collectors.launch_script import look
 from ddpdoctor.collectors.machine import Machine
@@ -33,7 +34,7 @@ from ddpdoctor.facts.launch import (
 from ddpdoctor.facts.launch.programs import REMOTE
 from ddpdoctor.facts.torchrun_options import NEWEST, Option, Version, version_of
 
-__all__ = ["collect_launch", "find_torch", "line_of", "line_of_argv", "line_of_text", "option_table"]
+__all__ = ["again", "collect_launch", "find_torch", "line_of", "line_of_argv", "line_of_text", "option_table"]
 
 
 def collect_launch(
@@ -113,6 +114,26 @@ def line_of_text(
         folder,
         node=node,
         is_background=background,
+    )
+
+
+def again(line: Line, text: str, version: Version) -> Line:
+    """Another text in the place of a line: read as the line was, in the same environment and folder."""
+    own = {v.name for layer in line.layers for v in layer.variables}
+    environ = {name: value for name, value in line.environ.variables.items() if name not in own}
+    if line.file is None:
+        return replace(line_of_text(text, environ, version, line.cwd or ""), node=line.node)
+    start = line.argv[0].start if line.argv else 0
+    commands = split(text, line.known)
+    words = min((c.words for c in commands), key=lambda words: abs(words[0].start - start), default=())
+    found = line_of(text, words, environ, version, line.cwd, file=line.file, batch=line.batch)
+    is_new = line.script is None and found.script is not None and not found.script.exists
+    return replace(
+        found,
+        script=None if is_new else found.script,
+        is_background=line.is_background,
+        pod=line.pod,
+        known=line.known,
     )
 
 

@@ -443,7 +443,9 @@ class _Reader:
         if line.script is not None and not line.script.exists and _is_elsewhere(line):
             line = replace(line, script=None)
         marks = () if self.source.place is None else tuple(self.marks(first, last))
-        self.found.append(replace(line, marks=marks, places=dict(state.places)))
+        named = {name for name, value in state.known.items() if name.removesuffix("[@]") in line.source}
+        known = {name: state.known[name] for name in named}
+        self.found.append(replace(line, marks=marks, places=dict(state.places), known=known))
 
     def marks(self, first: int, last: int) -> Iterator[Mark]:
         """Where each row of a line stands in the file, for text that is a piece of it."""

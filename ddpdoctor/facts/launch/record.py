@@ -54,7 +54,8 @@ class Line:
     `first_line` and `first_column` (from 1) say where `source` begins in `file`. `node` is the index of a `--node`
     line. `environ` is what the innermost launcher finds, `cwd` where it runs (None: unknown). `batch` are the options
     of the sbatch file around it, as the layer of an `sbatch` command; `plan` is what its torchrun will do,
-    `config` the top level of the file that accelerate's --config_file names (None: not read).
+    `config` the top level of the file that accelerate's --config_file names (None: not read). `known` are the variables
+    of a shell file that `source` names and whose values are certain there.
     """
 
     source: str
@@ -72,6 +73,7 @@ class Line:
     plan: Plan | None = None
     is_background: bool = False
     config: dict[str, str] | None = None
+    known: dict[str, str] = field(default_factory=dict)
     marks: tuple[Mark, ...] = ()
     places: dict[str, Mark] = field(default_factory=dict)
     pod: Pod | None = None

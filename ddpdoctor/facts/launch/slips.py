@@ -11,7 +11,7 @@ from ddpdoctor.facts.launch.options import Reading, Trouble
 from ddpdoctor.facts.launch.words import UNKNOWN, Word
 from ddpdoctor.facts.torchrun_options import Option
 
-__all__ = ["Slip", "SlipKind", "find_slips"]
+__all__ = ["DASHES", "Slip", "SlipKind", "find_slips"]
 
 DASHES = "‐‑‒–—―−﹣-"
 QUOTES = "“”„‟‘’‚‛«»"

@@ -124,8 +124,8 @@ def malformed(
         is_read = plan.backend == "static" and plan.settings["rdzv_endpoint"].value == ""
         if given is not None and address == "" and is_read:
             text = f"{shown(given.word)} is empty, which torchrun refuses: expected a bare host name or IP address"
-            edits = [revalue(given, host0(line) if plan.is_multinode else "localhost")]
-            yield point(launch, line, given.value_word, text, "a bare host name or IP address", edits)
+            meant = host0(line) if plan.is_multinode else "localhost"
+            yield point(launch, line, given.value_word, text, "a bare host name or IP address", [revalue(given, meant)])
         elif given is not None and address and is_read:
             wrong = problem(address.strip("[]") if re.fullmatch(r"\[[0-9a-fA-F:.]+\]", address) else address)
             if wrong is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.launch import UNKNOWN, Edit, Launch, Line, Slip, SlipKind
+from ddpdoctor.facts.launch.slips import DASHES
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.pointing import point, remove, replace, shown
@@ -26,10 +27,19 @@ _ODD = (SlipKind.ODD_SPACE, SlipKind.SMART_QUOTE, SlipKind.UNICODE_DASH)
 
 def _edits(line: Line, slip: Slip) -> list[Edit] | None:
     if any(UNKNOWN in w.text for w in slip.words):
-        return None
+        return _dashes(slip)
     if not slip.meant:
         return list(remove(line, *slip.words))
     return [replace(slip.words[0], *slip.meant), *remove(line, *slip.words[1:])]
+
+
+def _dashes(slip: Slip) -> list[Edit] | None:
+    """Two hyphens before an option whose value only the shell knows."""
+    word = slip.words[0]
+    if slip.kind not in (SlipKind.SINGLE_DASH, SlipKind.UNICODE_DASH) or not word.is_literal:
+        return None
+    wrong = len(word.raw) - len(word.raw.lstrip(DASHES))
+    return [Edit(word.start, word.start + wrong, "--")] if wrong else None
 
 
 @rule(

@@ -102,8 +102,8 @@ def _translated(glob: str) -> str:
         elif piece == "?":
             out.append("[^/]")
         elif piece.startswith("[") and len(piece) > 2:
-            inner = piece[1:-1].replace("\\", "\\\\")
-            out.append("(?!/)[" + ("^" + inner[1:] if inner[0] in "!^" else inner) + "]")
+            inner = re.sub(r"\\?([][\\^&~|])", r"\\\1", piece[2:-1] if piece[1] in "!^" else piece[1:-1])
+            out.append(f"(?!/)[{'^' if piece[1] in '!^' else ''}{inner}]")
         else:
             out.append(re.escape(piece.removeprefix("\\") or piece))
     return "".join(out)

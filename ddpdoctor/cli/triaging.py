@@ -9,18 +9,20 @@ from collections.abc import Iterable
 
 from ddpdoctor.cli.options import Common
 from ddpdoctor.cli.settings import rules_for
+from ddpdoctor.collectors.hang import left_behind
 from ddpdoctor.collectors.log import collect
-from ddpdoctor.doctor import examine
+from ddpdoctor.doctor import examine, extended, judge
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Report
-from ddpdoctor.rules import AREAS, of_logs
+from ddpdoctor.rules import AREAS, of_hangs, of_logs
 
 __all__ = ["triaged"]
 
 
 def triaged(paths: Iterable[str], common: Common, *, started: float, command: str = "triage") -> tuple[Report, Facts]:
     """The report about these files, folders and standard input (`-`), and the facts that it rests on."""
-    rules = of_logs(rules_for(common, tuple(AREAS.values())))
+    known = rules_for(common, tuple(AREAS.values()))
+    rules = of_logs(known)
     signatures = [signature for each in rules for signature in each.signatures]
     log = collect(paths, signatures, sys.stdin.buffer if sys.stdin else None)
     facts = Facts(
@@ -28,6 +30,15 @@ def triaged(paths: Iterable[str], common: Common, *, started: float, command: st
         collected_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
         hostname=socket.gethostname().partition(".")[0],
         log=log,
+        hang=left_behind(log),
     )
-    failures = tuple(f"read {gap.reason}" for gap in log.gaps)
-    return examine(facts, rules, command=command, started=started, failures=failures), facts
+    gaps = (*log.gaps, *(facts.hang.gaps if facts.hang is not None else ()))
+    failures = tuple(f"read {gap.reason}" for gap in gaps)
+    if facts.hang is None:
+        return examine(facts, rules, command=command, started=started, failures=failures), facts
+    # What the dumps of the ranks show is more than what a line says of the same cause: it takes that line's place.
+    dumps = judge(facts, of_hangs(known))
+    told = {finding.code for finding in dumps.findings}
+    rules = tuple(each for each in rules if each.code not in told)
+    report = examine(facts, rules, command=command, started=started, failures=failures)
+    return extended(report, [dumps], known), facts

@@ -11,6 +11,7 @@ from ddpdoctor.facts.launch import Launch
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.gpu import Gpu
+    from ddpdoctor.facts.hang import Hang
     from ddpdoctor.facts.host import Host
     from ddpdoctor.facts.log import Log
     from ddpdoctor.facts.net import Net
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["SCHEMA", "SECTIONS", "Facts", "late_names"]
 
 SCHEMA = "ddpdoctor.facts/1"
-SECTIONS = ("environ", "launch", "host", "net", "gpu", "topo", "versions", "script", "probe", "log")
+SECTIONS = ("environ", "launch", "host", "net", "gpu", "topo", "versions", "script", "probe", "log", "hang")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +46,14 @@ class Facts:
     script: Script | None = None
     probe: Probe | None = None
     log: Log | None = None
+    hang: Hang | None = None
     gaps: tuple[Gap, ...] = ()
 
 
 def late_names() -> dict[str, type]:
     """The sections' types that a command imports only when it has them: the codec reads facts by their names."""
     from ddpdoctor.facts.gpu import Gpu
+    from ddpdoctor.facts.hang import Hang
     from ddpdoctor.facts.host import Host
     from ddpdoctor.facts.log import Log
     from ddpdoctor.facts.net import Net
@@ -59,4 +62,4 @@ def late_names() -> dict[str, type]:
     from ddpdoctor.facts.topo import Topo
     from ddpdoctor.facts.versions import Versions
 
-    return {each.__name__: each for each in (Gpu, Host, Log, Net, Probe, Script, Topo, Versions)}
+    return {each.__name__: each for each in (Gpu, Hang, Host, Log, Net, Probe, Script, Topo, Versions)}

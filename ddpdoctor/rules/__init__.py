@@ -14,7 +14,19 @@ from dataclasses import dataclass, replace
 
 from ddpdoctor.findings import Finding, Severity
 
-__all__ = ["AREAS", "Rule", "also_in_files", "area_of", "in_files", "in_logs", "load", "of_logs", "rule"]
+__all__ = [
+    "AREAS",
+    "Rule",
+    "also_in_files",
+    "area_of",
+    "in_files",
+    "in_hangs",
+    "in_logs",
+    "load",
+    "of_hangs",
+    "of_logs",
+    "rule",
+]
 
 AREAS = {
     "ENV": "environ",
@@ -35,6 +47,7 @@ Check = Callable[..., Iterable[Finding] | None]
 _found: dict[str, Rule] = {}
 _in_files: dict[str, Check] = {}
 _in_logs: dict[str, Check] = {}
+_in_hangs: dict[str, Check] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +174,23 @@ def of_logs(rules: Iterable[Rule]) -> tuple[Rule, ...]:
     looks = {**by_signatures(_found.values()), **_in_logs}
     looks |= {each.code: each.check for each in _found.values() if "log" in each.needs}
     return tuple(replace(r, check=looks[r.code], needs=("log",), wants=()) for r in rules if r.code in looks)
+
+
+def in_hangs(code: str) -> Callable[[Check], Check]:
+    """Register the decorated function, of `hang` alone, as the look at a cause in dumps, stacks and running ranks."""
+
+    def register(check: Check) -> Check:
+        _in_hangs[code] = check
+        return check
+
+    return register
+
+
+def of_hangs(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    """Those of `rules` that dumps and stuck ranks can show, each judged from `hang` alone. Imports `ddpdoctor.rules.hang`."""
+    for module in _modules("ddpdoctor.rules.hang"):
+        importlib.import_module(module)
+    return tuple(replace(r, check=_in_hangs[r.code], needs=("hang",), wants=()) for r in rules if r.code in _in_hangs)
 
 
 def area_of(code: str) -> str:

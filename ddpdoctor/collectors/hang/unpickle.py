@@ -1,0 +1,150 @@
+"""`python -m ddpdoctor.collectors.hang.unpickle FILE…`: Flight Recorder dumps as JSON, one line a file.
+
+A pickle is a program. This one runs in a process of its own with little memory, and may only build data: numbers, text,
+lists, tuples and dictionaries. Whatever names a class or a function is refused and named. A dump that breaks off in the
+middle is read as far as it goes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import pickle
+import pickletools
+import resource
+import sys
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from ddpdoctor.collectors.log.inputs import UNREADABLE, inputs_of, opened
+from ddpdoctor.facts.codec import encode
+from ddpdoctor.facts.hang.flight import NotADumpError, dump_of, rank_in_name
+from ddpdoctor.facts.hang.record import Dump
+
+__all__ = ["UnsafeError", "load", "main"]
+
+MAX_BYTES = 256 << 20
+"""A dump of 2,000 entries with their stacks has about 1 MB."""
+MAX_MEMORY_BYTES = 4 << 30
+MAX_BROKEN_BYTES = 32 << 20
+"""Of a dump that breaks off, so much is searched for its last whole entry."""
+
+
+class UnsafeError(ValueError):
+    """The file would do something when it is read, instead of being data."""
+
+
+class _Data(pickle.Unpickler):
+    """An unpickler that builds data and nothing else."""
+
+    def find_class(self, module: str, name: str, /) -> NoReturn:
+        raise UnsafeError(f"refused: it would run or build {module}.{name}, which no dump does")
+
+    def persistent_load(self, pid: Any, /) -> NoReturn:
+        raise UnsafeError("refused: it refers to objects outside of itself, which no dump does")
+
+
+def load(content: bytes) -> tuple[Any, str | None]:
+    """The data in a dump, and what is missing of it, None for nothing.
+
+    Raises:
+        UnsafeError: it holds more than data.
+        ValueError: nothing of it can be read.
+    """
+    if content.lstrip()[:1] in (b"{", b"["):
+        return _json(content.decode("utf-8", "replace"))
+    try:
+        return _Data(io.BytesIO(content)).load(), None
+    except UnsafeError:
+        raise
+    except Exception as error:  # whatever a damaged pickle makes of itself: pickle's page promises no list
+        whole = _until_last_entry(content)
+        if whole is None:
+            raise ValueError(f"no whole dump: {type(error).__name__}: {error}"[:200]) from None
+        return _Data(io.BytesIO(whole)).load(), "breaks off; the entries before were read"
+
+
+def _until_last_entry(content: bytes) -> bytes | None:
+    """The pickle up to its last whole entry, closed; None when it breaks before the first one."""
+    marks: list[int] = []
+    end = None
+    try:
+        for opcode, _, position in pickletools.genops(content[:MAX_BROKEN_BYTES]):
+            if opcode.name in ("GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD", "INST", "OBJ", "NEWOBJ"):
+                raise UnsafeError("refused: it would run or build something, which no dump does")
+            if opcode.name == "MARK":
+                marks.append(position or 0)
+            elif opcode.name in ("SETITEMS", "APPENDS", "TUPLE", "LIST", "DICT") and marks:
+                marks.pop()
+                if opcode.name == "SETITEMS" and len(marks) == 2:  # the mark of the whole, and that of its entries
+                    end = (position or 0) + 1
+    except UnsafeError:
+        raise
+    except Exception:  # the place where it breaks: what came before is kept
+        pass
+    return None if end is None else content[:end] + b"eu."
+
+
+def _json(text: str) -> tuple[Any, str | None]:
+    try:
+        return json.loads(text), None
+    except RecursionError:
+        raise ValueError("JSON that is nested too deeply") from None
+    except ValueError as error:
+        entries = list(_whole_objects(text))
+        if not entries:
+            raise ValueError(f"not JSON: {error}") from None
+        return {"entries": entries}, "breaks off; the entries before were read"
+
+
+def _whole_objects(text: str) -> Iterator[Any]:
+    """The records of `"entries": [` that are whole."""
+    _, found, rest = text.partition('"entries"')
+    at = len(text) - len(rest) + rest.find("[") + 1 if found and "[" in rest else len(text)
+    decoder = json.JSONDecoder()
+    while at < len(text):
+        while at < len(text) and text[at] in ", \t\r\n":
+            at += 1
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            return
+        yield value
+
+
+def _read(path: str) -> Dump:
+    (source,) = inputs_of([path])
+    rank = rank_in_name(path)
+    if source.problem is not None:
+        return Dump(path, rank, problem=source.problem)
+    try:
+        with opened(source, sys.stdin.buffer) as file:
+            content = file.read(MAX_BYTES + 1)
+    except UNREADABLE as error:
+        return Dump(path, rank, problem=str(getattr(error, "strerror", None) or error))
+    if not content:
+        return Dump(path, rank, problem="is empty")
+    if len(content) > MAX_BYTES:
+        return Dump(path, rank, problem=f"is larger than {MAX_BYTES >> 20} MiB, which no dump is")
+    try:
+        data, problem = load(content)
+        dump = dump_of(path, data)
+    except (NotADumpError, ValueError) as error:
+        return Dump(path, rank, problem=str(error)[:300])
+    except (MemoryError, RecursionError):
+        return Dump(path, rank, problem="refused: it needs more memory than any dump")
+    return dataclasses.replace(dump, problem=problem)
+
+
+def main() -> None:
+    """Read the files that the command line names."""
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+    for path in sys.argv[1:]:
+        dump = _read(path)
+        fields = {f.name: getattr(dump, f.name) for f in dataclasses.fields(dump)}
+        print(json.dumps({**fields, "groups": encode(dump.groups), "ops": encode(dump.ops)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""The calls of all ranks side by side, by process group and sequence number."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ddpdoctor.facts.hang.record import SYMMETRIC, Call, Dump, Group, Op, State
+
+__all__ = ["Board", "Key", "Lane", "Look"]
+
+UNEVEN = frozenset(("all_to_all", "all_to_all_single", "all_to_all_v_single", "all_gather_v", "reduce_scatter_v"))
+"""Collectives whose sizes may differ from rank to rank."""
+ONE_SIDED = frozenset(("gather", "scatter"))
+"""Collectives in which only one rank has the whole input or output."""
+
+Key = tuple[str, str, str, tuple[int, ...]]
+Look = tuple[object, ...]
+"""What must be equal on all ranks: the collectives under one sequence number, with their sizes and types."""
+
+
+@dataclass(slots=True)
+class Lane:
+    """One rank in one group: which entries of its dump stand under which sequence number, and the last that it entered."""
+
+    dump: Dump
+    group: Group
+    entries: dict[int, list[int]] = field(default_factory=dict)
+
+    @property
+    def first(self) -> int:
+        return min(self.entries, default=0)
+
+    @property
+    def last(self) -> int:
+        return max(*self.entries, self.group.enqueued or 0, 0) if self.entries else self.group.enqueued or 0
+
+    def call(self, sequence: int) -> Call | None:
+        """The call under a number, the last one of a coalesced group; None when it is not recorded."""
+        entries = self.entries.get(sequence)
+        return self.dump.call(entries[0]) if entries else None
+
+    def op(self, sequence: int) -> Op:
+        """The first call under a number that is recorded."""
+        return self.dump.ops[self.dump.op_of[self.entries[sequence][0]]]
+
+    def look(self, sequence: int) -> Look:
+        """What must be the same on the other ranks."""
+        return tuple(_look(self.dump.ops[self.dump.op_of[index]]) for index in self.entries[sequence])
+
+    def is_over(self, sequence: int) -> bool:
+        """Whether all calls under a number came to a good end."""
+        return all(State(self.dump.states[index]).is_over for index in self.entries.get(sequence, ()))
+
+    def is_open(self, sequence: int) -> bool:
+        """A call that is recorded and not over."""
+        return sequence in self.entries and not self.is_over(sequence)
+
+    def may_have_failed(self, sequence: int) -> bool:
+        """Gloo retires a call that failed like one that went well: its rank's last one, that needs all, may be either."""
+        call = self.call(sequence) if sequence == max(self.entries, default=-1) else None
+        return call is not None and call.state is State.RETIRED and call.op.name in SYMMETRIC
+
+
+def _look(op: Op) -> Look:
+    numel = None if op.name in UNEVEN | ONE_SIDED else (op.input_numel, op.output_numel)
+    return op.name, numel, None if op.name in ONE_SIDED else op.dtypes
+
+
+class Board:
+    """All collectives, by group and rank, and the sends and receives that are open."""
+
+    def __init__(self, dumps: Sequence[Dump]) -> None:
+        self.dumps = {d.rank: d for d in dumps if d.rank is not None}
+        self.world = max((d.world_size or 0 for d in dumps), default=0)
+        self.lanes: dict[Key, dict[int, Lane]] = defaultdict(dict)
+        self.messages: dict[int, list[Call]] = {}
+        for rank, dump in sorted(self.dumps.items()):
+            self._lay(rank, dump)
+
+    def _lay(self, rank: int, dump: Dump) -> None:
+        lanes = [self.lanes[group.key].setdefault(rank, Lane(dump, group)) for group in dump.groups]
+        open_messages = []
+        for index, sequence in enumerate(dump.sequences):
+            if not dump.p2p[index]:
+                lanes[dump.group_of[index]].entries.setdefault(sequence, []).append(index)
+            elif not State(dump.states[index]).is_over:
+                open_messages.append(dump.call(index))
+        self.messages[rank] = [call for call in open_messages if call.op.peer is not None]
+
+    def members(self, key: Key) -> tuple[int, ...]:
+        """The ranks of a group: as the dumps say, else all that were seen in it; the default group has all ranks."""
+        lanes = self.lanes[key]
+        group = next(iter(lanes.values())).group
+        if group.ranks:
+            return group.ranks
+        return tuple(sorted({*self.dumps, *range(self.world)} if group.is_default else lanes))
+
+    def behind(self, key: Key, number: int) -> tuple[int, ...]:
+        """The members of a group that have not entered this number: those without a dump as well."""
+        lanes = self.lanes[key]
+        return tuple(rank for rank in self.members(key) if self._is_behind(lanes.get(rank), rank, number))
+
+    def _is_behind(self, lane: Lane | None, rank: int, number: int) -> bool:
+        if rank not in self.dumps:
+            return True
+        if self.dumps[rank].problem is not None:
+            return False  # its last entries are missing
+        if lane is None or not (lane.entries or lane.group.enqueued):
+            return not self.dumps[rank].has_wrapped  # else the ring may have forgotten it
+        return lane.last < number
+
+    def went_well_elsewhere(self, key: Key, number: int) -> bool:
+        """Whether a rank has come out of a call that needs all: a dump is not taken at one moment everywhere."""
+        calls = (lane.call(number) for lane in self.lanes[key].values())
+        return any(call is not None and call.state.is_over and call.op.name in SYMMETRIC for call in calls)
+
+    def peer(self, call: Call) -> int:
+        """The global rank at the other end of a send or recv."""
+        peer = call.op.peer or 0
+        return call.group.ranks[peer] if peer < len(call.group.ranks) else peer
+
+    def last_call(self, rank: int) -> Call | None:
+        """The last entry of a rank."""
+        dump = self.dumps[rank]
+        return dump.call(len(dump) - 1) if len(dump) else None

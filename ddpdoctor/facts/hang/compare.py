@@ -1,0 +1,29 @@
+"""What the dumps of several ranks say together.
+
+Nothing here compares clocks. Per process group the calls are laid beside each other by their sequence number. The first
+number at which the ranks disagree about the call is the cause. Where they agree as far as they went, whoever did not
+enter the call that others wait in is to blame, unless that rank itself waits for somebody: that chain is followed to its
+end, and where it has none the ranks wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddpdoctor.facts.hang.board import Board
+from ddpdoctor.facts.hang.choose import choose
+from ddpdoctor.facts.hang.conflict import Conflict
+from ddpdoctor.facts.hang.mismatch import mismatches
+from ddpdoctor.facts.hang.record import Dump
+from ddpdoctor.facts.hang.waiting import deadlocks
+
+__all__ = ["compare"]
+
+MOST_CONFLICTS = 4
+
+
+def compare(dumps: Sequence[Dump]) -> tuple[Conflict, ...]:
+    """The disagreements among the dumps, the first cause first; empty when nothing waits and all fits."""
+    chosen, _ = choose(dumps)
+    board = Board(chosen)
+    return tuple((mismatches(board) or deadlocks(board))[:MOST_CONFLICTS])

@@ -1,0 +1,285 @@
+"""What a Flight Recorder dump means: the data of torch 2.2 to 2.13, pickled or JSON, of NCCL, Gloo and others, as one `Dump`.
+
+Source: torch/csrc/distributed/c10d/FlightRecorder.hpp (2.13, "2.10") and TraceUtils.h (until 2.6). Fields came and went:
+`seq_id` became `collective_seq_id` and `p2p_seq_id`, a group was a number, a name, a pair; JSON writes 0 for no time and
+numbers of `pg_status` as text; Gloo's `pg_config` has one entry with the name "".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ddpdoctor.facts.hang.record import Dump, Group, Op, State
+
+__all__ = ["NotADumpError", "dump_of", "is_own_code", "rank_in_name"]
+
+MOST_ENTRIES = 1_000_000
+MOST_SIZES = 64
+_LIBRARY = re.compile(r"(site|dist)-packages/|/torch/|/lib(64)?/python3|^<|\?\?|\.(cpp|cc|c|h|hpp|cu|so[.\d]*)$")
+_RANK = re.compile(r"rank[-_.=]?(\d{1,7})(?!\d)", re.IGNORECASE)
+_OF = re.compile(r"(\d{1,7})[-_]?of[-_]?\d{1,7}$")
+_LAST = re.compile(r"(\d{1,7})$")
+_ENDINGS = re.compile(r"(\.(json|pkl|pickle|bin|dump|txt|log|out|gz|xz|bz2|zst|old|bak)|\s*\(\d+\))$", re.IGNORECASE)
+_PEERS = re.compile(r"(send|recv) ?(\d+) ?(?:->|<-) ?(\d+)")
+
+
+class NotADumpError(ValueError):
+    """The data is not what a Flight Recorder writes."""
+
+
+def rank_in_name(name: str) -> int | None:
+    """The rank that a file's name says: `nccl_trace_rank_3`, `fr_3.json`, `rank3/dump.pkl`; None when it says none."""
+    for part in reversed(name.replace("\\", "/").split("/")[-3:]):
+        stem = part
+        while shorter := _ENDINGS.sub("", stem):
+            if shorter == stem:
+                break
+            stem = shorter
+        found = _RANK.findall(stem)
+        match = None if found else _OF.search(stem) or _LAST.search(stem)
+        if found or match:
+            return int(found[-1]) if found else int(match[1]) if match else None
+    return None
+
+
+def is_own_code(file: str) -> bool:
+    """Whether a frame belongs to the user: not to Python, to an installed package, or to C++."""
+    return not _LIBRARY.search(file)
+
+
+def dump_of(source: str, raw: object) -> Dump:
+    """The dump in data that was read from `source`.
+
+    Raises:
+        NotADumpError: it is something else.
+    """
+    content = {"entries": raw} if isinstance(raw, list) else raw
+    if not isinstance(content, Mapping) or not ({"entries", "pg_config", "pg_status"} & content.keys()):
+        raise NotADumpError("holds no Flight Recorder entries")
+    entries = content.get("entries", ())
+    if not isinstance(entries, Sequence) or not all(isinstance(each, Mapping) for each in entries):
+        raise NotADumpError("its entries are no list of records")
+    if entries and not any("profiling_name" in each or "state" in each for each in entries[:4]):
+        raise NotADumpError("its entries are not those of a Flight Recorder")
+    reading = _Reading(content)
+    for each in entries[-MOST_ENTRIES:]:
+        reading.add(each)
+    rank = _number(content.get("rank"))
+    return reading.dump(source, rank if rank is not None else rank_in_name(source))
+
+
+class _Reading:
+    """The columns while they grow; equal calls and groups are kept once."""
+
+    def __init__(self, content: Mapping[str, Any]) -> None:
+        self.content = content
+        self.configured = _configured(content.get("pg_config"))
+        status = content.get("pg_status")
+        self.status: Mapping[str, Any] = status if isinstance(status, Mapping) else {}
+        self.groups: dict[tuple[str, str, str], int] = {}
+        self.found: list[Group] = []
+        self.ops: dict[tuple[Any, ...], int] = {}
+        self.made: list[Op] = []
+        self.own: dict[int, bool] = {}
+        self.records: list[int] = []
+        self.group_of: list[int] = []
+        self.sequences: list[int] = []
+        self.op_of: list[int] = []
+        self.states: list[str] = []
+        self.p2p: list[bool] = []
+        self.times: list[int] = []
+        self.open: dict[tuple[int, bool, int], list[int]] = {}
+
+    def add(self, entry: Mapping[str, Any]) -> None:
+        """Take in one entry."""
+        backend, _, name = str(entry.get("profiling_name") or "?").rpartition(":")
+        name = name[:200]
+        is_p2p = bool(entry.get("is_p2p", name.startswith(("send", "recv"))))
+        sequence = _number(entry.get("p2p_seq_id")) if is_p2p else _number(entry.get("collective_seq_id"))
+        if sequence is None:
+            sequence = _number(entry.get("seq_id"))
+        group = self._group(entry, backend)
+        record = _number(entry.get("record_id"))
+        self.records.append(len(self.records) if record is None else record)
+        self.group_of.append(group)
+        self.sequences.append(-1 if sequence is None else sequence)
+        self.op_of.append(self._op(entry, name))
+        self.states.append(_state(entry, backend))
+        self.p2p.append(is_p2p)
+        created = _number(entry.get("time_created_ns"))
+        if created:
+            self.times.append(created)
+        # The parts of a coalesced call have no state of their own: it stands in the entry that ends them.
+        key = (group, is_p2p, self.sequences[-1])
+        parts = self.open.setdefault(key, [])
+        if name.endswith("coalesced"):
+            for part in parts:
+                self.states[part] = self.states[-1]
+        parts.append(len(self.records) - 1)
+
+    def _group(self, entry: Mapping[str, Any], backend: str) -> int:
+        given = entry.get("process_group", entry.get("pg_name"))
+        if isinstance(given, (list, tuple)) and given:
+            name, description = str(given[0]), str(given[1]) if len(given) > 1 else ""
+        else:
+            name, description = str(entry.get("pg_id", "0") if given is None else given), ""
+        description = "" if description == "undefined" else description
+        key = (name, description, backend)
+        if key not in self.groups:
+            status = self.status.get(str(entry.get("pg_id")), {})
+            status = status if isinstance(status, Mapping) else {}
+            self.groups[key] = len(self.found)
+            self.found.append(
+                Group(
+                    name[:200],
+                    description[:200],
+                    self._ranks(name, description),
+                    backend[:40],
+                    _number(status.get("last_enqueued_collective")),
+                    _number(status.get("last_completed_collective")),
+                )
+            )
+        return self.groups[key]
+
+    def _ranks(self, name: str, description: str) -> tuple[int, ...]:
+        if name in self.configured:
+            return self.configured[name]
+        is_default = name in ("0", "default_pg") or description == "default_pg"
+        ranks = self.configured.get("", ())
+        return ranks if is_default and ranks == tuple(range(len(ranks))) else ()
+
+    def _op(self, entry: Mapping[str, Any], name: str) -> int:
+        frame = self._own_frame(entry.get("frames"))
+        inputs, outputs = _sizes(entry.get("input_sizes")), _sizes(entry.get("output_sizes"))
+        types = (_words(entry.get("input_dtypes")), _words(entry.get("output_dtypes")))
+        key = (name, inputs, outputs, types, frame)
+        index = self.ops.get(key)
+        if index is None:
+            index = self.ops[key] = len(self.made)
+            self.made.append(_made(name, inputs, outputs, types, frame))
+        return index
+
+    def _own_frame(self, frames: object) -> tuple[str | None, int | None, str | None]:
+        if not isinstance(frames, (list, tuple)):
+            return None, None, None
+        first: Mapping[str, Any] | None = None
+        for frame in frames:
+            if not isinstance(frame, Mapping):
+                continue
+            known = self.own.get(id(frame))
+            if known is None:
+                known = self.own[id(frame)] = is_own_code(str(frame.get("filename", "")))
+            if known:
+                return _frame(frame)
+            if first is None and str(frame.get("filename", "")).endswith(".py"):
+                first = frame
+        return _frame(first) if first is not None else (None, None, None)
+
+    def dump(self, source: str, rank: int | None) -> Dump:
+        """All of it."""
+        for name, ranks in self.configured.items():
+            if name and not any(each.name == name for each in self.found):
+                self.found.append(Group(name, "", ranks))
+        world = next((g.ranks for g in self.found if g.is_default and g.ranks), ())
+        return Dump(
+            source,
+            rank,
+            str(self.content.get("version", ""))[:40],
+            tuple(self.found),
+            tuple(self.made),
+            tuple(self.records),
+            tuple(self.group_of),
+            tuple(self.sequences),
+            tuple(self.op_of),
+            tuple(self.states),
+            tuple(self.p2p),
+            min(self.times, default=None),
+            max(self.times, default=None),
+            len(world) or None,
+        )
+
+
+def _made(
+    name: str,
+    inputs: tuple[tuple[int, ...], ...],
+    outputs: tuple[tuple[int, ...], ...],
+    types: tuple[tuple[str, ...], tuple[str, ...]],
+    frame: tuple[str | None, int | None, str | None],
+) -> Op:
+    kind, peer = name, None
+    peers = _PEERS.fullmatch(name)
+    if peers:
+        kind, peer = peers[1], int(peers[3])
+    return Op(
+        kind,
+        _text(inputs or outputs),
+        _numel(inputs),
+        _numel(outputs),
+        ", ".join(dict.fromkeys(types[0] or types[1])),
+        peer,
+        *frame,
+    )
+
+
+def _state(entry: Mapping[str, Any], backend: str) -> str:
+    state = entry.get("state")
+    if state == "completed":
+        return State.COMPLETED.value
+    if entry.get("retired") is True:
+        return State.RETIRED.value if backend == "gloo" else State.TIMED_OUT.value
+    return State.STARTED.value if state == "started" else State.SCHEDULED.value
+
+
+def _configured(given: object) -> dict[str, tuple[int, ...]]:
+    if not isinstance(given, Mapping):
+        return {}
+    found = {}
+    for name, each in given.items():
+        ranks = each.get("ranks") if isinstance(each, Mapping) else None
+        if isinstance(ranks, str):
+            found[str(name)] = tuple(int(word) for word in re.findall(r"\d{1,9}", ranks[:4_000_000]))
+        elif isinstance(ranks, (list, tuple)):
+            found[str(name)] = tuple(rank for rank in map(_number, ranks) if rank is not None)
+    return found
+
+
+def _number(value: object) -> int | None:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value):
+        return int(value)
+    return None
+
+
+def _sizes(given: object) -> tuple[tuple[int, ...], ...]:
+    if not isinstance(given, (list, tuple)):
+        return ()
+    return tuple(
+        tuple(size for size in each if isinstance(size, int)) if isinstance(each, (list, tuple)) else ()
+        for each in given[:MOST_SIZES]
+    )
+
+
+def _words(given: object) -> tuple[str, ...]:
+    return tuple(str(word)[:40] for word in given[:MOST_SIZES]) if isinstance(given, (list, tuple)) else ()
+
+
+def _numel(sizes: Iterable[tuple[int, ...]]) -> int | None:
+    total = None
+    for each in sizes:
+        product = 1
+        for size in each:
+            product *= size
+        total = product + (total or 0)
+    return total
+
+
+def _text(sizes: tuple[tuple[int, ...], ...]) -> str:
+    words = [f"[{', '.join(map(str, each))}]" for each in sizes[:3]]
+    return ", ".join(words) + (f", … {len(sizes)} tensors" if len(sizes) > 3 else "")
+
+
+def _frame(frame: Mapping[str, Any]) -> tuple[str | None, int | None, str | None]:
+    return str(frame.get("filename", ""))[:500] or None, _number(frame.get("line")), str(frame.get("name", ""))[:200]

@@ -1,0 +1,171 @@
+"""Who waits for whom, where all calls that were made fit together."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ddpdoctor.facts.hang.board import Board, Key, Lane
+from ddpdoctor.facts.hang.conflict import Cause, Conflict, ranges, said, title
+from ddpdoctor.facts.hang.record import Call, State
+
+__all__ = ["deadlocks"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """One rank waits in a call for others: `missing` have not entered it. Empty: members that nothing is known of."""
+
+    rank: int
+    call: Call
+    missing: tuple[int, ...]
+
+
+def deadlocks(board: Board) -> list[Conflict]:
+    """The end of the chains of waiting ranks; where there is no chain, the call that all of them are in."""
+    waits = {rank: wait for rank in board.dumps if (wait := _first_wait(board, rank)) is not None}
+    awaited = {rank for wait in waits.values() for rank in wait.missing}
+    if not awaited:
+        return _together(board)
+    ends = awaited - waits.keys()
+    if not ends:
+        return [_circle(waits)]
+    seen = tuple(sorted(ends & board.dumps.keys()))
+    return [_missing(board, waits, seen) if seen else _without_dump(board, waits, tuple(sorted(ends)))]
+
+
+def _first_wait(board: Board, rank: int) -> Wait | None:
+    """The oldest open call of a rank that others have not entered."""
+    found = [*_collective_waits(board, rank), *_message_waits(board, rank)]
+    return min(found, key=lambda wait: wait.call.record, default=None)
+
+
+def _collective_waits(board: Board, rank: int) -> list[Wait]:
+    lanes = [(key, lanes[rank]) for key, lanes in board.lanes.items() if rank in lanes]
+    found = (_open_wait(board, key, rank, lane, number) for key, lane in lanes for number in sorted(lane.entries))
+    return [wait for wait in found if wait is not None]
+
+
+def _open_wait(board: Board, key: Key, rank: int, lane: Lane, number: int) -> Wait | None:
+    is_open = lane.is_open(number)
+    if not is_open and not lane.may_have_failed(number):
+        return None
+    call = lane.call(number)
+    assert call is not None
+    missing = board.behind(key, number)
+    if not is_open or board.went_well_elsewhere(key, number):  # only a rank that is seen to be behind tells otherwise
+        missing = tuple(each for each in missing if each in board.dumps)
+    is_alone = is_open and board.members(key) == (rank,) and not lane.group.ranks
+    return Wait(rank, call, missing) if missing or is_alone else None
+
+
+def _message_waits(board: Board, rank: int) -> list[Wait]:
+    found = []
+    for call in board.messages[rank]:
+        peer = board.peer(call)
+        others = board.messages.get(peer, ())
+        if not any({call.op.name, o.op.name} == {"send", "recv"} and board.peer(o) == rank for o in others):
+            found.append(Wait(rank, call, (peer,)))
+    return found
+
+
+def _missing(board: Board, waits: dict[int, Wait], ends: tuple[int, ...]) -> Conflict:
+    """Ranks that wait for nobody and are waited for."""
+    direct = [wait for wait in waits.values() if set(wait.missing) & set(ends)]
+    first = min(direct, key=lambda wait: (wait.call.group.key, wait.call.sequence)).call
+    number, op = first.sequence, first.op
+    same = [w.rank for w in direct if w.call.group.key == first.group.key and w.call.sequence == number]
+    blamed = tuple(rank for rank in ends if any(rank in waits[each].missing for each in same))
+    last = board.last_call(blamed[0])
+    whose = "its last" if len(blamed) == 1 else f"the last of rank {blamed[0]}"
+    then = f"{whose} was {said(last)}" if last is not None else "its dump is empty"
+    what = "posted the other end" if first.is_p2p else "called it"
+    where = title(first.group, number, first.is_p2p)
+    message = f"{where}: {ranges(same)} {_wait(same)} in {op}{op.place}; {ranges(blamed)} never {what}: {then}"
+    others = sorted(waits.keys() - set(same))
+    if others:
+        message += f"; {ranges(others)} {_wait(others)} in other calls"
+    cause = Cause.NO_RECEIVER if first.is_p2p else Cause.MISSING
+    waiting = tuple(sorted(waits))
+    return Conflict(cause, message, blamed, waiting, first.group, number, None if last is None else last.op, op)
+
+
+def _without_dump(board: Board, waits: dict[int, Wait], ends: tuple[int, ...]) -> Conflict:
+    """Everybody whose dump is there waits: it is one of those whose dump is not."""
+    first = min(waits.values(), key=lambda wait: (wait.call.group.key, wait.call.sequence)).call
+    who = "it" if len(ends) == 1 else "they"
+    where = title(first.group, first.sequence, first.is_p2p)
+    message = (
+        f"{where}: {ranges(waits)} {_wait(waits)} in {first.op}{first.op.place}; "
+        f"{ranges(ends)} left no dump: {who} died, never got there, or the file is missing"
+    )
+    blamed = ends if len(ends) < len(board.dumps) else ()
+    waiting = tuple(sorted(waits))
+    return Conflict(Cause.NO_DUMP, message, blamed, waiting, first.group, first.sequence, None, first.op, False)
+
+
+def _circle(waits: dict[int, Wait]) -> Conflict:
+    """Ranks that wait for each other."""
+    ring = _ring(waits)
+    calls = [waits[rank].call for rank in ring]
+    parts = [f"rank {rank} waits in {said(waits[rank].call)}{_for(waits[rank].missing)}" for rank in ring[:4]]
+    more = f" and {len(ring) - 4} more" if len(ring) > 4 else ""
+    is_messages = all(call.is_p2p for call in calls) and len({call.op.name for call in calls}) == 1
+    cause = Cause.SEND_ORDER if is_messages else Cause.CYCLE
+    message = f"{'; '.join(parts)}{more}: they wait for each other"
+    first = calls[0]
+    return Conflict(cause, message, tuple(sorted(ring)), (), first.group, first.sequence, first.op, calls[-1].op)
+
+
+def _ring(waits: dict[int, Wait]) -> list[int]:
+    """The ranks of one circle of waiting, from its lowest; all of them where one waits for members that nobody knows."""
+    path: list[int] = []
+    rank = min(waits)
+    while rank not in path:
+        path.append(rank)
+        if not waits[rank].missing:
+            return sorted(waits)
+        rank = min(waits[rank].missing)
+    ring = path[path.index(rank) :]
+    start = ring.index(min(ring))
+    return ring[start:] + ring[:start]
+
+
+def _together(board: Board) -> list[Conflict]:
+    """Nobody is missing: some call is open on all its ranks."""
+    return [conflict for key in board.lanes if (conflict := _open_everywhere(board, key)) is not None]
+
+
+def _open_everywhere(board: Board, key: Key) -> Conflict | None:
+    lanes = {rank: lane for rank, lane in board.lanes[key].items() if lane.entries}
+    open_at: dict[int, list[int]] = defaultdict(list)
+    for rank, lane in lanes.items():
+        number = next((n for n in sorted(lane.entries) if lane.is_open(n)), None)
+        if number is not None:
+            open_at[number].append(rank)
+    if not open_at:
+        return None
+    number = min(open_at)
+    ranks = open_at[number]
+    if set(ranks) != set(board.members(key)) or len(ranks) < 2:
+        return None
+    calls = {rank: call for rank in ranks if (call := lanes[rank].call(number)) is not None}
+    first = calls[ranks[0]]
+    started = tuple(rank for rank, call in calls.items() if call.state is State.STARTED)
+    late = tuple(rank for rank, call in calls.items() if call.state is State.SCHEDULED)
+    message = f"{title(first.group, number)}: {ranges(ranks)} called {first.op}{first.op.place}"
+    if started and late:
+        message += f"; its kernel never started on {ranges(late)}: that GPU is busy with something earlier"
+        return Conflict(Cause.NOT_STARTED, message, late, started, first.group, number, first.op)
+    timed_out = any(call.state is State.TIMED_OUT for call in calls.values())
+    message += f" and it {'timed out' if timed_out else 'is not finished'}: nobody is missing, and the calls fit"
+    return Conflict(Cause.TOGETHER, message, (), tuple(ranks), first.group, number, None, first.op, timed_out)
+
+
+def _wait(ranks: Iterable[int]) -> str:
+    return "waits" if len(tuple(ranks)) == 1 else "wait"
+
+
+def _for(ranks: tuple[int, ...]) -> str:
+    return f" for {ranges(ranks)}" if ranks else ""

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from types import FrameType
 
-from ddpdoctor.probe.supervisor import main
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    """Ctrl-C before the rank has started: nobody waits for it yet, and its worker ends with it."""
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        os.write(2, b"ddpdoctor: interrupted\n")
+    os._exit(130)
+
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, _interrupted)
     try:
+        from ddpdoctor.probe.supervisor import main
+
         code = main()
         sys.stdout.flush()
     except BrokenPipeError:

@@ -10,7 +10,7 @@ from types import FrameType
 
 def _interrupted(number: int, frame: FrameType | None) -> None:
     """Ctrl-C before the rank has started: nobody waits for it yet, and its worker ends with it."""
-    if os.environ.get("LOCAL_RANK", "0") == "0":
+    if os.environ.get("LOCAL_RANK", "0") == "0" and "--launched" not in sys.argv:
         os.write(2, b"ddpdoctor: interrupted\n")
     os._exit(130)
 

@@ -41,7 +41,6 @@ class Plan:
 
     rules: tuple[Rule, ...]
     known: Facts
-    cwd: str
     lines: dict[str, tuple[Line, ...]] = field(default_factory=dict)
     given: frozenset[str] = frozenset()
     left_out: frozenset[str] = frozenset()
@@ -83,7 +82,7 @@ def with_scripts(report: Report, paths: Sequence[str], lines: Iterable[Line], kn
     by_path = {os.path.realpath(path): starts for path, starts in started.items()}
     rules = rules_for(common, (AREA,))
     left_out = {each.code for each in load((AREA,))} - {each.code for each in rules}
-    plan = Plan(rules, known, os.getcwd(), by_path, frozenset(found.given), frozenset(left_out))
+    plan = Plan(rules, known, by_path, frozenset(found.given), frozenset(left_out))
     outcomes = []
     failures = list(found.failures)
     with Progress(common.quiet or len(found.paths) < MANY) as progress:
@@ -149,7 +148,7 @@ def _judge(path: str) -> Judged:
 
 def _outcome(text: ScriptText, starts: tuple[Line, ...], plan: Plan) -> Outcome:
     """What the rules say of one script, less what its comments silence."""
-    script = with_modules(text, plan.cwd)
+    script = with_modules(text)
     launch = plan.known.launch
     facts = replace(
         plan.known, script=script, launch=replace(launch or Launch(), lines=starts) if starts else None, environ=None

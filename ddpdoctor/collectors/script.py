@@ -145,18 +145,18 @@ def _regular(path: str) -> str:
     return path
 
 
-def with_modules(text: ScriptText, cwd: str) -> Script:
+def with_modules(text: ScriptText) -> Script:
     """The facts of one script: itself, and the modules of the same project that it imports and that speak of training."""
-    return Script(files=(text.source,), beside=tuple(_beside(text.source, cwd)))
+    return Script(files=(text.source,), beside=tuple(_beside(text.source)))
 
 
-def _beside(source: SourceFile, cwd: str) -> Iterator[SourceFile]:
+def _beside(source: SourceFile) -> Iterator[SourceFile]:
     seen = {os.path.realpath(source.path)}
     waiting = [(source, 0)]
     count = 0
     while waiting:
         importer, depth = waiting.pop(0)
-        for path in _imported(importer, cwd):
+        for path in _imported(importer):
             real = os.path.realpath(path)
             if real in seen:
                 continue
@@ -175,46 +175,44 @@ def _beside(source: SourceFile, cwd: str) -> Iterator[SourceFile]:
                 waiting.append((module, depth + 1))
 
 
-def _imported(source: SourceFile, cwd: str) -> Iterator[str]:
+def _imported(source: SourceFile) -> Iterator[str]:
     """Files of the modules that a text imports, as far as they lie in its own project."""
-    folder = os.path.dirname(os.path.join(cwd, source.path))
-    bases = _bases(folder, cwd)
+    folder = os.path.dirname(source.path)
+    bases = _bases(folder)
     for match in _IMPORT.finditer(source.text):
         if match["modules"] is not None:
             for word in match["modules"].split(","):
-                yield from _file(word.split(" as ")[0].strip(), bases, cwd)
+                yield from _file(word.split(" as ")[0].strip(), bases)
             continue
         module = match["module"]
         dots = len(module) - len(module.lstrip("."))
-        inside = [_up(folder, dots - 1)] if dots else bases
-        yield from _file(module[dots:], inside, cwd)
+        inside = [os.path.normpath(os.path.join(folder, *[".."] * (dots - 1)))] if dots else bases
+        yield from _file(module[dots:], inside)
         for name in match["names"].strip("()").split(","):
             word = name.split(" as ")[0].strip()
             if word.isidentifier():
-                yield from _file(f"{module[dots:]}.{word}".lstrip("."), inside, cwd)
+                yield from _file(f"{module[dots:]}.{word}".lstrip("."), inside)
 
 
-def _bases(folder: str, cwd: str) -> list[str]:
-    """Where absolute imports of a project begin: beside the script, above its packages, and in the working directory."""
+def _bases(folder: str) -> list[str]:
+    """Where absolute imports of a project begin: beside the script, above its packages, and in the working directory.
+
+    They are spelled as the script is, relative or absolute.
+    """
     top = folder
     while os.path.isfile(os.path.join(top, "__init__.py")) and os.path.dirname(top) != top:
         top = os.path.dirname(top)
-    return list(dict.fromkeys((folder, top, cwd)))
+    here = os.getcwd() if os.path.isabs(folder) else ""
+    return list(dict.fromkeys((folder, top, here)))
 
 
-def _up(folder: str, levels: int) -> str:
-    for _ in range(levels):
-        folder = os.path.dirname(folder)
-    return folder
-
-
-def _file(module: str, bases: list[str], cwd: str) -> Iterator[str]:
+def _file(module: str, bases: list[str]) -> Iterator[str]:
     """The file of a dotted name in the first of these folders that has it."""
     if not module or module.partition(".")[0] == "torch":
         return
     for base in bases:
         stem = os.path.join(base, *module.split("."))
-        for path in (f"{stem}.py", os.path.join(stem, "__init__.py")):
-            if os.path.isfile(path):
-                yield os.path.relpath(path, cwd) if path.startswith(cwd + os.sep) else path
-                return
+        path = next((p for p in (f"{stem}.py", os.path.join(stem, "__init__.py")) if os.path.isfile(p)), None)
+        if path is not None:
+            yield os.path.normpath(path)
+            return

@@ -61,6 +61,7 @@ def check(
         from ddpdoctor.cli.repair import repaired
 
         report = repaired(report, *plan.line)
+        report = _with_scripts(report, plan.line[0], facts, common)
     if answer is not None and not answer.is_first:
         return report.exit_code(common.fail_on.severity)
     if answer is not None and not answer.is_head:
@@ -87,6 +88,15 @@ def _with_files(line: Facts, machine: Facts) -> Facts:
         return line
     found = machine.environ
     return replace(line, environ=replace(line.environ, conf_files=found.conf_files, paths=found.paths, gaps=found.gaps))
+
+
+def _with_scripts(report: Report, line: Facts, machine: Facts, common: Common) -> Report:
+    """The report with what is wrong in the script that the line starts, judged against the GPUs of this machine too."""
+    if line.launch is None or all(each.script is None for each in line.launch.lines):
+        return report
+    from ddpdoctor.cli.lint_scripts import with_scripts
+
+    return with_scripts(report, (), line.launch.lines, replace(machine, launch=line.launch), common)
 
 
 def _rules(plan: Plan) -> tuple[Rule, ...]:

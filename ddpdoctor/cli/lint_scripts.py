@@ -86,11 +86,11 @@ def with_scripts(report: Report, paths: Sequence[str], lines: Iterable[Line], kn
     outcomes = []
     failures = list(found.failures)
     with Progress(common.quiet or len(found.paths) < MANY) as progress:
+        progress.phase(f"judging {len(found.paths)} scripts")
         done = 0
         for each in _all(found.paths, plan, common):
             done += 1
-            if done % 50 == 0:
-                progress.phase(f"judging scripts: {done} of {len(found.paths)} files")
+            progress.step(f"judging {len(found.paths)} scripts: {done} done")
             outcomes.append(each.outcome)
             failures += [] if each.failure is None else [each.failure]
     if done < len(found.paths):
@@ -119,12 +119,17 @@ _plan: Plan
 
 
 def _collected(pool: Pool, paths: list[str], common: Common) -> Iterator[Judged]:
-    results = pool.imap(_judge, paths, CHUNK)
-    for _ in paths:
+    chunks = [paths[at : at + CHUNK] for at in range(0, len(paths), CHUNK)]
+    results = pool.imap(_judge_all, chunks)
+    for _ in chunks:
         try:
-            yield results.next(timeout=max(0.01, seconds_left(common)))
+            yield from results.next(timeout=max(0.01, seconds_left(common)))
         except multiprocessing.TimeoutError:
             return
+
+
+def _judge_all(paths: list[str]) -> list[Judged]:
+    return [_judge(path) for path in paths]
 
 
 def _alone() -> None:

@@ -27,6 +27,11 @@ class Progress:
         """What happens from now on."""
         self._write(f"\r\x1b[K{words} …" if self._renews else f"ddpdoctor: {words}\n")
 
+    def step(self, words: str) -> None:
+        """How far a phase has come: for a terminal only, a log would fill with it."""
+        if self._renews:
+            self.phase(words)
+
     def _write(self, text: str) -> None:
         if text and not self._quiet:
             sys.stderr.write(text)

@@ -7,6 +7,7 @@ import re
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from ddpdoctor.collectors.gitignore import Ignored, above
 from ddpdoctor.collectors.notebook import Cell, NotebookError, read_notebook
@@ -151,50 +152,56 @@ def with_modules(text: ScriptText) -> Script:
 
 
 def _beside(source: SourceFile) -> Iterator[SourceFile]:
-    seen = {os.path.realpath(source.path)}
-    waiting = [(source, 0)]
+    seen = {os.path.normpath(source.path)}
+    waiting = [(path, 1) for path in _imported(source)]
     count = 0
-    while waiting:
-        importer, depth = waiting.pop(0)
-        for path in _imported(importer):
-            real = os.path.realpath(path)
-            if real in seen:
-                continue
-            seen.add(real)
-            try:
-                module = read(path).source
-            except OSError:
-                continue  # what cannot be read is as unknown as an installed package
-            if module.problem is not None or not (concerns(module.text) or _SPEAKS_OF_RANKS.search(module.text)):
-                continue
+    while waiting and count < MAX_BESIDE:
+        path, depth = waiting.pop(0)
+        if path in seen:
+            continue
+        seen.add(path)
+        module, imports = _module(path)
+        if module is not None:
             yield module
             count += 1
-            if count == MAX_BESIDE:
-                return
-            if depth + 1 < MAX_DEPTH:
-                waiting.append((module, depth + 1))
+            waiting += [(each, depth + 1) for each in imports if depth < MAX_DEPTH]
 
 
-def _imported(source: SourceFile) -> Iterator[str]:
+@lru_cache(maxsize=2048)
+def _module(path: str) -> tuple[SourceFile | None, tuple[str, ...]]:
+    """A module beside a script that may say something of ranks, and what it imports itself; many scripts import the same."""
+    try:
+        module = read(path).source
+    except OSError:
+        return None, ()  # what cannot be read is as unknown as an installed package
+    if module.problem is not None or not (concerns(module.text) or _SPEAKS_OF_RANKS.search(module.text)):
+        return None, ()
+    return module, _imported(module)
+
+
+def _imported(source: SourceFile) -> tuple[str, ...]:
     """Files of the modules that a text imports, as far as they lie in its own project."""
     folder = os.path.dirname(source.path)
     bases = _bases(folder)
+    found: list[str] = []
     for match in _IMPORT.finditer(source.text):
         if match["modules"] is not None:
             for word in match["modules"].split(","):
-                yield from _file(word.split(" as ")[0].strip(), bases)
+                found += _file(word.split(" as ")[0].strip(), bases)
             continue
         module = match["module"]
         dots = len(module) - len(module.lstrip("."))
-        inside = [os.path.normpath(os.path.join(folder, *[".."] * (dots - 1)))] if dots else bases
-        yield from _file(module[dots:], inside)
+        inside = (os.path.normpath(os.path.join(folder, *[".."] * (dots - 1))),) if dots else bases
+        found += _file(module[dots:], inside)
         for name in match["names"].strip("()").split(","):
             word = name.split(" as ")[0].strip()
             if word.isidentifier():
-                yield from _file(f"{module[dots:]}.{word}".lstrip("."), inside)
+                found += _file(f"{module[dots:]}.{word}".lstrip("."), inside)
+    return tuple(dict.fromkeys(found))
 
 
-def _bases(folder: str) -> list[str]:
+@lru_cache(maxsize=256)
+def _bases(folder: str) -> tuple[str, ...]:
     """Where absolute imports of a project begin: beside the script, above its packages, and in the working directory.
 
     They are spelled as the script is, relative or absolute.
@@ -203,16 +210,17 @@ def _bases(folder: str) -> list[str]:
     while os.path.isfile(os.path.join(top, "__init__.py")) and os.path.dirname(top) != top:
         top = os.path.dirname(top)
     here = os.getcwd() if os.path.isabs(folder) else ""
-    return list(dict.fromkeys((folder, top, here)))
+    return tuple(dict.fromkeys((folder, top, here)))
 
 
-def _file(module: str, bases: list[str]) -> Iterator[str]:
-    """The file of a dotted name in the first of these folders that has it."""
+@lru_cache(maxsize=8192)
+def _file(module: str, bases: tuple[str, ...]) -> tuple[str, ...]:
+    """The file of a dotted name in the first of these folders that has it; nothing when none has."""
     if not module or module.partition(".")[0] == "torch":
-        return
+        return ()
     for base in bases:
         stem = os.path.join(base, *module.split("."))
-        path = next((p for p in (f"{stem}.py", os.path.join(stem, "__init__.py")) if os.path.isfile(p)), None)
-        if path is not None:
-            yield os.path.normpath(path)
-            return
+        for path in (f"{stem}.py", os.path.join(stem, "__init__.py")):
+            if os.path.isfile(path):
+                return (os.path.normpath(path),)
+    return ()

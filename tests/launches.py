@@ -9,7 +9,7 @@ from typing import Any
 
 from machines import FIXTURES
 
-from ddpdoctor.cli.linting import environ_of, rules_of
+from ddpdoctor.cli.linting import environ_of, rules_of, with_machines
 from ddpdoctor.cli.options import Common
 from ddpdoctor.cli.repair import repaired
 from ddpdoctor.collectors.launch import collect_launch
@@ -56,4 +56,5 @@ def lint(
     launch = collect_launch(Machine(environ=dict(environ or {})), argv, nodes, torch=torch, cwd=str(cwd or "/nowhere"))
     facts = Facts(SCHEMA, "2026-11-21T00:00:00Z", "here", environ=environ_of(launch), launch=launch)
     rules = rules_of(Common())
-    return repaired(examine(facts, rules, command="lint", started=0.0), facts, rules)
+    report = with_machines(examine(facts, rules, command="lint", started=0.0), facts, Common())
+    return repaired(report, facts, rules)

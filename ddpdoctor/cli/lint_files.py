@@ -7,17 +7,16 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from ddpdoctor.cli.linting import AREAS, environ_of
+from ddpdoctor.cli.linting import environ_of, rules_of_machines
 from ddpdoctor.cli.options import Common
 from ddpdoctor.cli.repair import MOST_LINES, without_other_errors
-from ddpdoctor.cli.settings import rules_for
 from ddpdoctor.collectors.launch_files import LaunchFiles, read_files
 from ddpdoctor.collectors.machine import Machine
 from ddpdoctor.doctor import Outcome, extended, judge
 from ddpdoctor.facts.launch import Launch, Line
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.findings import Finding, Report, Where
-from ddpdoctor.rules import Rule, also_in_files
+from ddpdoctor.rules import Rule
 
 __all__ = ["read", "with_files"]
 
@@ -31,11 +30,9 @@ def read(paths: Sequence[str], machine: Machine, launch: Launch) -> LaunchFiles:
 
 
 def with_files(report: Report, facts: Facts, rules: tuple[Rule, ...], files: LaunchFiles, common: Common) -> Report:
-    """The report with what the files' lines give. Causes of machines that manifests show are loaded only for them."""
+    """The report with what the files' lines give."""
     assert facts.launch is not None
-    if any(line.pod is not None for lines in files.lines.values() for line in lines):
-        selected = {each.code for each in rules_for(common, ("host", "net", *AREAS))}
-        rules += tuple(each for each in also_in_files() if each.code in selected)
+    rules += rules_of_machines(common, [line for lines in files.lines.values() for line in lines])
     outcomes = []
     for lines in files.lines.values():
         for each in _judged(lines, facts, facts.launch, rules):

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ddpdoctor.cli.options import Common
 from ddpdoctor.cli.settings import rules_for
 from ddpdoctor.collectors.machine import this_machine
+from ddpdoctor.doctor import extended, judge
 from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.launch import UNKNOWN, Launch
+from ddpdoctor.facts.launch import UNKNOWN, Launch, Launcher, Line
 from ddpdoctor.facts.record import SCHEMA, Facts
+from ddpdoctor.findings import Report
 from ddpdoctor.rules import Rule
 
-__all__ = ["AREAS", "environ_of", "facts_of", "is_of_a_process", "rules_of"]
+__all__ = ["AREAS", "environ_of", "facts_of", "is_of_a_process", "rules_of", "rules_of_machines", "with_machines"]
 
 AREAS = ("environ", "launch")
 
@@ -36,6 +38,39 @@ def rules_of(common: Common) -> tuple[Rule, ...]:
         for each in rules_for(common, AREAS)
         if not is_of_a_process(each.code) and set(each.needs) <= {"environ", "launch"}
     )
+
+
+def rules_of_machines(common: Common, lines: Iterable[Line]) -> tuple[Rule, ...]:
+    """The causes of machines that these lines may show, judged from the lines; loaded only where there is something to see."""
+    if not any(_shows_a_machine(line) for line in lines):
+        return ()
+    from ddpdoctor.rules import also_on_lines
+
+    selected = {each.code for each in rules_for(common, ("host", "net", "versions", *AREAS))}
+    return tuple(each for each in also_on_lines() if each.code in selected)
+
+
+def with_machines(report: Report, facts: Facts, common: Common) -> Report:
+    """The report of lines with the causes of machines that they show."""
+    lines = () if facts.launch is None else facts.launch.lines
+    rules = rules_of_machines(common, lines)
+    return extended(report, [judge(facts, rules)], rules) if rules else report
+
+
+def _shows_a_machine(line: Line) -> bool:
+    """A pod, a container, a scheduler's or a wrapper's limits, chosen GPUs, a store in a file."""
+    return (
+        line.pod is not None
+        or bool(line.before)
+        or "CUDA_VISIBLE_DEVICES" in line.environ.variables
+        or any(layer.launcher in _LIMITING or layer.name in _BINDING for layer in line.layers)
+        or any("file://" in word.text or "rdzv" in word.text or word.text == "nccl" for word in line.argv)
+        or (line.script is not None and line.script.backend == "nccl")
+    )
+
+
+_LIMITING = (Launcher.CONTAINER, Launcher.SRUN, Launcher.SALLOC)
+_BINDING = ("taskset", "numactl")
 
 
 def facts_of(common: Common, nodes: Sequence[str], torch: str | None) -> Facts:

@@ -65,7 +65,10 @@ def _better(line: Line, facts: Facts, launch: Launch, rules: tuple[Rule, ...]) -
 def _is_line(finding: Finding) -> bool:
     """The command is a launch line, not one that changes the shell's variables or the machine."""
     command = finding.fix_command
-    return command is not None and finding.code.startswith(("LAUNCH", "ENV")) and not _SETS.fullmatch(command)
+    of_a_line = finding.code.startswith(("LAUNCH", "ENV")) or any(
+        e.path.startswith("launch.") for e in finding.evidence
+    )
+    return command is not None and of_a_line and not _SETS.fullmatch(command)
 
 
 def _reassigned(finding: Finding, line: Line) -> Finding:

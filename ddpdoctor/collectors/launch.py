@@ -34,7 +34,7 @@ from ddpdoctor.facts.launch import (
 from ddpdoctor.facts.launch.programs import REMOTE
 from ddpdoctor.facts.torchrun_options import NEWEST, Option, Version, version_of
 
-__all__ = ["again", "collect_launch", "find_torch", "line_of", "line_of_argv", "line_of_text", "option_table"]
+__all__ = ["again", "collect_launch", "find_torch", "line_of", "line_of_argv", "line_of_text", "option_table", "settle"]
 
 
 def collect_launch(
@@ -99,22 +99,30 @@ def line_of_text(
     commands = split(text)
     known: dict[str, str] = {}
     exported: dict[str, str] = {}
+    before: dict[str, str] = {}
     folder: str | None = cwd
     for command in commands[:-1]:
         folder = _step(command, known, exported, folder)
+        settle([w.text for w in command.words], before)
     if known:
         commands = split(text, known)
     words = launching(commands) or (commands[-1].words if commands else ())
     background = next((c.operator == "&" for c in commands if c.words == words), False)
-    return line_of(
-        text,
-        words,
-        {**environ, **exported},
-        version,
-        folder,
-        node=node,
-        is_background=background,
-    )
+    line = line_of(text, words, {**environ, **exported}, version, folder, node=node, is_background=background)
+    return replace(line, before=before)
+
+
+def settle(words: Sequence[str], before: dict[str, str]) -> None:
+    """Note what a command settles for the launches behind it: see `Line.before`."""
+    if words[0] == "ulimit" and len(words) == 3 and words[1] in ("-l", "-Sl", "-Hl"):
+        before["memlock"] = words[2]
+    elif words[0] == "rm":
+        before["removed"] = " ".join([before.get("removed", ""), *words[1:]]).strip()
+    elif "install" in words[1:4] and any(re.match(r"(torch|pytorch)\b", w) for w in words):
+        is_cpu = any(
+            re.search(r"download\.pytorch\.org/whl/(nightly/)?cpu\b|^cpuonly$|^torch==\S+\+cpu", w) for w in words
+        )
+        before["torch"] = "cpu" if is_cpu else "other"
 
 
 def again(line: Line, text: str, version: Version) -> Line:
@@ -134,6 +142,7 @@ def again(line: Line, text: str, version: Version) -> Line:
         is_background=line.is_background,
         pod=line.pod,
         known=line.known,
+        before=line.before,
     )
 
 

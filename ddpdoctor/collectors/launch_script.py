@@ -89,6 +89,9 @@ def _described(path: str, executable: bool, shebang: bool, tree: ast.Module) -> 
         declares=tuple(dict.fromkeys(seen.options)),
         trainer_devices=seen.trainer.get("devices", seen.trainer.get("gpus")),
         trainer_nodes=seen.trainer.get("num_nodes"),
+        backend=_backend(tree),
+        workers=seen.workers,
+        takes_gpu_of_local_rank=seen.takes_gpu_of_local_rank,
         nccl="nccl" in seen.words or "cuda" in seen.words or "cuda" in seen.names,
     )
 
@@ -107,7 +110,8 @@ class _Seen(ast.NodeVisitor):
         self.trainer: dict[str, int] = {}
         self.words: set[str] = set()
         self.names: set[str] = set()
-        self.calls: list[str] = []
+        self.workers = 0
+        self.takes_gpu_of_local_rank = False
 
     def visit_Import(self, node: ast.Import) -> None:
         self.frameworks |= {a.name.split(".")[0] for a in node.names} & set(FRAMEWORKS)
@@ -154,7 +158,17 @@ class _Seen(ast.NodeVisitor):
             self.reads.add("TORCHELASTIC_RUN_ID")
         elif name == "Trainer":
             self._trainer(node)
+        elif name == "DataLoader":
+            self._loader(node)
+        elif name in ("set_device", "device") and any(_is_local_rank(a) for a in node.args[-1:]):
+            self.takes_gpu_of_local_rank = True
         self.generic_visit(node)
+
+    def _loader(self, node: ast.Call) -> None:
+        for keyword in node.keywords:
+            value = keyword.value
+            if keyword.arg == "num_workers" and isinstance(value, ast.Constant) and type(value.value) is int:
+                self.workers = max(self.workers, value.value)
 
     def _update(self, node: ast.Call) -> None:
         for argument in node.args:
@@ -175,6 +189,28 @@ class _Seen(ast.NodeVisitor):
             is_count = isinstance(value, ast.Constant) and type(value.value) is int and value.value > 0
             if keyword.arg in ("devices", "gpus", "num_nodes") and is_count:
                 self.trainer[keyword.arg] = ast.literal_eval(value)
+
+
+def _is_local_rank(node: ast.expr) -> bool:
+    """The number of the local rank as it is, by its name or read from the environment; not one that is reckoned from it."""
+    if isinstance(node, ast.JoinedStr):
+        return any(isinstance(v, ast.FormattedValue) and _is_local_rank(v.value) for v in node.values)
+    if isinstance(node, ast.Call):
+        return _last(node.func) in ("int", "get", "getenv") and any(_is_local_rank(a) for a in node.args[:1])
+    if isinstance(node, ast.Subscript):
+        return _is_local_rank(node.slice)
+    if isinstance(node, ast.Constant):
+        return node.value in ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
+    return _last(node).lower() in ("local_rank", "localrank", "slurm_localid", "local_id")
+
+
+def _backend(tree: ast.Module) -> str | None:
+    """The backend that the script names in an init_process_group which is always reached."""
+    for call in _unconditional(tree.body, _functions(tree), set()):
+        if _last(call.func) == "init_process_group":
+            given = next((k.value for k in call.keywords if k.arg == "backend"), call.args[0] if call.args else None)
+            return None if given is None else _text(given)
+    return None
 
 
 def _initialises(tree: ast.Module, seen: _Seen) -> bool:

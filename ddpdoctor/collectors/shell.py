@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ddpdoctor.collectors.launch import line_of
+from ddpdoctor.collectors.launch import line_of, settle
 from ddpdoctor.collectors.process import LateError, run
 from ddpdoctor.collectors.sbatch import batch_layer
 from ddpdoctor.facts.launch import UNKNOWN, Launcher, Layer, Line, Mark, Word, peel, split
@@ -77,10 +77,17 @@ class _State:
     places: dict[str, Mark] = field(default_factory=dict)
     folders: tuple[str, ...] | None = None
     all_exported: bool = False
+    before: dict[str, str] = field(default_factory=dict)
 
     def copy(self) -> _State:
         return _State(
-            dict(self.known), set(self.exported), dict(self.environ), dict(self.places), self.folders, self.all_exported
+            dict(self.known),
+            set(self.exported),
+            dict(self.environ),
+            dict(self.places),
+            self.folders,
+            self.all_exported,
+            dict(self.before),
         )
 
     def assign(self, name: str, value: str | None, place: Mark) -> None:
@@ -406,6 +413,8 @@ class _Reader:
             state.forget(texts[1:] if name != "eval" else list(state.known))
         elif name == "set":
             state.all_exported = ("-a" in texts or "allexport" in texts) or (state.all_exported and "+a" not in texts)
+        elif name in ("ulimit", "rm") or "install" in texts[1:4]:
+            settle(texts, state.before)
         elif name in self.functions or name in ("command", "type", "which", "echo", "printf"):
             return
         else:
@@ -445,7 +454,7 @@ class _Reader:
         marks = () if self.source.place is None else tuple(self.marks(first, last))
         named = {name for name, value in state.known.items() if name.removesuffix("[@]") in line.source}
         known = {name: state.known[name] for name in named}
-        self.found.append(replace(line, marks=marks, places=dict(state.places), known=known))
+        self.found.append(replace(line, marks=marks, places=dict(state.places), known=known, before=dict(state.before)))
 
     def marks(self, first: int, last: int) -> Iterator[Mark]:
         """Where each row of a line stands in the file, for text that is a piece of it."""

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ddpdoctor.facts.gpu import Device, Gpu
 
-__all__ = ["Visibility", "listed", "visible"]
+__all__ = ["Visibility", "cut", "listed", "visible"]
 
 MOST = 1 << 20
 """More GPUs than a machine has."""
 
+_HIDDEN = ("", "-1", "none", "void", "nodevfiles")
 _NUMBER = re.compile(r"[+-]?[0-9]+")
 
 
@@ -87,6 +88,27 @@ def listed(value: str | None) -> int | None:
     if len(set(names[:own])) < own:
         return 0
     return min(own, 1) if value.startswith("MIG-") else own
+
+
+def cut(value: str) -> tuple[str, str, int] | None:
+    """The entry that ends or empties the list whatever GPUs there are, what is wrong with it, and how many entries it costs.
+
+    None where nothing is wrong, and for the marks with which people end a list or hide all GPUs on purpose.
+    """
+    if value.strip().lower() in _HIDDEN:
+        return None
+    if value.startswith(("GPU-", "MIG-")):
+        names = value.split(",")
+        at = next((i for i, n in enumerate(names) if n in names[:i] or not n.startswith(value[:4])), None)
+        if at is None:
+            return None
+        why = "listed twice, which hides all" if names[at] in names[:at] else f"not a {value[:4]} name"
+        read = _Read((), names[at], why, len(names) - at)
+    else:
+        read = _numbers(value, MOST)
+    if read.stopped_at is None or (read.stopped_at.strip() in ("", "-1") and read.dropped == 1):
+        return None
+    return read.stopped_at, read.why, read.dropped
 
 
 def _numbering(order: str | None, devices: tuple[Device, ...]) -> tuple[tuple[Device, ...], bool]:

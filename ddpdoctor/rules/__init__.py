@@ -17,9 +17,9 @@ from ddpdoctor.findings import Finding, Severity
 __all__ = [
     "AREAS",
     "Rule",
-    "also_in_files",
+    "also_on_lines",
     "area_of",
-    "in_files",
+    "on_lines",
     "in_hangs",
     "in_logs",
     "load",
@@ -45,7 +45,7 @@ AREAS = {
 Check = Callable[..., Iterable[Finding] | None]
 
 _found: dict[str, Rule] = {}
-_in_files: dict[str, Check] = {}
+_on_lines: list[tuple[str, Check]] = []
 _in_logs: dict[str, Check] = {}
 _in_hangs: dict[str, Check] = {}
 
@@ -135,24 +135,22 @@ def rule(
     return register
 
 
-def in_files(code: str) -> Callable[[Check], Check]:
-    """Register the decorated function, of the launch alone, as a second look at a cause that `rule` has: in manifests."""
+def on_lines(code: str) -> Callable[[Check], Check]:
+    """Register the decorated function as a second look at a cause that `rule` has: on launch lines and in files."""
 
     def register(check: Check) -> Check:
-        _in_files[code] = check
+        _on_lines.append((code, check))
         return check
 
     return register
 
 
-def also_in_files() -> tuple[Rule, ...]:
-    """The causes of machines that files show as well, judged from the launch alone. Imports `ddpdoctor.rules.manifest`."""
-    for module in _modules("ddpdoctor.rules.manifest"):
+def also_on_lines() -> tuple[Rule, ...]:
+    """The causes of machines that lines and files show as well, judged from the launch alone."""
+    for module in _modules("ddpdoctor.rules.lines"):
         importlib.import_module(module)
     return tuple(
-        replace(_found[code], check=check, needs=("launch",), wants=())
-        for code, check in sorted(_in_files.items())
-        if code in _found
+        replace(_found[code], check=check, needs=("launch",), wants=()) for code, check in _on_lines if code in _found
     )
 
 

@@ -25,6 +25,8 @@ class Script:
     reads, `sets` those that it assigns. `initialises` says that it joins the process group
     through the environment whoever starts it. `declares` are the options of its own parser, `similar` a script beside the
     missing one with nearly its name. `trainer_devices` and `trainer_nodes` are what it gives Lightning's Trainer.
+    `backend` is the literal backend of a process group that it joins whoever starts it, `workers` the most num_workers of
+    its DataLoaders, `takes_gpu_of_local_rank`: it selects the GPU with the number of its local rank.
     """
 
     path: str
@@ -45,6 +47,9 @@ class Script:
     trainer_devices: int | None = None
     trainer_nodes: int | None = None
     nccl: bool = False
+    backend: str | None = None
+    workers: int = 0
+    takes_gpu_of_local_rank: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,8 @@ class Line:
     line. `environ` is what the innermost launcher finds, `cwd` where it runs (None: unknown). `batch` are the options
     of the sbatch file around it, as the layer of an `sbatch` command; `plan` is what its torchrun will do,
     `config` the top level of the file that accelerate's --config_file names (None: not read). `known` are the variables
-    of a shell file that `source` names and whose values are certain there.
+    of a shell file that `source` names and whose values are certain there. `before` is what earlier commands settled:
+    `memlock` (the argument of ulimit -l), `torch` (`cpu`: its build without CUDA was installed), `removed` (arguments of rm).
     """
 
     source: str
@@ -74,6 +80,7 @@ class Line:
     is_background: bool = False
     config: dict[str, str] | None = None
     known: dict[str, str] = field(default_factory=dict)
+    before: dict[str, str] = field(default_factory=dict)
     marks: tuple[Mark, ...] = ()
     places: dict[str, Mark] = field(default_factory=dict)
     pod: Pod | None = None

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ddpdoctor.facts.host import readable
 from ddpdoctor.facts.launch import Given, Launch, Layer, Line, Mark, Operator, Pod, is_known, parse_endpoint
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
-from ddpdoctor.rules import in_files
+from ddpdoctor.rules import on_lines
 from ddpdoctor.rules.host.host001_shm_too_small_for_nccl import CHANNELS, CONNECTION_BYTES, DATALOADER_BYTES, NEIGHBOURS
 from ddpdoctor.rules.launch.pointing import agents, point
 
@@ -21,7 +21,7 @@ def _at(line: Line, mark: Mark | None) -> Where:
     return Where(file=line.file) if mark is None else Where(file=line.file, line=mark.line, column=mark.column)
 
 
-@in_files("HOST001")
+@on_lines("HOST001")
 def shared_memory(launch: Launch) -> Iterator[Finding]:
     """A pod of several ranks with the 64 MiB of /dev/shm that a container gets, or a volume that is too small."""
     for line in launch.lines:
@@ -54,7 +54,7 @@ def _ranks(line: Line, pod: Pod) -> int:
     return pod.gpus if nproc is None else min(nproc, pod.gpus)
 
 
-@in_files("NET002")
+@on_lines("NET002")
 def host_network_names(launch: Launch) -> Iterator[Finding]:
     """A first pod that no resolver knows: a name without the pods' service, or pods that ask the host's resolver."""
     for line in launch.lines:
@@ -93,7 +93,7 @@ def _has_own_address(line: Line) -> bool:
     return agent is None or any(agent.given(dest) for dest in ("master_addr", "rdzv_endpoint"))
 
 
-@in_files("NET028")
+@on_lines("NET028")
 def mesh(launch: Launch) -> Iterator[Finding]:
     """A sidecar of a service mesh in the pods of a job."""
     for line in launch.lines:
@@ -107,7 +107,7 @@ def mesh(launch: Launch) -> Iterator[Finding]:
         )
 
 
-@in_files("LAUNCH036")
+@on_lines("LAUNCH036")
 def one_rank_for_all(launch: Launch) -> Iterator[Finding]:
     """All pods of a template are given the same literal node rank."""
     for line, layer, plan in agents(launch):
@@ -120,7 +120,7 @@ def one_rank_for_all(launch: Launch) -> Iterator[Finding]:
         yield point(launch, line, given.value_word, text, "the pod's index", None)
 
 
-@in_files("ENV018")
+@on_lines("ENV018")
 def other_pod(launch: Launch) -> Iterator[Finding]:
     """The master's address is a pod of the set that is not the first."""
     for line, layer, plan in agents(launch):

@@ -30,9 +30,15 @@ class Kind(str, Enum):
     REFUSED = "refused"
     SILENT = "silent"
     NEVER_JOINED = "never_joined"
+    LINK_BLOCKED = "link_blocked"
+    LINK_BLACK_HOLE = "link_black_hole"
+    GLOO_UNREACHABLE = "gloo_unreachable"
+    GLOO_LOOPBACK = "gloo_loopback"
+    GLOO_NO_INTERFACE = "gloo_no_interface"
     IMPORT_FAILED = "import_failed"
     DIED = "died"
     STOPPED = "stopped"
+    HOST_LOST = "host_lost"
     UNINTERRUPTIBLE = "uninterruptible"
     EXCEPTION = "exception"
     WRONG_VALUE = "wrong_value"
@@ -48,7 +54,7 @@ class Observation:
     """One piece of evidence. `message` is a sentence that names the rank and its host.
 
     `ranks` are those that it is about, `seen_by` the rank that noticed it; host, node_rank, local_rank and pid belong
-    to the one that it is about. `signal` is a name such as SIGSEGV. `file`, `line` and `function` are the innermost
+    to the one that it is about; `peer` is the host at the other end of a link. `signal` is a name such as SIGSEGV. `file`, `line` and `function` are the innermost
     Python frame of a rank that is elsewhere. `is_cause` is set by the verdict.
     """
 
@@ -57,6 +63,7 @@ class Observation:
     ranks: tuple[int, ...] = ()
     seen_by: int | None = None
     host: str | None = None
+    peer: str | None = None
     node_rank: int | None = None
     local_rank: int | None = None
     pid: int | None = None

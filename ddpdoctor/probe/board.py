@@ -13,6 +13,7 @@ from typing import Any
 
 from ddpdoctor.facts.codec import decode, encode
 from ddpdoctor.facts.probe import Kind, Observation, Probe, RankReport
+from ddpdoctor.probe.hosts import Card
 from ddpdoctor.probe.neighbours import Neighbour
 from ddpdoctor.probe.place import Place, host_key
 from ddpdoctor.probe.proc import read_stat
@@ -65,6 +66,31 @@ class Board:
             )
             return self.observe(Kind.DUPLICATE_RANK, words, f"rank {place.rank} twice", "once")
         return None
+
+    def is_first_of_host(self) -> bool:
+        return self.store.add(f"{self.host}/ranks", 1) == 1
+
+    def next_host(self) -> int:
+        """The number of a host that nobody stood for until now."""
+        return self.store.add("hosts", 1) - 1
+
+    def post(self, card: Card) -> None:
+        self.store.set(f"card/{card.index}", json.dumps(vars(card)).encode())
+
+    def count_hosts(self) -> int:
+        return self.store.add("hosts", 0)
+
+    def card(self, index: int) -> Card | None:
+        """What a host tells of itself, None when it has not told it yet."""
+        told = self.store.get(f"card/{index}")
+        return Card(**json.loads(told)) if told else None
+
+    def beat(self, index: int) -> None:
+        """Give a sign of life of this host."""
+        self.store.add(f"beat/{index}", 1)
+
+    def beats(self, index: int) -> int:
+        return self.store.add(f"beat/{index}", 0)
 
     def observe(self, kind: Kind, words: str, value: str | None = None, expected: str | None = None) -> Observation:
         """An observation about this rank."""

@@ -13,7 +13,7 @@ from ddpdoctor.probe.place import Place
 from ddpdoctor.probe.server import Server
 from ddpdoctor.probe.store import Store, StoreError, StoreLost, connect
 
-__all__ = ["Interrupted", "Trouble", "close_server", "meet"]
+__all__ = ["Interrupted", "Trouble", "close_server", "host_store", "reach_store"]
 
 SURE_SECONDS = 4.0
 """How long an answer that will hardly change (no such name, no route, a stranger) is asked for again."""
@@ -43,18 +43,17 @@ class Interrupted(Exception):
     """Ctrl-C."""
 
 
-def meet(place: Place, until: float, check: Callable[[], None]) -> tuple[Board, Server | None]:
-    """Reach the store that the job would use; rank 0 of plain env:// ranks hosts it.
+def reach_store(place: Place, until: float, check: Callable[[], None]) -> Board:
+    """Reach the store that the job would use, looking at other things with `check` meanwhile.
 
     Raises:
         Trouble: it cannot be reached, and how.
     """
-    server = _host(place) if place.hosts_store else None
     started = time.monotonic()
     while True:
         attempt = min(ATTEMPT_SECONDS, max(until - time.monotonic(), 0.5))
         try:
-            return Board(connect(place.master_addr, place.master_port, place.prefix, attempt), place), server
+            return Board(connect(place.master_addr, place.master_port, place.prefix, attempt), place)
         except StoreError as error:
             found = error
         check()
@@ -98,8 +97,14 @@ def _observe(place: Place, kind: Kind, words: str) -> Observation:
     )
 
 
-def _host(place: Place) -> Server | None:
-    """The store of the job, hosted here; None when another rank 0 hosts it already (that is told when we sign in)."""
+def host_store(place: Place) -> Server | None:
+    """The store of plain env:// ranks, where this is rank 0; None when another one hosts it (told when we sign in).
+
+    Raises:
+        Trouble: the port is somebody else's.
+    """
+    if not place.hosts_store:
+        return None
     try:
         return Server("", place.master_port, f"{place.prefix}hosted")
     except OSError as error:
@@ -119,8 +124,8 @@ def _host(place: Place) -> Server | None:
     raise Trouble(_observe(place, Kind.PORT_TAKEN, words))
 
 
-def close_server(server: object | None, board: Board | None) -> None:
-    """Say goodbye; the host of the store waits a moment until all that came have said it."""
+def close_server(server: Server | None, board: Board | None, awaited: int) -> None:
+    """Say goodbye; the host of the store waits a moment until so many have said it."""
     if board is None:
         return
     store: Store = board.store
@@ -130,11 +135,11 @@ def close_server(server: object | None, board: Board | None) -> None:
     try:
         gone = store.add("goodbye", 1)
         end = time.monotonic() + FAREWELL_SECONDS
-        while isinstance(server, Server) and gone < len(board.log("arrivals")) and time.monotonic() < end:
+        while server is not None and gone < awaited and time.monotonic() < end:
             time.sleep(0.02)
             gone = store.add("goodbye", 0)
     except StoreLost:
         pass  # the others are gone already: nobody waits for us
     store.close()
-    if isinstance(server, Server):
+    if server is not None:
         server.close()

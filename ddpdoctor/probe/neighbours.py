@@ -46,6 +46,11 @@ class Neighbours:
         self.rank = rank
         self.others = list(others)
 
+    def update(self, others: Iterable[Neighbour]) -> None:
+        """Watch these from now on; what was seen of those that were watched before is kept."""
+        known = {(each.pid, each.started): each for each in self.others}
+        self.others = [known.get((each.pid, each.started), each) for each in others]
+
     def look(self, now: float, phase: str) -> Observation | None:
         """The first that is dead, or has been stopped for a moment; None when all run.
 

@@ -12,7 +12,7 @@ from collections import deque
 
 from ddpdoctor.probe.wire import MAGIC, NONCE, NUMBER, SIGNED, Op, pack
 
-__all__ = ["Server"]
+__all__ = ["Server", "listen"]
 
 LONGEST = 1 << 30
 """A length above this is no TCPStore request: the connection is closed."""
@@ -42,7 +42,7 @@ class Server:
     """
 
     def __init__(self, host: str, port: int, mark: str = "hosted") -> None:
-        self.listener = _listen(host, port)
+        self.listener = listen(host, port)
         self.port = int(self.listener.getsockname()[1])
         self._values: dict[bytes, bytes] = {mark.encode(): b"ddpdoctor"}
         self._queues: dict[bytes, deque[bytes]] = {}
@@ -272,7 +272,7 @@ _HANDLERS = {
 }
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
     """A listening socket; `host` "" is every address, IPv6 and IPv4, as torch's own server takes."""
     if host == "" and socket.has_dualstack_ipv6():
         return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=4096)

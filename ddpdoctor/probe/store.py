@@ -46,6 +46,16 @@ class Store:
     def fileno(self) -> int:
         return self.link.fileno()
 
+    @property
+    def address(self) -> str:
+        """Where the store is."""
+        return str(self.link.getpeername()[0])
+
+    @property
+    def own_address(self) -> str:
+        """Where this process is, seen from the store."""
+        return str(self.link.getsockname()[0])
+
     def close(self) -> None:
         self.link.close()
 

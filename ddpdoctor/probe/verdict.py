@@ -9,7 +9,7 @@ from ddpdoctor.blame import NEEDS_NO_GRACE, weigh
 from ddpdoctor.facts.probe import Kind, Observation, Probe, RankReport
 from ddpdoctor.probe.board import Board
 from ddpdoctor.probe.child import Child
-from ddpdoctor.probe.neighbours import Neighbours
+from ddpdoctor.probe.company import Company
 from ddpdoctor.probe.place import Place
 from ddpdoctor.probe.store import StoreLost
 
@@ -30,7 +30,7 @@ class Witness:
         self.child = child
         self.backend = backend
         self.started = time.monotonic()
-        self.neighbours = Neighbours(place.rank)
+        self.company = Company(place)
         self.board: Board | None = None
         self.waited = 0.0
 
@@ -85,7 +85,7 @@ class Witness:
             return []
         now = time.monotonic()
         self.child.read()
-        found = self.child.look(now) or self.neighbours.look(now, self.child.phase)
+        found = self.child.look(now) or self.company.look(now, self.child.phase)
         if found is None and self.child.ready is not None and self.child.phase not in ("import", "done"):
             found = self.child.locate()
             found = found if found.kind is not Kind.HANG else None
@@ -109,7 +109,7 @@ class Witness:
         while time.monotonic() < end:
             time.sleep(min(LOOK_SECONDS, max(end - time.monotonic(), 0.0)))
             self.child.read()
-            found = self.neighbours.look(time.monotonic(), self.child.phase)
+            found = self.company.look(time.monotonic(), self.child.phase)
             if found is not None and not known:
                 self._board.publish("evidence", found)
                 known = True
@@ -120,7 +120,7 @@ class Witness:
         seen = list(observations)
         end = time.monotonic() + GRACE_SECONDS
         while time.monotonic() < end:
-            found = self.neighbours.look(time.monotonic(), self.child.phase)
+            found = self.company.look(time.monotonic(), self.child.phase)
             if found is not None and found not in seen:
                 seen.append(found)
             time.sleep(LOOK_SECONDS)

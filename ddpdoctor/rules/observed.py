@@ -10,7 +10,18 @@ from ddpdoctor.findings import Evidence, Finding, Role, Where
 
 __all__ = ["OF_A_HOST", "lazily", "observed", "only_probed"]
 
-OF_A_HOST = frozenset({Kind.UNRESOLVABLE, Kind.STRANGER, Kind.MASTER_WITHOUT_HOST, Kind.NO_ROUTE, Kind.SILENT})
+OF_A_HOST = frozenset(
+    {
+        Kind.UNRESOLVABLE,
+        Kind.STRANGER,
+        Kind.MASTER_WITHOUT_HOST,
+        Kind.NO_ROUTE,
+        Kind.SILENT,
+        Kind.GLOO_NO_INTERFACE,
+        Kind.GLOO_LOOPBACK,
+        Kind.GLOO_UNREACHABLE,
+    }
+)
 """What one rank of a host sees, all its ranks see."""
 
 

@@ -10,10 +10,12 @@ from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.ifnames import effective
 from ddpdoctor.facts.launch import Launch
+from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.environ.settings import about, line, taking_away
 from ddpdoctor.rules.launch import master
+from ddpdoctor.rules.observed import observed, only_probed
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.net import Interface, Net
@@ -131,7 +133,9 @@ def loopback(environ: Environ, net: Net | None = None, launch: Launch | None = N
     Severity.ERROR,
     signatures=(r"Unable to find address for: \S+",),
 )
-def gloo_invalid(environ: Environ, net: Net | None = None) -> Iterator[Finding]:
+def gloo_invalid(
+    environ: Environ | None = None, net: Net | None = None, probe: Probe | None = None
+) -> Iterator[Finding]:
     """GLOO_SOCKET_IFNAME does not name an interface with an address on this node.
 
     ## Why it matters
@@ -141,6 +145,11 @@ def gloo_invalid(environ: Environ, net: Net | None = None) -> Iterator[Finding]:
     ## Fix
     Set GLOO_SOCKET_IFNAME to an interface that exists on this node, or unset it.
     """
+    seen = probe.seen(Kind.GLOO_NO_INTERFACE) if probe else ()
+    yield from observed(seen, expected="an interface with an address")
+    if seen or only_probed(probe, environ):
+        return
+    assert environ is not None
     spec = effective(environ.get(GLOO))
     if spec is None:
         return
@@ -160,7 +169,9 @@ def gloo_invalid(environ: Environ, net: Net | None = None) -> Iterator[Finding]:
 
 
 @rule("ENV027", "gloo-socket-ifname-loopback", Severity.ERROR)
-def gloo_loopback(environ: Environ, net: Net | None = None, launch: Launch | None = None) -> Iterator[Finding]:
+def gloo_loopback(
+    environ: Environ | None = None, net: Net | None = None, launch: Launch | None = None, probe: Probe | None = None
+) -> Iterator[Finding]:
     """GLOO_SOCKET_IFNAME selects the loopback in a job of several nodes.
 
     ## Why it matters
@@ -171,9 +182,11 @@ def gloo_loopback(environ: Environ, net: Net | None = None, launch: Launch | Non
     Set GLOO_SOCKET_IFNAME to the interface that reaches the other nodes.
     """
     found = list(master.loopback_interface(launch, GLOO)) if launch is not None else []
-    yield from found
-    if found or (launch is not None and net is None):
+    seen = [each for each in probe.seen(Kind.GLOO_LOOPBACK) if "=" in (each.value or "")] if probe else []
+    yield from [*found, *observed(seen, expected="the interface that reaches the other nodes")]
+    if found or seen or (launch is not None and net is None) or only_probed(probe, environ):
         return
+    assert environ is not None
     if net is None:
         not_here("the interfaces were not looked at")
     spec = _spec(environ, GLOO, net)

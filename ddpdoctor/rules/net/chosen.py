@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.ifnames import Choice, effective
 from ddpdoctor.facts.net import Net
+from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.observed import observed, only_probed
 
 __all__ = ["gloo", "nccl", "nothing_left"]
 
@@ -84,7 +86,7 @@ def nothing_left(environ: Environ, net: Net) -> Iterator[Finding]:
         r"gloo/transport/tcp/pair\.cc:\d+\] connect \[172\.1[7-9]\.",
     ),
 )
-def gloo(environ: Environ, net: Net) -> Iterator[Finding]:
+def gloo(environ: Environ | None = None, net: Net | None = None, probe: Probe | None = None) -> Iterator[Finding]:
     """Gloo binds an address that leads to no other node.
 
     ## Why it matters
@@ -94,6 +96,12 @@ def gloo(environ: Environ, net: Net) -> Iterator[Finding]:
     ## Fix
     Set GLOO_SOCKET_IFNAME to the interface that reaches the other nodes, on every node.
     """
+    seen = probe.seen(Kind.GLOO_UNREACHABLE) if probe else ()
+    yield from observed(seen, expected="an address that the other nodes reach")
+    if seen or only_probed(probe, environ, net):
+        return
+    assert environ is not None
+    assert net is not None
     net.need_several_nodes(environ)
     net.need(net.own_name, "own_name")
     for chosen in net.gloo_interfaces(environ.variables):

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import unanswered
 from ddpdoctor.facts.net import Lookup, Net, is_loopback
+from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.observed import observed, only_probed
 
 __all__ = ["elsewhere", "full_name", "loopback", "numeric", "unresolvable"]
 
@@ -108,7 +110,7 @@ def numeric(net: Net) -> Iterator[Finding]:
     Severity.ERROR,
     signatures=(r"remote=\[127\.0\.1\.1\]", r"connect \[127\.0\.[01]\.1\]"),
 )
-def loopback(environ: Environ, net: Net) -> Iterator[Finding]:
+def loopback(environ: Environ | None = None, net: Net | None = None, probe: Probe | None = None) -> Iterator[Finding]:
     """This node's own hostname leads to its loopback in a job of several nodes.
 
     ## Why it matters
@@ -119,6 +121,12 @@ def loopback(environ: Environ, net: Net) -> Iterator[Finding]:
     ## Fix
     Map the hostname to the node's routable address in /etc/hosts, or set GLOO_SOCKET_IFNAME to its interface.
     """
+    seen = [each for each in probe.seen(Kind.GLOO_LOOPBACK) if "=" not in (each.value or "")] if probe else []
+    yield from observed(seen, expected="an address that the other nodes reach")
+    if seen or only_probed(probe, environ, net):
+        return
+    assert environ is not None
+    assert net is not None
     own = _own(net)
     net.need_several_nodes(environ)
     if environ.get("GLOO_SOCKET_IFNAME") or not own.addresses:

@@ -1,4 +1,4 @@
-"""PROBE500 to PROBE502: a rank that could not place itself, was told to end, or lost the store."""
+"""PROBE500 to PROBE503: a rank that could not place itself, was told to end, or lost the store; a host that is gone."""
 
 from __future__ import annotations
 
@@ -52,3 +52,17 @@ def store_lost(probe: Probe) -> Iterator[Finding]:
     Look at the node of the master address: is the launcher (or rank 0) still running there, and not stopped?
     """
     yield from observed(probe.seen(Kind.STORE_LOST), expected="answers within milliseconds")
+
+
+@rule("PROBE503", "host-lost", Severity.ERROR)
+def host_lost(probe: Probe) -> Iterator[Finding]:
+    """A host of the job cannot be reached any more.
+
+    ## Why it matters
+    It lost its power, crashed, or its network was cut. Nothing closes the connections to it, so the other ranks wait in
+    their collective until the timeout and then blame each other.
+
+    ## Fix
+    Look whether the host answers a ping, and at its console or its scheduler's node state; take it out of the job.
+    """
+    yield from observed(probe.seen(Kind.HOST_LOST), expected="a sign of life twice a second")

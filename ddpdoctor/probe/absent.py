@@ -1,0 +1,47 @@
+"""Who is missing when the time runs out: one observation for each node, or host, that the others waited for."""
+
+from __future__ import annotations
+
+from ddpdoctor.facts.probe import Kind, Observation
+from ddpdoctor.probe.board import Board
+from ddpdoctor.probe.place import Place
+from ddpdoctor.probe.verdict import ranges
+
+__all__ = ["behind", "never_joined"]
+
+
+def never_joined(board: Board, place: Place, seconds: float) -> list[Observation]:
+    """One observation for each node that never arrived. Only the first rank to ask reads the whole log."""
+    if board.store.add("late", 1) > 1:
+        return []
+    size = place.local_world_size
+    nodes: dict[int | None, list[int]] = {}
+    for rank in board.missing():
+        nodes.setdefault(rank // size if size else None, []).append(rank)
+    found = []
+    for node, ranks in nodes.items():
+        host = place.host_of(node)
+        where = "" if node is None else f" (node {node}{f', {host}' if host else ''})"
+        words = f"{_who(ranks)}{where} never arrived within {seconds:.0f} s"
+        found.append(
+            Observation(Kind.NEVER_JOINED, words, tuple(ranks), place.rank, host, node_rank=node, phase="join")
+        )
+    return found
+
+
+def behind(board: Board, place: Place, log: str, phase: str, words: str) -> list[Observation]:
+    """One observation for each host with ranks that have not written to the log."""
+    there = {record["rank"] for record in board.log(log)}
+    hosts: dict[str | None, list[int]] = {}
+    for rank in range(place.world_size):
+        if rank not in there:
+            hosts.setdefault(board.host_of(rank), []).append(rank)
+    found = []
+    for host, ranks in hosts.items():
+        told = f"{_who(ranks)}{f' on {host}' if host else ''} {words} when the time ran out"
+        found.append(Observation(Kind.ELSEWHERE, told, tuple(ranks), place.rank, host, phase=phase))
+    return found
+
+
+def _who(ranks: list[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranges(ranks)}"

@@ -1,0 +1,104 @@
+"""What each host of a job tells the others of itself: who stands for it, and where it can be reached."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["Card", "gloo_address", "is_loopback"]
+
+RESOLVER_SECONDS = 2.0
+SIOCGIFADDR = 0x8915
+
+
+@dataclass(frozen=True)
+class Card:
+    """One host: the supervisor that came first stands for it, and its echo answers at `port` with `token`.
+
+    `address` is the one that packets to the store leave from, "" where that is no address for others: they take the
+    store's own. `gloo` is the address that Gloo would publish, and `gloo_source` where it has it from: the variable
+    GLOO_SOCKET_IFNAME, the hostname, or "nothing" (then it is the loopback).
+    """
+
+    index: int
+    host: str
+    rank: int
+    pid: int
+    node_rank: int | None
+    local_rank: int | None
+    address: str
+    port: int
+    token: str
+    gloo: str
+    gloo_source: str
+
+
+def gloo_address(environ: Mapping[str, str]) -> tuple[str, str]:
+    """The address that Gloo would publish on this host, and where it has it from; "" for an interface that is not there.
+
+    torch's ProcessGroupGloo: GLOO_SOCKET_IFNAME, else the first address of the hostname that can be bound, else the
+    loopback.
+    """
+    names = environ.get("GLOO_SOCKET_IFNAME", "")
+    if len(names) > 1:
+        return _address_of(names.partition(",")[0]), "GLOO_SOCKET_IFNAME"
+    for address in _resolve(socket.gethostname()):
+        if _can_bind(address):
+            return address, "hostname"
+    return "127.0.0.1", "nothing"
+
+
+def is_loopback(address: str) -> bool:
+    """Whether other hosts would take the address for their own."""
+    return address.startswith("127.") or address in ("::1", "localhost")
+
+
+def _address_of(interface: str) -> str:
+    """The address of an interface, "" when it has none or does not exist."""
+    if interface not in (name for _, name in socket.if_nameindex()):
+        return ""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", os.fsencode(interface)[:15]))
+        except OSError:
+            return _ipv6_of(interface)
+    return socket.inet_ntoa(answer[20:24])
+
+
+def _ipv6_of(interface: str) -> str:
+    try:
+        with open("/proc/net/if_inet6") as file:
+            words = [line.split() for line in file]
+    except OSError:
+        return ""
+    return next((socket.inet_ntop(socket.AF_INET6, bytes.fromhex(w[0])) for w in words if w[-1] == interface), "")
+
+
+def _resolve(name: str) -> list[str]:
+    """The addresses of a name, [] when the resolver has none or does not answer in time: it blocks in C."""
+    found: list[str] = []
+
+    def look() -> None:
+        try:
+            found.extend(str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError):
+            return  # no address: Gloo falls back as well
+
+    asking = threading.Thread(target=look, daemon=True)
+    asking.start()
+    asking.join(RESOLVER_SECONDS)
+    return list(found)
+
+
+def _can_bind(address: str) -> bool:
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.bind((address, 0))
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,249 @@
+"""One rank from its start to the verdict, as its supervisor goes through it: meet, import, run, agree."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from types import FrameType
+
+from ddpdoctor.facts.probe import Kind, Observation, Probe, RankReport
+from ddpdoctor.probe import child as workers
+from ddpdoctor.probe.absent import behind, never_joined
+from ddpdoctor.probe.board import FAILED
+from ddpdoctor.probe.meeting import Interrupted, Trouble, close_server, host_store, reach_store
+from ddpdoctor.probe.place import Place
+from ddpdoctor.probe.plan import choose_backend
+from ddpdoctor.probe.server import Server
+from ddpdoctor.probe.store import StoreLost
+from ddpdoctor.probe.verdict import Witness
+
+__all__ = ["Session"]
+
+CLOSING_SECONDS = 2.5
+"""What is kept of --timeout for the verdict and the report."""
+LOOK_SECONDS = 0.1
+TELLING_SECONDS = 3.0
+"""How long a rank that failed on its own tries to reach the others."""
+
+
+class Session(Witness):
+    """One rank from its start to the verdict."""
+
+    def __init__(self, place: Place, child: workers.Child, join_timeout: float, timeout: float, backend: str) -> None:
+        super().__init__(place, child, backend)
+        self.end = self.started + max(timeout - CLOSING_SECONDS, timeout / 2)
+        self.join_until = min(self.started + join_timeout, self.end)
+        self.server: Server | None = None
+        self.gone: set[int] = set()
+        """The ranks whose supervisors are not there to say goodbye."""
+        self.signal: int | None = None
+        self._wake, self._waker = os.pipe()
+        os.set_blocking(self._waker, False)
+        signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
+
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.signal = self.signal or number
+
+    def run(self) -> Probe:
+        """The verdict on all ranks: what went wrong, or what was measured.
+
+        Raises:
+            Interrupted: Ctrl-C.
+        """
+        probe = self._run()
+        found = probe.seen(Kind.DIED, Kind.STOPPED, Kind.HOST_LOST, Kind.NEVER_JOINED)
+        self.gone = {rank for each in found for rank in each.ranks if rank != each.seen_by}
+        return probe
+
+    def _run(self) -> Probe:
+        try:
+            self.server = host_store(self.place)
+            self.board = reach_store(self.place, self.join_until, self.check)
+            self._join()
+            self._start_workers()
+            return self._finish()
+        except Trouble as trouble:
+            self._reach_to_tell(trouble)
+            return self.fail(trouble.observations)
+        except StoreLost as lost:
+            return self.alone(str(lost))
+
+    def _reach_to_tell(self, trouble: Trouble) -> None:
+        """A rank that failed before it reached the store still tells the others why."""
+        if self.board is not None or any(each.phase == "connect" for each in trouble.observations):
+            return
+        try:
+            self.board = reach_store(self.place, time.monotonic() + TELLING_SECONDS, lambda: None)
+            self.board.arrive()
+        except Trouble:
+            return  # nobody can be told
+
+    def leave(self) -> None:
+        """Let the store go once the others have read what they need."""
+        signal.set_wakeup_fd(-1)
+        self.company.leave()
+        close_server(self.server, self.board, self.place.world_size - len(self.gone))
+
+    def check(self) -> None:
+        """Look at everything that can be known without the store.
+
+        Raises:
+            Trouble: something is wrong with this rank or a neighbour.
+            Interrupted: Ctrl-C.
+        """
+        now = time.monotonic()
+        self.child.read()
+        found = self.child.look(now)
+        if found is None and self.child.is_late(now, self._allowed()):
+            if self.child.phase == "done":
+                raise Trouble(*self._unfinished())
+            found = self.child.locate()
+        found = found or self.company.look(now, self.child.phase)
+        if self.signal == signal.SIGINT:
+            self._tell_interrupt()
+            raise Interrupted
+        if found is None and self.signal == signal.SIGTERM:
+            found = self.child.observe(Kind.TERMINATED, f"{self.place.name} was told to end (SIGTERM)")
+        if found is not None:
+            raise Trouble(found)
+
+    def _allowed(self) -> float:
+        """How long the worker may stay in its phase: less when the whole probe would end before."""
+        allowed = workers.PHASE_SECONDS.get(self.child.phase, 20.0)
+        return min(allowed, max(self.end - self.child.since, 0.5))
+
+    def _tell_interrupt(self) -> None:
+        if self.board is not None:
+            words = f"{self.place.name} was interrupted (SIGINT)"
+            self._unwait()
+            self.board.fail(self.child.report(), [self.child.observe(Kind.TERMINATED, words)])
+
+    def _unwait(self) -> bool:
+        """Call the wait off; whether what was waited for has come meanwhile."""
+        if self.board is None or not self._waiting:
+            return False
+        self._waiting = False
+        return self.board.store.wait_end(cancel=True)
+
+    _waiting = False
+
+    def _wait(self, step: str, until: float, reached: Callable[[], bool] = lambda: False) -> bytes | None:
+        """Wait for a step of all ranks, watching meanwhile; its value, None when `until` has passed or `reached` says so.
+
+        Raises:
+            Trouble: a rank failed: here (with what was seen), or elsewhere (without).
+        """
+        board = self._board
+        board.store.wait_begin(f"go/{step}")
+        self._waiting = True
+        while True:
+            files = [board.store.fileno(), self._wake, *self.child.files()]
+            readable = select.select(files, [], [], LOOK_SECONDS)[0]
+            if board.store.fileno() in readable:
+                self._waiting = False
+                board.store.wait_end()
+                return self._value(step)
+            try:
+                self.check()
+            except Trouble:
+                self._unwait()
+                if board.store.check(f"go/{step}"):
+                    return self._value(step)  # a neighbour that is through may be gone already
+                raise
+            now = time.monotonic()
+            if reached() or now > until:
+                self._unwait()
+                return None
+            if self.company.is_due(now):
+                if self._unwait():
+                    return self._value(step)
+                self._beat(now)
+                board.store.wait_begin(f"go/{step}")
+                self._waiting = True
+
+    def _beat(self, now: float) -> None:
+        found = self.company.beat(self._board, now, self.child.phase)
+        if found is not None:
+            raise Trouble(found)
+
+    def _value(self, step: str) -> bytes:
+        value = self._board.store.get(f"go/{step}")
+        if value == FAILED:
+            raise Trouble
+        return value
+
+    def _join(self) -> None:
+        board, place = self._board, self.place
+        wrong = board.arrive()
+        if wrong is not None:
+            raise Trouble(wrong)
+        self.company.enlist(board)
+        arrived = time.monotonic()
+        if board.count("join"):
+            board.go("join", True)
+        if self._wait("join", self.join_until) is None:
+            raise Trouble(*never_joined(board, place, self.join_until - self.started))
+        self.waited = round(time.monotonic() - arrived, 3)
+        self.company.meet(board)
+        if place.local_rank is None:
+            ranks = sorted([place.rank, *(each.rank for each in self.company.neighbours.others)])
+            self.place = self.child.place = replace(place, local_rank=ranks.index(place.rank))
+
+    def _start_workers(self) -> None:
+        """Wait until every rank has imported torch; the last one chooses the backend for all."""
+        board, child = self._board, self.child
+        self._wait("run", float("inf"), lambda: child.ready is not None and self.company.links_are_tried)
+        if self.company.links():
+            raise Trouble(*self.company.links())
+        assert child.ready is not None
+        board.publish("ready", {"rank": self.place.rank, "gpus": child.ready["gpus"]})
+        if board.count("run"):
+            board.go("run", {"backend": choose_backend(self.backend, board.log("ready"))})
+        value = self._wait("run", self.end)
+        if value is None:
+            raise Trouble(*self._behind("ready", "import", "had not imported torch"))
+        place = self.place
+        self.backend = json.loads(value)["backend"]
+        gloo = self.company.gloo() if self.backend == "gloo" else None
+        if gloo is not None:
+            raise Trouble(gloo)
+        child.since = time.monotonic()
+        child.order(
+            backend=self.backend,
+            rank=place.rank,
+            world_size=place.world_size,
+            local_rank=place.local_rank or 0,
+            store=[place.master_addr, place.master_port, place.prefix + "group/"],
+            eager=True,
+            loopback=False,
+        )
+
+    def _behind(self, log: str, phase: str, words: str) -> list[Observation]:
+        """Who has not written to the log when the time runs out; this rank, when the last of them came just now."""
+        waits = self.child.observe(Kind.HANG, f"{self.place.name} waits for the others")
+        return behind(self._board, self.place, log, phase, words) or [waits]
+
+    def _finish(self) -> Probe:
+        board, child = self._board, self.child
+        self._wait("end", float("inf"), lambda: child.phase == "done")
+        board.publish("reports", child.report(self.waited))
+        if board.count("end"):
+            board.go("end", True)
+        if self._wait("end", self.end) is None:
+            raise Trouble(*self._unfinished())
+        return self._healthy()
+
+    def _unfinished(self) -> list[Observation]:
+        self._unwait()
+        return self._behind("reports", "end", "was not through the collectives")
+
+    def _healthy(self) -> Probe:
+        ranks: tuple[RankReport, ...] = ()
+        if self.place.rank == 0 or self.place.local_rank == 0:
+            ranks = self._board.gather()[1]
+        return self.probe((), ranks)

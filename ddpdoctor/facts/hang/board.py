@@ -15,6 +15,8 @@ UNEVEN = frozenset(("all_to_all", "all_to_all_single", "all_to_all_v_single", "a
 ONE_SIDED = frozenset(("gather", "scatter"))
 """Collectives in which only one rank has the whole input or output."""
 
+OVER = frozenset(state.value for state in State if state.is_over)
+
 Key = tuple[str, str, str, tuple[int, ...]]
 Look = tuple[object, ...]
 """What must be equal on all ranks: the collectives under one sequence number, with their sizes and types."""
@@ -26,15 +28,19 @@ class Lane:
 
     dump: Dump
     group: Group
+    looks: Sequence[Look]
     entries: dict[int, list[int]] = field(default_factory=dict)
+    newest: int = -1
 
-    @property
-    def first(self) -> int:
-        return min(self.entries, default=0)
+    def add(self, sequence: int, index: int) -> None:
+        """Take in an entry of the dump."""
+        self.entries.setdefault(sequence, []).append(index)
+        self.newest = max(self.newest, sequence)
 
     @property
     def last(self) -> int:
-        return max(*self.entries, self.group.enqueued or 0, 0) if self.entries else self.group.enqueued or 0
+        """The last number that the rank entered, recorded or not (monitored_barrier is not); 0 for none."""
+        return max(self.newest, self.group.enqueued or 0, 0)
 
     def call(self, sequence: int) -> Call | None:
         """The call under a number, the last one of a coalesced group; None when it is not recorded."""
@@ -47,19 +53,20 @@ class Lane:
 
     def look(self, sequence: int) -> Look:
         """What must be the same on the other ranks."""
-        return tuple(_look(self.dump.ops[self.dump.op_of[index]]) for index in self.entries[sequence])
+        return tuple([self.looks[self.dump.op_of[index]] for index in self.entries[sequence]])
 
     def is_over(self, sequence: int) -> bool:
-        """Whether all calls under a number came to a good end."""
-        return all(State(self.dump.states[index]).is_over for index in self.entries.get(sequence, ()))
+        """Whether all calls under a number came to a good end; one that is not recorded is taken for over."""
+        states = self.dump.states
+        return all([states[index] in OVER for index in self.entries.get(sequence, ())])
 
     def is_open(self, sequence: int) -> bool:
         """A call that is recorded and not over."""
-        return sequence in self.entries and not self.is_over(sequence)
+        return not self.is_over(sequence)
 
     def may_have_failed(self, sequence: int) -> bool:
         """Gloo retires a call that failed like one that went well: its rank's last one, that needs all, may be either."""
-        call = self.call(sequence) if sequence == max(self.entries, default=-1) else None
+        call = self.call(sequence) if sequence == self.newest else None
         return call is not None and call.state is State.RETIRED and call.op.name in SYMMETRIC
 
 
@@ -80,12 +87,13 @@ class Board:
             self._lay(rank, dump)
 
     def _lay(self, rank: int, dump: Dump) -> None:
-        lanes = [self.lanes[group.key].setdefault(rank, Lane(dump, group)) for group in dump.groups]
+        looks = [_look(op) for op in dump.ops]
+        lanes = [self.lanes[group.key].setdefault(rank, Lane(dump, group, looks)) for group in dump.groups]
         open_messages = []
         for index, sequence in enumerate(dump.sequences):
             if not dump.p2p[index]:
-                lanes[dump.group_of[index]].entries.setdefault(sequence, []).append(index)
-            elif not State(dump.states[index]).is_over:
+                lanes[dump.group_of[index]].add(sequence, index)
+            elif dump.states[index] not in OVER:
                 open_messages.append(dump.call(index))
         self.messages[rank] = [call for call in open_messages if call.op.peer is not None]
 

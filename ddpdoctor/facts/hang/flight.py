@@ -8,7 +8,7 @@ numbers of `pg_status` as text; Gloo's `pg_config` has one entry with the name "
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from ddpdoctor.facts.hang.record import Dump, Group, Op, State
@@ -23,6 +23,11 @@ _OF = re.compile(r"(\d{1,7})[-_]?of[-_]?\d{1,7}$")
 _LAST = re.compile(r"(\d{1,7})$")
 _ENDINGS = re.compile(r"(\.(json|pkl|pickle|bin|dump|txt|log|out|gz|xz|bz2|zst|old|bak)|\s*\(\d+\))$", re.IGNORECASE)
 _PEERS = re.compile(r"(send|recv) ?(\d+) ?(?:->|<-) ?(\d+)")
+
+
+Frame = tuple[str | None, int | None, str | None]
+"""File, line and function."""
+NO_FRAME: Frame = (None, None, None)
 
 
 class NotADumpError(ValueError):
@@ -56,10 +61,10 @@ def dump_of(source: str, raw: object) -> Dump:
         NotADumpError: it is something else.
     """
     content = {"entries": raw} if isinstance(raw, list) else raw
-    if not isinstance(content, Mapping) or not ({"entries", "pg_config", "pg_status"} & content.keys()):
+    if not isinstance(content, dict) or not ({"entries", "pg_config", "pg_status"} & content.keys()):
         raise NotADumpError("holds no Flight Recorder entries")
     entries = content.get("entries", ())
-    if not isinstance(entries, Sequence) or not all(isinstance(each, Mapping) for each in entries):
+    if not isinstance(entries, (list, tuple)) or not all(isinstance(each, dict) for each in entries):
         raise NotADumpError("its entries are no list of records")
     if entries and not any("profiling_name" in each or "state" in each for each in entries[:4]):
         raise NotADumpError("its entries are not those of a Flight Recorder")
@@ -73,16 +78,16 @@ def dump_of(source: str, raw: object) -> Dump:
 class _Reading:
     """The columns while they grow; equal calls and groups are kept once."""
 
-    def __init__(self, content: Mapping[str, Any]) -> None:
+    def __init__(self, content: dict[str, Any]) -> None:
         self.content = content
         self.configured = _configured(content.get("pg_config"))
         status = content.get("pg_status")
-        self.status: Mapping[str, Any] = status if isinstance(status, Mapping) else {}
+        self.status: dict[str, Any] = status if isinstance(status, dict) else {}
         self.groups: dict[tuple[str, str, str], int] = {}
         self.found: list[Group] = []
         self.ops: dict[tuple[Any, ...], int] = {}
         self.made: list[Op] = []
-        self.own: dict[int, bool] = {}
+        self.stacks: dict[tuple[int, ...], Frame] = {}
         self.records: list[int] = []
         self.group_of: list[int] = []
         self.sequences: list[int] = []
@@ -92,7 +97,7 @@ class _Reading:
         self.times: list[int] = []
         self.open: dict[tuple[int, bool, int], list[int]] = {}
 
-    def add(self, entry: Mapping[str, Any]) -> None:
+    def add(self, entry: dict[str, Any]) -> None:
         """Take in one entry."""
         backend, _, name = str(entry.get("profiling_name") or "?").rpartition(":")
         name = name[:200]
@@ -119,7 +124,7 @@ class _Reading:
                 self.states[part] = self.states[-1]
         parts.append(len(self.records) - 1)
 
-    def _group(self, entry: Mapping[str, Any], backend: str) -> int:
+    def _group(self, entry: dict[str, Any], backend: str) -> int:
         given = entry.get("process_group", entry.get("pg_name"))
         if isinstance(given, (list, tuple)) and given:
             name, description = str(given[0]), str(given[1]) if len(given) > 1 else ""
@@ -129,7 +134,7 @@ class _Reading:
         key = (name, description, backend)
         if key not in self.groups:
             status = self.status.get(str(entry.get("pg_id")), {})
-            status = status if isinstance(status, Mapping) else {}
+            status = status if isinstance(status, dict) else {}
             self.groups[key] = len(self.found)
             self.found.append(
                 Group(
@@ -150,7 +155,7 @@ class _Reading:
         ranks = self.configured.get("", ())
         return ranks if is_default and ranks == tuple(range(len(ranks))) else ()
 
-    def _op(self, entry: Mapping[str, Any], name: str) -> int:
+    def _op(self, entry: dict[str, Any], name: str) -> int:
         frame = self._own_frame(entry.get("frames"))
         inputs, outputs = _sizes(entry.get("input_sizes")), _sizes(entry.get("output_sizes"))
         types = (_words(entry.get("input_dtypes")), _words(entry.get("output_dtypes")))
@@ -161,21 +166,17 @@ class _Reading:
             self.made.append(_made(name, inputs, outputs, types, frame))
         return index
 
-    def _own_frame(self, frames: object) -> tuple[str | None, int | None, str | None]:
+    def _own_frame(self, frames: object) -> Frame:
+        """The innermost frame of the user's code; dumps repeat the same stacks, so each is looked at once."""
         if not isinstance(frames, (list, tuple)):
-            return None, None, None
-        first: Mapping[str, Any] | None = None
-        for frame in frames:
-            if not isinstance(frame, Mapping):
-                continue
-            known = self.own.get(id(frame))
-            if known is None:
-                known = self.own[id(frame)] = is_own_code(str(frame.get("filename", "")))
-            if known:
-                return _frame(frame)
-            if first is None and str(frame.get("filename", "")).endswith(".py"):
-                first = frame
-        return _frame(first) if first is not None else (None, None, None)
+            return NO_FRAME
+        stack = tuple(map(id, frames))
+        if stack not in self.stacks:
+            known = [each for each in frames if isinstance(each, dict)]
+            own = (each for each in known if is_own_code(str(each.get("filename", ""))))
+            python = (each for each in known if str(each.get("filename")).endswith(".py"))
+            self.stacks[stack] = _frame(next(own, None) or next(python, {}))
+        return self.stacks[stack]
 
     def dump(self, source: str, rank: int | None) -> Dump:
         """All of it."""
@@ -206,7 +207,7 @@ def _made(
     inputs: tuple[tuple[int, ...], ...],
     outputs: tuple[tuple[int, ...], ...],
     types: tuple[tuple[str, ...], tuple[str, ...]],
-    frame: tuple[str | None, int | None, str | None],
+    frame: Frame,
 ) -> Op:
     kind, peer = name, None
     peers = _PEERS.fullmatch(name)
@@ -223,7 +224,7 @@ def _made(
     )
 
 
-def _state(entry: Mapping[str, Any], backend: str) -> str:
+def _state(entry: dict[str, Any], backend: str) -> str:
     state = entry.get("state")
     if state == "completed":
         return State.COMPLETED.value
@@ -233,11 +234,11 @@ def _state(entry: Mapping[str, Any], backend: str) -> str:
 
 
 def _configured(given: object) -> dict[str, tuple[int, ...]]:
-    if not isinstance(given, Mapping):
+    if not isinstance(given, dict):
         return {}
     found = {}
     for name, each in given.items():
-        ranks = each.get("ranks") if isinstance(each, Mapping) else None
+        ranks = each.get("ranks") if isinstance(each, dict) else None
         if isinstance(ranks, str):
             found[str(name)] = tuple(int(word) for word in re.findall(r"\d{1,9}", ranks[:4_000_000]))
         elif isinstance(ranks, (list, tuple)):
@@ -257,13 +258,13 @@ def _sizes(given: object) -> tuple[tuple[int, ...], ...]:
     if not isinstance(given, (list, tuple)):
         return ()
     return tuple(
-        tuple(size for size in each if isinstance(size, int)) if isinstance(each, (list, tuple)) else ()
+        tuple([size for size in each if type(size) is int]) if type(each) in (list, tuple) else ()
         for each in given[:MOST_SIZES]
     )
 
 
 def _words(given: object) -> tuple[str, ...]:
-    return tuple(str(word)[:40] for word in given[:MOST_SIZES]) if isinstance(given, (list, tuple)) else ()
+    return tuple([str(word)[:40] for word in given[:MOST_SIZES]]) if isinstance(given, (list, tuple)) else ()
 
 
 def _numel(sizes: Iterable[tuple[int, ...]]) -> int | None:
@@ -281,5 +282,6 @@ def _text(sizes: tuple[tuple[int, ...], ...]) -> str:
     return ", ".join(words) + (f", … {len(sizes)} tensors" if len(sizes) > 3 else "")
 
 
-def _frame(frame: Mapping[str, Any]) -> tuple[str | None, int | None, str | None]:
-    return str(frame.get("filename", ""))[:500] or None, _number(frame.get("line")), str(frame.get("name", ""))[:200]
+def _frame(frame: dict[str, Any]) -> Frame:
+    file = str(frame.get("filename", ""))[:500]
+    return (file, _number(frame.get("line")), str(frame.get("name", ""))[:200]) if file else NO_FRAME

@@ -1,0 +1,257 @@
+"""What the dumps of several ranks say together: who never came, what does not fit, who waits for whom."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from flight_dumps import START_NS, as_json, call, dump, older
+
+from ddpdoctor.facts.hang import Dump
+from ddpdoctor.facts.hang.choose import choose
+from ddpdoctor.facts.hang.compare import compare
+from ddpdoctor.facts.hang.conflict import Cause, Conflict
+from ddpdoctor.facts.hang.flight import dump_of
+
+WORLD = {"0": [0, 1, 2]}
+START = [call("all_reduce"), call("broadcast", line=15), call("broadcast", line=17)]
+
+
+def _read(raws: dict[int, Any]) -> list[Dump]:
+    return [dump_of(f"nccl_trace_rank_{rank}", raw) for rank, raw in raws.items()]
+
+
+def _compare(raws: dict[int, Any]) -> list[Conflict]:
+    return list(compare(_read(raws)))
+
+
+def _only(raws: dict[int, Any]) -> Conflict:
+    (found,) = _compare(raws)
+    return found
+
+
+def _missing(**more: Any) -> dict[int, Any]:
+    waits = [*START, call("all_reduce", line=21, state="started")]
+    return {0: dump(waits, **more), 1: dump(START, **more), 2: dump(waits, **more)}
+
+
+def test_a_rank_that_never_called_is_named_with_its_last_call() -> None:
+    found = _only(_missing(groups=WORLD))
+    assert found.message == (
+        "seq 4: ranks 0, 2 wait in all_reduce([4]) at train.py:21; "
+        "rank 1 never called it: its last was seq 3 broadcast([4]) at train.py:17"
+    )
+    assert (found.cause, found.ranks, found.waiting) == (Cause.MISSING, (1,), (0, 2))
+
+
+@pytest.mark.parametrize("version", ["1.5", "2.3", "2.4"])
+def test_old_formats_say_the_same(version: str) -> None:
+    raws = {rank: older(raw, version) for rank, raw in _missing(groups=WORLD).items()}
+    assert _only(raws).ranks == (1,)
+
+
+def test_json_says_the_same_without_the_place() -> None:
+    raws = {rank: json.loads(as_json(raw)) for rank, raw in _missing(groups=WORLD).items()}
+    assert _only(raws).message.startswith("seq 4: ranks 0, 2 wait in all_reduce([4]); rank 1 never called it")
+
+
+def test_versions_may_be_mixed() -> None:
+    raws = _missing(groups=WORLD)
+    assert _only({**raws, 1: older(raws[1], "2.3")}).ranks == (1,)
+
+
+def test_a_timed_out_call_counts_as_waiting() -> None:
+    waits = [*START, call("all_reduce", state="scheduled", retired=True)]
+    assert _only({0: dump(waits), 1: dump(START), 2: dump(waits)}).ranks == (1,)
+
+
+def test_gloo_retires_what_failed() -> None:
+    done = [call(c["profiling_name"], state="scheduled", retired=True, line=c["frames"][1]["line"]) for c in START]
+    waits = [*done, call("all_reduce", state="scheduled", retired=True)]
+    raws = {0: dump(waits, backend="gloo"), 1: dump(done, backend="gloo"), 2: dump(waits, backend="gloo")}
+    assert (_only(raws).cause, _only(raws).ranks) == (Cause.MISSING, (1,))
+
+
+def test_the_ring_has_forgotten_different_beginnings() -> None:
+    raws = _missing(groups=WORLD, first=5000)
+    raws[0]["entries"] = raws[0]["entries"][2:]
+    assert _only(raws).ranks == (1,)
+
+
+def test_a_rank_whose_dump_is_not_there_is_the_suspect() -> None:
+    raws = _missing(groups=WORLD)
+    del raws[1]
+    found = _only(raws)
+    assert (found.cause, found.ranks, found.is_certain) == (Cause.NO_DUMP, (1,), False)
+    assert "rank 1 left no dump" in found.message
+
+
+def test_most_dumps_missing_blames_nobody() -> None:
+    raws = {0: dump([call("all_reduce", state="started")], groups={"0": range(8)})}
+    assert _only(raws).ranks == ()
+
+
+def test_a_dump_that_breaks_off_makes_nobody_late() -> None:
+    from dataclasses import replace
+
+    dumps = _read(_missing(groups=WORLD))
+    dumps[1] = replace(dumps[1], problem="breaks off")
+    assert compare(dumps) == ()
+
+
+@pytest.mark.parametrize(
+    ("other", "cause"),
+    [
+        (call("all_reduce", ((5,),), state="started", line=23), Cause.SHAPE),
+        (call("all_reduce", dtype="Half", state="started", line=23), Cause.DTYPE),
+        (call("broadcast", state="started", line=23), Cause.ORDER),
+    ],
+)
+def test_a_call_that_does_not_fit_is_named(other: dict[str, Any], cause: Cause) -> None:
+    usual = [*START, call("all_reduce", state="started", line=21)]
+    found = _only({0: dump(usual), 1: dump([*START, other]), 2: dump(usual)})
+    assert (found.cause, found.ranks, found.sequence) == (cause, (1,), 4)
+    assert "rank 1 called" in found.message
+    assert "train.py:23" in found.message
+    assert found.op is not None
+    assert (found.op.file, found.op.line) == ("/job/train.py", 23)
+
+
+def test_of_two_ranks_both_are_named() -> None:
+    one, other = call("all_reduce", state="started"), call("all_reduce", ((5,),), state="started")
+    assert _only({0: dump([one]), 1: dump([other])}).ranks == (0, 1)
+
+
+def _steps(*names: str, last: str = "started") -> list[dict[str, Any]]:
+    lines = {"a": 1, "b": 2, "c": 3, "d": 4}
+    ops = {"a": "all_reduce", "b": "broadcast", "c": "reduce_scatter", "d": "barrier"}
+    return [
+        call(ops[n], ((lines[n],),), line=lines[n], state=last if i >= 1 else "completed") for i, n in enumerate(names)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("odd", "cause"),
+    [("acd", Cause.SKIPPED), ("adbcd", Cause.EXTRA), ("acbd", Cause.ORDER)],
+)
+def test_what_follows_tells_a_call_too_few_or_too_many_from_another_order(odd: str, cause: Cause) -> None:
+    found = _only({0: dump(_steps(*"abcd")), 1: dump(_steps(*odd)), 2: dump(_steps(*"abcd"))})
+    assert (found.cause, found.ranks, found.sequence, found.is_certain) == (cause, (1,), 2, True)
+
+
+def test_sizes_may_differ_where_they_are_meant_to() -> None:
+    def rank(number: int) -> dict[str, Any]:
+        return dump(
+            [
+                call("all_to_all", ((4 + number,),), outputs=((9 - number,),), state="started"),
+                call("gather", outputs=((3, 4),) if number == 0 else (), state="started"),
+                call("all_reduce", ((2, 3),) if number else ((6,),), state="started"),
+                call("barrier", (), state="started"),
+            ]
+        )
+
+    assert [each.cause for each in _compare({0: rank(0), 1: rank(1)})] == [Cause.TOGETHER]
+
+
+def test_what_nccl_completed_was_meant() -> None:
+    assert _compare({0: dump([call("broadcast", ((4,),))]), 1: dump([call("broadcast", ((5,),))])}) == []
+
+
+def test_a_healthy_job_has_no_conflict() -> None:
+    assert _compare({rank: dump(START, groups=WORLD) for rank in range(3)}) == []
+
+
+def test_groups_of_one_name_are_told_apart_by_their_ranks() -> None:
+    def rank(number: int) -> dict[str, Any]:
+        members = [0, 1] if number < 2 else [2, 3]
+        sizes = ((4,),) if number < 2 else ((8,),)
+        calls = [call("all_reduce", sizes, group=("7", "dp"), state="started" if number != 3 else "scheduled")]
+        return dump(calls if number != 3 else [], groups={"0": range(4), "7": members})
+
+    found = _compare({number: rank(number) for number in range(4)})
+    assert [(each.cause, each.ranks) for each in found] == [(Cause.MISSING, (3,))]
+    assert "process group 'dp' (ranks 2, 3), seq 1" in found[0].message
+
+
+def test_the_end_of_the_chain_is_to_blame_not_those_who_wait_in_it() -> None:
+    groups = {"0": range(4), "1": [0, 1], "2": [1, 2], "3": [2, 3]}
+    raws = {
+        0: dump([call("all_reduce", group=("1", "a"), state="started")], groups=groups),
+        1: dump([call("all_reduce", group=("2", "b"), state="started")], groups=groups),
+        2: dump([call("all_reduce", group=("3", "c"), state="started")], groups=groups),
+        3: dump([], groups=groups),
+    }
+    found = _only(raws)
+    assert found.ranks == (3,)
+    assert "ranks 0, 1 wait in other calls" in found.message
+
+
+def test_groups_entered_in_different_orders_are_a_circle() -> None:
+    groups = {"0": range(2), "1": [0, 1], "2": [0, 1]}
+    raws = {
+        0: dump([call("all_reduce", group=("1", "a"), state="started")], groups=groups),
+        1: dump([call("all_reduce", group=("2", "b"), state="started")], groups=groups),
+    }
+    found = _only(raws)
+    assert (found.cause, found.ranks) == (Cause.CYCLE, (0, 1))
+    assert found.message.endswith("they wait for each other")
+
+
+def test_two_ranks_that_both_send_first() -> None:
+    raws = {
+        0: dump([call("send 0->1", state="started")], groups={"0": range(2)}),
+        1: dump([call("send 1->0", state="started")], groups={"0": range(2)}),
+    }
+    assert _only(raws).cause is Cause.SEND_ORDER
+
+
+def test_a_send_that_nobody_receives() -> None:
+    raws = {0: dump([call("send 0->1", state="started")], groups={"0": range(2)}), 1: dump([call("all_reduce", seq=1)])}
+    raws[1]["pg_config"] = raws[0]["pg_config"]
+    found = _only(raws)
+    assert (found.cause, found.ranks) == (Cause.NO_RECEIVER, (1,))
+
+
+def test_sends_and_receives_of_a_batch_end_with_it() -> None:
+    def rank(me: int, other: int) -> dict[str, Any]:
+        parts = [
+            call(f"send {me}->{other}", state="scheduled", seq=1),
+            call(f"recv {me}<-{other}", state="scheduled", seq=1),
+        ]
+        return dump([*parts, call("coalesced p2p", (), seq=1)], groups={"0": range(2)})
+
+    assert _compare({0: rank(0, 1), 1: rank(1, 0)}) == []
+
+
+def test_a_kernel_that_never_started_points_at_that_gpu() -> None:
+    raws = {
+        rank: dump([call("all_reduce", state="scheduled" if rank == 2 else "started")], groups=WORLD)
+        for rank in range(3)
+    }
+    found = _only(raws)
+    assert (found.cause, found.ranks) == (Cause.NOT_STARTED, (2,))
+
+
+def test_all_in_one_call_blames_nobody() -> None:
+    raws = {r: dump([call("all_reduce", state="scheduled", retired=True)], groups=WORLD) for r in range(3)}
+    found = _only(raws)
+    assert (found.cause, found.ranks, found.is_certain) == (Cause.TOGETHER, (), True)
+
+
+def test_an_older_runs_dump_and_a_second_one_are_left_out() -> None:
+    raws = _missing(groups=WORLD)
+    stale = dump_of("old/nccl_trace_rank_1", dump(START[:1], groups=WORLD, start_ns=START_NS - 10**13))
+    second = dump_of("nccl_trace_rank_5", dump(START[:1], start_ns=START_NS - 10**14))
+    chosen, left = choose([*_read(raws), stale, second])
+    assert [each.source for each in chosen] == [f"nccl_trace_rank_{rank}" for rank in range(3)]
+    assert any("newer dump" in words for words in left)
+    assert any("from an earlier run" in words for words in left)
+
+
+def test_the_only_dump_without_a_rank_gets_the_only_rank_that_is_missing() -> None:
+    dumps = _read(_missing(groups=WORLD))
+    from dataclasses import replace
+
+    dumps[1] = replace(dumps[1], rank=None, source="upload.bin")
+    assert [each.ranks for each in compare(dumps)] == [(1,)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import pickle
 from collections.abc import Iterable, Sequence
@@ -10,6 +11,12 @@ from typing import Any
 HOUR_NS = 3_600_000_000_000
 START_NS = 1_700_000_000_000_000_000
 LIBRARY = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+
+
+@functools.cache
+def _frame(name: str, file: str, line: int) -> dict[str, Any]:
+    """A frame is one object however often it is called: torch pickles it once."""
+    return {"name": name, "filename": file, "line": line}
 
 
 def call(
@@ -39,10 +46,7 @@ def call(
         "retired": state == "completed" if retired is None else retired,
         "is_p2p": is_p2p,
         "timeout_ms": 600_000,
-        "frames": [
-            {"name": name, "filename": LIBRARY, "line": 2500},
-            {"name": "train", "filename": "/job/train.py", "line": line},
-        ],
+        "frames": [_frame(name, LIBRARY, 2500), _frame("train", "/job/train.py", line)],
         "seq": seq,
     }
 

@@ -58,7 +58,7 @@ class Lane:
     def is_over(self, sequence: int) -> bool:
         """Whether all calls under a number came to a good end; one that is not recorded is taken for over."""
         states = self.dump.states
-        return all([states[index] in OVER for index in self.entries.get(sequence, ())])
+        return OVER.issuperset([states[index] for index in self.entries.get(sequence, ())])
 
     def is_open(self, sequence: int) -> bool:
         """A call that is recorded and not over."""

@@ -175,7 +175,7 @@ class _Reading:
             known = [each for each in frames if isinstance(each, dict)]
             own = (each for each in known if is_own_code(str(each.get("filename", ""))))
             python = (each for each in known if str(each.get("filename")).endswith(".py"))
-            self.stacks[stack] = _frame(next(own, None) or next(python, {}))
+            self.stacks[stack] = _frame(next(own, next(python, {})))
         return self.stacks[stack]
 
     def dump(self, source: str, rank: int | None) -> Dump:

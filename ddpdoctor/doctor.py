@@ -59,7 +59,7 @@ def examine(
         host=facts.hostname,
         started_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
         seconds=round(time.time() - started, 3),
-        findings=arrange(outcome.findings, {each.code: each.kind for each in rules}),
+        findings=_arranged(outcome.findings, rules, facts),
         passed=tuple(outcome.passed),
         skipped=tuple(outcome.skipped),
         crashed=tuple(outcome.crashed),
@@ -111,6 +111,15 @@ def extended(
         crashed=tuple(dict.fromkeys(total.crashed)),
         failures=(*report.failures, *failures),
     )
+
+
+def _arranged(findings: Iterable[Finding], rules: Iterable[Rule], facts: Facts) -> tuple[Finding, ...]:
+    kinds = {each.code: each.kind for each in rules}
+    if facts.log is None:
+        return arrange(findings, kinds)
+    from ddpdoctor.blame_of_logs import arrange_log  # only triage reads logs
+
+    return arrange_log(findings, kinds, facts.log)
 
 
 def _section(facts: Facts, name: str) -> object:

@@ -17,11 +17,13 @@ ALLOWED: dict[str, set[str]] = {
     "facts": {"facts"},
     "rules": {"facts", "findings", "rules"},
     "blame": {"findings", "facts"},
-    "doctor": {"blame", "facts", "findings", "rules"},
+    "blame_of_logs": {"findings", "facts"},
+    "doctor": {"blame", "blame_of_logs", "facts", "findings", "rules"},
     "render": {"findings", "render", "", "rules"},
-    "collectors": {"facts", "collectors", "probe", ""},
+    "collectors": {"facts", "collectors", "meeting", "probe", ""},
+    "meeting": {"facts", "meeting"},
     "probe": {"probe", "facts", "blame", ""},
-    "cli": {"cli", "collectors", "doctor", "facts", "findings", "render", "rules", "probe", ""},
+    "cli": {"cli", "collectors", "doctor", "facts", "findings", "meeting", "render", "rules", "probe", ""},
     "__main__": {"cli"},
     "": set(),
 }
@@ -39,7 +41,7 @@ TOUCHES_THE_MACHINE = {
     "shutil",
     "signal",
 }
-PURE = ("facts", "findings", "rules", "blame", "doctor")
+PURE = ("facts", "findings", "rules", "blame", "blame_of_logs", "doctor")
 
 
 def _modules() -> list[Path]:

@@ -11,6 +11,7 @@ from ddpdoctor.collectors.log.kinds import HEAD_BYTES, kind_of
 from ddpdoctor.collectors.log.text import Part, Readable, Scanner
 from ddpdoctor.facts.gaps import Gap
 from ddpdoctor.facts.log import Kind, Log, Source
+from ddpdoctor.facts.log.attribution import attributed
 from ddpdoctor.facts.log.marks import MARKS
 from ddpdoctor.facts.log.prefix import who_of_name
 
@@ -32,6 +33,7 @@ READERS: dict[Kind, Reader] = {
     Kind.KERNEL: _text,
     Kind.STACKS: _text,
     Kind.BINARY: _nothing,
+    Kind.DUMP: _nothing,
     Kind.EMPTY: _nothing,
 }
 """Who reads an input of each kind: it gets the unpacked bytes from the beginning. Other kinds are read as text."""
@@ -49,13 +51,16 @@ def collect(paths: Iterable[str], signatures: Sequence[str], stdin: IO[bytes] | 
         source, part = _read(each, scanner, stdin)
         sources.append(source)
         parts.append(part)
-    return Log(
+    log = Log(
         sources=tuple(sources),
         lines=tuple(replace(line, source=i) for i, part in enumerate(parts) for line in part.lines),
         tracebacks=tuple(replace(each, source=i) for i, part in enumerate(parts) for each in part.tracebacks),
         exits=tuple(replace(each, source=i) for i, part in enumerate(parts) for each in part.exits),
+        xids=tuple(replace(each, source=i) for i, part in enumerate(parts) for each in part.xids),
+        tails=tuple(replace(line, source=i) for i, part in enumerate(parts) for line in part.tail),
         gaps=tuple(Gap(f"log.{s.name}", f"{s.name}: {s.problem}") for s in sources if s.problem is not None),
     )
+    return attributed(log)
 
 
 def _read(each: Input, scanner: Scanner, stdin: IO[bytes] | None) -> tuple[Source, Part]:

@@ -106,7 +106,7 @@ def _is_exception(name: str, text: str) -> bool:
 
 
 def _same(head: Prefixed, other: Prefixed) -> bool:
-    return (head.who, head.task) == (other.who, other.task)
+    return head.who == other.who
 
 
 def exit_of(block: Block, number: int) -> Exit | None:

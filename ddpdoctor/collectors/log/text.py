@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ddpdoctor.collectors.log.blocks import Block, exit_of, traceback_of
-from ddpdoctor.facts.log import Exit, Line, Traceback
-from ddpdoctor.facts.log.literals import literal_of
+from ddpdoctor.facts.log import Exit, Line, Traceback, Who
+from ddpdoctor.facts.log.kernel import KernelLog
+from ddpdoctor.facts.log.literals import literals_of
 from ddpdoctor.facts.log.prefix import cleaned, split
+from ddpdoctor.facts.xids import Xid
 
 __all__ = ["Part", "Readable", "Scanner"]
 
@@ -21,6 +23,8 @@ BEHIND_BYTES = 4 << 10
 LONGEST_LINE = 2000
 VARIANTS = 8
 """Of lines of one rank that differ in numbers alone, so many are kept."""
+TAIL_LINES = 30
+TAIL_BYTES = 32 << 10
 MOST_LINES = 20_000
 MOST_TRACEBACKS = 2_000
 
@@ -45,6 +49,8 @@ class Part:
     lines: list[Line] = field(default_factory=list)
     tracebacks: list[Traceback] = field(default_factory=list)
     exits: list[Exit] = field(default_factory=list)
+    tail: list[Line] = field(default_factory=list)
+    xids: tuple[Xid, ...] = ()
     newlines: int = 0
     size_bytes: int = 0
     problem: str | None = None
@@ -54,7 +60,7 @@ class Scanner:
     """Looks for lines that match one of many patterns. Made once, used for every input."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
-        self._patterns = [(literal_of(p), re.compile(p)) for p in dict.fromkeys(patterns)]
+        self._patterns = [(literal, re.compile(p)) for p in dict.fromkeys(patterns) for literal in literals_of(p)]
         literals = sorted({literal.encode() for literal, _ in self._patterns} | {TRACEBACK, EXIT}, key=len)
         self._anchors = re.compile(b"|".join(re.escape(each) for each in literals))
 
@@ -62,12 +68,16 @@ class Scanner:
         """Everything that matters in a file, read to its end in chunks."""
         part = Part()
         keeper = _Keeper(part)
+        last = b""
         for data, start, end in _chunks(file):
+            last = data[max(start, end - BEHIND_BYTES) : end]
             for place in self._candidates(data, start, end):
                 self._look(data, place, part.newlines + data.count(b"\n", start, place) + 1, keeper)
             part.newlines += data.count(b"\n", start, end)
             part.size_bytes += end - start
+            part.tail = _last_lines(data, end, part.newlines)
         keeper.finish()
+        part.xids = keeper.kernel.finish(last.decode("utf-8", "replace").rstrip().rpartition("\n")[2])
         return part
 
     def _candidates(self, data: bytes, start: int, end: int) -> Iterator[int]:
@@ -90,6 +100,7 @@ class Scanner:
             ended = exit_of(block, number)
             if ended is not None:
                 keeper.take_exit(ended)
+        keeper.kernel.take(text, number)
         if any(literal in text and known.search(text) for literal, known in self._patterns):
             keeper.take_line(text, number)
 
@@ -99,13 +110,14 @@ class _Keeper:
 
     def __init__(self, part: Part) -> None:
         self._part = part
-        self._known: dict[tuple[object, str], list[int]] = {}
+        self.kernel = KernelLog()
+        self._known: dict[tuple[Who, str], list[int]] = {}
         self._counts: dict[int, tuple[int, int]] = {}
 
     def take_line(self, text: str, number: int) -> None:
         prefixed = split(text)
         body = prefixed.text[:LONGEST_LINE].rstrip()
-        key = ((prefixed.who, prefixed.task), _NUMBERS.sub("#", body)[:200])
+        key = (prefixed.who, _NUMBERS.sub("#", body)[:200])
         same = self._known.setdefault(key, [])
         if same and (len(same) >= VARIANTS or any(self._part.lines[i].text == body for i in same)):
             count, _ = self._counts.get(same[0], (1, 0))
@@ -126,6 +138,22 @@ class _Keeper:
     def finish(self) -> None:
         for index, (count, last) in self._counts.items():
             self._part.lines[index] = replace(self._part.lines[index], count=count, last=last)
+
+
+def _last_lines(data: bytes, end: int, newlines: int) -> list[Line]:
+    """The last lines before `end` that hold text, where `newlines` lines have ended."""
+    found: list[Line] = []
+    number = newlines if data[end - 1 : end] == b"\n" else newlines + 1
+    raw = data[max(0, end - TAIL_BYTES) : end].removesuffix(b"\n").split(b"\n")
+    for line in reversed(raw[1:] if end > TAIL_BYTES else raw):
+        last = next((piece for piece in reversed(line.split(b"\r")) if piece.strip()), b"")
+        prefixed = split(cleaned(last[:LONGEST_LINE].decode("utf-8", "replace")))
+        if prefixed.text.strip():
+            found.append(Line(0, number, prefixed.text.rstrip(), prefixed.who, prefixed.time))
+        number -= 1
+        if len(found) == TAIL_LINES:
+            break
+    return found[::-1]
 
 
 def _chunks(file: Readable) -> Iterator[tuple[bytes, int, int]]:

@@ -1,4 +1,4 @@
-"""The longest text that every match of a regular expression holds: cheap to look for before the expression is tried."""
+"""The texts of which every match of a regular expression holds one: cheap to look for before the expression is tried."""
 
 from __future__ import annotations
 
@@ -14,26 +14,40 @@ else:
     import sre_constants as constants
     import sre_parse as parser
 
-__all__ = ["literal_of"]
+__all__ = ["literals_of"]
 
 
 @functools.cache
-def literal_of(pattern: str) -> str:
-    """The longest literal that `pattern` demands, "" when it demands none."""
-    return max(_runs(parser.parse(pattern)), key=len, default="")
+def literals_of(pattern: str) -> tuple[str, ...]:
+    """Texts, one of which is in whatever `pattern` matches: the longest that it demands, one for each alternative.
+
+    Raises:
+        ValueError: it demands none.
+    """
+    found = max(_demands(parser.parse(pattern)), key=_worth, default=())
+    if not _worth(found):
+        raise ValueError(f"{pattern!r} has an alternative without any literal text")
+    return found
 
 
-def _runs(parsed: Any) -> Iterator[str]:
-    """Every run of literal characters that each match goes through, in order."""
+def _worth(literals: tuple[str, ...]) -> int:
+    return min((len(literal) for literal in literals), default=0)
+
+
+def _demands(parsed: Any) -> Iterator[tuple[str, ...]]:
+    """Everything that each match goes through, in order: a run of characters, or a choice of runs."""
     run: list[str] = []
     for what, value in parsed:
         if what is constants.LITERAL:
             run.append(chr(value))
             continue
-        yield "".join(run)
+        yield ("".join(run),)
         run = []
         if what is constants.SUBPATTERN:
-            yield from _runs(value[3])
+            yield from _demands(value[3])
         elif what is constants.MAX_REPEAT and value[0] > 0:
-            yield from _runs(value[2])
-    yield "".join(run)
+            yield from _demands(value[2])
+        elif what is constants.BRANCH:
+            choices = [max(_demands(choice), key=_worth, default=()) for choice in value[1]]
+            yield tuple(literal for choice in choices for literal in choice) if all(map(_worth, choices)) else ()
+    yield ("".join(run),)

@@ -19,7 +19,13 @@ MARKS: dict[str, str] = {
     "communicator": r"comm 0x[0-9a-f]+ rank (?P<rank>\d+) n?[Rr]anks (?P<ranks>\d+)",
     "member": r"GLOBAL_RANK: (?P<rank>\d+), MEMBER: (?P<member>\d+)/(?P<members>\d+)",
     "barrier": r"\(world_size=(?P<world>\d+), worker_count=(?P<workers>\d+)",
+    "worlds": r"(?:global_world_sizes=\[|[^_]world_size[=:] ?)(?P<world>\d+)",
     "progress": r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)",
+    "xid": r"NVRM: Xid \(",
+    "sxid": r": SXid \(PCI:",
+    "boot": r"Linux version \d",
+    "boot_of_journal": r"^-- Boot [0-9a-f]{32} --",
+    "reboot_of_journal": r"^-- Reboot --",
     "collective": r"(?:SeqNum|SequenceNumber)=(?P<seq>\d+), OpType=(?P<op>\w+)",
 }
 

@@ -31,7 +31,7 @@ _PREFIXES = re.compile(
 _NCCL = re.compile(r"(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<gpu>-?\d+)\] ")
 _GROUP = re.compile(r"\[(?:PG (?:ID )?\S+ (?:PG GUID )?[^\]\n]*?)?Rank (?P<rank>\d+)\]")
 _C10 = re.compile(r"\[[IWEF]\d*(?: (?P<time>\d\d:\d\d:\d\d\.\d+))? \w[\w.]*:\d+\] ?")
-_NODE = re.compile(r"(?P<host>[A-Za-z][A-Za-z0-9]*(?:[-.][A-Za-z0-9]+)*\d[\w.-]*): (?=\S)")
+_NODE = re.compile(r"(?P<host>[A-Za-z](?=[\w.-]{0,62}\d)[\w.-]{0,62}): (?=\S)")
 MOST = 8
 """Prefixes before prefixes: a collector's time, a pod, a task, a role and torch's own."""
 
@@ -47,15 +47,11 @@ _HOST_NAMES = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Prefixed:
-    """A line taken apart: who printed it and when, as its prefixes say; `text` is what the process itself wrote.
-
-    `task` is the number before srun's lines: a global rank, or a node when each task is a launcher.
-    """
+    """A line taken apart: who printed it and when, as its prefixes say; `text` is what the process itself wrote."""
 
     text: str
     who: Who = field(default_factory=Who)
     time: str | None = None
-    task: int | None = None
 
 
 def cleaned(line: str) -> str:
@@ -75,20 +71,20 @@ def split(line: str) -> Prefixed:
 
 
 def _with(found: Prefixed, match: re.Match[str]) -> Prefixed:
-    who, time, task = found.who, found.time, found.task
+    who, time = found.who, found.time
     rank = match["rank"] or match["mpi"]
     if rank is not None:
         who = replace(who, rank=int(rank))
     elif match["local"] is not None:
         who = replace(who, local_rank=int(match["local"]))
     elif match["task"] is not None:
-        task = int(match["task"])
+        who = replace(who, task=int(match["task"]))
     elif match["pid"] is not None:
         who = replace(who, pid=int(match["pid"]), host=match["ip"] or who.host)
     elif match["pod"] or match["compose"] or match["on"]:
         who = replace(who, host=match["pod"] or match["compose"] or match["on"])
     time = time or match["time"] or match["syslog"]
-    return Prefixed(found.text[match.end() :], who, time, task)
+    return Prefixed(found.text[match.end() :], who, time)
 
 
 def _with_writer(found: Prefixed) -> Prefixed:
@@ -103,7 +99,7 @@ def _with_writer(found: Prefixed) -> Prefixed:
             pid=int(nccl["pid"]),
             local_rank=local if who.local_rank is None and local >= 0 else who.local_rank,
         )
-        return Prefixed(text[nccl.end() :], who, time, found.task)
+        return Prefixed(text[nccl.end() :], who, time)
     node = _NODE.match(text)
     if node is not None and who.host is None and not node["host"].endswith(("Error", ".py")):
         who = replace(who, host=node["host"])
@@ -114,7 +110,7 @@ def _with_writer(found: Prefixed) -> Prefixed:
     group = _GROUP.search(text, 0, 200)
     if group is not None and who.rank is None:
         who = replace(who, rank=int(group["rank"]))
-    return Prefixed(text, who, time, found.task)
+    return Prefixed(text, who, time)
 
 
 def who_of_name(name: str) -> tuple[Who, int | None]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ddpdoctor.facts.gaps import Gap, Section
+from ddpdoctor.facts.xids import Xid
 
 __all__ = ["Exit", "Frame", "Kind", "Line", "Log", "Source", "Traceback", "Who"]
 
@@ -34,13 +35,17 @@ class Kind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """Who printed something, as far as the line, its neighbours and the file's name say. Ranks are global."""
+    """Who printed something, as far as the line, its neighbours and the file's name say. Ranks are global.
+
+    `task` is the number that srun --label puts before a line: a rank, or a node where each task is a launcher.
+    """
 
     rank: int | None = None
     local_rank: int | None = None
     node_rank: int | None = None
     host: str | None = None
     pid: int | None = None
+    task: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +94,7 @@ class Frame:
 class Traceback:
     """A Python traceback. `number` is the line of its exception, `frames` are outermost first.
 
-    `follows` says that it was raised while the traceback before it was handled.
+    `has_joined`: torch itself put `[rankN]:` before it, so the rank had a process group (torch 2.3 and newer).
     """
 
     source: int
@@ -99,8 +104,7 @@ class Traceback:
     frames: tuple[Frame, ...] = ()
     who: Who = field(default_factory=Who)
     time: str | None = None
-    follows: bool = False
-    count: int = 1
+    has_joined: bool = False
 
     @property
     def place(self) -> Frame | None:
@@ -127,12 +131,18 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class Log(Section):
-    """Everything that was read. `world_size` is what the lines say, None when they do not or disagree."""
+    """Everything that was read. `world_size` is what the lines say, None when they do not.
+
+    `tails` are the last lines of each source that hold text, whether they matter or not.
+    """
 
     sources: tuple[Source, ...] = ()
     lines: tuple[Line, ...] = ()
     tracebacks: tuple[Traceback, ...] = ()
     exits: tuple[Exit, ...] = ()
+    tails: tuple[Line, ...] = ()
+    xids: tuple[Xid, ...] = ()
+    """What kernels wrote of GPUs and NVSwitches, each with its source and line."""
     world_size: int | None = None
     gaps: tuple[Gap, ...] = ()
 

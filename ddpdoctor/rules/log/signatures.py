@@ -7,11 +7,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 
 from ddpdoctor.facts.log import Line, Log, Traceback
-from ddpdoctor.facts.log.literals import literal_of
-from ddpdoctor.findings import Evidence, Finding, Where
-from ddpdoctor.rules import Rule
+from ddpdoctor.facts.log.literals import literals_of
+from ddpdoctor.facts.log.story import has_failed, went_on
+from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
+from ddpdoctor.rules import Rule, load
 
-__all__ = ["by_signatures", "finding_of", "matching", "traceback_of"]
+__all__ = ["FAR", "by_signatures", "explained", "finding_of", "matching", "shortened", "speaker", "traceback_of"]
 
 SPEAKS_OF_OTHERS = frozenset(
     ("LOG001", "LOG003", "LOG004", "NET003", "NET031", "NET032", "NET045", "PROBE004", "SCRIPT030", "SCRIPT057")
@@ -31,10 +32,16 @@ def by_signatures(rules: Iterable[Rule]) -> dict[str, Callable[[Log], Iterator[F
 
 def matching(log: Log, signatures: Iterable[str]) -> list[Line]:
     """The lines of the log that one of the signatures matches, in order."""
-    tried = [(literal_of(pattern), re.compile(pattern)) for pattern in signatures]
+    tried = [(literal, re.compile(pattern)) for pattern in signatures for literal in literals_of(pattern)]
     return [
         line for line in log.lines if any(literal in line.text and known.search(line.text) for literal, known in tried)
     ]
+
+
+def explained(log: Log, *kinds: str) -> frozenset[tuple[int, int]]:
+    """The places, source and line number, of lines that a signature of a cause of these kinds matches."""
+    signatures = [s for each in load() if each.kind in kinds for s in each.signatures]
+    return frozenset((line.source, line.number) for line in matching(log, signatures))
 
 
 def _look(rule: Rule, log: Log) -> Iterator[Finding]:
@@ -47,13 +54,14 @@ def _look(rule: Rule, log: Log) -> Iterator[Finding]:
 def finding_of(log: Log, lines: list[Line], title: str, *, blames_speaker: bool) -> Finding:
     """One finding for all `lines`: the first one told, with its traceback's innermost frame of the job's own code."""
     first = lines[0]
+    is_over = all(went_on(log, line) for line in lines) and (first.who.rank is not None or not has_failed(log))
     ranks = sorted({line.who.rank for line in lines if line.who.rank is not None}) if blames_speaker else []
     hosts = {line.who.host for line in lines if line.who.host is not None} if blames_speaker else set()
     traceback = traceback_of(log, first)
     frame = None if traceback is None else traceback.place
     file, number = (log.sources[first.source].name, first.number) if frame is None else (frame.file, frame.line)
     return Finding(
-        f"{title.rstrip('.')}: {_speaker(first)}{shortened(first.text)}",
+        f"{title.rstrip('.')}: {speaker(first)}{shortened(first.text)}",
         tuple(Evidence(log.place(line.source, line.number), shortened(line.text)) for line in lines[:3]),
         where=Where(
             host=hosts.pop() if len(hosts) == 1 else None,
@@ -63,6 +71,8 @@ def finding_of(log: Log, lines: list[Line], title: str, *, blames_speaker: bool)
             line=number,
         ),
         ranks=tuple(ranks),
+        severity=Severity.NOTE if is_over else None,
+        role=Role.NOISE if is_over else None,
     )
 
 
@@ -79,7 +89,8 @@ def shortened(text: str) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
-def _speaker(line: Line) -> str:
+def speaker(line: Line | Traceback) -> str:
+    """`rank 3 on node1: `, as far as it is known."""
     who = line.who
     name = f"rank {who.rank}" if who.rank is not None else ""
     if not name and who.local_rank is not None:

@@ -1,0 +1,92 @@
+"""Blame from what was printed: which finding is the first cause, by its class and by its kind, never by clocks of other hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from ddpdoctor.facts.log import Log
+from ddpdoctor.facts.log.story import has_failed
+from ddpdoctor.findings import Finding, Role, Severity
+
+__all__ = ["arrange_log"]
+
+LATER: tuple[frozenset[str], ...] = (
+    frozenset(
+        ("LOG500", "LOG501", "LOG011", "LOG020", "LOG021", "PROBE005", "PROBE006", "SCRIPT018", "SCRIPT061", "HOST013")
+    ),
+    frozenset((*(f"SCRIPT{n:03}" for n in range(24, 36)), "SCRIPT065", "PROBE007", "PROBE008")),
+    frozenset(
+        (
+            *(f"NET{n:03}" for n in (4, 5, 6, 7, 8, 9, 10, 11, 12, 21, 23, 24, 29, 33, 36, 40)),
+            "PROBE001",
+            "PROBE002",
+            "PROBE003",
+            "SCRIPT057",
+        )
+    ),
+    frozenset(("NET003", "NET031", "NET032", "NET045", "PROBE004", "LOG003")),
+    frozenset(("LOG001", "LOG002")),
+    frozenset(("LOG004", "LOG015", "LAUNCH064")),
+)
+"""What can follow from something else, in this order: exceptions and deaths, a rank that is not in the collective, links,
+exceptions of the network, hangs, and last what was killed. Every other code is a fault by itself and explains all these."""
+
+
+def arrange_log(findings: Iterable[Finding], kinds: Mapping[str, str], log: Log) -> tuple[Finding, ...]:
+    """Give every finding about a log its role, and put them in the order in which a person should read them.
+
+    The first cause is the finding of the earliest class; what is of a later class follows from it. An umbrella is a cause
+    only where nothing of its class or an earlier one is more precise. In a job that did not fail, consequences are noise.
+
+    Args:
+        findings: stamped findings.
+        kinds: the catalogue's kind by code.
+        log: what they rest on.
+    """
+    found = list(findings)
+    if not has_failed(log):
+        found = [_softened(f) if kinds.get(f.code) == "consequence" and f.role is None else f for f in found]
+    leading = min((_weight(f, kinds) for f in found if _can_lead(f, kinds)), default=None)
+    if leading is None:
+        leading = min((_weight(f, kinds) for f in found if _is_error(f)), default=None)
+    first = next((f for f in found if leading is not None and _is_error(f) and _weight(f, kinds) == leading), None)
+    placed = [_with_role(f, kinds, leading, first) for f in found]
+    return tuple(
+        sorted(placed, key=lambda f: (_ROLES[f.role or Role.CAUSE], -f.worst.weight, _weight(f, kinds), f.code))
+    )
+
+
+_ROLES = {Role.CAUSE: 0, Role.CONSEQUENCE: 1, Role.NOISE: 2}
+
+
+def _softened(finding: Finding) -> Finding:
+    return replace(finding, severity=Severity.NOTE, role=Role.NOISE)
+
+
+def _is_error(finding: Finding) -> bool:
+    return finding.worst is Severity.ERROR and finding.role in (None, Role.CAUSE)
+
+
+def _can_lead(finding: Finding, kinds: Mapping[str, str]) -> bool:
+    return _is_error(finding) and kinds.get(finding.code, "cause") in ("cause", "umbrella")
+
+
+def _weight(finding: Finding, kinds: Mapping[str, str]) -> tuple[int, bool]:
+    at = next((number for number, codes in enumerate(LATER, 1) if finding.code in codes), 0)
+    return at, kinds.get(finding.code) == "umbrella"
+
+
+def _with_role(
+    finding: Finding, kinds: Mapping[str, str], leading: tuple[int, bool] | None, first: Finding | None
+) -> Finding:
+    if finding.role is not None:
+        return finding
+    kind = kinds.get(finding.code, "cause")
+    if kind == "noise":
+        return replace(finding, role=Role.NOISE)
+    is_led = leading is not None and finding.worst is Severity.ERROR and _weight(finding, kinds) > leading
+    if finding is first or (kind in ("cause", "umbrella") and not is_led):
+        return replace(finding, role=Role.CAUSE)
+    cause = finding.caused_by or (first.code if first is not None else None)
+    return replace(finding, role=Role.CONSEQUENCE, caused_by=cause)

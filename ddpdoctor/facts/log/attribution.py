@@ -1,0 +1,185 @@
+"""Which rank a line belongs to, where its own prefix does not say: from file names, process ids, summaries and neighbours."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from ddpdoctor.facts.log.marks import marked
+from ddpdoctor.facts.log.record import Exit, Line, Log, Traceback, Who
+
+__all__ = ["attributed", "world_size_of"]
+
+Spoken = TypeVar("Spoken", Line, Traceback, Exit)
+
+AGENT = "torch/distributed/elastic"
+
+
+@dataclass(slots=True)
+class _Known:
+    """What the log as a whole says of its processes."""
+
+    by_pid: dict[tuple[str | None, int], int] = field(default_factory=dict)
+    by_local: dict[tuple[int, int], int] = field(default_factory=dict)
+    rank_of_source: dict[int, int] = field(default_factory=dict)
+    host_of_source: dict[int, str] = field(default_factory=dict)
+    has_one_node: bool = True
+    tasks_are_nodes: bool = False
+
+
+def attributed(log: Log) -> Log:
+    """The log with every line, traceback and exit given to its rank and host as far as these are known."""
+    named = replace(
+        log,
+        lines=tuple(_with_source(log, each) for each in log.lines),
+        tracebacks=tuple(_with_source(log, each) for each in log.tracebacks),
+        exits=tuple(_with_source(log, each) for each in log.exits),
+        tails=tuple(_with_source(log, each) for each in log.tails),
+    )
+    known = _known(named)
+    lines = tuple(_given(each, known) for each in named.lines)
+    tracebacks = tuple(_given(each, known) for each in named.tracebacks)
+    exits = tuple(_given(each, known) for each in named.exits)
+    tails = tuple(_given(each, known) for each in named.tails)
+    found = replace(named, lines=lines, tracebacks=_by_summary(tracebacks, exits), exits=exits, tails=tails)
+    return replace(found, world_size=world_size_of(found))
+
+
+def world_size_of(log: Log) -> int | None:
+    """The number of ranks that the lines speak of, None when none does."""
+    sure = [int(found["ranks"]) for _, found in marked(log, "communicator")]
+    sure += [int(found["members"]) for _, found in marked(log, "member")]
+    sure += [int(found["world"]) for _, found in marked(log, "barrier")]
+    sure += [int(found["world"]) for _, found in marked(log, "worlds")]
+    return max(sure, default=None)
+
+
+def _with_source(log: Log, each: Spoken) -> Spoken:
+    own, of_file = each.who, log.sources[each.source].who
+    if of_file == Who():
+        return each
+    return replace(each, who=_merged(own, of_file))
+
+
+def _merged(own: Who, other: Who) -> Who:
+    return Who(
+        own.rank if own.rank is not None else other.rank,
+        own.local_rank if own.local_rank is not None else other.local_rank,
+        own.node_rank if own.node_rank is not None else other.node_rank,
+        own.host or other.host,
+        own.pid if own.pid is not None else other.pid,
+        own.task,
+    )
+
+
+def _known(log: Log) -> _Known:
+    known = _Known()
+    hosts = {each.who.host for each in _all(log) if each.who.host is not None}
+    known.has_one_node = len(hosts) <= 1 and len({s.who.node_rank for s in log.sources} - {None}) <= 1
+    for each in _all(log):
+        who = each.who
+        if who.rank is None:
+            continue
+        if who.pid is not None:
+            known.by_pid[who.host, who.pid] = who.rank
+            known.by_pid.setdefault((None, who.pid), who.rank)
+        if who.local_rank is not None:
+            known.by_local[each.source, who.local_rank] = who.rank
+    for line, found in marked(log, "communicator"):
+        if line.who.pid is not None and line.who.rank is None:
+            known.by_pid.setdefault((line.who.host, line.who.pid), int(found["rank"]))
+    known.rank_of_source = dict(_ranks_of_sources(log))
+    for index in range(len(log.sources)):
+        of_source = {each.who.host for each in _all(log) if each.source == index} - {None}
+        if len(of_source) == 1:
+            known.host_of_source[index] = str(of_source.pop())
+    known.tasks_are_nodes = _tasks_are_nodes(log)
+    return known
+
+
+def _all(log: Log) -> Iterator[Line | Traceback | Exit]:
+    yield from log.lines
+    yield from log.tracebacks
+    yield from log.exits
+
+
+def _ranks_of_sources(log: Log) -> Iterator[tuple[int, int]]:
+    """Files that hold lines of one rank alone, which no other file holds, where there are several."""
+    ranks: dict[int, set[int]] = defaultdict(set)
+    shared: set[int] = set()
+    for each in _all(log):
+        if each.who.rank is not None:
+            ranks[each.source].add(each.who.rank)
+        if isinstance(each, Exit) or (isinstance(each, Line) and AGENT in each.text):
+            shared.add(each.source)
+    owners: dict[int, list[int]] = defaultdict(list)
+    for source, found in ranks.items():
+        if len(found) == 1:
+            owners[next(iter(found))].append(source)
+    for rank, sources in owners.items():
+        if len(sources) == 1 and sources[0] not in shared and len(log.sources) > 1:
+            yield sources[0], rank
+
+
+def _tasks_are_nodes(log: Log) -> bool:
+    """Whether srun's numbers count launchers: an agent speaks under one, or one number speaks for several ranks."""
+    ranks: dict[int, set[int]] = defaultdict(set)
+    for each in _all(log):
+        if each.who.task is None:
+            continue
+        if isinstance(each, Exit) or (isinstance(each, Line) and AGENT in each.text):
+            return True
+        if each.who.rank is not None:
+            ranks[each.who.task].add(each.who.rank)
+    return any(len(found) > 1 or found != {task} for task, found in ranks.items())
+
+
+def _given(each: Spoken, known: _Known) -> Spoken:
+    who = each.who
+    rank, node_rank = who.rank, who.node_rank
+    if rank is None and who.pid is not None:
+        rank = known.by_pid.get((who.host, who.pid))
+    if rank is None and who.local_rank is not None:
+        rank = known.by_local.get((each.source, who.local_rank))
+        if rank is None and known.has_one_node:
+            rank = who.local_rank
+    if rank is None and not _is_agents(each):
+        rank = known.rank_of_source.get(each.source)
+    if who.task is not None and not known.tasks_are_nodes and rank is None:
+        rank = who.task
+    if who.task is not None and known.tasks_are_nodes and node_rank is None:
+        node_rank = who.task
+    host = who.host or known.host_of_source.get(each.source)
+    if (rank, node_rank, host) == (who.rank, who.node_rank, who.host):
+        return each
+    return replace(each, who=replace(who, rank=rank, node_rank=node_rank, host=host))
+
+
+def _is_agents(each: Line | Traceback | Exit) -> bool:
+    return isinstance(each, Line) and AGENT in each.text
+
+
+def _by_summary(tracebacks: tuple[Traceback, ...], exits: tuple[Exit, ...]) -> tuple[Traceback, ...]:
+    """Tracebacks without a rank belong to the workers that the launcher's summary lists with an exit code of their own."""
+    given = list(tracebacks)
+    for source in {each.source for each in exits}:
+        known = {t.who.rank for t in tracebacks if t.source == source}
+        failed = [e for e in _once(exits) if e.source == source and e.code > 0 and e.who.rank not in known]
+        lost = [
+            i for i, t in enumerate(tracebacks) if t.source == source and t.who.rank is None and not _is_launchers(t)
+        ]
+        if len(failed) == len(lost) and len({(tracebacks[i].exception, tracebacks[i].message) for i in lost}) <= 1:
+            for index, ended in zip(lost, failed, strict=True):
+                given[index] = replace(given[index], who=_merged(ended.who, given[index].who))
+    return tuple(given)
+
+
+def _once(exits: Iterable[Exit]) -> list[Exit]:
+    """Each worker's exit once: the root cause stands in torchrun's summary apart from the others."""
+    return list({(each.source, each.who.rank, each.who.pid): each for each in exits}.values())
+
+
+def _is_launchers(traceback: Traceback) -> bool:
+    return traceback.exception.rpartition(".")[2] in ("ChildFailedError", "CalledProcessError", "SignalException")

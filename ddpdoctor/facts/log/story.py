@@ -1,0 +1,71 @@
+"""What the log as a whole says: whether the job failed, who went on after a line, who never printed anything."""
+
+from __future__ import annotations
+
+import re
+
+from ddpdoctor.facts.log.record import Exit, Line, Log, Traceback
+
+__all__ = ["ENDED_BY_LAUNCHER", "has_failed", "last_words", "own_exits", "went_on"]
+
+ENDED_BY_LAUNCHER = -15
+"""SIGTERM: how launchers end the workers that are well."""
+
+_TROUBLE = re.compile(
+    r"error|exception|traceback|warn|fail|abort|terminat|killed|signal|exit|closing|closed|timed? ?out|frame #|core dumped"
+    r"|cancelled|^\s|^wandb:|^=+$|^-+$|^\W*$|^\[[0-9A-Fx]+\]|resource_tracker|semaphore|slurm|srun:",
+    re.IGNORECASE,
+)
+"""Lines that processes print on their way out: they do not show that the job went on."""
+
+_FAILED = re.compile(
+    r"\b(ABORTED|FAILED|Aborted|Killed|Terminated)\b|core dumped|srun: error|exit(ed with)?( exit)? code:? [1-9]"
+    r"|non-zero (exit )?status|terminate called|taking the entire process down|Segmentation fault|Bus error"
+    r"|CANCELLED AT|RendezvousTimeoutError|OOMKilled|CrashLoopBackOff",
+)
+
+OTHERS_LINES = 300
+"""Where lines have no rank, only so many of them behind a traceback show that somebody handled it."""
+OWN_LINES = 10
+
+
+def own_exits(log: Log) -> list[Exit]:
+    """How each worker ended, once, without those that the launcher ended."""
+    once = {(e.who.host, e.who.rank, e.who.pid): e for e in log.exits}
+    return [each for each in once.values() if each.code not in (0, ENDED_BY_LAUNCHER)]
+
+
+def last_words(log: Log, source: int, after: int) -> list[Line]:
+    """The last lines of a source behind line `after` that look like a job that runs."""
+    return [
+        line
+        for line in log.tails
+        if line.source == source and line.number > after and not _TROUBLE.search(line.text[:300])
+    ]
+
+
+def went_on(log: Log, spoken: Line | Traceback) -> bool:
+    """Whether the process that printed this went on as if nothing had been."""
+    after = max(spoken.number, spoken.last if isinstance(spoken, Line) else 0)
+    words = last_words(log, spoken.source, after)
+    who = spoken.who
+    if who.rank is not None or who.local_rank is not None:
+        own = [w for w in words if (w.who.rank, w.who.local_rank) == (who.rank, who.local_rank)]
+        return len(own) >= min(3, OWN_LINES)
+    alone = len({w.who.rank for w in words}) <= 1 and not log.exits
+    enough = after + (OWN_LINES if alone and log.world_size in (None, 1) else OTHERS_LINES)
+    return len(words) >= OWN_LINES and log.sources[spoken.source].lines > enough
+
+
+def has_failed(log: Log) -> bool:
+    """Whether something shows that the job did not end well: an exit code, an abort, a traceback that ended a process."""
+    if own_exits(log) or any(_FAILED.search(line.text) for line in (*log.tails, *log.lines)):
+        return True
+    farewell = [
+        line for line in log.lines if "waiting on exit barrier" in line.text or "shutdown the rendezvous" in line.text
+    ]
+    return any(
+        not went_on(log, each)
+        and not any(line.source == each.source and abs(line.number - each.number) < 120 for line in farewell)
+        for each in log.tracebacks
+    )

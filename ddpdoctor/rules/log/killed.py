@@ -1,0 +1,61 @@
+"""LOG015, LOG021: processes that somebody outside ended."""
+
+from __future__ import annotations
+
+from ddpdoctor.findings import Severity
+from ddpdoctor.rules import rule
+
+
+@rule(
+    "LOG015",
+    "scheduler-ended-job",
+    Severity.ERROR,
+    signatures=(
+        r"CANCELLED AT [^\n]* DUE TO [A-Z]",
+        r"\*\*\* (JOB|STEP) \S+ ON \S+ CANCELLED",
+        r"got signal: 15\b",
+        r"this job is preempted",
+        r"Received (15|Signals\.SIGTERM|SIGTERM) death signal",
+        r"TERM_(RUNLIMIT|PREEMPT|OWNER|MEMLIMIT)",
+        r"Stopping container |\bPreempting pod|\bEvicted\b.{0,40}pod|DeadlineExceeded",
+    ),
+)
+def scheduler_ended_job() -> None:
+    """The scheduler ended the job: its time was over, it was preempted, cancelled, or its node was lost.
+
+    ## Why it matters
+    One line of slurmstepd, often in the error file only ("CANCELLED AT … DUE TO TIME LIMIT"), and then every rank prints a
+    traceback that ends in SignalException "got signal: 15": hundreds of lines that look like a crash of the script.
+
+    ## Fix
+    Ask for more time (sbatch --time), save a checkpoint on SIGUSR1 or SIGTERM (sbatch --signal=B:USR1@120), and requeue
+    with a new rendezvous id.
+    """
+
+
+@rule(
+    "LOG021",
+    "worker-killed-by-sigkill",
+    Severity.ERROR,
+    kind="umbrella",
+    signatures=(
+        r"exitcode\s*: -9\b",
+        r"return code = -9\b",
+        r"Signal 9 \(SIGKILL\)",
+        r"died with <Signals\.SIGKILL: 9>",
+        r"exited on signal 9 \(Killed\)",
+        r"terminated with signal SIGKILL",
+        r"task \d+: Killed\b",
+    ),
+)
+def worker_killed_by_sigkill() -> None:
+    """A worker was killed from outside with SIGKILL.
+
+    ## Why it matters
+    Exit code -9 and no traceback. The kernel (the host's memory ran out), a cgroup limit of Slurm, Docker or Kubernetes, the
+    launcher after its grace, or a person with kill -9 did it; the process itself cannot say.
+
+    ## Fix
+    On the host of that worker, for the moment of its death: sudo dmesg -T | grep -iE "killed process|oom", the scheduler's
+    record (sacct -j JOB --format=State,ExitCode,MaxRSS), kubectl describe pod (OOMKilled).
+    """

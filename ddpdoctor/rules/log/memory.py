@@ -1,0 +1,73 @@
+"""LOG012, LOG013, LOG014: the memory that ran out: the GPU's, what is left of it for NCCL, the host's."""
+
+from __future__ import annotations
+
+from ddpdoctor.findings import Severity
+from ddpdoctor.rules import rule
+
+
+@rule(
+    "LOG012",
+    "gpu-out-of-memory",
+    Severity.ERROR,
+    signatures=(
+        r"(CUDA|HIP) out of memory\. Tried to allocate [\d.]+ ([KMGT]i)?[Bb]",
+        r"OutOfMemoryError: CUDA out of memory\.? *$",
+        r"CUDA error: out of memory",
+        r"\bCUDA_ERROR_OUT_OF_MEMORY\b",
+    ),
+)
+def gpu_out_of_memory() -> None:
+    """A rank ran out of GPU memory.
+
+    ## Why it matters
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB" stands once, on one rank; its peers follow
+    with thousands of lines about closed connections and, 10 to 30 minutes later, about timeouts.
+
+    ## Fix
+    Smaller batches, sequences of like length in a batch, activation checkpointing. Look with nvidia-smi for other
+    processes on that GPU, and for ranks that all put something on GPU 0.
+    """
+
+
+@rule(
+    "LOG013",
+    "nccl-out-of-memory",
+    Severity.ERROR,
+    signatures=(r"NCCL WARN Cuda failure (\d+ )?'out of memory'", r"Cuda failure 2 'out of memory'"),
+)
+def nccl_out_of_memory() -> None:
+    """NCCL could not allocate its own buffers on the GPU.
+
+    ## Why it matters
+    "NCCL WARN Cuda failure 'out of memory'" under "unhandled cuda error": torch's cache has taken the memory, and NCCL
+    needs some hundred MiB for each communicator and channel, outside of that cache.
+
+    ## Fix
+    Leave memory for NCCL: a smaller batch, torch.cuda.set_per_process_memory_fraction(0.9), NCCL_NVLS_ENABLE=0, fewer
+    process groups; torch.cuda.empty_cache() before the first collective of a new group.
+    """
+
+
+@rule(
+    "LOG014",
+    "host-out-of-memory",
+    Severity.ERROR,
+    signatures=(
+        r"Out of memory: Kill(ed)? process",
+        r"Memory cgroup out of memory: Kill(ed)? process",
+        r"invoked oom-killer",
+        r"DefaultCPUAllocator: (can't|not enough memory)",
+        r"worker \(pid\(?s?\)? \d+\)? is killed by signal: Killed",
+    ),
+)
+def host_out_of_memory() -> None:
+    """The memory of the host ran out and the kernel killed a process.
+
+    ## Why it matters
+    The rank ends with exit code -9 and no traceback, and people suspect the GPU. Only the kernel's log says "Out of memory:
+    Killed process 7815 (python)". Each rank of the node held the model, or each DataLoader worker a copy of the dataset.
+
+    ## Fix
+    Load the checkpoint on rank 0 only, or on the meta device; fewer DataLoader workers; mmap the data set; more memory.
+    """

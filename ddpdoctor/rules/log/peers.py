@@ -1,0 +1,117 @@
+"""LOG004 to LOG007: what the others print when a rank, or the process that hosts the store, has ended."""
+
+from __future__ import annotations
+
+from ddpdoctor.findings import Severity
+from ddpdoctor.rules import rule
+
+
+@rule(
+    "LOG004",
+    "rank-death-not-propagated",
+    Severity.ERROR,
+    kind="umbrella",
+    signatures=(r"forcefully exiting via Signals\.SIGKILL",),
+)
+def rank_death_not_propagated() -> None:
+    """A rank or a node ended and nothing ended the others.
+
+    ## Why it matters
+    The job stays in the queue system as running, for hours, although one rank is gone: its error stands in another
+    node's log. "Unable to shutdown process 4711 via Signals.SIGTERM, forcefully exiting via Signals.SIGKILL" is the one
+    line that the launcher may print: a worker hung in a CUDA call and did not react to SIGTERM.
+
+    ## Fix
+    Read the log of the node that printed least. Start with srun --kill-on-bad-exit=1, leave
+    TORCH_NCCL_ASYNC_ERROR_HANDLING on, and let one launcher own all nodes.
+    """
+
+
+@rule(
+    "LOG005",
+    "peer-connection-closed",
+    Severity.ERROR,
+    kind="consequence",
+    signatures=(
+        r"Connection closed by remote peer",
+        r"Connection closed by localRank \d+",
+        r"Socket recv failed while polling",
+        r"due to a network error or a remote process exiting prematurely",
+        r"Error encountered progressing operation=",
+        r"NCCL communicator was aborted on rank \d+",
+        r"NCCL communicator encountered error set by ProcessGroupNCCL",
+        r"Call to recv from \S+ failed : Connection (reset by peer|refused)",
+        r"socketPollConnect: Connect to \S+ returned 111\(Connection refused\)",
+        r"NET/Socket : peer \S+ (recv|send) .*(Connection reset|Broken pipe)",
+        r"(Another|another) (rank|process) (has )?(reported|signaled|detected) (an )?(error|exception)",
+        r"Received a (dump|global) signal due to a collective timeout from",
+        r"Observed flight recorder dump signal from another rank",
+    ),
+)
+def peer_connection_closed() -> None:
+    """NCCL lost the connection to a rank that had already ended.
+
+    ## Why it matters
+    "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely", "Connection
+    closed by remote peer node1<57557>", even "Internal error - please report this issue to the NCCL developers": the ranks
+    that print it are well. Their peer went away first.
+
+    ## Fix
+    Find the rank that the line names, or the node at that address, and read its first error.
+    """
+
+
+@rule(
+    "LOG006",
+    "gloo-peer-closed",
+    Severity.ERROR,
+    kind="consequence",
+    signatures=(
+        r"pair\.cc:\d+\] Connection closed by peer",
+        r"pair\.cc:\d+\] Read error [^\n]*Connection reset by peer",
+        r"Connection closed by peer \[[^\]]*\]:\d+",
+        r"typically caused by a remote worker (crashing|hanging)",
+        r"pair\.cc:\d+\] (writev|sendmsg) [^\n]*(Broken pipe|Connection reset by peer)",
+    ),
+)
+def gloo_peer_closed() -> None:
+    """Gloo lost the connection to a rank that had already ended.
+
+    ## Why it matters
+    "Connection closed by peer [10.0.0.2]:63194. This is typically caused by a remote worker crashing" is printed by the
+    survivors, within a second, and by all of them at once; the address belongs to the rank that went first.
+
+    ## Fix
+    Find out which rank runs at that address and read its own output: its first error is the cause.
+
+    ## Source
+    gloo/transport/tcp/pair.cc.
+    """
+
+
+@rule(
+    "LOG007",
+    "store-connection-closed",
+    Severity.ERROR,
+    kind="consequence",
+    signatures=(
+        r"dump.{0,3} flag on TCPStore",
+        r"[Ff]ailed to recv, got 0 bytes",
+        r"sendBytes failed on SocketImpl",
+        r"recvVector failed on SocketImpl",
+        r"recvValue(WithTimeout)? failed on SocketImpl",
+        r"RendezvousConnectionError",
+        r"maybe TCPStore server has shut ?down too early",
+    ),
+)
+def store_connection_closed() -> None:
+    """The process that hosts the store had already ended.
+
+    ## Why it matters
+    Thousands of lines such as 'Failed to check the "should dump" flag on TCPStore, (maybe TCPStore server has shut down
+    too early)' or "Failed to recv, got 0 bytes" on all ranks: the host of the store, rank 0 or the launcher of its node,
+    went first, and these lines bury the reason.
+
+    ## Fix
+    Find which rank or launcher ended first, and read what it printed before that.
+    """

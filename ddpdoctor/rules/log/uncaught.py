@@ -1,0 +1,215 @@
+"""LOG500, LOG501, PROBE005, PROBE006: processes that ended by an exception or a signal that no other rule knows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ddpdoctor.facts.log import Exit, Log, Traceback
+from ddpdoctor.facts.log.story import own_exits, went_on
+from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.rules import in_logs, rule
+from ddpdoctor.rules.log.signatures import FAR, explained, matching, shortened
+
+__all__: list[str] = []
+
+PEERS_OF_A_GROUP = (
+    r"Connection closed by (remote )?peer",
+    r"Connection reset by peer",
+    r"Watchdog caught collective operation timeout",
+    r"Timed out waiting \d+ms for (recv|send) operation",
+    r"due to a network error or a remote process exiting prematurely",
+)
+"""What ranks print that had formed a group with the one that ended."""
+
+PEERS_BEFORE = (
+    r"\d+/\d+ clients joined",
+    r"wait timeout after \d+ms, keys:",
+    r"RendezvousTimeoutError",
+    r"worker_count=\d+",
+)
+"""What ranks print that waited for it to join."""
+
+SIGKILL = -9
+SIGNALS = {
+    4: "SIGILL",
+    5: "SIGTRAP",
+    6: "SIGABRT",
+    7: "SIGBUS",
+    8: "SIGFPE",
+    11: "SIGSEGV",
+    13: "SIGPIPE",
+    31: "SIGSYS",
+}
+NO_CAUSE = (
+    "ChildFailedError",
+    "CalledProcessError",
+    "SignalException",
+    "KeyboardInterrupt",
+    "SystemExit",
+    "BrokenPipeError",
+)
+WRAPPERS = ("ProcessRaisedException", "ProcessExitedException", "RayTaskError")
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """The same exception at the same place, on these ranks."""
+
+    first: Traceback
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
+    count: int
+
+
+def _groups(log: Log) -> list[_Group]:
+    """Exceptions that ended a process and that no other rule explains, in the order of the log."""
+    places = explained(log, "cause", "umbrella", "consequence")
+    found: dict[tuple[str, str, object], list[Traceback]] = {}
+    for each in log.tracebacks:
+        name = each.exception.rpartition(".")[2]
+        if name in NO_CAUSE or _is_explained(each, places) or went_on(log, each):
+            continue
+        found.setdefault((name, _NUMBERS.sub("#", each.message)[:80], each.place), []).append(each)
+    if any(not _is_wrapper(t) for group in found.values() for t in group):
+        found = {key: group for key, group in found.items() if not _is_wrapper(group[0])}
+    return [_group(group) for group in found.values()]
+
+
+def _is_explained(each: Traceback, places: frozenset[tuple[int, int]]) -> bool:
+    return any((each.source, number) in places for number in range(each.number, each.number + FAR // 4))
+
+
+def _is_wrapper(each: Traceback) -> bool:
+    return each.exception.rpartition(".")[2] in WRAPPERS
+
+
+def _group(group: list[Traceback]) -> _Group:
+    ranks = sorted({t.who.rank for t in group if t.who.rank is not None})
+    hosts = sorted({t.who.host for t in group if t.who.host is not None})
+    return _Group(group[0], tuple(ranks), tuple(hosts), len(group))
+
+
+def _all_ranks(log: Log) -> set[int]:
+    spoken = [each.who for group in (log.lines, log.tracebacks, log.exits, log.tails) for each in group]
+    return {who.rank for who in spoken if who.rank is not None} | set(range(log.world_size or 0))
+
+
+def _stage(log: Log, group: _Group) -> str:
+    """The code for a group: PROBE006 and PROBE005 for one rank among others, before or after it joined; else LOG500."""
+    others = _all_ranks(log) - set(group.ranks)
+    peers = [line for line in matching(log, PEERS_OF_A_GROUP) if line.who.rank is None or line.who.rank in others]
+    waited = [line for line in matching(log, PEERS_BEFORE) if line.who.rank is None or line.who.rank in others]
+    if len(log.sources) == 1 and group.first.who.rank is None and not others:
+        return "LOG500"
+    if peers and (group.first.has_joined or not waited):
+        return "PROBE006"
+    if waited:
+        return "PROBE005"
+    if others and group.ranks:
+        return "PROBE006" if group.first.has_joined else "PROBE005"
+    return "LOG500"
+
+
+def _raised(log: Log, code: str, when: str) -> Iterator[Finding]:
+    for group in _groups(log):
+        if _stage(log, group) == code:
+            yield _finding(log, group, when)
+
+
+def _finding(log: Log, group: _Group, when: str) -> Finding:
+    first, place = group.first, group.first.place
+    says = first.exception + (f": {first.message}" if first.message else "")
+    at = f" at {place.file}:{place.line}" if place is not None else ""
+    return Finding(
+        f"{_names(group.ranks, group.hosts)} raised {shortened(says)}{at}{when}",
+        (Evidence(log.place(first.source, first.number), shortened(says), "no exception"),),
+        where=Where(
+            host=group.hosts[0] if len(group.hosts) == 1 else None,
+            node_rank=first.who.node_rank if group.count == 1 else None,
+            rank=group.ranks[0] if len(group.ranks) == 1 else None,
+            local_rank=first.who.local_rank if group.count == 1 else None,
+            file=log.sources[first.source].name if place is None else place.file,
+            line=first.number if place is None else place.line,
+        ),
+        ranks=group.ranks,
+    )
+
+
+def _names(ranks: tuple[int, ...], hosts: tuple[str, ...]) -> str:
+    if len(ranks) == 1:
+        who = f"rank {ranks[0]}"
+    elif ranks:
+        who = f"ranks {', '.join(map(str, ranks))}" if len(ranks) <= 8 else f"{len(ranks)} ranks"
+    else:
+        who = "a process"
+    return f"{who} on {hosts[0]}" if len(hosts) == 1 else who
+
+
+@rule("LOG500", "uncaught-exception", Severity.ERROR)
+def uncaught_exception(log: Log) -> Iterator[Finding]:
+    """The training script ended with an exception.
+
+    ## Why it matters
+    The launcher's summary says only "exitcode : 1", and where several ranks write at once the traceback stands far above
+    the end of the log. The place named here is the innermost frame of the job's own code.
+
+    ## Fix
+    Read the traceback at the place that the evidence names; run the same line on one process to see it alone.
+    """
+    yield from _raised(log, "LOG500", "")
+
+
+@in_logs("PROBE005")
+def before_init(log: Log) -> Iterator[Finding]:
+    """A rank raised before it had joined the process group, and the others waited for it."""
+    yield from _raised(log, "PROBE005", " before it joined the process group")
+
+
+@in_logs("PROBE006")
+def after_init(log: Log) -> Iterator[Finding]:
+    """A rank raised after the process group was formed, and the others lost their connection to it."""
+    yield from _raised(log, "PROBE006", " after it had joined the process group")
+
+
+@rule("LOG501", "worker-ended-without-traceback", Severity.ERROR)
+def ended_without_traceback(log: Log) -> Iterator[Finding]:
+    """A worker ended by a signal of its own or with an exit code, and printed no traceback.
+
+    ## Why it matters
+    "exitcode : -11" (a segmentation fault), -6 (an abort), -7 (a bus error) or a number that the script chose: Python had no
+    chance to say where, and the launcher's summary is all there is.
+
+    ## Fix
+    Start the ranks with PYTHONFAULTHANDLER=1: a crash then prints the Python stack. Look for the rank's last own line, and in
+    the kernel's log of its node (dmesg | grep -E "segfault|traps").
+    """
+    places = explained(log, "cause", "umbrella", "consequence")
+    told = {(t.who.rank, t.source) for t in log.tracebacks}
+    told |= {(line.who.rank, line.source) for line in log.lines if (line.source, line.number) in places}
+    for each in own_exits(log):
+        if (each.who.rank, each.source) in told or each.code == SIGKILL:
+            continue
+        if any((each.who.rank == rank or rank is None) and source == each.source for rank, source in told):
+            continue
+        yield _ended(log, each)
+
+
+def _ended(log: Log, each: Exit) -> Finding:
+    name = SIGNALS.get(-each.code, "")
+    how = f"was ended by {name} (exit code {each.code})" if name else f"ended with exit code {each.code}"
+    ranks = () if each.who.rank is None else (each.who.rank,)
+    return Finding(
+        f"{_names(ranks, () if each.who.host is None else (each.who.host,))} {how} and printed no traceback",
+        (Evidence(log.place(each.source, each.number), f"exitcode {each.code}", "0"),),
+        where=Where(
+            host=each.who.host,
+            rank=each.who.rank,
+            local_rank=each.who.local_rank,
+            file=log.sources[each.source].name,
+            line=each.number,
+        ),
+        ranks=ranks,
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +12,10 @@ import typer
 from ddpdoctor.cli.options import Common, Format, seconds
 
 if TYPE_CHECKING:
+    from ddpdoctor.cli.probing import Probing
+    from ddpdoctor.cli.verdicts import Verdict
     from ddpdoctor.collectors.probe import Answer
+    from ddpdoctor.facts.jobs import Job
     from ddpdoctor.facts.record import Facts
     from ddpdoctor.findings import Report
     from ddpdoctor.rules import Rule
@@ -32,6 +36,8 @@ class Plan:
     no_meet: bool
     join_seconds: float
     line: tuple[Facts, tuple[Rule, ...]] | None
+    job: Job | None = None
+    """The job whose other nodes are met, None to judge this node alone."""
 
     @property
     def probes(self) -> bool:
@@ -51,7 +57,8 @@ def check(
     started = time.time()
     common = replace(common, timeout=common.timeout or DEFAULT_SECONDS)
     plan = Plan(common, no_probe, no_meet, join_timeout, _read_line(common))
-    facts, failures, answer = _gather(plan)
+    plan = replace(plan, job=_job(plan))
+    facts, failures, answer, verdict = _gather(plan)
     from ddpdoctor.doctor import examine  # after the probe was started: its import of torch is the longest part
 
     rules = _rules(plan)
@@ -62,6 +69,13 @@ def check(
 
         report = repaired(report, *plan.line)
         report = _with_scripts(report, plan.line[0], facts, common)
+    if verdict is not None:
+        from ddpdoctor.cli.jointly import is_told_elsewhere, with_verdict
+
+        report = with_verdict(report, verdict, rules)
+        facts = replace(facts, nodes=verdict.nodes)
+        if answer is None and is_told_elsewhere():
+            return _tell_shortly(report, common)
     if answer is not None and not answer.is_first:
         return report.exit_code(common.fail_on.severity)
     if answer is not None and not answer.is_head:
@@ -80,6 +94,15 @@ def _read_line(common: Common) -> tuple[Facts, tuple[Rule, ...]] | None:
         each for each in rules_of(common) if "launch" in (*each.needs, *each.wants) or not {*each.wants} & {*SECTIONS}
     )
     return facts_of(common, [], None), tuple(rules)
+
+
+def _job(plan: Plan) -> Job | None:
+    """The job whose other nodes this one meets; None with --no-meet, or when nobody says that there are any."""
+    if plan.no_meet or plan.common.facts is not None:
+        return None
+    from ddpdoctor.cli.meeting import job_to_meet
+
+    return job_to_meet(plan.line and plan.line[0], os.environ)
 
 
 def _with_files(line: Facts, machine: Facts) -> Facts:
@@ -106,17 +129,23 @@ def _rules(plan: Plan) -> tuple[Rule, ...]:
 
     areas = (*SECTIONS, "launch", *(("probe",) if plan.probes or plan.common.facts else ()))
     rules = rules_for(plan.common, areas)
+    if plan.job is None and plan.common.facts is None:
+        rules = tuple(each for each in rules if "nodes" not in each.needs)
     if plan.line is not None:
         judged = {each.code for each in plan.line[1]}
         return tuple(each for each in rules if each.code not in judged and not is_of_a_process(each.code))
     if plan.common.facts is not None:
         return rules
+    if plan.job is not None:
+        return tuple(each for each in rules if "launch" not in each.needs)
     without = {"launch"} if plan.probes else {"launch", "probe"}
     return tuple(each for each in rules if not without & set(each.needs))
 
 
-def _gather(plan: Plan) -> tuple[Facts, tuple[str, ...], Answer | None]:
-    """The facts, what could not be done to get them, and what the probe said of this rank's turn to tell."""
+def _gather(plan: Plan) -> tuple[Facts, tuple[str, ...], Answer | None, Verdict | None]:
+    """The facts, what could not be done to get them, what the probe said of this rank's turn to tell, and the meeting's
+    verdict.
+    """
     from ddpdoctor.cli.probing import Probing, refusal, variables_of
     from ddpdoctor.cli.progress import Progress
 
@@ -124,6 +153,8 @@ def _gather(plan: Plan) -> tuple[Facts, tuple[str, ...], Answer | None]:
     sections = (*SECTIONS, "launch", "probe") if common.facts is not None else SECTIONS
     gap = refusal(line) if plan.probes and line is not None else None
     probing = Probing(common, plan.join_seconds, plan.no_meet, line and line[0])
+    if plan.job is not None:
+        return _gather_jointly(plan, plan.job, probing)
     looks = probing.looks_at_the_machine()
     with Progress(common.quiet or not looks or common.facts is not None) as progress:
         try:
@@ -143,7 +174,30 @@ def _gather(plan: Plan) -> tuple[Facts, tuple[str, ...], Answer | None]:
                 facts = replace(facts_for(common, SECTIONS)[0], probe=facts.probe)
         finally:
             probing.stop()
-    return facts, failures, probing.answer
+    return facts, failures, probing.answer, None
+
+
+def _gather_jointly(
+    plan: Plan, job: Job, probing: Probing
+) -> tuple[Facts, tuple[str, ...], Answer | None, Verdict | None]:
+    """The same together with the other nodes of the job."""
+    from ddpdoctor.cli.jointly import look_and_meet, probe_together
+    from ddpdoctor.cli.meeting import Convening
+    from ddpdoctor.cli.progress import Progress
+
+    common, line = plan.common, plan.line
+    looks = probing.looks_at_the_machine()
+    with Progress(common.quiet or not looks) as progress:
+        convening = Convening(job, line and line[0], plan.join_seconds, progress.phase)
+        try:
+            sections = SECTIONS if looks else ("environ",)
+            facts, failures, verdict = look_and_meet(common, convening, line, sections, _rules(plan), progress.phase)
+            if plan.probes:
+                facts = probe_together(facts, verdict, convening, probing, line and line[0], progress.phase)
+        finally:
+            convening.stop()
+            probing.stop()
+    return facts, failures, probing.answer, verdict
 
 
 def _tell(report: Report, facts: Facts, plan: Plan) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from ddpdoctor.cli.early import CPU_RANKS, GPU_NODES
 from ddpdoctor.cli.options import Common, seconds_left
 from ddpdoctor.collectors import Missing
 from ddpdoctor.collectors.machine import Deadline
-from ddpdoctor.collectors.probe import Answer, RunningProbe, join, start
+from ddpdoctor.collectors.probe import Answer, Node, RunningNode, RunningProbe, join, launch, start
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.findings import Severity
@@ -25,6 +25,9 @@ __all__ = ["Probing", "refusal", "variables_of"]
 
 MOST_RANKS = 64
 """More local ranks than this no machine has GPUs for: a larger number on a line is probed with this many."""
+
+JOINT_SECONDS = 15.0
+"""How long the ranks of nodes that have just met may take to meet again."""
 
 
 def refusal(line: tuple[Facts, tuple[Rule, ...]]) -> Gap | None:
@@ -60,7 +63,7 @@ class Probing:
         self._nproc = _nproc(launch)
         is_rank = self._environ.rank is not None and (self._environ.world_size or 0) > 1
         self._joins = is_rank and not is_alone and launch is None
-        self._running: RunningProbe | None = None
+        self._running: RunningProbe | RunningNode | None = None
         self.answer: Answer | None = None
 
     def looks_at_the_machine(self) -> bool:
@@ -91,6 +94,16 @@ class Probing:
                 self._running = start(_gpus(facts) or CPU_RANKS, seconds=self._seconds())
             self.answer = self._running.finish(Deadline(self._seconds()))
             return replace(facts, probe=self.answer.probe)
+        except Missing as missing:
+            return replace(facts, gaps=(*facts.gaps, Gap("probe", missing.reason, missing.why)))
+
+    def finish_jointly(self, facts: Facts, node: Node, environ: Mapping[str, str], say: Callable[[str], None]) -> Facts:
+        """The same of this node's ranks of a job, whose other ranks are started at the same time on the other nodes."""
+        say(f"probing {node.world_size} ranks on {node.nnodes} nodes")
+        try:
+            self._running = launch(node, environ, min(JOINT_SECONDS, self._seconds()), self._seconds())
+            answer = self._running.finish(Deadline(self._seconds()))
+            return replace(facts, probe=answer.probe)
         except Missing as missing:
             return replace(facts, gaps=(*facts.gaps, Gap("probe", missing.reason, missing.why)))
 

@@ -26,11 +26,11 @@ class UnreadableError(Exception):
 
 
 def facts_for(
-    common: Common, sections: Iterable[str], environ: Mapping[str, str] | None = None
+    common: Common, sections: Iterable[str], environ: Mapping[str, str | None] | None = None
 ) -> tuple[Facts, tuple[str, ...]]:
     """The facts to judge, those of `--facts FILE` or this machine's, and what could not be done to get them.
 
-    `environ` are variables that a launch line sets besides those of this process.
+    `environ` are variables that a launch line sets besides those of this process; None takes one away.
     """
     wanted = tuple(sections)
     if common.facts is None:
@@ -73,9 +73,10 @@ def _read(path: Path) -> str:
     return data.decode("utf-8-sig", "replace")
 
 
-def _look(common: Common, wanted: tuple[str, ...], environ: Mapping[str, str]) -> tuple[Facts, tuple[str, ...]]:
+def _look(common: Common, wanted: tuple[str, ...], environ: Mapping[str, str | None]) -> tuple[Facts, tuple[str, ...]]:
     machine = this_machine(seconds_left(common))
-    machine = replace(machine, environ={**machine.environ, **environ})
+    variables = {name: value for name, value in {**machine.environ, **environ}.items() if value is not None}
+    machine = replace(machine, environ=variables)
     facts = collect(machine, wanted)
     late = [name for name in wanted if getattr(facts, name) is None] if machine.deadline.left <= 0 else []
     if not late:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import socket
 import threading
+from dataclasses import replace
 
 from ddpdoctor.collectors.interfaces import read_interfaces
 from ddpdoctor.collectors.knocking import knock, source_towards
-from ddpdoctor.collectors.machine import Deadline, Machine
+from ddpdoctor.collectors.machine import Deadline, Machine, Root
 from ddpdoctor.collectors.names import ask, ask_back, ask_full_name
 from ddpdoctor.collectors.ports import find_free_port, listening_ports, look_at
 from ddpdoctor.collectors.rdma import look as look_at_rdma
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.net import DEFAULT_PORT, Attempt, Interface, Lookup, Net, Port, is_loopback
 
-__all__ = ["collect"]
+__all__ = ["collect", "look_at_master"]
 
 NAME_SECONDS = 2.0
 """How long a lookup may take; the resolver's own limit is 5 s a try."""
@@ -151,6 +152,17 @@ def _ask_all(machine: Machine, interfaces: tuple[Interface, ...], hostname: str,
     if master and answers.master is None:
         answers.master = Lookup(master, seconds=NAME_SECONDS, error="no answer in time", is_late=True)
     return answers
+
+
+def look_at_master(net: Net, root: Root, host: str, port: int) -> Net:
+    """The section with the way to a master that was not asked for before."""
+    found = ask(host, NAME_SECONDS)
+    foreign = [ip for ip in found.addresses if not net.is_own(ip)]
+    if not foreign or len(foreign) < len(found.addresses):
+        return replace(net, master_name=found)
+    route = next(filter(None, (source_towards(ip) for ip in foreign)), None)
+    attempts = knock(root, foreign, port, KNOCK_SECONDS)
+    return replace(net, master_name=found, route_to_master=route, attempts=attempts, port=Port(port, is_set=True))
 
 
 def _run(threads: list[threading.Thread], deadline: Deadline) -> None:

@@ -155,7 +155,7 @@ def _describe(machine: Machine, row: Row, pid: int | None) -> PortSocket:
         command=command[:200] or status.get("Name", "").strip() or None,
         user=_user(root, status.get("Uid", "").split()),
         container=_container(root, pid),
-        is_ours=_is_our_launcher(machine, pid) or _is_our_rank_zero(machine, given),
+        is_ours=pid == os.getpid() or _is_our_launcher(machine, pid) or _is_our_rank_zero(machine, given),
         is_orphan=parent == "1" and "RANK" in given,
     )
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.host import Host
     from ddpdoctor.facts.log import Log
     from ddpdoctor.facts.net import Net
+    from ddpdoctor.facts.nodes import Nodes
     from ddpdoctor.facts.probe import Probe
     from ddpdoctor.facts.script import Script
     from ddpdoctor.facts.topo import Topo
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["SCHEMA", "SECTIONS", "Facts", "late_names"]
 
 SCHEMA = "ddpdoctor.facts/1"
-SECTIONS = ("environ", "launch", "host", "net", "gpu", "topo", "versions", "script", "probe", "log", "hang")
+SECTIONS = ("environ", "launch", "host", "net", "gpu", "topo", "versions", "script", "probe", "log", "hang", "nodes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class Facts:
     probe: Probe | None = None
     log: Log | None = None
     hang: Hang | None = None
+    nodes: Nodes | None = None
     gaps: tuple[Gap, ...] = ()
 
 
@@ -57,9 +59,10 @@ def late_names() -> dict[str, type]:
     from ddpdoctor.facts.host import Host
     from ddpdoctor.facts.log import Log
     from ddpdoctor.facts.net import Net
+    from ddpdoctor.facts.nodes import Nodes
     from ddpdoctor.facts.probe import Probe
     from ddpdoctor.facts.script import Script
     from ddpdoctor.facts.topo import Topo
     from ddpdoctor.facts.versions import Versions
 
-    return {each.__name__: each for each in (Gpu, Hang, Host, Log, Net, Probe, Script, Topo, Versions)}
+    return {each.__name__: each for each in (Gpu, Hang, Host, Log, Net, Nodes, Probe, Script, Topo, Versions)}

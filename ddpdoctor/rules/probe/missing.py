@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.facts.probe import COLLECTIVE_PHASES, Kind, Observation, Probe
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.nodal import only_met
 from ddpdoctor.rules.observed import lazily, observed
+from ddpdoctor.rules.probe import absent
 
 LATE_SECONDS = 15.0
 
 
 @rule("PROBE001", "node-never-joined", Severity.ERROR)
-def never_joined(probe: Probe) -> Iterator[Finding]:
+def never_joined(probe: Probe | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """Ranks of the job did not arrive while the others waited.
 
     ## Why it matters
@@ -24,12 +27,17 @@ def never_joined(probe: Probe) -> Iterator[Finding]:
     Look at the node of the ranks that the finding names: its command was not started, still waits in the queue, or
     ended before it reached the store. Give slow nodes more time with --join-timeout.
     """
-    absent = [o for o in probe.seen(Kind.NEVER_JOINED) if 0 not in o.ranks]
-    yield from observed(absent, expected=f"ranks 0 to {probe.world_size - 1}")
+    if nodes is not None:
+        yield from absent.missing(nodes)
+    if only_met(nodes, probe):
+        return
+    assert probe is not None
+    found = [o for o in probe.seen(Kind.NEVER_JOINED) if 0 not in o.ranks]
+    yield from observed(found, expected=f"ranks 0 to {probe.world_size - 1}")
 
 
 @rule("PROBE002", "head-node-never-joined", Severity.ERROR)
-def head_never_joined(probe: Probe) -> Iterator[Finding]:
+def head_never_joined(probe: Probe | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """The process that holds rank 0 did not arrive.
 
     ## Why it matters
@@ -39,12 +47,17 @@ def head_never_joined(probe: Probe) -> Iterator[Finding]:
     ## Fix
     Start the process with RANK=0 on the machine that MASTER_ADDR names; then look at its port.
     """
-    absent = [o for o in probe.seen(Kind.NEVER_JOINED) if 0 in o.ranks]
-    yield from observed([*absent, *probe.seen(Kind.REFUSED)], expected="rank 0 at the master address")
+    if nodes is not None:
+        yield from absent.head_missing(nodes)
+    if only_met(nodes, probe):
+        return
+    assert probe is not None
+    found = [o for o in probe.seen(Kind.NEVER_JOINED) if 0 in o.ranks]
+    yield from observed([*found, *probe.seen(Kind.REFUSED)], expected="rank 0 at the master address")
 
 
 @rule("PROBE003", "node-joined-late", Severity.WARNING)
-def joined_late(probe: Probe) -> Iterator[Finding]:
+def joined_late(probe: Probe | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """A node arrived much later than the others.
 
     ## Why it matters
@@ -54,6 +67,11 @@ def joined_late(probe: Probe) -> Iterator[Finding]:
     ## Fix
     Start the nodes together (image pulls, queues and shared file systems are the usual reasons), or raise join_timeout.
     """
+    if nodes is not None:
+        yield from absent.late(nodes)
+    if only_met(nodes, probe):
+        return
+    assert probe is not None
     waits = {r: r.waited_seconds for r in probe.ranks if r.waited_seconds is not None}
     longest = max(waits.values(), default=0.0)
     late = [r for r, seconds in waits.items() if seconds < longest * 0.2]

@@ -1,0 +1,97 @@
+"""`ddpdoctor check` on several nodes: this machine is looked at, the nodes meet, and their ranks are probed together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ddpdoctor.cli.meeting import Convening
+from ddpdoctor.cli.options import Common, seconds_left
+from ddpdoctor.cli.probing import MOST_RANKS, Probing, variables_of
+from ddpdoctor.cli.verdicts import Verdict, rules_of_nodes, why_no_ranks
+from ddpdoctor.collectors.probe import Node
+from ddpdoctor.doctor import extended, judge
+from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.gaps import Gap, Why
+from ddpdoctor.findings import Finding, Report, Severity
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.record import Facts
+    from ddpdoctor.rules import Rule
+
+__all__ = ["is_told_elsewhere", "look_and_meet", "probe_together", "with_verdict"]
+
+
+def look_and_meet(
+    common: Common,
+    convening: Convening,
+    line: tuple[Facts, tuple[Rule, ...]] | None,
+    sections: tuple[str, ...],
+    rules: Sequence[Rule],
+    say: Callable[[str], None],
+) -> tuple[Facts, tuple[str, ...], Verdict]:
+    """The facts of this machine, what could not be had of them, and the verdict on the nodes."""
+    from ddpdoctor.cli.reading import facts_for
+
+    convening.open()
+    say("looking at this machine")
+    facts, failures = facts_for(common, sections, {**variables_of(line and line[0]), **convening.variables})
+    if line is not None:
+        facts = replace(facts, launch=line[0].launch)
+    errors = [*judge(facts, [each for each in rules if "nodes" not in each.needs]).findings]
+    if line is not None:
+        errors += judge(*line).findings
+    own = [each for each in errors if each.worst is Severity.ERROR]
+    verdict = convening.meet(facts, own, max(seconds_left(common), 1.0), rules_of_nodes(rules))
+    return verdict.facts or facts, failures, verdict
+
+
+def probe_together(
+    facts: Facts,
+    verdict: Verdict,
+    convening: Convening,
+    probing: Probing,
+    line: Facts | None,
+    say: Callable[[str], None],
+) -> Facts:
+    """The facts with those of the probe over all nodes, or with the reason why there is none."""
+    if verdict.has_errors:
+        return replace(facts, gaps=(*facts.gaps, why_no_ranks(verdict.outcome)))
+    if convening.is_of_ranks:
+        return probing.finish(facts, say)
+    job, share = convening.job, verdict.share
+    nproc = convening.nproc(facts)
+    if share is None or not nproc or nproc > MOST_RANKS:
+        reason = "how many ranks a node starts is not known" if not nproc else f"{nproc} ranks on one node are too many"
+        return replace(facts, gaps=(*facts.gaps, Gap("probe", reason, Why.NOT_HERE)))
+    node = Node(
+        nproc=nproc,
+        world_size=share.world_size,
+        master_addr=job.master_addr,
+        master_port=job.master_port,
+        first_rank=share.first_rank,
+        node_rank=share.node_rank,
+        nnodes=share.nnodes,
+        run=job.rdzv_id or "ddpdoctor",
+    )
+    variables = {**os.environ, **variables_of(line)}
+    return probing.finish_jointly(facts, node, variables, say)
+
+
+def with_verdict(report: Report, verdict: Verdict, rules: Sequence[Rule]) -> Report:
+    """The report of this node with the verdict on all; what the verdict tells of this node is told once."""
+    told = verdict.outcome.findings
+    kept = tuple(each for each in report.findings if not _is_told(each, told))
+    return extended(replace(report, findings=kept), [verdict.outcome], rules, verdict.failures)
+
+
+def _is_told(own: Finding, told: Sequence[Finding]) -> bool:
+    return any(each.code == own.code and each.message.startswith(own.message) for each in told)
+
+
+def is_told_elsewhere() -> bool:
+    """Under a scheduler that started this command once a node: whether another node tells in full."""
+    environ = Environ(variables=dict(os.environ))
+    return environ.launcher is not None and (environ.rank or 0) > 0

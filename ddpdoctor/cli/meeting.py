@@ -1,0 +1,292 @@
+"""The meeting of one `ddpdoctor check`: whom to meet, what to tell them, and what comes of it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from ddpdoctor.cli import STARTED
+from ddpdoctor.facts.codec import encode
+from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.jobs import Job, job_id, job_of_line
+from ddpdoctor.facts.net import Outcome
+from ddpdoctor.facts.nodes import Form, Node, Nodes
+
+if TYPE_CHECKING:
+    from ddpdoctor.cli.verdicts import Verdict
+    from ddpdoctor.collectors.meeting import Meeting
+    from ddpdoctor.facts.record import Facts
+    from ddpdoctor.findings import Finding
+    from ddpdoctor.meeting.session import Alone, Gathered
+    from ddpdoctor.rules import Rule
+
+__all__ = ["Convening", "job_to_meet"]
+
+HINT_SECONDS = 3.0
+SENT_PREFIXES = ("PET_", "TORCH", "MASTER_", "SLURM_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "NODE_")
+
+
+def job_to_meet(line: Facts | None, environ: Mapping[str, str]) -> Job | None:
+    """The job whose other nodes this one should meet, None where there are none or nobody says where."""
+    first = line.launch.lines[0] if line is not None and line.launch is not None and line.launch.lines else None
+    if first is None or (first.starter is None and first.task_starter is None):
+        return _job_of_ranks(environ)
+    found = job_of_line(first)
+    if found is None:
+        return None
+    from ddpdoctor.probe.place import node_names
+
+    names = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or ""
+    return replace(found, hosts=node_names(names))
+
+
+def _job_of_ranks(environ: Mapping[str, str]) -> Job | None:
+    """The job of a process that is one rank of several: of srun, mpirun, or plain env://."""
+    from ddpdoctor.probe.place import BadEnvironment, read_place
+
+    told = Environ(variables=dict(environ))
+    if told.rank is None or (told.world_size or 0) < 2 or told.is_multi_node is False:
+        return None
+    try:
+        place = read_place(environ, os.getppid())
+    except BadEnvironment:
+        return None
+    if place.uses_agent_store:
+        return None
+    return Job(
+        form=Form.ENV,
+        launcher=place.launcher,
+        nnodes=told.nnodes,
+        least=None,
+        nproc=place.local_world_size,
+        node_rank=place.node_rank,
+        master_addr=place.master_addr,
+        master_port=place.master_port,
+        rank=place.rank,
+        local_rank=place.local_rank,
+        world_size=place.world_size,
+        hosts=place.hosts,
+    )
+
+
+class Convening:
+    """One node's meeting: `open` holds the port before anything is looked at, `meet` does the rest, `stop` ends it."""
+
+    def __init__(self, job: Job, line: Facts | None, join_seconds: float, say: Callable[[str], None]) -> None:
+        self.job = job
+        launch = line.launch if line is not None else None
+        self._line = launch.lines[0] if launch is not None and launch.lines else None
+        self._torch = launch.torch if launch is not None else ""
+        self._join_seconds = join_seconds
+        self._say = say
+        self._main: socket.socket | None = None
+        self._there: dict[str, Any] = {}
+        self._owns = False
+        self._meeting: Meeting | None = None
+        self._token = ""
+
+    @property
+    def is_of_ranks(self) -> bool:
+        """Whether the ranks themselves meet, instead of nodes that will start them."""
+        return self.job.form == Form.ENV
+
+    def open(self) -> None:
+        """Hold the job's port, where the store will be here: nobody can take it meanwhile, and others are not refused."""
+        from ddpdoctor.collectors.meeting import claim, recognises, token_of
+
+        job = self.job
+        script = os.path.basename(self._script() or "")
+        self._token = token_of("ddpdoctor meeting", job_id(os.environ), script)
+        if job.form == Form.C10D:
+            self._owns = recognises(job.master_addr) if job.is_host is None else job.is_host
+        else:
+            self._owns = (job.rank if self.is_of_ranks else job.node_rank) == 0
+        if self._owns:
+            self._main, self._there = claim(job.master_port, self._token)
+
+    @property
+    def variables(self) -> dict[str, str | None]:
+        """What the launch means to the environment of its ranks. The way to the master is tried by meeting, so the machine
+        is looked at without it, unless something else holds the port that this node needs.
+        """
+        job = self.job
+        nodes = {} if self.is_of_ranks else {"GROUP_WORLD_SIZE": str(job.nnodes)}
+        if self._owns and self._main is None and not self._there:
+            return {**nodes, "MASTER_ADDR": job.master_addr, "MASTER_PORT": str(job.master_port)}
+        return {**nodes, "MASTER_ADDR": None, "MASTER_PORT": None}
+
+    def meet(self, facts: Facts, errors: Iterable[Finding], limit: float, rules: Sequence[Rule]) -> Verdict:
+        """Meet the others; judge what they said, by `rules`, if this node is the host. All within `limit` seconds."""
+        from ddpdoctor.cli.verdicts import Verdict as Verdict_
+        from ddpdoctor.cli.verdicts import judge_nodes, read_verdict, shares, written
+        from ddpdoctor.collectors.meeting import Meeting
+        from ddpdoctor.meeting.guests import Guest
+        from ddpdoctor.meeting.session import Gathered, Told
+
+        node, own = self._node(facts), [encode(each) for each in errors]
+        self._meeting = Meeting(
+            node,
+            self._token,
+            max(min(self._join_seconds - (time.monotonic() - STARTED), limit), 1.0),
+            main=self._main,
+            errors=own,
+            line=self._told_line(),
+            is_patient="KUBERNETES_SERVICE_HOST" in os.environ,
+            say=self._say,
+        )
+        met = self._result(limit)
+        if isinstance(met, Told):
+            return read_verdict(met.verdict)
+        if isinstance(met, Gathered):
+            nodes = self._nodes_of(met)
+            outcome = judge_nodes(rules, nodes, met.guests, self._torch)
+            verdict = Verdict_(outcome, None, nodes)
+            found = {} if verdict.has_errors else shares(met.guests)
+            self._meeting.conclude(written(outcome), {key: asdict(share) for key, share in found.items()})
+            return replace(verdict, share=found.get(met.guests[met.hosted_by].key))
+        facts = self._with_way(facts)
+        nodes = self._alone(node, met)
+        outcome = judge_nodes(rules, nodes, (Guest("", nodes.nodes[0], tuple(own)),), self._torch)
+        return Verdict_(outcome, None, nodes, facts)
+
+    def stop(self) -> None:
+        """End it."""
+        if self._meeting is not None:
+            self._meeting.stop()
+        if self._main is not None:
+            self._main.close()
+
+    def _result(self, limit: float) -> Any:
+        """Wait, and tell somebody who waits how to go on without the others."""
+        assert self._meeting is not None
+        met = self._meeting.result(min(HINT_SECONDS, limit))
+        if met is None and limit > HINT_SECONDS:
+            job = self.job
+            self._say(
+                f"meeting at {job.master_addr}:{job.master_port}: type the same on every node, or judge this node alone"
+                " with --no-meet"
+            )
+            met = self._meeting.result(limit - HINT_SECONDS)
+        return met
+
+    def _node(self, facts: Facts) -> Node:
+        """What this node tells of itself."""
+        from ddpdoctor.collectors.machine import this_machine
+        from ddpdoctor.collectors.meeting import machine_key, script_hash
+        from ddpdoctor.facts.traits import node_of
+
+        job, script = self.job, self._script()
+        return replace(
+            node_of(facts),
+            form=job.form,
+            machine=machine_key(),
+            node_rank=job.node_rank,
+            rank=job.rank,
+            local_rank=job.local_rank,
+            world_size=job.world_size,
+            nnodes=job.nnodes,
+            least=job.least,
+            nproc=self.nproc(facts),
+            launcher=job.launcher,
+            uniform=job.uniform,
+            master_addr=job.master_addr,
+            master_port=job.master_port,
+            rdzv_id=job.rdzv_id,
+            owns=self._owns,
+            script=script and os.path.basename(script),
+            script_hash=script_hash(this_machine(), script) if script and os.path.isabs(script) else None,
+        )
+
+    def nproc(self, facts: Facts) -> int | None:
+        """The ranks that this node's launcher starts."""
+        if self.job.nproc is not None or self.is_of_ranks or self._line is None or self._line.plan is None:
+            return self.job.nproc
+        from ddpdoctor.facts.visibility import visible
+
+        word = self._line.plan.settings["nproc_per_node"].value
+        gpus = visible(facts.environ.variables if facts.environ else {}, facts.gpu).count if facts.gpu else 0
+        if word == "cpu" or (word == "auto" and not gpus):
+            return os.cpu_count()
+        return gpus or None
+
+    def _script(self) -> str | None:
+        """The script's path; the name of a module, or of a script that is looked for elsewhere."""
+        line = self._line
+        if line is None or line.program is None:
+            return None
+        if line.script is not None:
+            return os.path.abspath(line.script.path)
+        found = (line.starter or line.program).reading.script
+        return None if found is None else found.known
+
+    def _told_line(self) -> dict[str, Any]:
+        """The launch line as the host needs it to hold it against the others'."""
+        if self._line is None or self.is_of_ranks:
+            return {}
+        known = {n: v for n, v in self._line.environ.variables.items() if n.startswith(SENT_PREFIXES)}
+        return {"argv": [word.text for word in self._line.argv], "environ": known, "cwd": self._line.cwd or "/"}
+
+    def _nodes_of(self, met: Gathered) -> Nodes:
+        return Nodes(
+            nodes=tuple(guest.node for guest in met.guests),
+            links=met.links,
+            expected=met.expected,
+            missing=met.missing,
+            missing_hosts=self._hosts(met.missing),
+            lacking=met.lacking,
+            waited_seconds=met.waited_seconds,
+            hosted_by=met.hosted_by,
+            is_main=met.is_main,
+            strangers=met.strangers,
+        )
+
+    def _hosts(self, numbers: Iterable[int]) -> dict[str, str]:
+        """The hosts of node_ranks, where the scheduler numbers the nodes and all ranks of a node are together."""
+        job, size = self.job, 1
+        if self.is_of_ranks:
+            size = job.nproc or 0
+            if not size or len(job.hosts) * size != job.world_size:
+                return {}
+        elif job.form != Form.STATIC or len(job.hosts) != job.nnodes:
+            return {}
+        return {str(n): job.hosts[n // size].partition(".")[0] for n in numbers if n // size < len(job.hosts)}
+
+    def _alone(self, node: Node, met: Alone | None) -> Nodes:
+        """A meeting of one: it can say of the node of rank 0 that nothing listened there, and of the others nothing."""
+        way = met.way if met is not None else None
+        is_absent = way in (None, Outcome.REFUSED) and not node.owns
+        return Nodes(
+            nodes=(replace(met.me.node if met is not None else node, way=way),),
+            expected=self.job.world_size if self.is_of_ranks else self.job.nnodes,
+            missing=(0,) if is_absent and self.job.form != Form.C10D else (),
+            missing_hosts=self._hosts((0,)),
+            lacking=1 if is_absent else 0,
+            waited_seconds=met.waited_seconds if met is not None else self._join_seconds,
+            is_main=False,
+            strangers=(_stranger(met.other_job),) if met is not None and met.other_job else (),
+        )
+
+    def _with_way(self, facts: Facts) -> Facts:
+        """The facts with the way to the master, as NCCL and torch would go it."""
+        from ddpdoctor.collectors.machine import Root
+        from ddpdoctor.collectors.net import look_at_master
+
+        if facts.net is None or facts.environ is None:
+            return facts
+        job = self.job
+        variables = {**facts.environ.variables, "MASTER_ADDR": job.master_addr, "MASTER_PORT": str(job.master_port)}
+        return replace(
+            facts,
+            environ=replace(facts.environ, variables=variables),
+            net=look_at_master(facts.net, Root(), job.master_addr, job.master_port),
+        )
+
+
+def _stranger(introduction: Mapping[str, Any]) -> str:
+    """Another job's node, as it introduced itself."""
+    host, script = introduction.get("host"), introduction.get("script")
+    return f"{str(host)[:60]}{f', {str(script)[:60]}' if script else ''}"

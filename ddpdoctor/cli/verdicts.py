@@ -1,0 +1,197 @@
+"""What the host of a meeting makes of what the nodes said, for all of them; and the same as lines of JSON between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ddpdoctor.doctor import Outcome, judge
+from ddpdoctor.facts.codec import FactsError, decode, encode
+from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.gaps import Gap, Why
+from ddpdoctor.facts.launch import Launch, Line
+from ddpdoctor.facts.nodes import Form, Node, Nodes
+from ddpdoctor.facts.record import SCHEMA, Facts
+from ddpdoctor.findings import Finding, Severity, Skipped, Where
+from ddpdoctor.rules import Rule
+
+if TYPE_CHECKING:
+    from ddpdoctor.meeting.guests import Guest
+
+__all__ = ["Share", "Verdict", "judge_nodes", "merged", "read_verdict", "rules_of_nodes", "shares", "written"]
+
+ACROSS = (
+    *("LAUNCH034", "LAUNCH035", "LAUNCH036", "LAUNCH037", "LAUNCH039", "LAUNCH070"),
+    *("ENV013", "ENV018", "ENV019", "ENV020"),
+)
+"""The rules of launch lines that hold one node's line against the others': each line by itself was judged where it was typed."""
+MOST_NAMED = 6
+
+
+@dataclass(frozen=True)
+class Share:
+    """One node's part of the probe: its ranks begin at `first_rank`, `world_size` are there in all."""
+
+    first_rank: int
+    node_rank: int
+    nnodes: int
+    world_size: int
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the meeting came to: the same findings on every node. `share` is None when no ranks are to be probed.
+
+    `nodes` are known on the host only. `facts` are this node's with what was seen of the way to the master.
+    """
+
+    outcome: Outcome
+    share: Share | None = None
+    nodes: Nodes | None = None
+    facts: Facts | None = None
+    failures: tuple[str, ...] = ()
+
+    @property
+    def has_errors(self) -> bool:
+        return any(finding.worst is Severity.ERROR for finding in self.outcome.findings)
+
+
+def rules_of_nodes(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    """Those of the rules that hold nodes against each other."""
+    return tuple(each for each in rules if each.code in ACROSS or "nodes" in (*each.needs, *each.wants))
+
+
+def judge_nodes(rules: Sequence[Rule], nodes: Nodes, guests: Sequence[Guest], torch: str) -> Outcome:
+    """The findings about the job: what the nodes' lines say, what the nodes are, and every node's own errors."""
+    own = [(guest.node, _finding(each)) for guest in guests for each in guest.errors]
+    outcome = Outcome(findings=merged([(node, each) for node, each in own if each is not None], len(guests)))
+    facts = Facts(schema=SCHEMA, collected_at="", hostname="", nodes=nodes)
+    outcome.add(judge(facts, [each for each in rules if "nodes" in (*each.needs, *each.wants)]))
+    lines = _lines(guests, torch)
+    if len(lines) > 1:
+        told = judge(
+            replace(facts, nodes=None, environ=Environ(), launch=Launch(lines=lines, torch=torch)),
+            [each for each in rules if each.code in ACROSS],
+        )
+        told.findings = [_placed(each, nodes.nodes) for each in told.findings]
+        told.skipped = []
+        outcome.add(told)
+    seen = {each.code for each in outcome.findings}
+    outcome.passed = sorted({code for code in outcome.passed if code not in seen})
+    return outcome
+
+
+def _lines(guests: Sequence[Guest], torch: str) -> tuple[Line, ...]:
+    """The launch lines that the nodes brought, read here as `lint --node` reads them."""
+    from ddpdoctor.collectors.launch import line_of_argv
+    from ddpdoctor.facts.torchrun_options import NEWEST, version_of
+
+    found = []
+    for index, guest in enumerate(guests):
+        argv, environ, cwd = (guest.line.get(key) for key in ("argv", "environ", "cwd"))
+        if not isinstance(argv, list) or not isinstance(environ, dict) or not isinstance(cwd, str) or not argv:
+            continue
+        words, variables = [str(word) for word in argv], {str(n): str(v) for n, v in environ.items()}
+        line = line_of_argv(words, variables, version_of(torch) or NEWEST, cwd)
+        found.append(replace(line, node=index, host=guest.node.host))
+    return tuple(found)
+
+
+def _placed(finding: Finding, nodes: Sequence[Node]) -> Finding:
+    """A finding about a line of a node, at that node."""
+    index = finding.where.node
+    if index is None or not 0 <= index < len(nodes):
+        return finding
+    return replace(finding, where=Where(host=nodes[index].host, node_rank=nodes[index].node_rank))
+
+
+def merged(own: Sequence[tuple[Node, Finding]], count: int) -> list[Finding]:
+    """The nodes' own findings, each once however many nodes have it, and where."""
+    groups: dict[tuple[str, str], list[tuple[Node, Finding]]] = {}
+    for node, finding in own:
+        groups.setdefault((finding.code, finding.message), []).append((node, finding))
+    found = []
+    for group in groups.values():
+        nodes, first = [node for node, _ in group], group[0][1]
+        if len(nodes) == 1:
+            node = nodes[0]
+            where = replace(
+                first.where,
+                host=first.where.host or node.host,
+                node_rank=node.node_rank if first.where.node_rank is None else first.where.node_rank,
+                rank=node.rank if node.form == Form.ENV else first.where.rank,
+            )
+            found.append(replace(first, where=where, ranks=first.ranks or _ranks(nodes)))
+            continue
+        hosts = list(dict.fromkeys(node.host for node in nodes))
+        shown = ", ".join(hosts[:MOST_NAMED]) + (
+            f" and {len(hosts) - MOST_NAMED} more" if len(hosts) > MOST_NAMED else ""
+        )
+        who = "on all nodes" if len(nodes) == count else f"on {shown}"
+        where = replace(first.where, host=hosts[0] if len(hosts) == 1 else None, node_rank=None, rank=None)
+        ranks = () if len(nodes) == count else _ranks(nodes)
+        found.append(replace(first, message=f"{first.message} ({who})", where=where, ranks=ranks))
+    return found
+
+
+def _ranks(nodes: Iterable[Node]) -> tuple[int, ...]:
+    return tuple(sorted(node.rank for node in nodes if node.form == Form.ENV and node.rank is not None))
+
+
+def _finding(told: object) -> Finding | None:
+    try:
+        return decode(Finding, told)
+    except FactsError:
+        return None
+
+
+def shares(guests: Sequence[Guest]) -> dict[str, Share]:
+    """Each node's ranks, by the guest's key; {} where a node does not know how many it starts, or its ranks came themselves."""
+    counts = [guest.node.nproc for guest in guests]
+    if any(guest.node.form == Form.ENV for guest in guests) or not all(counts):
+        return {}
+    found, first, world = {}, 0, sum(count or 0 for count in counts)
+    for index, guest in enumerate(guests):
+        found[guest.key] = Share(first, index, len(guests), world)
+        first += guest.node.nproc or 0
+    return found
+
+
+def written(outcome: Outcome) -> dict[str, Any]:
+    """A verdict as it is sent."""
+    return {
+        "findings": [encode(each) for each in outcome.findings],
+        "passed": outcome.passed,
+        "skipped": [[each.code, each.reason, each.unanswered] for each in outcome.skipped],
+        "crashed": [[each.code, each.error] for each in outcome.crashed],
+    }
+
+
+def read_verdict(message: Mapping[str, Any]) -> Verdict:
+    """A verdict as it came. What cannot be read is left out: the host is another version, or no doctor."""
+    findings, passed, skipped = (message.get(key) for key in ("findings", "passed", "skipped"))
+    outcome = Outcome()
+    if isinstance(findings, list):
+        outcome.findings = [found for each in findings if (found := _finding(each)) is not None]
+    if isinstance(passed, list):
+        outcome.passed = [code for code in passed if isinstance(code, str)]
+    for each in skipped if isinstance(skipped, list) else ():
+        if isinstance(each, list) and len(each) == 3 and isinstance(each[0], str) and isinstance(each[1], str):
+            outcome.skipped.append(Skipped(each[0], each[1], each[2] is True))
+    return Verdict(outcome, _share(message.get("place")))
+
+
+def _share(place: object) -> Share | None:
+    if not isinstance(place, dict):
+        return None
+    numbers = [place.get(name) for name in ("first_rank", "node_rank", "nnodes", "world_size")]
+    if not all(type(number) is int and 0 <= number < 1 << 24 for number in numbers):
+        return None
+    return Share(*numbers)  # type: ignore[arg-type]
+
+
+def why_no_ranks(outcome: Outcome) -> Gap:
+    """Why nothing was probed after a meeting."""
+    codes = [each.code for each in outcome.findings if each.worst is Severity.ERROR]
+    return Gap("probe", f"the nodes cannot work together ({codes[0]}), so no ranks were started", Why.NOT_HERE)

@@ -1,0 +1,187 @@
+"""The meeting as a collector: runs beside everything else, under a deadline, and is over whatever the others do."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ipaddress
+import os
+import queue
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ddpdoctor.collectors.machine import Machine
+from ddpdoctor.collectors.waiting import NoAnswer, answer
+from ddpdoctor.facts.nodes import Node
+from ddpdoctor.meeting.guests import Guest
+from ddpdoctor.meeting.session import Alone, Gathered, Session, Told
+from ddpdoctor.meeting.sockets import listen
+from ddpdoctor.meeting.visitor import Visitor
+from ddpdoctor.meeting.wire import PROTOCOL
+
+__all__ = ["Meeting", "claim", "machine_key", "recognises", "script_hash", "token_of"]
+
+CLAIM_SECONDS = 1.5
+"""How long a port that is taken is tried again: a check that has just ended may still hold it."""
+HOST_SECONDS = 2.0
+MAX_SCRIPT_BYTES = 16 << 20
+
+
+def claim(port: int, token: str) -> tuple[socket.socket | None, dict[str, Any]]:
+    """The job's port, held for the meeting; or None, and how a ddpdoctor that sits there introduces itself ({}: none does)."""
+    end = time.monotonic() + CLAIM_SECONDS
+    while True:
+        try:
+            return listen(port), {}
+        except OSError:
+            visitor = Visitor(token, lambda seconds: None, lambda verdict: None, lambda words: None)
+            there = asyncio.run(visitor.ask("127.0.0.1", port))
+            if there.get("kind") in ("i-am", "other-job") or time.monotonic() > end:
+                return None, there
+        time.sleep(0.1)
+
+
+def recognises(host: str) -> bool:
+    """Whether torch's c10d rendezvous would take this machine for the owner of an endpoint.
+
+    The same questions in the same order as torch/distributed/elastic/rendezvous/utils.py: `_matches_machine_hostname`.
+    """
+    if host == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        address = None
+    if address is not None and address.is_loopback:
+        return True
+    try:
+        return answer(lambda: _matches(host, address), HOST_SECONDS)
+    except (NoAnswer, OSError):
+        return False
+
+
+def _matches(host: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address | None) -> bool:
+    here = socket.gethostname()
+    if host == here:
+        return True
+    try:
+        theirs = {entry[4][0] for entry in _addresses(host)}
+    except (OSError, UnicodeError):
+        theirs = set()
+    for entry in _addresses(here):
+        if (entry[3] and entry[3] == host) or entry[4][0] in theirs or (address and entry[4][0] == str(address)):
+            return True
+    return False
+
+
+def _addresses(host: str) -> Sequence[Any]:
+    return socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP, flags=socket.AI_CANONNAME)
+
+
+def machine_key() -> str:
+    """Equal for processes of one machine and one network namespace."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            boot = file.read().strip()
+        return hashlib.sha256(f"{boot}/{os.readlink('/proc/self/ns/net')}".encode()).hexdigest()[:16]
+    except OSError:
+        return socket.gethostname()
+
+
+def script_hash(machine: Machine, path: str) -> str | None:
+    """A hash of the script's text, "" where there is no such file, None where it cannot be read."""
+    try:
+        with open(machine.root.at(path), "rb") as file:
+            return hashlib.sha256(file.read(MAX_SCRIPT_BYTES)).hexdigest()[:16]
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except OSError:
+        return None
+
+
+def token_of(*parts: str) -> str:
+    """What nodes of one job share and other jobs' do not: no secret, it only keeps them apart."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+class Meeting:
+    """A meeting that runs in a thread of its own. `result` waits for it; the host then must `conclude`."""
+
+    def __init__(
+        self,
+        node: Node,
+        token: str,
+        join_seconds: float,
+        *,
+        main: socket.socket | None,
+        errors: Sequence[dict[str, Any]],
+        line: dict[str, Any],
+        is_patient: bool,
+        say: Callable[[str], None],
+    ) -> None:
+        guest = Guest(secrets.token_hex(8), node, tuple(errors), line)
+        own = frozenset(address.partition("%")[0] for address in node.addresses)
+        self._session = Session(guest, token, join_seconds, own, main, is_patient, say)
+        self._answers: queue.Queue[Gathered | Told | Alone | Exception] = queue.Queue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._verdict: asyncio.Future[dict[str, Any]] | None = None
+        self._thread = threading.Thread(target=self._run, name="meeting", daemon=True)
+        self._thread.start()
+
+    def result(self, seconds: float) -> Gathered | Told | Alone | None:
+        """What came of it, None when it is not over within `seconds`."""
+        try:
+            found = self._answers.get(timeout=max(seconds, 0.01))
+        except queue.Empty:
+            return None
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def conclude(self, verdict: dict[str, Any], places: dict[str, dict[str, Any]], seconds: float = 5.0) -> None:
+        """As the host: tell everybody the verdict, and each guest its place; the port is free when this returns."""
+        if self._loop is not None:
+            self._session.places = places
+            self._loop.call_soon_threadsafe(self._set_verdict, {**verdict, "ddpdoctor": PROTOCOL, "kind": "verdict"})
+        self._thread.join(seconds)
+
+    def _set_verdict(self, verdict: dict[str, Any]) -> None:
+        if self._verdict is not None and not self._verdict.done():
+            self._verdict.set_result(verdict)
+
+    def stop(self) -> None:
+        """End it, whatever it is doing."""
+        if self._loop is not None and self._thread.is_alive():
+            try:
+                self._loop.call_soon_threadsafe(self._cancel)
+            except RuntimeError:
+                return  # it has just ended
+            self._thread.join(2.0)
+
+    def _cancel(self) -> None:
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._meet())
+        except asyncio.CancelledError:
+            return
+        except Exception as error:  # handed to whoever waits for the result
+            self._answers.put(error)
+
+    async def _meet(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        met = await self._session.run(self._hand_over)
+        if met is not None:
+            self._answers.put(met)
+
+    def _hand_over(self, gathered: Gathered) -> asyncio.Future[dict[str, Any]]:
+        assert self._loop is not None
+        self._verdict = self._loop.create_future()
+        self._answers.put(gathered)
+        return self._verdict

@@ -1,0 +1,193 @@
+"""`nodes`: the nodes of one job side by side: what each was told, what it is, and the network between every pair.
+
+Gathered by the meeting before the job starts, or put together from collected files. A node is a machine under torchrun;
+under plain env:// (`form` is `env`) it is one rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from ddpdoctor.facts.gaps import Gap, Section
+from ddpdoctor.facts.net import Outcome
+
+__all__ = ["Form", "Link", "Node", "Nodes", "Split", "ranges", "split"]
+
+
+class Form:
+    """How a job finds itself together; the words that `Node.form` holds."""
+
+    STATIC = "static"
+    C10D = "c10d"
+    ENV = "env"
+    FILES = "files"
+    """Collected files: nobody was told anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node. `host` is the short hostname; what it was not told, or is not known, is None.
+
+    `machine` is equal for nodes of one machine and network namespace. `least` is the MIN of `--nnodes MIN:MAX`. `owns`: by
+    torch's own test, or by its rank, it would host the store; `is_at_master`: the master's address leads to this machine.
+    `waited_seconds` is how long the meeting had lasted when it came; `clock_seconds` how far its clock is ahead of the
+    clock of the node that wrote this. `gpu_uuids` are those that its ranks would use. `traits` are the properties that
+    can be compared, by their paths in the facts (`versions.torch`, `environ.NCCL_IB_DISABLE`).
+    """
+
+    host: str
+    form: str = Form.STATIC
+    machine: str = ""
+    full_name: str = ""
+    node_rank: int | None = None
+    rank: int | None = None
+    local_rank: int | None = None
+    world_size: int | None = None
+    nnodes: int | None = None
+    least: int | None = None
+    nproc: int | None = None
+    launcher: str = ""
+    uniform: bool = False
+    """The launcher computes ranks as node_rank times ranks per node: all nodes must have as many."""
+    master_addr: str | None = None
+    master_port: int | None = None
+    rdzv_id: str | None = None
+    owns: bool = False
+    is_at_master: bool | None = None
+    script: str | None = None
+    script_hash: str | None = None
+    """Of the script's text; "" where the script is missing."""
+    addresses: tuple[str, ...] = ()
+    nccl_addresses: tuple[str, ...] = ()
+    """`ADDRESS/PREFIX` of the interfaces that NCCL would use, the first one first."""
+    gloo_address: str | None = None
+    gpu_uuids: tuple[str, ...] = ()
+    waited_seconds: float | None = None
+    clock_seconds: float | None = None
+    came: str = "main"
+    """`main`: by the job's own address and port; `door`: by the doctor's side door, because that way was closed."""
+    way: Outcome | None = None
+    """What became of its way to the job's address and port, where that was closed."""
+    traits: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """How sentences call this node."""
+        if self.form == Form.ENV and self.rank is not None:
+            return f"rank {self.rank} on {self.host}"
+        return self.host if self.node_rank is None else f"node {self.node_rank} ({self.host})"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One direction between two nodes, by their indices: what `source` saw when it turned to `target`.
+
+    `name` is the target's hostname and `resolved` what `source` makes of it; `address` and `port` are what it dialled: an
+    address of the target at a high port that the kernel chose. `outcome` is None when the connection was made; `is_echoed`
+    says whether 32 KiB came back. `port_outcome` is what its own master port answered, where it was asked.
+    """
+
+    source: int
+    target: int
+    name: str = ""
+    resolved: tuple[str, ...] = ()
+    address: str = ""
+    port: int = 0
+    outcome: Outcome | None = None
+    is_echoed: bool | None = None
+    latency_seconds: float | None = None
+    gb_per_s: float | None = None
+
+    @property
+    def works(self) -> bool:
+        return self.outcome is None and self.is_echoed is not False
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes(Section):
+    """The nodes that came, in the order of their node_rank (or rank), and those that did not.
+
+    `expected` is how many the job has, as most of the nodes say; `missing` are the node_ranks (ranks in form `env`) that
+    never came, and `missing_hosts` their names where a scheduler tells them. `waited_seconds` is how long the meeting
+    waited. `hosted_by` is the index of the node at which they met. `strangers` say who else knocked at the port.
+    `is_main`: they met at the job's own address and port.
+    """
+
+    nodes: tuple[Node, ...] = ()
+    links: tuple[Link, ...] = ()
+    expected: int | None = None
+    missing: tuple[int, ...] = ()
+    missing_hosts: dict[str, str] = field(default_factory=dict)
+    lacking: int = 0
+    """How many never came, where the numbers of those that did do not tell which (c10d gives none)."""
+    waited_seconds: float = 0.0
+    hosted_by: int = 0
+    is_main: bool = True
+    strangers: tuple[str, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+
+    @property
+    def form(self) -> str:
+        return self.nodes[0].form if self.nodes else Form.FILES
+
+    @property
+    def lacking_unnamed(self) -> int:
+        """How many never came and have no number."""
+        return 0 if self.missing else self.lacking
+
+    def ranks_of(self, numbers: Iterable[int]) -> tuple[int, ...]:
+        """The ranks of these node_ranks, where all nodes that are here have as many; () where that is not known."""
+        counts = {node.nproc for node in self.nodes}
+        if len(counts) != 1 or (size := next(iter(counts))) is None:
+            return ()
+        return tuple(rank for n in sorted(numbers) for rank in range(n * size, (n + 1) * size))
+
+    @property
+    def is_meeting(self) -> bool:
+        """Several nodes met before their job, as opposed to collected files."""
+        return self.form != Form.FILES
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Nodes that differ in one property. `groups` are its values, the most common first.
+
+    `common` is the value of the majority, None on a tie; `odd` are the nodes to blame: the minority, or all on a tie.
+    """
+
+    groups: tuple[tuple[str, tuple[Node, ...]], ...]
+
+    @property
+    def common(self) -> str | None:
+        (value, most), (_, second) = self.groups[0], self.groups[1]
+        return value if len(most) > len(second) else None
+
+    @property
+    def odd(self) -> tuple[Node, ...]:
+        groups = self.groups[1:] if self.common is not None else self.groups
+        return tuple(node for _, nodes in groups for node in nodes)
+
+
+def split(nodes: Iterable[Node], value: Callable[[Node], str | None]) -> Split | None:
+    """How the nodes differ in a value; None when they agree. Nodes whose value is not known are left out."""
+    groups: dict[str, list[Node]] = {}
+    for node in nodes:
+        known = value(node)
+        if known is not None:
+            groups.setdefault(known, []).append(node)
+    if len(groups) < 2:
+        return None
+    ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
+    return Split(tuple((known, tuple(found)) for known, found in ordered))
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Numbers for a sentence: `0-3, 7`."""
+    parts: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)

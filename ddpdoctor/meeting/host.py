@@ -1,0 +1,237 @@
+"""The side that listens: it lets nodes in, keeps everybody else apart, and tells all of them what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ddpdoctor.meeting.guests import Guest
+from ddpdoctor.meeting.links import serve_echo
+from ddpdoctor.meeting.sockets import listen
+from ddpdoctor.meeting.wire import MAX_HELLO_BYTES, PROTOCOL, WireError, decode_line, encode_line, hear, say, send
+
+__all__ = ["Host", "Seat"]
+
+HELLO_SECONDS = 5.0
+"""How long somebody who has connected may take to say who he is."""
+MOST_UNKNOWN = 512
+"""Connections of which nothing is known yet; beyond that the oldest is closed."""
+MOST_STRANGERS = 8
+SENDING_SECONDS = 2.0
+STORE_QUERY = b"\x00"
+"""How the queries of torch's TCPStore begin: another ddpdoctor that looks at the port asks so."""
+
+
+@dataclass
+class Seat:
+    """A guest that was let in, and the connection that leads to it."""
+
+    guest: Guest
+    writer: asyncio.StreamWriter
+    links: list[dict[str, Any]] | None = None
+
+
+@dataclass
+class Host:
+    """One node's open house. `changed` is set whenever somebody came, went or said something."""
+
+    me: Guest
+    token: str
+    changed: asyncio.Event
+    seats: dict[str, Seat] = field(default_factory=dict)
+    strangers: dict[str, None] = field(default_factory=dict)
+    opened: float = field(default_factory=time.monotonic)
+    seconds_left: Callable[[], float] = lambda: 0.0
+    _servers: dict[str, asyncio.Server] = field(default_factory=dict)
+    _unknown: dict[asyncio.StreamWriter, None] = field(default_factory=dict)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    async def open(self, name: str, made: socket.socket | int) -> int:
+        """Listen at a port (0: one that the kernel chooses), as `main`, `door` or `echo`. The port.
+
+        Raises:
+            OSError: the port is taken.
+        """
+        listening = listen(made) if isinstance(made, int) else made
+        via = "main" if name == "main" else "door"
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await self._serve(reader, writer, via)
+
+        self._servers[name] = await asyncio.start_server(serve, sock=listening, limit=MAX_HELLO_BYTES)
+        return int(listening.getsockname()[1])
+
+    def has(self, name: str) -> bool:
+        """Whether it listens as `main` or `door`."""
+        return name in self._servers
+
+    @property
+    def guests(self) -> list[Guest]:
+        """Everybody who is here, this node first."""
+        return [self.me, *(seat.guest for seat in self.seats.values())]
+
+    async def tell_all(self, message: dict[str, Any], places: Mapping[str, dict[str, Any]] | None = None) -> None:
+        """Tell everybody who is here, all at once; who has gone meanwhile is not waited for.
+
+        `places` are further words for single guests, by their keys: they come in a line of their own before the message.
+        """
+        line = encode_line(message)
+        own = {key: encode_line({"kind": "place", **words}) for key, words in (places or {}).items()}
+        await asyncio.gather(
+            *(self.tell(seat, own.get(seat.guest.key, b"") + line) for seat in list(self.seats.values()))
+        )
+
+    async def tell(self, seat: Seat, lines: bytes) -> None:
+        """Tell one guest."""
+        with contextlib.suppress(OSError):
+            await send(seat.writer, lines, SENDING_SECONDS)
+
+    def send_away(self) -> None:
+        """Close the connections of all guests: they look for the host again."""
+        for seat in list(self.seats.values()):
+            seat.writer.close()
+
+    async def close_ports(self, *names: str) -> None:
+        """Let ports go; connections stay."""
+        for name in names:
+            server = self._servers.pop(name, None)
+            if server is not None:
+                server.close()
+
+    async def close(self) -> None:
+        """Let everything go."""
+        await self.close_ports(*list(self._servers))
+        for writer in [*self._unknown, *(seat.writer for seat in self.seats.values())]:
+            writer.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, via: str) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        self._unknown[writer] = None
+        if len(self._unknown) > MOST_UNKNOWN:
+            next(iter(self._unknown)).close()
+        try:
+            message = await asyncio.wait_for(self._greeting(reader, writer), HELLO_SECONDS)
+            self._unknown.pop(writer, None)
+            await self._receive(message, reader, writer, via)
+        except (OSError, WireError, asyncio.TimeoutError):
+            self._remember(writer)
+        finally:
+            self._unknown.pop(writer, None)
+            writer.close()
+
+    async def _greeting(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> dict[str, Any]:
+        """The first message.
+
+        Raises:
+            WireError: it is none of ours: a port scanner, a web browser, a rank of a job that was started already.
+        """
+        try:
+            first = await reader.readexactly(1)
+            if first == STORE_QUERY:
+                asked = await reader.readexactly(9)
+                writer.write(asked[5:])  # the nonce of the PING: this port is in the job's own hands
+                await writer.drain()
+                return {}
+        except asyncio.IncompleteReadError:
+            raise WireError("nothing was said") from None
+        if first != b"{":
+            raise WireError("not JSON")
+        try:
+            rest = await reader.readuntil(b"\n")
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            raise WireError("no whole line") from None
+        return decode_line(first + rest)
+
+    async def _receive(
+        self, message: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter, via: str
+    ) -> None:
+        if not message:
+            return
+        if message.get("ddpdoctor") != PROTOCOL:
+            await say(writer, {"ddpdoctor": PROTOCOL, "kind": "other-version"})
+            raise WireError("another version")
+        if message.get("token") != self.token:
+            self._remember(writer, message)
+            await say(writer, {**self._introduction("other-job"), "token": self.token})
+            return
+        kind = message.get("kind")
+        if kind == "who":
+            await say(writer, self._introduction("i-am"))
+        elif kind == "echo":
+            await serve_echo(message, reader, writer, self.me.key)
+        elif kind == "hello":
+            await self._seat(Guest.of(message), reader, writer, via)
+        else:
+            raise WireError("no such message")
+
+    def _introduction(self, kind: str) -> dict[str, Any]:
+        return {
+            "ddpdoctor": PROTOCOL,
+            "kind": kind,
+            "key": self.me.key,
+            "host": self.me.node.host,
+            "script": self.me.node.script,
+            "port": self.me.node.master_port,
+            "has_main": self.has("main"),
+            "owns": self.me.node.owns,
+            "seconds": self.seconds_left(),
+        }
+
+    async def _seat(self, guest: Guest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, via: str) -> None:
+        now = time.time()
+        offset = None if guest.clock is None else round(guest.clock - now, 3)
+        waited = round(time.monotonic() - self.opened, 3)
+        before = self.seats.get(guest.key)
+        if before is not None:
+            waited = before.guest.node.waited_seconds or waited
+            before.writer.close()
+        node = replace(guest.node, came=via, waited_seconds=waited, clock_seconds=offset)
+        seat = self.seats[guest.key] = Seat(replace(guest, node=node), writer)
+        try:
+            await say(writer, self._introduction("welcome"))
+            self.changed.set()
+            while message := await hear(reader):
+                self._take(seat, message)
+                self.changed.set()
+        finally:
+            if self.seats.get(guest.key) is seat:
+                del self.seats[guest.key]
+                self.changed.set()
+
+    def _take(self, seat: Seat, message: dict[str, Any]) -> None:
+        if message.get("kind") == "links" and isinstance(message.get("links"), list):
+            seat.links = message["links"]
+        elif message.get("kind") == "hello":
+            told = Guest.of(message)
+            node = replace(
+                told.node,
+                came=seat.guest.node.came,
+                waited_seconds=seat.guest.node.waited_seconds,
+                clock_seconds=seat.guest.node.clock_seconds,
+            )
+            seat.guest = replace(told, node=node)
+
+    def _remember(self, writer: asyncio.StreamWriter, message: dict[str, Any] | None = None) -> None:
+        """Somebody who is no node of this job."""
+        peer = writer.get_extra_info("peername")
+        if peer is None or len(self.strangers) >= MOST_STRANGERS:
+            return
+        address = str(peer[0]).removeprefix("::ffff:")
+        node = (message or {}).get("node")
+        if isinstance(node, dict) and isinstance(node.get("host"), str):
+            script = node.get("script")
+            what = f", {script:.60}" if isinstance(script, str) else ""
+            self.strangers[f"{node['host']:.60}{what}"] = None
+        elif message is None:
+            self.strangers.setdefault(f"{address} (no ddpdoctor)", None)

@@ -1,0 +1,131 @@
+"""Finding the host: at the job's own address and port, else at the side doors of the machine that the address leads to."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from ddpdoctor.facts.net import Outcome, is_loopback
+from ddpdoctor.meeting.host import Host
+from ddpdoctor.meeting.sockets import resolve
+from ddpdoctor.meeting.visitor import Visitor
+
+__all__ = ["DOORS", "Seeker"]
+
+DOORS = range(28913, 28917)
+"""The side doors: below the ephemeral range, one for each ddpdoctor that meets on this machine."""
+CONFIRM_SECONDS = 1.2
+"""How long the main port is tried after the side door said that it is open there."""
+RESOLVE_SECONDS = 2.0
+RETRY_SECONDS = 0.15
+LEAST_PATIENCE = 0.9
+MOST_PATIENCE = 4.0
+
+
+@dataclass
+class Seeker:
+    """`way` is what became of the last attempt at the main address and port, None while there was none.
+
+    `since` tells how long it has been so; `addresses` and `error` are the resolver's last answer. `hosts`: this node is the
+    one where the others would look.
+    """
+
+    host: Host
+    visitor: Visitor
+    own_addresses: frozenset[str]
+    changed: Callable[[], None]
+    door: int | None = None
+    way: Outcome | None = None
+    since: float = field(default_factory=time.monotonic)
+    addresses: tuple[str, ...] = ()
+    error: str | None = None
+    hosts: bool = False
+    _tries: int = 0
+
+    async def run(self) -> None:
+        """Look for the host as long as this task is allowed to run; ends early where this node is the host itself."""
+        node = self.host.me.node
+        if node.master_addr is None or node.master_port is None:
+            return
+        while True:
+            self.addresses, self.error = await resolve(node.master_addr, RESOLVE_SECONDS)
+            is_here = any(map(self._is_own, self.addresses))
+            if self.addresses and self.host.me.node.is_at_master is not is_here:
+                me = self.host.me
+                self.host.me = replace(me, node=replace(me.node, is_at_master=is_here))
+            if self.host.has("main") and (is_here or await self._leads_back(node.master_port)):
+                self.way = None
+                self._host_here()
+                return
+            if not await self._try_main(node.master_port):
+                await self._try_doors(is_here, node.master_port)
+            self._tries += 1
+            await asyncio.sleep(RETRY_SECONDS)
+
+    @property
+    def _patience(self) -> float:
+        """A first attempt is short, so that the side door is tried soon; later ones wait for a host that is busy."""
+        return min(LEAST_PATIENCE * (1 + self._tries), MOST_PATIENCE)
+
+    def _is_own(self, address: str) -> bool:
+        bare = address.partition("%")[0].removeprefix("::ffff:")
+        return is_loopback(bare) or bare in ("0.0.0.0", "::") or bare in self.own_addresses
+
+    def _host_here(self) -> None:
+        self.hosts = True
+        self.changed()
+
+    async def _leads_back(self, port: int) -> bool:
+        """Whether the endpoint leads to this node although it has no such address: a service or a floating address."""
+        for address in self.addresses:
+            if (await self.visitor.ask(address, port)).get("key") == self.host.me.key:
+                return True
+        return False
+
+    async def _try_main(self, port: int) -> bool:
+        """Take part at the job's own address and port; whether there was a host, which is over then or gone."""
+        if not self.addresses:
+            self._note(Outcome.FAILED)
+        for address in self.addresses:
+            found = await self.visitor.visit(self.host.me, address, port, None, self._patience)
+            if found is None:
+                return True
+            self._note(found)
+        return False
+
+    def _note(self, outcome: Outcome) -> None:
+        if self.way is not outcome:
+            self.way, self.since = outcome, time.monotonic()
+
+    async def _try_doors(self, is_here: bool, port: int) -> None:
+        """The side doors of the machine that the endpoint leads to: the lowest one of this job is where to meet."""
+        for address in self.addresses:
+            for door in DOORS:
+                if is_here and door == self.door:
+                    self._host_here()  # those without any other way meet here
+                    return
+                answer = await self.visitor.ask(address, door)
+                if not answer and not is_here:
+                    break  # nobody at the first door: nobody at the others
+                if answer.get("kind") != "i-am" or answer.get("key") == self.host.me.key:
+                    continue
+                is_open = bool(answer.get("has_main")) and answer.get("port") == port
+                if is_open and await self._confirms(address, port):
+                    return
+                way = self.way if is_open else None
+                if await self.visitor.visit(self.host.me, address, door, way, MOST_PATIENCE) is None:
+                    return
+        self.hosts = self.host.has("main")
+
+    async def _confirms(self, address: str, port: int) -> bool:
+        """The host says that it listens at the main port: whether it can be reached there after all."""
+        end = time.monotonic() + CONFIRM_SECONDS
+        while time.monotonic() < end:
+            found = await self.visitor.visit(self.host.me, address, port, None, LEAST_PATIENCE)
+            if found is None:
+                return True
+            self._note(found)
+            await asyncio.sleep(RETRY_SECONDS)
+        return False

@@ -1,0 +1,274 @@
+"""One node's meeting from its start to the verdict: it hosts, or it is a guest.
+
+The host is the node that the launch says: it listens at the job's own address and port. Every node also listens at a side
+door, a port of the doctor's own: nodes that were told different ports, or that a firewall keeps from the job's port, still
+find each other at the address that they were told, and learn why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ddpdoctor.facts.net import Outcome
+from ddpdoctor.facts.nodes import Form, Link
+from ddpdoctor.meeting.guests import Guest, State, assess, contradicts, expected, missing, ordered
+from ddpdoctor.meeting.host import Host
+from ddpdoctor.meeting.links import TEST_SECONDS
+from ddpdoctor.meeting.seeker import DOORS, Seeker
+from ddpdoctor.meeting.sockets import raise_file_limit
+from ddpdoctor.meeting.trials import orders, read_links, try_links
+from ddpdoctor.meeting.visitor import Visitor
+from ddpdoctor.meeting.wire import WireError, encode_line
+
+__all__ = ["Alone", "Gathered", "Session", "Told"]
+
+GRACE_SECONDS = 3.0
+"""How long others may still come when something is wrong already."""
+SETTLE_SECONDS = 1.0
+"""How long nothing may change before nodes that all came by the side door are judged."""
+MORE_SECONDS = 3.0
+"""How long an elastic job's further nodes are waited for."""
+SURE_SECONDS = 3.0
+"""How long an answer that will hardly change (no such name, no route, a stranger) is asked for again."""
+LOOK_SECONDS = 0.1
+MARGIN_SECONDS = 8.0
+"""What a guest allows its host beyond the host's own deadline, for the tests of the network and the verdict."""
+MOST_TOLD = 64
+"""With more nodes than these only the host shows who has come."""
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What the host knows when the meeting is over; judging is not done here.
+
+    `guests` are in the order of their numbers. `missing` and `lacking` say who never came, by number and by count.
+    """
+
+    guests: tuple[Guest, ...]
+    links: tuple[Link, ...]
+    expected: int
+    missing: tuple[int, ...]
+    lacking: int
+    waited_seconds: float
+    hosted_by: int
+    is_main: bool
+    strangers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the host made of it."""
+
+    verdict: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Alone:
+    """Nobody was met. `way` is what became of the way to the job's address and port; see Visitor for the rest."""
+
+    me: Guest
+    way: Outcome | None
+    waited_seconds: float
+    other_job: dict[str, Any] | None = None
+    is_other_version: bool = False
+    lost_host: str | None = None
+
+
+@dataclass
+class Session:
+    """`main` is the socket that holds the job's port, None for a node that does not host the store or could not have it.
+
+    `is_patient`: names may appear late here, as those of pods do. `say` is given a line about who has come.
+    """
+
+    me: Guest
+    token: str
+    join_seconds: float
+    own_addresses: frozenset[str]
+    main: socket.socket | None = None
+    is_patient: bool = False
+    say: Callable[[str], None] = lambda words: None
+    places: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What each guest, by its key, is told besides the verdict: set before the verdict is."""
+    _began: float = field(default_factory=time.monotonic)
+    _wrong_since: float | None = None
+    _count: int = 0
+    _count_since: float = 0.0
+    _spoken: str = ""
+
+    async def run(self, judge: Callable[[Gathered], asyncio.Future[dict[str, Any]]]) -> Told | Alone | None:
+        """Meet. `judge` is called on the host, with what it gathered; its answer is told to all, and None returned."""
+        raise_file_limit()
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda loop, context: None)  # out of descriptors: accepting is tried again
+        self._changed = asyncio.Event()
+        self._verdict: asyncio.Future[dict[str, Any]] = loop.create_future()
+        self.host = Host(self.me, self.token, self._changed, seconds_left=lambda: self.left)
+        self.visitor = Visitor(self.token, self._is_seated, self._is_told, self._speak)
+        self.seeker = Seeker(self.host, self.visitor, self.own_addresses, self._changed.set)
+        await self._open()
+        seeking = asyncio.create_task(self.seeker.run())
+        try:
+            return await self._meet(judge)
+        finally:
+            seeking.cancel()
+            with contextlib.suppress(asyncio.CancelledError, OSError, WireError):
+                await seeking
+            await self.host.close()
+
+    @property
+    def left(self) -> float:
+        """Seconds until the time to join is over."""
+        return self._began + self.join_seconds - time.monotonic()
+
+    async def _open(self) -> None:
+        """The main door before the side door: who finds that one open is told whether this one is."""
+        if self.main is not None:
+            await self.host.open("main", self.main)
+        port = await self.host.open("echo", 0)
+        for door in DOORS:
+            try:
+                await self.host.open("door", door)
+                self.seeker.door = door
+                break
+            except OSError:
+                continue
+        self.host.me = replace(self.me, echo_port=port, has_main=self.main is not None)
+
+    async def _meet(self, judge: Callable[[Gathered], asyncio.Future[dict[str, Any]]]) -> Told | Alone | None:
+        while not self._verdict.done():
+            if self.visitor.is_seated:
+                if self.left < -MARGIN_SECONDS:
+                    return self._alone()
+            elif self.seeker.hosts:
+                if await self._is_over():
+                    await self._finish(judge)
+                    return None
+            elif self._gives_up():
+                return self._alone()
+            self._changed.clear()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), LOOK_SECONDS)
+        verdict = self._verdict.result()
+        await self.host.tell_all(verdict)  # to those who had found this node only
+        return Told(verdict)
+
+    def _alone(self) -> Alone:
+        visitor = self.visitor
+        waited = round(time.monotonic() - self._began, 1)
+        way = self.seeker.way
+        return Alone(self.host.me, way, waited, visitor.other_job, visitor.is_other_version, visitor.lost_host)
+
+    def _is_seated(self, seconds: float) -> None:
+        """A guest waits as long as its host does, and who came to it goes to that host as well."""
+        self.seeker.way = None
+        self.join_seconds = max(self.join_seconds, time.monotonic() - self._began + seconds)
+        self.host.send_away()
+        self._changed.set()
+
+    def _is_told(self, verdict: dict[str, Any]) -> None:
+        if not self._verdict.done():
+            self._verdict.set_result(verdict)
+        self._changed.set()
+
+    def _gives_up(self) -> bool:
+        """Nobody was met, and waiting would change nothing."""
+        if self.left <= 0:
+            return True
+        seeker, now = self.seeker, time.monotonic()
+        if self.visitor.lost_host is not None and seeker.way is not None:
+            return now - seeker.since > SURE_SECONDS
+        if seeker.way is None or self.me.node.owns:
+            return False
+        if seeker.way is Outcome.REFUSED or (self.is_patient and not seeker.addresses):
+            return bool(self.me.errors) and now - self._began > GRACE_SECONDS
+        return now - seeker.since > SURE_SECONDS
+
+    async def _is_over(self) -> bool:
+        """Whether everybody has come, or has been waited for long enough."""
+        guests = self.host.guests
+        state, now = assess(guests), time.monotonic()
+        if len(guests) != self._count:
+            self._count, self._count_since = len(guests), now
+            await self._show(guests)
+        is_wrong = bool(self.me.errors) or (contradicts(guests) and len(guests) > 1)
+        self._wrong_since = (self._wrong_since or now) if is_wrong else None
+        if self.left <= 0:
+            return True
+        if state is State.COMPLETE:
+            is_clear = self.host.has("main") and all(guest.node.came == "main" for guest in guests)
+            return is_clear or now - self._count_since > SETTLE_SECONDS
+        if state is State.ENOUGH:
+            return now - self._count_since > MORE_SECONDS
+        return self._wrong_since is not None and now - self._wrong_since > GRACE_SECONDS
+
+    async def _show(self, guests: Sequence[Guest]) -> None:
+        """Who has come and who is awaited."""
+        nodes = [guest.node for guest in guests]
+        size, absent = expected(nodes), missing(nodes)
+        unit = "rank" if nodes[0].form == Form.ENV else "node"
+        here = ", ".join(node.host for node in nodes[:8]) + (", …" if len(nodes) > 8 else "")
+        words = f"{len(nodes)} of {size} {unit}s are here ({here})"
+        if len(nodes) < size:
+            awaited = ", ".join(map(str, absent[:8])) + (", …" if len(absent) > 8 else "")
+            words += f"; waiting for {unit} {awaited}" if awaited else f"; waiting for {size - len(nodes)} more"
+        self._speak(words)
+        if len(guests) <= MOST_TOLD:
+            await self.host.tell_all({"kind": "progress", "words": words})
+
+    def _speak(self, words: str) -> None:
+        if words != self._spoken:
+            self._spoken = words
+            self.say(words)
+
+    async def _finish(self, judge: Callable[[Gathered], asyncio.Future[dict[str, Any]]]) -> None:
+        """Try the network where all is well so far, have it all judged, and tell the verdict: the ports are free before."""
+        guests = ordered(self.host.guests)
+        is_well = assess(guests) in (State.COMPLETE, State.ENOUGH) and not contradicts(guests)
+        links = await self._test(guests) if is_well and len(guests) > 1 else ()
+        nodes = [guest.node for guest in guests]
+        size, is_late = expected(nodes), self.left <= 0 and not is_well
+        self._verdict = judge(
+            Gathered(
+                guests=tuple(guests),
+                links=links,
+                expected=size,
+                missing=missing(nodes) if is_late else (),
+                lacking=max(size - len(nodes), 0) if is_late else 0,
+                waited_seconds=round(time.monotonic() - self._began, 1),
+                hosted_by=next(i for i, guest in enumerate(guests) if guest.key == self.me.key),
+                is_main=self.host.has("main"),
+                strangers=tuple(self.host.strangers),
+            )
+        )
+        verdict = await self._verdict
+        await self.host.close_ports("main", "door", "echo")
+        await self.host.tell_all(verdict, self.places)
+
+    async def _test(self, guests: Sequence[Guest]) -> tuple[Link, ...]:
+        """Every node turns to its partners, all at once."""
+        wanted = orders(guests)
+        seats = [self.host.seats[guest.key] for guest in guests if guest.key in self.host.seats]
+        for seat in seats:
+            seat.links = None
+        await asyncio.gather(*(self.host.tell(seat, encode_line(wanted[seat.guest.key])) for seat in seats))
+        links = await try_links(wanted[self.me.key], self.token)
+        end = time.monotonic() + 2 * TEST_SECONDS
+        while any(seat.links is None for seat in self._still(seats)) and time.monotonic() < end:
+            self._changed.clear()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), LOOK_SECONDS)
+        index = {guest.key: at for at, guest in enumerate(guests)}
+        for seat in seats:
+            links += read_links(seat.links or (), [index[seat.guest.key]], len(guests))
+        return tuple(links)
+
+    def _still(self, seats: Sequence[Any]) -> list[Any]:
+        """Those who are still here."""
+        return [seat for seat in seats if self.host.seats.get(seat.guest.key) is seat]

@@ -1,0 +1,111 @@
+"""Listening the way that torch's store listens, looking names up with patience, and what became of a connection."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import resource
+import socket
+import threading
+
+from ddpdoctor.facts.net import Outcome
+
+__all__ = ["dial", "listen", "outcome_of", "raise_file_limit", "resolve"]
+
+OUTCOMES = {
+    errno.ECONNREFUSED: Outcome.REFUSED,
+    errno.ETIMEDOUT: Outcome.NO_ANSWER,
+    errno.ENETUNREACH: Outcome.NO_ROUTE,
+    errno.EINVAL: Outcome.NO_ROUTE,
+    errno.EHOSTUNREACH: Outcome.NO_HOST,
+    errno.EACCES: Outcome.PROHIBITED,
+    errno.EPERM: Outcome.PROHIBITED,
+}
+BACKLOG = 1024
+
+
+def listen(port: int) -> socket.socket:
+    """A socket that listens on all addresses, IPv6 and IPv4 in one, as torch's TCPStore does.
+
+    Raises:
+        OSError: the port is taken, or no socket can be had.
+    """
+    for family, everywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
+        try:
+            made = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:
+            if error.errno == errno.EAFNOSUPPORT:
+                continue
+            raise
+        try:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            made.bind((everywhere, port))
+            made.listen(BACKLOG)
+            made.setblocking(False)
+        except OSError as error:
+            made.close()
+            if family == socket.AF_INET6 and error.errno == errno.EADDRNOTAVAIL:
+                continue  # IPv6 is switched off on this machine
+            raise
+        return made
+    raise OSError(errno.EAFNOSUPPORT, "neither IPv6 nor IPv4 here")
+
+
+async def resolve(name: str, seconds: float) -> tuple[tuple[str, ...], str | None]:
+    """The addresses of a name in getaddrinfo's order and None, or () and the resolver's words.
+
+    In a thread of its own that may be left behind: the resolver blocks in C, and an executor would wait for it at the end.
+    """
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[tuple[tuple[str, ...], str | None]] = loop.create_future()
+
+    def tell(answer: tuple[tuple[str, ...], str | None]) -> None:
+        if not found.done():
+            found.set_result(answer)
+
+    def ask() -> None:
+        answer: tuple[tuple[str, ...], str | None]
+        try:
+            entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+            answer = tuple(dict.fromkeys(str(entry[4][0]) for entry in entries)), None
+        except (OSError, UnicodeError) as error:
+            answer = (), (error.strerror if isinstance(error, OSError) else str(error)) or type(error).__name__
+        try:
+            loop.call_soon_threadsafe(tell, answer)
+        except RuntimeError:
+            return  # the meeting ended meanwhile
+
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        return await asyncio.wait_for(found, seconds)
+    except asyncio.TimeoutError:
+        return (), "no answer in time"
+
+
+async def dial(
+    address: str, port: int, seconds: float, limit: int
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | Outcome:
+    """A connection, or what became of it."""
+    try:
+        return await asyncio.wait_for(asyncio.open_connection(address, port, limit=limit), seconds)
+    except asyncio.TimeoutError:
+        return Outcome.NO_ANSWER
+    except OSError as error:
+        return outcome_of(error)
+
+
+def outcome_of(error: OSError) -> Outcome:
+    """An error of connecting as an outcome."""
+    return OUTCOMES.get(error.errno or 0, Outcome.FAILED)
+
+
+def raise_file_limit() -> None:
+    """Allow as many open files as this user may have: every node is a connection, and so is every port scanner."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 1 << 16) if hard > 0 else 1 << 16, hard))
+        except (OSError, ValueError):
+            return  # the soft limit stays as it was

@@ -1,0 +1,111 @@
+"""The side that connects: a guest at another node's meeting, from its hello to the verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ddpdoctor.facts.codec import encode
+from ddpdoctor.facts.net import Outcome
+from ddpdoctor.meeting.guests import Guest
+from ddpdoctor.meeting.sockets import dial
+from ddpdoctor.meeting.trials import try_links
+from ddpdoctor.meeting.wire import MAX_LINE_BYTES, PROTOCOL, WireError, hear, say
+
+__all__ = ["Visitor"]
+
+ASK_SECONDS = 1.0
+
+
+@dataclass
+class Visitor:
+    """What a guest has seen. `came` is called when it was let in, with the seconds that its host still waits.
+
+    `other_job` is how another job's node introduced itself at our port, `lost_host` a host that went before its verdict.
+    """
+
+    token: str
+    came: Callable[[float], None]
+    told: Callable[[dict[str, Any]], None]
+    speak: Callable[[str], None]
+    is_seated: bool = False
+    other_job: dict[str, Any] | None = None
+    is_other_version: bool = False
+    lost_host: str | None = None
+
+    async def ask(self, address: str, port: int) -> dict[str, Any]:
+        """Who is there; {} when it is no ddpdoctor."""
+        connected = await dial(address, port, ASK_SECONDS, MAX_LINE_BYTES)
+        if isinstance(connected, Outcome):
+            return {}
+        reader, writer = connected
+        try:
+            await say(writer, {"ddpdoctor": PROTOCOL, "kind": "who", "token": self.token})
+            return await asyncio.wait_for(hear(reader), ASK_SECONDS)
+        except (OSError, WireError, asyncio.TimeoutError):
+            return {}
+        finally:
+            writer.close()
+
+    async def visit(self, me: Guest, address: str, port: int, way: Outcome | None, patience: float) -> Outcome | None:
+        """Be a guest until the verdict, or until the host goes. None when there was a host, else what was there instead.
+
+        `way` is why the guest comes by the side door; `patience` is for each of connecting and being let in, in seconds.
+        """
+        connected = await dial(address, port, patience, MAX_LINE_BYTES)
+        if isinstance(connected, Outcome):
+            return connected
+        reader, writer = connected
+        try:
+            guest = replace(me, clock=time.time(), node=replace(me.node, way=way))
+            await say(writer, guest.hello(self.token))
+            refusal = self._refusal(me, await asyncio.wait_for(hear(reader), patience))
+            if refusal is not None:
+                return refusal
+            await self._stay(reader, writer)
+            return None
+        except asyncio.TimeoutError:
+            return None if self.is_seated else Outcome.SILENT
+        except (OSError, WireError):
+            return None if self.is_seated else Outcome.STRANGER
+        finally:
+            self.is_seated = False
+            writer.close()
+
+    def _refusal(self, me: Guest, welcome: dict[str, Any]) -> Outcome | None:
+        kind, seconds = welcome.get("kind"), welcome.get("seconds")
+        if kind == "other-job":
+            self.other_job = welcome
+        if kind == "other-version":
+            self.is_other_version = True
+        if kind != "welcome" or welcome.get("key") == me.key or not isinstance(seconds, (int, float)):
+            return Outcome.STRANGER
+        self.is_seated, self.other_job, self.is_other_version = True, None, False
+        self.lost_host = str(welcome.get("host"))[:60]
+        self.came(min(max(float(seconds), 0.0), 1e6))
+        return None
+
+    async def _stay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Do what the host asks.
+
+        Raises:
+            OSError: the connection broke.
+            WireError: the host does not keep to the protocol.
+        """
+        place: dict[str, Any] | None = None
+        while message := await hear(reader):
+            kind = message.get("kind")
+            if kind == "progress":
+                self.speak(str(message.get("words"))[:300])
+            elif kind == "test":
+                links = await try_links(message, self.token)
+                await say(writer, {"kind": "links", "links": [encode(link) for link in links]})
+            elif kind == "place":
+                place = message
+            elif kind == "verdict":
+                self.lost_host = None
+                self.told({**message, "place": place})
+                return

@@ -1,0 +1,93 @@
+"""What nodes say to each other: one JSON object a line, limited in size, with the number of the protocol in the first one.
+
+The token keeps jobs apart. It is no secret: whoever reaches the port can take part, and all that can be had or done
+there is what one node tells the others of itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+__all__ = [
+    "MAX_HELLO_BYTES",
+    "MAX_LINE_BYTES",
+    "PROTOCOL",
+    "WireError",
+    "decode_line",
+    "encode_line",
+    "hear",
+    "say",
+    "send",
+]
+
+PROTOCOL = 1
+MAX_HELLO_BYTES = 256 << 10
+"""The longest first line: a node of 16 GPUs needs less than a tenth of it."""
+MAX_LINE_BYTES = 4 << 20
+"""The longest line from a node that has been let in: links and verdicts of a thousand nodes."""
+
+
+class WireError(Exception):
+    """What came is no line of this protocol."""
+
+
+def encode_line(message: dict[str, Any]) -> bytes:
+    """One message as it is sent."""
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+def decode_line(line: bytes) -> dict[str, Any]:
+    """One message as it came.
+
+    Raises:
+        WireError: it is no JSON object.
+    """
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        raise WireError("not JSON") from None
+    if not isinstance(message, dict):
+        raise WireError("no JSON object")
+    return message
+
+
+async def hear(reader: asyncio.StreamReader) -> dict[str, Any]:
+    """The next message; {} at the end of the stream.
+
+    Raises:
+        WireError: a line that is too long, or no JSON object.
+        OSError: the connection broke.
+    """
+    try:
+        line = await reader.readuntil(b"\n")
+    except asyncio.IncompleteReadError as rest:
+        if rest.partial:
+            raise WireError("half a line") from None
+        return {}
+    except asyncio.LimitOverrunError:
+        raise WireError("a line that is too long") from None
+    return decode_line(line)
+
+
+async def say(writer: asyncio.StreamWriter, message: dict[str, Any], seconds: float = 5.0) -> None:
+    """Send one message.
+
+    Raises:
+        OSError: the connection broke, or the other side does not read.
+    """
+    await send(writer, encode_line(message), seconds)
+
+
+async def send(writer: asyncio.StreamWriter, lines: bytes, seconds: float) -> None:
+    """Send lines that are encoded already.
+
+    Raises:
+        OSError: the connection broke, or the other side does not read.
+    """
+    writer.write(lines)
+    try:
+        await asyncio.wait_for(writer.drain(), seconds)
+    except asyncio.TimeoutError:
+        raise TimeoutError("the other side does not read") from None

@@ -1,0 +1,150 @@
+"""NET011, and what NET009, NET010 and NET023 say of a meeting: the network between the nodes, as each of them tried it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ddpdoctor.facts.gaps import not_here
+from ddpdoctor.facts.net import Outcome
+from ddpdoctor.facts.nodes import Form, Link, Node, Nodes
+from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
+from ddpdoctor.rules import rule
+from ddpdoctor.rules.nodal import place
+
+__all__ = ["blocked", "cut", "large_packets", "store_port"]
+
+_WORDS = {
+    Outcome.REFUSED: "refused",
+    Outcome.NO_ANSWER: "dropped (no answer)",
+    Outcome.NO_HOST: "no route to host",
+    Outcome.NO_ROUTE: "no route",
+    Outcome.PROHIBITED: "prohibited",
+    Outcome.STRANGER: "answered by another machine",
+    Outcome.SILENT: "accepted and then silent",
+}
+MOST_PAIRS = 8
+
+
+def blocked(nodes: Nodes) -> Iterator[Finding]:
+    """NET009: nodes that meet at the master port, and whose other ports are closed."""
+    links = _tried(nodes)
+    bad = [link for link in links if link.outcome is not None]
+    culprits = _culprits(nodes, bad, links)
+    if culprits is not None:
+        yield _finding(nodes, bad, culprits, "connections to high ports fail", "open ports")
+
+
+def cut(nodes: Nodes) -> Iterator[Finding]:
+    """NET010: pairs of nodes that do not reach each other, while each of them reaches others."""
+    links = _tried(nodes)
+    bad = [link for link in links if link.outcome is not None]
+    if not bad or _culprits(nodes, bad, links) is not None:
+        return
+    for pair in _pairs(bad)[:MOST_PAIRS]:
+        found = [link for link in bad if {link.source, link.target} == set(pair)]
+        yield _finding(nodes, found, [nodes.nodes[i] for i in pair], "connections to high ports fail", "open ports")
+
+
+@rule("NET011", "worker-store-port-blocked", Severity.ERROR)
+def store_port(nodes: Nodes) -> Iterator[Finding]:
+    """The second store port of a c10d launch, a random one on the node of group rank 0, is closed.
+
+    ## Why it matters
+    The agents meet, and then the workers time out "while trying to connect to" a port that nobody typed: c10d gives them a
+    store of their own at a port that the kernel chooses.
+
+    ## Fix
+    Open the ephemeral ports between the nodes, or use static rendezvous with a fixed --master-port.
+    """
+    links = _tried(nodes)
+    if nodes.form != Form.C10D:
+        not_here("no c10d rendezvous")
+    bad = [link for link in links if link.outcome is not None and link.target == 0]
+    if bad:
+        found = _finding(
+            nodes, bad, [nodes.nodes[0]], "the workers' store on group rank 0's node is out of reach", "open"
+        )
+        yield Finding(found.message, found.evidence, where=found.where, role=Role.CONSEQUENCE, caused_by="NET009")
+
+
+def large_packets(nodes: Nodes) -> Iterator[Finding]:
+    """NET023: links that small messages pass and 32 KiB do not."""
+    links = _tried(nodes)
+    bad = [link for link in links if link.is_echoed is False]
+    if not bad:
+        return
+    culprits = _culprits(nodes, bad, links)
+    sizes = {nodes.nodes[i].traits.get("net.mtu") for link in bad for i in (link.source, link.target)} - {None}
+    told = f"; their MTU is {', '.join(sorted(str(s) for s in sizes))}" if sizes else ""
+    if culprits is None:
+        culprits = [nodes.nodes[i] for i in _pairs(bad)[0]]
+    yield _finding(nodes, bad, culprits, f"32 KiB do not come back although small messages do{told}", "an echo")
+
+
+def _tried(nodes: Nodes) -> list[Link]:
+    """The links that were tried.
+
+    Raises:
+        CannotLook: none was.
+    """
+    links = [link for link in nodes.links if link.address]
+    if not links:
+        not_here("the network between the nodes was not tried")
+    return links
+
+
+def _pairs(links: Sequence[Link]) -> list[tuple[int, int]]:
+    """The pairs of nodes that links connect, in either direction, each once."""
+    return list(dict.fromkeys((min(x.source, x.target), max(x.source, x.target)) for x in links))
+
+
+def _culprits(nodes: Nodes, bad: Sequence[Link], links: Sequence[Link]) -> list[Node] | None:
+    """The nodes to blame: those none of whose links works. All of them, when that is so everywhere; None for single pairs."""
+    if not bad:
+        return None
+    broken = set(_pairs(bad))
+    partners: dict[int, set[tuple[int, int]]] = {}
+    for pair in _pairs(links):
+        for index in pair:
+            partners.setdefault(index, set()).add(pair)
+    cut_off = [index for index, pairs in partners.items() if pairs <= broken]
+    healthy = [index for index in partners if index not in cut_off]
+    if not cut_off:
+        return None
+    if all(pair[0] in cut_off or pair[1] in cut_off for pair in broken):
+        return [nodes.nodes[i] for i in sorted(cut_off)] if healthy or len(partners) == 2 else list(nodes.nodes)
+    return None
+
+
+def _finding(nodes: Nodes, bad: Sequence[Link], culprits: Sequence[Node], what: str, expected: str) -> Finding:
+    pairs = _pairs(bad)
+    both = {(link.source, link.target) for link in bad}
+    one_way = [pair for pair in pairs if not ((pair[0], pair[1]) in both and (pair[1], pair[0]) in both)]
+    first = bad[0]
+    source, target = nodes.nodes[first.source], nodes.nodes[first.target]
+    how = _WORDS.get(first.outcome, first.outcome.value) if first.outcome else "connected, but the echo was lost"
+    shown = f"{source.host} -> {target.host} at {first.address}:{first.port}: {how}"
+    more = f", and {len(bad) - 1} more of {len(nodes.links)} links" if len(bad) > 1 else ""
+    direction = ", in one direction only" if one_way and len(pairs) == 1 else ""
+    if len(culprits) == 2 or len(pairs) == 1:
+        a, b = (nodes.nodes[i] for i in pairs[0])
+        who = f"between {a.title} and {b.title}{direction}"
+        blamed, other = (target, source) if direction else (a, b)  # who lets nothing in, where that can be told
+        where = Where(host=blamed.host, node_rank=blamed.node_rank, peer=other.host)
+    elif len(culprits) == 1:
+        who = f"between {culprits[0].title} and the other nodes"
+        where = place(culprits)
+    else:
+        who, where = "between the nodes", Where()
+    return Finding(
+        f"{what} {who} ({shown}{more}), while the master port is open",
+        tuple(
+            Evidence(
+                f"nodes.links[{nodes.nodes[x.source].host}->{nodes.nodes[x.target].host}]",
+                _WORDS.get(x.outcome, x.outcome.value) if x.outcome else "echo lost",
+                expected,
+            )
+            for x in bad[:16]
+        ),
+        where=where,
+    )

@@ -1,0 +1,75 @@
+"""What PROBE001 to PROBE003 say of a meeting: nodes that did not come to it, or came late."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ddpdoctor.facts.nodes import Form, Nodes, ranges
+from ddpdoctor.findings import Evidence, Finding, Where
+from ddpdoctor.rules.nodal import about, named
+
+__all__ = ["head_missing", "late", "missing"]
+
+LATE_SECONDS = 15.0
+MOST_FINDINGS = 8
+
+
+def missing(nodes: Nodes) -> Iterator[Finding]:
+    """PROBE001: one finding for each node that never came, one for all when there are many."""
+    absent = [number for number in nodes.missing if number != 0]
+    if nodes.lacking_unnamed:
+        yield _absent(nodes, (), f"{nodes.lacking_unnamed} of {nodes.expected} {_unit(nodes, 2)}")
+    for group in [[n] for n in absent] if len(absent) <= MOST_FINDINGS else [absent]:
+        yield _absent(nodes, group, f"{_unit(nodes, len(group))} {ranges(group)}{_host(nodes, group)}")
+
+
+def head_missing(nodes: Nodes) -> Iterator[Finding]:
+    """PROBE002: the node of rank 0 never came."""
+    if 0 in nodes.missing:
+        yield _absent(nodes, [0], f"{_unit(nodes, 1)} 0{_host(nodes, [0])}")
+
+
+def late(nodes: Nodes) -> Iterator[Finding]:
+    """PROBE003: nodes that came long after most others."""
+    waits = sorted(node.waited_seconds or 0.0 for node in nodes.nodes)
+    if len(waits) < 2 or waits[-1] - waits[0] < LATE_SECONDS:
+        return
+    middle = waits[(len(waits) - 1) // 2]
+    found = [n for n in nodes.nodes if (n.waited_seconds or 0.0) - middle >= LATE_SECONDS]
+    if found:
+        yield about(
+            found,
+            f"{named(found)} came {waits[-1] - waits[0]:.0f} s after the first",
+            "nodes.waited_seconds",
+            f"{waits[-1]:.1f}",
+            f"below {LATE_SECONDS:.0f}",
+        )
+
+
+def _unit(nodes: Nodes, count: int) -> str:
+    return ("rank" if nodes.form == Form.ENV else "node") + ("s" if count > 1 else "")
+
+
+def _host(nodes: Nodes, numbers: Sequence[int]) -> str:
+    found = [nodes.missing_hosts.get(str(n)) for n in numbers]
+    known = [host for host in found if host]
+    return f" ({', '.join(known[:8])})" if known else ""
+
+
+def _absent(nodes: Nodes, numbers: Sequence[int], who: str) -> Finding:
+    """Who never came, who was there, and where they waited."""
+    here = nodes.nodes
+    first = here[nodes.hosted_by] if here else None
+    where = f" at {first.master_addr}:{first.master_port}" if first is not None and first.master_addr else ""
+    is_rank = nodes.form == Form.ENV
+    one = numbers[0] if len(numbers) == 1 else None
+    return Finding(
+        f"{who} never came within {nodes.waited_seconds:.0f} s{where}; here were {named(here)}, expected {nodes.expected}",
+        (Evidence("nodes.missing", who, f"all {nodes.expected} of them"),),
+        where=Where(
+            host=nodes.missing_hosts.get(str(one)) if one is not None else None,
+            node_rank=None if is_rank else one,
+            rank=one if is_rank else None,
+        ),
+        ranks=tuple(numbers) if is_rank else nodes.ranks_of(numbers),
+    )

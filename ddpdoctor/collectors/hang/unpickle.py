@@ -46,6 +46,11 @@ class _Data(pickle.Unpickler):
         raise UnsafeError("refused: it refers to objects outside of itself, which no dump does")
 
 
+def _stream(content: bytes) -> io.BufferedReader:
+    """A stream that can be peeked into: without that the unpickler asks for every number by itself."""
+    return io.BufferedReader(io.BytesIO(content), 1 << 16)
+
+
 def load(content: bytes) -> tuple[Any, str | None]:
     """The data in a dump, and what is missing of it, None for nothing.
 
@@ -56,14 +61,14 @@ def load(content: bytes) -> tuple[Any, str | None]:
     if content.lstrip()[:1] in (b"{", b"["):
         return _json(content.decode("utf-8", "replace"))
     try:
-        return _Data(io.BytesIO(content)).load(), None
+        return _Data(_stream(content)).load(), None
     except UnsafeError:
         raise
     except Exception as error:  # whatever a damaged pickle makes of itself: pickle's page promises no list
         whole = _until_last_entry(content)
         if whole is None:
             raise ValueError(f"no whole dump: {type(error).__name__}: {error}"[:200]) from None
-        return _Data(io.BytesIO(whole)).load(), "breaks off; the entries before were read"
+        return _Data(_stream(whole)).load(), "breaks off; the entries before were read"
 
 
 def _until_last_entry(content: bytes) -> bytes | None:

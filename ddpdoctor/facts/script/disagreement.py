@@ -1,0 +1,227 @@
+"""Where ranks part: the collectives of a rehearsal compared, and the place that is to blame for the difference."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ddpdoctor.facts.script.events import Matters
+from ddpdoctor.facts.script.index import Function
+from ddpdoctor.facts.script.module import Module
+from ddpdoctor.facts.script.paths import Event, Rehearsal, Test, Track, rehearse
+from ddpdoctor.facts.script.values import Reader
+from ddpdoctor.facts.script.vocabulary import COLLECTIVES, GROUP_POSITION, METHODS, words
+from ddpdoctor.facts.script.world import TWO_NODES, Place, one_node
+
+__all__ = ["Disagreement", "Kind", "disagreements", "is_of_all", "places_of", "programs", "roots"]
+
+
+class Kind:
+    """What the ranks disagree about."""
+
+    BRANCH = "branch"
+    EXIT = "exit"
+    ORDER = "order"
+    GROUP = "group"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Disagreement:
+    """One place where the ways of two ranks part: `at` is the call or the early exit, `event` the collective.
+
+    `other` is what the other ranks do instead, None when nothing. `test` is the condition; `data`: it looks at a rank's
+    own data. `ranks` took part in the collective.
+    """
+
+    kind: str
+    at: ast.AST
+    event: Event
+    other: Event | None
+    test: Test
+    data: bool
+
+
+_COMPARED = COLLECTIVES | set(METHODS) | {"backward", "forward"}
+_SUSPICIOUS = re.compile(
+    r"(?i)barrier|sync|wait|gather|reduce|broadcast|bcast|collective|recv|send|worker|follow|serve|loop|train|rank"
+)
+_LIBRARIES = frozenset(
+    words(
+        "torch torchvision os sys time logging json math random numpy np pickle shutil pathlib re copy datetime wandb tqdm yaml "
+        "builtins print open len str int float list dict set tuple range enumerate zip sorted min max sum abs isinstance hasattr "
+        "getattr setattr format repr warnings collections itertools functools tensorboard tensorboardX mlflow PIL matplotlib "
+        "pandas subprocess glob tempfile io csv argparse loguru gc psutil socket platform string hashlib"
+    )
+)
+
+
+def roots(module: Module, matters: Matters) -> list[Function | ast.Module]:
+    """Where all ranks enter together: the program itself, what is spawned, and functions that nothing here calls."""
+    spawned = {s.function for s in module.spawns}
+    found: list[Function | ast.Module] = [
+        f
+        for f in module.index.functions
+        if (f in spawned or f not in module.callers)
+        and f.name not in ("__enter__", "__exit__")
+        and matters.function(module, f)
+    ]
+    if any(
+        matters.statement(module, s) for s in module.tree.body if not isinstance(s, (ast.FunctionDef, ast.ClassDef))
+    ):
+        found.append(module.tree)
+    return found
+
+
+def programs(module: Module, matters: Matters) -> list[Function | ast.Module]:
+    """The roots that are certainly run by every rank: the program's own level and what it spawns."""
+    spawned = {s.function for s in module.spawns}
+    return [r for r in roots(module, matters) if isinstance(r, ast.Module) or r in spawned]
+
+
+def places_of(module: Module, root: Function | ast.Module | None = None) -> tuple[Place, ...]:
+    """The imagined job for a root: two nodes, or one node with as many ranks as the text itself says."""
+    spawned = [s for s in module.spawns if root is None or s.function is root or isinstance(root, ast.Module)]
+    is_spawned = bool(spawned) and not isinstance(root, ast.Module)
+    count = _literal_world(module)
+    if count is None:
+        counts = [Reader(module, one_node(4)[0]).value(s.count) for s in spawned if s.count is not None]
+        count = next((c for c in counts if isinstance(c, int) and 2 <= c <= 8), None)
+        if count is None and is_spawned:
+            count = 4
+    return one_node(count, spawned=is_spawned) if count is not None else TWO_NODES
+
+
+def _literal_world(module: Module) -> int | None:
+    """A world size that the text fixes, from 2 to 8."""
+    given = [k.value for c in module.calls("dist.init_process_group") for k in c.keywords if k.arg == "world_size"]
+    found = {v for g in given if isinstance(v := Reader(module, TWO_NODES[0]).value(g), int) and 2 <= v <= 8}
+    other = {Reader(module, one_node(8)[0]).value(g) for g in given}
+    return found.pop() if len(found) == 1 and found == other else None
+
+
+def is_of_all(event: Event) -> bool:
+    """Whether an event is a collective of the default group."""
+    if event.name not in _COMPARED:
+        return False
+    if event.name.startswith("dist.new_"):
+        flag = event.argument(None, "use_local_synchronization")
+        return flag is None or event.read(flag) is False
+    position = GROUP_POSITION.get(event.name)
+    group = event.argument(position, "group", "process_group", "pg", "device_mesh", "mesh")
+    if any(k.arg is None for k in event.call.keywords):
+        return False
+    return group is None or event.read(group) is None
+
+
+@lru_cache(maxsize=64)
+def _matters(module: Module) -> Matters:
+    return Matters.fresh()
+
+
+def matters_of(module: Module) -> Matters:
+    """What is known of the module's functions so far, shared by all rules."""
+    return _matters(module)
+
+
+@lru_cache(maxsize=64)
+def disagreements(module: Module) -> tuple[Disagreement, ...]:
+    """Everything that the ranks of the imagined job disagree about, each place once."""
+    found: dict[tuple[str, ast.AST], Disagreement] = {}
+    for root in roots(module, matters_of(module)):
+        places = places_of(module, root)
+        asked = False
+        for run in rehearse(module, root, places, matters_of(module)):
+            asked |= run.asked_data
+            for each in _compare(run):
+                found.setdefault((each.kind, each.at), each)
+        for data in (True, False) if asked else ():
+            for run in rehearse(module, root, places, matters_of(module), data=data):
+                for each in _compare(run):
+                    if not any(at is each.at for _, at in found):
+                        found[(each.kind, each.at)] = each
+    return tuple(d for d in found.values() if d.test.module is module)
+
+
+def _compare(run: Rehearsal) -> Iterator[Disagreement]:
+    if run.is_open or any(t.raised for t in run.tracks) or len(run.tracks) < 2:
+        return
+    first, second = run.tracks[:2]
+    for pair in [(first, t) for t in run.tracks[1:]] + [(second, t) for t in run.tracks[2:]]:
+        yield from _pair(run, *pair)
+
+
+def _pair(run: Rehearsal, one: Track, two: Track) -> Iterator[Disagreement]:
+    a = [e for e in one.events if is_of_all(e)]
+    b = [e for e in two.events if is_of_all(e)]
+    if [e.name for e in a] == [e.name for e in b]:
+        return
+    if Counter(e.name for e in a) == Counter(e.name for e in b):
+        at = next(i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x.name != y.name)
+        yield from _blamed(run, Kind.ORDER, a[at], b[at])
+        return
+    more = [(one, two, _extra(run, a, b)), (two, one, _extra(run, b, a))]
+    both = [m for m in more if m[2]]
+    if len(both) == 2 and _shared(run, both[0][2], both[1][2]):
+        yield from _blamed(run, Kind.ORDER, both[0][2][0], both[1][2][0])
+        return
+    for _, lacking, extra in both:
+        yield from _alone(run, lacking, extra)
+
+
+def _alone(run: Rehearsal, lacking: Track, extra: list[Event]) -> Iterator[Disagreement]:
+    """Collectives that only one of the two ranks does: it entered a branch, or the other one left early."""
+    if _may_hide(run, lacking):
+        return
+    for event in extra:
+        if run.apart(event.tests):
+            kind = Kind.GROUP if event.name.startswith("dist.new_") else Kind.BRANCH
+            yield from _blamed(run, kind, event, None)
+    left = next((x for x in lacking.leavings if run.apart(x.tests)), None)
+    plain = next((e for e in extra if not run.apart(e.tests)), None)
+    if left is not None and plain is not None:
+        test = run.apart(left.tests)[-1]
+        yield Disagreement(Kind.EXIT, left.node, plain, None, test, run.data is not None)
+
+
+def _extra(run: Rehearsal, a: list[Event], b: list[Event]) -> list[Event]:
+    """The events of `a` that `b` lacks: those outside of conditions that part the ranks are matched first."""
+    left = Counter(e.name for e in b)
+    lacking = []
+    for event in sorted(a, key=lambda e: bool(run.apart(e.tests))):
+        if left[event.name] > 0:
+            left[event.name] -= 1
+        else:
+            lacking.append(event)
+    return lacking
+
+
+def _shared(run: Rehearsal, one: list[Event], two: list[Event]) -> bool:
+    """Whether both ranks do something of their own in the two arms of one condition."""
+    nodes = {t.node for e in one for t in run.apart(e.tests)}
+    return any(t.node in nodes for e in two for t in run.apart(e.tests))
+
+
+def _blamed(run: Rehearsal, kind: str, event: Event, other: Event | None) -> Iterator[Disagreement]:
+    apart = run.apart(event.tests)
+    if not apart and other is not None:
+        event, other, apart = other, event, run.apart(other.tests)
+    if apart:
+        test = apart[-1]
+        yield Disagreement(kind, event.chain[test.depth], event, other, test, run.data is not None)
+
+
+def _may_hide(run: Rehearsal, track: Track) -> bool:
+    """Whether the rank that lacks a collective called something in its own branch that might do it."""
+    for text, tests in track.opaque:
+        if run.apart(tests):
+            base, _, last = text.rpartition(".")
+            if base:
+                if base.partition(".")[0] not in _LIBRARIES:
+                    return True
+            elif last not in _LIBRARIES and _SUSPICIOUS.search(last):
+                return True
+    return False

@@ -1,0 +1,346 @@
+"""One analysed file: the questions that rules ask about names, calls, functions and classes."""
+
+from __future__ import annotations
+
+import ast
+import posixpath
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from ddpdoctor.facts.script.index import Bound, Function, Index, index
+from ddpdoctor.facts.script.names import Names
+from ddpdoctor.facts.script.parsing import MAX_DEPTH, concerns, parse
+from ddpdoctor.facts.script.record import Problem, Script, SourceFile
+from ddpdoctor.facts.script.vocabulary import FRAMEWORKS
+
+__all__ = ["Module", "Spawn", "Target", "modules"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Target:
+    """The function that a call runs, and the module that defines it."""
+
+    module: Module
+    function: Function
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spawn:
+    """A start of processes: `function` runs in each, with the process's index as first argument when `indexed`.
+
+    `how` is `spawn` or `Process`; `arguments` are what the call gives after the index; `count` is nprocs.
+    """
+
+    call: ast.Call
+    how: str
+    function: Function | None
+    indexed: bool
+    arguments: tuple[ast.expr, ...] = ()
+    count: ast.expr | None = None
+
+
+class Module:
+    """A file that was read. Build it with `modules`."""
+
+    def __init__(self, source: SourceFile, tree: ast.Module, project: dict[str, SourceFile]) -> None:
+        self.path = source.path
+        self.text = source.text
+        self.index: Index = index(tree)
+        self.tree = tree
+        self.names = Names(self.index)
+        self._project = project
+        self._others: dict[str, Module | None] = {}
+
+    @cached_property
+    def lines(self) -> list[str]:
+        return self.text.splitlines(keepends=True)
+
+    @cached_property
+    def named_calls(self) -> dict[str, list[ast.Call]]:
+        """All calls by the short name of what they call, in textual order."""
+        found: dict[str, list[ast.Call]] = {}
+        for call in self.index.calls:
+            name = self.names.of(call.func)
+            if name is not None:
+                found.setdefault(name, []).append(call)
+        return found
+
+    @cached_property
+    def method_calls(self) -> dict[str, list[ast.Call]]:
+        """All calls `object.name(…)` by that last name."""
+        found: dict[str, list[ast.Call]] = {}
+        for call in self.index.calls:
+            if isinstance(call.func, ast.Attribute):
+                found.setdefault(call.func.attr, []).append(call)
+        return found
+
+    def calls(self, *names: str) -> list[ast.Call]:
+        """The calls of functions with these short names, in textual order."""
+        found = [call for name in names for call in self.named_calls.get(name, ())]
+        return sorted(found, key=lambda c: (c.lineno, c.col_offset)) if len(names) > 1 else found
+
+    @cached_property
+    def frameworks(self) -> frozenset[str]:
+        """The frameworks that the file imports."""
+        roots = {
+            binding.target.partition(".")[0]
+            for scope in self.index.scopes.values()
+            for bindings in scope.names.values()
+            for binding in bindings
+            if binding.how is Bound.IMPORT
+        }
+        return frozenset(roots & FRAMEWORKS)
+
+    @cached_property
+    def wrapped(self) -> frozenset[str]:
+        """The names, such as `model` or `self.model`, that a DDP or FSDP wrapper is assigned to."""
+        found = set()
+        for call in self.calls("DDP", "FSDP"):
+            parent = self.index.parents.get(call)
+            if isinstance(parent, ast.Assign):
+                found |= {ast.unparse(t) for t in parent.targets if isinstance(t, (ast.Name, ast.Attribute))}
+        return frozenset(found)
+
+    @cached_property
+    def wraps(self) -> bool:
+        """Whether the file wraps a model so that its backward pass communicates."""
+        return bool(self.calls("DDP", "FSDP", "fully_shard"))
+
+    # What a call runs.
+
+    def target(self, call: ast.Call) -> Target | None:
+        """The function of this project that a call runs: a constructor is the class's __init__."""
+        return self.target_of(call.func)
+
+    def target_of(self, func: ast.expr, depth: int = 0) -> Target | None:
+        if depth > 4:
+            return None
+        if isinstance(func, ast.Name):
+            return self._by_name(func, depth)
+        if isinstance(func, ast.Attribute):
+            owner = self.class_of_value(func.value)
+            if owner is not None:
+                return self.method(owner, func.attr)
+            dotted = self.names.dotted(func)
+            return self._imported(dotted, depth) if dotted is not None else None
+        return None
+
+    def _by_name(self, func: ast.Name, depth: int) -> Target | None:
+        bound = self.names.bindings(func.id, self.index.scope(func))
+        if bound is None:
+            return None
+        defined = [b for b in bound[1] if b.how in (Bound.FUNCTION, Bound.CLASS)]
+        if defined:
+            node = defined[-1].at
+            if isinstance(node, ast.ClassDef):
+                return self.method(node, "__init__")
+            return Target(self, node) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) else None
+        imported = next((b for b in bound[1] if b.how is Bound.IMPORT), None)
+        if imported is not None:
+            return self._imported(imported.target, depth)
+        if len(bound[1]) == 1 and bound[1][0].how is Bound.VALUE and isinstance(bound[1][0].value, ast.Name):
+            return self.target_of(bound[1][0].value, depth + 1)
+        return None
+
+    def _imported(self, dotted: str, depth: int) -> Target | None:
+        base, _, name = dotted.rpartition(".")
+        other = self.beside(base) if base else None
+        if other is None:
+            return None
+        scope = other.index.scopes[other.tree]
+        for binding in scope.names.get(name, ()):
+            if isinstance(binding.at, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                return Target(other, binding.at)
+            if isinstance(binding.at, ast.ClassDef):
+                return other.method(binding.at, "__init__")
+            if binding.how is Bound.IMPORT and depth < 4:
+                return other._imported(binding.target, depth + 1)
+        return None
+
+    def beside(self, dotted: str) -> Module | None:
+        """The project's module of this dotted name, as this file would import it."""
+        if not self._project:
+            return None
+        if dotted not in self._others:
+            self._others[dotted] = None
+            found = self._find(dotted)
+            self._others[dotted] = found
+        return self._others[dotted]
+
+    def _find(self, dotted: str) -> Module | None:
+        folder = posixpath.dirname(posixpath.normpath(self.path))
+        dots = len(dotted) - len(dotted.lstrip("."))
+        for _ in range(dots - 1):
+            folder = posixpath.dirname(folder)
+        path = dotted.lstrip(".").replace(".", "/")
+        folders = [folder]
+        while not dots and folder not in ("", "/"):
+            folder = posixpath.dirname(folder)
+            folders.append(folder)
+        for each in folders:
+            for end in (".py", "/__init__.py"):
+                source = self._project.get(posixpath.normpath(posixpath.join(each, path + end)))
+                if source is not None and source.path != self.path:
+                    return _module(source, _Files(self._project))
+        return None
+
+    # Classes.
+
+    def class_of_value(self, value: ast.expr) -> ast.ClassDef | None:
+        """The class of this file that an expression is an instance of: `self`, or a name bound to `Class(…)`."""
+        if not isinstance(value, ast.Name):
+            return self._class_made(value)
+        function = self.index.function_of(value)
+        if function is not None and function.args.args and value.id == function.args.args[0].arg:
+            owner = self.index.parents.get(function)
+            if isinstance(owner, ast.ClassDef):
+                return owner
+        bound = self.names.bindings(value.id, self.index.scope(value))
+        if bound is None or len(bound[1]) != 1:
+            return None
+        binding = bound[1][0]
+        if binding.how is Bound.PARAMETER and isinstance(binding.at, ast.arg):
+            note = binding.at.annotation
+            return self.class_named(note) if isinstance(note, ast.Name) else None
+        return self._class_made(binding.value) if binding.how is Bound.VALUE and binding.value is not None else None
+
+    def _class_made(self, value: ast.expr) -> ast.ClassDef | None:
+        return self.class_named(value.func) if isinstance(value, ast.Call) else None
+
+    def class_named(self, node: ast.expr) -> ast.ClassDef | None:
+        """The class of this file that a name stands for."""
+        if not isinstance(node, ast.Name):
+            return None
+        bound = self.names.bindings(node.id, self.index.scope(node))
+        found = bound[1][-1].at if bound is not None else None
+        return found if isinstance(found, ast.ClassDef) else None
+
+    def method(self, owner: ast.ClassDef, name: str, depth: int = 0) -> Target | None:
+        """A method of a class or of its bases in this file."""
+        for each in owner.body:
+            if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)) and each.name == name:
+                return Target(self, each)
+        for base in owner.bases:
+            parent = self.class_named(base)
+            if parent is not None and parent is not owner and depth < 5:
+                found = self.method(parent, name, depth + 1)
+                if found is not None:
+                    return found
+        return None
+
+    def is_a(self, owner: ast.ClassDef, *names: str, depth: int = 0) -> bool:
+        """Whether a class is derived from one with these short names, directly or through classes of this file."""
+        for base in owner.bases:
+            if self.names.of(base) in names:
+                return True
+            parent = self.class_named(base)
+            if parent is not None and parent is not owner and depth < 5 and self.is_a(parent, *names, depth=depth + 1):
+                return True
+        return False
+
+    # Who calls a function.
+
+    @cached_property
+    def callers(self) -> dict[Function, list[ast.Call]]:
+        """The calls in this file of each of its functions."""
+        found: dict[Function, list[ast.Call]] = {}
+        for call in self.index.calls:
+            target = self.target(call)
+            if target is not None and target.module is self:
+                found.setdefault(target.function, []).append(call)
+        return found
+
+    @cached_property
+    def spawns(self) -> tuple[Spawn, ...]:
+        """The starts of processes: mp.spawn, start_processes and Process."""
+        return tuple(each for call in self.index.calls if (each := self._spawn(call)) is not None)
+
+    def _spawn(self, call: ast.Call) -> Spawn | None:
+        name = self.names.of(call.func)
+        given = {k.arg: k.value for k in call.keywords if k.arg}
+        if name in ("mp.spawn", "mp.start_processes"):
+            function = given.get("fn") or (call.args[0] if call.args else None)
+            arguments = given.get("args") or (call.args[1] if len(call.args) > 1 else None)
+            count = given.get("nprocs") or (call.args[2] if len(call.args) > 2 else None)
+            return Spawn(call, "spawn", self._function(function), True, _elements(arguments), count)
+        is_process = name == "mp.Process" or (isinstance(call.func, ast.Attribute) and call.func.attr == "Process")
+        if is_process and "target" in given:
+            return Spawn(call, "Process", self._function(given["target"]), False, _elements(given.get("args")))
+        return None
+
+    def _function(self, node: ast.expr | None) -> Function | None:
+        target = self.target_of(node) if node is not None else None
+        return target.function if target is not None and target.module is self else None
+
+    @cached_property
+    def options(self) -> dict[str, ast.Call]:
+        """The calls of add_argument, by the attribute that the option becomes."""
+        found = {}
+        for call in self.method_calls.get("add_argument", ()):
+            flags = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+            dest = next((k.value for k in call.keywords if k.arg == "dest"), None)
+            if isinstance(dest, ast.Constant) and isinstance(dest.value, str):
+                found[dest.value] = call
+            elif flags:
+                long = next((f for f in flags if f.startswith("--")), flags[0])
+                found[long.lstrip("-").replace("-", "_")] = call
+        return found
+
+    @cached_property
+    def is_program(self) -> bool:
+        """Whether the file is meant to be started: it has a main guard, or does work at module level."""
+        return any(_is_main_guard(each) for each in self.tree.body) or any(
+            isinstance(each, (ast.For, ast.While, ast.With)) or _is_work(each) for each in self.tree.body
+        )
+
+
+def _is_work(statement: ast.stmt) -> bool:
+    value = statement.value if isinstance(statement, (ast.Expr, ast.Assign)) else None
+    return isinstance(statement, ast.Expr) and isinstance(value, ast.Call)
+
+
+def _is_main_guard(statement: ast.stmt) -> bool:
+    test = statement.test if isinstance(statement, ast.If) else None
+    return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__"
+
+
+def _elements(node: ast.expr | None) -> tuple[ast.expr, ...]:
+    return tuple(node.elts) if isinstance(node, (ast.Tuple, ast.List)) else ()
+
+
+class _Files:
+    """The texts around a file; as a key of the cache it stands for itself."""
+
+    def __init__(self, files: dict[str, SourceFile]) -> None:
+        self.files = files
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Files) and other.files is self.files
+
+    def __hash__(self) -> int:
+        return id(self.files)
+
+
+@lru_cache(maxsize=128)
+def _module(source: SourceFile, files: _Files) -> Module | None:
+    tree = parse(source.text)
+    if isinstance(tree, Problem):
+        return None
+    module = Module(source, tree, files.files)
+    return None if module.index.depth > MAX_DEPTH else module
+
+
+@lru_cache(maxsize=4)
+def _project(script: Script) -> dict[str, SourceFile]:
+    return {posixpath.normpath(each.path): each for each in (*script.beside, *script.files)}
+
+
+def modules(script: Script) -> Iterator[Module]:
+    """The judged files that can be read and concern distributed training, analysed; cached."""
+    files = _Files(_project(script))
+    for source in script.files:
+        if source.problem is None and concerns(source.text):
+            module = _module(source, files)
+            if module is not None:
+                yield module

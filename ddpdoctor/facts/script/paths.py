@@ -1,0 +1,389 @@
+"""Rehearses statements: what each rank does, in its order, through branches, loops, early exits and calls.
+
+A `Rehearsal` is one way through a function with all ranks side by side: conditions that the text decides go each rank's
+own way, and what it does not tell is chosen once for all of them. Conditions on a rank's own data are taken by one rank
+and not by the others when `data` asks for it. A rehearsal that met a condition which may differ between ranks in an unknown
+way, around something that matters, is `open`: nothing can be said of it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddpdoctor.facts.script.events import EXITS, Matters, in_order, name_of
+from ddpdoctor.facts.script.index import Function
+from ddpdoctor.facts.script.module import Module
+from ddpdoctor.facts.script.values import Frame, Reader
+from ddpdoctor.facts.script.world import Place, Unknown
+
+__all__ = ["Event", "Leaving", "Rehearsal", "Test", "rehearse"]
+
+MAX_RUNS = 24
+MAX_CALLS = 8
+MAX_EVENTS = 400
+ONLY_ON_MAIN = ("rank_zero_only", "main_process_only", "on_main_process", "master_only", "only_on_main")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Test:
+    """A condition around an event: the statement, which way was taken, and how many calls deep it stands."""
+
+    node: ast.AST
+    taken: bool
+    depth: int
+    module: Module
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Event:
+    """One call that was done. `chain` are the calls that led to it, from the root's own text to the call itself."""
+
+    name: str
+    call: ast.Call
+    frame: Frame
+    reader: Reader
+    chain: tuple[ast.Call, ...]
+    tests: tuple[Test, ...]
+    loops: tuple[ast.AST, ...] = ()
+
+    def argument(self, position: int | None, *names: str) -> ast.expr | None:
+        """The expression given for a parameter, by name or position."""
+        for keyword in self.call.keywords:
+            if keyword.arg in names:
+                return keyword.value
+        if position is not None and position < len(self.call.args):
+            return self.call.args[position]
+        return None
+
+    def read(self, node: ast.expr | None) -> object:
+        """The value of an expression where this rank did the call; None for None."""
+        return None if node is None else self.reader.value(node, self.frame)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Leaving:
+    """A rank left its block or the process early. `how` is return, break, continue, exit or raise."""
+
+    how: str
+    node: ast.AST
+    tests: tuple[Test, ...]
+    at: int
+
+
+@dataclass(slots=True, eq=False)
+class Track:
+    """One rank's way."""
+
+    place: Place
+    events: list[Event] = field(default_factory=list)
+    leavings: list[Leaving] = field(default_factory=list)
+    decisions: dict[ast.AST, set[bool]] = field(default_factory=dict)
+    opaque: list[tuple[str, tuple[Test, ...]]] = field(default_factory=list)
+    raised: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Rehearsal:
+    """One way through a root with all ranks side by side."""
+
+    module: Module
+    root: ast.AST
+    tracks: list[Track]
+    is_open: bool = False
+    asked_data: bool = False
+    data: bool | None = None
+
+    def differs(self, node: ast.AST) -> bool:
+        """Whether the ranks took a condition differently."""
+        seen = [t.decisions[node] for t in self.tracks if node in t.decisions]
+        return any(s != seen[0] for s in seen[1:]) or any(len(s) > 1 for s in seen)
+
+    def apart(self, tests: Iterable[Test]) -> list[Test]:
+        """Those of the conditions that the ranks took differently, outermost first."""
+        return [t for t in tests if self.differs(t.node)]
+
+
+class _Choices:
+    """What was chosen for conditions that nobody knows, the same for all ranks of a run."""
+
+    def __init__(self, prefix: list[tuple[object, bool]], data: bool | None) -> None:
+        self.taken = dict(prefix)
+        self.order = [key for key, _ in prefix]
+        self.data = data
+        self.asked_data = False
+
+    def choose(self, module: Module, node: ast.expr, place: Place, unknown: Unknown) -> bool | None:
+        if unknown is Unknown.VARIES:
+            return None
+        if unknown is Unknown.DATA:
+            self.asked_data = True
+            if self.data is not None:
+                return (place.rank == 0) is self.data
+        key: object = ast.dump(node)
+        if isinstance(node, ast.Name):
+            key = (id(module.index.function_of(node)), key)
+        if key not in self.taken:
+            self.taken[key] = True
+            self.order.append(key)
+        return self.taken[key]
+
+
+def rehearse(
+    module: Module,
+    root: Function | ast.Module,
+    places: tuple[Place, ...],
+    matters: Matters,
+    *,
+    data: bool | None = None,
+) -> Iterator[Rehearsal]:
+    """The ways through a function, or through the module's own level as a program, up to a number."""
+    waiting: list[list[tuple[object, bool]]] = [[]]
+    for _ in range(MAX_RUNS):
+        if not waiting:
+            return
+        prefix = waiting.pop()
+        choices = _Choices(prefix, data)
+        run = _run(module, root, places, matters, choices)
+        yield run
+        for at in range(len(prefix), len(choices.order)):
+            earlier = [(key, choices.taken[key]) for key in choices.order[:at]]
+            waiting.append([*earlier, (choices.order[at], False)])
+
+
+def _run(
+    module: Module, root: Function | ast.Module, places: tuple[Place, ...], matters: Matters, choices: _Choices
+) -> Rehearsal:
+    tracks = []
+    is_open = False
+    for place in places:
+
+        def choose(node: ast.expr, unknown: Unknown, place: Place = place) -> bool | None:
+            return choices.choose(module, node, place, unknown)
+
+        reader = Reader(module, place, trusting=True, choose=choose)
+        walk = _Walk(module, reader, Track(place), matters)
+        function = None if isinstance(root, ast.Module) else root
+        walk.root(root, Frame(module, function, walk.given(function)))
+        tracks.append(walk.track)
+        is_open |= walk.is_open
+    return Rehearsal(module, root, tracks, is_open, choices.asked_data, choices.data)
+
+
+class _Walk:
+    """One rank walks through statements."""
+
+    def __init__(self, module: Module, reader: Reader, track: Track, matters: Matters) -> None:
+        self.module = module
+        self.reader = reader
+        self.track = track
+        self.matters = matters
+        self.is_open = False
+        self.tests: list[Test] = []
+        self.loops: list[ast.AST] = []
+        self.chain: list[ast.Call] = []
+        self.running: list[Function] = []
+
+    def given(self, function: Function | None) -> dict[str, object]:
+        """What the parameters of a root hold: only a process's index is known better here than by reading."""
+        if function is None:
+            return {}
+        for spawn in self.module.spawns:
+            if spawn.function is function and spawn.indexed and function.args.args:
+                return {function.args.args[0].arg: self.reader.place.local_rank}
+        return {}
+
+    def root(self, node: Function | ast.Module, frame: Frame) -> None:
+        if not isinstance(node, ast.Module):
+            self.running.append(node)
+            if not self._enters(node):
+                return
+        self.block(node.body, frame)
+
+    def block(self, body: list[ast.stmt], frame: Frame) -> str | None:
+        """Walk statements; how the block was left early, None when it ended."""
+        for statement in body:
+            if len(self.track.events) > MAX_EVENTS:
+                self.is_open = True
+                return "return"
+            work = _WALKS.get(type(statement), _Walk.plain)
+            left = work(self, statement, frame)
+            if left is not None:
+                return left
+        return None
+
+    def plain(self, statement: ast.stmt, frame: Frame) -> str | None:
+        return self.expression(statement, frame)
+
+    def expression(self, node: ast.AST | None, frame: Frame) -> str | None:
+        if node is None:
+            return None
+        left = None
+        for call in in_order(node):
+            left = self.call(call, frame) or left
+        return left
+
+    def call(self, call: ast.Call, frame: Frame) -> str | None:
+        module = frame.module
+        if module.names.of(call.func) in EXITS:
+            return self._leave("exit", call) if not self._is_failure(call, frame) else self._raise(call)
+        name = name_of(module, call)
+        if name is not None:
+            chain = (*self.chain, call)
+            self.track.events.append(Event(name, call, frame, self.reader, chain, tuple(self.tests), tuple(self.loops)))
+            return None
+        target = module.target(call)
+        if target is None:
+            self._unseen(call, frame)
+            return None
+        function = target.function
+        if (
+            function in self.running
+            or len(self.chain) >= MAX_CALLS
+            or not self.matters.function(target.module, function)
+        ):
+            return None
+        bound = self.reader.arguments(call, function, frame)
+        return self._inlined(call, Frame(target.module, function, bound), function)
+
+    def _inlined(self, call: ast.Call, frame: Frame, function: Function) -> str | None:
+        self.chain.append(call)
+        self.running.append(function)
+        depth = len(self.tests)
+        left = self.block(function.body, frame) if self._enters(function) else None
+        del self.tests[depth:]
+        self.running.pop()
+        self.chain.pop()
+        return left if left in ("exit", "raise") else None
+
+    def _enters(self, function: Function) -> bool:
+        """Whether this rank runs the body: decorators let only rank 0 into some."""
+        last = [getattr(d, "attr", getattr(d, "id", "")) for d in function.decorator_list]
+        if not any(name in ONLY_ON_MAIN for name in last):
+            return True
+        enters = self.reader.place.rank == 0
+        self._decided(function, enters, frame_module=self.module)
+        return enters
+
+    def _decided(self, node: ast.AST, taken: bool, frame_module: Module) -> None:
+        self.track.decisions.setdefault(node, set()).add(taken)
+        self.tests.append(Test(node, taken, len(self.chain), frame_module))
+
+    def _unseen(self, call: ast.Call, frame: Frame) -> None:
+        """A function whose text is not at hand, inside a condition: it might do what the other ranks do."""
+        if self.tests and frame.module.names.of(call.func) is None:
+            text = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+            self.track.opaque.append((text, tuple(self.tests)))
+        elif self.tests:
+            dotted = frame.module.names.dotted(call.func) or ""
+            self.track.opaque.append((dotted, tuple(self.tests)))
+
+    def _leave(self, how: str, node: ast.AST) -> str:
+        self.track.leavings.append(Leaving(how, node, tuple(self.tests), len(self.track.events)))
+        return how
+
+    def _raise(self, node: ast.AST) -> str:
+        self.track.raised = True
+        return self._leave("raise", node)
+
+    def _is_failure(self, call: ast.Call, frame: Frame) -> bool:
+        if not call.args:
+            return False
+        return self.reader.value(call.args[0], frame) not in (0, None, False)
+
+    # Statements.
+
+    def branch(self, statement: ast.If, frame: Frame) -> str | None:
+        left = self.expression(statement.test, frame)
+        if left is not None or not self.matters.statement(frame.module, statement):
+            return left
+        truth = self.reader.truth(statement.test, frame)
+        if isinstance(truth, Unknown):
+            self.is_open = True
+            return None
+        self._decided(statement, truth, frame.module)
+        left = self.block(statement.body if truth else statement.orelse, frame)
+        self.tests.pop()
+        return left
+
+    def loop(self, statement: ast.For | ast.AsyncFor, frame: Frame) -> str | None:
+        self.expression(statement.iter, frame)
+        if not self.matters.statement(frame.module, statement):
+            return None
+        items = self.reader.value(statement.iter, frame)
+        name = statement.target.id if isinstance(statement.target, ast.Name) else ""
+        if isinstance(items, list) and len(items) <= 8 and name and _decides(statement, name):
+            for item in items:
+                left = self._turn(statement, Frame(frame.module, frame.function, {**frame.bound, name: item}))
+                if left is not None:
+                    return left if left != "break" else None
+            return None
+        left = self._turn(statement, frame)
+        return left if left != "break" else None
+
+    def until(self, statement: ast.While, frame: Frame) -> str | None:
+        self.expression(statement.test, frame)
+        if not self.matters.statement(frame.module, statement):
+            return None
+        left = self._turn(statement, frame)
+        return left if left != "break" else None
+
+    def _turn(self, statement: ast.For | ast.AsyncFor | ast.While, frame: Frame) -> str | None:
+        self.loops.append(statement)
+        left = self.block(statement.body, frame)
+        self.loops.pop()
+        return None if left == "continue" else left
+
+    def context(self, statement: ast.With | ast.AsyncWith, frame: Frame) -> str | None:
+        for item in statement.items:
+            self.expression(item.context_expr, frame)
+        return self.block(statement.body, frame)
+
+    def attempt(self, statement: ast.Try, frame: Frame) -> str | None:
+        left = self.block(statement.body, frame) or self.block(statement.orelse, frame)
+        return self.block(statement.finalbody, frame) or left
+
+    def leave(self, statement: ast.Return | ast.Break | ast.Continue, frame: Frame) -> str | None:
+        left = self.expression(getattr(statement, "value", None), frame)
+        return left or self._leave(type(statement).__name__.lower(), statement)
+
+    def raises(self, statement: ast.Raise, frame: Frame) -> str | None:
+        return self._raise(statement)
+
+    def skip(self, statement: ast.stmt, frame: Frame) -> str | None:
+        return None
+
+    def match(self, statement: ast.Match, frame: Frame) -> str | None:
+        if self.matters.statement(frame.module, statement):
+            self.is_open = True
+        return None
+
+
+def _decides(statement: ast.For | ast.AsyncFor, name: str) -> bool:
+    """Whether a loop's counter stands in a condition or call of its body, so that the turns may differ."""
+    tests = (n.test for n in ast.walk(statement) if isinstance(n, (ast.If, ast.IfExp)))
+    calls = (
+        c for n in ast.walk(statement) if isinstance(n, ast.Call) for c in (*n.args, *(k.value for k in n.keywords))
+    )
+    return any(isinstance(n, ast.Name) and n.id == name for each in (*tests, *calls) for n in ast.walk(each))
+
+
+_WALKS: dict[type, Callable[[_Walk, Any, Frame], str | None]] = {
+    ast.If: _Walk.branch,
+    ast.For: _Walk.loop,
+    ast.AsyncFor: _Walk.loop,
+    ast.While: _Walk.until,
+    ast.With: _Walk.context,
+    ast.AsyncWith: _Walk.context,
+    ast.Try: _Walk.attempt,
+    ast.Return: _Walk.leave,
+    ast.Break: _Walk.leave,
+    ast.Continue: _Walk.leave,
+    ast.Raise: _Walk.raises,
+    ast.FunctionDef: _Walk.skip,
+    ast.AsyncFunctionDef: _Walk.skip,
+    ast.ClassDef: _Walk.skip,
+    ast.Match: _Walk.match,
+}

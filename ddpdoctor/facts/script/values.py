@@ -1,0 +1,380 @@
+"""Rehearses expressions: the value that one rank of the imagined job would see.
+
+`Reader(module, place)` follows a value through assignments and the branches around them, attributes, parameters and the
+calls that fill them, returns, argparse and dataclass defaults, os.environ, f-strings and int(). It says `Unknown` sooner
+than something wrong. A `trusting` reader also believes names: a parameter called `rank` of a function that nobody calls
+here is a rank. What stays unknown is asked of `choose` when it decides a branch, so that all ranks take the same one.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ddpdoctor.facts.script import builtin
+from ddpdoctor.facts.script.index import Binding, Bound, Function
+from ddpdoctor.facts.script.module import Module
+from ddpdoctor.facts.script.vocabulary import HELPERS, MAKERS, PARAMETERS, SUBGROUP
+from ddpdoctor.facts.script.world import Made, Place, Unknown, known, worst
+
+__all__ = ["Frame", "Reader"]
+
+MAX_DEPTH = 40
+
+
+@dataclass(slots=True, eq=False)
+class Frame:
+    """Where an expression is read: in a function (None: the module's own level), with what its parameters hold."""
+
+    module: Module
+    function: Function | None = None
+    bound: dict[str, object] = field(default_factory=dict)
+
+
+class Reader:
+    """Reads values as one rank would see them."""
+
+    def __init__(
+        self,
+        module: Module,
+        place: Place,
+        *,
+        trusting: bool = False,
+        choose: Callable[[ast.expr, Unknown], bool | None] | None = None,
+    ) -> None:
+        self.module = module
+        self.place = place
+        self.trusting = trusting
+        self._choose = choose
+        self._depth = 0
+        self._active: set[tuple[int, int]] = set()
+        self._frames: dict[tuple[int, int], Frame] = {}
+
+    def frame_of(self, node: ast.AST, module: Module | None = None) -> Frame:
+        """A frame for a node that is read on its own: parameters hold what the calls in the file give them."""
+        module = module or self.module
+        function = module.index.function_of(node)
+        key = (id(module), id(function))
+        if key not in self._frames:
+            self._frames[key] = Frame(module, function)
+        return self._frames[key]
+
+    def value(self, node: ast.expr, frame: Frame | None = None) -> object:
+        """The value of an expression, or Unknown."""
+        frame = frame or self.frame_of(node)
+        key = (id(node), id(frame))
+        if self._depth > MAX_DEPTH or key in self._active:
+            return Unknown.SAME
+        self._depth += 1
+        self._active.add(key)
+        try:
+            read = _READ.get(type(node))
+            return read(self, node, frame) if read is not None else self._other(node, frame)
+        finally:
+            self._depth -= 1
+            self._active.discard(key)
+
+    def truth(self, node: ast.expr, frame: Frame | None = None) -> bool | Unknown:
+        """The truth of a condition; what is unknown is chosen, or stays Unknown."""
+        frame = frame or self.frame_of(node)
+        if isinstance(node, ast.BoolOp):
+            return self._all_or_any(node, frame)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            inner = self.truth(node.operand, frame)
+            return inner if isinstance(inner, Unknown) else not inner
+        value = self.value(node, frame)
+        if isinstance(value, Made):
+            value = Unknown.SAME
+        if isinstance(value, Unknown):
+            chosen = self._choose(node, value) if self._choose is not None else None
+            return value if chosen is None else chosen
+        return bool(value)
+
+    def _all_or_any(self, node: ast.BoolOp, frame: Frame) -> bool | Unknown:
+        stops = isinstance(node.op, ast.Or)
+        unknown: list[object] = []
+        for each in node.values:
+            truth = self.truth(each, frame)
+            if isinstance(truth, Unknown):
+                unknown.append(truth)
+            elif truth is stops:
+                return stops
+        return worst(*unknown) if unknown else not stops
+
+    def place_value(self, word: str) -> object:
+        """A number of the rank's place: `rank`, `local_rank`, …, `main` and `local_main` as truth."""
+        if word == "main":
+            return self.place.rank == 0
+        if word == "local_main":
+            return self.place.local_rank == 0
+        if word == "last":
+            return self.place.rank == self.place.world_size - 1
+        value: int = getattr(self.place, word)
+        return value
+
+    # Names.
+
+    def _name(self, node: ast.Name, frame: Frame) -> object:
+        if node.id in frame.bound:
+            return frame.bound[node.id]
+        module = frame.module
+        if node.id == "__name__":
+            return "__main__"
+        scope = module.index.scope(node)
+        found = module.names.bindings(node.id, scope)
+        if found is None:
+            return Unknown.SAME if not self.trusting else self._trusted(node.id)
+        owner, bindings = found
+        if owner is scope and all(b.how in (Bound.VALUE, Bound.PARAMETER) for b in bindings):
+            before = [b for b in bindings if b.line <= node.lineno and b.value is not node and not _inside(node, b)]
+            bindings = before or bindings
+        value = self._joined([(b, self._binding(b, owner.function, frame)) for b in bindings], node, frame)
+        if value is Unknown.SAME and self.trusting and all(b.how is Bound.PARAMETER for b in bindings):
+            return self._trusted(node.id)
+        if value is Unknown.DATA and self.is_reduced(node.id, node, frame):
+            return Unknown.SAME
+        return value
+
+    def _trusted(self, name: str) -> object:
+        word = PARAMETERS.get(name)
+        if word is not None:
+            return self.place_value(word)
+        return Unknown.VARIES if SUBGROUP.search(name) or name.endswith("rank") else Unknown.SAME
+
+    def _joined(self, candidates: list[tuple[Binding, Callable[[], object]]], use: ast.expr, frame: Frame) -> object:
+        """What the last binding that takes effect gives; where that is open, what all agree on."""
+        values: list[tuple[object, bool]] = []
+        for binding, read in candidates:
+            guard = self._guard(binding.at, use, frame)
+            if guard is False:
+                continue
+            literal = isinstance(binding.value, ast.Constant) and binding.how is not Bound.CHANGED
+            if guard is True and binding.how is not Bound.PARAMETER:
+                values = []
+            values.append((read(), literal))
+        return _agreed(values)
+
+    def _guard(self, at: ast.AST, use: ast.AST, frame: Frame) -> bool | Unknown:
+        """Whether a statement is reached, by the conditions around it that are not around the use as well."""
+        index = frame.module.index
+        around_use = {parent for parent, _ in index.enclosing(use)}
+        result: bool | Unknown = True
+        for parent, child in index.enclosing(at):
+            if parent in index.scopes or parent in around_use:
+                break
+            if isinstance(parent, ast.If) and child is not parent.test:
+                truth = self.truth(parent.test, frame)
+                if isinstance(truth, Unknown):
+                    result = Unknown.SAME
+                elif truth is not (child in parent.body):
+                    return False
+            elif isinstance(parent, (ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler)):
+                result = Unknown.SAME
+        return result
+
+    def _binding(self, binding: Binding, function: Function | None, frame: Frame) -> Callable[[], object]:
+        def read() -> object:
+            here = frame if frame.function is function else self._outer(function, frame)
+            if binding.how is Bound.VALUE and binding.value is not None:
+                return self.value(binding.value, here)
+            if binding.how is Bound.PARAMETER and isinstance(binding.at, ast.arg):
+                return self._parameter(binding, function, frame.module)
+            if binding.how in (Bound.ITEM, Bound.PART) and binding.value is not None:
+                return builtin.part_of(self, binding, here)
+            if binding.how is Bound.CHANGED and binding.value is not None:
+                return worst(self.value(binding.value, here))
+            return Unknown.SAME
+
+        return read
+
+    def _outer(self, function: Function | None, frame: Frame) -> Frame:
+        key = (id(frame.module), id(function))
+        if key not in self._frames:
+            self._frames[key] = Frame(frame.module, function)
+        return self._frames[key]
+
+    def _parameter(self, binding: Binding, function: Function | None, module: Module) -> object:
+        if function is None or not isinstance(binding.at, ast.arg):
+            return Unknown.SAME
+        values: list[tuple[object, bool]] = []
+        for call in module.callers.get(function, ()):
+            given = argument_of(
+                call, function, binding.at.arg, isinstance(module.index.parents.get(function), ast.ClassDef)
+            )
+            if given is None:
+                given = binding.value
+            if given is None:
+                return Unknown.SAME
+            values.append((self.value(given, self.frame_of(given, module)), isinstance(given, ast.Constant)))
+        values += [(v, False) for v in self._spawned(binding.at.arg, function, module)]
+        if not values and binding.value is not None and not self.trusting:
+            return Unknown.SAME
+        return _agreed(values)
+
+    def _spawned(self, name: str, function: Function, module: Module) -> list[object]:
+        found: list[object] = []
+        names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
+        for each in module.spawns:
+            if each.function is not function or name not in names:
+                continue
+            at = names.index(name) - (1 if each.indexed else 0)
+            if at < 0:
+                found.append(self.place.local_rank)
+            elif at < len(each.arguments):
+                given = each.arguments[at]
+                found.append(self._process_argument(given, module))
+            else:
+                found.append(Unknown.SAME)
+        return found
+
+    def _process_argument(self, given: ast.expr, module: Module) -> object:
+        """A loop's counter that is given to each process that the loop starts is that process's index."""
+        if isinstance(given, ast.Name):
+            for parent, _ in module.index.enclosing(given):
+                if isinstance(parent, (ast.For, ast.comprehension, ast.ListComp)):
+                    loops = parent.generators if isinstance(parent, ast.ListComp) else [parent]
+                    if any(isinstance(x.target, ast.Name) and x.target.id == given.id for x in loops):
+                        return self.place.local_rank
+        return self.value(given, self.frame_of(given, module))
+
+    def is_reduced(self, name: str, use: ast.AST, frame: Frame) -> bool:
+        """Whether a collective in the same function makes a name's value the same on all ranks."""
+        root = frame.function or frame.module.tree
+        return builtin.is_reduced(frame.module, root, name)
+
+    # Other expressions.
+
+    def _attribute(self, node: ast.Attribute, frame: Frame) -> object:
+        return builtin.attribute(self, node, frame)
+
+    def _call(self, node: ast.Call, frame: Frame) -> object:
+        name = frame.module.names.of(node.func)
+        if name is not None:
+            if name in MAKERS:
+                return Made(name, node, frame)
+            value = builtin.call(self, name, node, frame)
+            if value is not NotImplemented:
+                return value
+        target = frame.module.target(node)
+        if target is not None and target.function.name != "__init__":
+            return self.returned(target.module, target.function, self.arguments(node, target.function, frame))
+        last = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if last in HELPERS and not node.args and not node.keywords:
+            return self.place_value(HELPERS[last])
+        return builtin.method(self, node, last, frame)
+
+    def arguments(self, call: ast.Call, function: Function, frame: Frame) -> dict[str, object]:
+        """What the parameters of a function hold in one call of it."""
+        names = [a.arg for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
+        is_method = bool(names) and names[0] in ("self", "cls") and isinstance(call.func, ast.Attribute)
+        found: dict[str, object] = {}
+        for name in names[1:] if is_method else names:
+            given = argument_of(call, function, name, is_method)
+            if given is not None:
+                found[name] = self.value(given, frame)
+        defaults = dict(_defaults(function))
+        for name in names:
+            if name not in found and name in defaults:
+                found[name] = self.value(defaults[name], Frame(frame.module))
+        return found
+
+    def returned(self, module: Module, function: Function, bound: dict[str, object]) -> object:
+        """What a function returns, read with these parameters."""
+        key = (id(function), -1)
+        if key in self._active or self._depth > MAX_DEPTH:
+            return Unknown.SAME
+        self._active.add(key)
+        try:
+            values: list[tuple[object, bool]] = []
+            self._returns(function.body, Frame(module, function, bound), values)
+            return _agreed(values)
+        finally:
+            self._active.discard(key)
+
+    def _returns(self, body: list[ast.stmt], frame: Frame, values: list[tuple[object, bool]]) -> bool:
+        """Collect what `return` gives; True when the body certainly returns."""
+        for each in body:
+            if isinstance(each, ast.Return):
+                value = None if each.value is None else self.value(each.value, frame)
+                values.append((value, each.value is None or isinstance(each.value, ast.Constant)))
+                return True
+            if isinstance(each, ast.Raise):
+                return True
+            if isinstance(each, ast.If):
+                truth = self.truth(each.test, frame)
+                if isinstance(truth, Unknown):
+                    ends = [self._returns(part, frame, values) for part in (each.body, each.orelse)]
+                    if all(ends):
+                        return True
+                elif self._returns(each.body if truth else each.orelse, frame, values):
+                    return True
+            elif isinstance(each, (ast.With, ast.AsyncWith, ast.Try)):
+                if self._returns(each.body, frame, values):
+                    return True
+            elif isinstance(each, (ast.For, ast.While, ast.AsyncFor)):
+                self._returns(each.body, frame, values)
+        return False
+
+    def _other(self, node: ast.expr, frame: Frame) -> object:
+        return builtin.other(self, node, frame)
+
+
+def _inside(node: ast.AST, binding: Binding) -> bool:
+    """Whether a name stands in the very statement that binds it: `rank = int(rank)` reads the one before."""
+    at = binding.at
+    if isinstance(at, ast.arg) or not hasattr(node, "lineno"):
+        return False
+    end = getattr(at, "end_lineno", None)
+    return bool(at is not node and end is not None and at.lineno <= node.lineno <= end and isinstance(at, ast.stmt))  # type: ignore[attr-defined]
+
+
+def _agreed(values: list[tuple[object, bool]]) -> object:
+    """One value from several: constants give way to what was computed, as defaults for runs without ranks do."""
+    if not values:
+        return Unknown.SAME
+    computed = [v for v, literal in values if not literal]
+    candidates = computed or [v for v, _ in values]
+    first = candidates[0]
+    if all(type(v) is type(first) and v == first for v in candidates[1:]):
+        return first
+    if not computed:
+        return Unknown.SAME
+    return worst(*candidates) if not any(known(v) for v in candidates) else Unknown.VARIES
+
+
+def _defaults(function: Function) -> list[tuple[str, ast.expr]]:
+    positional = [*function.args.posonlyargs, *function.args.args]
+    found = list(
+        zip(
+            (a.arg for a in positional[len(positional) - len(function.args.defaults) :]),
+            function.args.defaults,
+            strict=True,
+        )
+    )
+    found += [
+        (a.arg, d) for a, d in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if d is not None
+    ]
+    return found
+
+
+def argument_of(call: ast.Call, function: Function, name: str, is_method: bool) -> ast.expr | None:
+    """The expression that a call gives for a parameter, None for its default or what cannot be matched."""
+    for keyword in call.keywords:
+        if keyword.arg == name:
+            return keyword.value
+    names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
+    if is_method:
+        names = names[1:]
+    if name in names and not any(isinstance(a, ast.Starred) for a in call.args):
+        at = names.index(name)
+        if at < len(call.args):
+            return call.args[at]
+    return None
+
+
+_READ: dict[type, Callable[[Reader, ast.expr, Frame], object]] = {
+    ast.Name: Reader._name,  # type: ignore[dict-item]
+    ast.Attribute: Reader._attribute,  # type: ignore[dict-item]
+    ast.Call: Reader._call,  # type: ignore[dict-item]
+}

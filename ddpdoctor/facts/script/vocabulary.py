@@ -1,0 +1,220 @@
+"""Words of torch.distributed and of the frameworks around it: what communicates, what tells the rank."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = [
+    "ATTRIBUTES",
+    "COLLECTIVES",
+    "FRAMEWORKS",
+    "GROUP_POSITION",
+    "HELPERS",
+    "MAKERS",
+    "METHODS",
+    "P2P",
+    "PARAMETERS",
+    "SUBGROUP",
+    "VARIABLES",
+    "words",
+]
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The words of a text: how the tables here are written."""
+    return tuple(text.split())
+
+
+COLLECTIVES = frozenset(
+    words("""
+    dist.all_gather dist.all_gather_coalesced dist.all_gather_into_tensor dist.all_gather_object dist.all_reduce
+    dist.all_reduce_coalesced dist.all_to_all dist.all_to_all_single dist.barrier dist.broadcast dist.broadcast_object_list
+    dist.gather dist.gather_object dist.monitored_barrier dist.new_group dist.new_subgroups
+    dist.new_subgroups_by_enumeration dist.reduce dist.reduce_scatter dist.reduce_scatter_tensor dist.scatter
+    dist.scatter_object_list dist._all_gather_base dist._reduce_scatter_base
+    dist.nn.functional.all_gather dist.nn.functional.all_reduce dist.nn.functional.broadcast dist.nn.functional.gather
+    dist.nn.functional.reduce dist.nn.functional.reduce_scatter dist.nn.functional.scatter dist.nn.functional.all_to_all
+    dist.nn.all_reduce dist.nn.all_gather dist.nn.broadcast
+    dcp.save dcp.load dcp.state_dict_saver.save dcp.state_dict_loader.load dcp.save_state_dict dcp.load_state_dict
+    dcp.async_save dcp.state_dict.get_model_state_dict dcp.state_dict.get_state_dict dcp.state_dict.get_optimizer_state_dict
+    dist.init_device_mesh dist.device_mesh.init_device_mesh DDP FSDP
+    horovod.torch.allreduce horovod.torch.allgather horovod.torch.broadcast horovod.torch.broadcast_parameters
+    horovod.torch.broadcast_object horovod.torch.barrier
+    """)
+)
+"""Short names of what all ranks of the default group must call together, in one order."""
+
+GROUP_POSITION = {
+    "dist.barrier": 0,
+    "dist.monitored_barrier": 0,
+    "dist.all_reduce": 2,
+    "dist.broadcast": 2,
+    "dist.reduce": 3,
+    "dist.all_gather": 2,
+    "dist.all_gather_into_tensor": 2,
+    "dist.gather": 3,
+    "dist.scatter": 3,
+    "dist.reduce_scatter": 3,
+    "dist.reduce_scatter_tensor": 3,
+    "dist.all_to_all": 2,
+    "dist.all_to_all_single": 4,
+    "dist.all_gather_object": 2,
+    "dist.broadcast_object_list": 2,
+    "dist.gather_object": 3,
+    "dist.scatter_object_list": 3,
+    "dist.send": 2,
+    "dist.recv": 2,
+    "dist.isend": 2,
+    "dist.irecv": 2,
+}
+"""The position of `group` among positional arguments."""
+
+P2P = frozenset(("dist.send", "dist.recv", "dist.isend", "dist.irecv"))
+
+METHODS = {
+    "wait_for_everyone": "accelerator",
+    "gather_for_metrics": "accelerator",
+    "pad_across_processes": "accelerator",
+    "save_checkpoint": "engine",
+    "save_16bit_model": "engine",
+    "consolidate_state_dict": "any",
+}
+"""Methods that are collectives: of an Accelerator, of a DeepSpeed engine or a Lightning Trainer, of any object."""
+
+VARIABLES = {
+    "RANK": "rank",
+    "LOCAL_RANK": "local_rank",
+    "WORLD_SIZE": "world_size",
+    "LOCAL_WORLD_SIZE": "local_world_size",
+    "GROUP_RANK": "node_rank",
+    "NODE_RANK": "node_rank",
+    "SLURM_PROCID": "rank",
+    "SLURM_LOCALID": "local_rank",
+    "SLURM_NODEID": "node_rank",
+    "SLURM_NTASKS": "world_size",
+    "SLURM_NPROCS": "world_size",
+    "OMPI_COMM_WORLD_RANK": "rank",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "local_rank",
+    "OMPI_COMM_WORLD_SIZE": "world_size",
+    "PMI_RANK": "rank",
+    "PMI_SIZE": "world_size",
+}
+"""Environment variables of launchers that hold a number of the rank's place."""
+
+HELPERS = {
+    "get_rank": "rank",
+    "get_global_rank": "rank",
+    "get_dist_rank": "rank",
+    "get_process_index": "rank",
+    "process_index": "rank",
+    "get_local_rank": "local_rank",
+    "get_node_local_rank": "local_rank",
+    "get_world_size": "world_size",
+    "get_local_world_size": "local_world_size",
+    "is_main_process": "main",
+    "is_main": "main",
+    "is_master": "main",
+    "is_master_process": "main",
+    "is_primary": "main",
+    "is_global_primary": "main",
+    "is_rank_0": "main",
+    "is_rank0": "main",
+    "is_rank_zero": "main",
+    "is_global_zero": "main",
+    "is_global_master": "main",
+    "is_world_process_zero": "main",
+    "is_local_process_zero": "local_main",
+    "is_local_main_process": "local_main",
+    "is_local_master": "local_main",
+    "get_world_rank": "rank",
+}
+"""Helper functions that projects call alike, by their last name; used where their text is not at hand."""
+
+ATTRIBUTES = {
+    "is_main_process": "main",
+    "is_local_main_process": "local_main",
+    "is_last_process": "last",
+    "process_index": "rank",
+    "local_process_index": "local_rank",
+    "num_processes": "world_size",
+    "is_global_zero": "main",
+    "is_world_process_zero": "main",
+    "is_local_process_zero": "local_main",
+    "global_rank": "rank",
+    "main_process": "main",
+    "is_master": "main",
+    "is_main": "main",
+    "is_rank_zero": "main",
+    "is_rank0": "main",
+    "master_process": "main",
+}
+"""Attributes of Accelerator, Trainer, Fabric and their likes that tell the rank's place."""
+
+PARAMETERS = {
+    "rank": "rank",
+    "global_rank": "rank",
+    "world_rank": "rank",
+    "dist_rank": "rank",
+    "local_rank": "local_rank",
+    "world_size": "world_size",
+    "is_main_process": "main",
+    "is_master": "main",
+    "is_main": "main",
+    "is_rank_zero": "main",
+    "master_process": "main",
+    "main_process": "main",
+}
+"""Names that mean the rank's place where nothing else is known of them."""
+
+SUBGROUP = re.compile(
+    r"(^|_)(tp|pp|dp|ep|cp|sp|mp|tensor|model|pipe(line)?|data|expert|context|sequence|group|sub\w*)_.*rank"
+)
+"""Ranks within a group of ranks."""
+
+FRAMEWORKS = frozenset(
+    (
+        "accelerate",
+        "colossalai",
+        "composer",
+        "deepspeed",
+        "fastai",
+        "horovod",
+        "ignite",
+        "lightning",
+        "megatron",
+        "mmengine",
+        "nemo",
+        "pytorch_lightning",
+        "lightning_fabric",
+        "ray",
+        "torchtitan",
+        "torchtune",
+        "transformers",
+        "trl",
+    )
+)
+"""Packages that start, wrap or drive distributed training themselves."""
+
+MAKERS = frozenset(
+    (
+        "DDP",
+        "FSDP",
+        "DataLoader",
+        "DistributedSampler",
+        "Accelerator",
+        "dist.init_process_group",
+        "dist.TCPStore",
+        "dist.FileStore",
+        "dist.HashStore",
+        "dist.PrefixStore",
+        "dist.new_group",
+        "dist.isend",
+        "dist.irecv",
+        "timedelta",
+        "mp.get_context",
+        "mp.Process",
+        "deepspeed.initialize",
+        "argparse.ArgumentParser",
+    )
+)
+"""Functions whose results the rules want to follow to the call that made them."""

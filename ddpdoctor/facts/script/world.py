@@ -1,0 +1,74 @@
+"""The imagined job that expressions and statements are rehearsed on, and values that stay unknown."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from enum import IntEnum
+
+__all__ = ["TWO_NODES", "Device", "Made", "Place", "Unknown", "known", "one_node", "worst"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One rank of the imagined job, counted as torchrun counts. `spawned`: started by mp.spawn, on one node."""
+
+    rank: int
+    local_rank: int
+    node_rank: int
+    world_size: int
+    local_world_size: int
+    spawned: bool = False
+
+
+TWO_NODES = tuple(Place(rank, rank % 2, rank // 2, 4, 2) for rank in range(4))
+"""Two nodes with two GPUs each: the smallest job in which rank, local_rank, node_rank and world sizes all differ."""
+
+
+def one_node(count: int, *, spawned: bool = False) -> tuple[Place, ...]:
+    """One node with `count` ranks."""
+    return tuple(Place(rank, rank, 0, count, count, spawned) for rank in range(count))
+
+
+class Unknown(IntEnum):
+    """A value that a text does not tell. Larger is worse to judge by."""
+
+    SAME = 1
+    """Configuration: unknown, and as far as anybody can see the same on all ranks."""
+    DATA = 2
+    """Comes from the rank's own share of the data: a batch, a loss."""
+    VARIES = 3
+    """May differ between ranks in a way that cannot be rehearsed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """torch.device: `index` None is the current device of that type."""
+
+    type: str
+    index: object = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Made:
+    """What a call of a known function made: `name` is its short name (`DDP`, `DataLoader`). Equal when of one call."""
+
+    name: str
+    call: ast.Call
+    frame: object
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Made) and other.call is self.call
+
+    def __hash__(self) -> int:
+        return id(self.call)
+
+
+def known(value: object) -> bool:
+    """Whether a value was found."""
+    return not isinstance(value, Unknown)
+
+
+def worst(*values: object) -> Unknown:
+    """What follows from operands of which one at least is unknown."""
+    return max((v for v in values if isinstance(v, Unknown)), default=Unknown.SAME)

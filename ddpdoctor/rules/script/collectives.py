@@ -1,0 +1,171 @@
+"""SCRIPT024 to SCRIPT027 and SCRIPT033: the ranks do not call the same collectives."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ddpdoctor.facts.script import Script
+from ddpdoctor.facts.script.disagreement import Disagreement, Kind, disagreements
+from ddpdoctor.facts.script.module import Module, modules
+from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.rules import rule
+from ddpdoctor.rules.script.pointing import code, point
+
+_WORDS = {"backward": "the backward pass of the wrapped model", "forward": "the forward pass of the wrapped model"}
+
+
+def _named(disagreement: Disagreement) -> str:
+    name = disagreement.event.name
+    return _WORDS.get(name, name.replace("dist.", "").replace("dcp.", ""))
+
+
+def _found(script: Script, kind: str, *, data: bool = False) -> Iterator[tuple[Module, Disagreement]]:
+    for module in modules(script):
+        for each in disagreements(module):
+            if each.data is data and (each.kind == kind or kind == ""):
+                yield module, each
+
+
+def _test(module: Module, disagreement: Disagreement) -> str:
+    node = disagreement.test.node
+    if isinstance(node, (ast.If, ast.While)):
+        return f"`{code(module, node.test, 50)}` (line {node.lineno})"
+    return f"the decorator of {getattr(node, 'name', 'the function')}"
+
+
+def _place(disagreement: Disagreement) -> str:
+    """Where the collective itself stands when it is not at the place that is shown."""
+    event = disagreement.event
+    if event.call is disagreement.at:
+        return ""
+    return f" (line {event.call.lineno})"
+
+
+def _softer(disagreement: Disagreement) -> Severity | None:
+    """A forward pass communicates only when the model has buffers."""
+    return Severity.WARNING if disagreement.event.name == "forward" else None
+
+
+@rule("SCRIPT024", "collective-in-rank-branch", Severity.ERROR)
+def in_branch(script: Script) -> Iterator[Finding]:
+    """A collective runs inside a branch that only some ranks enter.
+
+    ## Why it matters
+    The ranks that enter wait for those that do not. Their next collective pairs with this one, so that the hang or
+    the error
+    (`Timed out waiting 1800000ms for recv operation to complete`, or NCCL's watchdog) appears at an innocent later
+    line.
+    A checkpoint of a sharded model and the forward pass of a wrapped model communicate as well.
+
+    ## Fix
+    Call it on all ranks, outside of the branch; use `ddp.module` for an evaluation on rank 0 alone.
+    """
+    for module, each in _found(script, Kind.BRANCH):
+        name = _named(each)
+        yield point(
+            module,
+            each.at,
+            f"{name}{_place(each)} runs only where {_test(module, each)} is {str(each.test.taken).lower()}: those "
+            "ranks wait for the "
+            "others, which never call it; expected it on all ranks",
+            "the same collectives on every rank",
+            severity=_softer(each),
+        )
+
+
+@rule("SCRIPT025", "early-exit-in-rank-branch", Severity.ERROR)
+def early_exit(script: Script) -> Iterator[Finding]:
+    """A rank leaves before a collective that the others enter.
+
+    ## Why it matters
+    The rank that leaves ends well, with exit code 0. The others get `Connection closed by peer` or wait for it until
+    the timeout.
+
+    ## Fix
+    Let all ranks reach the collective, or decide together: all_reduce the wish to stop.
+    """
+    for module, each in _found(script, Kind.EXIT):
+        yield point(
+            module,
+            each.at,
+            f"ranks for which {_test(module, each)} is {str(each.test.taken).lower()} leave here, the others go on "
+            f"to {_named(each)} in "
+            f"line {each.event.call.lineno} and wait for them; expected all ranks to reach it",
+            f"all ranks in line {each.event.call.lineno}",
+        )
+
+
+@rule("SCRIPT026", "rank-dependent-control-flow", Severity.ERROR)
+def on_data(script: Script) -> Iterator[Finding]:
+    """Data on one rank decides whether it enters a collective.
+
+    ## Why it matters
+    A batch without labels, a loss that is not finite or an early stop on one rank: that rank skips what the others
+    wait in. It
+    happens at a random step, and the error names whichever rank waited.
+
+    ## Fix
+    Take the same path on all ranks: all_reduce the decision first, or compute a loss of zero over all parameters.
+    """
+    for module, each in _found(script, "", data=True):
+        yield point(
+            module,
+            each.at,
+            f"{_test(module, each)} looks at this rank's own data and decides whether it reaches {_named(each)} in "
+            "line "
+            f"{each.event.call.lineno}; ranks that decide otherwise wait; expected one decision for all ranks",
+            "a decision that all ranks share",
+        )
+
+
+@rule("SCRIPT027", "collective-order-mismatch", Severity.ERROR)
+def order(script: Script) -> Iterator[Finding]:
+    """The ranks call collectives in different orders.
+
+    ## Why it matters
+    Each side waits in its own call until the timeout. With `TORCH_DISTRIBUTED_DEBUG=DETAIL` torch says at once
+    `Detected mismatch
+    between collectives on ranks`.
+
+    ## Fix
+    Call the collectives in one order on all ranks, outside of the branch.
+    """
+    for module, each in _found(script, Kind.ORDER):
+        other = each.other
+        instead = (
+            ""
+            if other is None
+            else f", while the others are in {other.name.replace('dist.', '')} (line {other.call.lineno})"
+        )
+        yield point(
+            module,
+            each.at,
+            f"some ranks call {_named(each)} here{instead}: the calls do not match and both sides wait; expected one "
+            "order on all "
+            "ranks",
+            "the same collectives in the same order",
+        )
+
+
+@rule("SCRIPT033", "new-group-on-some-ranks", Severity.ERROR)
+def new_group(script: Script) -> Iterator[Finding]:
+    """new_group is called by some ranks only.
+
+    ## Why it matters
+    Nothing happens at first. The next new_group on all ranks waits for a key that the others never write, because
+    the ranks count
+    their groups: `wait timeout after …, keys: /default_pg/0//2//cpu//0/1`.
+
+    ## Fix
+    Call new_group on all ranks, members or not, in the same order; or give `use_local_synchronization=True`.
+    """
+    for module, each in _found(script, Kind.GROUP):
+        yield point(
+            module,
+            each.at,
+            f"{_named(each)} runs only where {_test(module, each)} is {str(each.test.taken).lower()}: the ranks "
+            "number their groups "
+            "differently from here on; expected it on all ranks, members or not",
+            "new_group on every rank",
+        )

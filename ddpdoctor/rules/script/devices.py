@@ -1,0 +1,317 @@
+"""SCRIPT001 to SCRIPT004 and SCRIPT021: which GPU a rank takes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ddpdoctor.facts.launch import Launch
+from ddpdoctor.facts.script import Script
+from ddpdoctor.facts.script.module import Module, modules
+from ddpdoctor.facts.script.world import Device
+from ddpdoctor.findings import Edit, Finding, Severity
+from ddpdoctor.rules import rule
+from ddpdoctor.rules.script.pointing import after, code, point, replace, with_keyword
+from ddpdoctor.rules.script.situation import (
+    LOCAL_RANKS,
+    RANKS,
+    argument,
+    backends,
+    each_rank,
+    has_more,
+    start_of,
+    value,
+)
+
+LOCAL = 'int(os.environ["LOCAL_RANK"])'
+SELECT = ("cuda.set_device", "torch.accelerator.set_device_index", "torch.accelerator.set_device_idx")
+
+
+def _choices(module: Module) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Expressions that choose a device: the whole, and the part that is the index or the text."""
+    for call in module.calls(*SELECT):
+        if call.args:
+            yield call, call.args[0]
+    for call in module.calls("torch.device"):
+        index = argument(call, 1, "index")
+        if index is not None:
+            yield call, index
+        elif call.args and not isinstance(call.args[0], ast.Constant):
+            yield call, call.args[0]
+    for method in ("cuda", "to"):
+        for call in module.method_calls.get(method, ()):
+            if call.args and not (method == "to" and isinstance(call.args[0], ast.Constant)):
+                yield call, call.args[0]
+    for call in module.calls("DDP"):
+        ids = argument(call, 1, "device_ids")
+        if isinstance(ids, (ast.List, ast.Tuple)) and len(ids.elts) == 1:
+            yield ids, ids.elts[0]
+
+
+def _index(found: object) -> object:
+    if isinstance(found, Device):
+        return None  # made by torch.device, which is looked at itself
+    if isinstance(found, str) and found.startswith("cuda:"):
+        return int(found[5:]) if found[5:].isdigit() else None
+    return found
+
+
+def _one_node_only(module: Module) -> bool:
+    """The text itself starts one node: mp.spawn whose index is the rank."""
+    ranks = [argument(c, None, "rank") for c in module.calls("dist.init_process_group")]
+    return bool(module.spawns) and any(r is not None and each_rank(module, r) == LOCAL_RANKS for r in ranks)
+
+
+@rule("SCRIPT001", "set-device-from-global-rank", Severity.ERROR)
+def global_rank(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
+    """The device is chosen by the global rank.
+
+    ## Why it matters
+    The first node works, because rank and local_rank are the same there. On every other node the global rank counts
+    on past the
+    GPUs of the machine: `CUDA error: invalid device ordinal`.
+
+    ## Fix
+    Take the rank within the node: `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))`.
+
+    ## Source
+    torchrun gives each worker RANK and LOCAL_RANK; torch.cuda.set_device counts the devices of one machine.
+    """
+    for module in modules(script):
+        start = start_of(module, launch)
+        if (start is not None and start.nodes == 1) or _one_node_only(module):
+            continue
+        for whole, part in _choices(module):
+            if [_index(v) for v in each_rank(module, part)] == RANKS and not _is_count(whole, part):
+                nodes = f"{start.nodes} nodes" if start is not None and start.nodes else "more than one node"
+                yield point(
+                    module,
+                    whole,
+                    f"{code(module, whole)} takes the global rank: with {nodes} every node but the first asks for a "
+                    "GPU that it "
+                    'does not have ("invalid device ordinal"); expected the local rank',
+                    LOCAL,
+                    fix=f"Use the rank within the node: {LOCAL}.",
+                    edits=_local(module, part),
+                )
+
+
+def _is_count(whole: ast.expr, part: ast.expr) -> bool:
+    """`tensor.to(x)` with a plain number may be anything; a rank there is a device."""
+    return isinstance(whole, ast.Call) and len(whole.args) > 2
+
+
+def _local(module: Module, part: ast.expr) -> tuple[Edit, ...]:
+    if "os" not in module.index.scopes[module.tree].names:
+        return ()
+    if isinstance(part, ast.JoinedStr):
+        return (replace(module, part, "f\"cuda:{os.environ['LOCAL_RANK']}\""),)
+    return (replace(module, part, LOCAL),)
+
+
+@rule("SCRIPT002", "set-device-missing", Severity.ERROR)
+def missing(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
+    """The script never selects the GPU of its local rank.
+
+    ## Why it matters
+    Every rank of the node works on cuda:0: NCCL says `Duplicate GPU detected : rank 1 and rank 0 both on CUDA device
+    …`, or GPU 0
+    runs out of memory while the others are idle.
+
+    ## Fix
+    `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before the first use of CUDA, or
+    `init_process_group(..., device_id=torch.device("cuda", local_rank))`.
+    """
+    for module in modules(script):
+        used = backends(module)
+        if not used or any("nccl" not in b for b in used) or module.frameworks - {"transformers"}:
+            continue
+        start = start_of(module, launch)
+        if start is not None and start.per_node == 1:
+            continue
+        if start is not None and start.line.agent is not None and start.line.agent.given("virtual_local_rank"):
+            continue
+        first = _first_plain_cuda(module)
+        if first is None or _selects(module):
+            continue
+        call = module.calls("dist.init_process_group")[0]
+        statement = module.index.statement(call)
+        edit = after(module, statement, f"torch.cuda.set_device({LOCAL})")
+        imported = {"os", "torch"} <= set(module.index.scopes[module.tree].names)
+        yield point(
+            module,
+            call,
+            f"no rank selects its GPU: line {first.lineno} puts every rank on cuda:0 "  # type: ignore[attr-defined]
+            '("Duplicate GPU detected", or out of memory there); expected the GPU of the local rank',
+            f"torch.cuda.set_device({LOCAL})",
+            edits=(edit,) if imported else (),
+        )
+
+
+def _first_plain_cuda(module: Module) -> ast.AST | None:
+    """The first use of "cuda" without an index."""
+    found: list[ast.Call] = [c for c in module.method_calls.get("cuda", ()) if not c.args and not c.keywords]
+    for call in (*module.method_calls.get("to", ()), *module.calls("torch.device")):
+        given = argument(call, 0, "device")
+        if given is not None and value(module, given) in ("cuda", Device("cuda")):
+            found.append(call)
+    return min(found, key=lambda c: (c.lineno, c.col_offset), default=None)
+
+
+def _selects(module: Module) -> bool:
+    """Anything that might choose a device, or leave only one visible."""
+    if module.calls(*SELECT, "cuda.device") or "CUDA_VISIBLE_DEVICES" in module.text or "device_id=" in module.text:
+        return True
+    if "set_device" in module.text or 'f"cuda:' in module.text or "f'cuda:" in module.text or '"cuda:' in module.text:
+        return True
+    for call in module.method_calls.get("cuda", ()):
+        if call.args or call.keywords:
+            return True
+    for call in (*module.method_calls.get("to", ()), *module.calls("torch.device")):
+        given = argument(call, 0, "device")
+        plain = ("cuda", "cpu", Device("cuda"), Device("cpu"))
+        if has_more(call) or (given is not None and value(module, given) not in plain and not _is_dtype(module, given)):
+            return True
+    return any(has_more(c) for c in module.calls("dist.init_process_group"))
+
+
+def _is_dtype(module: Module, node: ast.expr) -> bool:
+    return (module.names.of(node) or "").startswith("torch.")
+
+
+@rule("SCRIPT003", "cuda-before-set-device", Severity.WARNING)
+def too_early(script: Script) -> Iterator[Finding]:
+    """CUDA is used before the rank selects its device.
+
+    ## Why it matters
+    Each rank opens a context on GPU 0 first: some hundred megabytes a rank are lost there, and with the exclusive
+    compute mode the
+    second rank dies with `CUDA-capable device(s) is/are busy or unavailable`.
+
+    ## Fix
+    Select the device before the first `.cuda()` or other call that touches CUDA.
+    """
+    for module in modules(script):
+        for select in module.calls(*SELECT):
+            function = module.index.function_of(select)
+            early = [
+                c for c in _touches(module) if module.index.function_of(c) is function and c.lineno < select.lineno
+            ]
+            early = [c for c in early if module.index.parents[module.index.statement(c)] is _block(module, select)]
+            if early:
+                yield point(
+                    module,
+                    early[0],
+                    f"{code(module, early[0], 40)} opens a CUDA context on GPU 0 in every rank, "
+                    f"{code(module, select, 40)} in line "
+                    f"{select.lineno} comes too late; expected the device to be selected first",
+                    f"after line {select.lineno}",
+                )
+                break
+
+
+def _block(module: Module, node: ast.AST) -> ast.AST:
+    return module.index.parents[module.index.statement(node)]
+
+
+def _touches(module: Module) -> list[ast.Call]:
+    found = [c for c in module.method_calls.get("cuda", ()) if not c.args and not c.keywords]
+    for call in module.method_calls.get("to", ()):
+        given = argument(call, 0, "device")
+        if given is not None and value(module, given) in ("cuda", Device("cuda")):
+            found.append(call)
+    found += module.calls("cuda.empty_cache", "cuda.synchronize", "cuda.mem_get_info", "cuda.init")
+    return sorted(found, key=lambda c: (c.lineno, c.col_offset))
+
+
+@rule(
+    "SCRIPT004",
+    "local-rank-is-a-string",
+    Severity.ERROR,
+    signatures=(r"Invalid device string: '\d+'", r"argument 'index' \(position \d+\) must be int, not str"),
+)
+def text(script: Script) -> Iterator[Finding]:
+    """LOCAL_RANK is used as a string.
+
+    ## Why it matters
+    Variables are text. As a device it ends with `Invalid device string: '0'` or `argument 'index' (position 2) must
+    be int, not
+    str`; compared with a number it is silently never equal, so that no rank acts as the first one.
+
+    ## Fix
+    `int(os.environ["LOCAL_RANK"])`.
+    """
+    for module in modules(script):
+        for node, part, consequence in _as_numbers(module):
+            found = each_rank(module, part)
+            if all(isinstance(v, str) and v.isdigit() for v in found):
+                yield point(
+                    module,
+                    node,
+                    f"{code(module, part)} is text such as '{found[-1]}' here: {consequence}; expected a number",
+                    f"int({code(module, part)})",
+                    edits=(replace(module, part, f"int({code(module, part, 200)})"),),
+                )
+
+
+def _as_numbers(module: Module) -> Iterator[tuple[ast.expr, ast.expr, str]]:
+    """Places that need a number: the node, the expression, what a text does there."""
+    for node, part in _choices(module):
+        yield node, part, 'torch knows no such device ("Invalid device string")'
+    for call in module.calls("dist.init_process_group", "DistributedSampler"):
+        for name in ("rank", "world_size", "num_replicas"):
+            given = argument(call, None, name)
+            if given is not None:
+                yield call, given, "torch compares it with a number and raises a TypeError"
+    if "environ" in module.text or "getenv" in module.text:
+        for each in module.index.parents:
+            if isinstance(each, ast.Compare) and len(each.ops) == 1:
+                yield from _compared(module, each)
+
+
+def _compared(module: Module, node: ast.Compare) -> Iterator[tuple[ast.expr, ast.expr, str]]:
+    op = node.ops[0]
+    for part, against in ((node.left, node.comparators[0]), (node.comparators[0], node.left)):
+        if not isinstance(part, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)):
+            continue
+        number = value(module, against)
+        if isinstance(op, (ast.Eq, ast.NotEq)) and type(number) is int and number >= 0:
+            never = "never" if isinstance(op, ast.Eq) else "always"
+            yield node, part, f"the condition is {never} true, whatever the rank"
+        elif isinstance(op, (ast.Lt, ast.LtE, ast.Gt, ast.GtE)) and type(number) is int:
+            yield node, part, "TypeError: '<' not supported between instances of 'str' and 'int'"
+
+
+@rule(
+    "SCRIPT021",
+    "barrier-device-unknown",
+    Severity.WARNING,
+    signatures=(r"used by this process (are|is) currently unknown", r"Guessing device ID based on global rank"),
+)
+def barrier(script: Script) -> Iterator[Finding]:
+    """A barrier runs before NCCL knows the device of the rank.
+
+    ## Why it matters
+    `devices used by this process are currently unknown. This can potentially cause a hang if this rank to GPU
+    mapping is
+    incorrect`: NCCL guesses the GPU from the rank; a wrong guess hangs or puts two ranks on one GPU.
+
+    ## Fix
+    `init_process_group(..., device_id=torch.device("cuda", local_rank))`, or select the device before.
+    """
+    for module in modules(script):
+        used = backends(module)
+        if not used or used != {"nccl"} or _selects(module) or module.frameworks:
+            continue
+        for call in module.calls("dist.barrier"):
+            if argument(call, None, "device_ids", "group") is None and not call.args:
+                init = module.calls("dist.init_process_group")[0]
+                yield point(
+                    module,
+                    call,
+                    "this barrier lets NCCL guess the rank's GPU, because nothing selects one; expected device_id in "
+                    f"init_process_group (line {init.lineno}) or torch.cuda.set_device",
+                    "a known device",
+                    edits=(with_keyword(module, init, f'device_id=torch.device("cuda", {LOCAL})'),),
+                )
+                break

@@ -1,0 +1,400 @@
+"""SCRIPT009 to SCRIPT016: the arguments of init_process_group and of stores."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from ddpdoctor.facts.launch import Launch
+from ddpdoctor.facts.script import Script
+from ddpdoctor.facts.script.disagreement import places_of
+from ddpdoctor.facts.script.module import Module, modules
+from ddpdoctor.facts.script.world import TWO_NODES, Made
+from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.rules import rule
+from ddpdoctor.rules.script.pointing import code, point, replace, without_argument
+from ddpdoctor.rules.script.situation import argument, each_rank, has_more, start_of, value
+from ddpdoctor.rules.script.starting import reads_ranks
+
+INIT = "dist.init_process_group"
+_RANKS = re.compile(r"(?i)^(rank|global_rank|local_rank|world_size|size|n_?gpus|nprocs|gpu)$")
+_SCHEME = re.compile(r"^([a-zA-Z][\w+.-]*)://")
+
+
+def _is_time(module: Module, node: ast.expr) -> bool:
+    found = value(module, node)
+    return isinstance(found, Made) and found.name == "timedelta"
+
+
+@rule("SCRIPT009", "world-size-argument-differs", Severity.ERROR)
+def contradicts(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
+    """init_process_group is given a rank or a world size that contradicts the environment.
+
+    ## Why it matters
+    The argument wins over RANK and WORLD_SIZE without a word. Ranks that are told different worlds, or the same rank
+    twice, wait
+    for each other: `Timed out after 1801 seconds waiting for clients. 1/4 clients joined.`
+
+    ## Fix
+    Leave rank and world_size out of the call: a launcher sets both.
+    """
+    for module in modules(script):
+        start = start_of(module, launch)
+        for call in module.calls(INIT):
+            rank, world = argument(call, None, "rank"), argument(call, None, "world_size")
+            if module.spawns or world is None:
+                continue
+            worlds, ranks = each_rank(module, world), each_rank(module, rank) if rank is not None else []
+            told = _contradiction(worlds, ranks, start.world if start is not None and start.gives_ranks else None)
+            if told:
+                edits = tuple(without_argument(module, call, a) for a in (rank, world) if a is not None)
+                yield point(
+                    module,
+                    world if "world" in told.split(":")[0] else rank or world,
+                    f"{told}; expected the launcher's rank and world size",
+                    "init_process_group(backend) under a launcher",
+                    edits=edits[:1],
+                )
+
+
+def _contradiction(worlds: list[object], ranks: list[object], started: int | None) -> str:
+    """What is wrong with rank and world_size on the ranks of two nodes with two GPUs each."""
+    size = worlds[0]
+    if type(size) is int and size > 1 and started is not None and size != started and size != len(TWO_NODES):
+        return f"world_size={size} is written into the script, the launch line starts {started} ranks: they wait for each other"
+    if not ranks or not all(type(r) is int for r in ranks) or not all(type(w) is int for w in worlds):
+        return ""
+    per_node, local = [p.local_world_size for p in TWO_NODES], [p.local_rank for p in TWO_NODES]
+    if worlds == per_node and ranks == [p.rank for p in TWO_NODES]:
+        return "the world size counts the GPUs of one node, the rank counts all nodes: a second node has ranks beyond the world"
+    if worlds == [p.world_size for p in TWO_NODES] and ranks == local:
+        return (
+            "the rank is the local rank: on more than one node it is taken twice while the world waits for the others"
+        )
+    return ""
+
+
+@rule("SCRIPT010", "init-method-hard-coded", Severity.ERROR)
+def hard_coded(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
+    """A hard-coded tcp:// address is used under a launcher.
+
+    ## Why it matters
+    Under torchrun the workers are told that the launcher hosts the store, so nobody listens at the address: `The
+    client socket has
+    timed out after …`. The same line is right under mp.spawn, where rank 0 hosts the store itself.
+
+    ## Fix
+    Leave init_method out: env:// takes the address that the launcher gives.
+    """
+    for module in modules(script):
+        start = start_of(module, launch)
+        certain = start is not None and start.is_torchrun
+        if not certain and (start is not None or not reads_ranks(module)):
+            continue
+        if not certain and module.spawns:
+            continue
+        for call in module.calls(INIT):
+            method = argument(call, 1, "init_method")
+            if method is None or not _is_literal(module, method):
+                continue
+            address = value(module, method)
+            if isinstance(address, str) and address.startswith("tcp://"):
+                under = "torchrun" if certain else "torchrun, whose RANK and LOCAL_RANK this script reads,"
+                yield point(
+                    module,
+                    method,
+                    f"{address} is written into the script, but under {under} nobody listens there: every rank waits "
+                    "until the "
+                    "timeout; expected env://",
+                    "no init_method",
+                    edits=(without_argument(module, call, method),),
+                )
+
+
+def _is_literal(module: Module, node: ast.expr) -> bool:
+    """A text that stands in the file itself: no option, no parameter."""
+    if isinstance(node, (ast.Constant, ast.JoinedStr)):
+        return True
+    bound = module.names.bindings(node.id, module.index.scope(node)) if isinstance(node, ast.Name) else None
+    return bound is not None and all(
+        isinstance(b.value, (ast.Constant, ast.JoinedStr)) and isinstance(b.at, ast.Assign) for b in bound[1]
+    )
+
+
+@rule(
+    "SCRIPT011",
+    "init-method-without-rank",
+    Severity.ERROR,
+    signatures=(r"(rank|world_size|world size) parameter missing",),
+)
+def without_rank(script: Script) -> Iterator[Finding]:
+    """A tcp:// init method is used without rank and world_size.
+
+    ## Why it matters
+    `Error initializing torch.distributed using tcp:// rendezvous: rank parameter missing`, although RANK is set:
+    tcp:// does not
+    read the environment. file:// does not either.
+
+    ## Fix
+    Pass rank= and world_size=, or use env://.
+    """
+    for module in modules(script):
+        for call in module.calls(INIT):
+            method = argument(call, 1, "init_method")
+            address = value(module, method)
+            if (
+                has_more(call)
+                or not isinstance(address, str)
+                or not address.startswith(("tcp://", "file://"))
+                or "?" in address
+            ):
+                continue
+            given = {name for name in ("rank", "world_size") if argument(call, None, name) is not None}
+            missing = [name for name in ("rank", "world_size") if name not in given]
+            if missing:
+                scheme = address.partition(":")[0]
+                yield point(
+                    module,
+                    call,
+                    f"{scheme}:// without {' and '.join(missing)}: it does not read the environment "
+                    f'("{missing[0].replace("_", " ")} parameter missing"); expected rank= and world_size=',
+                    "rank= and world_size=, or env://",
+                )
+
+
+@rule("SCRIPT012", "init-method-unknown", Severity.ERROR, signatures=(r"No rendezvous handler for",))
+def unknown_method(script: Script) -> Iterator[Finding]:
+    """The init method uses a scheme that torch does not know.
+
+    ## Why it matters
+    `RuntimeError: No rendezvous handler for slurm://`: torch knows env://, tcp:// and file:// only.
+
+    ## Fix
+    env://, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set from the scheduler's variables.
+    """
+    for module in modules(script):
+        if module.calls("dist.register_rendezvous_handler", "dist.rendezvous.register_rendezvous_handler"):
+            continue
+        for call in module.calls(INIT):
+            method = argument(call, 1, "init_method")
+            address = value(module, method)
+            if method is None or not isinstance(address, str):
+                continue
+            scheme = _SCHEME.match(address)
+            if scheme is None or scheme[1] not in ("env", "tcp", "file"):
+                seen = f"{scheme[1]}://" if scheme is not None else repr(address)
+                yield point(
+                    module,
+                    method,
+                    f'torch has no rendezvous for {seen} ("No rendezvous handler for …"); expected env://, tcp:// or file://',
+                    "env://",
+                    edits=(replace(module, method, '"env://"'),),
+                )
+
+
+@rule(
+    "SCRIPT013",
+    "timeout-not-a-timedelta",
+    Severity.ERROR,
+    signatures=(r"Expected timeout argument to be of type",),
+)
+def timeout(script: Script) -> Iterator[Finding]:
+    """The timeout is not a timedelta of the intended length.
+
+    ## Why it matters
+    A number ends with `Expected timeout argument to be of type datetime.timedelta`. `timedelta(1800)` is accepted
+    and means 1800
+    days: a hang is then never noticed.
+
+    ## Fix
+    `timeout=timedelta(minutes=30)`.
+    """
+    for module in modules(script):
+        for call in module.calls(INIT, "dist.new_group", "dist.monitored_barrier", "dist.TCPStore"):
+            positional = len(call.args) == 3 and not has_more(call)
+            given = argument(call, 2 if positional else None, "timeout") if module.names.of(call.func) == INIT else None
+            given = given or argument(call, None, "timeout")
+            if given is None or (
+                positional and argument(call, None, "timeout") is None and not _is_time(module, given)
+            ):
+                continue
+            yield from _timeout(module, given)
+
+
+def _timeout(module: Module, given: ast.expr) -> Iterator[Finding]:
+    found = value(module, given)
+    if isinstance(found, (int, float)) and not isinstance(found, bool):
+        text = code(module, given)
+        yield point(
+            module,
+            given,
+            f"the timeout is the number {found:g}: torch raises a TypeError, because it wants a datetime.timedelta; "
+            "expected "
+            f"timedelta(seconds={text})",
+            f"timedelta(seconds={text})",
+            edits=(replace(module, given, f"timedelta(seconds={text})"),)
+            if "timedelta" in module.index.scopes[module.tree].names
+            else (),
+        )
+    elif (
+        isinstance(found, Made) and found.name == "timedelta" and len(found.call.args) == 1 and not found.call.keywords
+    ):
+        days = value(module, found.call.args[0])
+        if isinstance(days, (int, float)) and days >= 10:
+            yield point(
+                module,
+                found.call,
+                f"timedelta({days:g}) is {days:g} days, so that a hang is never noticed; expected "
+                f"timedelta(seconds={days:g})",
+                f"timedelta(seconds={days:g})",
+                edits=(replace(module, found.call.args[0], f"seconds={code(module, found.call.args[0])}"),),
+            )
+
+
+@rule("SCRIPT014", "init-arguments-positional", Severity.ERROR)
+def positional(script: Script) -> Iterator[Finding]:
+    """rank and world_size are passed to init_process_group by position.
+
+    ## Why it matters
+    The second positional argument is init_method and the third is timeout: `TypeError: Expected timeout argument to
+    be of type
+    datetime.timedelta`, about a timeout that nobody set.
+
+    ## Fix
+    `init_process_group(backend, rank=rank, world_size=world_size)`.
+    """
+    for module in modules(script):
+        for call in module.calls(INIT):
+            wrong = [
+                a for at, a in enumerate(call.args[1:4], start=1) if not has_more(call) and _is_number(module, a, at)
+            ]
+            if wrong:
+                named = ["rank", "world_size"] if len(wrong) == 2 else [_name_of(wrong[0])]
+                if len(wrong) == 2 and _name_of(wrong[0]) == "world_size":
+                    named.reverse()
+                edits = tuple(replace(module, a, f"{n}={code(module, a)}") for n, a in zip(named, wrong, strict=False))
+                where = {1: "init_method", 2: "timeout", 3: "world_size"}[call.args.index(wrong[0])]
+                yield point(
+                    module,
+                    call,
+                    f"{code(module, wrong[0])} stands where {where} is expected, so that init_process_group raises a "
+                    "TypeError; expected "
+                    "rank= and world_size= by name",
+                    f"{named[0]}={code(module, wrong[0])}",
+                    edits=edits if len(named) == len(wrong) else (),
+                )
+
+
+def _is_number(module: Module, node: ast.expr, at: int) -> bool:
+    if at == 3:
+        return False
+    found = value(module, node)
+    if type(found) is int or all(type(v) is int for v in each_rank(module, node)):
+        return at == 1 or not isinstance(node, ast.Constant) or node.value not in (None, -1)
+    text = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    return not isinstance(found, (str, Made)) and bool(_RANKS.match(text))
+
+
+def _name_of(node: ast.expr) -> str:
+    text = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    return "world_size" if "size" in text.lower() or "gpus" in text.lower() or "nprocs" in text.lower() else "rank"
+
+
+@rule(
+    "SCRIPT015",
+    "pg-options-is-a-dict",
+    Severity.ERROR,
+    signatures=(r"Expected backend_options argument to be of type",),
+)
+def options(script: Script) -> Iterator[Finding]:
+    """pg_options is a plain dict.
+
+    ## Why it matters
+    Gloo ignores it without a word. NCCL raises `Expected backend_options argument to be of type
+    ProcessGroupNCCL.Options`.
+
+    ## Fix
+    `timeout=` for a timeout; `dist.ProcessGroupNCCL.Options()` and its attributes for the rest.
+    """
+    for module in modules(script):
+        for call in module.calls(INIT, "dist.new_group"):
+            given = argument(call, None, "pg_options", "backend_options")
+            if given is None:
+                continue
+            found = value(module, given)
+            is_dict = isinstance(found, (dict, Made)) and (isinstance(found, dict) or found.name == "dict")
+            if is_dict or (isinstance(given, ast.Call) and module.names.of(given.func) == "dict"):
+                yield point(
+                    module,
+                    given,
+                    "pg_options is a dict: Gloo ignores it and NCCL raises an AssertionError; expected "
+                    "ProcessGroupNCCL.Options, or "
+                    "timeout=",
+                    "timeout=, or ProcessGroupNCCL.Options()",
+                    edits=(without_argument(module, call, given),),
+                )
+
+
+@rule("SCRIPT016", "store-arguments-wrong", Severity.ERROR)
+def store(script: Script) -> Iterator[Finding]:
+    """A store is created or passed with arguments that cannot work.
+
+    ## Why it matters
+    A number as timeout is a TypeError; `store=` without rank and world_size, or with an init_method, is an
+    AssertionError or a
+    ValueError. A TCPStore that every rank opens as master, or with no master, waits until its timeout, and a
+    HashStore never
+    leaves its process.
+
+    ## Fix
+    `TCPStore(host, port, world_size, is_master=(rank == 0), timeout=timedelta(...))`, given with `rank=` and `world_size=`.
+    """
+    for module in modules(script):
+        for call in module.calls(INIT):
+            told = _passed(module, call)
+            if told:
+                yield point(module, call, told, "store=, rank= and world_size=")
+        for call in module.calls("dist.TCPStore"):
+            told = _opened(module, call)
+            if told:
+                yield point(module, call, told, "is_master=(rank == 0)")
+
+
+def _passed(module: Module, call: ast.Call) -> str:
+    given = argument(call, None, "store")
+    if given is None or has_more(call) or (isinstance(given, ast.Constant) and given.value is None):
+        return ""
+    if argument(call, 1, "init_method") is not None and value(module, argument(call, 1, "init_method")) is not None:
+        return "store= and init_method= exclude each other (ValueError); expected one of them"
+    rank, world = argument(call, None, "rank"), argument(call, None, "world_size")
+    missing = [n for n, a in (("rank", rank), ("world_size", world)) if a is None]
+    if missing:
+        return f"store= without {' and '.join(missing)} ends with an AssertionError; expected both beside the store"
+    size = value(module, world)
+    made = value(module, given)
+    if isinstance(made, Made) and made.name == "dist.HashStore" and size != 1:
+        return "a HashStore lives in one process: the ranks never see each other; expected a TCPStore or a FileStore"
+    if type(size) is int and size > 1 and value(module, rank) == 0 and isinstance(rank, ast.Constant):
+        return f"every process says that it is rank 0 of {size}, and all wait for the others; expected its own rank"
+    return ""
+
+
+def _opened(module: Module, call: ast.Call) -> str:
+    late = argument(call, 4, "timeout")
+    if late is not None and type(value(module, late)) in (int, float):
+        seconds = code(module, late)
+        return f"TCPStore gets the number {seconds} as timeout (TypeError); expected timedelta(seconds={seconds})"
+    size, master = value(module, argument(call, 2, "world_size")), argument(call, 3, "is_master")
+    used = any(
+        isinstance(s := value(module, argument(c, None, "store")), Made) and s.call is call for c in module.calls(INIT)
+    )
+    alone = size == 1 or module.index.function_of(call) in {s.function for s in module.spawns if s.how == "Process"}
+    if not used or alone or isinstance(size, bool) or len(places_of(module)) < 2:
+        return ""
+    everywhere = each_rank(module, master) if master is not None else [False]
+    if all(v is True for v in everywhere):
+        return "every rank opens the TCPStore as master, and the second finds its port taken; expected is_master=(rank == 0)"
+    if all(v is False for v in everywhere) and (master is None or isinstance(master, ast.Constant)):
+        return "no rank opens the TCPStore as master, and all wait; expected is_master=(rank == 0)"
+    return ""

@@ -1,0 +1,130 @@
+"""How a rule points at code: the place, what stands there, and the edits that correct it."""
+
+from __future__ import annotations
+
+import ast
+
+from ddpdoctor.facts.script.module import Module
+from ddpdoctor.findings import Edit, Evidence, Finding, Severity, Where
+
+__all__ = ["after", "before", "code", "delete", "line_after", "point", "replace", "with_keyword", "without_argument"]
+
+
+def column(module: Module, line: int, offset: int) -> int:
+    """The column, from 1 in characters, of a byte offset in a line."""
+    text = module.lines[line - 1] if line <= len(module.lines) else ""
+    return len(text.encode()[:offset].decode("utf-8", "replace")) + 1
+
+
+def code(module: Module, node: ast.AST, limit: int = 70) -> str:
+    """The text of a node on one line, shortened."""
+    text = " ".join(_source(module, node).split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _source(module: Module, node: ast.AST) -> str:
+    line, end = node.lineno, node.end_lineno or node.lineno  # type: ignore[attr-defined]
+    first, last = column(module, line, node.col_offset) - 1, column(module, end, node.end_col_offset) - 1  # type: ignore[attr-defined]
+    rows = module.lines[line - 1 : end]
+    if not rows:
+        return ""
+    rows[-1] = rows[-1][:last]
+    rows[0] = rows[0][first:]
+    return "".join(rows)
+
+
+def point(
+    module: Module,
+    node: ast.AST,
+    message: str,
+    expected: str,
+    *,
+    fix: str = "",
+    edits: tuple[Edit, ...] = (),
+    severity: Severity | None = None,
+) -> Finding:
+    """A finding at a node: `message` says what stands there and what happens, `expected` what should."""
+    line = node.lineno  # type: ignore[attr-defined]
+    start = column(module, line, node.col_offset)  # type: ignore[attr-defined]
+    seen = code(module, node) if not isinstance(node, ast.stmt) else " ".join(module.lines[line - 1].split())[:70]
+    return Finding(
+        message,
+        evidence=(Evidence(f"script.{module.path}:{line}", seen, expected),),
+        fix=fix,
+        where=Where(file=module.path, line=line, column=start),
+        severity=severity,
+        edits=edits,
+    )
+
+
+def replace(module: Module, node: ast.AST, text: str) -> Edit:
+    """A node becomes another text."""
+    line, end = node.lineno, node.end_lineno or node.lineno  # type: ignore[attr-defined]
+    start = column(module, line, node.col_offset)  # type: ignore[attr-defined]
+    return Edit(module.path, line, start, end, column(module, end, node.end_col_offset or 0), text)  # type: ignore[attr-defined]
+
+
+def delete(module: Module, statement: ast.stmt) -> Edit:
+    """A statement's lines go; `pass` stays where it was alone in its block."""
+    parent = module.index.parents.get(statement)
+    alone = any(body == [statement] for body in (getattr(parent, "body", None), getattr(parent, "orelse", None)))
+    if alone and not isinstance(parent, ast.Module):
+        return replace(module, statement, "pass")
+    return Edit(module.path, statement.lineno, 1, (statement.end_lineno or statement.lineno) + 1, 1, "")
+
+
+def before(module: Module, statement: ast.stmt, text: str) -> Edit:
+    """A new line before a statement, indented like it."""
+    return Edit(module.path, statement.lineno, 1, statement.lineno, 1, f"{_indent(module, statement)}{text}\n")
+
+
+def after(module: Module, statement: ast.stmt, text: str) -> Edit:
+    """A new line after a statement, indented like it."""
+    return line_after(module, statement, text, statement)
+
+
+def line_after(module: Module, statement: ast.stmt, text: str, like: ast.stmt) -> Edit:
+    """A new line after a statement, indented like another one."""
+    line = (statement.end_lineno or statement.lineno) + 1
+    if line > len(module.lines) and module.lines and not module.lines[-1].endswith("\n"):
+        last = len(module.lines)
+        at = len(module.lines[-1]) + 1
+        return Edit(module.path, last, at, last, at, f"\n{_indent(module, like)}{text}\n")
+    return Edit(module.path, line, 1, line, 1, f"{_indent(module, like)}{text}\n")
+
+
+def _indent(module: Module, statement: ast.stmt) -> str:
+    text = module.lines[statement.lineno - 1]
+    return text[: len(text) - len(text.lstrip())] if text.strip() else ""
+
+
+def with_keyword(module: Module, call: ast.Call, text: str) -> Edit:
+    """One more argument at the end of a call."""
+    given = [*call.args, *(k.value for k in call.keywords)]
+    end = call.end_lineno or call.lineno
+    at = column(module, end, call.end_col_offset or 0) - 1
+    if not given:
+        return Edit(module.path, end, at, end, at, text)
+    last = max(given, key=lambda n: (n.end_lineno or 0, n.end_col_offset or 0))
+    line = last.end_lineno or last.lineno
+    stop = column(module, line, last.end_col_offset or 0)
+    return Edit(module.path, line, stop, line, stop, f", {text}")
+
+
+def without_argument(module: Module, call: ast.Call, value: ast.expr) -> Edit:
+    """A call without one of its arguments, given by its value."""
+    keyword = next((k for k in call.keywords if k.value is value), None)
+    node: ast.AST = keyword if keyword is not None else value
+    everything: list[ast.AST] = sorted(
+        [*call.args, *call.keywords],
+        key=lambda n: (n.lineno, n.col_offset),  # type: ignore[attr-defined]
+    )
+    at = everything.index(node)
+    whole = replace(module, node, "")
+    if at + 1 < len(everything):
+        following = replace(module, everything[at + 1], "")
+        return Edit(module.path, whole.line, whole.column, following.line, following.column, "")
+    if at > 0:
+        previous = replace(module, everything[at - 1], "")
+        return Edit(module.path, previous.end_line, previous.end_column, whole.end_line, whole.end_column, "")
+    return whole

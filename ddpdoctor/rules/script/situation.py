@@ -1,0 +1,172 @@
+"""What the rules of scripts ask alike: the values on each rank, how the job is started, which backend it uses."""
+
+from __future__ import annotations
+
+import ast
+import posixpath
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ddpdoctor.facts.launch import Launch, Launcher, Line
+from ddpdoctor.facts.script.disagreement import places_of
+from ddpdoctor.facts.script.index import inner
+from ddpdoctor.facts.script.module import Module
+from ddpdoctor.facts.script.values import Reader
+from ddpdoctor.facts.script.world import TWO_NODES, Place, Unknown, known
+
+__all__ = [
+    "Start",
+    "argument",
+    "backends",
+    "each_rank",
+    "in_rank_branch",
+    "is_distributed",
+    "names_in",
+    "start_of",
+    "value",
+]
+
+RANKS = [place.rank for place in TWO_NODES]
+LOCAL_RANKS = [place.local_rank for place in TWO_NODES]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How a launch line starts the script. `nodes`, `per_node`: None where the line does not tell."""
+
+    line: Line
+    launcher: Launcher
+    nodes: int | None
+    per_node: int | None
+
+    @property
+    def is_torchrun(self) -> bool:
+        return self.launcher in (Launcher.TORCHRUN, Launcher.LEGACY)
+
+    @property
+    def gives_ranks(self) -> bool:
+        """The launcher sets RANK and hosts the store itself."""
+        return self.launcher in (Launcher.TORCHRUN, Launcher.LEGACY, Launcher.ACCELERATE, Launcher.DEEPSPEED)
+
+    @property
+    def world(self) -> int | None:
+        """The world size that the line asks for."""
+        return None if self.nodes is None or self.per_node is None else self.nodes * self.per_node
+
+
+def start_of(module: Module, launch: Launch | None) -> Start | None:
+    """The line that starts this file, if one was given."""
+    for line in launch.lines if launch is not None else ():
+        if line.script is None or posixpath.normpath(line.script.path) != posixpath.normpath(module.path):
+            continue
+        layer = line.starter or line.program
+        if layer is None:
+            continue
+        plan = line.plan
+        nodes = plan.nnodes[1] if plan is not None and plan.nnodes is not None else None
+        return Start(line, layer.launcher, nodes, plan.nproc if plan is not None else None)
+    return None
+
+
+@lru_cache(maxsize=256)
+def _readers(module: Module, places: tuple[Place, ...], trusting: bool) -> tuple[Reader, ...]:
+    return tuple(Reader(module, place, trusting=trusting) for place in places)
+
+
+def each_rank(
+    module: Module, node: ast.expr, places: tuple[Place, ...] = TWO_NODES, *, trusting: bool = False
+) -> list[object]:
+    """The value of an expression on each rank of the imagined job."""
+    return [reader.value(node) for reader in _readers(module, places, trusting)]
+
+
+def value(module: Module, node: ast.expr | None) -> object:
+    """The value of an expression where it is the same on all ranks; None for None."""
+    if node is None:
+        return None
+    found = each_rank(module, node)
+    first = found[0]
+    return first if all(type(v) is type(first) and v == first for v in found[1:]) else Unknown.VARIES
+
+
+def argument(call: ast.Call, position: int | None, *names: str) -> ast.expr | None:
+    """The expression that a call gives for a parameter, by name or by position."""
+    for keyword in call.keywords:
+        if keyword.arg in names:
+            return keyword.value
+    if position is not None and position < len(call.args) and not any(isinstance(a, ast.Starred) for a in call.args):
+        return call.args[position]
+    return None
+
+
+def has_more(call: ast.Call) -> bool:
+    """Whether a call gives arguments that cannot be seen: *args or **kwargs."""
+    return any(k.arg is None for k in call.keywords) or any(isinstance(a, ast.Starred) for a in call.args)
+
+
+def backends(module: Module) -> set[str] | None:
+    """The backends that the file's init_process_group calls give as text; None where one cannot be told."""
+    found: set[str] = set()
+    for call in module.calls("dist.init_process_group"):
+        given = argument(call, 0, "backend")
+        text = value(module, given)
+        if given is None or not isinstance(text, str):
+            return None
+        found.add(text.lower())
+    return found
+
+
+def is_distributed(module: Module) -> bool:
+    """The file itself joins a process group or wraps its model."""
+    return bool(module.calls("dist.init_process_group", "DDP", "FSDP")) or bool(module.spawns)
+
+
+def in_rank_branch(module: Module, node: ast.AST) -> bool:
+    """Whether a node stands in a branch of its function that only some ranks enter, or may."""
+    places = places_of(module, module.index.function_of(node))
+    readers = _readers(module, places, True)
+    for parent, child in module.index.enclosing(node):
+        if parent in module.index.scopes:
+            if any(_only_main(d) for d in getattr(parent, "decorator_list", ())):
+                return True
+            if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)) and _left_before(
+                module, parent, node, readers
+            ):
+                return True
+        test = parent.test if isinstance(parent, (ast.If, ast.IfExp, ast.While)) and child is not parent.test else None
+        if test is not None and _parts(test, readers):
+            return True
+    return False
+
+
+def _only_main(decorator: ast.expr) -> bool:
+    text = ast.unparse(decorator)
+    return "rank_zero" in text or "main_process" in text or "master" in text
+
+
+def _parts(test: ast.expr, readers: tuple[Reader, ...]) -> bool:
+    found = [r.truth(test) for r in readers]
+    return any(f is Unknown.VARIES for f in found) or any(f != found[0] for f in found[1:])
+
+
+def _left_before(module: Module, function: ast.AST, node: ast.AST, readers: tuple[Reader, ...]) -> bool:
+    """Whether some ranks return from the function before they reach the node."""
+    for statement in getattr(function, "body", ()):
+        if statement.lineno >= node.lineno:  # type: ignore[attr-defined]
+            return False
+        if isinstance(statement, ast.If) and _parts(statement.test, readers):
+            leaves = [isinstance(n, (ast.Return, ast.Raise)) for n in inner(statement)]
+            if any(leaves):
+                return True
+    return False
+
+
+def names_in(node: ast.AST) -> set[str]:
+    """The names and the last parts of attributes in an expression."""
+    found = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    return found | {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
+
+
+def is_known(found: list[object]) -> bool:
+    """Whether every rank's value is known."""
+    return all(known(v) for v in found)

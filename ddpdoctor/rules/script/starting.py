@@ -1,0 +1,334 @@
+"""SCRIPT005 to SCRIPT008 and SCRIPT072: the environment that a script reads and writes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ddpdoctor.facts.launch import Launch
+from ddpdoctor.facts.script import Script
+from ddpdoctor.facts.script.index import inner
+from ddpdoctor.facts.script.module import Module, modules
+from ddpdoctor.facts.script.vocabulary import VARIABLES
+from ddpdoctor.facts.script.world import Unknown
+from ddpdoctor.findings import Edit, Finding, Severity
+from ddpdoctor.rules import rule
+from ddpdoctor.rules.script.pointing import code, delete, point, replace
+from ddpdoctor.rules.script.situation import Start, argument, each_rank, start_of, value
+
+TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "GROUP_RANK")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Setting:
+    """An assignment to os.environ: `node` is the whole statement or call, `given` the value."""
+
+    name: str
+    node: ast.AST
+    given: ast.expr
+    module: Module
+
+    @property
+    def text(self) -> str | None:
+        """The value where the file itself tells it."""
+        found = value(self.module, self.given)
+        return found if isinstance(found, str) else None
+
+
+def sets(module: Module) -> Iterator[Setting]:
+    """The variables that the file sets for good: not setdefault, and not where a condition asks for them first."""
+    for each in module.index.subscripts:
+        statement = module.index.parents.get(each)
+        if isinstance(each.ctx, ast.Store) and isinstance(statement, ast.Assign) and _is_environ(module, each.value):
+            name = value(module, each.slice)
+            if isinstance(name, str) and not _is_guarded(module, statement, name):
+                yield Setting(name, statement, statement.value, module)
+    for call in module.calls("os.environ.update"):
+        for key, given in _updates(module, call):
+            if not _is_guarded(module, call, key):
+                yield Setting(key, call, given, module)
+    for call in module.calls("os.putenv"):
+        name = value(module, call.args[0]) if call.args else None
+        if isinstance(name, str) and len(call.args) > 1:
+            yield Setting(name, call, call.args[1], module)
+
+
+def _updates(module: Module, call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
+    for given in call.args:
+        if isinstance(given, ast.Dict):
+            for key, item in zip(given.keys, given.values, strict=True):
+                if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                    yield key.value, item
+    for keyword in call.keywords:
+        if keyword.arg:
+            yield keyword.arg, keyword.value
+
+
+def _is_environ(module: Module, node: ast.expr) -> bool:
+    return module.names.of(node) == "os.environ"
+
+
+def _is_guarded(module: Module, node: ast.AST, name: str) -> bool:
+    """Whether a condition around it, or an exit before it, asks for variables of the environment or of the launch."""
+    for parent, child in module.index.enclosing(node):
+        test = parent.test if isinstance(parent, ast.If) and child is not parent.test else None
+        if test is not None and not _is_main(test):
+            return True
+        if isinstance(parent, (ast.ExceptHandler, ast.IfExp)):
+            return True
+        body = getattr(parent, "body", None)
+        if isinstance(body, list) and child in body:
+            earlier = body[: body.index(child)]
+            if any(isinstance(s, ast.If) and any(isinstance(n, ast.Return) for n in inner(s)) for s in earlier):
+                return True
+    given = getattr(node, "value", None)
+    return given is not None and any(isinstance(n, ast.Constant) and n.value == name for n in ast.walk(given))
+
+
+def _is_main(test: ast.expr) -> bool:
+    return any(isinstance(n, ast.Name) and n.id == "__name__" for n in ast.walk(test))
+
+
+def reads(module: Module) -> Iterator[tuple[str, ast.AST, bool]]:
+    """Variables that the file reads: name, node, and whether it fails without the variable."""
+    for each in module.index.subscripts:
+        if isinstance(each.ctx, ast.Load) and _is_environ(module, each.value):
+            name = value(module, each.slice)
+            if isinstance(name, str):
+                yield name, each, True
+    for call in module.calls("os.getenv", "os.environ.setdefault", "os.environ.pop"):
+        name = value(module, call.args[0]) if call.args else None
+        if isinstance(name, str):
+            yield name, call, False
+
+
+def reads_ranks(module: Module) -> bool:
+    """The file reads torchrun's variables: it is meant to be started by a launcher."""
+    written = {s.name for s in sets(module)}
+    return any(name in TORCHRUN and name not in written for name, _, _ in reads(module))
+
+
+def _other_scheduler(module: Module) -> bool:
+    """The file takes its ranks from Slurm or MPI: then nobody but itself sets the master."""
+    return any(name in VARIABLES and name not in TORCHRUN for name, _, _ in reads(module))
+
+
+@rule("SCRIPT005", "local-rank-unset-under-spawn", Severity.ERROR)
+def unset(script: Script) -> Iterator[Finding]:
+    """The script reads LOCAL_RANK, which mp.spawn does not set.
+
+    ## Why it matters
+    `KeyError: 'LOCAL_RANK'` in every child: mp.spawn passes the index as first argument and sets no variable.
+
+    ## Fix
+    Use the index that mp.spawn passes, or start the script with torchrun and without mp.spawn.
+    """
+    for module in modules(script):
+        children = _spawned(module)
+        written = {s.name for s in sets(module)} | {n for n, _, fails in reads(module) if not fails}
+        written |= {str(value(module, c.args[0])) for c in module.calls("os.environ.setdefault") if c.args}
+        for name, node, fails in reads(module):
+            if not fails or name not in ("LOCAL_RANK", "RANK", "WORLD_SIZE") or name in written:
+                continue
+            function = module.index.function_of(node)
+            if function in children and not _is_guarded(module, node, name) and not _in_try(module, node):
+                yield point(
+                    module,
+                    node,
+                    f"{name} is read in {function.name}, which mp.spawn starts without it (KeyError: '{name}'); "
+                    "expected the index that "
+                    "mp.spawn passes",
+                    "the first argument of the spawned function",
+                )
+
+
+def _in_try(module: Module, node: ast.AST) -> bool:
+    return any(isinstance(p, ast.Try) and p.handlers for p, _ in module.index.enclosing(node))
+
+
+def _spawned(module: Module) -> set[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """The functions that only run in children of mp.spawn, and what they call."""
+    found = {s.function for s in module.spawns if s.how == "spawn" and s.function is not None}
+    waiting = list(found)
+    while waiting:
+        function = waiting.pop()
+        for call in (n for n in ast.walk(function) if isinstance(n, ast.Call)):
+            target = module.target(call)
+            if target is None or target.module is not module or target.function in found:
+                continue
+            if all(module.index.function_of(c) in found for c in module.callers.get(target.function, ())):
+                found.add(target.function)
+                waiting.append(target.function)
+    return found
+
+
+def _under_launcher(module: Module, start: Start | None) -> str:
+    """By whom the script is started as far as can be told: for the message; "" when by nobody that sets ranks."""
+    if start is not None:
+        return start.launcher.value if start.gives_ranks and not module.spawns else ""
+    if module.spawns or _other_scheduler(module):
+        return ""
+    return "torchrun, whose variables this script reads," if reads_ranks(module) else ""
+
+
+@rule("SCRIPT006", "master-addr-overwritten", Severity.ERROR)
+def master(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
+    """The script overwrites MASTER_ADDR or MASTER_PORT under a launcher.
+
+    ## Why it matters
+    The launcher already hosts the store, at an address of its own. With another one in the environment every rank is
+    a client of a
+    port that nobody opened: `The client socket has timed out after … while trying to connect to (127.0.0.1, 29501)`.
+
+    ## Fix
+    Delete the assignment, or use `os.environ.setdefault`, which leaves a launcher's value alone.
+    """
+    for module in modules(script):
+        start = start_of(module, launch)
+        under = _under_launcher(module, start)
+        for setting in sets(module) if under else ():
+            if setting.name not in ("MASTER_ADDR", "MASTER_PORT") or setting.text is None or _agrees(setting, start):
+                continue
+            yield point(
+                module,
+                setting.node,
+                f"{setting.name} becomes {setting.text} here, but under {under} the store is elsewhere: every rank "
+                "waits for a port that "
+                "nobody opened; expected the launcher's value",
+                f"no assignment to {setting.name}",
+                fix=f'Delete the line, or write os.environ.setdefault("{setting.name}", "{setting.text}").',
+                edits=(_default(setting),),
+            )
+
+
+def _default(setting: Setting) -> Edit:
+    module = setting.module
+    return replace(module, setting.node, f'os.environ.setdefault("{setting.name}", {code(module, setting.given, 200)})')
+
+
+def _agrees(setting: Setting, start: Start | None) -> bool:
+    """What a static launch line says itself."""
+    plan = start.line.plan if start is not None else None
+    if plan is None or plan.backend != "static":
+        return False
+    return setting.text in (plan.host, str(plan.port))
+
+
+@rule("SCRIPT007", "rank-hard-coded", Severity.ERROR)
+def rank(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
+    """The script hard-codes RANK under a launcher.
+
+    ## Why it matters
+    Every process is the same rank and waits for the others: `wait timeout after …, keys: /default_pg/0//cpu//0/1` on
+    all of them,
+    or `Timed out after 1801 seconds waiting for clients. 1/2 clients joined.`
+
+    ## Fix
+    Delete the assignments: the launcher sets RANK, LOCAL_RANK and WORLD_SIZE for each worker.
+    """
+    for module in modules(script):
+        start = start_of(module, launch)
+        world = next((s.text for s in sets(module) if s.name == "WORLD_SIZE"), None)
+        for setting in sets(module):
+            if setting.name != "RANK" or setting.text is None or world == "1" or module.spawns:
+                continue
+            if start is not None and not start.gives_ranks:
+                continue
+            if start is None and world is None and not reads_ranks(module):
+                continue
+            yield point(
+                module,
+                setting.node,
+                f"RANK becomes {setting.text} in every process that a launcher starts"
+                + (f", in a world of {world}" if world else "")
+                + ": all wait for the other ranks; expected the launcher's value",
+                "no assignment to RANK",
+                edits=(delete(module, setting.node),) if isinstance(setting.node, ast.stmt) else (),
+            )
+
+
+@rule("SCRIPT008", "world-size-one-hard-coded", Severity.ERROR)
+def alone(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
+    """The script hard-codes a world of one, so every process trains alone.
+
+    ## Why it matters
+    A launcher starts N processes and each one is a job of its own: N trainings that never exchange a gradient, exit
+    code 0, and an
+    all_reduce that gives back its own value.
+
+    ## Fix
+    Delete rank=0, world_size=1 and the assignments to RANK and WORLD_SIZE.
+    """
+    for module in modules(script):
+        start = start_of(module, launch)
+        if start is not None and (not start.gives_ranks or start.world == 1):
+            continue
+        certain = start is not None or reads_ranks(module)
+        severity = None if certain else Severity.WARNING
+        if not certain and not _trains(module):
+            continue
+        under = start.launcher.value if start is not None else "a launcher"
+        for node in _worlds_of_one(module):
+            yield point(
+                module,
+                node,
+                f"the world has one rank here, whatever {under} starts: every process trains alone and nothing says "
+                "so; expected the "
+                "launcher's world size",
+                "no world_size=1",
+                severity=severity,
+                edits=(delete(module, node),) if isinstance(node, ast.stmt) else (),
+            )
+            break
+
+
+def _trains(module: Module) -> bool:
+    return bool(module.calls("DDP", "DistributedSampler")) and module.is_program and "pytest" not in module.text
+
+
+def _worlds_of_one(module: Module) -> Iterator[ast.AST]:
+    for call in module.calls("dist.init_process_group"):
+        rank_given, world = argument(call, None, "rank"), argument(call, None, "world_size")
+        given = [x.value for x in (rank_given, world) if isinstance(x, ast.Constant)]
+        if given == [0, 1] and not _is_guarded(module, call, "WORLD_SIZE"):
+            yield call
+    for setting in sets(module):
+        if setting.name == "WORLD_SIZE" and setting.text == "1":
+            yield setting.node
+
+
+@rule("SCRIPT072", "nccl-variable-set-too-late", Severity.NOTE)
+def too_late(script: Script) -> Iterator[Finding]:
+    """An NCCL variable is set after the first communicator.
+
+    ## Why it matters
+    NCCL reads each of its variables once, when the first communicator is made. A later assignment changes nothing,
+    and nothing says
+    so.
+
+    ## Fix
+    Set it in the launch environment, or before init_process_group.
+    """
+    for module in modules(script):
+        inits = module.calls("dist.init_process_group")
+        for setting in sets(module) if inits else ():
+            if not setting.name.startswith(("NCCL_", "TORCH_NCCL_")):
+                continue
+            function = module.index.function_of(setting.node)
+            first = next((c for c in inits if module.index.function_of(c) is function), None)
+            if first is not None and first.lineno < setting.node.lineno:  # type: ignore[attr-defined]
+                yield point(
+                    module,
+                    setting.node,
+                    f"{setting.name} is set after init_process_group (line {first.lineno}), when NCCL may have read "
+                    "it already; "
+                    "expected it before",
+                    f"before line {first.lineno}",
+                )
+
+
+def is_varied(module: Module, node: ast.expr) -> bool:
+    """Whether an expression differs between ranks, or may."""
+    found = each_rank(module, node, trusting=True)
+    return any(v is Unknown.VARIES for v in found) or any(v != found[0] for v in found[1:])

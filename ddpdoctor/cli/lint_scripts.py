@@ -152,13 +152,18 @@ def _judge(path: str) -> Judged:
 
 
 def _outcome(text: ScriptText, starts: tuple[Line, ...], plan: Plan) -> Outcome:
-    """What the rules say of one script, less what its comments silence."""
+    """What the rules say of one script, started by each of the lines, less what its comments silence."""
     script = with_modules(text)
-    launch = plan.known.launch
-    facts = replace(
-        plan.known, script=script, launch=replace(launch or Launch(), lines=starts) if starts else None, environ=None
-    )
-    outcome = judge(facts, [each for each in plan.rules if each.code != IDLE])
+    facts = replace(plan.known, script=script, launch=None, environ=None)
+    rules = [each for each in plan.rules if each.code != IDLE]
+    outcome = Outcome()
+    for line in starts:
+        assert line.script is not None
+        named = replace(line, script=replace(line.script, path=text.source.path))
+        outcome.add(judge(replace(facts, launch=replace(plan.known.launch or Launch(), lines=(named,))), rules))
+    if not starts:
+        outcome = judge(facts, rules)
+    outcome.findings = _once(outcome.findings)
     silencing = comments(text.source.text)
     idle = _silence(outcome, silencing, text.source.path, plan)
     if silencing:
@@ -166,6 +171,16 @@ def _outcome(text: ScriptText, starts: tuple[Line, ...], plan: Plan) -> Outcome:
         outcome.add(judge(idle_facts, [each for each in plan.rules if each.code == IDLE]))
     outcome.findings = [_in_cell(finding, text) for finding in outcome.findings]
     return outcome
+
+
+def _once(findings: list[Finding]) -> list[Finding]:
+    """What several lines make of one place is told once, as the worst of them has it."""
+    found: dict[tuple[str, Where], Finding] = {}
+    for finding in findings:
+        key = (finding.code, finding.where)
+        if key not in found or finding.worst.weight > found[key].worst.weight:
+            found[key] = finding
+    return list(found.values())
 
 
 def _silence(outcome: Outcome, silencing: tuple[Comment, ...], path: str, plan: Plan) -> tuple[IdleComment, ...]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import time
+from dataclasses import replace
 
 from ddpdoctor.collectors.machine import Machine
 from ddpdoctor.facts.gaps import Gap, Why
-from ddpdoctor.facts.gpu import Xid
+from ddpdoctor.facts.xids import Xid, xid_in
 
 __all__ = ["read_xids"]
 
@@ -17,10 +17,6 @@ RECORD_BYTES = 8192
 READ_SECONDS = 1.0
 MOST = 200
 """Of so many lines the newest are kept."""
-
-LINE = re.compile(
-    r"(?:(?P<switch>nvidia-nvswitch\d+: S)|NVRM: )Xid \((?:PCI:)?(?P<bus>[0-9A-Fa-f:.]+)\): (?P<code>\d+)(?P<text>.*)"
-)
 
 
 def read_xids(machine: Machine) -> tuple[tuple[Xid, ...] | None, tuple[Gap, ...]]:
@@ -63,14 +59,8 @@ def _records(machine: Machine) -> list[str]:
 def _xid(record: str, now: float) -> Xid | None:
     """`6,1234,98765432,-;NVRM: Xid (PCI:0000:4e:00): 94, pid=…`: the third number is microseconds since the start."""
     prefix, _, message = record.partition(";")
-    found = LINE.search(message)
+    found = xid_in(message)
     stamp = prefix.split(",")
     if found is None or len(stamp) < 3 or not stamp[2].isdigit():
         return None
-    return Xid(
-        code=int(found["code"]),
-        bus_id=found["bus"].lower().partition(".")[0][-10:],
-        age_seconds=round(max(0.0, now - int(stamp[2]) / 1e6), 1),
-        text=found["text"].lstrip(", ").partition("\n")[0][:200],
-        is_switch=found["switch"] is not None,
-    )
+    return replace(found, age_seconds=round(max(0.0, now - int(stamp[2]) / 1e6), 1))

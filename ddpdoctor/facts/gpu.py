@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from ddpdoctor.facts.gaps import CannotLook, Gap, Section, Why
+from ddpdoctor.facts.xids import Xid
 
-__all__ = ["Device", "Gpu", "MigInstance", "PciGpu", "Process", "Sample", "Xid", "absence", "action"]
+__all__ = ["Device", "Gpu", "MigInstance", "PciGpu", "Process", "Sample", "absence"]
 
 _ABSENCES = {
     "NOT_SUPPORTED": ("n/a", Why.NOT_HERE),
@@ -32,29 +33,6 @@ def absence(code: str | None) -> tuple[str, Why]:
     if code is None:
         return "not asked", Why.UNANSWERED
     return _ABSENCES.get(code, (f"NVML: {code}", Why.UNANSWERED))
-
-
-_ACTIONS = (
-    ((48, 62, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158), "reset the GPU"),
-    ((54,), "check the power cables"),
-    ((64,), "reset the GPU; replace the card if it stays"),
-    ((74, *range(144, 151)), "reset the GPUs of the NVLink domain; reseat or replace if it stays"),
-    ((79,), "restart the machine"),
-    ((13, 31, 32, 39, 40, 41, 43, 69, 70, 71, 72, 80, 94), "restart the application"),
-    ((45,), "look at what came before it"),
-    ((63, 92, 93, 121, 137), "none"),
-    ((151,), "restart the virtual machine"),
-    ((154,), "do what the line says"),
-    ((157, 159, 160, 161), "contact support"),
-)
-"""What NVIDIA's catalogue of Xids tells to do."""
-
-
-def action(xid: Xid) -> str:
-    """What to do after an Xid, in a few words."""
-    if xid.is_switch:
-        return "read the fabric manager's log and restart the machine" if xid.text.startswith("Fatal") else "none"
-    return next((words for codes, words in _ACTIONS if xid.code in codes), "see NVIDIA's catalogue")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,20 +65,6 @@ class Sample:
     clock_event_reasons: int | None = None
     pcie_replays: int | None = None
     thermal_slowdown_ns: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Xid:
-    """One line of the kernel's log about a GPU (`NVRM: Xid`) or an NVSwitch (`SXid`), since the machine started.
-
-    `bus_id` has no function: `0000:3b:00`. `age_seconds` counts back from when we looked. `text` is what follows the code.
-    """
-
-    code: int
-    bus_id: str
-    age_seconds: float
-    text: str = ""
-    is_switch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,28 +234,28 @@ class Gpu(Section):
     """AMD and Intel accelerators by name: ddpdoctor does not judge them."""
     gaps: tuple[Gap, ...] = ()
 
-    def recent(self, codes: Collection[int], *, switch: bool = False) -> tuple[Xid, ...]:
-        """The Xids (SXids with `switch`) of the last day with one of these codes.
+    def recent(self) -> tuple[Xid, ...]:
+        """The Xids and SXids of the last day since the machine was started.
 
         Raises:
             CannotLook: the kernel's log could not be read.
         """
         self.answering()
         known = self.need(self.xids, "xids")
-        return tuple(x for x in known if x.code in codes and x.is_switch is switch and x.age_seconds < DAY_SECONDS)
+        return tuple(x for x in known if not x.restarts and (x.age_seconds or 0.0) < DAY_SECONDS)
 
     def at(self, bus_id: str) -> Device | None:
         """The device at a bus id without function, None when no such device is listed."""
         return next((d for d in self.devices if d.bus_id is not None and d.bus_id.partition(".")[0] == bus_id), None)
 
-    def each(self, name: str) -> Iterator[tuple[Device, Any]]:
+    def each(self, name: str, *, or_none: bool = False) -> Iterator[tuple[Device, Any]]:
         """The devices that gave `name`, with its value.
 
         Raises:
-            CannotLook: there is no device, or none of them gave it.
+            CannotLook: there is no device, or none of them gave it and `or_none` does not allow that.
         """
         known = [(d, getattr(d, name)) for d in self.answering() if getattr(d, name) is not None]
-        if not known:
+        if not known and not or_none:
             reasons = [absence(d.absent.get(name)) for d in self.answering()]
             worst = next((r for r in reasons if r[1] is Why.UNANSWERED), reasons[0])
             raise CannotLook(f"{name.replace('_', ' ')}: {worst[0]}", worst[1])

@@ -7,9 +7,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ddpdoctor.cli.tables import draw_all
-from ddpdoctor.facts.gpu import Device, Gpu, PciGpu, absence, action
+from ddpdoctor.facts.gpu import Device, Gpu, PciGpu, absence
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.facts.visibility import Visibility, visible
+from ddpdoctor.facts.xids import action
 
 __all__ = ["draw"]
 
@@ -46,7 +47,7 @@ def _xids(gpu: Gpu) -> list[str]:
         device = gpu.at(xid.bus_id)
         place = f"GPU {device.index}" if device is not None else xid.bus_id
         word = "SXid" if xid.is_switch else "Xid"
-        lines.append(f"{word} {xid.code} on {place}, {xid.age_seconds / 3600:.1f} h ago: {action(xid)}")
+        lines.append(f"{word} {xid.code} on {place}, {(xid.age_seconds or 0.0) / 3600:.1f} h ago: {action(xid)}")
     return lines
 
 

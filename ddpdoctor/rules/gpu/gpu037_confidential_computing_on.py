@@ -26,8 +26,9 @@ def check(gpu: Gpu) -> Iterator[Finding]:
     nvmlSystemGetConfComputeState, ccFeature.
     """
     gpu.answering()
-    yield from logged(gpu, (151,), "the keys of confidential computing could not be renewed")
-    if gpu.confidential_computing is None:
+    found = tuple(logged(gpu, "GPU037"))
+    yield from found
+    if gpu.confidential_computing is None and not found:
         not_here("the driver says nothing of confidential computing")
     if gpu.confidential_computing:
         yield Finding(

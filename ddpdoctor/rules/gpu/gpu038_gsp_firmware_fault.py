@@ -28,7 +28,7 @@ def check(gpu: Gpu) -> Iterator[Finding]:
     Xids 119 and 120 in the kernel's log; nvmlDeviceGetGspFirmwareMode answers 0 on Hopper and later.
     """
     gpu.answering()
-    yield from logged(gpu, (119, 120), "its GSP firmware timed out")
+    yield from logged(gpu, "GPU038")
     for device in gpu.answering():
         major = (device.compute_capability or "0").partition(".")[0]
         if device.gsp_mode == 0 and major.isdecimal() and int(major) >= HOPPER and device.virtualization_mode != VGPU:

@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.gpu.xids import logged
 
 
-def _flagged(gpu: Gpu, field: str, message: str, *, reset: bool = False) -> Iterator[Finding]:
-    """A finding for each GPU whose `field` is not 0."""
-    for device, value in gpu.each(field):
+def _flagged(gpu: Gpu, cause: str, field: str, message: str, *, reset: bool = False) -> Iterator[Finding]:
+    """A finding for each GPU whose `field` is not 0; where NVML does not tell it, what the kernel's log says of `cause`."""
+    found = tuple(logged(gpu, cause, unless=field))
+    yield from found
+    for device, value in gpu.each(field, or_none=bool(found)):
         if value:
             yield Finding(
                 message.format(gpu=device.index, value=value),
@@ -41,7 +44,7 @@ def ecc_uncorrected(gpu: Gpu) -> Iterator[Finding]:
     nvmlDeviceGetTotalEccErrors, uncorrected, volatile.
     """
     text = "GPU {gpu} counts {value} uncorrected memory errors since the driver was loaded; expected none"
-    yield from _flagged(gpu, "ecc_uncorrected_volatile", text, reset=True)
+    yield from _flagged(gpu, "GPU018", "ecc_uncorrected_volatile", text, reset=True)
 
 
 @rule("GPU020", "ecc-sram-threshold", Severity.ERROR)
@@ -57,7 +60,9 @@ def ecc_sram_threshold(gpu: Gpu) -> Iterator[Finding]:
     ## Source
     nvmlDeviceGetSramEccErrorStatus, bThresholdExceeded.
     """
-    yield from _flagged(gpu, "sram_threshold_exceeded", "GPU {gpu} is over its SRAM error threshold; expected below")
+    yield from _flagged(
+        gpu, "GPU020", "sram_threshold_exceeded", "GPU {gpu} is over its SRAM error threshold; expected below"
+    )
 
 
 @rule("GPU023", "row-remap-failed", Severity.ERROR, signatures=(r"NVRM: Xid [^\n]*: 64\b",))
@@ -73,7 +78,9 @@ def row_remap_failed(gpu: Gpu) -> Iterator[Finding]:
     ## Source
     nvmlDeviceGetRemappedRows, failure.
     """
-    yield from _flagged(gpu, "remap_failure", "GPU {gpu} could not remap a faulty memory row; expected no failure")
+    yield from _flagged(
+        gpu, "GPU023", "remap_failure", "GPU {gpu} could not remap a faulty memory row; expected no failure"
+    )
 
 
 @rule("GPU024", "row-remap-pending", Severity.ERROR, signatures=(r"NVRM: Xid [^\n]*: 63\b",))
@@ -90,7 +97,7 @@ def row_remap_pending(gpu: Gpu) -> Iterator[Finding]:
     nvmlDeviceGetRemappedRows, pending.
     """
     text = "GPU {gpu} waits for a reset to remap a faulty memory row; expected none pending"
-    yield from _flagged(gpu, "remap_pending", text, reset=True)
+    yield from _flagged(gpu, "GPU024", "remap_pending", text, reset=True)
 
 
 @rule("GPU026", "retired-pages-pending", Severity.ERROR)
@@ -107,4 +114,4 @@ def retired_pages_pending(gpu: Gpu) -> Iterator[Finding]:
     nvmlDeviceGetRetiredPagesPendingStatus (cards before Ampere).
     """
     text = "GPU {gpu} waits for a reset to retire a faulty memory page; expected none pending"
-    yield from _flagged(gpu, "retired_pages_pending", text, reset=True)
+    yield from _flagged(gpu, "GPU026", "retired_pages_pending", text, reset=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ddpdoctor.facts.gpu import Device, Gpu
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.gpu.xids import logged
 
 ACTIONS = {
     1: "reset the GPU",
@@ -40,7 +41,7 @@ def gpu_lost(gpu: Gpu) -> Iterator[Finding]:
     Drain the node and reboot it; if it happens again, reseat or replace the card.
 
     ## Source
-    NVML answers GPU_IS_LOST (15).
+    NVML answers GPU_IS_LOST (15). Xid 79 on a GPU that NVML does not list any more.
     """
     for device in _refusing(gpu, "GPU_IS_LOST"):
         yield Finding(
@@ -48,6 +49,7 @@ def gpu_lost(gpu: Gpu) -> Iterator[Finding]:
             evidence=(Evidence(f"gpu.devices[{device.index}].absent", "GPU_IS_LOST", "no such answer"),),
             where=Where(gpu=device.index),
         )
+    yield from logged(gpu, "GPU007", unless="uuid")
 
 
 @rule("GPU008", "gpu-reset-required", Severity.ERROR)
@@ -83,9 +85,11 @@ def recovery_action_pending(gpu: Gpu) -> Iterator[Finding]:
     Do what the driver asks for before the next job.
 
     ## Source
-    NVML field 230, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION.
+    NVML field 230, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION; Xid 154 where the driver has no such field.
     """
-    for device, action in gpu.each("recovery_action"):
+    found = tuple(logged(gpu, "GPU009", unless="recovery_action"))
+    yield from found
+    for device, action in gpu.each("recovery_action", or_none=bool(found)):
         if action:
             words = ACTIONS.get(action, f"action {action}")
             yield Finding(

@@ -132,10 +132,11 @@ def retired(gpu: Gpu) -> Iterator[Finding]:
     ## Source
     nvmlDeviceGetRetiredPages: more than 10 of one cause (GCM); cards before Ampere. Xids 157, 159 to 161 in the kernel's log.
     """
-    yield from logged(gpu, (157, 159, 160, 161), "a retirement that failed or is final")
+    found = tuple(logged(gpu, "GPU027"))
+    yield from found
     if all(d.absent.get("retired_pages_sbe") == "NOT_SUPPORTED" for d in gpu.answering()):
         return  # cards that remap rows instead
-    list(gpu.each("retired_pages_sbe"))
+    list(gpu.each("retired_pages_sbe", or_none=bool(found)))
     for device in gpu.answering():
         for field, cause in (("retired_pages_sbe", "corrected"), ("retired_pages_dbe", "uncorrected")):
             count = getattr(device, field)

@@ -1,71 +1,139 @@
-"""GPU039 to GPU043: what the driver wrote into the kernel's log of this boot, in the last day."""
+"""GPU039 to GPU044, GPU500: what the driver wrote into the kernel's log; and how every cause tells of its Xids."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ddpdoctor.facts.gaps import CannotLook
-from ddpdoctor.facts.gpu import Gpu, Xid
+from ddpdoctor.facts.gpu import DAY_SECONDS, Gpu
+from ddpdoctor.facts.xids import BY_CAUSE, OTHER, XIDS, Xid, action, meaning
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
 
-__all__ = ["ago", "found", "logged"]
+__all__ = ["found", "logged", "of_switches", "told"]
 
 FRESH_SECONDS = 7200.0
 """Azure's node check fails a node for two hours after such an Xid; older ones are softer here."""
-
 REPEATED = 3
 """From so many faults of programs in a day the GPU is worth a look."""
+MOST_SHOWN = 3
+NOTES = frozenset((63, 92, 93))
+"""Xids that ask for nothing by themselves: what they lead to is seen elsewhere."""
+CLEARED = "(None)"
+
+Place = Callable[[Xid], tuple[str, Where]]
 
 
-def ago(seconds: float) -> str:
-    """An age for people: `40 s ago`, `12 min ago`, `5 h ago`."""
-    if seconds < 120:
-        return f"{seconds:.0f} s ago"
-    return f"{seconds / 60:.0f} min ago" if seconds < FRESH_SECONDS else f"{seconds / 3600:.0f} h ago"
+def told(xids: Iterable[Xid], place: Place, *, of_a_log: bool = False) -> Iterator[Finding]:
+    """One finding for each GPU or switch, about its newest line; those of one finding all show the same cause.
+
+    `place` gives the words and the place for one line. `of_a_log`: ages count from the end of a log, and are no reason to be
+    softer; a restart of the machine is.
+    """
+    groups: dict[tuple[str | None, str], list[Xid]] = {}
+    for xid in xids:
+        groups.setdefault((xid.host, xid.bus_id), []).append(xid)
+    for group in groups.values():
+        last = group[-1]
+        if last.code == 154 and last.text.rstrip().endswith(CLEARED):
+            continue  # what was asked for was done
+        who, where = place(last)
+        word = "SXid" if last.is_switch else "Xid"
+        says = last.text[:80] if last.is_switch else meaning(last).words
+        program = f" ({last.program})" if last.program else ""
+        numbers = sorted({x.code for x in group} - {last.code})
+        others = f"; also {word} {', '.join(map(str, numbers[:MOST_SHOWN]))}" if numbers else ""
+        same = sum(x.code == last.code for x in group)
+        times = f", {same} times" if same > 1 else ""
+        yield Finding(
+            f"{word} {last.code} on {who}{_when(last, of_a_log)}{times}: {says}{program}{others}; expected none; "
+            f"NVIDIA's action: {action(last)}",
+            tuple(
+                Evidence(_path(x, where), f"{word} {x.code}: {x.text}"[:160], "no such line")
+                for x in group[-MOST_SHOWN:][::-1]
+            ),
+            where=where,
+            severity=_severity(last, of_a_log),
+        )
 
 
-def found(
-    gpu: Gpu, codes: tuple[int, ...], meaning: str, *, softens: bool = False, among: set[str] | None = None
-) -> Iterator[Finding]:
-    """One finding for each code and GPU, about the newest line.
+def _path(xid: Xid, where: Where) -> str:
+    return "gpu.xids" if xid.line is None else f"{where.file}:{xid.line}"
 
-    `softens`: a warning when it is older than two hours. `among`: only GPUs at these bus ids.
+
+def _severity(xid: Xid, of_a_log: bool) -> Severity | None:
+    if not xid.is_switch and (xid.code in NOTES or xid.code not in XIDS):
+        return Severity.NOTE
+    is_old = xid.restarts or (not of_a_log and (xid.age_seconds or 0.0) > FRESH_SECONDS)
+    softens = xid.is_fatal or meaning(xid).cause in SOFTEN
+    return Severity.WARNING if is_old and softens else None
+
+
+SOFTEN = frozenset(("GPU007", "GPU009", "GPU018", "GPU023", "GPU039", "GPU040", "GPU042", "TOPO014"))
+"""Errors that an old line may no longer mean."""
+
+
+def _when(xid: Xid, of_a_log: bool) -> str:
+    if xid.restarts:
+        return f" before the machine was started again{f' ({xid.restarts} times)' if xid.restarts > 1 else ''}"
+    if xid.age_seconds is None:
+        return ""
+    age = _age(xid.age_seconds)
+    return f" {age} before the log ends" if of_a_log else f" {age} ago"
+
+
+def _age(seconds: float) -> str:
+    """An age for people: `40 s`, `12 min`, `5 h`, `3 days`."""
+    for unit, size, most in (("s", 1, 120), ("min", 60, FRESH_SECONDS), ("h", 3600, 2 * DAY_SECONDS)):
+        if seconds < most:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / DAY_SECONDS:.0f} days"
+
+
+def found(gpu: Gpu, cause: str, *, among: set[str] | None = None) -> Iterator[Finding]:
+    """The Xids of the last day that show a cause, on the GPUs at the bus ids `among`.
 
     Raises:
         CannotLook: the kernel's log could not be read.
     """
-    newest: dict[tuple[int, str], Xid] = {}
-    counts: dict[tuple[int, str], int] = {}
-    for xid in gpu.recent(codes):
-        if among is not None and xid.bus_id not in among:
-            continue
-        key = (xid.code, xid.bus_id)
-        counts[key] = counts.get(key, 0) + 1
-        if key not in newest or xid.age_seconds < newest[key].age_seconds:
-            newest[key] = xid
-    for key, xid in newest.items():
-        device = gpu.at(xid.bus_id)
-        who = f"GPU {device.index}" if device is not None else f"the GPU at {xid.bus_id}"
-        times = f", {counts[key]} times" if counts[key] > 1 else ""
-        yield Finding(
-            f"Xid {xid.code} on {who} {ago(xid.age_seconds)}{times}: {meaning}",
-            (Evidence("gpu.xids", f"{xid.code}: {xid.text}"[:120], "no such Xid"),),
-            where=Where(gpu=device.index if device is not None else None),
-            severity=Severity.WARNING if softens and xid.age_seconds > FRESH_SECONDS else None,
-        )
+    xids = [x for x in gpu.recent() if not x.is_switch and meaning(x).cause == cause]
+    yield from told((x for x in xids if among is None or x.bus_id in among), lambda xid: _place(gpu, xid))
 
 
-def logged(gpu: Gpu, codes: tuple[int, ...], meaning: str) -> Iterator[Finding]:
-    """The same for a rule that also looks elsewhere: a log that cannot be read does not stop it."""
+def _place(gpu: Gpu, xid: Xid) -> tuple[str, Where]:
+    device = gpu.at(xid.bus_id)
+    if device is None:
+        return f"the GPU at {xid.bus_id}", Where()
+    return f"GPU {device.index}", Where(gpu=device.index)
+
+
+def logged(gpu: Gpu, cause: str, *, unless: str = "") -> Iterator[Finding]:
+    """The same for a rule that also looks elsewhere: a log that cannot be read does not stop it.
+
+    `unless`: only for GPUs of which NVML does not tell this field, or does not list at all; what it tells is newer.
+    """
     try:
-        yield from found(gpu, codes, meaning)
+        places = {xid.bus_id for xid in gpu.recent()}
     except CannotLook:
         return
+    told_of = {
+        place for place in places if (d := gpu.at(place)) is not None and (d.error or d.absent.get(unless) is None)
+    }
+    yield from found(gpu, cause, among=places - told_of if unless else places)
 
 
-@rule("GPU039", "auxiliary-power-missing", Severity.ERROR, signatures=(r"NVRM: Xid [^\n]*: 54\b",))
+def of_switches(gpu: Gpu) -> Iterator[Finding]:
+    """The fatal faults of NVSwitches in the last day."""
+    yield from told((x for x in gpu.recent() if x.is_fatal), lambda xid: (f"the NVSwitch at {xid.bus_id}", Where()))
+
+
+@rule(
+    "GPU039",
+    "auxiliary-power-missing",
+    Severity.ERROR,
+    signatures=(r"NVRM: Xid [^\n]*: 54\b", r"necessary power cables"),
+)
 def auxiliary_power(gpu: Gpu) -> Iterator[Finding]:
     """A GPU reports that its auxiliary power is missing.
 
@@ -76,9 +144,9 @@ def auxiliary_power(gpu: Gpu) -> Iterator[Finding]:
     Check the power cables of the card.
 
     ## Source
-    Xid 54.
+    Xid 54; "GPU does not have the necessary power cables connected".
     """
-    yield from found(gpu, (54,), "the auxiliary power is missing")
+    yield from found(gpu, "GPU039")
 
 
 @rule(
@@ -99,8 +167,7 @@ def engine_fault(gpu: Gpu) -> Iterator[Finding]:
     ## Source
     Xids 62, 109, 110, 136, 140, 143, 155, 156, 158 (NVIDIA's catalogue: reset GPU).
     """
-    codes = (62, 109, 110, 136, 140, 143, 155, 156, 158)
-    yield from found(gpu, codes, "a fault that needs a reset of the GPU", softens=True)
+    yield from found(gpu, "GPU040")
 
 
 @rule("GPU041", "contained-memory-error", Severity.WARNING, signatures=(r"NVRM: Xid [^\n]*: 94\b",))
@@ -116,7 +183,7 @@ def contained(gpu: Gpu) -> Iterator[Finding]:
     ## Source
     Xid 94.
     """
-    yield from found(gpu, (94,), "a memory error was contained; expected none")
+    yield from found(gpu, "GPU041")
 
 
 @rule("GPU042", "uncontained-memory-error", Severity.ERROR, signatures=(r"NVRM: Xid [^\n]*: 95\b",))
@@ -132,7 +199,7 @@ def uncontained(gpu: Gpu) -> Iterator[Finding]:
     ## Source
     Xid 95.
     """
-    yield from found(gpu, (95,), "a memory error that was not contained", softens=True)
+    yield from found(gpu, "GPU042")
 
 
 @rule(
@@ -155,7 +222,39 @@ def application_fault(gpu: Gpu) -> Iterator[Finding]:
     ## Source
     Xids 13, 31, 32, 39 to 41, 43, 69 to 72, 80.
     """
-    codes = (13, 31, 32, 39, 40, 41, 43, 69, 70, 71, 72, 80)
-    repeated = Counter(xid.bus_id for xid in gpu.recent(codes))
-    places = {bus_id for bus_id, times in repeated.items() if times >= REPEATED}
-    yield from found(gpu, codes, "a program's fault", among=places)
+    faults = [x.bus_id for x in gpu.recent() if not x.is_switch and x.code in BY_CAUSE["GPU043"]]
+    places = {bus_id for bus_id, times in Counter(faults).items() if times >= REPEATED}
+    yield from found(gpu, "GPU043", among=places)
+
+
+@rule("GPU044", "preemptive-cleanup-xid", Severity.NOTE, kind="consequence", signatures=(r"NVRM: Xid [^\n]*: 45\b",))
+def preemptive_cleanup() -> None:
+    """The driver cleaned up after an earlier fault, or after a process that was killed.
+
+    ## Why it matters
+    "NVRM: Xid (PCI:…): 45" stands in the kernel's log beside the real fault, once for each channel of the process. It is no
+    fault of its own.
+
+    ## Fix
+    Look at the Xid before it, or at what ended the process.
+
+    ## Source
+    Xid 45.
+    """
+
+
+@rule("GPU500", "other-xid", Severity.WARNING)
+def other(gpu: Gpu) -> Iterator[Finding]:
+    """The driver logged a fault that has no page of its own here.
+
+    ## Why it matters
+    Some of these Xids are about engines that training does not use, others tell of a card that begins to fail. Azure takes a
+    node out for Xids 56, 57, 58, 65, 68, 73 and 81.
+
+    ## Fix
+    Look the number up in NVIDIA's catalogue of Xids.
+
+    ## Source
+    Every Xid in the kernel's log that no other cause names.
+    """
+    yield from found(gpu, OTHER)

@@ -1,4 +1,4 @@
-"""TOPO012 to TOPO015: NVLinks that are up and not well."""
+"""TOPO012 to TOPO018: NVLinks that are up and not well, and what the kernel's log says of links and switches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ddpdoctor.facts.nvlink_models import nvlink_model
 from ddpdoctor.facts.topo import GpuNode, Link, Topo
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.gpu.xids import ago, found
+from ddpdoctor.rules.gpu.xids import found, of_switches
 
 PEERS_SHARE, MODEL_SHARE = 0.95, 0.9
 """Of the fastest link of the same model here, and of the published rate, which some boards come near only."""
@@ -121,7 +121,7 @@ def nvlink_fault(gpu: Gpu) -> Iterator[Finding]:
     ## Source
     Xids 74 (up to NVLink 4) and 144 to 150 (NVLink 5) in the kernel's log of this boot, in the last day.
     """
-    yield from found(gpu, (74, *range(144, 151)), "an NVLink fault", softens=True)
+    yield from found(gpu, "TOPO014")
 
 
 @rule("TOPO015", "nvswitch-fault", Severity.ERROR, signatures=(r"SXid[^\n]*[^-]\bFatal,", r"Fatal SXid"))
@@ -137,12 +137,55 @@ def nvswitch_fault(gpu: Gpu) -> Iterator[Finding]:
     ## Source
     SXid lines with "Fatal" in the kernel's log of this boot, in the last day.
     """
-    gpu.answering()
-    codes = {xid.code for xid in gpu.need(gpu.xids, "xids")}
-    fatal = [xid for xid in gpu.recent(codes, switch=True) if xid.text.startswith("Fatal")]
-    if fatal:
-        last = min(fatal, key=lambda xid: xid.age_seconds)
-        yield Finding(
-            f"SXid {last.code} of the NVSwitch at {last.bus_id} {ago(last.age_seconds)}: {last.text[:80]}; expected none",
-            (Evidence("gpu.xids", f"SXid {last.code}: {last.text}"[:120], "no fatal SXid"),),
-        )
+    yield from of_switches(gpu)
+
+
+@rule("TOPO016", "nvswitch-event-nonfatal", Severity.NOTE, kind="noise", signatures=(r"SXid[^\n]*Non-fatal",))
+def nvswitch_event() -> None:
+    """The driver reported a non-fatal event of an NVSwitch.
+
+    ## Why it matters
+    "SXid (PCI:…): 22013, Non-fatal, Link 15 …": the switch recovered by itself, and jobs go on.
+
+    ## Fix
+    Nothing, unless the same link repeats it for days.
+
+    ## Source
+    SXid lines with "Non-fatal" in the kernel's log.
+    """
+
+
+@rule(
+    "TOPO017",
+    "remote-nvlink-fault-xid",
+    Severity.NOTE,
+    kind="consequence",
+    signatures=(r"NVRM: Xid [^\n]*: 137\b",),
+)
+def remote_fault() -> None:
+    """A GPU reported a fault that came from a peer over NVLink.
+
+    ## Why it matters
+    "NVRM: Xid (PCI:…): 137" is the echo of another GPU's fault: the GPU that prints it is not to blame.
+
+    ## Fix
+    Look at the Xids of its peers, on the other trays of the rack too.
+
+    ## Source
+    Xid 137.
+    """
+
+
+@rule("TOPO018", "c2c-corrected-error", Severity.NOTE, kind="noise", signatures=(r"NVRM: Xid [^\n]*: 121\b",))
+def c2c_corrected() -> None:
+    """The link between CPU and GPU of one board corrected an error.
+
+    ## Why it matters
+    "NVRM: Xid (PCI:…): 121" on Grace boards: nothing was lost.
+
+    ## Fix
+    Nothing to do.
+
+    ## Source
+    Xid 121.
+    """

@@ -64,7 +64,7 @@ def _shows_a_machine(line: Line) -> bool:
         or bool(line.before)
         or "CUDA_VISIBLE_DEVICES" in line.environ.variables
         or any(layer.launcher in _LIMITING or layer.name in _BINDING for layer in line.layers)
-        or any("file://" in word.text or "rdzv" in word.text or word.text == "nccl" for word in line.argv)
+        or any(sign in word.text for word in line.argv for sign in ("file://", "rdzv", "nccl"))
         or (line.script is not None and line.script.backend == "nccl")
     )
 

@@ -26,6 +26,7 @@ MOST_TEMPLATES = 50
 _SHELLS = ("bash", "sh", "dash", "ash", "zsh")
 _REFERENCE = re.compile(r"\$\(([A-Za-z_][\w.-]*)\)")
 _GPU = re.compile(r"(nvidia\.com|amd\.com|gpu\.intel\.com)/(gpu|mig-.*|i915)$")
+_RDMA = re.compile(r"rdma|efa|hca|infiniband|roce|mlnx|sriov|hostdev|networking\.gke\.io|(^|[/_-])ib([_-]|$)")
 _PYTORCH = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
 _PET = (
     *("PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE", "PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_RDZV_BACKEND"),
@@ -160,8 +161,37 @@ def _described(template: _Template, spec: At, container: At) -> Pod:
         is_meshed=mesh is not None,
         mesh_at=None if mesh is None else mesh.mark,
         at=container.mark,
+        has_rdma=_has_rdma(spec, container),
     )
-    return _with_shm(pod, spec, container)
+    return _with_shm(_with_limits(pod, container), spec, container)
+
+
+def _with_limits(pod: Pod, container: At) -> Pod:
+    """The limits of CPUs and memory."""
+    cpu, memory = container.get("resources", "limits", "cpu"), container.get("resources", "limits", "memory")
+    return replace(
+        pod,
+        cpus=_cpus(cpu),
+        cpus_at=None if cpu is None else cpu.mark,
+        memory_bytes=size(memory),
+        memory_at=None if memory is None else memory.mark,
+    )
+
+
+def _cpus(at: At | None) -> int | None:
+    """Whole CPUs of `4`, `4.5` or `4500m`."""
+    match = re.fullmatch(r"(\d{1,6})(?:\.\d+)?(m?)", text_of(at) or "")
+    return None if match is None else int(match[1]) // 1000 if match[2] else int(match[1])
+
+
+def _has_rdma(spec: At, container: At) -> bool:
+    """A device plugin's resource, the host's device folder, or a container that may do everything."""
+    if text_of(container.get("securityContext", "privileged")) == "true":
+        return True
+    names = [key for kind in ("limits", "requests") for key, _ in container.pairs("resources", kind)]
+    if any(_RDMA.search(name) for name in names):
+        return True
+    return any((text_of(v.get("hostPath", "path")) or "").startswith("/dev/infiniband") for v in spec.items("volumes"))
 
 
 def _gpus(container: At, name: str = "resources") -> int | None:

@@ -29,6 +29,7 @@ class Pod:
     `name` is the job's name, `pods` how many pods the whole job has, `gpus` the GPU limit of the container. `shm_bytes` is
     the limit of what is mounted on /dev/shm; `has_shm`: something is mounted there, or the host's is shared. `in_memory` is
     False for an emptyDir on disk. `at` is the container's place in the file, the other marks are those of what they name.
+    `cpus` and `memory_bytes` are the container's limits; `has_rdma`: it asks for an RDMA device, or may use the host's.
     `service` is the headless service of its pods. `is_meshed`: the sidecar of a service
     mesh is asked for.
     """
@@ -47,7 +48,12 @@ class Pod:
     nproc: str | None = None
     in_shell: bool = False
     is_meshed: bool = False
+    cpus: int | None = None
+    memory_bytes: int | None = None
+    has_rdma: bool = False
     at: Mark | None = None
     shm_at: Mark | None = None
     host_network_at: Mark | None = None
     mesh_at: Mark | None = None
+    cpus_at: Mark | None = None
+    memory_at: Mark | None = None

@@ -1,0 +1,45 @@
+"""How many ranks a line starts on one node."""
+
+from __future__ import annotations
+
+import re
+
+from ddpdoctor.facts.launch import Launcher, Line
+from ddpdoctor.rules.launch.scheduler.counting import nodes, tasks, tasks_per_node
+
+__all__ = ["ranks_here"]
+
+
+def ranks_here(line: Line) -> int | None:
+    """The ranks of one node; None when the line does not say it."""
+    starter = line.starter
+    if starter is None:
+        return _tasks_here(line)
+    if line.plan is not None and starter is line.agent:
+        setting = line.plan.settings["nproc_per_node"]
+        return (
+            line.pod.gpus
+            if line.plan.nproc is None and line.pod is not None and setting.value == "gpu"
+            else line.plan.nproc
+        )
+    if starter.launcher is Launcher.ACCELERATE:
+        total, machines = _number(starter.value("num_processes")), _number(starter.value("num_machines") or "1")
+        return total // machines if total and machines else None
+    if starter.launcher is Launcher.DEEPSPEED:
+        return _number(starter.value("num_gpus"))
+    return None
+
+
+def _tasks_here(line: Line) -> int | None:
+    """The tasks that a scheduler starts on a node, each of which is a rank."""
+    if line.task_starter is None:
+        return 1 if line.program is not None and line.program.launcher is Launcher.PYTHON else None
+    each, _ = tasks_per_node(line)
+    total, _ = tasks(line)
+    if each is not None:
+        return each
+    return total if nodes(line) == 1 else None
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and re.fullmatch(r"\d{1,6}", text) else None

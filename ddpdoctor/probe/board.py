@@ -85,13 +85,6 @@ class Board:
         told = self.store.get(f"card/{index}")
         return Card(**json.loads(told)) if told else None
 
-    def beat(self, index: int) -> None:
-        """Give a sign of life of this host."""
-        self.store.add(f"beat/{index}", 1)
-
-    def beats(self, index: int) -> int:
-        return self.store.add(f"beat/{index}", 0)
-
     def observe(self, kind: Kind, words: str, value: str | None = None, expected: str | None = None) -> Observation:
         """An observation about this rank."""
         place = self.place

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 from ddpdoctor.facts.probe import Kind, Observation
 from ddpdoctor.probe.board import Board
 from ddpdoctor.probe.echo import Echo
-from ddpdoctor.probe.hosts import Card, gloo_address, is_loopback
+from ddpdoctor.probe.hosts import Card, gloo_address, has_route, is_loopback
 from ddpdoctor.probe.mesh import Mesh, peers_of
 from ddpdoctor.probe.neighbours import Neighbours
 from ddpdoctor.probe.place import Place
-from ddpdoctor.probe.pulse import BEAT_SECONDS, Pulse
+from ddpdoctor.probe.pulse import Pulse, knock, observe_host, watched
 
 __all__ = ["Company"]
+
+REFRESH_SECONDS = 1.0
+RARELY_SECONDS = 5.0
+MOST_OFTEN = 1024
+"""With more ranks than these, each asks its store RARELY_SECONDS apart whether it is still there."""
 
 
 class Company:
@@ -23,12 +29,12 @@ class Company:
         self.place = place
         self.neighbours = Neighbours(place.rank)
         self.hosts = 1
-        self.head: Card | None = None
-        """The host of rank 0, as soon as it is known."""
         self._card: Card | None = None
         self._echo: Echo | None = None
         self._pulse: Pulse | None = None
         self._mesh: Mesh | None = None
+        self._store_host: Card | None = None
+        self._others: list[Card] = []
         self._has_met = False
         self._next = 0.0
 
@@ -52,20 +58,22 @@ class Company:
             *gloo_address(os.environ),
         )
         board.post(self._card)
-        self._pulse = Pulse(board, self._card)
 
     def meet(self, board: Board) -> None:
         """All have come: watch this host's ranks, and try the links to the other hosts."""
         self._has_met = True
         self.neighbours.update(board.neighbours())
         self.hosts = board.count_hosts()
-        if self.hosts < 2:
-            self._pulse = None
+        if self.hosts < 2 or self._card is None:
             return
-        self.head = board.card(0)
-        if self._card is not None:
-            cards = [board.card(index) for index in peers_of(self._card.index, self.hosts)]
-            self._mesh = Mesh(self._card, [card for card in cards if card], board.store.address)
+        own, store = self._card, board.store.address
+        cards = {index: card for index in peers_of(own.index, self.hosts) if (card := board.card(index))}
+        head = board.host_of(0)
+        self._others = list(cards.values())
+        self._store_host = next((card for card in cards.values() if card.host == head), None)
+        self._mesh = Mesh(own, list(cards.values()), store)
+        mine = watched(own.index, self.hosts, self._store_host.index if self._store_host else None)
+        self._pulse = Pulse(own.rank, [cards[index] for index in mine if index in cards], store)
 
     @property
     def links_are_tried(self) -> bool:
@@ -106,22 +114,50 @@ class Company:
             value=value,
         )
 
-    def is_due(self, now: float) -> bool:
-        """Whether it is time to `beat`."""
-        return now >= self._next and (self._pulse is not None or not self._has_met)
-
-    def beat(self, board: Board, now: float, phase: str) -> Observation | None:
-        """Give a sign of life, and look at those of others; a host that gives none any more."""
-        self._next = now + BEAT_SECONDS
+    def refresh(self, board: Board, now: float) -> None:
+        """Now and then, between waits: while ranks still come, watch those of this host that came meanwhile."""
+        self._next = now + (REFRESH_SECONDS if self.place.world_size <= MOST_OFTEN else RARELY_SECONDS)
         if not self._has_met:
             self.neighbours.update(board.neighbours())
-        return self._pulse.beat(now, phase) if self._pulse is not None else None
+
+    def is_due(self, now: float) -> bool:
+        """Whether to call a wait off and `refresh`: a store that was stopped shows only when it is asked something."""
+        return now >= self._next
 
     def look(self, now: float, phase: str) -> Observation | None:
-        """A rank of this host that does not run."""
-        return self.neighbours.look(now, phase)
+        """A rank of this host that does not run, or another host of which nothing is heard."""
+        found = self.neighbours.look(now, phase)
+        if found is None and self._pulse is not None and self._pulse.found:
+            found = replace(self._pulse.found[0], phase=phase)
+        return found
+
+    def hush(self) -> None:
+        """Watch the other hosts no longer: each one ends by itself now."""
+        if self._pulse is not None:
+            self._pulse.stop()
+            self._pulse = None
+
+    def lost(self, store_address: str) -> Observation | None:
+        """The store is gone: what is wrong with its host, or with this one; None when nothing is, or it is not known."""
+        card = self._store_host
+        kind, words = knock(card.address or store_address, card) if card is not None else (None, "")
+        if card is None or kind is None:
+            return None
+        own = self._card
+        if kind is Kind.HOST_LOST and own is not None and self._is_cut_off(card.address or store_address):
+            card, words = own, "reaches no other host any more: its network is cut"
+            return observe_host(card, kind, f"{card.host} {words}", self.place.rank)
+        return observe_host(card, kind, f"the supervisor on {card.host} that hosts the store {words}", self.place.rank)
+
+    def _is_cut_off(self, address: str) -> bool:
+        """Whether this host reaches nobody: it has no route any more, or none of several others answers."""
+        if not has_route(address):
+            return True
+        others = [card for card in self._others if card is not self._store_host]
+        return bool(others) and all(knock(card.address, card)[0] is Kind.HOST_LOST for card in others[:3])
 
     def leave(self) -> None:
-        """Answer no longer."""
+        """Watch and answer no longer."""
+        self.hush()
         if self._echo is not None:
             self._echo.close()

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["Card", "gloo_address", "is_loopback"]
+__all__ = ["Card", "gloo_address", "has_route", "is_loopback"]
 
 RESOLVER_SECONDS = 2.0
 SIOCGIFADDR = 0x8915
@@ -56,6 +56,16 @@ def gloo_address(environ: Mapping[str, str]) -> tuple[str, str]:
 def is_loopback(address: str) -> bool:
     """Whether other hosts would take the address for their own."""
     return address.startswith("127.") or address in ("::1", "localhost")
+
+
+def has_route(address: str) -> bool:
+    """Whether packets to the address would leave this host at all; nothing is sent."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))
+    except OSError:
+        return False
+    return True
 
 
 def _address_of(interface: str) -> str:

@@ -11,7 +11,7 @@ from ddpdoctor.facts.probe import Kind, Observation
 from ddpdoctor.probe.board import Board
 from ddpdoctor.probe.place import Place
 from ddpdoctor.probe.server import Server
-from ddpdoctor.probe.store import Store, StoreError, StoreLost, connect
+from ddpdoctor.probe.store import ANSWER_SECONDS, PATIENT_SECONDS, Store, StoreError, StoreLost, connect
 
 __all__ = ["Interrupted", "Trouble", "close_server", "host_store", "reach_store"]
 
@@ -53,7 +53,8 @@ def reach_store(place: Place, until: float, check: Callable[[], None]) -> Board:
     while True:
         attempt = min(ATTEMPT_SECONDS, max(until - time.monotonic(), 0.5))
         try:
-            return Board(connect(place.master_addr, place.master_port, place.prefix, attempt), place)
+            patience = PATIENT_SECONDS if place.uses_agent_store else ANSWER_SECONDS
+            return Board(connect(place.master_addr, place.master_port, place.prefix, attempt, patience), place)
         except StoreError as error:
             found = error
         check()

@@ -1,89 +1,100 @@
-"""Signs of life between hosts: each one counts up in the store, and looks whether the next ones still do.
+"""Signs of life between hosts: each one keeps a connection to the echo of the next ones and asks them twice a second.
 
-A host that falls silent is knocked at before anything is said of it: a process that answers lives, one for which only
-the kernel answers is stopped, a port that refuses belongs to a process that ended.
+It needs no store and no main thread, so that a stopped process, a dead one and a host that is gone are told apart from
+each other, and from one that is only slow.
 """
 
 from __future__ import annotations
 
 import errno
+import select
 import socket
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import Sequence
 
 from ddpdoctor.facts.probe import Kind, Observation
-from ddpdoctor.probe.board import Board
 from ddpdoctor.probe.echo import ask
 from ddpdoctor.probe.hosts import Card
 
-__all__ = ["BEAT_SECONDS", "Pulse"]
+__all__ = ["Pulse", "knock", "observe_host", "watched"]
 
-BEAT_SECONDS = 0.5
-SILENT_SECONDS = 1.6
-"""How long a host may skip its beats before it is knocked at, on top of what this process itself was late."""
-KNOCK_SECONDS = 0.7
-WATCHED = 3
+BEAT_SECONDS = 0.4
+ANSWER_SECONDS = 0.9
+"""How long a sign of life may take; it takes less than a millisecond unless the other machine is very busy."""
+KNOCK_SECONDS = 0.6
+NEXT = 3
 """How many of the following hosts each host watches: that many may vanish at once and are all named."""
+MOST_AT_HEAD = 64
+"""Up to so many hosts, all watch the one of the store as well."""
+QUESTION_BYTES = 64
 
 
-@dataclass
-class _Seen:
-    count: int
-    since: float
+def watched(index: int, count: int, head: int | None) -> list[int]:
+    """The hosts that one host watches; `head` is the one of the store."""
+    found = {(index + step) % count for step in range(1, min(NEXT, count - 1) + 1)}
+    if head is not None and count <= MOST_AT_HEAD:
+        found.add(head)
+    return sorted(found - {index})
 
 
 class Pulse:
-    """The pulse of one host, beaten and felt by the supervisor that stands for it."""
+    """Watches some hosts, each in a daemon thread, until `stop`; what is wrong with them comes up in `found`."""
 
-    def __init__(self, board: Board, own: Card) -> None:
-        self.board = board
-        self.own = own
-        self._last: float | None = None
-        self._seen: dict[int, _Seen] = {}
+    def __init__(self, rank: int, cards: Sequence[Card], store_address: str) -> None:
+        self.rank = rank
+        self.found: list[Observation] = []
+        self._stopped = threading.Event()
+        for card in cards:
+            threading.Thread(target=self._watch, args=(card, store_address), daemon=True).start()
 
-    def beat(self, now: float, phase: str) -> Observation | None:
-        """Give a sign of life; what is wrong with one of the hosts that are watched. Call it every BEAT_SECONDS."""
-        own, board = self.own, self.board
-        late = 0.0 if self._last is None else max(now - self._last - BEAT_SECONDS, 0.0)
-        self._last = now
-        board.beat(own.index)
-        count = board.count_hosts()
-        for step in range(1, min(WATCHED, count - 1) + 1):
-            index = (own.index + step) % count
-            beats = board.beats(index)
-            seen = self._seen.get(index)
-            if seen is None or seen.count != beats or late > BEAT_SECONDS:
-                self._seen[index] = _Seen(beats, now)
-            elif now - seen.since > SILENT_SECONDS:
-                found = self._knock(index, now - seen.since, phase)
-                if found is not None:
-                    return found
-                seen.since = now
-        return None
+    def stop(self) -> None:
+        """Say nothing more."""
+        self._stopped.set()
 
-    def _knock(self, index: int, seconds: float, phase: str) -> Observation | None:
-        card = self.board.card(index)
-        if card is None:
-            return None
-        address = card.address or self.board.store.address
-        try:
-            with socket.create_connection((address, card.port), KNOCK_SECONDS) as link:
-                if ask(link, card.token, 64, KNOCK_SECONDS):
-                    return None
-            kind, words = Kind.STOPPED, "is stopped or frozen: its host answers, the process does not"
-        except OSError as error:
-            if error.errno in (errno.ECONNREFUSED, errno.ECONNRESET):
-                kind, words = Kind.DIED, "ended: nothing listens any more where it answered"
-            else:
-                kind, words = Kind.HOST_LOST, f"cannot be reached any more, and neither can its host ({address})"
-        return Observation(
-            kind,
-            f"the supervisor of rank {card.rank} on {card.host} (pid {card.pid}) {words};"
-            f" no sign of life for {seconds:.1f} s",
-            ranks=(card.rank,),
-            seen_by=self.own.rank,
-            host=card.host,
-            node_rank=card.node_rank,
-            local_rank=card.local_rank,
-            pid=card.pid,
-            phase=phase,
-        )
+    def _watch(self, card: Card, store_address: str) -> None:
+        address = card.address or store_address
+        while not self._stopped.is_set():
+            last = time.monotonic()
+            try:
+                with socket.create_connection((address, card.port), ANSWER_SECONDS) as link:
+                    while ask(link, card.token, QUESTION_BYTES, ANSWER_SECONDS):
+                        last = time.monotonic()
+                        select.select([link], [], [], BEAT_SECONDS)  # readable before that: the other end is gone
+                        if self._stopped.is_set():
+                            return
+            except OSError:
+                pass  # it is asked once more, on a new connection
+            kind, words = knock(address, card)
+            if kind is not None and not self._stopped.is_set():
+                who = f"the supervisor of rank {card.rank} on {card.host} (pid {card.pid})"
+                silent = f"no sign of life for {time.monotonic() - last:.1f} s"
+                self.found.append(observe_host(card, kind, f"{who} {words}; {silent}", self.rank))
+                return
+
+
+def observe_host(card: Card, kind: Kind, message: str, seen_by: int) -> Observation:
+    """About the supervisor that stands for a host."""
+    return Observation(
+        kind,
+        message,
+        ranks=(card.rank,),
+        seen_by=seen_by,
+        host=card.host,
+        node_rank=card.node_rank,
+        local_rank=card.local_rank,
+        pid=card.pid,
+    )
+
+
+def knock(address: str, card: Card) -> tuple[Kind | None, str]:
+    """What is wrong with a supervisor that fell silent, None when it answers after all."""
+    try:
+        with socket.create_connection((address, card.port), KNOCK_SECONDS) as link:
+            if ask(link, card.token, QUESTION_BYTES, KNOCK_SECONDS):
+                return None, ""
+        return Kind.STOPPED, "is stopped or frozen: its host answers, the process does not"
+    except OSError as error:
+        if error.errno in (errno.ECONNREFUSED, errno.ECONNRESET):
+            return Kind.DIED, "ended: nothing listens any more where it answered"
+    return Kind.HOST_LOST, f"cannot be reached any more, and neither can its host ({address})"

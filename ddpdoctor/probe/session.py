@@ -162,14 +162,9 @@ class Session(Witness):
             if self.company.is_due(now):
                 if self._unwait():
                     return self._value(step)
-                self._beat(now)
+                self.company.refresh(board, now)
                 board.store.wait_begin(f"go/{step}")
                 self._waiting = True
-
-    def _beat(self, now: float) -> None:
-        found = self.company.beat(self._board, now, self.child.phase)
-        if found is not None:
-            raise Trouble(found)
 
     def _value(self, step: str) -> bytes:
         value = self._board.store.get(f"go/{step}")

@@ -11,10 +11,12 @@ from typing import Any
 from ddpdoctor.facts.probe import Kind
 from ddpdoctor.probe.wire import MAGIC, NONCE, NUMBER, READY, SIGNED, Op, pack
 
-__all__ = ["Store", "StoreError", "StoreLost", "connect"]
+__all__ = ["ANSWER_SECONDS", "PATIENT_SECONDS", "Store", "StoreError", "StoreLost", "connect"]
 
 ANSWER_SECONDS = 3.0
-"""How long a store may take for one answer; a healthy one needs microseconds."""
+"""How long our own server may take for one answer; it needs microseconds."""
+PATIENT_SECONDS = 10.0
+"""How long torch's own may take: it looks up the name of every client that comes, and answers nobody meanwhile."""
 HELLO_SECONDS = 4.0
 """How long a program that accepted the connection may take to prove that it is a store."""
 
@@ -36,11 +38,12 @@ class StoreLost(Exception):
 class Store:
     """One connection to a TCPStore; every key gets `prefix`. One request at a time, `wait_begin` excepted."""
 
-    def __init__(self, link: socket.socket, prefix: str = "") -> None:
+    def __init__(self, link: socket.socket, prefix: str = "", seconds: float = ANSWER_SECONDS) -> None:
         self.link = link
         self.prefix = prefix.encode()
+        self.seconds = seconds
         self.is_lost = False
-        link.settimeout(ANSWER_SECONDS)
+        link.settimeout(seconds)
         self._send(bytes([Op.VALIDATE]) + MAGIC)
 
     def fileno(self) -> int:
@@ -125,7 +128,7 @@ class Store:
         try:
             self.link.sendall(request)
         except TimeoutError:
-            raise self._lose(f"the store took no request within {ANSWER_SECONDS:.0f} s") from None
+            raise self._lose(f"the store took no request within {self.seconds:.0f} s") from None
         except OSError as error:
             raise self._lose(f"the store's connection broke: {error.strerror}") from None
 
@@ -135,7 +138,7 @@ class Store:
             try:
                 chunk = self.link.recv(min(size - len(chunks), 1 << 20))
             except TimeoutError:
-                raise self._lose(f"the store did not answer within {ANSWER_SECONDS:.0f} s") from None
+                raise self._lose(f"the store did not answer within {self.seconds:.0f} s") from None
             except OSError as error:
                 raise self._lose(f"the store's connection broke: {error.strerror}") from None
             if not chunk:
@@ -151,8 +154,8 @@ class Store:
 Address = tuple[socket.AddressFamily, Any]
 
 
-def connect(host: str, port: int, prefix: str, seconds: float) -> Store:
-    """One attempt to reach the store at host:port.
+def connect(host: str, port: int, prefix: str, seconds: float, patience: float = ANSWER_SECONDS) -> Store:
+    """One attempt to reach the store at host:port, which may take `patience` seconds for each answer from then on.
 
     Raises:
         StoreError: it cannot be reached within `seconds`; the kind says how.
@@ -172,7 +175,10 @@ def connect(host: str, port: int, prefix: str, seconds: float) -> Store:
             errors.append(error)
             link.close()
             continue
-        return _greet(link, prefix, min(HELLO_SECONDS, max(seconds, 0.5)))
+        store = _greet(link, prefix, min(HELLO_SECONDS, max(seconds, 0.5)))
+        store.seconds = patience
+        link.settimeout(patience)
+        return store
     raise _explain(errors, host, port, seconds)
 
 
@@ -181,7 +187,6 @@ def _greet(link: socket.socket, prefix: str, seconds: float) -> Store:
         store = Store(link, prefix)
         link.settimeout(seconds)
         if store.ping():
-            link.settimeout(ANSWER_SECONDS)
             return store
         seen = "answered something that no torch store says"
     except StoreLost as lost:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ddpdoctor.blame import NEEDS_NO_GRACE, weigh
 from ddpdoctor.facts.probe import Kind, Observation, Probe, RankReport
@@ -17,6 +18,9 @@ __all__ = ["Witness", "ranges"]
 
 GRACE_SECONDS = 0.7
 """How long the judge waits for the evidence of others."""
+SHORT_SECONDS = 0.25
+PLAIN = (Kind.DIED, Kind.STOPPED, Kind.HOST_LOST, Kind.NEVER_JOINED)
+STILL_SECONDS = 0.35
 LOOK_SECONDS = 0.1
 MOST_REPORTS = 256
 """Above this many ranks a verdict carries only those that the evidence is about."""
@@ -61,9 +65,9 @@ class Witness:
             return self.alone("its process does not run", observations)
         try:
             self.board.fail(self.child.report(self.waited), [*observations, *self._own_condition(observations)])
-            in_haste = any(o.kind in NEEDS_NO_GRACE for o in observations)
-            if in_haste or self.board.is_judge():
-                self._linger(0.0 if in_haste else GRACE_SECONDS)
+            grace = max((_grace(o) for o in observations), default=GRACE_SECONDS)
+            if grace == 0.0 or self.board.is_judge():
+                self._linger(grace)
                 return self._judge()
             end = time.monotonic() + GRACE_SECONDS + 2.0
             while time.monotonic() < end:
@@ -116,25 +120,39 @@ class Witness:
 
     def alone(self, words: str, observations: tuple[Observation, ...] = ()) -> Probe:
         """A verdict of this rank's own: the store is gone, so nobody can be asked."""
-        place = self.place
-        seen = list(observations)
-        end = time.monotonic() + GRACE_SECONDS
-        while time.monotonic() < end:
-            found = self.company.look(time.monotonic(), self.child.phase)
-            if found is not None and found not in seen:
-                seen.append(found)
-            time.sleep(LOOK_SECONDS)
-        master = f"{place.master_addr}:{place.master_port}"
-        if place.uses_agent_store:
-            lost = f"{place.name} lost the store of torchrun's agent at {master}: {words}"
-            seen.append(self.child.observe(Kind.STORE_LOST, lost))
-        else:
-            lost = f"rank 0 at {master}, whose supervisor hosts the store, is gone: {words} (seen by {place.name})"
-            kind = Kind.DIED if "closed" in words or "broke" in words else Kind.STORE_LOST
-            seen.append(Observation(kind, lost, (0,), place.rank, phase=self.child.phase))
+        self.company.hush()
+        seen = [*observations, *self._dead_or_stopped(observations)]
+        lost = None if seen or self.board is None else self.company.lost(self.board.store.address)
+        seen.append(replace(lost, phase=self.child.phase) if lost is not None else self._without_store(words))
         named = {rank for o in seen if o.kind in (Kind.DIED, Kind.STOPPED) and o.host for rank in o.ranks}
         kept = [o for o in seen if o.host or not named.issuperset(o.ranks)]
         return self.probe(weigh(kept), (self.child.report(self.waited),))
+
+    def _dead_or_stopped(self, known: Sequence[Observation]) -> list[Observation]:
+        """The ranks of this host that do not run. One that ends only now has lost the store as well."""
+        found = self.company.look(time.monotonic(), self.child.phase)
+        if found is None:
+            time.sleep(STILL_SECONDS)
+            found = self.company.look(time.monotonic(), self.child.phase)
+            found = found if found is not None and found.kind is Kind.STOPPED else None
+        return [found] if found is not None and found not in known else []
+
+    def _without_store(self, words: str) -> Observation:
+        place = self.place
+        master = f"{place.master_addr}:{place.master_port}"
+        if place.uses_agent_store:
+            lost = f"{place.name} lost the store of torchrun's agent at {master}: {words}"
+            return self.child.observe(Kind.STORE_LOST, lost)
+        lost = f"rank 0 at {master}, whose supervisor hosts the store, is gone: {words} (seen by {place.name})"
+        kind = Kind.DIED if "closed" in words or "broke" in words else Kind.STORE_LOST
+        return Observation(kind, lost, (0,), place.rank, phase=self.child.phase)
+
+
+def _grace(seen: Observation) -> float:
+    """How long others may still know better: not at all of a wrong number, hardly of a process that does not run."""
+    if seen.kind in NEEDS_NO_GRACE:
+        return 0.0
+    return SHORT_SECONDS if seen.kind in PLAIN and seen.signal != "SIGABRT" else GRACE_SECONDS
 
 
 def ranges(ranks: Sequence[int]) -> str:

@@ -1,11 +1,13 @@
-"""Runs the command line as a user would: a process of its own, with a deadline."""
+"""Runs the command line as a user would: a process of its own, with a deadline; or inside the test, where that will do."""
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -33,3 +35,19 @@ def doctor(
     out, err = done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
     assert "Traceback" not in err, err
     return subprocess.CompletedProcess(words, done.returncode, out, err)
+
+
+def inside(*words: str, cwd: Path | str = "/") -> subprocess.CompletedProcess[str]:
+    """The same in this process and its environment: no start, for commands that look at no machine."""
+    from ddpdoctor.cli.app import run
+
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    before = os.getcwd()
+    os.chdir(cwd)
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            code = run(list(words))
+    finally:
+        os.chdir(before)
+    told = [stream.buffer.getvalue().decode("utf-8", "replace") for stream in (out, err)]  # type: ignore[attr-defined]
+    return subprocess.CompletedProcess(words, code, *told)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import doctor
+from commandline import doctor, inside
 from launches import TRAIN
 
 
@@ -18,7 +18,8 @@ def job(tmp_path: Path) -> Path:
 
 
 def _report(*words: str, cwd: Path, env: dict[str, str] | None = None) -> dict[str, Any]:
-    done = doctor("lint", "--format", "json", *words, cwd=cwd, env=env)
+    words = ("lint", "--format", "json", *words)
+    done = inside(*words, cwd=cwd) if env is None else doctor(*words, cwd=cwd, env=env)
     assert done.returncode in (0, 1), done.stderr
     return json.loads(done.stdout)
 
@@ -31,14 +32,14 @@ def test_a_wrong_line_ends_with_1_and_the_line_to_paste(job: Path) -> None:
 
 
 def test_a_caret_stands_under_the_word(job: Path) -> None:
-    done = doctor("lint", "--", "torchrun", "train.py", "--nproc_per_node=2", cwd=job)
+    done = inside("lint", "--", "torchrun", "train.py", "--nproc_per_node=2", cwd=job)
     lines = done.stdout.splitlines()
     at = lines.index("torchrun train.py --nproc_per_node=2")
     assert lines[at + 1] == " " * 18 + "^" * 18 + " LAUNCH001"
 
 
 def test_a_right_line_ends_with_0(job: Path) -> None:
-    done = doctor("lint", "--", "torchrun", "--standalone", "--nproc-per-node=2", "train.py", "--lr", "1", cwd=job)
+    done = inside("lint", "--", "torchrun", "--standalone", "--nproc-per-node=2", "train.py", "--lr", "1", cwd=job)
     assert done.returncode == 0, done.stdout
     assert done.stdout.startswith("pass")
 
@@ -78,12 +79,12 @@ def test_a_whole_line_in_one_word_is_read_as_shell_text(job: Path) -> None:
 
 @pytest.mark.parametrize("words", [(), ("--torch", "new", "--", "torchrun", "a.py"), ("--torch", "1.9", "--", "x")])
 def test_wrong_use_ends_with_2(words: tuple[str, ...], job: Path) -> None:
-    assert doctor("lint", *words, cwd=job).returncode == 2
+    assert inside("lint", *words, cwd=job).returncode == 2
 
 
 @pytest.mark.parametrize("name", ["github", "sarif", "junit", "markdown"])
 def test_every_format_can_show_it(name: str, job: Path) -> None:
-    done = doctor("lint", "--format", name, "--", "torchrun", "--nproc=2", "train.py", cwd=job)
+    done = inside("lint", "--format", name, "--", "torchrun", "--nproc=2", "train.py", cwd=job)
     assert done.returncode == 1
     assert "LAUNCH010" in done.stdout
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import doctor
+from commandline import inside
 from machines import FIXTURES
 
 TRAIN = "import os, torch\ntorch.cuda.set_device(int(os.environ['LOCAL_RANK']))\n"
@@ -22,7 +22,7 @@ WRONG = [
 
 def _lint(folder: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     (folder / "train.py").write_text(TRAIN)
-    done = doctor("lint", *arguments, "--format", "json", "--torch", "2.13", cwd=folder)
+    done = inside("lint", *arguments, "--format", "json", "--torch", "2.13", cwd=folder)
     return done.returncode, json.loads(done.stdout)
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import doctor
+from commandline import doctor, inside
 
 
 def findings(cwd: Path, *words: str, env: dict[str, str] | None = None) -> dict[str, dict[str, Any]]:
     (cwd / "train.py").write_text("import torch\n")
-    done = doctor("lint", "--format", "json", "--", *words, cwd=cwd, env=env)
+    command = ("lint", "--format", "json", "--", *words)
+    done = inside(*command, cwd=cwd) if env is None else doctor(*command, cwd=cwd, env=env)
     assert done.returncode in (0, 1), done.stderr
     return {f["code"]: f for f in json.loads(done.stdout)["findings"]}
 

@@ -71,8 +71,9 @@ def check(
         report = _with_scripts(report, plan.line[0], facts, common)
     if verdict is not None:
         from ddpdoctor.cli.jointly import is_told_elsewhere, with_verdict
+        from ddpdoctor.cli.settings import rules_for
 
-        report = with_verdict(report, verdict, rules)
+        report = with_verdict(report, verdict, rules_for(common, (*SECTIONS, "launch", "probe")))
         facts = replace(facts, nodes=verdict.nodes)
         if answer is None and is_told_elsewhere():
             return _tell_shortly(report, common)
@@ -184,6 +185,7 @@ def _gather_jointly(
     from ddpdoctor.cli.jointly import look_and_meet, probe_together
     from ddpdoctor.cli.meeting import Convening
     from ddpdoctor.cli.progress import Progress
+    from ddpdoctor.cli.settings import rules_for
 
     common, line = plan.common, plan.line
     looks = probing.looks_at_the_machine()
@@ -191,7 +193,9 @@ def _gather_jointly(
         convening = Convening(job, line and line[0], plan.join_seconds, progress.phase)
         try:
             sections = SECTIONS if looks else ("environ",)
-            facts, failures, verdict = look_and_meet(common, convening, line, sections, _rules(plan), progress.phase)
+            rules = _rules(plan)
+            across = rules_for(common, (*SECTIONS, "launch", "probe"))
+            facts, failures, verdict = look_and_meet(common, convening, line, sections, rules, across, progress.phase)
             if plan.probes:
                 facts = probe_together(facts, verdict, convening, probing, line and line[0], progress.phase)
         finally:

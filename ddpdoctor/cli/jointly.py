@@ -30,9 +30,13 @@ def look_and_meet(
     line: tuple[Facts, tuple[Rule, ...]] | None,
     sections: tuple[str, ...],
     rules: Sequence[Rule],
+    across: Sequence[Rule],
     say: Callable[[str], None],
 ) -> tuple[Facts, tuple[str, ...], Verdict]:
-    """The facts of this machine, what could not be had of them, and the verdict on the nodes."""
+    """The facts of this machine, what could not be had of them, and the verdict on the nodes.
+
+    `rules` judge this machine, `across` the nodes against each other.
+    """
     from ddpdoctor.cli.reading import facts_for
 
     convening.open()
@@ -44,7 +48,7 @@ def look_and_meet(
     if line is not None:
         errors += judge(*line).findings
     own = [each for each in errors if each.worst is Severity.ERROR]
-    verdict = convening.meet(facts, own, max(seconds_left(common), 1.0), rules_of_nodes(rules))
+    verdict = convening.meet(facts, own, max(seconds_left(common), 1.0), rules_of_nodes(across))
     return verdict.facts or facts, failures, verdict
 
 
@@ -63,6 +67,8 @@ def probe_together(
         return probing.finish(facts, say)
     job, share = convening.job, verdict.share
     nproc = convening.nproc(facts)
+    if verdict.is_alone:
+        return replace(facts, gaps=(*facts.gaps, Gap("probe", "the other nodes were not met", Why.NOT_HERE)))
     if share is None or not nproc or nproc > MOST_RANKS:
         reason = "how many ranks a node starts is not known" if not nproc else f"{nproc} ranks on one node are too many"
         return replace(facts, gaps=(*facts.gaps, Gap("probe", reason, Why.NOT_HERE)))

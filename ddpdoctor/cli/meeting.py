@@ -110,14 +110,19 @@ class Convening:
 
     @property
     def variables(self) -> dict[str, str | None]:
-        """What the launch means to the environment of its ranks. The way to the master is tried by meeting, so the machine
-        is looked at without it, unless something else holds the port that this node needs.
+        """What the launch means to the environment of its ranks. Where the store will be here, its name and port are looked
+        at with the machine; elsewhere the way to it is tried by meeting.
         """
         job = self.job
         nodes = {} if self.is_of_ranks else {"GROUP_WORLD_SIZE": str(job.nnodes)}
-        if self._owns and self._main is None and not self._there:
+        if self._owns and not self._there and not self._is_patient:
             return {**nodes, "MASTER_ADDR": job.master_addr, "MASTER_PORT": str(job.master_port)}
         return {**nodes, "MASTER_ADDR": None, "MASTER_PORT": None}
+
+    @property
+    def _is_patient(self) -> bool:
+        """Names may appear late here, as those of pods do."""
+        return "KUBERNETES_SERVICE_HOST" in os.environ
 
     def meet(self, facts: Facts, errors: Iterable[Finding], limit: float, rules: Sequence[Rule]) -> Verdict:
         """Meet the others; judge what they said, by `rules`, if this node is the host. All within `limit` seconds."""
@@ -135,7 +140,7 @@ class Convening:
             main=self._main,
             errors=own,
             line=self._told_line(),
-            is_patient="KUBERNETES_SERVICE_HOST" in os.environ,
+            is_patient=self._is_patient,
             say=self._say,
         )
         met = self._result(limit)

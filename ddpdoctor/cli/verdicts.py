@@ -53,6 +53,11 @@ class Verdict:
     failures: tuple[str, ...] = ()
 
     @property
+    def is_alone(self) -> bool:
+        """No other node was met."""
+        return self.facts is not None
+
+    @property
     def has_errors(self) -> bool:
         return any(finding.worst is Severity.ERROR for finding in self.outcome.findings)
 

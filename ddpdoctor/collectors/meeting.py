@@ -25,7 +25,7 @@ from ddpdoctor.meeting.wire import PROTOCOL
 
 __all__ = ["Meeting", "claim", "machine_key", "recognises", "script_hash", "token_of"]
 
-CLAIM_SECONDS = 1.5
+CLAIM_SECONDS = 0.6
 """How long a port that is taken is tried again: a check that has just ended may still hold it."""
 HOST_SECONDS = 2.0
 MAX_SCRIPT_BYTES = 16 << 20

@@ -203,6 +203,7 @@ class Session:
             return True
         if state is State.COMPLETE:
             is_clear = self.host.has("main") and all(guest.node.came == "main" for guest in guests)
+            is_clear = is_clear or any(guest.errors for guest in guests)
             return is_clear or now - self._count_since > SETTLE_SECONDS
         if state is State.ENOUGH:
             return now - self._count_since > MORE_SECONDS

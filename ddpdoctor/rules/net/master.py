@@ -8,12 +8,15 @@ from dataclasses import replace
 from ddpdoctor.facts.environ import Environ, malformation, shorten
 from ddpdoctor.facts.gaps import unanswered
 from ddpdoctor.facts.net import Attempt, Net, Outcome
+from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.net import ways
+from ddpdoctor.rules.nodal import only_met
 from ddpdoctor.rules.observed import observed, only_probed
 
-__all__ = ["no_host", "no_route", "port_dropped", "port_rejected", "swallows", "unresolvable"]
+__all__ = ["no_host", "no_route", "port_dropped", "port_rejected", "swallows", "unreachable", "unresolvable"]
 
 
 @rule(
@@ -59,6 +62,20 @@ def unresolvable(
         evidence=(Evidence("net.master_name.error", asked.error or "no address", "at least one address"),),
         severity=Severity.WARNING if asked.is_late else None,
     )
+
+
+@rule("NET003", "store-unreachable", Severity.ERROR, kind="umbrella")
+def unreachable(nodes: Nodes) -> Iterator[Finding]:
+    """A node cannot connect to the store of the job, and neither its name nor its port is the reason.
+
+    ## Why it matters
+    "The client socket has timed out after …ms while trying to connect to (HOST, PORT)": each side prints something else, and
+    the reason is in a third place.
+
+    ## Fix
+    Check from this node that HOST:PORT is an address of rank 0's node, that rank 0 runs there, and that the port is open.
+    """
+    yield from ways.other_ways(nodes)
 
 
 @rule("NET004", "master-addr-swallows-packets", Severity.ERROR)
@@ -132,7 +149,7 @@ def no_route(net: Net | None = None, probe: Probe | None = None) -> Iterator[Fin
 
 
 @rule("NET007", "master-port-dropped", Severity.ERROR)
-def port_dropped(net: Net) -> Iterator[Finding]:
+def port_dropped(net: Net | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """The master answers a ping, and packets to its port are dropped.
 
     ## Why it matters
@@ -141,6 +158,11 @@ def port_dropped(net: Net) -> Iterator[Finding]:
     ## Fix
     Open the master port between the nodes of the job in the firewall or the security group.
     """
+    if nodes is not None:
+        yield from ways.dropped(nodes)
+    if only_met(nodes, net):
+        return
+    assert net is not None
     attempt = _ended(net, Outcome.NO_ANSWER)
     if attempt is not None and attempt.pings:
         yield _finding(
@@ -149,7 +171,7 @@ def port_dropped(net: Net) -> Iterator[Finding]:
 
 
 @rule("NET008", "master-port-rejected", Severity.ERROR)
-def port_rejected(net: Net) -> Iterator[Finding]:
+def port_rejected(net: Net | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """A firewall forbids connections to the master's port.
 
     ## Why it matters
@@ -158,6 +180,11 @@ def port_rejected(net: Net) -> Iterator[Finding]:
     ## Fix
     Open the master port between the nodes of the job in the firewall.
     """
+    if nodes is not None:
+        yield from ways.rejected(nodes)
+    if only_met(nodes, net):
+        return
+    assert net is not None
     attempt = _ended(net, Outcome.PROHIBITED)
     if attempt is not None:
         yield _finding(attempt, f"connections to {attempt.address} are forbidden on the way (errno {attempt.errno})")

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.net import Net, Outcome, Port, PortSocket
+from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.net import ways
 from ddpdoctor.rules.observed import observed, only_probed
 
 __all__ = ["check"]
@@ -24,7 +26,9 @@ __all__ = ["check"]
         r"Tried to launch distributed communication on port",
     ),
 )
-def check(environ: Environ | None = None, net: Net | None = None, probe: Probe | None = None) -> Iterator[Finding]:
+def check(
+    environ: Environ | None = None, net: Net | None = None, probe: Probe | None = None, nodes: Nodes | None = None
+) -> Iterator[Finding]:
     """The port of the job's store is held by a program that is no part of the job.
 
     ## Why it matters
@@ -40,6 +44,9 @@ def check(environ: Environ | None = None, net: Net | None = None, probe: Probe |
     torch TCPStore binds every address with SO_REUSEADDR, so sockets in TIME_WAIT are no obstacle.
     """
     yield from observed(probe.seen(Kind.PORT_TAKEN, Kind.STRANGER) if probe else (), expected="the job's own store")
+    if nodes is not None:
+        yield from ways.answered_by_another(nodes)
+        return
     if only_probed(probe, environ, net):
         return
     assert environ is not None

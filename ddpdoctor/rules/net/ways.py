@@ -1,0 +1,61 @@
+"""What NET001, NET003, NET007 and NET008 say of a meeting: nodes that came by the side door, for the job's port was closed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ddpdoctor.facts.net import Outcome
+from ddpdoctor.facts.nodes import Node, Nodes
+from ddpdoctor.findings import Evidence, Finding, Where
+from ddpdoctor.rules.nodal import named, place
+
+__all__ = ["answered_by_another", "dropped", "other_ways", "rejected"]
+
+
+def dropped(nodes: Nodes) -> Iterator[Finding]:
+    """NET007: packets to the master port vanish, those to another port of the same machine do not."""
+    yield from _closed(nodes, (Outcome.NO_ANSWER,), "nothing comes back from")
+
+
+def rejected(nodes: Nodes) -> Iterator[Finding]:
+    """NET008: the master listens, and connections to its port are refused on the way."""
+    yield from _closed(nodes, (Outcome.REFUSED, Outcome.PROHIBITED, Outcome.NO_HOST), "connections are refused at")
+
+
+def answered_by_another(nodes: Nodes) -> Iterator[Finding]:
+    """NET001: the master listens, and from some nodes somebody else answers at its address and port."""
+    yield from _closed(nodes, (Outcome.STRANGER, Outcome.SILENT), "something else answers at")
+
+
+def other_ways(nodes: Nodes) -> Iterator[Finding]:
+    """NET003: what is none of the other kinds."""
+    yield from _closed(nodes, (Outcome.FAILED, Outcome.NO_ROUTE), "no connection can be made to")
+
+
+def _closed(nodes: Nodes, outcomes: Sequence[Outcome], what: str) -> Iterator[Finding]:
+    if not nodes.is_main or len(nodes.nodes) < 2:
+        return
+    found = [node for node in nodes.nodes if node.way in outcomes]
+    if not found:
+        return
+    host = nodes.nodes[nodes.hosted_by]
+    others = [node for node in nodes.nodes if node.way is None and node is not host]
+    yield Finding(
+        f"from {named(found)} {what} {host.master_addr}:{host.master_port}, where {host.title} listens and its other ports"
+        " can be reached: an open port was expected",
+        tuple(Evidence(f"nodes[{node.title}].way", (node.way or Outcome.FAILED).value, "open") for node in found[:16]),
+        where=_where(found, host, others),
+    )
+
+
+def _where(found: Sequence[Node], host: Node, others: Sequence[Node]) -> Where:
+    """Those who cannot reach the port are to blame while others can; else the machine whose port is closed to all."""
+    blamed, peers = (found, [host]) if others else ([host], found)
+    where = place(blamed)
+    return Where(
+        host=where.host,
+        node_rank=where.node_rank,
+        rank=where.rank,
+        local_rank=where.local_rank,
+        peer=peers[0].host if len(peers) == 1 else None,
+    )

@@ -36,6 +36,7 @@ class Company:
         self._store_host: Card | None = None
         self._others: list[Card] = []
         self._has_met = False
+        self._watches_store = False
         self._next = 0.0
 
     def enlist(self, board: Board) -> None:
@@ -64,6 +65,8 @@ class Company:
         self._has_met = True
         self.neighbours.update(board.neighbours())
         self.hosts = board.count_hosts()
+        is_here = self.place.rank == 0 or any(each.rank == 0 for each in self.neighbours.others)
+        self._watches_store = is_here and not self.place.uses_agent_store
         if self.hosts < 2 or self._card is None:
             return
         own, store = self._card, board.store.address
@@ -73,6 +76,8 @@ class Company:
         self._store_host = next((card for card in cards.values() if card.host == head), None)
         self._mesh = Mesh(own, list(cards.values()), store)
         mine = watched(own.index, self.hosts, self._store_host.index if self._store_host else None)
+        if self._store_host is not None and self._store_host.index in mine:
+            self._watches_store = not self.place.uses_agent_store
         self._pulse = Pulse(own.rank, [cards[index] for index in mine if index in cards], store)
 
     @property
@@ -122,7 +127,7 @@ class Company:
 
     def is_due(self, now: float) -> bool:
         """Whether to call a wait off and `refresh`: a store that was stopped shows only when it is asked something."""
-        return now >= self._next
+        return now >= self._next and not (self._has_met and self._watches_store)
 
     def look(self, now: float, phase: str) -> Observation | None:
         """A rank of this host that does not run, or another host of which nothing is heard."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from ddpdoctor.facts.gaps import Gap, Section
@@ -84,7 +84,8 @@ class RankReport:
 
     `import_seconds` is how long its worker took to import torch, `waited_seconds` how long it waited for the last
     rank to arrive; both by its own clock. `gpu_uuid` is None without a GPU; `cuda_ordinal` counts what CUDA sees.
-    `nccl_warnings` are the lines that NCCL itself printed at level WARN.
+    `nccl_warnings` are the lines that NCCL itself printed at level WARN. `traits` are the properties in which it differs
+    from `Probe.traits`, by their paths in the facts; "" where it does not have one.
     """
 
     rank: int
@@ -104,6 +105,7 @@ class RankReport:
     waited_seconds: float | None = None
     error: str | None = None
     nccl_warnings: tuple[str, ...] = ()
+    traits: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,8 @@ class Probe(Section):
     """One probe of `world_size` ranks over `backend`. Without observations every rank passed every phase.
 
     `retried_lazily` says, after eager initialisation failed, how the same went with lazily created communicators:
-    "works" or what it failed with; None when it was not tried.
+    "works" or what it failed with; None when it was not tried. `traits` are those properties of the first rank that the
+    others' are compared with: versions, and variables that should be the same everywhere.
     """
 
     world_size: int = 0
@@ -144,6 +147,7 @@ class Probe(Section):
     measurements: tuple[Measurement, ...] = ()
     unsupported: tuple[Unsupported, ...] = ()
     retried_lazily: str | None = None
+    traits: dict[str, str] = field(default_factory=dict)
     gaps: tuple[Gap, ...] = ()
 
     def seen(self, *kinds: Kind) -> tuple[Observation, ...]:

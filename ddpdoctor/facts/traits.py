@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from ddpdoctor.facts.compared import is_compared
 from ddpdoctor.facts.environ import REMOVED, Environ
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.host import Host
@@ -15,47 +16,9 @@ from ddpdoctor.facts.topo import Topo
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.facts.visibility import visible
 
-__all__ = ["COMPARED_PREFIXES", "is_compared", "node_of", "traits_of"]
+__all__ = ["node_of", "traits_of"]
 
 GIB = 1 << 30
-COMPARED_PREFIXES = (
-    "NCCL_",
-    "TORCH_",
-    "TORCHINDUCTOR_",
-    "PYTORCH_",
-    "GLOO_",
-    "CUDA_",
-    "UCX_",
-    "OMP_",
-    "MKL_",
-    "KMP_",
-    "FI_",
-    "RCCL_",
-    "HSA_",
-    "NVSHMEM_",
-    "USE_LIBUV",
-    "LD_PRELOAD",
-)
-"""Variables of these names steer the job's processes; all nodes should have the same."""
-OF_ONE_NODE = (
-    "NCCL_HOSTID",
-    "NCCL_DEBUG_FILE",
-    "NCCL_TOPO_DUMP_FILE",
-    "NCCL_GRAPH_DUMP_FILE",
-    "CUDA_VISIBLE_DEVICES",
-    "CUDA_MPS_PIPE_DIRECTORY",
-    "CUDA_MPS_LOG_DIRECTORY",
-    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
-    "TORCH_FR_DUMP_TEMP_FILE",
-    "TORCH_LOGS_OUT",
-    "CUDA_CACHE_PATH",
-)
-"""Variables that may well be another on every node."""
-
-
-def is_compared(name: str) -> bool:
-    """Whether a variable should have the same value on all nodes."""
-    return name.startswith(COMPARED_PREFIXES) and name not in OF_ONE_NODE
 
 
 def traits_of(facts: Facts) -> dict[str, str]:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from scripts import RIGHT, WRONG, header, start
+from script_runs import RIGHT, WRONG, header, start
 
 pytestmark = pytest.mark.torch
 

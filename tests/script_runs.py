@@ -1,65 +1,87 @@
-"""Cases for the rules of scripts: texts in fixtures/scripts/cases, several in one file, with the codes at their lines.
+"""Training scripts in fixtures/scripts/right and wrong: how each is started, and starting it on two gloo ranks.
 
-A line `# === what the script does` begins a case. `# expect: SCRIPT024` at the end of a line is a finding there; a case
-without any must stay silent. `# launch: torchrun …` is the line that starts the script, as `train.py`.
+The first lines of a script say it in comments: `# run: torchrun` (or `python`, or both), `# sees: REGEX` what its output
+shows, `# exit: 0` or `1`. `# expect: CODE` stands at the end of a line that a finding points at.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import socket
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from commandline import environment
 from machines import FIXTURES
 
-from ddpdoctor.doctor import Outcome, judge
-from ddpdoctor.facts.launch import Launch
-from ddpdoctor.facts.record import SCHEMA, Facts
-from ddpdoctor.facts.script import Script, SourceFile
-from ddpdoctor.rules import Rule
+__all__ = ["RIGHT", "WRONG", "Outcome", "expected", "header", "start"]
 
-CASES = FIXTURES / "scripts" / "cases"
-EXPECT = re.compile(r"#\s*expect: (SCRIPT\d{3}(?:, SCRIPT\d{3})*)\s*$")
-LAUNCH = re.compile(r"^# launch: (.*)$", re.MULTILINE)
+RIGHT = sorted((FIXTURES / "scripts" / "right").glob("*.py"))
+WRONG = sorted((FIXTURES / "scripts" / "wrong").glob("*.py"))
+PORT = "29501"
+"""The port that scripts name; a free one takes its place when they run."""
+SECONDS = 90.0
 
 
 @dataclass(frozen=True)
-class Case:
-    """One text: `expected` are its findings as (line, code), `line` the launch line or ""."""
+class Outcome:
+    """How a script ended; `code` is None when it was still running after `seconds` and was ended."""
 
-    family: str
-    name: str
-    text: str
-    expected: frozenset[tuple[int, str]]
-    line: str
+    code: int | None
+    output: str
 
 
-def cases() -> list[Case]:
-    """All cases, in their order."""
-    return [each for path in sorted(CASES.glob("*.py")) for each in _of(path)]
+def header(path: Path, word: str, default: str = "") -> str:
+    """What a script's first comments say under a word."""
+    found = re.search(rf"^# {word}: (.*)$", path.read_text(), re.MULTILINE)
+    return found[1].strip() if found else default
 
 
-def _of(path: Path) -> list[Case]:
-    found = []
-    for part in re.split(r"^# === ", path.read_text(), flags=re.MULTILINE)[1:]:
-        name, _, text = part.partition("\n")
-        expected = {
-            (number, code)
-            for number, row in enumerate(text.splitlines(), start=1)
-            if (match := EXPECT.search(row))
-            for code in match[1].split(", ")
-        }
-        launch = LAUNCH.search(text)
-        found.append(Case(path.stem, name.strip(), text, frozenset(expected), launch[1] if launch else ""))
-    return found
+def expected(path: Path) -> list[tuple[str, int]]:
+    """The codes that a script's comments promise, with their lines."""
+    rows = enumerate(path.read_text().split("\n"), 1)
+    marks = ((row, re.search(r"# expect: ([\w, ]+)$", text)) for row, text in rows)
+    return sorted((code, row) for row, mark in marks if mark for code in mark[1].split(", "))
 
 
-def judged(text: str, rules: list[Rule], line: str = "", beside: tuple[SourceFile, ...] = ()) -> Outcome:
-    """What the rules say of a script called train.py, started by `line`."""
-    launch = None
-    if line:
-        from launches import launch_of
+def start(path: Path, how: str, folder: Path, seconds: float = SECONDS) -> Outcome:
+    """Run a copy of the script in `folder`, in a session of its own: nothing of it is left afterwards."""
+    port = str(_free_port())
+    copy = folder / path.name
+    copy.write_text(path.read_text().replace(PORT, port))
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"] if how == "torchrun" else []
+    env = environment({"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TMPDIR": str(folder)})
+    running = subprocess.Popen(
+        [sys.executable, *launcher, str(copy)],
+        cwd=folder,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = running.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        _end(running)
+        return Outcome(None, running.communicate()[0])
+    _end(running)
+    return Outcome(running.returncode, output.replace(port, PORT))
 
-        launch = launch_of(line)
-    script = Script(files=(SourceFile("train.py", text),), beside=beside)
-    return judge(Facts(SCHEMA, "", "", launch=launch or Launch(), script=script), rules)
+
+def _end(running: subprocess.Popen[str]) -> None:
+    try:
+        os.killpg(running.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # all of it has ended
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port

@@ -226,6 +226,8 @@ class Gpu(Section):
     """Those of nvidia, nvidia_uvm, nouveau, amdgpu, xe, i915 that are loaded."""
     pci: tuple[PciGpu, ...] = ()
     confidential_computing: bool | None = None
+    cuda_error: int | None = None
+    """What cuInit answers in a process of its own: 0 when CUDA works, 802 before the fabric is set up; None when nobody asked."""
     sample_seconds: float | None = None
     """The time between the two samples of what changes."""
     xids: tuple[Xid, ...] | None = None

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 __all__ = ["Gid", "Rdma", "RdmaDevice", "RdmaPort", "takes"]
 
 ACTIVE = "ACTIVE"
+EFA = "efa"
+"""The driver of AWS's adapters, which NCCL reaches through a plugin only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,11 @@ class RdmaDevice:
     firmware: str | None = None
     is_virtual_function: bool = False
     ports: tuple[RdmaPort, ...] = ()
+
+    @property
+    def needs_plugin(self) -> bool:
+        """NCCL itself cannot use it: EFA."""
+        return self.driver == EFA
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,7 @@ def ib_disabled(environ: Environ, net: Net | None = None) -> Iterator[Finding]:
     ## Source
     NCCL documentation, NCCL_IB_DISABLE.
     """
-    ports = active_ports(net)
+    ports = active_ports(environ, net)
     if not number(environ, "NCCL_IB_DISABLE") or ports == 0 or uses_plugin(environ):
         return
     here = f"although {ports} RDMA ports are up here" if ports else "where there is RDMA"
@@ -132,7 +132,7 @@ def net_forced(environ: Environ, net: Net | None = None) -> Iterator[Finding]:
     """
     name = (value(environ, "NCCL_NET") or "").lower()
     plugin = (value(environ, "NCCL_NET_PLUGIN") or "").lower()
-    ports = active_ports(net)
+    ports = active_ports(environ, net)
     if name == "socket" and ports != 0:
         wrong = "makes NCCL use TCP between nodes" + (f" although {ports} RDMA ports are up here" if ports else "")
         yield about(environ, "NCCL_NET", wrong, "it to be unset", severity=None if ports else Severity.NOTE)
@@ -158,7 +158,7 @@ def gdr_disabled(environ: Environ, net: Net | None = None) -> Iterator[Finding]:
     ## Source
     NCCL documentation of these three.
     """
-    ports = active_ports(net)
+    ports = active_ports(environ, net)
     if ports == 0:
         return
     level = value(environ, "NCCL_NET_GDR_LEVEL") or ""

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 __all__ = ["about", "active_ports", "line", "number", "taking_away", "uses_plugin", "value"]
 
 _PLUGIN_NAMES = ("NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_", "NCCL_GIB_", "NCCL_SHIMNET_", "OFI_NCCL_", "FI_")
-EFA = "efa"
-"""The driver of AWS's adapters, which only a plugin uses."""
 _BUILT_IN = ("ib", "socket")
 
 
@@ -65,11 +63,11 @@ def about(
     )
 
 
-def active_ports(net: Net | None) -> int | None:
-    """How many RDMA ports of this node are up and NCCL's own transport could use; None when nobody looked."""
+def active_ports(environ: Environ, net: Net | None) -> int | None:
+    """How many RDMA ports of this node NCCL's own transport would use, were it let; None when nobody looked."""
     if net is None or net.rdma is None:
         return None
-    return sum(port.is_active and device.driver != EFA for device, port in net.rdma.ports)
+    return sum(not device.needs_plugin for device, _ in net.rdma.used(value(environ, "NCCL_IB_HCA")))
 
 
 def uses_plugin(environ: Environ) -> bool:

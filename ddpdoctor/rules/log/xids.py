@@ -21,14 +21,19 @@ SWITCHES: dict[str, Callable[[Xid], bool]] = {
 
 
 def _look(cause: str, log: Log) -> Iterator[Finding]:
-    fits = SWITCHES.get(cause, lambda xid: not xid.is_switch and meaning(xid).cause == cause)
-    kept = [xid for xid in log.xids if fits(xid)]
+    kept = [xid for xid in log.xids if _shows(cause, xid)]
     yield from told(kept, functools.partial(_place, log), of_a_log=True)
     # What ranks and other programs print about the same cause has no Xid.
     numbers = {(xid.source, near) for xid in kept for near in range((xid.line or 0) - 3, (xid.line or 0) + 4)}
     rest = tuple(x for x in log.lines if "Xid (" not in x.text and (x.source, x.number) not in numbers)
     for each in by_signatures(r for r in load((area_of(cause),)) if r.code == cause).values():
         yield from each(replace(log, lines=rest))
+
+
+def _shows(cause: str, xid: Xid) -> bool:
+    if cause in SWITCHES:
+        return SWITCHES[cause](xid)
+    return not xid.is_switch and meaning(xid).cause == cause
 
 
 def _place(log: Log, xid: Xid) -> tuple[str, Where]:

@@ -17,11 +17,10 @@ from ddpdoctor.rules.net.rdma_use import named, needs_rdma, used
 
 FINDS_GIDS = (2, 21)
 """From this version on NCCL looks for the entry by itself."""
-EFA = "efa"
 
 
 def _is_roce(device: RdmaDevice, port: RdmaPort) -> bool:
-    return port.is_roce and device.driver != EFA
+    return port.is_roce and not device.needs_plugin
 
 
 @rule(
@@ -71,7 +70,7 @@ def gid_not_routable(
 
 def _index(environ: Environ, versions: Versions | None) -> int | None:
     """The entry that NCCL takes, None where it looks for one or nobody knows."""
-    given = environ.get("NCCL_IB_GID_INDEX") or ""
+    given = environ.settings.get("NCCL_IB_GID_INDEX") or ""
     if given.isdecimal():
         return int(given)
     version = versions.nccl.version if versions is not None and versions.nccl is not None else None
@@ -162,7 +161,7 @@ def peer_memory(environ: Environ, net: Net, gpu: Gpu) -> Iterator[Finding]:
     rdma = needs_rdma(environ, net, gpu)
     if all("GeForce" in (d.name or "") for d in gpu.answering()):
         not_here("GeForce cards have no GPUDirect RDMA")
-    if rdma.peer_memory or not used(environ, rdma) or all(d.driver == EFA for d in rdma.devices):
+    if rdma.peer_memory or not used(environ, rdma) or all(d.needs_plugin for d in rdma.devices):
         return
     if rdma.has_dma_buf is None:
         not_here("the NVIDIA kernel module does not say whether it is the open one")
@@ -253,11 +252,11 @@ def plugin(environ: Environ, net: Net, gpu: Gpu | None = None) -> Iterator[Findi
     rdma = net.need(net.rdma, "rdma")
     if gpu is not None and not visible_gpus(environ, gpu):
         not_here("no NVIDIA GPU here, and NCCL needs one")
-    if rdma.plugin is None or environ.has("NCCL_NET_PLUGIN") or any(d.driver == EFA for d in rdma.devices):
+    if rdma.plugin is None or environ.settings.get("NCCL_NET_PLUGIN") or any(d.needs_plugin for d in rdma.devices):
         return
     if any(word in rdma.plugin.lower() for word in ("hpcx", "sharp", "efa", "ofi", "gib", "tcpx", "fastrak")):
         return
-    ignored = sorted(name for name in environ.variables if name.startswith(("NCCL_IB_", "NCCL_SOCKET_")))
+    ignored = sorted(name for name in environ.settings if name.startswith(("NCCL_IB_", "NCCL_SOCKET_")))
     if ignored:
         yield Finding(
             f"{rdma.plugin} replaces NCCL's own network, and {', '.join(ignored[:3])} may have no effect; expected one of them",

@@ -34,7 +34,7 @@ def port_down(environ: Environ, net: Net, gpu: Gpu | None = None) -> Iterator[Fi
     rdma = needs_rdma(environ, net, gpu)
     is_all = not any(p.is_active for _, p in rdma.ports)
     for device, port in rdma.ports:
-        if port.state is None or port.is_active or not takes(environ.get(HCA), device.name, port.number):
+        if port.state is None or port.is_active or not takes(environ.settings.get(HCA), device.name, port.number):
             continue
         # The second port of an Ethernet card is often left empty on purpose.
         is_meant = is_all or named(environ, device) or not port.is_roce

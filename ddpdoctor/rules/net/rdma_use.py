@@ -8,6 +8,7 @@ from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.host import visible_gpus
 from ddpdoctor.facts.net import Net
 from ddpdoctor.facts.rdma import Rdma, RdmaDevice, RdmaPort
+from ddpdoctor.rules.environ.settings import number
 
 __all__ = ["HCA", "named", "needs_rdma", "used"]
 
@@ -27,18 +28,19 @@ def needs_rdma(environ: Environ, net: Net, gpu: Gpu | None) -> Rdma:
         not_here("no NVIDIA GPU here, and NCCL needs one")
     if environ.is_multi_node is False and not net.spans_nodes(environ):
         not_here("the job has one node")
-    if environ.get("NCCL_IB_DISABLE") == "1" or (environ.get("NCCL_NET") or "").lower() == "socket":
+    setting = environ.settings.get
+    if number(environ, "NCCL_IB_DISABLE") or (setting("NCCL_NET") or "").lower() == "socket":
         not_here("NCCL was told not to use RDMA")
     return rdma
 
 
 def used(environ: Environ, rdma: Rdma) -> tuple[tuple[RdmaDevice, RdmaPort], ...]:
     """The active ports that NCCL would take."""
-    return rdma.used(environ.get(HCA))
+    return rdma.used(environ.settings.get(HCA))
 
 
 def named(environ: Environ, device: RdmaDevice) -> bool:
     """NCCL_IB_HCA names the adapter itself, and does not only fail to exclude it."""
-    spec = environ.get(HCA) or ""
+    spec = environ.settings.get(HCA) or ""
     items = spec.removeprefix("=").split(",")
     return not spec.startswith("^") and any(item.partition(":")[0] == device.name for item in items)

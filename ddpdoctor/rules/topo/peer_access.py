@@ -23,6 +23,39 @@ def _pairs(topo: Topo) -> list[Pair]:
     return [p for p in topo.unlinked_pairs() if {p.a, p.b} <= alive]
 
 
+@rule(
+    "TOPO003",
+    "peer-access-unsupported",
+    Severity.ERROR,
+    signatures=(r"peer access is not supported", r"Cuda failure 217\b"),
+)
+def peer_access_unsupported(topo: Topo, environ: Environ) -> Iterator[Finding]:
+    """NCCL tries peer access between GPUs that do not support it.
+
+    ## Why it matters
+    "Cuda failure 217 'peer access is not supported between these two devices'" under "unhandled cuda error": cards without P2P, a
+    virtual machine, mixed models, or each rank seeing one GPU only, with a setting or an NCCL that asks for it all the same.
+
+    ## Fix
+    NCCL_P2P_DISABLE=1 for these GPUs, without NCCL_IGNORE_DISABLED_P2P; where each task gets one GPU, let all tasks of a node see
+    all of them.
+
+    ## Source
+    NCCL src/graph/paths.cc: NCCL_IGNORE_DISABLED_P2P=2 skips NVML's answer; nvmlDeviceGetP2PStatus of every pair.
+    """
+    if (environ.settings.get("NCCL_IGNORE_DISABLED_P2P") or "").strip() != "2":
+        return
+    refused = [p for p in _pairs(topo) if p.read not in (None, "OK", "U")]
+    if refused and environ.settings.get("NCCL_P2P_DISABLE") != "1":
+        first = refused[0]
+        yield Finding(
+            f"NCCL_IGNORE_DISABLED_P2P=2 makes NCCL use peer access between GPU {first.a} and GPU {first.b}, which NVML refuses "
+            f"({first.read}); expected it to be unset",
+            evidence=(Evidence("topo.pairs", f"{first.a}-{first.b}: {first.read}", "OK"),),
+            fix_command="unset NCCL_IGNORE_DISABLED_P2P",
+        )
+
+
 @rule("TOPO004", "peer-access-none", Severity.NOTE)
 def peer_access_none(topo: Topo) -> Iterator[Finding]:
     """No pair of GPUs has peer access.

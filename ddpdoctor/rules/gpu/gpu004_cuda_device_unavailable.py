@@ -1,0 +1,55 @@
+"""GPU004: a GPU that NVML lists and CUDA cannot use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.gpu import Gpu
+from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.rules import rule
+
+TOLD_ELSEWHERE = ("GPU_IS_LOST", "RESET_REQUIRED", "NO_PERMISSION", "NOT_SUPPORTED", "NO_ANSWER")
+"""GPU007, GPU008; a GPU that a container or a job was not given; no answer at all."""
+UNAVAILABLE = {2: "out of memory", 46: "device unavailable", 101: "invalid device", 214: "uncorrectable ECC error"}
+
+
+@rule(
+    "GPU004",
+    "cuda-device-unavailable",
+    Severity.ERROR,
+    signatures=(
+        r"RmInitAdapter failed",
+        r"rm_init_adapter failed",
+        r"Unexpected error from cudaGetDeviceCount\(\).*Error [1-79]\d*:",
+        r"CUDA error: (initialization error|all CUDA-capable devices are busy|unknown error)",
+    ),
+)
+def cuda_device_unavailable(gpu: Gpu) -> Iterator[Finding]:
+    """CUDA cannot start on a GPU that is listed: it is busy or broken.
+
+    ## Why it matters
+    CUDA starts on some GPUs of the node only, and the traceback points at the first line of the script that touches CUDA, which is
+    innocent. The other ranks wait for this one.
+
+    ## Fix
+    On that node: nvidia-smi, then `ddpdoctor gpus`, which names the GPU that does not answer and who holds the others; look for
+    "RmInitAdapter failed" in the kernel's log.
+
+    ## Source
+    nvmlDeviceGetHandleByIndex answers an error that no other cause explains; cuInit answers 2 or 46.
+    """
+    gpu.need(gpu.devices or None, "devices")
+    for device in gpu.devices:
+        if device.error is not None and device.error not in TOLD_ELSEWHERE:
+            yield Finding(
+                f"GPU {device.index} answers {device.error} to NVML's first question; expected a device that answers",
+                (Evidence(f"gpu.devices[{device.index}].absent", device.error, "no such answer"),),
+                fix_command=f"nvidia-smi -q -i {device.index}",
+                where=Where(gpu=device.index),
+            )
+    if gpu.cuda_error in UNAVAILABLE:
+        yield Finding(
+            f"cuInit answers {gpu.cuda_error} ({UNAVAILABLE[gpu.cuda_error]}); expected 0",
+            (Evidence("gpu.cuda_error", str(gpu.cuda_error), "0"),),
+            fix_command="nvidia-smi",
+        )

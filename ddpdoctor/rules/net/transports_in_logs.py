@@ -1,0 +1,143 @@
+"""NET025 to NET027, NET031, NET032, NET036, NET045: connections between ranks, as NCCL and Gloo report them."""
+
+from __future__ import annotations
+
+from ddpdoctor.findings import Severity
+from ddpdoctor.rules import rule
+
+
+@rule(
+    "NET025",
+    "gloo-address-family-mixed",
+    Severity.ERROR,
+    signatures=(r"ss1\.ss_family == ss2\.ss_family", r"ss_family == ss2?\.ss_family\. (2 vs 10|10 vs 2)"),
+)
+def gloo_address_family_mixed() -> None:
+    """One rank's Gloo publishes an IPv4 address and another's an IPv6 address.
+
+    ## Why it matters
+    "[enforce fail at …/gloo/transport/tcp/device.cc] ss1.ss_family == ss2.ss_family. 2 vs 10": 2 is IPv4, 10 is IPv6. The
+    hostname of one node resolves to an IPv4 address first, that of another to an IPv6 address.
+
+    ## Fix
+    Set GLOO_SOCKET_IFNAME on every node to an interface with IPv4 only, or bring the order of /etc/gai.conf and /etc/hosts
+    to the same state on all nodes.
+    """
+
+
+@rule("NET026", "duplicate-hostname", Severity.ERROR, signatures=(r"Fatal IPC Failure",))
+def duplicate_hostname() -> None:
+    """Two nodes report the same hostname.
+
+    ## Why it matters
+    Libraries that tell machines apart by name take two for one and try shared memory or CUDA IPC between them: "Fatal IPC
+    Failure", or an error of peer access between GPUs of different nodes. Cloned images and containers called localhost.
+
+    ## Fix
+    Give each node a hostname of its own, or set NCCL_HOSTID to another value on each node.
+    """
+
+
+@rule(
+    "NET027",
+    "foreign-connection-on-nccl-port",
+    Severity.WARNING,
+    signatures=(r"socketFinalizeAccept: wrong (type|magic)", r"socketProgressState?.*wrong magic"),
+)
+def foreign_connection_on_nccl_port() -> None:
+    """Something that is not a rank of this job connected to a port of NCCL.
+
+    ## Why it matters
+    "socketFinalizeAccept: wrong magic": a port scanner, a health check, a rank of another job, or a rank with another NCCL
+    version. The bootstrap may hang or end with a closed connection.
+
+    ## Fix
+    Leave the nodes out of scans, bind NCCL to a private network with NCCL_SOCKET_IFNAME, and compare the NCCL versions of
+    all nodes ("wrong type" is what an older NCCL sends).
+    """
+
+
+@rule(
+    "NET031",
+    "ib-transport-retry-exceeded",
+    Severity.ERROR,
+    kind="umbrella",
+    signatures=(
+        r"with (error|status=)\s?12\b",
+        r"ibv_modify_qp failed with (error )?(Connection timed out|110 Connection timed out)",
+        r"IBV_WC_RETRY_EXC_ERR",
+    ),
+)
+def ib_transport_retry_exceeded() -> None:
+    """An RDMA peer stopped answering.
+
+    ## Why it matters
+    "NET/IB : Got completion from peer 10.0.0.2<38560> with status=12 … vendor err 129" is printed by the side that waited;
+    the job then hangs until the watchdog ends it. At the first collective it means a wrong GID, rail or subnet; after hours
+    of training the peer died, or a link or switch is flapping.
+
+    ## Fix
+    Look at the peer that the line names first: did its process end? Then its link (ibstat, dmesg | grep mlx5), the GID index
+    (show_gids, NCCL_IB_GID_INDEX), and the switch port.
+    """
+
+
+@rule(
+    "NET032",
+    "ib-completion-error",
+    Severity.ERROR,
+    kind="umbrella",
+    signatures=(
+        r"Got completion (from peer \S+ )?with (error|status=)\s?(4|5|9|10|11)\b",
+        r"Got async event : local catastrophic error",
+    ),
+)
+def ib_completion_error() -> None:
+    """An RDMA work request failed with a completion error.
+
+    ## Why it matters
+    The number says which: 5 (flushed) only follows an earlier error on the same connection; 4 is a protection error of
+    local memory, 9, 10 and 11 are requests that the other side refused.
+
+    ## Fix
+    Look for the first completion error or asynchronous event among all ranks; the ones with status 5 come after it.
+    """
+
+
+@rule(
+    "NET036",
+    "rail-crossing",
+    Severity.ERROR,
+    signatures=(r"ibv_modify_qp failed with 110 Connection timed out[^\n]*local GID [^\n]*remote GID",),
+)
+def rail_crossing() -> None:
+    """NCCL pairs network cards of different rails, which cannot reach each other.
+
+    ## Why it matters
+    Small jobs run; from a number of nodes on it ends with "ibv_modify_qp failed with 110 Connection timed out, on dev
+    mlx5_1:1 … local GID …, remote GID …", where the two GIDs lie in different subnets.
+
+    ## Fix
+    NCCL_CROSS_NIC=0 and the same order of cards on all nodes (NCCL_IB_HCA), or a route between the rails.
+    """
+
+
+@rule(
+    "NET045",
+    "gloo-mesh-failed",
+    Severity.ERROR,
+    kind="umbrella",
+    signatures=(r"connectFullMesh failed with", r"failed to connect, willRetry=\d+, retry=\d+"),
+)
+def gloo_mesh_failed() -> None:
+    """The ranks could not connect to each other over Gloo.
+
+    ## Why it matters
+    "Gloo connectFullMesh failed with … Connect timeout [none]" comes after about five times the timeout and names neither
+    peer nor rank; with more than two nodes the first rank to fail may be innocent.
+
+    ## Fix
+    Look which address each rank publishes (getent hosts $(hostname): a loopback address or a docker bridge is wrong; set
+    GLOO_SOCKET_IFNAME), then whether all TCP ports are open between the nodes, then whether all agree on WORLD_SIZE.
+    `ddpdoctor check -- LAUNCH` on every node tries all three.
+    """

@@ -64,7 +64,21 @@ def unresolvable(
     )
 
 
-@rule("NET003", "store-unreachable", Severity.ERROR, kind="umbrella")
+@rule(
+    "NET003",
+    "store-unreachable",
+    Severity.ERROR,
+    kind="umbrella",
+    signatures=(
+        r"client socket has timed out after \d+m?s while trying to connect to",
+        r"waiting for clients\. \d+/\d+ clients joined",
+        r"connect\(\) timed out\. Original timeout was",
+        r"server socket on \[[^\]]*\]:\d+ has timed out, will retry",
+        r"failed to connect to \S+ \(errno: 113 - No route to host\)",
+        r"failed to connect to \S+ \(errno: 11[01] - Connection (timed out|refused)\)",
+        r"failed to connect to any network address of",
+    ),
+)
 def unreachable(nodes: Nodes) -> Iterator[Finding]:
     """A node cannot connect to the store of the job, and neither its name nor its port is the reason.
 

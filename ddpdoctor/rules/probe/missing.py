@@ -88,7 +88,13 @@ def joined_late(probe: Probe | None = None, nodes: Nodes | None = None) -> Itera
     )
 
 
-@rule("PROBE004", "rendezvous-incomplete", Severity.ERROR, kind="umbrella")
+@rule(
+    "PROBE004",
+    "rendezvous-incomplete",
+    Severity.ERROR,
+    kind="umbrella",
+    signatures=(r"RendezvousTimeoutError", r"worker_count=\d+, timeout", r"wait timeout after \d+ms, keys:"),
+)
 def incomplete(probe: Probe) -> Iterator[Finding]:
     """The ranks arrived, but could not form the process group.
 

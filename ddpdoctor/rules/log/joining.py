@@ -1,0 +1,290 @@
+"""Who did not come to the rendezvous, and why: one decision over what all nodes printed while they waited.
+
+No single line tells these causes apart: it takes "1/2 clients joined" on one node and a time-out towards (localhost, 29500)
+on another, or two launchers that both wait for the word of all nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from ddpdoctor.facts.log import Line, Log
+from ddpdoctor.facts.log.joining import Count, Keys, Knock, counts, is_loopback, keys, knocks
+from ddpdoctor.findings import Evidence, Finding, Where
+from ddpdoctor.rules import in_logs
+from ddpdoctor.rules.log.signatures import matching, shortened
+
+__all__: list[str] = []
+
+Told = tuple[str, Finding]
+
+CODES: tuple[str, ...] = (
+    "ENV004",
+    "ENV017",
+    "ENV019",
+    "ENV020",
+    "LAUNCH036",
+    "NET003",
+    "NET004",
+    "NET005",
+    "NET007",
+    "NET008",
+)
+CODES += ("PROBE001", "PROBE002", "PROBE004", "SCRIPT007")
+
+NO_ROUTE = 113
+SWALLOWED = (r"server socket on \[[^\]]*\]:\d+ has timed out, will retry",)
+RENDEZVOUS = (r"RendezvousTimeoutError", r"worker_count=\d+, timeout")
+
+DECIDES = "ddpdoctor check -- LAUNCH, with each node's own line, on every node at the same time, tells these apart."
+
+
+@dataclass(frozen=True, slots=True)
+class _Scene:
+    """Everything that was printed while the nodes waited for each other."""
+
+    log: Log
+    knocks: list[Knock]
+    counts: list[Count]
+    keys: list[Keys]
+
+    @property
+    def nodes(self) -> frozenset[str]:
+        """Every node, or file, that printed anything."""
+        spoken = [line for group in (self.log.lines, self.log.tails) for line in group]
+        return frozenset(self.node_of(line) for line in spoken)
+
+    def node_of(self, line: Line) -> str:
+        if line.who.host is not None:
+            return line.who.host
+        if line.who.task is not None:
+            return f"task {line.who.task}"
+        return self.log.sources[line.source].name
+
+    def nodes_of(self, lines: list[Line]) -> list[str]:
+        return sorted({self.node_of(line) for line in lines})
+
+
+def _decide(log: Log) -> Iterator[Told]:
+    scene = _Scene(log, knocks(log), counts(log), keys(log))
+    told = next((found for each in ORDER for found in each(scene)), None)
+    if told is not None:
+        yield told
+    if told is None or told[0] != "PROBE004":
+        yield from _incomplete(scene)
+
+
+def _loopback(scene: _Scene) -> Iterator[Told]:
+    """Each node looks for the store on itself: the host of one waits, or several nodes knock at themselves."""
+    own = [k for k in scene.knocks if is_loopback(k.host)]
+    if own and (scene.counts or len(scene.nodes) > 1):
+        first = own[0]
+        waits = f", while {_joined(scene.counts[0])}" if scene.counts else ""
+        yield (
+            "ENV017",
+            _told(
+                scene,
+                [k.line for k in own],
+                f"{_names(scene.nodes_of([k.line for k in own]))} looked for the master at ({first.host}, {first.port}), which "
+                f"is the node itself{waits}: MASTER_ADDR, --master-addr or --rdzv-endpoint is a loopback address, or was not given",
+                [c.line for c in scene.counts],
+            ),
+        )
+
+
+def _addresses_differ(scene: _Scene) -> Iterator[Told]:
+    knocked = {(k.host, k.port) for k in scene.knocks}
+    for code, what, values in (
+        ("ENV019", "ports", sorted({str(port) for _, port in knocked})),
+        ("ENV020", "addresses", sorted({host for host, _ in knocked})),
+    ):
+        if len(values) > 1 and len(scene.nodes_of([k.line for k in scene.knocks])) > 1:
+            lines = [k.line for k in scene.knocks]
+            yield (
+                code,
+                _told(scene, lines, f"the nodes looked for the master at different {what}: {', '.join(values)}", []),
+            )
+            return
+    selfish = [k for k in scene.knocks if k.line.who.host is not None and k.host.partition(".")[0] == k.line.who.host]
+    if selfish and scene.counts and scene.node_of(scene.counts[0].line) != selfish[0].line.who.host:
+        text = (
+            f"{selfish[0].line.who.host} looked for the master at its own name ({selfish[0].host}, {selfish[0].port}), while "
+            f"{_joined(scene.counts[0])} on another node"
+        )
+        yield "ENV020", _told(scene, [k.line for k in selfish], text, [c.line for c in scene.counts])
+
+
+def _no_route(scene: _Scene) -> Iterator[Told]:
+    """No route to host: a firewall's word where the host of the store waits, else nobody has the address."""
+    lost = [k for k in scene.knocks if k.errno == NO_ROUTE]
+    if not lost:
+        return
+    lines = [k.line for k in lost]
+    where = f"({lost[0].host}, {lost[0].port})"
+    if scene.counts:
+        text = f"{_names(scene.nodes_of(lines))} was refused at {where} (No route to host), while {_joined(scene.counts[0])}"
+        yield "NET008", _told(scene, lines, text, [c.line for c in scene.counts])
+    else:
+        text = f"{_names(scene.nodes_of(lines))} found no machine at {where} (errno 113, No route to host)"
+        yield "NET005", _told(scene, lines, text, [])
+
+
+def _swallowed(scene: _Scene) -> Iterator[Told]:
+    """Packets to the master get no answer at all: its port alone where its host waits for clients."""
+    lines = matching(scene.log, SWALLOWED)
+    if not lines:
+        return
+    nodes = _names(scene.nodes_of(lines))
+    if scene.counts:
+        text = (
+            f"{nodes} got no answer from the master's port, while {_joined(scene.counts[0])}: packets to it are dropped"
+        )
+        yield "NET007", _told(scene, lines, text, [c.line for c in scene.counts])
+    elif len(scene.nodes) > 1 and len(scene.nodes_of(lines)) == len(scene.nodes):
+        yield "NET004", _told(scene, lines, f"{nodes} got no answer at all from the master address", [])
+
+
+def _launchers(scene: _Scene) -> Iterator[Told]:
+    """Two launchers take themselves for the same node."""
+    first = [k for k in scene.keys if k.is_first_node]
+    if len(first) > 1:
+        lines = [k.line for k in first]
+        text = f"{_names(scene.nodes_of(lines))} all wait as --node-rank 0 for the word of all nodes"
+        yield "LAUNCH036", _told(scene, lines, text, [])
+        return
+    for node in sorted({n for k in scene.keys for n in k.nodes if not k.is_first_node}):
+        same = [k.line for k in scene.keys if k.nodes == (node,) and not k.is_first_node]
+        if len(same) > 1 and first:
+            text = f"{_names(scene.nodes_of(same))} both wait as --node-rank {node}"
+            yield "LAUNCH036", _told(scene, same, text, [k.line for k in first])
+            return
+
+
+def _duplicates(scene: _Scene) -> Iterator[Told]:
+    """As many processes as ranks wait for a rank that nobody is: one of the others is there twice."""
+    waited = {k.ranks for k in scene.keys if k.ranks}
+    lines = [k.line for k in scene.keys if k.ranks]
+    if len(waited) != 1 or scene.counts or scene.knocks:
+        return
+    missing = next(iter(waited))
+    if missing != (0,) and len(lines) > max(missing):
+        text = f"{len(lines)} processes wait for rank {missing[0]}, which nobody is: another RANK is there twice"
+        code = "SCRIPT007" if scene.log.exits else "ENV004"
+        yield code, _told(scene, lines, text, [])
+
+
+def _head_missing(scene: _Scene) -> Iterator[Told]:
+    knocked = {(k.host, k.port) for k in scene.knocks}
+    lines = [k.line for k in scene.knocks]
+    nodes = scene.nodes_of(lines)
+    if len(knocked) != 1 or scene.counts or len(nodes) < 2 or len(nodes) != len(scene.nodes):
+        return
+    host, port = next(iter(knocked))
+    if host not in scene.nodes and not any(host in node for node in scene.nodes):
+        text = (
+            f"{_names(nodes)} could not connect to ({host}, {port}), and nothing was printed by {host}: it never started, or its "
+            f"port is closed to all of them"
+        )
+        yield "PROBE002", _told(scene, lines, text, [])
+
+
+def _node_missing(scene: _Scene) -> Iterator[Told]:
+    if scene.knocks or not scene.counts or len(scene.nodes) < 2:
+        return
+    first = scene.counts[0]
+    if len(scene.nodes) > first.joined:
+        return
+    seen = sorted(rank for rank in _ranks(scene.log) if rank < first.expected)
+    missing = [rank for rank in range(first.expected) if rank not in seen] if len(seen) == first.joined else []
+    who = f"rank {missing[0]}" if len(missing) == 1 else f"{first.expected - first.joined} of {first.expected} clients"
+    text = f"{who} never came: {_joined(first)}, and only {_names(sorted(scene.nodes))} printed anything"
+    finding = _told(scene, [c.line for c in scene.counts], text, [k.line for k in scene.keys], ranks=tuple(missing))
+    yield "PROBE001", finding
+
+
+def _unreachable(scene: _Scene) -> Iterator[Told]:
+    """The master was not reached, for one of several reasons that look alike from here."""
+    if scene.knocks:
+        first = scene.knocks[0]
+        lines = [k.line for k in scene.knocks]
+        other = f", while {_joined(scene.counts[0])}" if scene.counts else ""
+        text = f"{_names(scene.nodes_of(lines))} could not connect to ({first.host}, {first.port}){other}. {_candidates(scene)}"
+        yield "NET003", _told(scene, lines, text, [c.line for c in scene.counts])
+        return
+    lines = [c.line for c in scene.counts] or matching(scene.log, SWALLOWED)
+    if lines:
+        says = _joined(scene.counts[0]) if scene.counts else "the master address gave no answer"
+        yield "NET003", _told(scene, lines, f"{says}. {_candidates(scene)}", [])
+
+
+def _incomplete(scene: _Scene) -> Iterator[Told]:
+    lines = [k.line for k in scene.keys] + matching(scene.log, RENDEZVOUS)
+    if not lines:
+        return
+    ranks = tuple(sorted({rank for k in scene.keys for rank in k.ranks}))
+    missing = ranks if len({k.ranks for k in scene.keys}) == 1 and ranks != (0,) else ()
+    who = f"rank {missing[0]} did not write its address" if len(missing) == 1 else "not all members came in time"
+    text = f"{_names(scene.nodes_of(lines))} gave up waiting: {who}. {_candidates(scene)}"
+    yield "PROBE004", _told(scene, lines, text, [], ranks=missing)
+
+
+ORDER: tuple[Callable[[_Scene], Iterator[Told]], ...] = (
+    _loopback,
+    _addresses_differ,
+    _no_route,
+    _swallowed,
+    _launchers,
+    _duplicates,
+    _head_missing,
+    _node_missing,
+    _unreachable,
+)
+"""The precise ones first; the last one is the umbrella."""
+
+
+def _candidates(scene: _Scene) -> str:
+    """What the lines leave open."""
+    if scene.knocks and scene.counts:
+        named = "a firewall on the master port (NET007, NET008), another port or address (ENV019, ENV020), a late node (PROBE003)"
+    elif scene.knocks:
+        named = "rank 0 did not start (PROBE002) or died first, a wrong address (ENV018, NET012), a closed port (NET007, NET008)"
+    elif scene.counts:
+        named = (
+            "a node that never started (PROBE001) or died first, nodes that look for the master elsewhere (ENV017, LAUNCH025), "
+            "the same --node-rank twice (LAUNCH036), a closed port (NET007)"
+        )
+    else:
+        named = "a member that never started (PROBE001) or died, endpoints or ids that differ (LAUNCH032, LAUNCH039, LAUNCH035)"
+    return f"Undetermined: {named}. {DECIDES}"
+
+
+def _joined(count: Count) -> str:
+    return f"{count.joined}/{count.expected} clients joined"
+
+
+def _names(nodes: list[str]) -> str:
+    return ", ".join(nodes) if len(nodes) <= 4 else f"{', '.join(nodes[:3])} and {len(nodes) - 3} more"
+
+
+def _ranks(log: Log) -> set[int]:
+    spoken = [each.who.rank for group in (log.lines, log.tails, log.tracebacks) for each in group]
+    return {rank for rank in spoken if rank is not None}
+
+
+def _told(scene: _Scene, lines: list[Line], text: str, also: list[Line], ranks: tuple[int, ...] = ()) -> Finding:
+    log, first = scene.log, lines[0]
+    return Finding(
+        text,
+        tuple(Evidence(log.place(each.source, each.number), shortened(each.text)) for each in (*lines[:3], *also[:2])),
+        where=Where(rank=ranks[0] if len(ranks) == 1 else None, file=log.sources[first.source].name, line=first.number),
+        ranks=ranks,
+    )
+
+
+def _looks_for(code: str) -> Callable[[Log], Iterator[Finding]]:
+    return lambda log: (finding for told, finding in _decide(log) if told == code)
+
+
+for _code in CODES:
+    in_logs(_code)(_looks_for(_code))

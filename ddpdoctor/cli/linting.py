@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from ddpdoctor.cli.options import Common
-from ddpdoctor.cli.settings import rules_for
+from ddpdoctor.cli.settings import rules_for, selection
 from ddpdoctor.collectors.machine import this_machine
 from ddpdoctor.doctor import extended, judge
 from ddpdoctor.facts.environ import Environ
@@ -46,8 +46,8 @@ def rules_of_machines(common: Common, lines: Iterable[Line]) -> tuple[Rule, ...]
         return ()
     from ddpdoctor.rules import also_on_lines
 
-    selected = {each.code for each in rules_for(common, ("host", "net", "versions", *AREAS))}
-    return tuple(each for each in also_on_lines() if each.code in selected)
+    is_selected = selection(common)
+    return tuple(each for each in also_on_lines() if is_selected(each.code))
 
 
 def with_machines(report: Report, facts: Facts, common: Common) -> Report:

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from ddpdoctor.cli.options import Common, UsageError
 from ddpdoctor.rules import AREAS, Rule, load
 
-__all__ = ["rules_for"]
+__all__ = ["rules_for", "selection"]
 
 
 def rules_for(common: Common, areas: Iterable[str]) -> tuple[Rule, ...]:
     """The rules of `areas` that are selected and not ignored.
+
+    Raises:
+        UsageError: a prefix that no code can have, or a broken `[tool.ddpdoctor]` table.
+    """
+    is_selected = selection(common)
+    return tuple(each for each in load(areas) if is_selected(each.code))
+
+
+def selection(common: Common) -> Callable[[str], bool]:
+    """Whether a code is selected and not ignored.
 
     `--select` replaces the selection of pyproject.toml, `--ignore` adds to what it ignores.
 
@@ -25,7 +35,7 @@ def rules_for(common: Common, areas: Iterable[str]) -> tuple[Rule, ...]:
     table = _table()
     select = _prefixes("--select", common.select) or _listed(table, "select")
     ignore = (*_prefixes("--ignore", common.ignore), *_listed(table, "ignore"))
-    return tuple(r for r in load(areas) if (not select or r.code.startswith(select)) and not r.code.startswith(ignore))
+    return lambda code: (not select or code.startswith(select)) and not code.startswith(ignore)
 
 
 def _prefixes(option: str, given: str | None) -> tuple[str, ...]:

@@ -166,8 +166,10 @@ class _Reader:
     def lines(self) -> Iterator[Line]:
         state = _State(known=self.allocated(), environ=dict(self.source.environ), folders=self.source.folders)
         self.walk(_parse(self.text), state, 0)
+        stays = re.search(r"\b(cd|pushd)\b", self.text) is None  # else where a function is called is not known
+        folders = self.source.folders if stays else None
         for body in self.bodies:  # grows by the functions inside of functions
-            self.walk(body, _State(environ=dict(state.environ), places=state.places, folders=None), 1)
+            self.walk(body, _State(environ=dict(state.environ), places=state.places, folders=folders), 1)
         yield from sorted(self.found, key=lambda line: (line.first_line, line.first_column))
 
     def allocated(self) -> dict[str, str]:

@@ -135,8 +135,13 @@ def rule(
     return register
 
 
-def on_lines(code: str) -> Callable[[Check], Check]:
-    """Register the decorated function as a second look at a cause that `rule` has: on launch lines and in files."""
+def on_lines(of: Check) -> Callable[[Check], Check]:
+    """Register the decorated function as a second look at the cause of a rule: at launch lines and files.
+
+    Args:
+        of: the rule's function.
+    """
+    code = next(code for code, each in _found.items() if each.check is of)
 
     def register(check: Check) -> Check:
         _on_lines.append((code, check))
@@ -149,9 +154,7 @@ def also_on_lines() -> tuple[Rule, ...]:
     """The causes of machines that lines and files show as well, judged from the launch alone."""
     for module in _modules("ddpdoctor.rules.lines"):
         importlib.import_module(module)
-    return tuple(
-        replace(_found[code], check=check, needs=("launch",), wants=()) for code, check in _on_lines if code in _found
-    )
+    return tuple(replace(_found[code], check=check, needs=("launch",), wants=()) for code, check in _on_lines)
 
 
 def in_logs(code: str) -> Callable[[Check], Check]:

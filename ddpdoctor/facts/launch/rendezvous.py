@@ -15,6 +15,7 @@ from ddpdoctor.facts.launch.words import UNKNOWN, Word
 from ddpdoctor.facts.torchrun_options import Option, Version, torchrun_options
 
 __all__ = [
+    "ACCELERATE_NAMES",
     "DEFAULT_C10D_PORT",
     "DEFAULT_PORT",
     "Plan",
@@ -23,6 +24,7 @@ __all__ = [
     "parse_endpoint",
     "parse_nnodes",
     "plan_of",
+    "plan_of_machines",
     "setting",
 ]
 
@@ -127,6 +129,56 @@ def plan_of(layer: Layer, environ: Mapping[str, str], version: Version) -> Plan:
         rdzv_id=None if standalone or rewritten else settings["rdzv_id"].value,
         is_standalone=standalone,
         is_rewritten=rewritten,
+        settings=settings,
+    )
+
+
+ACCELERATE_NAMES = {
+    "nnodes": "num_machines",
+    "node_rank": "machine_rank",
+    "master_addr": "main_process_ip",
+    "master_port": "main_process_port",
+}
+"""What accelerate calls torchrun's options for several nodes."""
+
+
+def plan_of_machines(layer: Layer, config: Mapping[str, str]) -> Plan | None:
+    """What `accelerate launch` on several machines will do, with torchrun's names; None on one, or where a word is unknown.
+
+    Args:
+        config: the top level of its config file.
+    """
+    if layer.reading.is_open or (layer.given("config_file") is not None and not config):
+        return None
+    settings = {}
+    for dest, default in (
+        ("nnodes", "1"),
+        ("node_rank", "0"),
+        ("master_addr", None),
+        ("master_port", str(DEFAULT_PORT)),
+    ):
+        name = ACCELERATE_NAMES[dest]
+        given = layer.given(name)
+        value = config.get(name, default) if given is None else given.value
+        unknown = value is not None and UNKNOWN in value
+        origin = "line" if given is not None else "variable" if name in config else "default"
+        settings[dest] = Setting(None if unknown else value, origin, given.value_word if given else None, unknown)
+    settings |= {dest: Setting("", "default") for dest in ("rdzv_endpoint", "rdzv_conf")}
+    settings["rdzv_backend"] = Setting(layer.value("rdzv_backend") or "static", "default")
+    count = _integer(settings["nnodes"].value)
+    if count is None or count < 2 or settings["rdzv_backend"].value != "static":
+        return None
+    return Plan(
+        nnodes=(count, count),
+        nproc=None,
+        asked="static",
+        backend="static",
+        node_rank=_integer(settings["node_rank"].value),
+        host=settings["master_addr"].value,
+        port=_integer(settings["master_port"].value),
+        rdzv_id="none",
+        is_standalone=False,
+        is_rewritten=False,
         settings=settings,
     )
 

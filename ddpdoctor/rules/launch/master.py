@@ -14,6 +14,7 @@ from ddpdoctor.facts.environ import shorten
 from ddpdoctor.facts.launch import UNKNOWN, Edit, Launch, Layer, Line, Plan, Trouble, is_loopback, quote
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules.launch.nodes.agreement import Node, differing, nodes_of
+from ddpdoctor.rules.launch.nodes.own_master import own_masters
 from ddpdoctor.rules.launch.pointing import after, agents, corrected, point, remove, revalue, shown, spelled, where
 from ddpdoctor.rules.launch.rendezvous.meeting import host0
 
@@ -184,6 +185,9 @@ def elsewhere(launch: Launch) -> Iterator[Finding]:
             continue
         here = host.rpartition("@")[2]
         others = {n.line.host.rpartition("@")[2] for n in nodes_of(launch) if n.line.host is not None}
+        first = {n.line.host for n in nodes_of(launch) if n.plan.node_rank == 0}
+        if plan.host in first:
+            continue  # two nodes call themselves the first one: LAUNCH036
         if here != plan.host and plan.host in others:
             given = node.layer.given("master_addr")
             text = f"node rank 0 runs on {here}, but the master address is {plan.host}: expected {here}"
@@ -204,6 +208,7 @@ def ports_differ(launch: Launch) -> Iterator[Finding]:
 
 def addresses_differ(launch: Launch) -> Iterator[Finding]:
     """ENV020: the nodes' master addresses."""
+    yield from own_masters(launch)
     nodes = [n for n in nodes_of(launch) if not n.plan.is_rewritten and n.plan.is_standalone is False]
     for backend in ("static", "c10d"):
         same = [n for n in nodes if n.plan.backend == backend]

@@ -10,6 +10,7 @@ from ddpdoctor.facts.launch import Given, Launch, Launcher, Line, Word, is_known
 from ddpdoctor.facts.launch.container import container_of
 from ddpdoctor.findings import Finding, Severity, Where
 from ddpdoctor.rules import on_lines
+from ddpdoctor.rules.host import host007_cpu_oversubscribed
 from ddpdoctor.rules.launch.pointing import point, shown
 from ddpdoctor.rules.launch.scheduler.counting import number, option
 from ddpdoctor.rules.lines.ranks import ranks_here
@@ -17,7 +18,7 @@ from ddpdoctor.rules.lines.ranks import ranks_here
 _LIST = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 
 
-@on_lines("HOST007")
+@on_lines(host007_cpu_oversubscribed.check)
 def crowded(launch: Launch) -> Iterator[Finding]:
     """More ranks and OpenMP threads than CPUs."""
     for line in launch.lines:

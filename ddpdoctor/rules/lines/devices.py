@@ -10,9 +10,13 @@ from ddpdoctor.facts.launch.container import container_of, wants_rdma
 from ddpdoctor.facts.visibility import cut, listed
 from ddpdoctor.findings import Finding, Severity, Where
 from ddpdoctor.rules import on_lines
+from ddpdoctor.rules.environ.cuda_devices import one_gpu_per_rank
+from ddpdoctor.rules.environ.cuda_visible_devices import cuda_visible_devices_invalid
 from ddpdoctor.rules.launch.pointing import after, point, replace, revalue, shown
 from ddpdoctor.rules.launch.scheduler.counting import option, tasks_per_node
 from ddpdoctor.rules.lines.ranks import ranks_here
+from ddpdoctor.rules.net.rdma import not_in_container
+from ddpdoctor.rules.versions import version010_nccl_not_built_in
 
 CVD = "CUDA_VISIBLE_DEVICES"
 _ONE_EACH = re.compile(r"(per_task:1|single:1|map_gpu:|mask_gpu:)")
@@ -20,7 +24,7 @@ _LOCAL = re.compile(r"\$\{?(SLURM_LOCALID|OMPI_COMM_WORLD_LOCAL_RANK|MPI_LOCALRA
 _BACKEND_OPTION = re.compile(r"--?(?:[\w-]*[_-])?(?:dist[_-]?)?backend(?:=(.*))?")
 
 
-@on_lines("ENV063")
+@on_lines(cuda_visible_devices_invalid)
 def cut_short(launch: Launch) -> Iterator[Finding]:
     """An entry of CUDA_VISIBLE_DEVICES that ends the list on every machine: repeated, or no entry at all."""
     for line in launch.lines:
@@ -50,7 +54,7 @@ def _kept(value: str) -> str:
     return ",".join(dict.fromkeys(e for e in entries if re.fullmatch(r"\d+|(GPU|MIG)-[\w/-]+", e)))
 
 
-@on_lines("ENV064")
+@on_lines(one_gpu_per_rank)
 def one_each(launch: Launch) -> Iterator[Finding]:
     """srun or a shell in the task shows each rank its own GPU, and the script takes the one with its local rank."""
     for line in launch.lines:
@@ -109,7 +113,7 @@ def _unbound(line: Line, word: Word | None, each: int | None) -> list[Edit] | No
     return [replace(given.word, "--gpus-per-node"), revalue(given, str(each))]
 
 
-@on_lines("NET044")
+@on_lines(not_in_container)
 def without_infiniband(launch: Launch) -> Iterator[Finding]:
     """RDMA is asked for in a container or a pod that is given no RDMA device."""
     for line in launch.lines:
@@ -141,7 +145,7 @@ def without_infiniband(launch: Launch) -> Iterator[Finding]:
             )
 
 
-@on_lines("VERSION010")
+@on_lines(version010_nccl_not_built_in.check)
 def cpu_build(launch: Launch) -> Iterator[Finding]:
     """nccl is asked for, and the line's torch is the CPU build: by --torch, or installed by the file itself."""
     for line in launch.lines:

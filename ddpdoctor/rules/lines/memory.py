@@ -10,6 +10,12 @@ from ddpdoctor.facts.launch import Edit, Given, Launch, Launcher, Line, is_known
 from ddpdoctor.facts.launch.container import Container, bytes_of, container_of, wants_rdma
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import on_lines
+from ddpdoctor.rules.host import (
+    host001_shm_too_small_for_nccl,
+    host002_shm_too_small_for_dataloader,
+    host003_memlock_limit_low,
+    host009_memory_limit_low,
+)
 from ddpdoctor.rules.host.host001_shm_too_small_for_nccl import CHANNELS, CONNECTION_BYTES, DATALOADER_BYTES, NEIGHBOURS
 from ddpdoctor.rules.host.host003_memlock_limit_low import CONTAINER_BYTES
 from ddpdoctor.rules.host.host009_memory_limit_low import CPU_LEAST_BYTES, GPU_LEAST_BYTES
@@ -17,6 +23,8 @@ from ddpdoctor.rules.launch.pointing import after, point, revalue, shown
 from ddpdoctor.rules.launch.scheduler.counting import option
 from ddpdoctor.rules.launch.scheduler.granted import granted_gpus
 from ddpdoctor.rules.lines.ranks import ranks_here
+
+__all__ = ["shm_need"]
 
 _WORKERS = re.compile(r"(?:--?|\+|)(?:[\w.-]*[._-])?(?:num[_-]?workers|workers|nworkers)(?:=(\d+))?|-j(\d*)")
 _COMFORTABLE = "16g"
@@ -27,7 +35,7 @@ def shm_need(ranks: int) -> int:
     return ranks * CHANNELS * NEIGHBOURS * CONNECTION_BYTES + DATALOADER_BYTES
 
 
-@on_lines("HOST001")
+@on_lines(host001_shm_too_small_for_nccl.check)
 def for_nccl(launch: Launch) -> Iterator[Finding]:
     """A container of several ranks with GPUs and the 64 MiB of /dev/shm that nobody asked more than."""
     for line in launch.lines:
@@ -63,7 +71,7 @@ def _larger(launch: Launch, line: Line, box: Container, text: str) -> Finding:
     return point(launch, line, word, text, "--shm-size=16g or --ipc=host", edits, severity=Severity.WARNING)
 
 
-@on_lines("HOST002")
+@on_lines(host002_shm_too_small_for_dataloader.check)
 def for_dataloaders(launch: Launch) -> Iterator[Finding]:
     """DataLoader workers in a container with 64 MiB of /dev/shm."""
     for line in launch.lines:
@@ -105,7 +113,7 @@ def _workers(line: Line) -> int:
     return line.script.workers if line.script is not None else 0
 
 
-@on_lines("HOST003")
+@on_lines(host003_memlock_limit_low.check)
 def locked(launch: Launch) -> Iterator[Finding]:
     """RDMA in a container or a shell that may not lock memory."""
     for line in launch.lines:
@@ -132,7 +140,7 @@ def _asks_for_rdma(line: Line, box: Container) -> bool:
     return named or wants_rdma(line.environ.variables) is not None
 
 
-@on_lines("HOST009")
+@on_lines(host009_memory_limit_low.check)
 def limited(launch: Launch) -> Iterator[Finding]:
     """A memory limit of a container, a pod or a batch job below what its ranks take once torch is imported."""
     for line in launch.lines:

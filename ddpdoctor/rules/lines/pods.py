@@ -9,8 +9,13 @@ from ddpdoctor.facts.host import readable
 from ddpdoctor.facts.launch import Given, Launch, Layer, Line, Mark, Operator, Pod, is_known, parse_endpoint
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import on_lines
-from ddpdoctor.rules.host.host001_shm_too_small_for_nccl import CHANNELS, CONNECTION_BYTES, DATALOADER_BYTES, NEIGHBOURS
+from ddpdoctor.rules.environ import env018_master_addr_not_rank_zero
+from ddpdoctor.rules.host import host001_shm_too_small_for_nccl
+from ddpdoctor.rules.launch.nodes.agreement import duplicate
 from ddpdoctor.rules.launch.pointing import agents, point
+from ddpdoctor.rules.lines.memory import shm_need
+from ddpdoctor.rules.net import net028_service_mesh_sidecar
+from ddpdoctor.rules.net.master import unresolvable
 
 _BY_NAME = (Operator.PYTORCHJOB, Operator.TRAINJOB)
 _SERVED = (Operator.JOB, Operator.STATEFULSET)
@@ -21,7 +26,7 @@ def _at(line: Line, mark: Mark | None) -> Where:
     return Where(file=line.file) if mark is None else Where(file=line.file, line=mark.line, column=mark.column)
 
 
-@on_lines("HOST001")
+@on_lines(host001_shm_too_small_for_nccl.check)
 def shared_memory(launch: Launch) -> Iterator[Finding]:
     """A pod of several ranks with the 64 MiB of /dev/shm that a container gets, or a volume that is too small."""
     for line in launch.lines:
@@ -29,7 +34,7 @@ def shared_memory(launch: Launch) -> Iterator[Finding]:
         if pod is None or line.environ.variables.get("NCCL_SHM_DISABLE") == "1":
             continue
         ranks = _ranks(line, pod)
-        need = ranks * CHANNELS * NEIGHBOURS * CONNECTION_BYTES + DATALOADER_BYTES
+        need = shm_need(ranks)
         if ranks < 2 or (pod.has_shm and (pod.shm_bytes is None or pod.shm_bytes >= need)):
             continue
         if pod.has_shm:
@@ -54,7 +59,7 @@ def _ranks(line: Line, pod: Pod) -> int:
     return pod.gpus if nproc is None else min(nproc, pod.gpus)
 
 
-@on_lines("NET002")
+@on_lines(unresolvable)
 def host_network_names(launch: Launch) -> Iterator[Finding]:
     """A first pod that no resolver knows: a name without the pods' service, or pods that ask the host's resolver."""
     for line in launch.lines:
@@ -93,7 +98,7 @@ def _has_own_address(line: Line) -> bool:
     return agent is None or any(agent.given(dest) for dest in ("master_addr", "rdzv_endpoint"))
 
 
-@on_lines("NET028")
+@on_lines(net028_service_mesh_sidecar.check)
 def mesh(launch: Launch) -> Iterator[Finding]:
     """A sidecar of a service mesh in the pods of a job."""
     for line in launch.lines:
@@ -107,7 +112,7 @@ def mesh(launch: Launch) -> Iterator[Finding]:
         )
 
 
-@on_lines("LAUNCH036")
+@on_lines(duplicate)
 def one_rank_for_all(launch: Launch) -> Iterator[Finding]:
     """All pods of a template are given the same literal node rank."""
     for line, layer, plan in agents(launch):
@@ -120,7 +125,7 @@ def one_rank_for_all(launch: Launch) -> Iterator[Finding]:
         yield point(launch, line, given.value_word, text, "the pod's index", None)
 
 
-@on_lines("ENV018")
+@on_lines(env018_master_addr_not_rank_zero.check)
 def other_pod(launch: Launch) -> Iterator[Finding]:
     """The master's address is a pod of the set that is not the first."""
     for line, layer, plan in agents(launch):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from ddpdoctor.facts.launch import Launch
-from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.facts.launch import Launch, Line, Word, is_known
+from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.lines.store import stale
+from ddpdoctor.rules.launch.pointing import agents, point, shown, where
+
+_INIT = re.compile(r"--?(?:dist[_-]?(?:url|init[_-]?method)|init[_-]?method)(?:=(.*))?")
 
 
 @rule(
@@ -26,4 +29,39 @@ def check(launch: Launch) -> Iterator[Finding]:
     ## Fix
     A new file and a new --rdzv-id for each attempt; remove the file before the start.
     """
-    yield from stale(launch)
+    seen: dict[tuple[str | None, int | None, str | None], Line] = {}
+    for line, layer, plan in agents(launch):
+        if plan.backend in ("etcd", "etcd-v2") and plan.rdzv_id is not None and line.node is None and plan.host:
+            key = (plan.host, plan.port, plan.rdzv_id)
+            if key in seen and seen[key].file == line.file:
+                given = layer.given("rdzv_id")
+                text = f"an earlier launch of this file leaves its rendezvous {plan.rdzv_id!r} in etcd: expected an id of its own"
+                yield point(
+                    launch, line, layer.program if given is None else given.value_word, text, "another --rdzv-id"
+                )
+            seen.setdefault(key, line)
+    for line in launch.lines:
+        found = _init_file(line)
+        if found is not None and found[1] not in line.before.get("removed", "").split():
+            word, path = found
+            text = f"{shown(word)}: after a crash {path} holds the ranks of the dead job; expected a new file for each attempt"
+            yield Finding(
+                text,
+                (Evidence("launch.script.init_file", path, "a path with the job's id"),),
+                where=where(line, word),
+                severity=Severity.NOTE,
+            )
+
+
+def _init_file(line: Line) -> tuple[Word, str] | None:
+    """The file of the process group that the script's arguments name, when its name is the same in every run."""
+    words = line.program.reading.arguments if line.program is not None else ()
+    for i, word in enumerate(words):
+        match = _INIT.fullmatch(word.text)
+        if match is None:
+            continue
+        given = word if match[1] is not None else words[i + 1] if i + 1 < len(words) else word
+        value = match[1] if match[1] is not None else given.text
+        if value.startswith("file://") and is_known(value) and "$" not in given.raw:
+            return given, value.removeprefix("file://")
+    return None

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
-from ddpdoctor.facts.launch import Edit, Launch, Layer, Line, Plan, escape, quote
+from ddpdoctor.facts.launch import Edit, Launch, Launcher, Layer, Line, Plan, escape, quote
+from ddpdoctor.facts.launch.rendezvous import ACCELERATE_NAMES, plan_of_machines
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.pointing import after, agents, corrected, point, remove, revalue, spelled, where
@@ -20,7 +21,7 @@ T = TypeVar("T", str, int)
 
 
 class Node(NamedTuple):
-    """One node's line, its torchrun, and what that will do."""
+    """One node's line, its torchrun or accelerate, and what that will do, in torchrun's words."""
 
     line: Line
     layer: Layer
@@ -29,12 +30,18 @@ class Node(NamedTuple):
 
 def nodes_of(launch: Launch) -> list[Node]:
     """The nodes whose lines can be read; [] unless there are at least two."""
-    found = [
-        Node(line, line.agent, line.plan)
-        for line in launch.nodes
-        if line.agent is not None and line.plan is not None and not line.agent.is_garbled
-    ]
+    found = [node for line in launch.nodes if (node := _node(line)) is not None]
     return found if len(found) > 1 else []
+
+
+def _node(line: Line) -> Node | None:
+    if line.agent is not None:
+        return None if line.plan is None or line.agent.is_garbled else Node(line, line.agent, line.plan)
+    layer = line.layer(Launcher.ACCELERATE)
+    if layer is None or layer.is_garbled:
+        return None
+    plan = plan_of_machines(layer, line.config or {})
+    return None if plan is None else Node(line, layer, plan)
 
 
 def differing(
@@ -72,6 +79,10 @@ def differing(
 
 
 def _places(nodes: list[Node]) -> str:
+    """Lines by their number, nodes that brought their lines to a meeting by their names."""
+    hosts = [n.line.host for n in nodes if n.line.host and not any(each.name == "ssh" for each in n.line.layers)]
+    if len(hosts) == len(nodes):
+        return ", ".join(hosts[:8]) + (f" and {len(hosts) - 8} more" if len(hosts) > 8 else "")
     indices = [str(n.line.node) for n in nodes]
     shown = ", ".join(indices[:8]) + (f" and {len(indices) - 8} more" if len(indices) > 8 else "")
     return f"node{'s' if len(indices) > 1 else ''} {shown}"
@@ -82,13 +93,14 @@ def _place(node: Node) -> Where:
 
 
 def _agreeing(launch: Launch, node: Node, option: str, value: str) -> str | None:
-    given = node.layer.given(option)
+    name = ACCELERATE_NAMES.get(option, option) if node.layer.launcher is Launcher.ACCELERATE else option
+    given = node.layer.given(name)
     if option in ("master_addr", "master_port") and node.plan.settings["rdzv_endpoint"].value:
         return None  # it is a part of the endpoint
     if given is not None:
         return corrected(node.line, [revalue(given, quote(value))])
     last = node.layer.own[-1]
-    return corrected(node.line, [after(last, f"{spelled(node.layer, option, launch.version)}={quote(value)}")])
+    return corrected(node.line, [after(last, f"{spelled(node.layer, name, launch.version)}={quote(value)}")])
 
 
 @rule("LAUNCH034", "rdzv-backend-differs", Severity.ERROR)

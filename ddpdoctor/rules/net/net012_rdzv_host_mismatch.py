@@ -1,0 +1,85 @@
+"""NET012: a c10d rendezvous whose store nobody hosts, as the nodes' lines show it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ddpdoctor.facts.launch import Launch, Layer, Line, Plan, is_known, is_loopback
+from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.rules import rule
+from ddpdoctor.rules.launch.nodes.agreement import nodes_of
+from ddpdoctor.rules.launch.pointing import agents, point, replace
+
+_FALSE = ("0", "false", "f", "no", "n")
+
+
+@rule("NET012", "rdzv-host-mismatch", Severity.ERROR)
+def check(launch: Launch) -> Iterator[Finding]:
+    """No node takes itself for the owner of the rendezvous endpoint.
+
+    ## Why it matters
+    Nothing listens although the host is up and the port is free: with c10d a node hosts the store only if the endpoint is its
+    hostname or an address of that name. A second card's address, an alias, or 127.0.1.1 in /etc/hosts means that nobody does.
+
+    ## Fix
+    Use node 0's own hostname as the endpoint, or --rdzv-conf is_host=1 there and is_host=0 elsewhere, or static rendezvous.
+
+    ## Source
+    torch/distributed/elastic/rendezvous/utils.py: `_matches_machine_hostname`.
+    """
+    nodes = [n for n in nodes_of(launch) if n.plan.backend == "c10d" and n.plan.is_standalone is False]
+    if nodes and len(nodes) == len(launch.nodes):
+        hosts = [_is_host(n.plan) for n in nodes]
+        if all(h is False for h in hosts):
+            first = nodes[0]
+            yield _not_hosting(launch, first.line, first.layer, f"all {len(nodes)} nodes have is_host=0")
+        elif all(h is None for h in hosts):
+            yield from _not_named(launch, nodes[0].line, nodes[0].plan, [n.line.host for n in nodes])
+        return
+    for line, layer, plan in agents(launch):
+        alone = plan.nnodes is not None and plan.nnodes[1] == 1
+        everywhere = alone or (line.task_starter is not None and plan.is_multinode)
+        if plan.backend == "c10d" and plan.is_standalone is False and everywhere and _is_host(plan) is False:
+            yield _not_hosting(
+                launch,
+                line,
+                layer,
+                "this line, which all nodes run, has is_host=0" if not alone else "the only node has is_host=0",
+            )
+
+
+def _is_host(plan: Plan) -> bool | None:
+    """What rdzv_conf says of hosting the store; None when it leaves it to torch."""
+    match = re.search(r"(?:^|,)\s*is_host\s*=\s*(\w+)", plan.settings["rdzv_conf"].value or "")
+    return None if match is None else match[1].lower() not in _FALSE
+
+
+def _not_hosting(launch: Launch, line: Line, layer: Layer, seen: str) -> Finding:
+    given = layer.given("rdzv_conf")
+    word = layer.program if given is None else given.value_word
+    edits = None
+    if given is not None and is_known(given.value_word.text) and launch.nodes[:1]:
+        edits = [replace(word, re.sub(r"(is_host\s*=\s*)\w+", r"\g<1>1", word.text))]
+    return point(
+        launch, line, word, f"{seen}: nobody hosts the store; expected is_host=1 on one node", "is_host=1", edits
+    )
+
+
+def _not_named(launch: Launch, line: Line, plan: Plan, hosts: list[str | None]) -> Iterator[Finding]:
+    """The endpoint against the names that ssh is given: addresses cannot be compared with names."""
+    names = [(h or "").rpartition("@")[2].lower() for h in hosts]
+    endpoint = (plan.host or "").lower()
+    if not endpoint or is_loopback(endpoint) or not all(names) or any(_is_address(n) for n in (endpoint, *names)):
+        return
+    if endpoint.partition(".")[0] in {n.partition(".")[0] for n in names}:
+        return
+    told = f"the endpoint is {plan.host}, and the nodes are {', '.join(names[:4])}"
+    text = f"{told}: the store is hosted by the node that has this name, or an address of its own name"
+    given = None if line.agent is None else line.agent.given("rdzv_endpoint")
+    if given is not None:
+        yield point(launch, line, given.value_word, text, "a node's own hostname", None, severity=Severity.WARNING)
+
+
+def _is_address(name: str) -> bool:
+    return bool(re.fullmatch(r"[\d.]+|[0-9a-f:]*:[0-9a-f:]*", name))

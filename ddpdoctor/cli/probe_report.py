@@ -10,14 +10,18 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ddpdoctor.cli import main
 from ddpdoctor.facts.codec import decode
 from ddpdoctor.facts.probe import Kind, Probe
+from ddpdoctor.facts.probed import nodes_of
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Severity
 from ddpdoctor.rules import Rule
+
+if TYPE_CHECKING:
+    from ddpdoctor.cli.options import Common
 
 __all__ = ["report"]
 
@@ -26,8 +30,6 @@ def report(order: dict[str, Any]) -> int:
     """Judge and write; the exit code."""
     from ddpdoctor.cli.options import Common, FailOn, Format
     from ddpdoctor.cli.output import emit, has_colour, width
-    from ddpdoctor.cli.reading import facts_for
-    from ddpdoctor.cli.settings import rules_for
     from ddpdoctor.cli.tables.probe import draw
     from ddpdoctor.doctor import examine
 
@@ -41,22 +43,42 @@ def report(order: dict[str, Any]) -> int:
         quiet=options["quiet"] or not order["is_head"],
         no_color=options["no_color"],
     )
+    facts = _facts(order, common)
+    rules = _rules(common, facts)
+    judged = examine(facts, rules, command="probe", started=order["started"])
+    tables = "" if common.quiet else draw(facts, width=width(), colour=has_colour(common))
+    return emit(judged, common, tables)
+
+
+def _facts(order: dict[str, Any], common: Common) -> Facts:
+    """The probe's, and what it shows of several nodes; the environment where a variable may be to blame."""
+    from ddpdoctor.cli.reading import facts_for
+
+    probe = decode(Probe, order["probe"])
     facts = Facts(
         schema=SCHEMA,
         collected_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         hostname=order["host"],
-        probe=decode(Probe, order["probe"]),
+        probe=probe,
+        nodes=nodes_of(probe),
     )
-    rules = rules_for(common, ("environ", "net", "gpu", "probe"))
-    if facts.probe is not None and facts.probe.seen(Kind.BAD_ENVIRONMENT, Kind.UNRESOLVABLE):
-        facts = replace(facts, environ=facts_for(common, ("environ",))[0].environ)  # which variable, and what to type
-    known = {"probe"} if facts.environ is None else {"probe", "environ"}
-    rules = tuple(
-        r for r in rules if set(r.needs) <= known and ("probe" in (*r.needs, *r.wants) or _may_stop_a_rank(r))
+    if probe.seen(Kind.BAD_ENVIRONMENT, Kind.UNRESOLVABLE):  # which variable, and what to type
+        facts = replace(facts, environ=facts_for(common, ("environ",))[0].environ)
+    return facts
+
+
+def _rules(common: Common, facts: Facts) -> tuple[Rule, ...]:
+    """Those that have something of a probe to go by."""
+    from ddpdoctor.cli.settings import rules_for
+
+    areas = ("environ", "net", "gpu", "probe", *(("versions", "launch") if facts.nodes is not None else ()))
+    known = {name for name in ("probe", "nodes", "environ") if getattr(facts, name) is not None}
+    seen = known & {"probe", "nodes"}
+    return tuple(
+        each
+        for each in rules_for(common, areas)
+        if set(each.needs) <= known and (seen & {*each.needs, *each.wants} or _may_stop_a_rank(each))
     )
-    judged = examine(facts, rules, command="probe", started=order["started"])
-    tables = "" if common.quiet else draw(facts, width=width(), colour=has_colour(common))
-    return emit(judged, common, tables)
 
 
 def _may_stop_a_rank(rule: Rule) -> bool:

@@ -54,8 +54,9 @@ class Observation:
     """One piece of evidence. `message` is a sentence that names the rank and its host.
 
     `ranks` are those that it is about, `seen_by` the rank that noticed it; host, node_rank, local_rank and pid belong
-    to the one that it is about; `peer` is the host at the other end of a link. `signal` is a name such as SIGSEGV. `file`, `line` and `function` are the innermost
-    Python frame of a rank that is elsewhere. `is_cause` is set by the verdict.
+    to the one that it is about; `peer` is the host at the other end of a link. `signal` is a name such as SIGSEGV.
+    `file`, `line` and `function` are the innermost Python frame of a rank that is elsewhere. `is_cause` is set by the
+    verdict.
     """
 
     kind: Kind

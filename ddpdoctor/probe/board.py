@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ddpdoctor.facts.codec import decode, encode
@@ -135,6 +136,18 @@ class Board:
     def log(self, name: str) -> list[dict[str, Any]]:
         return list(_lines(self.store.get(name)))
 
+    def compare(self, traits: Mapping[str, str]) -> None:
+        """Publish in what this rank differs from the first one that did."""
+        first = json.loads(self.store.claim("alike", json.dumps(dict(traits)).encode()))
+        unlike = {name: traits.get(name, "") for name in {*first, *traits} if traits.get(name) != first.get(name)}
+        if unlike:
+            self.publish("unlike", {"rank": self.place.rank, "traits": unlike})
+
+    def differences(self) -> tuple[dict[str, str], dict[int, dict[str, str]]]:
+        """What the first rank said of itself, and in what each other one differs."""
+        first = self.store.get("alike")
+        return json.loads(first or b"{}"), {each["rank"]: each["traits"] for each in self.log("unlike")}
+
     def fail(self, report: RankReport, observations: Iterable[Observation]) -> None:
         """Tell all ranks that something went wrong, and what was seen here; wakes whoever waits."""
         for observation in observations:
@@ -157,7 +170,8 @@ class Board:
             for r in self.log("arrivals")
         }
         ranks.update({r.rank: r for r in (decode(RankReport, record) for record in self.log("reports"))})
-        return evidence, tuple(ranks[rank] for rank in sorted(ranks))
+        unlike = self.differences()[1]
+        return evidence, tuple(replace(ranks[rank], traits=unlike.get(rank, {})) for rank in sorted(ranks))
 
     def decide(self, probe: Probe) -> Probe:
         """Offer a verdict; the first one offered is everybody's."""

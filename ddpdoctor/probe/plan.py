@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["choose_backend"]
+from ddpdoctor.facts.compared import is_compared
+from ddpdoctor.facts.variables import is_secret
+
+__all__ = ["choose_backend", "traits"]
 
 
 def choose_backend(wanted: str, ready: Iterable[Mapping[str, Any]]) -> str:
@@ -13,3 +16,12 @@ def choose_backend(wanted: str, ready: Iterable[Mapping[str, Any]]) -> str:
     if wanted != "auto":
         return wanted
     return "nccl" if all(record["gpus"] for record in ready) else "gloo"
+
+
+def traits(environ: Mapping[str, str], ready: Mapping[str, Any]) -> dict[str, str]:
+    """What should be the same on all ranks, by its path in the facts: versions, GPUs, and variables without secrets."""
+    found = {f"environ.{name}": value for name, value in environ.items() if is_compared(name) and not is_secret(name)}
+    for path, word in (("versions.torch", "torch"), ("versions.build", "build"), ("versions.nccl", "nccl")):
+        if ready.get(word):
+            found[path] = str(ready[word])
+    return found | {"gpu.count": str(ready["gpus"])}

@@ -54,18 +54,21 @@ class Pulse:
 
     def _watch(self, card: Card, store_address: str) -> None:
         address = card.address or store_address
+        has_answered = False
         while not self._stopped.is_set():
             last = time.monotonic()
             try:
                 with socket.create_connection((address, card.port), ANSWER_SECONDS) as link:
                     while ask(link, card.token, QUESTION_BYTES, ANSWER_SECONDS):
-                        last = time.monotonic()
+                        last, has_answered = time.monotonic(), True
                         select.select([link], [], [], BEAT_SECONDS)  # readable before that: the other end is gone
                         if self._stopped.is_set():
                             return
             except OSError:
                 pass  # it is asked once more, on a new connection
             kind, words = knock(address, card)
+            if kind is not Kind.STOPPED and not has_answered:
+                return  # it was never reached: that is a matter of the link
             if kind is not None and not self._stopped.is_set():
                 who = f"the supervisor of rank {card.rank} on {card.host} (pid {card.pid})"
                 silent = f"no sign of life for {time.monotonic() - last:.1f} s"

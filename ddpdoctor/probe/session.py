@@ -17,7 +17,7 @@ from ddpdoctor.probe.absent import behind, never_joined
 from ddpdoctor.probe.board import FAILED
 from ddpdoctor.probe.meeting import Interrupted, Trouble, close_server, host_store, reach_store
 from ddpdoctor.probe.place import Place
-from ddpdoctor.probe.plan import choose_backend
+from ddpdoctor.probe.plan import choose_backend, traits
 from ddpdoctor.probe.server import Server
 from ddpdoctor.probe.store import StoreLost
 from ddpdoctor.probe.verdict import Witness
@@ -196,6 +196,7 @@ class Session(Witness):
         if self.company.links():
             raise Trouble(*self.company.links())
         assert child.ready is not None
+        board.compare(traits(os.environ, child.ready))
         board.publish("ready", {"rank": self.place.rank, "gpus": child.ready["gpus"]})
         if board.count("run"):
             board.go("run", {"backend": choose_backend(self.backend, board.log("ready"))})

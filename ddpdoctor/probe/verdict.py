@@ -55,6 +55,7 @@ class Witness:
             observations=observations,
             measurements=tuple(self.child.measurements),
             unsupported=tuple(self.child.unsupported),
+            traits=self.board.differences()[0] if ranks and any(r.traits for r in ranks) and self.board else {},
         )
 
     def fail(self, observations: tuple[Observation, ...]) -> Probe:

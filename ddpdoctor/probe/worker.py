@@ -118,6 +118,7 @@ def _describe(torch: Any, seconds: float) -> dict[str, Any]:
     has_cuda = bool(torch.cuda.is_available())
     return {
         "torch": str(torch.__version__),
+        "build": "cuda " + torch.version.cuda if torch.version.cuda else "cpu",
         "import_seconds": round(seconds, 3),
         "gpus": torch.cuda.device_count() if has_cuda else 0,
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if has_cuda and _has_nccl(torch) else None,

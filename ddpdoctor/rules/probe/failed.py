@@ -76,9 +76,10 @@ def behind(probe: Probe) -> Iterator[Finding]:
     ## Fix
     Find out what slows that rank's node: a cold file system cache, a busy disk, other work on its cores.
     """
-    seconds = {r: r.import_seconds for r in probe.ranks if r.import_seconds is not None}
-    usual = median(seconds.values()) if len(seconds) > 2 else min(seconds.values(), default=0.0)
-    for report, took in seconds.items():
+    times = [(r, r.import_seconds) for r in probe.ranks if r.import_seconds is not None]
+    seconds = [took for _, took in times]
+    usual = median(seconds) if len(seconds) > 2 else min(seconds, default=0.0)
+    for report, took in times:
         if took > max(BEHIND_SECONDS, 5 * usual):
             yield Finding(
                 f"rank {report.rank} on {report.host} took {took:.0f} s to import torch, the others {usual:.0f} s",

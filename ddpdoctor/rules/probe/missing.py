@@ -72,9 +72,9 @@ def joined_late(probe: Probe | None = None, nodes: Nodes | None = None) -> Itera
     if only_met(nodes, probe):
         return
     assert probe is not None
-    waits = {r: r.waited_seconds for r in probe.ranks if r.waited_seconds is not None}
-    longest = max(waits.values(), default=0.0)
-    late = [r for r, seconds in waits.items() if seconds < longest * 0.2]
+    waits = [(r, r.waited_seconds) for r in probe.ranks if r.waited_seconds is not None]
+    longest = max((seconds for _, seconds in waits), default=0.0)
+    late = [r for r, seconds in waits if seconds < longest * 0.2]
     if longest < LATE_SECONDS or len(late) * 2 > len(waits):
         return
     ranks = tuple(sorted(r.rank for r in late))

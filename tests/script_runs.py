@@ -67,8 +67,12 @@ def start(path: Path, how: str, folder: Path, seconds: float = SECONDS) -> Outco
     try:
         output, _ = running.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        _end(running)
-        return Outcome(None, running.communicate()[0])
+        running.terminate()  # torchrun ends its workers, which have sessions of their own
+        try:
+            output, _ = running.communicate(timeout=30)
+        finally:
+            _end(running)
+        return Outcome(None, output)
     _end(running)
     return Outcome(running.returncode, output.replace(port, PORT))
 

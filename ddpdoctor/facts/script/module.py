@@ -14,7 +14,7 @@ from ddpdoctor.facts.script.parsing import MAX_DEPTH, concerns, parse
 from ddpdoctor.facts.script.record import Problem, Script, SourceFile
 from ddpdoctor.facts.script.vocabulary import FRAMEWORKS
 
-__all__ = ["Module", "Spawn", "Target", "modules"]
+__all__ = ["Module", "Spawn", "Target", "modules", "too_deep", "unreadable"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -334,6 +334,24 @@ def _module(source: SourceFile, files: _Files) -> Module | None:
 @lru_cache(maxsize=4)
 def _project(script: Script) -> dict[str, SourceFile]:
     return {posixpath.normpath(each.path): each for each in (*script.beside, *script.files)}
+
+
+def unreadable(script: Script) -> Iterator[tuple[SourceFile, Problem]]:
+    """The judged files that are no Python, with the reason."""
+    for source in script.files:
+        tree = source.problem or parse(source.text)
+        if isinstance(tree, Problem):
+            yield source, tree
+
+
+def too_deep(script: Script) -> Iterator[tuple[SourceFile, int]]:
+    """The judged files that `modules` leaves out because of their nesting, with their depth."""
+    files = _Files(_project(script))
+    for source in script.files:
+        if source.problem is None and concerns(source.text) and _module(source, files) is None:
+            tree = parse(source.text)
+            if isinstance(tree, ast.Module):
+                yield source, index(tree).depth
 
 
 def modules(script: Script) -> Iterator[Module]:

@@ -141,6 +141,7 @@ class Convening:
             errors=own,
             line=self._told_line(),
             is_patient=self._is_patient,
+            patience=self._join_seconds,
             say=self._say,
         )
         met = self._result(limit)

@@ -108,6 +108,8 @@ def _placed(finding: Finding, nodes: Sequence[Node]) -> Finding:
     index = finding.where.node
     if index is None or not 0 <= index < len(nodes):
         return finding
+    if finding.code == "LAUNCH036":  # of two that claim one number neither is more to blame
+        return replace(finding, where=Where(node_rank=nodes[index].node_rank))
     return replace(finding, where=Where(host=nodes[index].host, node_rank=nodes[index].node_rank))
 
 

@@ -121,11 +121,12 @@ class Meeting:
         errors: Sequence[dict[str, Any]],
         line: dict[str, Any],
         is_patient: bool,
+        patience: float,
         say: Callable[[str], None],
     ) -> None:
         guest = Guest(secrets.token_hex(8), node, tuple(errors), line)
         own = frozenset(address.partition("%")[0] for address in node.addresses)
-        self._session = Session(guest, token, join_seconds, own, main, is_patient, say)
+        self._session = Session(guest, token, join_seconds, own, main, is_patient, say, patience)
         self._answers: queue.Queue[Gathered | Told | Alone | Exception] = queue.Queue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._verdict: asyncio.Future[dict[str, Any]] | None = None

@@ -16,12 +16,16 @@ __all__ = ["DOORS", "Seeker"]
 
 DOORS = range(28913, 28917)
 """The side doors: below the ephemeral range, one for each ddpdoctor that meets on this machine."""
-CONFIRM_SECONDS = 1.2
-"""How long the main port is tried after the side door said that it is open there."""
+CONFIRM_SECONDS = 1.0
+"""How long the main port is tried again after the side door said that it is open there."""
+CONFIRM_PATIENCE = 1.3
+"""A SYN that was lost is sent again after one second."""
 RESOLVE_SECONDS = 2.0
 RETRY_SECONDS = 0.15
 LEAST_PATIENCE = 0.9
 MOST_PATIENCE = 4.0
+TOLD_BY_ICMP = (Outcome.PROHIBITED, Outcome.NO_HOST, Outcome.NO_ROUTE, Outcome.REFUSED)
+ICMP_SECONDS = 5.0
 
 
 @dataclass
@@ -96,6 +100,9 @@ class Seeker:
         return False
 
     def _note(self, outcome: Outcome) -> None:
+        """Remember what became of the way. The kernel sends one ICMP message a second: silence soon after one says nothing."""
+        if outcome is Outcome.NO_ANSWER and self.way in TOLD_BY_ICMP and time.monotonic() - self.since < ICMP_SECONDS:
+            return
         if self.way is not outcome:
             self.way, self.since = outcome, time.monotonic()
 
@@ -123,7 +130,7 @@ class Seeker:
         """The host says that it listens at the main port: whether it can be reached there after all."""
         end = time.monotonic() + CONFIRM_SECONDS
         while time.monotonic() < end:
-            found = await self.visitor.visit(self.host.me, address, port, None, LEAST_PATIENCE)
+            found = await self.visitor.visit(self.host.me, address, port, None, CONFIRM_PATIENCE)
             if found is None:
                 return True
             self._note(found)

@@ -28,9 +28,9 @@ from ddpdoctor.meeting.wire import WireError, encode_line
 
 __all__ = ["Alone", "Gathered", "Session", "Told"]
 
-GRACE_SECONDS = 3.0
+GRACE_SECONDS = 2.5
 """How long others may still come when something is wrong already."""
-SETTLE_SECONDS = 1.0
+SETTLE_SECONDS = 0.6
 """How long nothing may change before nodes that all came by the side door are judged."""
 MORE_SECONDS = 3.0
 """How long an elastic job's further nodes are waited for."""
@@ -94,6 +94,8 @@ class Session:
     main: socket.socket | None = None
     is_patient: bool = False
     say: Callable[[str], None] = lambda words: None
+    patience: float = 30.0
+    """The time to join as the user gave it, for sentences: a part of it was over before the meeting began."""
     places: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What each guest, by its key, is told besides the verdict: set before the verdict is."""
     _began: float = field(default_factory=time.monotonic)
@@ -161,7 +163,7 @@ class Session:
 
     def _alone(self) -> Alone:
         visitor = self.visitor
-        waited = round(time.monotonic() - self._began, 1)
+        waited = self.patience if self.left <= 0 else round(time.monotonic() - self._began, 1)
         way = self.seeker.way
         return Alone(self.host.me, way, waited, visitor.other_job, visitor.is_other_version, visitor.lost_host)
 
@@ -242,7 +244,7 @@ class Session:
                 expected=size,
                 missing=missing(nodes) if is_late else (),
                 lacking=max(size - len(nodes), 0) if is_late else 0,
-                waited_seconds=round(time.monotonic() - self._began, 1),
+                waited_seconds=self.patience if is_late else round(time.monotonic() - self._began, 1),
                 hosted_by=next(i for i, guest in enumerate(guests) if guest.key == self.me.key),
                 is_main=self.host.has("main"),
                 strangers=tuple(self.host.strangers),

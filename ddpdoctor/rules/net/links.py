@@ -1,4 +1,4 @@
-"""NET011, and what NET009, NET010 and NET023 say of a meeting: the network between the nodes, as each of them tried it."""
+"""NET009 to NET011, NET023: the network between the nodes, as each of them tried it towards the others."""
 
 from __future__ import annotations
 
@@ -25,8 +25,28 @@ _WORDS = {
 MOST_PAIRS = 8
 
 
+@rule(
+    "NET009",
+    "data-ports-blocked",
+    Severity.ERROR,
+    signatures=(
+        r"SO_ERROR: (Connection timed out|No route to host)",
+        r"returned 113\(No route to host\)",
+        r"connect returned No route to host",
+        r"Connect to \S+ failed : No route to host",
+    ),
+)
 def blocked(nodes: Nodes) -> Iterator[Finding]:
-    """NET009: nodes that meet at the master port, and whose other ports are closed."""
+    """Only the master port is open between the nodes, or at one of them.
+
+    ## Why it matters
+    The rendezvous succeeds, so the network is declared healthy. Then Gloo says "Connect timeout [none]" after five times the
+    timeout, and NCCL hangs or gets "No route to host": both listen at ports that the kernel chooses.
+
+    ## Fix
+    Open all TCP ports between the nodes of the job, not only the master port: the node's firewall, or the cloud's security
+    group.
+    """
     links = _tried(nodes)
     bad = [link for link in links if link.outcome is not None]
     culprits = _culprits(nodes, bad, links)
@@ -34,8 +54,16 @@ def blocked(nodes: Nodes) -> Iterator[Finding]:
         yield _finding(nodes, bad, culprits, "connections to high ports fail", "open ports")
 
 
+@rule("NET010", "data-ports-cut-between-nodes", Severity.ERROR)
 def cut(nodes: Nodes) -> Iterator[Finding]:
-    """NET010: pairs of nodes that do not reach each other, while each of them reaches others."""
+    """Two nodes cannot reach each other's ports, while each of them reaches others.
+
+    ## Why it matters
+    A healthy rank that waits for one of the two fails first and looks guilty; the pair itself fails minutes later.
+
+    ## Fix
+    Open all TCP ports between these two nodes: look for a firewall rule for single addresses, or a route that one of them lacks.
+    """
     links = _tried(nodes)
     bad = [link for link in links if link.outcome is not None]
     if not bad or _culprits(nodes, bad, links) is not None:
@@ -67,8 +95,23 @@ def store_port(nodes: Nodes) -> Iterator[Finding]:
         yield Finding(found.message, found.evidence, where=found.where, role=Role.CONSEQUENCE, caused_by="NET009")
 
 
+@rule(
+    "NET023",
+    "mtu-mismatch",
+    Severity.ERROR,
+    signatures=(r"writev \[[^\]]*\]:\d+: Connection timed out", r"local access violation work queue error"),
+)
 def large_packets(nodes: Nodes) -> Iterator[Finding]:
-    """NET023: links that small messages pass and 32 KiB do not."""
+    """Small packets pass between the nodes and large ones vanish.
+
+    ## Why it matters
+    ping, the rendezvous and small collectives work. The first large tensor hangs and ends after twenty seconds with "writev …:
+    Connection timed out". A card, a switch port or a tunnel on the way has a smaller MTU than the cards believe.
+
+    ## Fix
+    Give all cards and switch ports of the path one MTU; ping -M do -s 8972 HOST shows whether 9000 bytes pass, -s 1472
+    whether 1500 do.
+    """
     links = _tried(nodes)
     bad = [link for link in links if link.is_echoed is False]
     if not bad:

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 
 from ddpdoctor.collectors.machine import Root
 from ddpdoctor.facts.net import Attempt, Outcome
+from ddpdoctor.probe.ping import PING_SECONDS, answers_ping
 
 __all__ = ["knock", "source_towards"]
 
 ADDRESSES_MAX = 8
-PING_SECONDS = 0.5
 PROMPT_SECONDS = 0.5
 """An EHOSTUNREACH that comes sooner was sent by a host on the way; the kernel needs about 3 s to find nobody by ARP."""
 VALIDATE = struct.pack("<BI", 0x00, 0x3C85F7CE)
@@ -78,7 +78,7 @@ def _attempt(root: Root, ip: str, port: int, seconds: float) -> Attempt:
     if outcome in (Outcome.NO_ANSWER, Outcome.PROHIBITED) and _nobody_has(root, ip):
         outcome = Outcome.NO_HOST
     elif outcome is Outcome.NO_ANSWER:
-        pings = _pings(ip)
+        pings = answers_ping(ip)
     return Attempt(ip, outcome, number, took, pings)
 
 
@@ -106,44 +106,6 @@ def _nobody_has(root: Root, ip: str) -> bool:
     lines = (root.line("/proc/net/arp") or "").splitlines()[1:]
     entries = [line.split() for line in lines if line.split()[:1] == [ip]]
     return any(len(words) > 2 and words[2] == "0x0" for words in entries)
-
-
-def _pings(ip: str) -> bool | None:
-    """Whether the address answers an ICMP echo; None when this process may not send one."""
-    family = _family(ip)
-    protocol = socket.IPPROTO_ICMP if family == socket.AF_INET else socket.IPPROTO_ICMPV6
-    echo = 8 if family == socket.AF_INET else 128
-    packet = struct.pack("!BBHHH", echo, 0, 0, os.getpid() & 0xFFFF, 1)
-    packet = packet[:2] + struct.pack("!H", _checksum(packet)) + packet[4:]
-    for kind in (socket.SOCK_DGRAM, socket.SOCK_RAW):
-        try:
-            with socket.socket(family, kind, protocol) as probe:
-                probe.settimeout(PING_SECONDS)
-                probe.connect((ip, 0))
-                probe.send(packet)
-                return _hears_echo(probe, family)
-        except TimeoutError:
-            return False
-        except PermissionError:
-            continue
-        except OSError:
-            return False
-    return None
-
-
-def _hears_echo(probe: socket.socket, family: int) -> bool:
-    ends = time.monotonic() + PING_SECONDS
-    while time.monotonic() < ends:
-        heard = probe.recv(256)
-        skip = (heard[0] & 15) * 4 if family == socket.AF_INET and heard[:1] and heard[0] >> 4 == 4 else 0
-        if heard[skip : skip + 1] == (b"\x00" if family == socket.AF_INET else b"\x81"):
-            return True
-    return False
-
-
-def _checksum(packet: bytes) -> int:
-    total: int = sum(struct.unpack(f"!{len(packet) // 2}H", packet))
-    return ~(total + (total >> 16)) & 0xFFFF
 
 
 def _family(ip: str) -> socket.AddressFamily:

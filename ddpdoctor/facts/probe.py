@@ -29,6 +29,9 @@ class Kind(str, Enum):
     NO_ROUTE = "no_route"
     REFUSED = "refused"
     SILENT = "silent"
+    PORT_DROPPED = "port_dropped"
+    PORT_REJECTED = "port_rejected"
+    UNREACHABLE = "unreachable"
     NEVER_JOINED = "never_joined"
     LINK_BLOCKED = "link_blocked"
     LINK_BLACK_HOLE = "link_black_hole"
@@ -135,7 +138,8 @@ class Probe(Section):
 
     `retried_lazily` says, after eager initialisation failed, how the same went with lazily created communicators:
     "works" or what it failed with; None when it was not tried. `traits` are those properties of the first rank that the
-    others' are compared with: versions, and variables that should be the same everywhere.
+    others' are compared with: versions, and variables that should be the same everywhere. `shares_store`: under torchrun
+    the ranks meet at the store of its agents, not at one of their own.
     """
 
     world_size: int = 0
@@ -149,6 +153,7 @@ class Probe(Section):
     unsupported: tuple[Unsupported, ...] = ()
     retried_lazily: str | None = None
     traits: dict[str, str] = field(default_factory=dict)
+    shares_store: bool = True
     gaps: tuple[Gap, ...] = ()
 
     def seen(self, *kinds: Kind) -> tuple[Observation, ...]:

@@ -27,6 +27,9 @@ _WORDS = {
     Kind.MASTER_WITHOUT_HOST: "finds no machine at MASTER_ADDR",
     Kind.NO_ROUTE: "has no route to MASTER_ADDR",
     Kind.REFUSED: "is refused at the master port: the machine answers, but nothing listens there",
+    Kind.PORT_REJECTED: "is turned away from the master port: a firewall forbids the connection",
+    Kind.PORT_DROPPED: "gets no answer from the master port, although the machine answers: a firewall drops it",
+    Kind.UNREACHABLE: "cannot connect to the store of torchrun's agent",
     Kind.SILENT: "gets no answer at all from the master port (packets dropped, or nobody there)",
 }
 
@@ -66,7 +69,8 @@ def reach_store(place: Place, until: float, check: Callable[[], None]) -> Board:
 
 def _is_sure(kind: Kind, place: Place) -> bool:
     """Whether waiting would change nothing: only a store that is not there yet may still come."""
-    return kind not in (Kind.REFUSED, Kind.SILENT) or place.hosts_store or place.uses_agent_store
+    may_change = (Kind.REFUSED, Kind.SILENT, Kind.PORT_DROPPED)
+    return kind not in may_change or place.hosts_store or place.uses_agent_store
 
 
 def _explain(place: Place, error: StoreError, seconds: float) -> Observation:
@@ -76,8 +80,10 @@ def _explain(place: Place, error: StoreError, seconds: float) -> Observation:
         words = f"{place.name} holds rank 0 but MASTER_ADDR={place.master_addr} does not lead back to it ({error})"
     else:
         words = f"{place.name} {_WORDS[kind]} after {seconds:.0f} s: {error}"
+    if kind is Kind.REFUSED and place.uses_agent_store:
+        return _observe(place, Kind.UNREACHABLE, f"{place.name} {_WORDS[Kind.UNREACHABLE]}: {error}")
     found = _observe(place, kind, words)
-    if kind is Kind.REFUSED and not place.uses_agent_store:  # about rank 0, of which nothing is known but its absence
+    if kind is Kind.REFUSED:  # about rank 0, of which nothing is known but its absence
         words = f"rank 0 never opened the store at {found.value}: refused for {seconds:.0f} s (seen by {place.name})"
         return Observation(kind, words, ranks=(0,), seen_by=place.rank, phase="connect", value=found.value)
     return found

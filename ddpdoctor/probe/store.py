@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
@@ -9,6 +10,7 @@ import time
 from typing import Any
 
 from ddpdoctor.facts.probe import Kind
+from ddpdoctor.probe.ping import answers_ping
 from ddpdoctor.probe.wire import MAGIC, NONCE, NUMBER, READY, SIGNED, Op, pack
 
 __all__ = ["ANSWER_SECONDS", "PATIENT_SECONDS", "Store", "StoreError", "StoreLost", "connect"]
@@ -19,6 +21,9 @@ PATIENT_SECONDS = 10.0
 """How long torch's own may take: it looks up the name of every client that comes, and answers nobody meanwhile."""
 HELLO_SECONDS = 4.0
 """How long a program that accepted the connection may take to prove that it is a store."""
+
+PROMPT_SECONDS = 0.5
+"""A "no route to host" that comes sooner was sent by a firewall; the kernel needs about 3 s to find nobody by ARP."""
 
 _ERRNO = {113: Kind.MASTER_WITHOUT_HOST, 101: Kind.NO_ROUTE, 22: Kind.NO_ROUTE, 111: Kind.REFUSED, 110: Kind.SILENT}
 
@@ -162,24 +167,38 @@ def connect(host: str, port: int, prefix: str, seconds: float, patience: float =
     """
     end = time.monotonic() + seconds
     errors: list[OSError] = []
+    filtered: Kind | None = None
     for family, address in _resolve(host, port, seconds):
         left = end - time.monotonic()
         if left <= 0:
             break
         link = socket.socket(family, socket.SOCK_STREAM)
         link.settimeout(left)
+        began = time.monotonic()
         try:
             link.connect(address)
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:
-            errors.append(error)
             link.close()
+            errors.append(error)
+            filtered = filtered or _filtered(error, str(address[0]), time.monotonic() - began)
             continue
         store = _greet(link, prefix, min(HELLO_SECONDS, max(seconds, 0.5)))
         store.seconds = patience
         link.settimeout(patience)
         return store
+    if filtered is not None:
+        raise StoreError(filtered, f"{host}:{port}: {errors[0].strerror or 'no answer'}")
     raise _explain(errors, host, port, seconds)
+
+
+def _filtered(error: OSError, address: str, took: float) -> Kind | None:
+    """Whether a firewall forbids or drops the connection to a machine that is there."""
+    if error.errno == errno.EHOSTUNREACH and took < PROMPT_SECONDS:
+        return Kind.PORT_REJECTED
+    if isinstance(error, TimeoutError) and answers_ping(address):
+        return Kind.PORT_DROPPED
+    return None
 
 
 def _greet(link: socket.socket, prefix: str, seconds: float) -> Store:

@@ -49,6 +49,7 @@ class Witness:
             world_size=place.world_size,
             backend=self.backend,
             launcher=place.launcher,
+            shares_store=place.uses_agent_store,
             master=f"{place.master_addr}:{place.master_port}",
             seconds=round(time.monotonic() - self.started, 3),
             ranks=ranks,

@@ -8,7 +8,7 @@ from ddpdoctor.facts.gaps import Section, not_here
 from ddpdoctor.facts.probe import Kind, Observation, Probe
 from ddpdoctor.findings import Evidence, Finding, Role, Where
 
-__all__ = ["OF_A_HOST", "lazily", "observed", "only_probed"]
+__all__ = ["OF_A_HOST", "is_second_store", "lazily", "observed", "only_probed"]
 
 OF_A_HOST = frozenset(
     {
@@ -17,6 +17,9 @@ OF_A_HOST = frozenset(
         Kind.MASTER_WITHOUT_HOST,
         Kind.NO_ROUTE,
         Kind.SILENT,
+        Kind.PORT_DROPPED,
+        Kind.PORT_REJECTED,
+        Kind.UNREACHABLE,
         Kind.GLOO_NO_INTERFACE,
         Kind.GLOO_LOOPBACK,
         Kind.GLOO_UNREACHABLE,
@@ -46,6 +49,11 @@ def only_probed(probe: Probe | None, *sections: Section | None) -> bool:
     if probe is None:
         not_here("neither this machine nor a probe was looked at")
     return True
+
+
+def is_second_store(probe: Probe) -> bool:
+    """Whether the store is a second one that torchrun's c10d rendezvous made for the workers, at a port of its own."""
+    return probe.launcher == "torchrun" and not probe.shares_store
 
 
 def lazily(probe: Probe) -> str:

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.net import Outcome
 from ddpdoctor.facts.nodes import Form, Link, Node, Nodes
+from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.nodal import place
+from ddpdoctor.rules.observed import is_second_store, observed
 
 __all__ = ["blocked", "cut", "large_packets", "store_port"]
 
@@ -74,7 +76,7 @@ def cut(nodes: Nodes) -> Iterator[Finding]:
 
 
 @rule("NET011", "worker-store-port-blocked", Severity.ERROR)
-def store_port(nodes: Nodes) -> Iterator[Finding]:
+def store_port(nodes: Nodes | None = None, probe: Probe | None = None) -> Iterator[Finding]:
     """The second store port of a c10d launch, a random one on the node of group rank 0, is closed.
 
     ## Why it matters
@@ -84,6 +86,11 @@ def store_port(nodes: Nodes) -> Iterator[Finding]:
     ## Fix
     Open the ephemeral ports between the nodes, or use static rendezvous with a fixed --master-port.
     """
+    if probe is not None and is_second_store(probe):
+        kinds = (Kind.SILENT, Kind.PORT_DROPPED, Kind.PORT_REJECTED)
+        yield from observed(probe.seen(*kinds), expected="an open port: the agents have met already")
+    if nodes is None:
+        not_here("no meeting of nodes")
     links = _tried(nodes)
     if nodes.form != Form.C10D:
         not_here("no c10d rendezvous")

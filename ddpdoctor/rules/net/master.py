@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ddpdoctor.facts.environ import Environ, malformation, shorten
-from ddpdoctor.facts.gaps import unanswered
+from ddpdoctor.facts.gaps import not_here, unanswered
 from ddpdoctor.facts.net import Attempt, Net, Outcome
 from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.facts.probe import Kind, Probe
@@ -14,7 +14,7 @@ from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.net import ways
 from ddpdoctor.rules.nodal import only_met
-from ddpdoctor.rules.observed import observed, only_probed
+from ddpdoctor.rules.observed import is_second_store, observed, only_probed
 
 __all__ = ["no_host", "no_route", "port_dropped", "port_rejected", "swallows", "unreachable", "unresolvable"]
 
@@ -79,7 +79,7 @@ def unresolvable(
         r"failed to connect to any network address of",
     ),
 )
-def unreachable(nodes: Nodes) -> Iterator[Finding]:
+def unreachable(nodes: Nodes | None = None, probe: Probe | None = None) -> Iterator[Finding]:
     """A node cannot connect to the store of the job, and neither its name nor its port is the reason.
 
     ## Why it matters
@@ -89,7 +89,12 @@ def unreachable(nodes: Nodes) -> Iterator[Finding]:
     ## Fix
     Check from this node that HOST:PORT is an address of rank 0's node, that rank 0 runs there, and that the port is open.
     """
-    yield from ways.other_ways(nodes)
+    if nodes is None and probe is None:
+        not_here("neither other nodes nor a probe were looked at")
+    if nodes is not None:
+        yield from ways.other_ways(nodes)
+    if probe is not None:
+        yield from observed(probe.seen(Kind.UNREACHABLE), expected="the job's store")
 
 
 @rule("NET004", "master-addr-swallows-packets", Severity.ERROR)
@@ -103,7 +108,7 @@ def swallows(net: Net | None = None, probe: Probe | None = None) -> Iterator[Fin
     ## Fix
     Set MASTER_ADDR to an address of rank 0's node on a network that all nodes of the job share.
     """
-    yield from observed(probe.seen(Kind.SILENT) if probe else ())
+    yield from observed(probe.seen(Kind.SILENT) if probe and not is_second_store(probe) else ())
     if only_probed(probe, net):
         return
     assert net is not None
@@ -163,7 +168,7 @@ def no_route(net: Net | None = None, probe: Probe | None = None) -> Iterator[Fin
 
 
 @rule("NET007", "master-port-dropped", Severity.ERROR)
-def port_dropped(net: Net | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
+def port_dropped(net: Net | None = None, nodes: Nodes | None = None, probe: Probe | None = None) -> Iterator[Finding]:
     """The master answers a ping, and packets to its port are dropped.
 
     ## Why it matters
@@ -174,7 +179,9 @@ def port_dropped(net: Net | None = None, nodes: Nodes | None = None) -> Iterator
     """
     if nodes is not None:
         yield from ways.dropped(nodes)
-    if only_met(nodes, net):
+    if probe is not None and not is_second_store(probe):
+        yield from observed(probe.seen(Kind.PORT_DROPPED), expected="an open port")
+    if (net is None and probe is not None) or only_met(nodes, net):
         return
     assert net is not None
     attempt = _ended(net, Outcome.NO_ANSWER)
@@ -185,7 +192,7 @@ def port_dropped(net: Net | None = None, nodes: Nodes | None = None) -> Iterator
 
 
 @rule("NET008", "master-port-rejected", Severity.ERROR)
-def port_rejected(net: Net | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
+def port_rejected(net: Net | None = None, nodes: Nodes | None = None, probe: Probe | None = None) -> Iterator[Finding]:
     """A firewall forbids connections to the master's port.
 
     ## Why it matters
@@ -196,7 +203,9 @@ def port_rejected(net: Net | None = None, nodes: Nodes | None = None) -> Iterato
     """
     if nodes is not None:
         yield from ways.rejected(nodes)
-    if only_met(nodes, net):
+    if probe is not None and not is_second_store(probe):
+        yield from observed(probe.seen(Kind.PORT_REJECTED), expected="an open port")
+    if (net is None and probe is not None) or only_met(nodes, net):
         return
     assert net is not None
     attempt = _ended(net, Outcome.PROHIBITED)

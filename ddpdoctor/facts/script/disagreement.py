@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 
 from ddpdoctor.facts.script.events import Matters
 from ddpdoctor.facts.script.index import Function
@@ -17,7 +18,19 @@ from ddpdoctor.facts.script.values import Reader
 from ddpdoctor.facts.script.vocabulary import COLLECTIVES, GROUP_POSITION, METHODS, words
 from ddpdoctor.facts.script.world import TWO_NODES, Place, one_node
 
-__all__ = ["Disagreement", "Kind", "disagreements", "is_of_all", "places_of", "programs", "roots"]
+__all__ = [
+    "Disagreement",
+    "Kind",
+    "disagreements",
+    "is_of_all",
+    "matters_of",
+    "places_of",
+    "program_runs",
+    "programs",
+    "roots",
+]
+
+MAX_PROGRAM_RUNS = 8
 
 
 class Kind:
@@ -144,6 +157,16 @@ def disagreements(module: Module) -> tuple[Disagreement, ...]:
                     if not any(at is each.at for _, at in found):
                         found[(each.kind, each.at)] = each
     return tuple(d for d in found.values() if d.test.module is module)
+
+
+@lru_cache(maxsize=64)
+def program_runs(module: Module) -> tuple[Rehearsal, ...]:
+    """Ways through the program itself and what it spawns, those that nothing unknown leaves open."""
+    found = []
+    for root in programs(module, matters_of(module)):
+        runs = rehearse(module, root, places_of(module, root), matters_of(module))
+        found += [run for run in islice(runs, MAX_PROGRAM_RUNS) if not run.is_open]
+    return tuple(found)
 
 
 def _compare(run: Rehearsal) -> Iterator[Disagreement]:

@@ -57,7 +57,7 @@ class Start:
 def start_of(module: Module, launch: Launch | None) -> Start | None:
     """The line that starts this file, if one was given."""
     for line in launch.lines if launch is not None else ():
-        if line.script is None or posixpath.normpath(line.script.path) != posixpath.normpath(module.path):
+        if line.script is None or not _is_same(line.script.path, module.path):
             continue
         layer = line.starter or line.program
         if layer is None:
@@ -66,6 +66,11 @@ def start_of(module: Module, launch: Launch | None) -> Start | None:
         nodes = plan.nnodes[1] if plan is not None and plan.nnodes is not None else None
         return Start(line, layer.launcher, nodes, plan.nproc if plan is not None else None)
     return None
+
+
+def _is_same(one: str, other: str) -> bool:
+    one, other = posixpath.normpath(one), posixpath.normpath(other)
+    return one == other or one.endswith(f"/{other}")
 
 
 @lru_cache(maxsize=256)
@@ -170,3 +175,19 @@ def names_in(node: ast.AST) -> set[str]:
 def is_known(found: list[object]) -> bool:
     """Whether every rank's value is known."""
     return all(known(v) for v in found)
+
+
+def in_try(module: Module, node: ast.AST) -> bool:
+    """Whether an exception there is caught in the same function."""
+    for parent, child in module.index.enclosing(node):
+        if isinstance(parent, ast.Try) and parent.handlers and child in parent.body:
+            return True
+        if parent in module.index.scopes:
+            return False
+    return False
+
+
+def truths(module: Module, test: ast.expr) -> list[bool | Unknown]:
+    """Whether a condition holds on each rank; names of ranks are believed."""
+    places = places_of(module, module.index.function_of(test))
+    return [reader.truth(test) for reader in _readers(module, places, True)]

@@ -1,0 +1,210 @@
+"""Messages between ranks: the sends and receives of a rehearsal, matched as torch would match them.
+
+A blocking send or recv waits for its partner, a collective of the default group waits for everybody, isend and irecv do
+not wait here. What is still waiting when nobody can go on has no partner, or waits in a ring. A rehearsal in which one
+peer is unknown says nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import islice
+
+from ddpdoctor.facts.script.disagreement import is_of_all, matters_of, places_of, roots
+from ddpdoctor.facts.script.module import Module
+from ddpdoctor.facts.script.paths import Event, Rehearsal, rehearse
+from ddpdoctor.facts.script.vocabulary import P2P
+from ddpdoctor.facts.script.world import Place, one_node
+
+__all__ = ["Exchange", "Stuck", "exchanges", "problems"]
+
+MAX_RUNS = 6
+SIZES = (2, 3, 4)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Message:
+    """One call: `peer` None is any sender."""
+
+    event: Event
+    rank: int
+    peer: int | None
+    tag: object
+
+    @property
+    def sends(self) -> bool:
+        return self.event.name in ("dist.send", "dist.isend")
+
+    @property
+    def waits(self) -> bool:
+        return self.event.name in ("dist.send", "dist.recv")
+
+    def fits(self, other: Message) -> bool:
+        """Whether a send and a receive belong together."""
+        if self.sends is other.sends or self.peer not in (None, other.rank) or other.peer not in (None, self.rank):
+            return False
+        return self.tag == other.tag
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stuck:
+    """A call that can never end. `kind` is `self`, `nobody` (no such rank), `ring` or `alone`; `other` what the peer does."""
+
+    kind: str
+    message: Message
+    other: Message | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """What became of the messages of one rehearsal."""
+
+    stuck: list[Stuck] = field(default_factory=list)
+    pairs: list[tuple[Message, Message]] = field(default_factory=list)
+
+
+def _steps(run: Rehearsal) -> list[list[Message | None]] | None:
+    """Each rank's messages in order, None for a collective; None when a peer is unknown or in a group."""
+    found = []
+    for track in run.tracks:
+        steps: list[Message | None] = []
+        for event in track.events:
+            if event.name in P2P:
+                message = _message(event, track.place)
+                if message is None:
+                    return None
+                steps.append(message)
+            elif is_of_all(event) and event.name not in ("forward", "backward"):
+                steps.append(None)
+        found.append(steps)
+    return found
+
+
+def _message(event: Event, place: Place) -> Message | None:
+    sends = event.name in ("dist.send", "dist.isend")
+    if event.argument(2, "group") is not None or event.argument(None, "group_dst", "group_src") is not None:
+        return None
+    node = event.argument(1, "dst" if sends else "src")
+    peer = event.read(node) if node is not None else None
+    if node is not None and type(peer) is not int and peer is not None:
+        return None
+    tag = event.argument(3, "tag")
+    read = event.read(tag) if tag is not None else 0
+    if type(read) is not int:
+        return None
+    return Message(event, place.rank, peer if isinstance(peer, int) else None, read)
+
+
+def _played(run: Rehearsal) -> Exchange | None:
+    steps = _steps(run)
+    if steps is None or not any(isinstance(s, Message) for each in steps for s in each):
+        return None
+    size = len(steps)
+    result = Exchange()
+    for message in (s for each in steps for s in each if isinstance(s, Message)):
+        if message.peer == message.rank:
+            result.stuck.append(Stuck("self", message))
+        elif message.peer is not None and not 0 <= message.peer < size:
+            result.stuck.append(Stuck("nobody", message))
+    if not result.stuck:
+        _play(steps, result)
+    return result
+
+
+def _play(steps: list[list[Message | None]], result: Exchange) -> None:
+    at = [0] * len(steps)
+    posted: list[Message] = []
+    moved = True
+    while moved:
+        moved = False
+        for rank, mine in enumerate(steps):
+            while at[rank] < len(mine) and (now := mine[at[rank]]) is not None:
+                partner = _partner(now, steps, at, posted)
+                if partner is not None:
+                    result.pairs.append((now, partner) if now.sends else (partner, now))
+                    if partner in posted:
+                        posted.remove(partner)
+                    else:
+                        at[partner.rank] += 1
+                elif not now.waits:
+                    posted.append(now)
+                else:
+                    break
+                at[rank] += 1
+                moved = True
+        if all(a < len(s) and s[a] is None for a, s in zip(at, steps, strict=True)):
+            at = [a + 1 for a in at]
+            moved = True
+    result.stuck += _blocked(steps, at)
+
+
+def _partner(now: Message, steps: list[list[Message | None]], at: list[int], posted: list[Message]) -> Message | None:
+    """A message that is posted already, or that another rank waits in."""
+    for message in posted:
+        if now.fits(message):
+            return message
+    for rank, others in enumerate(steps):
+        other = others[at[rank]] if rank != now.rank and at[rank] < len(others) else None
+        if other is not None and other.waits and now.fits(other):
+            return other
+    return None
+
+
+def _blocked(steps: list[list[Message | None]], at: list[int]) -> list[Stuck]:
+    found = []
+    for rank, mine in enumerate(steps):
+        now = mine[at[rank]] if at[rank] < len(mine) else None
+        if now is None or now.peer is None:
+            continue
+        theirs = steps[now.peer]
+        ahead = theirs[at[now.peer] :]
+        later = next((m for m in ahead if isinstance(m, Message) and now.fits(m)), None)
+        here = ahead[0] if ahead else None
+        if later is not None and isinstance(here, Message):
+            found.append(Stuck("ring", now, here))
+        elif later is None:
+            found.append(Stuck("alone", now, here))
+    return found
+
+
+@lru_cache(maxsize=64)
+def exchanges(module: Module) -> tuple[tuple[Exchange, ...], ...]:
+    """For each world size that the text allows, what became of the messages of every way through its roots."""
+    if not module.calls(*P2P):
+        return ()
+    matters = matters_of(module)
+    found = []
+    for places in _worlds(module):
+        played: list[Exchange] = []
+        for root in roots(module, matters):
+            for run in islice(rehearse(module, root, places, matters), MAX_RUNS):
+                result = None if run.is_open or any(t.raised for t in run.tracks) else _played(run)
+                if result is not None:
+                    played.append(result)
+        found.append(tuple(played))
+    return tuple(found)
+
+
+def _worlds(module: Module) -> list[tuple[Place, ...]]:
+    places = places_of(module)
+    if places[-1].node_rank == 0:
+        return [places]
+    return [one_node(size) for size in SIZES]
+
+
+@lru_cache(maxsize=64)
+def problems(module: Module) -> tuple[Stuck, ...]:
+    """Calls that never end, whatever the world size: each call once."""
+    worlds = exchanges(module)
+    if not worlds:
+        return ()
+    found: dict[ast.Call, Stuck] = {}
+    for played in worlds[-1]:
+        for stuck in played.stuck:
+            found.setdefault(stuck.message.event.call, stuck)
+    for played_there in worlds[:-1]:
+        there = {s.message.event.call for each in played_there for s in each.stuck}
+        found = {call: stuck for call, stuck in found.items() if call in there}
+    return tuple(found.values())

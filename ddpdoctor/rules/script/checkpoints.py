@@ -1,0 +1,258 @@
+"""SCRIPT059 to SCRIPT061, SCRIPT063 and SCRIPT064: files that several ranks read and write."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ddpdoctor.facts.script import Script
+from ddpdoctor.facts.script.disagreement import is_of_all, program_runs
+from ddpdoctor.facts.script.module import Module, modules
+from ddpdoctor.facts.script.paths import Event, Rehearsal
+from ddpdoctor.facts.script.world import Unknown
+from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.rules import rule
+from ddpdoctor.rules.script.pointing import code, point, with_keyword
+from ddpdoctor.rules.script.situation import argument, has_more, in_rank_branch, in_try, is_distributed, names_in, value
+
+PER_RANK = {"rank", "local_rank", "global_rank", "RANK", "getpid", "process_index", "get_rank", "hostname", "uuid4"}
+
+
+def _here(module: Module, event: Event) -> bool:
+    return event.call in module.index.parents
+
+
+def _by_all(module: Module, name: str) -> Iterator[tuple[Rehearsal, list[Event]]]:
+    """Calls that every rank of the program makes, as one event a rank: those of the first way in which each is met."""
+    seen: set[ast.Call] = set()
+    for run in program_runs(module):
+        if not any(e.name in ("dist.init_process_group", "DDP", "FSDP") for e in run.tracks[0].events):
+            continue
+        for event in run.tracks[0].events:
+            if event.name != name or event.call in seen or not _here(module, event) or run.apart(event.tests):
+                continue
+            same = [next((e for e in t.events if e.call is event.call), None) for t in run.tracks]
+            if all(e is not None for e in same):
+                seen.add(event.call)
+                yield run, [e for e in same if e is not None]
+
+
+def _one_path(module: Module, events: list[Event], position: int, *names: str) -> bool:
+    """Whether all ranks name one path, as far as can be told."""
+    paths = [e.argument(position, *names) for e in events]
+    node = paths[0]
+    if node is None or names_in(node) & PER_RANK:
+        return False
+    found = [e.read(p) for e, p in zip(events, paths, strict=True)]
+    if any(f is Unknown.VARIES or f is Unknown.DATA for f in found) or any(f != found[0] for f in found[1:]):
+        return False
+    return isinstance(found[0], str) or _is_path_text(module, node)
+
+
+def _is_path_text(module: Module, node: ast.expr) -> bool:
+    """A path that is put together from text and configuration in this very call."""
+    return any(isinstance(n, ast.Constant) and isinstance(n.value, str) for n in ast.walk(node)) or isinstance(
+        node, (ast.Attribute, ast.Name)
+    )
+
+
+@rule("SCRIPT059", "checkpoint-loaded-on-gpu-zero", Severity.WARNING)
+def on_gpu_zero(script: Script) -> Iterator[Finding]:
+    """A checkpoint is loaded by every rank onto GPU 0.
+
+    ## Why it matters
+    Tensors return to the device that they were saved from. On resume GPU 0 holds one copy for each rank and runs out
+    of memory.
+
+    ## Fix
+    `torch.load(path, map_location="cpu")`, then load_state_dict.
+    """
+    for module in modules(script):
+        if not is_distributed(module) or not ("cuda" in module.text or "nccl" in module.text) or module.frameworks:
+            continue
+        for call in module.calls("torch.load"):
+            where = argument(call, 1, "map_location")
+            if has_more(call) or in_rank_branch(module, call) or not _is_checkpoint(module, call):
+                continue
+            if where is None or value(module, where) in ("cuda:0", "cuda"):
+                seen = "without map_location" if where is None else f"onto {value(module, where)}"
+                yield point(
+                    module,
+                    call,
+                    f"every rank loads this checkpoint {seen}: all copies come to lie on GPU 0; expected "
+                    'map_location="cpu"',
+                    'map_location="cpu"',
+                    edits=(with_keyword(module, call, 'map_location="cpu"'),) if where is None else (),
+                )
+
+
+def _is_checkpoint(module: Module, call: ast.Call) -> bool:
+    """Whether what is loaded ends in load_state_dict."""
+    if any(
+        isinstance(p, ast.Call) and getattr(p.func, "attr", "") == "load_state_dict"
+        for p, _ in module.index.enclosing(call)
+    ):
+        return True
+    statement = module.index.statement(call)
+    names = {t.id for t in statement.targets if isinstance(t, ast.Name)} if isinstance(statement, ast.Assign) else set()
+    function = module.index.function_of(call)
+    loads = [c for c in module.method_calls.get("load_state_dict", ()) if module.index.function_of(c) is function]
+    return any(names & names_in(a) for c in loads for a in c.args)
+
+
+@rule("SCRIPT060", "checkpoint-written-by-all-ranks", Severity.ERROR, signatures=(r"PytorchStreamReader failed",))
+def written_by_all(script: Script) -> Iterator[Finding]:
+    """All ranks write one checkpoint file.
+
+    ## Why it matters
+    The ranks write over each other. The file is torn now and then, which shows only when it is read:
+    `PytorchStreamReader failed
+    reading zip archive`.
+
+    ## Fix
+    Save on rank 0 only, followed by a barrier. Sharded formats (torch.distributed.checkpoint) are written by all
+    ranks.
+    """
+    for module in modules(script):
+        for _, events in _by_all(module, "torch.save"):
+            call = events[0].call
+            if _one_path(module, events, 1, "f") and not in_rank_branch(module, call):
+                yield point(
+                    module,
+                    call,
+                    f"every rank writes {code(module, argument(call, 1, 'f') or call, 40)}: the file may be torn; "
+                    "expected it on rank 0 "
+                    "only",
+                    "if rank == 0:",
+                )
+
+
+@rule("SCRIPT061", "checkpoint-read-before-written", Severity.ERROR)
+def read_early(script: Script) -> Iterator[Finding]:
+    """Ranks read a file that rank 0 may not have finished.
+
+    ## Why it matters
+    `FileNotFoundError`, or a file that is too short, on ranks other than 0, now and then.
+
+    ## Fix
+    `dist.barrier()` between saving and loading.
+    """
+    for module in modules(script):
+        told: set[ast.Call] = set()
+        for run in program_runs(module):
+            for save, load in _unprotected(run):
+                if load.call not in told and _here(module, load) and not in_try(module, load.call):
+                    told.add(load.call)
+                    yield point(
+                        module,
+                        load.call,
+                        f"all ranks read what rank 0 writes in line {save.call.lineno}, with nothing that makes them "
+                        "wait for it; "
+                        "expected dist.barrier() between",
+                        "dist.barrier() before",
+                    )
+
+
+def _unprotected(run: Rehearsal) -> Iterator[tuple[Event, Event]]:
+    """A save of some ranks and a later load of the same path with no collective between."""
+    if len(run.tracks) < 2:
+        return
+    events = run.tracks[0].events
+    other = {e.call for e in run.tracks[1].events}
+    for at, save in enumerate(events):
+        if save.name != "torch.save" or not run.apart(save.tests):
+            continue
+        for load in events[at + 1 :]:
+            if is_of_all(load) and load.name not in ("forward", "backward"):
+                break
+            if load.name == "torch.load" and load.call in other and _same_path(save, load):
+                yield save, load
+
+
+def _same_path(save: Event, load: Event) -> bool:
+    one, two = save.argument(1, "f"), load.argument(0, "f")
+    return one is not None and two is not None and ast.dump(one) == ast.dump(two)
+
+
+@rule("SCRIPT063", "shared-file-race", Severity.ERROR, signatures=(r"FileExistsError: \[Errno 17\]",))
+def race(script: Script) -> Iterator[Finding]:
+    """One rank changes a file while the others read it.
+
+    ## Why it matters
+    `FileExistsError`, a half-written cache or a file that is gone, on a random rank. The next try works, because the
+    file is
+    there by then.
+
+    ## Fix
+    Let rank 0 do it, then a barrier; `os.makedirs(path, exist_ok=True)`; write to a temporary name and rename.
+    """
+    for module in modules(script):
+        for name in ("os.makedirs", "os.mkdir", "shutil.rmtree"):
+            for _, events in _by_all(module, name):
+                call = events[0].call
+                relaxed = argument(call, 2 if name == "os.makedirs" else 1, "exist_ok", "ignore_errors")
+                if relaxed is not None or in_try(module, call) or in_rank_branch(module, call) or has_more(call):
+                    continue
+                if _one_path(module, events, 0, "name", "path"):
+                    edits = (with_keyword(module, call, "exist_ok=True"),) if name == "os.makedirs" else ()
+                    yield point(
+                        module,
+                        call,
+                        f"every rank calls {code(module, call, 40)} on one path: the second one fails, also after a "
+                        "question whether "
+                        "it exists; expected rank 0 alone, or exist_ok=True",
+                        "exist_ok=True",
+                        edits=edits,
+                    )
+
+
+@rule(
+    "SCRIPT064",
+    "download-race",
+    Severity.ERROR,
+    signatures=(
+        r"module 'transformers_modules\.[^']*' has no attribute",
+        r"unable to open file[^\n]*(safetensors|model)",
+    ),
+)
+def download(script: Script) -> Iterator[Finding]:
+    """All ranks download into one cache at the same time.
+
+    ## Why it matters
+    On a fresh machine the ranks write the same files: `File not found or corrupted`, `unable to open file`, a module
+    without its
+    attribute. The second run works, because the files are there.
+
+    ## Fix
+    Download before the job; or on rank 0 of each node first, with a barrier after it.
+    """
+    for module in modules(script):
+        if not is_distributed(module) or module.frameworks:
+            continue
+        for call in module.index.calls:
+            name = module.names.of(call.func) or ""
+            if "torchvision.datasets" not in name and not name.startswith("torchvision.datasets"):
+                continue
+            flag = argument(call, None, "download")
+            if (
+                flag is None
+                or value(module, flag) is not True
+                or in_rank_branch(module, call)
+                or _at_spawn_parent(module, call)
+            ):
+                continue
+            yield point(
+                module,
+                call,
+                "every rank downloads into one folder at the same time: on a fresh machine the files are torn; "
+                "expected rank 0 first, "
+                "then a barrier",
+                "download=(local_rank == 0), with a barrier",
+                severity=Severity.WARNING,
+            )
+
+
+def _at_spawn_parent(module: Module, call: ast.Call) -> bool:
+    """Run by the parent alone, before it spawns."""
+    function = module.index.function_of(call)
+    return any(module.index.function_of(s.call) is function and call.lineno < s.call.lineno for s in module.spawns)

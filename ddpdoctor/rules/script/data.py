@@ -1,0 +1,331 @@
+"""SCRIPT044 to SCRIPT048 and SCRIPT050: what each rank reads."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from ddpdoctor.facts.script import Script
+from ddpdoctor.facts.script.index import Bound
+from ddpdoctor.facts.script.module import Module, modules
+from ddpdoctor.facts.script.world import Made, Unknown
+from ddpdoctor.findings import Edit, Finding, Severity
+from ddpdoctor.rules import rule
+from ddpdoctor.rules.script.pointing import before, code, point, with_keyword, without_argument
+from ddpdoctor.rules.script.situation import argument, each_rank, has_more, in_rank_branch, names_in, value
+
+_EVALUATION = re.compile(r"(?i)(^|[^a-z])(val|valid|validation|test|eval|evaluation|dev|predict|infer|inference)")
+_SHARDED = re.compile(r"(?i)rank|shard|split|world|num_replicas|node|worker|distributed|iterable|stream|webdataset|wds")
+_AUGMENTS = re.compile(
+    r"Random(Crop|ResizedCrop|HorizontalFlip|VerticalFlip|Rotation|Affine|Erasing|Apply)|ColorJitter|RandAugment"
+)
+
+
+def _name_around(module: Module, call: ast.Call) -> str:
+    """The name that a call's result is given to, and what it is given: for telling training from evaluation."""
+    statement = module.index.statement(call)
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    function = module.index.function_of(call)
+    return " ".join(
+        [
+            *(ast.unparse(t) for t in targets),
+            *(ast.unparse(a) for a in call.args[:1]),
+            function.name if function else "",
+        ]
+    )
+
+
+def _is_evaluation(module: Module, call: ast.Call) -> bool:
+    return bool(_EVALUATION.search(_name_around(module, call).replace("_", " ")))
+
+
+@rule("SCRIPT044", "distributed-sampler-missing", Severity.ERROR)
+def missing(script: Script) -> Iterator[Finding]:
+    """Every rank reads all the data.
+
+    ## Why it matters
+    No error: N GPUs do the same work N times, the epoch is not shorter than on one, and the effective batch holds
+    each sample N
+    times.
+
+    ## Fix
+    `DataLoader(dataset, sampler=DistributedSampler(dataset), ...)`, without shuffle=True.
+    """
+    for module in modules(script):
+        if not module.calls("DDP") or module.frameworks or _shards_itself(module):
+            continue
+        for call in module.calls("DataLoader"):
+            given = {k.arg for k in call.keywords}
+            if given & {"sampler", "batch_sampler", None} or len(call.args) > 3 or _is_evaluation(module, call):
+                continue
+            if in_rank_branch(module, call) or not _is_plain(module, call) or not _trains(module):
+                continue
+            yield point(
+                module,
+                call,
+                "every rank reads the whole dataset through this DataLoader: nothing divides it among the ranks; "
+                "expected "
+                "sampler=DistributedSampler(dataset)",
+                "sampler=DistributedSampler(dataset)",
+                edits=_sampled(module, call),
+            )
+
+
+def _sampled(module: Module, call: ast.Call) -> tuple[Edit, ...]:
+    dataset = argument(call, 0, "dataset")
+    if dataset is None or "torch" not in module.index.scopes[module.tree].names:
+        return ()
+    sampler = f"sampler=torch.utils.data.DistributedSampler({code(module, dataset, 200)})"
+    shuffle = next((k.value for k in call.keywords if k.arg == "shuffle"), None)
+    if shuffle is None:
+        return (with_keyword(module, call, sampler),)
+    keyword = next(k for k in call.keywords if k.arg == "shuffle")
+    line, column = keyword.lineno, len(module.lines[keyword.lineno - 1].encode()[: keyword.col_offset].decode()) + 1
+    end = len(module.lines[(keyword.end_lineno or 1) - 1].encode()[: keyword.end_col_offset].decode()) + 1
+    return (Edit(module.path, line, column, keyword.end_lineno or line, end, sampler),)
+
+
+def _trains(module: Module) -> bool:
+    return bool(module.method_calls.get("backward"))
+
+
+def _shards_itself(module: Module) -> bool:
+    """Anything that may divide the data: a sampler of any kind, slices by rank, datasets that stream."""
+    words = (
+        "DistributedSampler",
+        "split_dataset_by_node",
+        "IterableDataset",
+        "webdataset",
+        "shard(",
+        "StreamingDataset",
+        "Sampler(",
+    )
+    return any(word in module.text for word in words)
+
+
+def _is_plain(module: Module, call: ast.Call) -> bool:
+    """The dataset is made in this file without a word of ranks."""
+    dataset = argument(call, 0, "dataset")
+    if dataset is None:
+        return False
+    texts = [ast.unparse(dataset)]
+    if isinstance(dataset, (ast.Name, ast.Attribute)):
+        name = dataset.id if isinstance(dataset, ast.Name) else dataset.attr
+        bound = module.names.bindings(name, module.index.scope(dataset)) if isinstance(dataset, ast.Name) else None
+        bindings = bound[1] if bound is not None else []
+        if any(b.how is Bound.PARAMETER for b in bindings) or not bindings:
+            return False
+        texts += [ast.unparse(b.value) for b in bindings if b.value is not None]
+    return not any(_SHARDED.search(t) for t in texts)
+
+
+@rule("SCRIPT045", "sampler-epoch-not-set", Severity.WARNING)
+def epoch(script: Script) -> Iterator[Finding]:
+    """The sampler uses the same order in every epoch.
+
+    ## Why it matters
+    DistributedSampler shuffles with seed + epoch, and the epoch stays 0 until it is told: every epoch sees the data
+    in the same
+    order, which costs convergence and shows nowhere.
+
+    ## Fix
+    `sampler.set_epoch(epoch)` at the start of each epoch.
+    """
+    for module in modules(script):
+        if "set_epoch" in module.text or module.frameworks:
+            continue
+        for call in module.calls("DistributedSampler"):
+            shuffle = argument(call, 3, "shuffle")
+            if (
+                has_more(call)
+                or (shuffle is not None and value(module, shuffle) is not True)
+                or _is_evaluation(module, call)
+            ):
+                continue
+            loop = _epochs(module)
+            name = _sampler_name(module, call)
+            if loop is not None:
+                yield point(
+                    module,
+                    call,
+                    f"nothing tells this sampler the epoch, so that the loop of line {loop.lineno} sees one order in "
+                    "every epoch; "
+                    "expected set_epoch at its start",
+                    f"{name}.set_epoch(epoch)",
+                    edits=_told(module, loop, name),
+                )
+
+
+def _sampler_name(module: Module, call: ast.Call) -> str:
+    statement = module.index.statement(call)
+    if isinstance(statement, ast.Assign) and statement.value is call:
+        return ast.unparse(statement.targets[0])
+    return "sampler"
+
+
+def _told(module: Module, loop: ast.For, name: str) -> tuple[Edit, ...]:
+    if not isinstance(loop.target, ast.Name) or (name == "sampler" and "sampler =" not in module.text):
+        return ()
+    function = module.index.function_of(loop)
+    local = function is not None and name in {n.id for n in ast.walk(function) if isinstance(n, ast.Name)}
+    known = name.startswith("self.") or local or (function is None and "." not in name)
+    return (before(module, loop.body[0], f"{name}.set_epoch({loop.target.id})"),) if known else ()
+
+
+def _epochs(module: Module) -> ast.For | None:
+    """A loop over epochs with a loop over batches, or a call, in it."""
+    for node in module.index.parents:
+        if isinstance(node, ast.For) and isinstance(node.target, ast.Name) and "ep" in node.target.id.lower():
+            single = value(module, node.iter)
+            if isinstance(single, list) and len(single) < 2:
+                continue
+            return node
+    return None
+
+
+@rule(
+    "SCRIPT046",
+    "shuffle-with-sampler",
+    Severity.ERROR,
+    signatures=(r"sampler option is mutually exclusive with shuffle",),
+)
+def shuffled(script: Script) -> Iterator[Finding]:
+    """A DataLoader has both shuffle and a sampler.
+
+    ## Why it matters
+    `ValueError: sampler option is mutually exclusive with shuffle`, when the loader is made.
+
+    ## Fix
+    Drop shuffle=True: DistributedSampler shuffles by itself.
+    """
+    for module in modules(script):
+        for call in module.calls("DataLoader"):
+            shuffle = argument(call, 2, "shuffle")
+            sampler = argument(call, 3, "sampler")
+            if shuffle is None or sampler is None or value(module, shuffle) is not True:
+                continue
+            made = each_rank(module, sampler)
+            if all(isinstance(m, Made) and m.name == "DistributedSampler" for m in made) or _is_sampler(
+                module, sampler
+            ):
+                yield point(
+                    module,
+                    call,
+                    "shuffle=True beside a sampler is a ValueError (mutually exclusive); expected the sampler alone",
+                    "no shuffle",
+                    edits=(without_argument(module, call, shuffle),),
+                )
+
+
+def _is_sampler(module: Module, node: ast.expr) -> bool:
+    call = node
+    if isinstance(node, ast.Name):
+        bound = module.names.bindings(node.id, module.index.scope(node))
+        if bound is None or len(bound[1]) != 1 or bound[1][0].how is not Bound.VALUE or bound[1][0].value is None:
+            return False
+        call = bound[1][0].value
+    name = module.names.of(call.func) if isinstance(call, ast.Call) else None
+    return name is not None and name.startswith("torch.utils.data.") and name.endswith("Sampler")
+
+
+@rule(
+    "SCRIPT047",
+    "sampler-on-iterable-dataset",
+    Severity.ERROR,
+    signatures=(r"DistributedSampler[^\n]*has no len\(\)",),
+)
+def iterable(script: Script) -> Iterator[Finding]:
+    """A DistributedSampler is given an IterableDataset.
+
+    ## Why it matters
+    `TypeError: object of type '…' has no len()`: an IterableDataset has no length and no indices to divide. Without
+    the sampler
+    every rank reads all of it.
+
+    ## Fix
+    Divide inside the dataset, by rank and by worker: `itertools.islice(items, rank, None, world_size)`.
+    """
+    for module in modules(script):
+        for call in module.calls("DistributedSampler"):
+            dataset = argument(call, 0, "dataset")
+            owner = module.class_of_value(dataset) if dataset is not None else None
+            if (
+                owner is None
+                or not module.is_a(owner, "IterableDataset")
+                or module.method(owner, "__len__") is not None
+            ):
+                continue
+            yield point(
+                module,
+                call,
+                f"{owner.name} is an IterableDataset: it has no len(), so that DistributedSampler raises a "
+                "TypeError; expected the "
+                "dataset to divide its items by rank",
+                "islice(items, rank, None, world_size) in __iter__",
+            )
+
+
+@rule("SCRIPT048", "sampler-pads-evaluation", Severity.NOTE)
+def pads(script: Script) -> Iterator[Finding]:
+    """The sampler repeats samples to fill the last batch of an evaluation.
+
+    ## Why it matters
+    Where the size of the dataset is no multiple of the world size, some samples count twice in the metric.
+
+    ## Fix
+    Gather the predictions and cut them to len(dataset), or weight by the real count.
+    """
+    for module in modules(script):
+        if module.frameworks or not module.calls("dist.all_reduce", "dist.all_gather", "dist.gather", "dist.reduce"):
+            continue
+        for call in module.calls("DistributedSampler"):
+            flags = argument(call, None, "drop_last")
+            if flags is not None or has_more(call) or not _is_evaluation(module, call):
+                continue
+            dataset = argument(call, 0, "dataset")
+            if dataset is not None and f"[:len({ast.unparse(dataset)})]" not in module.text.replace(" ", ""):
+                yield point(
+                    module,
+                    call,
+                    "this sampler repeats samples until all ranks have equally many, and the evaluation counts "
+                    "those twice; expected "
+                    "the metric to leave them out",
+                    "results cut to len(dataset)",
+                )
+
+
+@rule("SCRIPT050", "same-seed-on-all-ranks", Severity.NOTE)
+def seed(script: Script) -> Iterator[Finding]:
+    """All ranks use the same random seed for data augmentation.
+
+    ## Why it matters
+    All ranks draw the same crops, flips and dropout masks, so that the global batch is less varied than it looks.
+
+    ## Fix
+    Build the model first, then seed with base + rank: DDP sends rank 0's weights to the others anyway.
+    """
+    for module in modules(script):
+        if not module.calls("DDP") or module.frameworks or not _AUGMENTS.search(module.text):
+            continue
+        calls = module.calls("torch.manual_seed", "random.seed", "cuda.manual_seed_all", "cuda.manual_seed")
+        told = [c for c in calls if c.args]
+        if not told or "worker_init_fn" in module.text or any(_by_rank(module, c.args[0]) for c in told):
+            continue
+        yield point(
+            module,
+            told[0],
+            f"{code(module, told[0])} gives all ranks one seed, and the augmentations of this file draw alike on all "
+            "of them; expected "
+            "the seed plus the rank once the model is built",
+            "seed + rank",
+        )
+
+
+def _by_rank(module: Module, node: ast.expr) -> bool:
+    found = each_rank(module, node, trusting=True)
+    return (
+        any(f is Unknown.VARIES for f in found)
+        or any(f != found[0] for f in found)
+        or bool(names_in(node) & {"rank", "seed"})
+    )

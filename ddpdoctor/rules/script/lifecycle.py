@@ -1,0 +1,237 @@
+"""SCRIPT017 to SCRIPT020: the life of the process group, from init to destroy."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from ddpdoctor.facts.script import Script
+from ddpdoctor.facts.script.disagreement import is_of_all, program_runs
+from ddpdoctor.facts.script.module import Module, modules
+from ddpdoctor.facts.script.paths import Event, Rehearsal
+from ddpdoctor.findings import Edit, Finding, Severity
+from ddpdoctor.rules import rule
+from ddpdoctor.rules.script.pointing import after, code, point
+from ddpdoctor.rules.script.situation import in_try
+
+INIT = "dist.init_process_group"
+DESTROY = "dist.destroy_process_group"
+_FRAMEWORK = {
+    "Accelerator": "Accelerator()",
+    "deepspeed.init_distributed": "deepspeed.init_distributed",
+    "deepspeed.initialize": "deepspeed.initialize",
+}
+_CLEANS = re.compile(r"(?i)clean|teardown|tear_down|destroy|shutdown|finali[sz]e|close|end_dist|exit")
+
+
+def _first_tracks(module: Module) -> Iterator[tuple[Rehearsal, list[Event]]]:
+    for run in program_runs(module):
+        yield run, run.tracks[0].events
+
+
+def _shown(module: Module, event: Event) -> ast.Call | None:
+    """The call of this file that leads to an event."""
+    here = [c for c in event.chain if module.index.parents.get(c) is not None]
+    return here[-1] if here else None
+
+
+@rule(
+    "SCRIPT017",
+    "init-twice",
+    Severity.ERROR,
+    signatures=(r"initialize the default process group twice",),
+)
+def twice(script: Script) -> Iterator[Finding]:
+    """The default process group is initialised twice.
+
+    ## Why it matters
+    `ValueError: trying to initialize the default process group twice!`: a framework did it already, or a helper did.
+
+    ## Fix
+    Keep one of the calls, or guard it with `if not dist.is_initialized():`.
+    """
+    for module in modules(script):
+        told: set[ast.AST] = set()
+        for _, events in _first_tracks(module):
+            before: Event | None = None
+            for event in events:
+                if event.name == DESTROY:
+                    before = None
+                elif event.name == INIT and before is not None:
+                    at = _shown(module, event)
+                    if at is not None and at not in told and not in_try(module, at):
+                        told.add(at)
+                        yield _second(module, at, before)
+                elif event.name == INIT or event.name in _FRAMEWORK:
+                    before = before or event
+
+
+def _second(module: Module, at: ast.Call, first: Event) -> Finding:
+    by = _FRAMEWORK.get(first.name, "init_process_group")
+    return point(
+        module,
+        at,
+        f"{by} in line {first.call.lineno} has initialised the process group already: this call raises a ValueError; "
+        "expected "
+        "one of the two",
+        "one initialisation",
+    )
+
+
+@rule(
+    "SCRIPT018",
+    "process-group-not-initialized",
+    Severity.ERROR,
+    signatures=(r"Default process group has not been initialized",),
+)
+def too_early(script: Script) -> Iterator[Finding]:
+    """A distributed call runs before init_process_group.
+
+    ## Why it matters
+    `ValueError: Default process group has not been initialized, please make sure to call init_process_group`: a
+    sampler, a
+    wrapper or a question for the rank comes before init, or after destroy.
+
+    ## Fix
+    Initialise first; or guard the call with `dist.is_available() and dist.is_initialized()`.
+    """
+    for module in modules(script):
+        told: set[ast.AST] = set()
+        for _, events in _first_tracks(module):
+            for event, reason in _outside(events):
+                at = _shown(module, event)
+                if at is not None and at not in told and not in_try(module, at):
+                    told.add(at)
+                    yield point(
+                        module,
+                        at,
+                        f"{code(module, at.func)} needs the process group, which {reason}; expected it between "
+                        "init_process_group and destroy_process_group",
+                        "after init_process_group",
+                    )
+
+
+def _outside(events: list[Event]) -> Iterator[tuple[Event, str]]:
+    """Events that need the process group and stand before its init or after its end."""
+    inits = [at for at, e in enumerate(events) if e.name == INIT or e.name in _FRAMEWORK]
+    if not inits:
+        return
+    for event in events[: inits[0]]:
+        if _needs_group(event):
+            yield event, f"is initialised only in line {events[inits[0]].call.lineno}"
+    ends = [at for at, e in enumerate(events) if e.name == DESTROY and e.argument(0, "group") is None]
+    if ends and ends[-1] > inits[-1]:
+        for event in events[ends[-1] + 1 :]:
+            if _needs_group(event):
+                yield event, f"was destroyed in line {events[ends[-1]].call.lineno}"
+
+
+def _needs_group(event: Event) -> bool:
+    if event.name == "DistributedSampler":
+        return event.argument(1, "num_replicas") is None or event.argument(2, "rank") is None
+    if event.name in ("dist.get_rank", "dist.get_world_size"):
+        return not event.call.args and not event.call.keywords
+    return is_of_all(event) and event.name.startswith(("dist.", "DDP")) and "mesh" not in event.name
+
+
+@rule(
+    "SCRIPT019",
+    "syncbn-without-process-group",
+    Severity.ERROR,
+    signatures=(r"torch/nn/modules/_functions\.py[^\n]*\bget_world_size",),
+)
+def sync_batch_norm(script: Script) -> Iterator[Finding]:
+    """SyncBatchNorm runs without a process group.
+
+    ## Why it matters
+    In training on a GPU its forward pass asks for the world size: `Default process group has not been initialized`,
+    an error
+    about process groups from a model that runs on one GPU.
+
+    ## Fix
+    Convert to SyncBatchNorm only where the job is distributed, or initialise and start with `torchrun
+    --nproc-per-node=1`.
+    """
+    for module in modules(script):
+        trains = bool(module.method_calls.get("backward")) and module.is_program
+        if (
+            not trains
+            or module.frameworks
+            or re.search(r"init_process_group|init_dist|setup_dist|dist_init", module.text)
+        ):
+            continue
+        for call in module.calls("nn.SyncBatchNorm", "nn.SyncBatchNorm.convert_sync_batchnorm"):
+            guarded = any(
+                isinstance(p, ast.If) and c is not p.test and not _is_main(p) for p, c in module.index.enclosing(call)
+            )
+            if not guarded:
+                yield point(
+                    module,
+                    call,
+                    "SyncBatchNorm asks for the process group, and this program never makes one: its first training "
+                    "step on a GPU "
+                    "fails; expected init_process_group before, or BatchNorm",
+                    "a process group",
+                )
+
+
+def _is_main(statement: ast.If) -> bool:
+    return "__name__" in ast.dump(statement.test)
+
+
+@rule(
+    "SCRIPT020",
+    "process-group-not-destroyed",
+    Severity.WARNING,
+    signatures=(r"terminate called without an active exception",),
+)
+def not_destroyed(script: Script) -> Iterator[Finding]:
+    """The script never calls destroy_process_group.
+
+    ## Why it matters
+    The training is done, yet now and then a rank ends with `terminate called without an active exception` (exit code
+    -6), and
+    torchrun reports FAILED for a run that was good. NCCL warns at every exit: `process group has NOT been destroyed
+    before it is
+    being destructed`.
+
+    ## Fix
+    `dist.destroy_process_group()` at the end of the program.
+    """
+    for module in modules(script):
+        if "destroy_process_group" in module.text or module.frameworks or _may_clean(module):
+            continue
+        for run, events in _first_tracks(module):
+            event = next((e for e in events if e.name == INIT), None)
+            at = _shown(module, event) if event is not None else None
+            if at is not None:
+                yield point(
+                    module,
+                    at,
+                    "this program joins a process group and ends without leaving it: a good run may end with exit "
+                    "code -6; expected "
+                    "destroy_process_group() at its end",
+                    "dist.destroy_process_group()",
+                    edits=_destroyed(module, run),
+                )
+                break
+
+
+def _may_clean(module: Module) -> bool:
+    """A function from elsewhere whose name says that it cleans up."""
+    return any(
+        _CLEANS.search(getattr(call.func, "attr", getattr(call.func, "id", "")))
+        for call in module.index.calls
+        if module.target(call) is None and not (module.names.of(call.func) or "").startswith(("os.", "sys.", "exit"))
+    )
+
+
+def _destroyed(module: Module, run: Rehearsal) -> tuple[Edit, ...]:
+    """The call at the end of the root that joins the group."""
+    body = getattr(run.root, "body", [])
+    if isinstance(run.root, ast.Module) or not body or isinstance(body[-1], ast.Return):
+        return ()
+    given = next((c for c in module.calls(INIT)), None)
+    prefix = code(module, given.func).rpartition(".")[0] if given is not None else ""
+    return (after(module, body[-1], f"{prefix}.destroy_process_group()"),) if prefix else ()

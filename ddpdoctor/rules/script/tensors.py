@@ -1,0 +1,410 @@
+"""SCRIPT022, SCRIPT036 to SCRIPT043: what is given to collectives, and when their results are read."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ddpdoctor.facts.launch import Launch
+from ddpdoctor.facts.script import Script
+from ddpdoctor.facts.script.disagreement import places_of
+from ddpdoctor.facts.script.index import Bound, inner
+from ddpdoctor.facts.script.module import Module, modules
+from ddpdoctor.facts.script.vocabulary import GROUP_POSITION
+from ddpdoctor.findings import Edit, Finding, Severity
+from ddpdoctor.rules import rule
+from ddpdoctor.rules.script.pointing import after, code, point, replace
+from ddpdoctor.rules.script.situation import argument, backends, each_rank, has_more, in_rank_branch, start_of, value
+
+CREATED = frozenset(
+    f"torch.{name}"
+    for name in ("tensor", "zeros", "ones", "empty", "full", "rand", "randn", "arange", "randint", "eye")
+)
+_TENSORS = {
+    "dist.all_reduce": (0,),
+    "dist.broadcast": (0,),
+    "dist.reduce": (0,),
+    "dist.all_gather": (1,),
+    "dist.gather": (0,),
+    "dist.scatter": (0,),
+    "dist.all_gather_into_tensor": (0, 1),
+    "dist.send": (0,),
+    "dist.recv": (0,),
+}
+_LISTS = {
+    "dist.all_gather": (0, "tensor_list"),
+    "dist.gather": (1, "gather_list"),
+    "dist.scatter": (1, "scatter_list"),
+    "dist.reduce_scatter": (1, "input_list"),
+    "dist.all_to_all": (1, "input_tensor_list"),
+}
+
+
+def last_value(module: Module, node: ast.expr) -> ast.expr | None:
+    """The expression that a name holds where it is used: its last plain assignment before, in the same block or around."""
+    if not isinstance(node, ast.Name):
+        return node
+    bound = module.names.bindings(node.id, module.index.scope(node))
+    if bound is None:
+        return None
+    earlier = [b for b in bound[1] if b.line < node.lineno]
+    if not earlier or earlier[-1].how is not Bound.VALUE:
+        return None
+    last = earlier[-1]
+    around = {p for p, _ in module.index.enclosing(node)}
+    block = module.index.parents.get(last.at)
+    return last.value if block in around else None
+
+
+@rule(
+    "SCRIPT022",
+    "cpu-tensor-with-nccl",
+    Severity.ERROR,
+    signatures=(r"No backend type associated with device type cpu", r"Tensors must be CUDA and dense"),
+)
+def on_cpu(script: Script) -> Iterator[Finding]:
+    """A CPU tensor is given to an NCCL collective.
+
+    ## Why it matters
+    `RuntimeError: No backend type associated with device type cpu`: metrics and lengths are often made without a
+    device.
+
+    ## Fix
+    Make the tensor on the rank's GPU, or initialise with `backend="cpu:gloo,cuda:nccl"`.
+    """
+    for module in modules(script):
+        if (
+            backends(module) != {"nccl"}
+            or "set_default_device" in module.text
+            or "set_default_tensor_type" in module.text
+        ):
+            continue
+        for name, positions in _TENSORS.items():
+            for call in module.calls(name):
+                group = argument(call, GROUP_POSITION.get(name), "group")
+                if group is None and not has_more(call):
+                    given = [argument(call, at, "tensor" if at == 0 else "") for at in positions]
+                    yield from _cpu(module, call, [g for g in given if g is not None])
+
+
+def _cpu(module: Module, call: ast.Call, given: list[ast.expr]) -> Iterator[Finding]:
+    for each in given:
+        made = last_value(module, each)
+        if isinstance(made, ast.Call) and module.names.of(made.func) in CREATED and not has_more(made):
+            device = argument(made, None, "device")
+            if (device is None or value(module, device) == "cpu") and not _moved(module, each):
+                yield point(
+                    module,
+                    call,
+                    f"{code(module, each)} is made on the CPU (line {made.lineno}) and NCCL takes CUDA tensors only "
+                    '("No backend type associated with device type cpu"); expected it on the GPU of the rank',
+                    'device="cuda"',
+                )
+                return
+
+
+def _moved(module: Module, node: ast.expr) -> bool:
+    """Whether the tensor's own data goes to a device in place."""
+    text = ast.unparse(node)
+    return any(f"{text}.data = " in line or f"{text} = {text}." in line for line in module.lines)
+
+
+@rule("SCRIPT038", "async-result-read-early", Severity.ERROR)
+def read_early(script: Script) -> Iterator[Finding]:
+    """The result of an asynchronous collective is read before wait.
+
+    ## Why it matters
+    The tensor still holds the old value, or part of the new one. There is no error.
+
+    ## Fix
+    `work = dist.all_reduce(t, async_op=True)`, then `work.wait()` before the tensor is read.
+    """
+    for module in modules(script):
+        for call in _asynchronous(module):
+            tensor = argument(call, 0, "tensor")
+            if not isinstance(tensor, ast.Name):
+                continue
+            read = _read_before_wait(module, call, tensor.id)
+            if read is not None:
+                yield point(
+                    module,
+                    read,
+                    f"{tensor.id} is read while {code(module, call.func)} of line {call.lineno} may still be writing "
+                    "it: the value is "
+                    "the old one or half done; expected wait() before",
+                    "work.wait() before this line",
+                    edits=_waited(module, call),
+                )
+
+
+def _waited(module: Module, call: ast.Call) -> tuple[Edit, ...]:
+    statement = module.index.statement(call)
+    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+        return (after(module, statement, f"{statement.targets[0].id}.wait()"),)
+    return (replace(module, call, f"{code(module, call, 400)}.wait()"),)
+
+
+def _asynchronous(module: Module) -> Iterator[ast.Call]:
+    yield from module.calls("dist.irecv")
+    for name in ("dist.all_reduce", "dist.broadcast", "dist.reduce"):
+        for call in module.calls(name):
+            flag = argument(call, None, "async_op")
+            if isinstance(flag, ast.Constant) and flag.value is True:
+                yield call
+
+
+def _read_before_wait(module: Module, call: ast.Call, name: str) -> ast.AST | None:
+    """The first use of the tensor after the call and before anything waits, among the statements that follow."""
+    statement = module.index.statement(call)
+    parent = module.index.parents.get(call)
+    handle = (
+        statement.targets[0].id
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
+        else ""
+    )
+    if not (isinstance(parent, ast.Expr) or (isinstance(parent, ast.Assign) and handle)):
+        return None
+    block = next((b for b in _blocks(module.index.parents[statement]) if statement in b), [])
+    for following in block[block.index(statement) + 1 :] if block else ():
+        for node in inner(following):
+            if isinstance(node, ast.Attribute) and node.attr in (
+                "wait",
+                "synchronize",
+                "is_completed",
+                "result",
+                "get_future",
+            ):
+                return None
+            if isinstance(node, ast.Name) and node.id in (handle, name) and isinstance(node.ctx, ast.Store):
+                return None
+            if isinstance(node, ast.Name) and handle and node.id == handle:
+                return None
+        read = next((n for n in inner(following) if isinstance(n, ast.Name) and n.id == name), None)
+        if read is not None:
+            return read if _is_read(module, read, following) else None
+    return None
+
+
+def _is_read(module: Module, read: ast.Name, following: ast.stmt) -> bool:
+    """A use of the value: not the next collective's argument, not a mere question for its shape."""
+    parent = module.index.parents[read]
+    if isinstance(parent, ast.Attribute) and parent.attr in ("shape", "size", "device", "dtype", "numel"):
+        return False
+    call = next((p for p, _ in module.index.enclosing(read) if isinstance(p, ast.Call)), None)
+    target = module.names.of(call.func) if call is not None else None
+    return not (target or "").startswith("dist.")
+
+
+def _blocks(node: ast.AST) -> list[list[ast.stmt]]:
+    found = [getattr(node, name, None) for name in ("body", "orelse", "finalbody")]
+    return [b for b in found if isinstance(b, list)]
+
+
+@rule(
+    "SCRIPT040",
+    "gather-list-on-wrong-rank",
+    Severity.ERROR,
+    signatures=(
+        r"must NOT be specified on non-(destination|source) ranks",
+        r"must be specified on (destination|source) rank",
+    ),
+)
+def wrong_list(script: Script) -> Iterator[Finding]:
+    """gather_list or scatter_list is on the wrong rank.
+
+    ## Why it matters
+    ``Argument ``gather_list`` must NOT be specified on non-destination ranks`` on every other rank, or `must be
+    specified on
+    destination rank` on that one; the other side waits and gets `Connection closed by peer`.
+
+    ## Fix
+    Pass the list on the destination (gather) or the source (scatter) only, and None elsewhere.
+    """
+    for module in modules(script):
+        for name, root in (("dist.gather", "dst"), ("dist.scatter", "src")):
+            for call in module.calls(name):
+                position, keyword = _LISTS[name]
+                given = argument(call, int(position), str(keyword))
+                if has_more(call) or argument(call, 3, "group") is not None:
+                    continue
+                yield from _wrong(module, call, given, argument(call, 2, root), str(keyword), root)
+
+
+def _wrong(
+    module: Module, call: ast.Call, given: ast.expr | None, root: ast.expr | None, keyword: str, word: str
+) -> Iterator[Finding]:
+    if in_rank_branch(module, call):
+        return
+    places = places_of(module, module.index.function_of(call))
+    roots = each_rank(module, root, places, trusting=True) if root is not None else [0] * len(places)
+    if len(set(map(repr, roots))) != 1 or type(roots[0]) is not int:
+        return
+    lists: list[object] = [None] * len(places) if given is None else each_rank(module, given, places, trusting=True)
+    filled = [_is_filled(v) for v in lists]
+    for place, is_filled in zip(places, filled, strict=True):
+        if is_filled is not None and is_filled is not (place.rank == roots[0]):
+            where = "on every rank" if is_filled else f"not on rank {roots[0]}"
+            misplaced = given if is_filled else None
+            edits: tuple[Edit, ...] = ()
+            if misplaced is not None:
+                only = f"{code(module, misplaced, 200)} if dist.get_rank() == {roots[0]} else None"
+                edits = (replace(module, misplaced, only),)
+            yield point(
+                module,
+                misplaced or call,
+                f"{keyword} is given {where}: torch raises a ValueError on rank {place.rank} and the others wait; "
+                f"expected it on {word}={roots[0]} only, None elsewhere",
+                f"{keyword} on rank {roots[0]} only",
+                edits=edits,
+            )
+            return
+
+
+def _is_filled(found: object) -> bool | None:
+    if found is None:
+        return False
+    return bool(found) if isinstance(found, (list, tuple)) else None
+
+
+@rule(
+    "SCRIPT041",
+    "tensor-list-length-literal",
+    Severity.ERROR,
+    signatures=(r"Incorrect (input|output) list size \d+",),
+)
+def fixed_length(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
+    """A tensor list has a fixed length instead of the world size.
+
+    ## Why it matters
+    `ProcessGroupGloo::scatter: Incorrect input list size 4. Input list size should be 2`, as soon as the world has
+    another size;
+    ranks that are not the root wait.
+
+    ## Fix
+    Build the list from `dist.get_world_size()`.
+    """
+    for module in modules(script):
+        start = start_of(module, launch)
+        for name, (position, keyword) in _LISTS.items():
+            for call in module.calls(name):
+                given = argument(call, int(position), str(keyword))
+                if given is None or argument(call, GROUP_POSITION.get(name), "group") is not None:
+                    continue
+                length = _literal_length(module, given)
+                world = _world_of(module, start.world if start is not None else None)
+                if length is not None and length > 1 and world != length:
+                    known = f"this world has {world} ranks" if world else "any other world size fails"
+                    yield point(
+                        module,
+                        given,
+                        f"{code(module, given, 40)} has {length} tensors whatever the world size: {known} "
+                        '("Incorrect list size"); expected one tensor a rank',
+                        "a list of dist.get_world_size() tensors",
+                        severity=None if world else Severity.WARNING,
+                    )
+
+
+def _world_of(module: Module, started: int | None) -> int | None:
+    places = places_of(module)
+    fixed = {p.node_rank for p in places} == {0}
+    return started or (len(places) if fixed else None)
+
+
+def _literal_length(module: Module, node: ast.expr) -> int | None:
+    """The length that the text fixes: a list of elements, or a comprehension over range of a number."""
+    made = last_value(module, node)
+    if isinstance(made, (ast.List, ast.Tuple)) and made.elts and not any(isinstance(e, ast.Starred) for e in made.elts):
+        return len(made.elts)
+    if isinstance(made, ast.ListComp) and len(made.generators) == 1:
+        items = made.generators[0].iter
+        if isinstance(items, ast.Call) and module.names.of(items.func) == "range" and len(items.args) == 1:
+            count = items.args[0]
+            return count.value if isinstance(count, ast.Constant) and type(count.value) is int else None
+    return None
+
+
+@rule("SCRIPT042", "gather-list-aliased", Severity.ERROR)
+def aliased(script: Script) -> Iterator[Finding]:
+    """all_gather is given one tensor several times.
+
+    ## Why it matters
+    `[t] * world_size` holds one tensor many times, so that every entry shows what was received last. There is no
+    error.
+
+    ## Fix
+    `[torch.zeros_like(t) for _ in range(world_size)]`.
+    """
+    for module in modules(script):
+        for name in ("dist.all_gather", "dist.gather"):
+            for call in module.calls(name):
+                position, keyword = _LISTS[name]
+                given = argument(call, int(position), str(keyword))
+                made = last_value(module, given) if given is not None else None
+                made = made.body if isinstance(made, ast.IfExp) else made
+                if not isinstance(made, ast.BinOp) or not isinstance(made.op, ast.Mult):
+                    continue
+                sides = [made.left, made.right]
+                one = next((s for s in sides if isinstance(s, ast.List) and len(s.elts) == 1), None)
+                if one is not None and not isinstance(one.elts[0], ast.Constant):
+                    count = sides[1 - sides.index(one)]
+                    text = f"[{_copy(module, one.elts[0])} for _ in range({code(module, count)})]"
+                    yield point(
+                        module,
+                        made,
+                        f"{code(module, made)} is one tensor many times: after the call every entry shows the same "
+                        "rank's value; "
+                        "expected a tensor of its own for each rank",
+                        text,
+                        edits=(replace(module, made, text),),
+                    )
+
+
+def _copy(module: Module, node: ast.expr) -> str:
+    return code(module, node, 200) if isinstance(node, ast.Call) else f"torch.zeros_like({code(module, node, 200)})"
+
+
+@rule("SCRIPT043", "reduce-result-on-other-ranks", Severity.WARNING)
+def elsewhere(script: Script) -> Iterator[Finding]:
+    """The result of reduce is used on a rank that is not the destination.
+
+    ## Why it matters
+    Only the destination holds the result. The others hold partial sums that look like results: of four ranks with
+    ones each, Gloo
+    leaves 4, 3, 2 and 1.
+
+    ## Fix
+    Use all_reduce, or read the result on the destination only.
+    """
+    for module in modules(script):
+        for call in module.calls("dist.reduce"):
+            tensor = argument(call, 0, "tensor")
+            if (
+                not isinstance(tensor, ast.Name)
+                or argument(call, 3, "group") is not None
+                or in_rank_branch(module, call)
+            ):
+                continue
+            read = _used_after(module, call, tensor.id)
+            if read is not None and not in_rank_branch(module, read):
+                yield point(
+                    module,
+                    read,
+                    f"{tensor.id} is used on all ranks after reduce (line {call.lineno}), but only the destination "
+                    "holds the sum; "
+                    "expected all_reduce, or a use on the destination only",
+                    "all_reduce, or `if rank == dst`",
+                )
+
+
+def _used_after(module: Module, call: ast.Call, name: str) -> ast.AST | None:
+    statement = module.index.statement(call)
+    block = next((b for b in _blocks(module.index.parents[statement]) if statement in b), [])
+    for following in block[block.index(statement) + 1 :] if block else ():
+        for node in inner(following):
+            if isinstance(node, ast.Name) and node.id == name:
+                if not isinstance(node.ctx, ast.Load):
+                    return None
+                inside = next((p for p, _ in module.index.enclosing(node) if isinstance(p, ast.Call)), None)
+                collective = inside is not None and (module.names.of(inside.func) or "").startswith("dist.")
+                return None if collective else node
+    return None

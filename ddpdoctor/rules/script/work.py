@@ -1,0 +1,337 @@
+"""SCRIPT023, SCRIPT031, SCRIPT032, SCRIPT049 and SCRIPT065: what the ranks work on between the collectives."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from ddpdoctor.facts.script import Script
+from ddpdoctor.facts.script.index import inner
+from ddpdoctor.facts.script.module import Module, modules
+from ddpdoctor.facts.script.vocabulary import COLLECTIVES
+from ddpdoctor.facts.script.world import TWO_NODES, Unknown
+from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.rules import rule
+from ddpdoctor.rules.script.pointing import code, point
+from ddpdoctor.rules.script.situation import argument, backends, each_rank, in_rank_branch, names_in, truths, value
+
+LONG = re.compile(
+    r"(?i)preprocess|tokeni[sz]e|download|build_(index|dataset|vocab)|prepare_(data|dataset)|convert|extract|evaluate|validate|"
+    r"validation|^test|^eval|generate|untar|unzip|load_dataset|snapshot"
+)
+LOGS = frozenset(("print", "wandb.log", "logging.info", "mlflow.log_metric"))
+LOG_METHODS = frozenset(("add_scalar", "info", "log", "log_metric", "set_postfix", "write", "set_description"))
+
+
+@rule("SCRIPT023", "backend-needs-gpu", Severity.ERROR)
+def needs_gpu(script: Script) -> Iterator[Finding]:
+    """The script requires CUDA or nccl where there is no GPU.
+
+    ## Why it matters
+    On a machine without a GPU: an AssertionError, or `Distributed package doesn't have NCCL built in`, although the
+    script has a
+    way to run on the CPU.
+
+    ## Fix
+    `backend="nccl" if torch.cuda.is_available() else "gloo"`, or no backend at all.
+    """
+    for module in modules(script):
+        if backends(module) != {"nccl"} or module.frameworks:
+            continue
+        asserted = next((a for a in module.index.parents if isinstance(a, ast.Assert) and _asks(module, a.test)), None)
+        chosen = next(
+            (e for e in module.index.parents if isinstance(e, ast.IfExp) and _asks(module, e.test) and _cpu(e)), None
+        )
+        if asserted is None and chosen is None:
+            continue
+        call = module.calls("dist.init_process_group")[0]
+        if any(
+            isinstance(p, ast.If) and c in p.body and _asks(module, p.test) for p, c in module.index.enclosing(call)
+        ):
+            continue
+        at: ast.AST = asserted if asserted is not None else call
+        line = chosen.lineno if chosen is not None else call.lineno
+        told = (
+            f"line {line} falls back to the CPU, but the backend is nccl whatever the machine has"
+            if chosen is not None
+            else "without a GPU this script stops here, and its backend is nccl whatever the machine has"
+        )
+        yield point(
+            module,
+            at,
+            f"{told}; expected gloo where there is no GPU",
+            '"nccl" if torch.cuda.is_available() else "gloo"',
+            severity=Severity.NOTE,
+        )
+
+
+def _asks(module: Module, test: ast.expr) -> bool:
+    return any(isinstance(n, ast.Call) and module.names.of(n.func) == "cuda.is_available" for n in ast.walk(test))
+
+
+def _cpu(node: ast.IfExp) -> bool:
+    return any(isinstance(n, ast.Constant) and n.value == "cpu" for n in ast.walk(node.orelse))
+
+
+@rule("SCRIPT031", "metric-keys-differ", Severity.ERROR)
+def keys(script: Script) -> Iterator[Finding]:
+    """Metrics are synchronised with different keys on different ranks.
+
+    ## Why it matters
+    Logging with sync_dist, and a collective for each key of a dict, communicate. A key that only one rank has makes
+    it wait, or
+    pairs its number with another metric of the others.
+
+    ## Fix
+    Log the same keys on all ranks at every step, with a neutral value where there is none.
+    """
+    for module in modules(script):
+        if module.frameworks & {"lightning", "pytorch_lightning"}:
+            for call in (*module.method_calls.get("log", ()), *module.method_calls.get("log_dict", ())):
+                if value(module, argument(call, None, "sync_dist")) is True and in_rank_branch(module, call):
+                    yield point(
+                        module,
+                        call,
+                        "sync_dist=True communicates, and only some ranks come here: they wait for the others; "
+                        "expected the same "
+                        "keys on all ranks",
+                        "the same keys on all ranks",
+                    )
+        yield from _dicts(module)
+
+
+def _dicts(module: Module) -> Iterator[Finding]:
+    """A collective for each key of a dict that gets some of its keys in a branch that parts the ranks."""
+    for loop in (n for n in module.index.parents if isinstance(n, ast.For)):
+        name = _dict_of(loop.iter)
+        calls = [n for n in inner(loop) if isinstance(n, ast.Call) and module.names.of(n.func) in COLLECTIVES]
+        if not name or not calls:
+            continue
+        function = module.index.function_of(loop)
+        for store in module.index.subscripts:
+            same = isinstance(store.ctx, ast.Store) and ast.unparse(store.value) == name
+            literal = isinstance(store.slice, ast.Constant)
+            if same and literal and module.index.function_of(store) is function and _parted(module, store):
+                yield point(
+                    module,
+                    store,
+                    f"{code(module, store)} exists on some ranks only, and line {calls[0].lineno} communicates once "
+                    "for each key: the "
+                    "calls do not match; expected the same keys on all ranks",
+                    "the key on every rank",
+                )
+
+
+def _dict_of(node: ast.expr) -> str:
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("sorted", "list") and node.args:
+        node = node.args[0]
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("items", "keys", "values")
+    ):
+        return ast.unparse(node.func.value)
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _parted(module: Module, node: ast.AST) -> bool:
+    """Whether the rank, or its own data, decides about a node."""
+    for parent, child in module.index.enclosing(node):
+        if parent in module.index.scopes:
+            return False
+        if isinstance(parent, ast.If) and child is not parent.test:
+            found = truths(module, parent.test)
+            if Unknown.DATA in found or any(f != found[0] for f in found[1:]):
+                return True
+    return False
+
+
+@rule("SCRIPT032", "uneven-inputs", Severity.ERROR)
+def uneven(script: Script) -> Iterator[Finding]:
+    """The ranks have different numbers of batches.
+
+    ## Why it matters
+    At the end of the epoch the shorter ranks leave the loop. The others wait for them, or a gradient of one rank is
+    silently
+    summed into a metric of another.
+
+    ## Fix
+    Give all ranks equally many: cut to `len(items) // world_size * world_size`, a DistributedSampler with drop_last,
+    or `with
+    Join([ddp]):`.
+    """
+    for module in modules(script):
+        if module.calls("Join") or any(f"{name}.join()" in module.text for name in module.wrapped):
+            continue
+        for loop in (n for n in module.index.parents if isinstance(n, ast.For)):
+            if not _communicates(module, loop):
+                continue
+            reason, certain = _unequal(module, loop.iter)
+            if reason:
+                yield point(
+                    module,
+                    loop.iter,
+                    f"{code(module, loop.iter)} {reason}: ranks that end earlier leave the others waiting in the "
+                    "collectives of this "
+                    "loop; expected equally many turns on all ranks",
+                    "the same number of turns on all ranks",
+                    severity=None if certain else Severity.WARNING,
+                )
+
+
+def _communicates(module: Module, loop: ast.For) -> bool:
+    for node in inner(loop):
+        if isinstance(node, ast.Call):
+            name = module.names.of(node.func)
+            if (name in COLLECTIVES and name != "DDP") or (
+                module.wraps and getattr(node.func, "attr", "") == "backward"
+            ):
+                return True
+    return False
+
+
+def _unequal(module: Module, node: ast.expr) -> tuple[str, bool]:
+    """Why a loop has different numbers of turns on the ranks, and whether that is certain."""
+    found = each_rank(module, node)
+    if all(isinstance(f, (list, tuple)) for f in found):
+        lengths = [len(f) for f in found if isinstance(f, (list, tuple))]
+        return (f"gives the ranks {', '.join(map(str, lengths))} turns", True) if len(set(lengths)) > 1 else ("", False)
+    source = node
+    if isinstance(node, ast.Name):
+        bound = module.names.bindings(node.id, module.index.scope(node))
+        if bound is None or len(bound[1]) != 1 or bound[1][0].value is None:
+            return "", False
+        source = bound[1][0].value
+    if (
+        isinstance(source, ast.Call)
+        and getattr(source.func, "id", "") in ("list", "enumerate", "sorted", "tqdm")
+        and source.args
+    ):
+        source = source.args[0]
+    part = source.slice if isinstance(source, ast.Subscript) else None
+    if isinstance(part, ast.Slice) and part.step is not None and part.lower is not None and part.upper is None:
+        lower = each_rank(module, part.lower, trusting=True)
+        even = isinstance(source, ast.Subscript) and _is_cut(module, source.value)
+        if lower == [p.rank for p in TWO_NODES] and not even:
+            return "may give the first ranks one turn more", False
+    return "", False
+
+
+def _is_cut(module: Module, node: ast.expr) -> bool:
+    """Whether the divided sequence was cut to a multiple before."""
+    if not isinstance(node, ast.Name):
+        return False
+    bound = module.names.bindings(node.id, module.index.scope(node))
+    texts = [ast.unparse(b.value) for b in (bound[1] if bound is not None else []) if b.value is not None]
+    return any("//" in t or "%" in t or ":" in t for t in texts)
+
+
+@rule("SCRIPT049", "metric-not-reduced", Severity.NOTE)
+def not_reduced(script: Script) -> Iterator[Finding]:
+    """A metric of one rank is logged as if it were the global one.
+
+    ## Why it matters
+    The curve shows the loss of one share of the data: noisier than the job, and not comparable between world sizes.
+
+    ## Fix
+    all_reduce the sum and the count, then log on rank 0.
+    """
+    for module in modules(script):
+        if (
+            not module.calls("DDP")
+            or module.frameworks
+            or module.calls(*(COLLECTIVES - {"DDP", "FSDP", "dist.barrier"}))
+        ):
+            continue
+        for call in module.index.calls:
+            if not _logs(module, call) or not in_rank_branch(module, call):
+                continue
+            item = next(
+                (n for a in (*call.args, *(k.value for k in call.keywords)) for n in ast.walk(a) if _is_loss(n)), None
+            )
+            if item is not None:
+                yield point(
+                    module,
+                    item,
+                    f"{code(module, item)} is the value of one rank's own batches, and nothing in this file reduces "
+                    "it over the ranks; "
+                    "expected the mean over all ranks",
+                    "dist.all_reduce before",
+                )
+                break
+
+
+def _logs(module: Module, call: ast.Call) -> bool:
+    name = module.names.of(call.func)
+    return name in LOGS or (isinstance(call.func, ast.Attribute) and call.func.attr in LOG_METHODS)
+
+
+def _is_loss(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "item":
+        return False
+    return any("loss" in name.lower() or "acc" in name.lower() for name in names_in(node.func.value))
+
+
+@rule("SCRIPT065", "rank-zero-long-work", Severity.ERROR)
+def long_work(script: Script) -> Iterator[Finding]:
+    """Rank 0 works longer than the timeout while the others wait.
+
+    ## Why it matters
+    A progress bar shows life until the job dies at exactly 10 minutes (NCCL) or 30 minutes (Gloo): rank 0 tokenises,
+    downloads or
+    evaluates, and the others wait in the next collective.
+
+    ## Fix
+    Do it before the job, or raise the timeout: `init_process_group(..., timeout=timedelta(hours=2))`.
+    """
+    for module in modules(script):
+        inits = module.calls("dist.init_process_group")
+        if not inits or any(argument(c, None, "timeout") is not None for c in inits):
+            continue
+        for statement in (n for n in module.index.parents if isinstance(n, ast.If)):
+            work = _long(module, statement)
+            if work is None or not _is_main(module, statement):
+                continue
+            wait = _waits_after(module, statement)
+            if wait is not None:
+                yield point(
+                    module,
+                    work,
+                    f"only one rank does {code(module, work, 40)}, while the others wait in line {wait.lineno} and "
+                    "give up after the "
+                    "default timeout of 10 (NCCL) or 30 minutes; expected a longer timeout, or the work before the "
+                    "job",
+                    "timeout=timedelta(hours=…)",
+                    severity=Severity.WARNING,
+                )
+
+
+def _is_main(module: Module, statement: ast.If) -> bool:
+    found = truths(module, statement.test)
+    return found[0] is True and any(f is False for f in found[1:])
+
+
+def _long(module: Module, statement: ast.If) -> ast.Call | None:
+    for each in statement.body:
+        for node in inner(each):
+            if isinstance(node, ast.Call):
+                last = getattr(node.func, "attr", getattr(node.func, "id", ""))
+                known = module.names.of(node.func) or ""
+                is_map = last == "map" and isinstance(node.func, ast.Attribute) and not known
+                if (LONG.search(last) and not known.startswith(("torch.", "dist."))) or is_map:
+                    return node
+    return None
+
+
+def _waits_after(module: Module, statement: ast.If) -> ast.Call | None:
+    """The first collective after the branch in the same block."""
+    parent = module.index.parents[statement]
+    block = next(
+        (b for n in ("body", "orelse") if isinstance(b := getattr(parent, n, None), list) and statement in b), []
+    )
+    for following in block[block.index(statement) + 1 :] if block else ():
+        for node in inner(following):
+            if isinstance(node, ast.Call) and module.names.of(node.func) in COLLECTIVES:
+                return node
+    return None

@@ -1,0 +1,318 @@
+"""SCRIPT051, SCRIPT055, SCRIPT058, SCRIPT062 and SCRIPT070: the model and its wrapper."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ddpdoctor.facts.launch import Launch
+from ddpdoctor.facts.script import Script
+from ddpdoctor.facts.script.index import Bound
+from ddpdoctor.facts.script.module import Module, modules
+from ddpdoctor.facts.script.vocabulary import PARAMETERS
+from ddpdoctor.findings import Edit, Finding, Severity
+from ddpdoctor.rules import rule
+from ddpdoctor.rules.script.pointing import code, point, replace, without_argument
+from ddpdoctor.rules.script.situation import argument, each_rank, has_more, start_of, value
+
+MISSPELLED = ("init", "__int__", "_init_", "__init", "_init__", "__init_", "__ini__")
+
+
+@rule(
+    "SCRIPT051",
+    "ddp-device-ids-wrong",
+    Severity.ERROR,
+    signatures=(
+        r"device_ids can only be None or contain a single element",
+        r"DistributedDataParallel is not needed when a module",
+        r"DistributedDataParallel device_ids and output_device arguments only work",
+    ),
+)
+def device_ids(script: Script) -> Iterator[Finding]:
+    """DistributedDataParallel is given the wrong device_ids or module.
+
+    ## Why it matters
+    `device_ids can only be None or contain a single element`, `object of type 'int' has no len()`, or, for a model
+    on the CPU,
+    `device_ids and output_device arguments only work with single-device/multiple-device GPU modules`.
+
+    ## Fix
+    `DDP(model.to(local_rank), device_ids=[local_rank])` on a GPU; no device_ids on the CPU.
+    """
+    for module in modules(script):
+        for call in module.calls("DDP"):
+            given = argument(call, 1, "device_ids")
+            if given is None or has_more(call):
+                continue
+            problem, edits = _ids(module, call, given)
+            if problem:
+                yield point(module, given, f"{problem}; expected device_ids=[local_rank]", "[local_rank]", edits=edits)
+
+
+def _ids(module: Module, call: ast.Call, given: ast.expr) -> tuple[str, tuple[Edit, ...]]:
+    found = each_rank(module, given)
+    if all(type(v) is int for v in found) or (isinstance(given, ast.Name) and given.id in PARAMETERS):
+        seen = code(module, given)
+        return f"device_ids={seen} is a number (TypeError: object of type 'int' has no len())", (
+            replace(module, given, f"[{seen}]"),
+        )
+    if all(isinstance(v, (list, tuple)) and len(v) > 1 for v in found):
+        return f"device_ids has {len(found[0])} devices, one process drives one GPU (ValueError)", ()  # type: ignore[arg-type]
+    model = argument(call, 0, "module")
+    if model is not None and value(module, given) not in (None, []) and _is_on_cpu(module, model):
+        return (
+            f"{code(module, model)} is still on the CPU when it is wrapped with device_ids (ValueError)",
+            (without_argument(module, call, given),) if "gloo" in module.text and "nccl" not in module.text else (),
+        )
+    return "", ()
+
+
+def _is_on_cpu(module: Module, model: ast.expr) -> bool:
+    """A model of a class of this file, or of torch.nn, that nothing moves to a GPU."""
+    if not isinstance(model, ast.Name) or "set_default_device" in module.text:
+        return False
+    bound = module.names.bindings(model.id, module.index.scope(model))
+    bindings = [b for b in bound[1] if b.line < model.lineno] if bound is not None else []
+    if len(bindings) != 1 or bindings[0].how is not Bound.VALUE or not isinstance(bindings[0].value, ast.Call):
+        return False
+    made = bindings[0].value
+    owner = module.class_named(made.func)
+    is_layer = (module.names.of(made.func) or "").startswith("nn.")
+    if not is_layer and (owner is None or not module.is_a(owner, "nn.Module")):
+        return False
+    if owner is not None and any(word in ast.unparse(owner) for word in ("cuda", "device", ".to(")):
+        return False
+    moves = [c for name in ("to", "cuda", "half", "apply") for c in module.method_calls.get(name, ())]
+    return (
+        not any(isinstance(c.func, ast.Attribute) and ast.unparse(c.func.value) == model.id for c in moves)
+        and not made.keywords
+    )
+
+
+@rule("SCRIPT055", "ddp-module-bypassed", Severity.ERROR)
+def bypassed(script: Script) -> Iterator[Finding]:
+    """Training calls ddp.module, so gradients are not averaged.
+
+    ## Why it matters
+    The wrapper's forward pass prepares the averaging. Without it each rank keeps its own gradients, and the models
+    drift apart
+    without a message.
+
+    ## Fix
+    Call the wrapper in training: `ddp(x)`. `ddp.module` is for evaluation, saving and methods of the model.
+    """
+    for module in modules(script):
+        if not module.wrapped or not module.calls("DDP"):
+            continue
+        for call in module.method_calls.get("module", ()):
+            base = call.func.value if isinstance(call.func, ast.Attribute) else None
+            if base is None or ast.unparse(base) not in module.wrapped:
+                continue
+            loop = next((p for p, _ in module.index.enclosing(call) if isinstance(p, (ast.For, ast.While))), None)
+            function = module.index.function_of(call)
+            region: ast.AST | None = loop or function
+            if region is not None and _has_backward(region) and not _is_without_gradients(module, call):
+                yield point(
+                    module,
+                    call,
+                    f"{code(module, call.func)}(...) goes past the wrapper, so that the backward pass averages no "
+                    "gradients and the "
+                    f"ranks drift apart; expected {code(module, base)}(...)",
+                    f"{code(module, base)}(...)",
+                    edits=(replace(module, call.func, code(module, base)),),
+                )
+
+
+def _has_backward(region: ast.AST) -> bool:
+    return any(isinstance(n, ast.Attribute) and n.attr == "backward" for n in ast.walk(region))
+
+
+def _is_without_gradients(module: Module, node: ast.AST) -> bool:
+    for parent, _ in module.index.enclosing(node):
+        if isinstance(parent, ast.With) and any(
+            "no_grad" in ast.unparse(i) or "inference" in ast.unparse(i) for i in parent.items
+        ):
+            return True
+        if any(
+            "no_grad" in ast.unparse(d) or "inference" in ast.unparse(d) for d in getattr(parent, "decorator_list", ())
+        ):
+            return True
+    return False
+
+
+@rule(
+    "SCRIPT058",
+    "device-map-auto",
+    Severity.ERROR,
+    signatures=(r"loaded with `?device_map='auto'`? in any distributed mode",),
+)
+def device_map(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
+    """device_map="auto" spreads the model over all GPUs of every rank.
+
+    ## Why it matters
+    `You can't train a model that has been loaded with device_map='auto' in any distributed mode.` Each rank takes
+    all GPUs for
+    its own copy.
+
+    ## Fix
+    `device_map={"": local_rank}` or none at all under a launcher; plain python where one process shall use all GPUs.
+    """
+    for module in modules(script):
+        start = start_of(module, launch)
+        trains = module.calls("DDP", "FSDP") or _trainer(module)
+        if not trains or (start is not None and start.world == 1):
+            continue
+        certain = (start is not None and start.gives_ranks) or bool(
+            module.calls("DDP", "FSDP", "dist.init_process_group")
+        )
+        if start is not None and not start.gives_ranks:
+            continue
+        for call in module.index.calls:
+            given = argument(call, None, "device_map")
+            if given is None or value(module, given) != "auto":
+                continue
+            yield point(
+                module,
+                given,
+                'device_map="auto" lets every rank spread the model over all GPUs: training under a launcher raises a '
+                'ValueError; expected device_map={"": local_rank}',
+                '{"": int(os.environ["LOCAL_RANK"])}',
+                severity=None if certain or "LOCAL_RANK" in module.text else Severity.NOTE,
+            )
+
+
+def _trainer(module: Module) -> bool:
+    names = [getattr(c.func, "id", getattr(c.func, "attr", "")) for c in module.index.calls]
+    return any(n.endswith("Trainer") for n in names) and "transformers" in module.text
+
+
+@rule(
+    "SCRIPT062",
+    "checkpoint-has-module-prefix",
+    Severity.WARNING,
+    signatures=(r'Unexpected key\(s\) in state_dict: "module\.',),
+)
+def prefixed(script: Script) -> Iterator[Finding]:
+    """The checkpoint was saved from the DDP wrapper.
+
+    ## Why it matters
+    Every key begins with `module.`: loaded without the wrapper it says `Missing key(s) in state_dict` and
+    `Unexpected key(s) in
+    state_dict: "module.…"`.
+
+    ## Fix
+    Save `ddp.module.state_dict()`.
+    """
+    for module in modules(script):
+        wrapped = _certainly_wrapped(module)
+        if not wrapped or '"module."' in module.text or "'module." in module.text or "hasattr" in module.text:
+            continue
+        for call in module.calls("torch.save"):
+            for state in (n for n in ast.walk(call) if isinstance(n, ast.Call)):
+                func = state.func
+                if (
+                    not isinstance(func, ast.Attribute)
+                    or func.attr != "state_dict"
+                    or ast.unparse(func.value) not in wrapped
+                ):
+                    continue
+                if _loads_wrapped(module, ast.unparse(func.value)) or not _is_after_wrap(module, state):
+                    continue
+                name = code(module, func.value)
+                yield point(
+                    module,
+                    state,
+                    f'{name} is the DDP wrapper here, so that every key of the checkpoint begins with "module."; expected '
+                    f"{name}.module.state_dict()",
+                    f"{name}.module.state_dict()",
+                    edits=(replace(module, func.value, f"{name}.module"),),
+                )
+
+
+def _certainly_wrapped(module: Module) -> set[str]:
+    """Names that hold a DDP wrapper whatever the condition."""
+    found = set()
+    for call in module.calls("DDP"):
+        parent = module.index.parents.get(call)
+        guarded = any(isinstance(p, ast.If) and not _is_main(p) for p, _ in module.index.enclosing(call))
+        if isinstance(parent, ast.Assign) and not guarded:
+            found |= {ast.unparse(t) for t in parent.targets}
+    return found
+
+
+def _is_main(statement: ast.If) -> bool:
+    return "__name__" in ast.dump(statement.test)
+
+
+def _loads_wrapped(module: Module, name: str) -> bool:
+    """Whether the same file loads checkpoints into the wrapper: then the keys fit."""
+    loads = module.method_calls.get("load_state_dict", ())
+    return any(isinstance(c.func, ast.Attribute) and ast.unparse(c.func.value) == name for c in loads)
+
+
+def _is_after_wrap(module: Module, node: ast.expr) -> bool:
+    wraps = module.calls("DDP")
+    same = [w for w in wraps if module.index.function_of(w) is module.index.function_of(node)]
+    if not same:
+        return any("self" in ast.unparse(t) for w in wraps for t in getattr(module.index.parents.get(w), "targets", ()))
+    return any(w.lineno < node.lineno for w in same)
+
+
+@rule(
+    "SCRIPT070",
+    "init-method-misspelled",
+    Severity.ERROR,
+    signatures=(r"optimizer got an empty parameter list",),
+)
+def misspelled(script: Script) -> Iterator[Finding]:
+    """A module defines init instead of __init__.
+
+    ## Why it matters
+    The layers are never created: `ValueError: optimizer got an empty parameter list`, or an AttributeError in
+    forward.
+
+    ## Fix
+    `def __init__(self):`.
+    """
+    for module in modules(script):
+        for owner in module.index.classes:
+            if not module.is_a(owner, "nn.Module"):
+                continue
+            methods = {m.name: m for m in owner.body if isinstance(m, ast.FunctionDef)}
+            for name in MISSPELLED:
+                method = methods.get(name)
+                if method is not None and "__init__" not in methods and _builds(module, method):
+                    yield point(
+                        module,
+                        method,
+                        f"{owner.name} defines {name}, which nothing calls: its layers are never created (optimizer "
+                        "got an empty "
+                        "parameter list); expected __init__",
+                        "def __init__(self)",
+                        edits=_renamed(module, method),
+                    )
+
+
+def _builds(module: Module, method: ast.FunctionDef) -> bool:
+    """It creates layers, or calls the base's __init__."""
+    if any(
+        module.index.function_of(c) is not None and getattr(c.func, "attr", "") == method.name
+        for c in module.index.calls
+    ):
+        return False
+    text = ast.unparse(method)
+    return ("super(" in text and "__init__" in text) or any(
+        isinstance(n, ast.Assign)
+        and isinstance(n.value, ast.Call)
+        and (module.names.of(n.value.func) or "").startswith("nn.")
+        for n in ast.walk(method)
+    )
+
+
+def _renamed(module: Module, method: ast.FunctionDef) -> tuple[Edit, ...]:
+    text = module.lines[method.lineno - 1]
+    at = text.find(f"def {method.name}")
+    if at < 0:
+        return ()
+    start = at + len("def ") + 1
+    return (Edit(module.path, method.lineno, start, method.lineno, start + len(method.name), "__init__"),)

@@ -47,10 +47,9 @@ def arrange_log(findings: Iterable[Finding], kinds: Mapping[str, str], log: Log)
     found = list(findings)
     if not has_failed(log):
         found = [_softened(f) if kinds.get(f.code) == "consequence" and f.role is None else f for f in found]
-    leading = min((_weight(f, kinds) for f in found if _can_lead(f, kinds)), default=None)
-    if leading is None:
-        leading = min((_weight(f, kinds) for f in found if _is_error(f)), default=None)
-    first = next((f for f in found if leading is not None and _is_error(f) and _weight(f, kinds) == leading), None)
+    leaders = [f for f in found if _can_lead(f, kinds)] or [f for f in found if _is_error(f)]
+    first = min(leaders, key=lambda f: _weight(f, kinds), default=None)
+    leading = None if first is None else _weight(first, kinds)
     placed = [_with_role(f, kinds, leading, first) for f in found]
     return tuple(
         sorted(placed, key=lambda f: (_ROLES[f.role or Role.CAUSE], -f.worst.weight, _weight(f, kinds), f.code))

@@ -76,9 +76,9 @@ def _merged(own: Who, other: Who) -> Who:
 
 def _known(log: Log) -> _Known:
     known = _Known()
-    hosts = {each.who.host for each in _all(log) if each.who.host is not None}
+    hosts = {each.who.host for each in log.spoken if each.who.host is not None}
     known.has_one_node = len(hosts) <= 1 and len({s.who.node_rank for s in log.sources} - {None}) <= 1
-    for each in _all(log):
+    for each in log.spoken:
         who = each.who
         if who.rank is None:
             continue
@@ -92,24 +92,18 @@ def _known(log: Log) -> _Known:
             known.by_pid.setdefault((line.who.host, line.who.pid), int(found["rank"]))
     known.rank_of_source = dict(_ranks_of_sources(log))
     for index in range(len(log.sources)):
-        of_source = {each.who.host for each in _all(log) if each.source == index} - {None}
+        of_source = {each.who.host for each in log.spoken if each.source == index} - {None}
         if len(of_source) == 1:
             known.host_of_source[index] = str(of_source.pop())
     known.tasks_are_nodes = _tasks_are_nodes(log)
     return known
 
 
-def _all(log: Log) -> Iterator[Line | Traceback | Exit]:
-    yield from log.lines
-    yield from log.tracebacks
-    yield from log.exits
-
-
 def _ranks_of_sources(log: Log) -> Iterator[tuple[int, int]]:
     """Files that hold lines of one rank alone, which no other file holds, where there are several."""
     ranks: dict[int, set[int]] = defaultdict(set)
     shared: set[int] = set()
-    for each in _all(log):
+    for each in log.spoken:
         if each.who.rank is not None:
             ranks[each.source].add(each.who.rank)
         if isinstance(each, Exit) or (isinstance(each, Line) and AGENT in each.text):
@@ -126,7 +120,7 @@ def _ranks_of_sources(log: Log) -> Iterator[tuple[int, int]]:
 def _tasks_are_nodes(log: Log) -> bool:
     """Whether srun's numbers count launchers: an agent speaks under one, or one number speaks for several ranks."""
     ranks: dict[int, set[int]] = defaultdict(set)
-    for each in _all(log):
+    for each in log.spoken:
         if each.who.task is None:
             continue
         if isinstance(each, Exit) or (isinstance(each, Line) and AGENT in each.text):

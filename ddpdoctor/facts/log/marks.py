@@ -26,6 +26,8 @@ MARKS: dict[str, str] = {
     "boot": r"Linux version \d",
     "boot_of_journal": r"^-- Boot [0-9a-f]{32} --",
     "reboot_of_journal": r"^-- Reboot --",
+    "lagging": r"but didn't join collective #|are the lagging rank|failed to pass monitoredBarrier",
+    "size": r"rank=(?P<rank>\d+), size=(?P<size>\d+), local=",
     "collective": r"(?:SeqNum|SequenceNumber)=(?P<seq>\d+), OpType=(?P<op>\w+)",
 }
 

@@ -146,6 +146,11 @@ class Log(Section):
     world_size: int | None = None
     gaps: tuple[Gap, ...] = ()
 
+    @property
+    def spoken(self) -> tuple[Line | Traceback | Exit, ...]:
+        """Everything that somebody printed, whatever it is."""
+        return (*self.lines, *self.tracebacks, *self.exits)
+
     def place(self, source: int, number: int) -> str:
         """`name:number`, as editors and grep write a place in a file."""
         return f"{self.sources[source].name}:{number}"

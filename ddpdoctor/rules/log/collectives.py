@@ -2,8 +2,31 @@
 
 from __future__ import annotations
 
-from ddpdoctor.findings import Severity
-from ddpdoctor.rules import rule
+from collections.abc import Iterator
+
+from ddpdoctor.facts.log import Log, Who
+from ddpdoctor.facts.log.waiting import Party, Wait, lagging, parties, waits
+from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.rules import in_logs, rule
+from ddpdoctor.rules.log.signatures import matching, shortened, traceback_of
+
+SIGNATURES = (
+    r"Watchdog caught collective operation timeout",
+    r"To avoid data inconsistency, we are taking the entire process down",
+    r"Timed out waiting \d+ms for (recv|send) operation to complete",
+    r"Some NCCL operations have failed or timed out",
+    r"Ranks? [\d, ]+ failed to pass monitoredBarrier in \d+ ms",
+    r"lagging/dead/mismatched ranks",
+    r"successfully reached monitoredBarrier, but received errors while waiting",
+)
+ASPECTS = ("Op type", "Tensor shapes", "Tensor dtypes")
+SAME_SIZE = ("ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
+"""Collectives in which all ranks pass as many elements."""
+
+DECIDES = (
+    "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 (a dump of each rank for `ddpdoctor triage`) or "
+    "`ddpdoctor hang` on the nodes while it hangs decides"
+)
 
 
 @rule(
@@ -11,17 +34,9 @@ from ddpdoctor.rules import rule
     "collective-timeout",
     Severity.ERROR,
     kind="umbrella",
-    signatures=(
-        r"Watchdog caught collective operation timeout",
-        r"To avoid data inconsistency, we are taking the entire process down",
-        r"Timed out waiting \d+ms for (recv|send) operation to complete",
-        r"Some NCCL operations have failed or timed out",
-        r"\[Rank \d+\]: Ranks? [\d, ]+ failed to pass monitoredBarrier in \d+ ms",
-        r"to our best knowledge, the lagging/dead/mismatched ranks",
-        r"Rank \d+ successfully reached monitoredBarrier, but received errors while waiting",
-    ),
+    signatures=SIGNATURES,
 )
-def collective_timeout() -> None:
+def collective_timeout(log: Log) -> Iterator[Finding]:
     """A collective timed out because some rank did not take part in it.
 
     ## Why it matters
@@ -40,6 +55,164 @@ def collective_timeout() -> None:
     ## Source
     torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (watchdogHandler), gloo/transport/tcp/unbound_buffer.cc.
     """
+    lines = matching(log, SIGNATURES)
+    if not lines:
+        return
+    missing = _missing(log)
+    ranks = tuple(sorted({party.who.rank for party in missing if party.who.rank is not None}))
+    waited = waits(log)
+    seen = _wait(waited[0]) if waited else shortened(lines[0].text)
+    if missing:
+        names = ", ".join(party.name + (f" on {party.who.host}" if party.who.host else "") for party in missing[:8])
+        text = f"{names} did not take part in the collective in which {_names(waited)} waited: {seen}"
+    else:
+        text = f"{_names(waited)} gave up waiting in a collective: {seen}. Undetermined who was missing: {DECIDES}"
+    first = waited[0].line if waited else lines[0]
+    place = waited[0].place if waited else None
+    yield Finding(
+        text,
+        tuple(Evidence(log.place(line.source, line.number), shortened(line.text)) for line in lines[:4]),
+        where=Where(
+            host=missing[0].who.host if len(missing) == 1 else None,
+            rank=ranks[0] if len(ranks) == 1 else None,
+            file=log.sources[first.source].name if place is None else place.file,
+            line=first.number if place is None else place.line,
+        ),
+        ranks=ranks,
+    )
+
+
+def _missing(log: Log) -> list[Party]:
+    """Who was not in the collective: named by a line, behind in its sequence, or silent while the others gave up."""
+    everybody = parties(log)
+    named, _ = lagging(log)
+    if named:
+        return [next((p for p in everybody if p.who.rank == rank), _party(rank)) for rank in named]
+    waited = waits(log)
+    behind = _behind(waited)
+    if behind:
+        return [p for p in everybody if p.who.rank in behind]
+    ranks = {wait.who.rank for wait in waited} - {None}
+    sources = {wait.line.source for wait in waited}
+    silent = [
+        p for p in everybody if p.who.rank not in ranks and not (p.sources and set(p.sources) <= sources and not ranks)
+    ]
+    return silent if 0 < len(silent) <= max(1, len(waited)) else []
+
+
+def _party(rank: int) -> Party:
+    return Party(f"rank {rank}", Who(rank=rank), ())
+
+
+def _behind(waited: list[Wait]) -> set[int]:
+    """Ranks that gave up at an earlier number than the others, in the same group."""
+    numbered = [wait for wait in waited if wait.seq is not None and wait.who.rank is not None]
+    if len({wait.group for wait in numbered}) != 1:
+        return set()
+    newest = max(wait.seq or 0 for wait in numbered)
+    late = {wait.who.rank for wait in numbered if (wait.seq or 0) < newest and wait.who.rank is not None}
+    return late if len(late) * 2 < len(numbered) else set()
+
+
+def _wait(wait: Wait) -> str:
+    what = f"{wait.op or 'a collective'}" + (f" number {wait.seq}" if wait.seq is not None else "")
+    size = f" of {wait.size} elements" if wait.size and wait.size.isdigit() else ""
+    return f"{what}{size}" + (f" at {wait.place.file}:{wait.place.line}" if wait.place is not None else "")
+
+
+def _names(waited: list[Wait]) -> str:
+    ranks = sorted({wait.who.rank for wait in waited if wait.who.rank is not None})
+    if not ranks:
+        return "ranks"
+    return f"rank{'s' if len(ranks) > 1 else ''} " + ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")
+
+
+@in_logs("SCRIPT027")
+def order_differs(log: Log) -> Iterator[Finding]:
+    """All ranks wait, but not in the same call: other operations under one number, or other lines of the script."""
+    named = _fingerprints(log, "Op type")
+    if named is not None:
+        yield named
+        return
+    waited = waits(log)
+    if len(waited) < 2:
+        return
+    for seq in sorted({wait.seq for wait in waited if wait.seq is not None}):
+        same = [wait for wait in waited if wait.seq == seq]
+        if len({wait.op for wait in same}) > 1 and len({wait.group for wait in same}) == 1:
+            yield _differing(log, same, f"different operations as collective number {seq}")
+            return
+    places = {wait.place for wait in waited}
+    if all(wait.seq is None for wait in waited) and None not in places and len(places) > 1 and not _missing(log):
+        yield _differing(log, waited, "different calls")
+
+
+@in_logs("SCRIPT028")
+def shape_differs(log: Log) -> Iterator[Finding]:
+    """Ranks call one collective with tensors of different sizes."""
+    named = _fingerprints(log, "Tensor shapes")
+    if named is not None:
+        yield named
+        return
+    waited = [wait for wait in waits(log) if wait.seq is not None and wait.op in SAME_SIZE and wait.size is not None]
+    for seq in sorted({wait.seq for wait in waited if wait.seq is not None}):
+        same = [wait for wait in waited if wait.seq == seq]
+        if (
+            len({wait.op for wait in same}) == len({wait.group for wait in same}) == 1
+            and len({w.size for w in same}) > 1
+        ):
+            yield _differing(log, same, f"tensors of different sizes in collective number {seq}")
+            return
+
+
+@in_logs("SCRIPT029")
+def dtype_differs(log: Log) -> Iterator[Finding]:
+    """Ranks call one collective with tensors of different types."""
+    named = _fingerprints(log, "Tensor dtypes")
+    if named is not None:
+        yield named
+
+
+def _fingerprints(log: Log, aspect: str) -> Finding | None:
+    """What TORCH_DISTRIBUTED_DEBUG=DETAIL says: the first aspect in which two calls differ is the one that tells."""
+    for line in matching(log, (r"Collectives differ in the following aspects",)):
+        differences = line.text.partition("following aspects:")[2].replace("Tensor Tensor", "Tensor")
+        first = next((each for each in ASPECTS if each in differences), None)
+        if first == aspect:
+            traceback = traceback_of(log, line)
+            place = None if traceback is None else traceback.place
+            return Finding(
+                f"the ranks called different collectives:{shortened(differences)}",
+                (Evidence(log.place(line.source, line.number), shortened(line.text)),),
+                where=Where(file=None if place is None else place.file, line=None if place is None else place.line),
+            )
+    return None
+
+
+def _differing(log: Log, waited: list[Wait], what: str) -> Finding:
+    """The ranks in the minority are to blame; in a tie nobody is."""
+    calls: dict[object, list[Wait]] = {}
+    for wait in waited:
+        calls.setdefault((wait.op, wait.size) if wait.seq is not None else wait.place, []).append(wait)
+    groups = sorted(calls.values(), key=len)
+    fewest = groups[0] if len(groups[0]) < len(groups[-1]) else []
+    ranks = tuple(sorted({wait.who.rank for wait in fewest if wait.who.rank is not None}))
+    place = fewest[0].place if fewest else groups[0][0].place
+    told = "; ".join(f"{_names(group)}: {_wait(group[0])}" for group in sorted(groups, key=len, reverse=True)[:4])
+    return Finding(
+        f"the ranks wait in {what}: {told}",
+        tuple(
+            Evidence(log.place(w.line.source, w.line.number), shortened(w.line.text))
+            for group in groups
+            for w in group[:1]
+        ),
+        where=Where(
+            rank=ranks[0] if len(ranks) == 1 else None,
+            file=None if place is None else place.file,
+            line=None if place is None else place.line,
+        ),
+        ranks=ranks,
+    )
 
 
 @rule(

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from ddpdoctor.facts.log import Line, Log
 from ddpdoctor.facts.log.joining import Count, Keys, Knock, counts, is_loopback, keys, knocks
+from ddpdoctor.facts.log.marks import marked
+from ddpdoctor.facts.log.story import own_exits
 from ddpdoctor.findings import Evidence, Finding, Where
 from ddpdoctor.rules import in_logs
 from ddpdoctor.rules.log.signatures import matching, shortened
@@ -31,7 +33,7 @@ CODES: tuple[str, ...] = (
     "NET007",
     "NET008",
 )
-CODES += ("PROBE001", "PROBE002", "PROBE004", "SCRIPT007")
+CODES += ("PROBE001", "PROBE002", "PROBE004", "ENV005")
 
 NO_ROUTE = 113
 SWALLOWED = (r"server socket on \[[^\]]*\]:\d+ has timed out, will retry",)
@@ -68,6 +70,8 @@ class _Scene:
 
 def _decide(log: Log) -> Iterator[Told]:
     scene = _Scene(log, knocks(log), counts(log), keys(log))
+    if any("cannot be retrieved (gai error" in line.text for line in log.lines):
+        return  # a name that does not resolve explains all of it
     told = next((found for each in ORDER for found in each(scene)), None)
     if told is not None:
         yield told
@@ -87,7 +91,7 @@ def _loopback(scene: _Scene) -> Iterator[Told]:
                 scene,
                 [k.line for k in own],
                 f"{_names(scene.nodes_of([k.line for k in own]))} looked for the master at ({first.host}, {first.port}), which "
-                f"is the node itself{waits}: MASTER_ADDR, --master-addr or --rdzv-endpoint is a loopback address, or was not given",
+                f"is the node itself{waits}: MASTER_ADDR, --master-addr or --rdzv-endpoint is a loopback address or missing",
                 [c.line for c in scene.counts],
             ),
         )
@@ -168,10 +172,22 @@ def _duplicates(scene: _Scene) -> Iterator[Told]:
     if len(waited) != 1 or scene.counts or scene.knocks:
         return
     missing = next(iter(waited))
-    if missing != (0,) and len(lines) > max(missing):
+    is_everybody = {line.source for line in lines} == {i for i, each in enumerate(scene.log.sources) if each.lines}
+    if missing != (0,) and len(lines) > max(missing) and is_everybody and not own_exits(scene.log):
         text = f"{len(lines)} processes wait for rank {missing[0]}, which nobody is: another RANK is there twice"
-        code = "SCRIPT007" if scene.log.exits else "ENV004"
-        yield code, _told(scene, lines, text, [])
+        yield "ENV004", _told(scene, lines, text, [])
+
+
+def _worlds_differ(scene: _Scene) -> Iterator[Told]:
+    """A rank is waited for that lies beyond the size that others go by."""
+    sizes = {int(found["size"]): line for line, found in marked(scene.log, "size")}
+    waited = [(max(k.ranks), k.line) for k in scene.keys if k.ranks]
+    if len(sizes) > 1 or any(rank >= size for rank, _ in waited for size in sizes):
+        rank, line = max(waited, default=(None, next(iter(sizes.values()))), key=lambda pair: pair[0] or 0)
+        other = next(iter(sizes))
+        seen = f"one waits for rank {rank}" if rank is not None else f"sizes {', '.join(map(str, sorted(sizes)))}"
+        text = f"the processes do not agree on WORLD_SIZE: {seen}, others go by size {other}"
+        yield "ENV005", _told(scene, [line], text, list(sizes.values()))
 
 
 def _head_missing(scene: _Scene) -> Iterator[Told]:
@@ -235,6 +251,7 @@ ORDER: tuple[Callable[[_Scene], Iterator[Told]], ...] = (
     _no_route,
     _swallowed,
     _launchers,
+    _worlds_differ,
     _duplicates,
     _head_missing,
     _node_missing,

@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
-from ddpdoctor.findings import Severity
+from collections.abc import Iterator
+
+from ddpdoctor.facts.log import Log
+from ddpdoctor.facts.log.story import own_exits
+from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.log.ending import SIGKILL, ended
+from ddpdoctor.rules.log.signatures import finding_of, matching
+
+SIGKILLED = (
+    r"exitcode\s*: -9\b",
+    r"return code = -9\b",
+    r"Signal 9 \(SIGKILL\)",
+    r"died with <Signals\.SIGKILL: 9>",
+    r"exited on signal 9 \(Killed\)",
+    r"terminated with signal SIGKILL",
+    r"task \d+: Killed\b",
+)
 
 
 @rule(
@@ -38,17 +54,9 @@ def scheduler_ended_job() -> None:
     "worker-killed-by-sigkill",
     Severity.ERROR,
     kind="umbrella",
-    signatures=(
-        r"exitcode\s*: -9\b",
-        r"return code = -9\b",
-        r"Signal 9 \(SIGKILL\)",
-        r"died with <Signals\.SIGKILL: 9>",
-        r"exited on signal 9 \(Killed\)",
-        r"terminated with signal SIGKILL",
-        r"task \d+: Killed\b",
-    ),
+    signatures=SIGKILLED,
 )
-def worker_killed_by_sigkill() -> None:
+def worker_killed_by_sigkill(log: Log) -> Iterator[Finding]:
     """A worker was killed from outside with SIGKILL.
 
     ## Why it matters
@@ -59,3 +67,9 @@ def worker_killed_by_sigkill() -> None:
     On the host of that worker, for the moment of its death: sudo dmesg -T | grep -iE "killed process|oom", the scheduler's
     record (sacct -j JOB --format=State,ExitCode,MaxRSS), kubectl describe pod (OOMKilled).
     """
+    killed = [each for each in own_exits(log) if each.code == SIGKILL]
+    lines = matching(log, SIGKILLED)
+    if killed:
+        yield ended(log, killed, "was killed from outside with SIGKILL (exit code -9) and printed no traceback")
+    elif lines:
+        yield finding_of(log, lines, "A worker was killed from outside with SIGKILL", blames_speaker=True)

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from ddpdoctor.facts.log import Exit, Log, Traceback
 from ddpdoctor.facts.log.story import own_exits, went_on
+from ddpdoctor.facts.log.waiting import parties, waits
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import in_logs, rule
+from ddpdoctor.rules.log.ending import SIGKILL, ended, names_of
 from ddpdoctor.rules.log.signatures import FAR, explained, matching, shortened
 
 __all__: list[str] = []
@@ -31,7 +33,6 @@ PEERS_BEFORE = (
 )
 """What ranks print that waited for it to join."""
 
-SIGKILL = -9
 SIGNALS = {
     4: "SIGILL",
     5: "SIGTRAP",
@@ -93,8 +94,8 @@ def _group(group: list[Traceback]) -> _Group:
 
 
 def _all_ranks(log: Log) -> set[int]:
-    spoken = [each.who for group in (log.lines, log.tracebacks, log.exits, log.tails) for each in group]
-    return {who.rank for who in spoken if who.rank is not None} | set(range(log.world_size or 0))
+    ranks = {each.who.rank for each in (*log.spoken, *log.tails)}
+    return {rank for rank in ranks if rank is not None} | set(range(log.world_size or 0))
 
 
 def _stage(log: Log, group: _Group) -> str:
@@ -124,7 +125,7 @@ def _finding(log: Log, group: _Group, when: str) -> Finding:
     says = first.exception + (f": {first.message}" if first.message else "")
     at = f" at {place.file}:{place.line}" if place is not None else ""
     return Finding(
-        f"{_names(group.ranks, group.hosts)} raised {shortened(says)}{at}{when}",
+        f"{names_of(group.ranks, group.hosts)} raised {shortened(says)}{at}{when}",
         (Evidence(log.place(first.source, first.number), shortened(says), "no exception"),),
         where=Where(
             host=group.hosts[0] if len(group.hosts) == 1 else None,
@@ -136,16 +137,6 @@ def _finding(log: Log, group: _Group, when: str) -> Finding:
         ),
         ranks=group.ranks,
     )
-
-
-def _names(ranks: tuple[int, ...], hosts: tuple[str, ...]) -> str:
-    if len(ranks) == 1:
-        who = f"rank {ranks[0]}"
-    elif ranks:
-        who = f"ranks {', '.join(map(str, ranks))}" if len(ranks) <= 8 else f"{len(ranks)} ranks"
-    else:
-        who = "a process"
-    return f"{who} on {hosts[0]}" if len(hosts) == 1 else who
 
 
 @rule("LOG500", "uncaught-exception", Severity.ERROR)
@@ -164,14 +155,19 @@ def uncaught_exception(log: Log) -> Iterator[Finding]:
 
 @in_logs("PROBE005")
 def before_init(log: Log) -> Iterator[Finding]:
-    """A rank raised before it had joined the process group, and the others waited for it."""
+    """A rank ended before it had joined the process group, and the others waited for it."""
     yield from _raised(log, "PROBE005", " before it joined the process group")
+    if matching(log, PEERS_BEFORE) and not matching(log, PEERS_OF_A_GROUP):
+        yield from _crashed(log, " before it joined the process group")
 
 
 @in_logs("PROBE006")
 def after_init(log: Log) -> Iterator[Finding]:
-    """A rank raised after the process group was formed, and the others lost their connection to it."""
+    """A rank ended after the process group was formed, and the others lost their connection to it."""
     yield from _raised(log, "PROBE006", " after it had joined the process group")
+    if matching(log, PEERS_OF_A_GROUP):
+        yield from _crashed(log, " after it had joined the process group")
+        yield from _silent(log)
 
 
 @rule("LOG501", "worker-ended-without-traceback", Severity.ERROR)
@@ -186,30 +182,51 @@ def ended_without_traceback(log: Log) -> Iterator[Finding]:
     Start the ranks with PYTHONFAULTHANDLER=1: a crash then prints the Python stack. Look for the rank's last own line, and in
     the kernel's log of its node (dmesg | grep -E "segfault|traps").
     """
-    places = explained(log, "cause", "umbrella", "consequence")
-    told = {(t.who.rank, t.source) for t in log.tracebacks}
-    told |= {(line.who.rank, line.source) for line in log.lines if (line.source, line.number) in places}
+    if not matching(log, (*PEERS_OF_A_GROUP, *PEERS_BEFORE)):
+        yield from _crashed(log, "")
+
+
+def _crashed(log: Log, when: str) -> Iterator[Finding]:
+    """Exit codes that no traceback and no line of that rank explains, one finding for each code."""
+    places = explained(log, "cause", "umbrella")
+    told = [t for t in log.tracebacks if t.exception.rpartition(".")[2] not in NO_CAUSE]
+    speakers = [(t.source, t.who.rank) for t in told]
+    speakers += [(line.source, line.who.rank) for line in log.lines if (line.source, line.number) in places]
+    found: dict[int, list[Exit]] = {}
     for each in own_exits(log):
-        if (each.who.rank, each.source) in told or each.code == SIGKILL:
-            continue
-        if any((each.who.rank == rank or rank is None) and source == each.source for rank, source in told):
-            continue
-        yield _ended(log, each)
+        said = (each.source, None) in speakers or (each.source, each.who.rank) in speakers
+        if not said and each.code != SIGKILL:
+            found.setdefault(each.code, []).append(each)
+    for code, exits in found.items():
+        name = SIGNALS.get(-code, "")
+        how = f"was ended by {name} (exit code {code})" if name else f"ended with exit code {code}"
+        yield ended(log, exits, f"{how}{when} and printed no traceback")
 
 
-def _ended(log: Log, each: Exit) -> Finding:
-    name = SIGNALS.get(-each.code, "")
-    how = f"was ended by {name} (exit code {each.code})" if name else f"ended with exit code {each.code}"
-    ranks = () if each.who.rank is None else (each.who.rank,)
-    return Finding(
-        f"{_names(ranks, () if each.who.host is None else (each.who.host,))} {how} and printed no traceback",
-        (Evidence(log.place(each.source, each.number), f"exitcode {each.code}", "0"),),
-        where=Where(
-            host=each.who.host,
-            rank=each.who.rank,
-            local_rank=each.who.local_rank,
-            file=log.sources[each.source].name,
-            line=each.number,
-        ),
-        ranks=ranks,
+def _silent(log: Log) -> Iterator[Finding]:
+    """Somebody whose peers lost the connection to it, while it printed no error itself and no launcher says how it ended."""
+    everybody = parties(log)
+    places = explained(log, "cause", "umbrella", "consequence")
+    loud = [(line.source, line.who.rank) for line in log.lines if (line.source, line.number) in places]
+    loud += [(each.source, each.who.rank) for each in log.tracebacks]
+    ranks = {rank for _, rank in loud} | {each.who.rank for each in log.exits if each.code}
+    sources = {source for source, rank in loud if rank is None}
+    silent = [p for p in everybody if p.who.rank not in ranks - {None} and not set(p.sources) & sources]
+    if (
+        len(everybody) - len(silent) < 1
+        or len(silent) != 1
+        or waits(log)
+        or _groups(log)
+        or any(e.code == SIGKILL for e in own_exits(log))
+    ):
+        return
+    party = silent[0]
+    lost = matching(log, PEERS_OF_A_GROUP)
+    yield Finding(
+        f"the others lost their connection to {party.name}{f' on {party.who.host}' if party.who.host else ''}, which printed no "
+        "error: it left early with exit code 0 (SCRIPT025), was killed (LOG021) or crashed. Undetermined: its exit code decides "
+        "(echo $? behind the command, sacct -j JOB --format=JobID,State,ExitCode)",
+        tuple(Evidence(log.place(line.source, line.number), shortened(line.text)) for line in lost[:3]),
+        where=Where(host=party.who.host, rank=party.who.rank, node_rank=party.who.node_rank),
+        ranks=() if party.who.rank is None else (party.who.rank,),
     )

@@ -1,0 +1,116 @@
+"""Who waited in a collective for whom: watchdogs' and Gloo's time-outs compared over all ranks."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ddpdoctor.facts.log.record import Frame, Line, Log, Who
+
+__all__ = ["Party", "Wait", "lagging", "parties", "waits"]
+
+_WORK = re.compile(r"WorkNCCL\((?P<body>[^)]*(?:\(ms\))?[^)]*)\)")
+_FIELD = re.compile(r"(?P<name>\w+)=(?P<value>\[[\d, ]*\]|\w+)")
+_GROUP = re.compile(r"\[PG (?:ID )?(?P<group>\w+)")
+_NAMED = (
+    re.compile(r"\]: Ranks? (?P<ranks>\d+(?:, \d+)*) failed to pass monitoredBarrier"),
+    re.compile(r"\[(?P<ranks>\d+(?:, \d+)*)\] finished collective #\d+, but didn't join collective"),
+    re.compile(r"ranks? \[(?P<ranks>\d+(?:, \d+)*)\] (?:are|is) the lagging rank"),
+)
+TIMED_OUT = ("Watchdog caught collective operation timeout", "Timed out waiting ")
+FAR = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A rank that gave up waiting. What its line does not tell is None; `place` is where its script called the collective."""
+
+    line: Line
+    who: Who
+    seq: int | None = None
+    op: str | None = None
+    size: str | None = None
+    group: str | None = None
+    place: Frame | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """One rank, or, where ranks are not known, one file or node. `who` is what is known of it."""
+
+    name: str
+    who: Who
+    sources: tuple[int, ...]
+
+
+def waits(log: Log) -> list[Wait]:
+    """The first time-out of each rank, in the order of the log."""
+    found: dict[object, Wait] = {}
+    groups = {line.who.rank: match["group"] for line in log.lines if (match := _GROUP.search(line.text)) is not None}
+    for line in log.lines:
+        if not any(words in line.text for words in TIMED_OUT):
+            continue
+        work = _WORK.search(line.text)
+        fields = {m["name"]: m["value"] for m in _FIELD.finditer(work["body"])} if work is not None else {}
+        seq = fields.get("SeqNum", "")
+        wait = Wait(
+            line,
+            line.who,
+            int(seq) if seq.isdigit() else None,
+            fields.get("OpType"),
+            fields.get("NumelIn") or fields.get("TensorShape"),
+            groups.get(line.who.rank),
+            _place(log, line),
+        )
+        found.setdefault(_key(line), wait)
+    return list(found.values())
+
+
+def lagging(log: Log) -> tuple[tuple[int, ...], Line | None]:
+    """The ranks that a line names as those that did not come, and that line."""
+    ranks: set[int] = set()
+    said = None
+    for line in log.lines:
+        for known in _NAMED:
+            for match in known.finditer(line.text):
+                ranks |= {int(rank) for rank in match["ranks"].split(", ")}
+                said = said or line
+    return tuple(sorted(ranks)), said
+
+
+def parties(log: Log) -> list[Party]:
+    """Everybody who printed anything: ranks where they are known of every file, else files."""
+    by_source: dict[int, set[int]] = {index: set() for index, source in enumerate(log.sources) if source.lines}
+    whos: dict[int, Who] = {}
+    for each in (*log.spoken, *log.tails):
+        if each.who.rank is not None:
+            by_source.setdefault(each.source, set()).add(each.who.rank)
+            whos.setdefault(each.who.rank, each.who)
+    if len(by_source) < 2:
+        known = set(whos) | set(range(log.world_size or 0))
+        return [Party(f"rank {rank}", whos.get(rank, Who(rank=rank)), tuple(by_source)) for rank in sorted(known)]
+    found = {rank: Party(f"rank {rank}", who, ()) for rank, who in whos.items()}
+    nameless = [source for source, ranks in by_source.items() if not ranks]
+    lost = sorted(set(range(max(log.world_size or 0, len(by_source)))) - set(whos))
+    for source in nameless:
+        who = _of_source(log, source)
+        rank = lost[0] if len(lost) == len(nameless) == 1 else None
+        name = f"rank {rank}" if rank is not None else (who.host or log.sources[source].name)
+        found[-1 - source] = Party(name, Who(rank=rank, host=who.host, node_rank=who.node_rank), (source,))
+    return [found[key] for key in sorted(found)]
+
+
+def _of_source(log: Log, source: int) -> Who:
+    own = next((line.who for line in log.tails if line.source == source), None)
+    return own or log.sources[source].who
+
+
+def _key(line: Line) -> object:
+    return line.who.rank if line.who.rank is not None else (line.source, line.who.host, line.who.task)
+
+
+def _place(log: Log, line: Line) -> Frame | None:
+    near = [
+        t for t in log.tracebacks if t.source == line.source and t.who == line.who and 0 <= line.number - t.number < FAR
+    ]
+    return near[-1].place if near else None

@@ -65,9 +65,10 @@ def check(
     line = plan.line and (_with_files(plan.line[0], facts), plan.line[1])
     report = examine(facts, rules, command="check", started=started, failures=failures, beside=line)
     if plan.line is not None:
+        from ddpdoctor.cli.linting import with_machines
         from ddpdoctor.cli.repair import repaired
 
-        report = repaired(report, *plan.line)
+        report = repaired(with_machines(report, plan.line[0], common), *plan.line)
         report = _with_scripts(report, plan.line[0], facts, common)
     if verdict is not None:
         from ddpdoctor.cli.jointly import is_told_elsewhere, with_verdict

@@ -28,10 +28,11 @@ _REFERENCE = re.compile(r"\$\(([A-Za-z_][\w.-]*)\)")
 _GPU = re.compile(r"(nvidia\.com|amd\.com|gpu\.intel\.com)/(gpu|mig-.*|i915)$")
 _RDMA = re.compile(r"rdma|efa|hca|infiniband|roce|mlnx|sriov|hostdev|networking\.gke\.io|(^|[/_-])ib([_-]|$)")
 _PYTORCH = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
-_PET = (
-    *("PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE", "PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_RDZV_BACKEND"),
-    *("PET_RDZV_ENDPOINT", "PET_RDZV_ID", "PET_RDZV_CONF", "PET_MAX_RESTARTS", "PET_STANDALONE"),
+_PET = ("PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE", "PET_MASTER_ADDR", "PET_MASTER_PORT")
+_ELASTIC = (
+    *("PET_RDZV_BACKEND", "PET_RDZV_ENDPOINT", "PET_RDZV_ID", "PET_RDZV_CONF", "PET_MAX_RESTARTS", "PET_STANDALONE"),
 )
+"""What the operator adds with an elasticPolicy."""
 _MESHES = {"sidecar.istio.io/inject": ("true",), "linkerd.io/inject": ("enabled", "ingress")}
 
 
@@ -100,12 +101,13 @@ def _templates(root: At) -> Iterator[_Template]:
 def _pytorch(spec: At, name: str | None) -> Iterator[_Template]:
     roles = [(role, each) for role in ("Master", "Worker") if (each := spec.get("pytorchReplicaSpecs", role))]
     counts = [1 if (at := each.get("replicas")) is None else number(at) for _, each in roles]
-    total = None if None in counts or spec.get("elasticPolicy") else sum(c for c in counts if c is not None)
+    elastic = spec.get("elasticPolicy") is not None
+    total = None if None in counts or elastic else sum(c for c in counts if c is not None)
     nproc = text_of(spec.get("nprocPerNode"))
     for role, each in roles:
         template = each.get("template")
         if template is not None:
-            yield _Template(template, Pod(Operator.PYTORCHJOB, name, pods=total, role=role, nproc=nproc))
+            yield _Template(template, Pod(Operator.PYTORCHJOB, name, total, role, nproc=nproc, is_elastic=elastic))
 
 
 def _jobset(spec: At | None, name: str | None, kind: str) -> Iterator[_Template]:
@@ -244,7 +246,7 @@ def _container(path: str, text: str, container: At, pod: Pod, version: Version) 
         plain = re.sub(_REFERENCE, lambda m: environ[m[1]] if is_known(environ.get(m[1])) else m[0], words[shell] or "")
         is_exact = plain == words[shell]
         place = item.places(text) if is_exact else lambda at: item.mark
-        for line in lines_of_shell(Source(_as_variables(plain), path, environ, version, place=place)):
+        for line in lines_of_shell(Source(_as_variables(plain, environ), path, environ, version, place=place)):
             yield replace(line, pod=replace(pod, in_shell=True), places={**places, **line.places})
         return
     argv, marks, at = [], [], 0
@@ -280,9 +282,12 @@ def _shell_text(words: Sequence[str]) -> int | None:
     return None
 
 
-def _as_variables(text: str) -> str:
-    """Kubernetes puts `$(NAME)` in before the shell runs; what is left of such names is a variable of the same length."""
-    return _REFERENCE.sub(lambda m: "${" + m[1] + "}", text)
+def _as_variables(text: str, environ: Mapping[str, str]) -> str:
+    """Kubernetes puts `$(NAME)` in before the shell runs; one that is unknown here is a variable of the same length.
+
+    What is no variable of the container (`$(hostname)`) it leaves to the shell.
+    """
+    return _REFERENCE.sub(lambda m: "${" + m[1] + "}" if m[1] in environ else m[0], text)
 
 
 def _environ(container: At, pod: Pod) -> tuple[dict[str, str], dict[str, Mark]]:
@@ -290,7 +295,7 @@ def _environ(container: At, pod: Pod) -> tuple[dict[str, str], dict[str, Mark]]:
     environ: dict[str, str] = {}
     places: dict[str, Mark] = {}
     if pod.operator is Operator.PYTORCHJOB:
-        environ |= dict.fromkeys((*_PYTORCH, *_PET), UNKNOWN)
+        environ |= dict.fromkeys((*_PYTORCH, *_PET, *(_ELASTIC if pod.is_elastic else ())), UNKNOWN)
     elif pod.operator is Operator.TRAINJOB:
         environ |= dict.fromkeys(_PET, UNKNOWN)
     for each in container.items("env"):
@@ -302,7 +307,7 @@ def _environ(container: At, pod: Pod) -> tuple[dict[str, str], dict[str, Mark]]:
         environ[name] = _expanded(UNKNOWN if known is None else known, environ)
         places[name] = (value or each).mark
     if container.get("envFrom") is not None:
-        environ = dict.fromkeys((*_PET, *_PYTORCH), UNKNOWN) | environ
+        environ = dict.fromkeys((*_PET, *_ELASTIC, *_PYTORCH), UNKNOWN) | environ
     return environ, places
 
 

@@ -30,8 +30,8 @@ class Pod:
     the limit of what is mounted on /dev/shm; `has_shm`: something is mounted there, or the host's is shared. `in_memory` is
     False for an emptyDir on disk. `at` is the container's place in the file, the other marks are those of what they name.
     `cpus` and `memory_bytes` are the container's limits; `has_rdma`: it asks for an RDMA device, or may use the host's.
-    `service` is the headless service of its pods. `is_meshed`: the sidecar of a service
-    mesh is asked for.
+    `service` is the headless service of its pods. `is_elastic`: the operator chooses the rendezvous. `is_meshed`: the
+    sidecar of a service mesh is asked for.
     """
 
     operator: Operator
@@ -48,6 +48,7 @@ class Pod:
     nproc: str | None = None
     in_shell: bool = False
     is_meshed: bool = False
+    is_elastic: bool = False
     cpus: int | None = None
     memory_bytes: int | None = None
     has_rdma: bool = False

@@ -16,7 +16,7 @@ from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules.launch.nodes.agreement import Node, differing, nodes_of
 from ddpdoctor.rules.launch.nodes.own_master import own_masters
 from ddpdoctor.rules.launch.pointing import after, agents, corrected, point, remove, revalue, shown, spelled, where
-from ddpdoctor.rules.launch.rendezvous.meeting import host0
+from ddpdoctor.rules.launch.rendezvous.meeting import host0, most_nodes
 
 __all__ = [
     "addresses_differ",
@@ -160,12 +160,13 @@ def loopback(launch: Launch) -> Iterator[Finding]:
     for line, layer, plan in agents(launch):
         if plan.backend != "static" or plan.settings["rdzv_endpoint"].value or not plan.given("master_addr"):
             continue
-        if plan.nnodes is None or plan.nnodes[-1] < 2 or not is_loopback(plan.host):
+        count = most_nodes(line, plan)
+        if count < 2 or not is_loopback(plan.host):
             continue
         if line.node is None and any(x.is_background for x in launch.lines):
             continue  # several agents of one script on one machine do meet there
         given = layer.given("master_addr")
-        text = f"{plan.host} is every node's own address, and the job has {plan.nnodes[-1]} nodes: expected node 0's"
+        text = f"{plan.host} is every node's own address, and the job has {count} nodes: expected node 0's"
         edits = None if given is None else [revalue(given, host0(line))]
         word = layer.program if given is None else given.value_word
         yield point(launch, line, word, text, "an address that other nodes can reach", edits)

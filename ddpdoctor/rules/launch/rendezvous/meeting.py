@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddpdoctor.facts.launch import UNKNOWN, Edit, Launch, Launcher, Layer, Line, Plan, is_loopback
+from ddpdoctor.facts.launch import UNKNOWN, Edit, Launch, Launcher, Layer, Line, Operator, Plan, Pod, is_loopback
 from ddpdoctor.facts.launch.rendezvous import DEFAULT_C10D_PORT, DEFAULT_PORT
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.pointing import HOST0, after, agents, point, remove, revalue, shown, spelled
 
-__all__ = ["add", "c10d_options", "host0"]
+__all__ = ["add", "c10d_options", "host0", "most_nodes"]
 
 FIRST_HOST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
 
@@ -21,7 +21,18 @@ def host0(line: Line) -> str:
     address = line.environ.variables.get("MASTER_ADDR", "")
     if address and UNKNOWN not in address and not is_loopback(address) and re.fullmatch(r"[\w.-]+", address):
         return address
+    if line.pod is not None:
+        return _first_pod(line.pod) or HOST0
     return FIRST_HOST if line.layer(Launcher.SRUN) is not None or line.batch is not None else HOST0
+
+
+def _first_pod(pod: Pod) -> str | None:
+    """The name of the pod with rank 0, or the variable in which the operator gives it."""
+    variable = {Operator.PYTORCHJOB: "MASTER_ADDR", Operator.TRAINJOB: "PET_MASTER_ADDR"}.get(pod.operator)
+    if variable is not None:
+        return f"${variable}" if pod.in_shell else f"$({variable})"
+    named = pod.operator in (Operator.STATEFULSET, Operator.JOB) and pod.name and pod.service
+    return f"{pod.name}-0.{pod.service}" if named else None
 
 
 def add(launch: Launch, layer: Layer, *options: tuple[str, str]) -> list[Edit]:
@@ -38,6 +49,13 @@ def c10d_options(line: Line, plan: Plan) -> list[tuple[str, str]]:
     if plan.settings["rdzv_endpoint"].value == "":
         options.append(("rdzv_endpoint", f"{host0(line)}:{DEFAULT_C10D_PORT}"))
     return options
+
+
+def most_nodes(line: Line, plan: Plan) -> int:
+    """The most nodes that the job can have, by the pods of its manifest where --nnodes is not known; 0: nothing says it."""
+    if plan.nnodes is not None:
+        return plan.nnodes[1]
+    return (line.pod.pods or 0) if line.pod is not None and plan.given("nnodes") else 0
 
 
 def _several(plan: Plan) -> bool:
@@ -180,7 +198,8 @@ def loopback(launch: Launch) -> Iterator[Finding]:
     for line, layer, plan in agents(launch):
         endpoint = plan.settings["rdzv_endpoint"]
         given = layer.given("rdzv_endpoint")
-        if plan.is_standalone is not False or not endpoint.value or not _several(plan) or plan.nnodes is None:
+        count = most_nodes(line, plan)
+        if plan.is_standalone is not False or not endpoint.value or count < 2:
             continue
         if not is_loopback(plan.host) or _rehearsed(launch, line):
             continue
@@ -193,10 +212,10 @@ def loopback(launch: Launch) -> Iterator[Finding]:
             launch,
             line,
             layer.program if given is None else given.value_word,
-            f"{endpoint.value} is every node's own address, and the job has {plan.nnodes[1]} nodes: expected one node's name",
+            f"{endpoint.value} is every node's own address, and the job has {count} nodes: expected one node's name",
             "a name that all nodes can reach",
             edits,
-            severity=None if _certain(plan) or plan.backend == "static" else Severity.WARNING,
+            severity=None if plan.nnodes is None or _certain(plan) or plan.backend == "static" else Severity.WARNING,
         )
 
 

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from ddpdoctor.collectors.answers import Answers, nvml
+from ddpdoctor.collectors.cuda_init import cuda_error
 from ddpdoctor.collectors.gpu_processes import describe
 from ddpdoctor.collectors.kernel_log import read_xids
 from ddpdoctor.collectors.machine import Machine
@@ -18,7 +19,9 @@ __all__ = ["collect", "short_bus_id"]
 MODULES = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nouveau", "amdgpu", "xe", "i915", "habanalabs")
 DISPLAY, ACCELERATOR = "0x03", "0x12"
 VGA = "0x0300"
-FACTS = tuple(n for n in Device.__dataclass_fields__ if n not in ("index", "mig_instances", "later", "absent"))
+FACTS = tuple(
+    n for n in Device.__dataclass_fields__ if n not in ("index", "mig_instances", "between", "later", "absent")
+)
 
 INIT_WORDS = {
     "LIBRARY_NOT_FOUND": "libnvidia-ml.so.1 not found",
@@ -35,6 +38,7 @@ def collect(machine: Machine) -> Gpu:
     nodes = tuple(name for name in machine.root.names("/dev") if name.startswith("nvidia"))
     error = answers.absent("node").get("init")
     devices, refused = _devices(machine, answers)
+    cuda = cuda_error(machine) if devices else None
     xids, unread = read_xids(machine) if devices else (None, ())
     gaps = _gaps(answers, error, is_here=bool(nodes) or any(p.is_nvidia for p in pci))
     return Gpu(
@@ -47,6 +51,7 @@ def collect(machine: Machine) -> Gpu:
         kernel_modules=tuple(name for name in MODULES if machine.root.exists(f"/sys/module/{name}")),
         pci=pci,
         confidential_computing=answers.of("node").get("confidential_computing"),
+        cuda_error=cuda,
         sample_seconds=answers.of("node").get("sample_seconds"),
         xids=xids,
         other_accelerators=_others(machine, pci),
@@ -93,9 +98,20 @@ def _devices(machine: Machine, answers: Answers) -> tuple[tuple[Device, ...], tu
         try:
             devices.append(decode(Device, {**known, "index": index, "absent": absent}))
         except FactsError as error:
-            devices.append(Device(index, absent=absent))
+            wrong = [name for name, value in known.items() if not _fits(name, value)]
+            right = {name: value for name, value in known.items() if name not in wrong}
+            absent.update(dict.fromkeys(wrong, "WRONG_VALUE"))
+            devices.append(decode(Device, {**right, "index": index, "absent": absent}))
             gaps.append(Gap(f"gpu.devices[{index}]", f"NVML gave a wrong value: {error}"))
     return tuple(devices), tuple(gaps)
+
+
+def _fits(name: str, value: object) -> bool:
+    try:
+        decode(Device, {"index": 0, name: value})
+    except FactsError:
+        return False
+    return True
 
 
 def _facts(machine: Machine, answers: Answers, index: int) -> tuple[dict[str, Any], dict[str, str]]:
@@ -111,8 +127,9 @@ def _facts(machine: Machine, answers: Answers, index: int) -> tuple[dict[str, An
     migs = [answers.of(subject) for subject in answers.facts if subject.startswith(f"{index} mig ")]
     if "processes" in known:
         known["processes"] = [{**each, **describe(machine, each["pid"])} for each in known["processes"]]
-    if answers.of(f"{index} later"):
-        known["later"] = answers.of(f"{index} later")
+    for name in ("between", "later"):
+        if answers.of(f"{index} {name}"):
+            known[name] = answers.of(f"{index} {name}")
     known["mig_instances"] = [mig for mig in migs if "uuid" in mig]
     absent = {name: codes[name] for name in (*FACTS, "handle") if name in codes}
     if "handle" not in absent:

@@ -60,11 +60,14 @@ class MigInstance:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What NVML said of a GPU a second time, `Gpu.sample_seconds` after the first."""
+    """What NVML said of a GPU once more, `Gpu.sample_seconds` after the first time."""
 
     clock_event_reasons: int | None = None
     pcie_replays: int | None = None
     thermal_slowdown_ns: int | None = None
+    heat_by_driver_ns: int | None = None
+    heat_by_hardware_ns: int | None = None
+    power_brake_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,13 @@ class Device:
     name: str | None = None
     bus_id: str | None = None
     minor: int | None = None
+    serial: str | None = None
+    architecture: int | None = None
+    """7 Ampere, 8 Ada, 9 Hopper, 10 Blackwell."""
+    vbios: str | None = None
+    inforom_version: str | None = None
+    module_id: int | None = None
+    """The socket of the board in which it sits."""
     compute_capability: str | None = None
     memory_total_bytes: int | None = None
     memory_used_bytes: int | None = None
@@ -108,6 +118,8 @@ class Device:
     ecc_corrected_dram: int | None = None
     ecc_corrected_sram: int | None = None
     """Corrected since the driver was loaded, in the card's memory and on the chip."""
+    ecc_uncorrected_dram: int | None = None
+    ecc_uncorrected_sram: int | None = None
     sram_threshold_exceeded: int | None = None
     remap_correctable: int | None = None
     remap_uncorrectable: int | None = None
@@ -123,6 +135,7 @@ class Device:
     recovery_action: int | None = None
     """Field 230: 0 none, 1 GPU reset, 2 node reboot, 3 drain P2P, 4 drain and reset, 5 IMEX, 6 bus reset, 7 reboot."""
     temperature_celsius: int | None = None
+    memory_temperature_celsius: int | None = None
     temperature_margin_celsius: int | None = None
     """T.Limit: degrees left until the slowdown begins (Ada and later)."""
     temperature_slowdown_celsius: int | None = None
@@ -135,8 +148,12 @@ class Device:
     power_usage_mw: int | None = None
     power_limit_mw: int | None = None
     power_default_mw: int | None = None
+    power_least_mw: int | None = None
+    power_most_mw: int | None = None
     sm_clock_mhz: int | None = None
     sm_clock_max_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    memory_clock_max_mhz: int | None = None
     app_clock_mhz: int | None = None
     app_clock_default_mhz: int | None = None
     """The SM clock for applications, as set and as the card comes; both may lie below the maximum."""
@@ -144,6 +161,13 @@ class Device:
     """The bits of nvmlDeviceGetCurrentClocksEventReasons: 1 idle, 8 HW slowdown, 0x40 HW thermal, 0x80 power brake."""
     thermal_slowdown_ns: int | None = None
     """How long heat has slowed the clocks since the driver was loaded."""
+    power_violation_ns: int | None = None
+    power_cap_ns: int | None = None
+    """The same for power: nvmlDeviceGetViolationStatus, and field 74."""
+    heat_by_driver_ns: int | None = None
+    heat_by_hardware_ns: int | None = None
+    power_brake_ns: int | None = None
+    """Fields 269 to 271, from driver 580 on."""
     utilization_percent: int | None = None
     performance_state: int | None = None
     pcie_generation: int | None = None
@@ -155,14 +179,21 @@ class Device:
     pcie_width_max: int | None = None
     pcie_replays: int | None = None
     """Over the driver's life: a number alone is no fault."""
+    pcie_recoveries: int | None = None
+    pcie_correctable_errors: int | None = None
+    pcie_nonfatal_errors: int | None = None
+    pcie_fatal_errors: int | None = None
     gsp_mode: int | None = None
     """1: the GPU's own system processor runs its firmware."""
     gsp_version: str | None = None
     c2c_links: int | None = None
+    c2c_mb_per_s: int | None = None
     gpu_numa_id: int | None = None
     """The NUMA node that the GPU's own memory makes (Grace); such memory may hold pages of the system."""
     graphics_processes: int | None = None
+    mps_processes: int | None = None
     processes: tuple[Process, ...] | None = None
+    between: Sample | None = None
     later: Sample | None = None
     absent: dict[str, str] = field(default_factory=dict)
 
@@ -182,10 +213,15 @@ class Device:
         return (self.utilization_percent or 0) >= LOADED_PERCENT
 
     def lasting(self, reason: int) -> bool | None:
-        """Whether a bit of the clock event reasons stood in both samples; None where there are not two."""
-        if self.clock_event_reasons is None or self.later is None or self.later.clock_event_reasons is None:
-            return None
-        return bool(self.clock_event_reasons & self.later.clock_event_reasons & reason)
+        """Whether a bit of the clock event reasons stood in two samples of three (in both of two); None where there is one."""
+        told = [self.clock_event_reasons, *(s.clock_event_reasons for s in (self.between, self.later) if s is not None)]
+        known = [bits for bits in told if bits is not None]
+        return None if len(known) < 2 else sum(bool(bits & reason) for bits in known) >= 2
+
+    def grown(self, name: str) -> int | None:
+        """By how much a counter grew from the first to the last sample; None where it was not told twice."""
+        before, after = getattr(self, name), getattr(self.later, name, None)
+        return None if before is None or after is None else after - before
 
     def says(self, name: str) -> str:
         """A field for people: its value, or why there is none ("n/a", "needs root", "GPU is lost")."""

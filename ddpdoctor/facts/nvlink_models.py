@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -48,6 +49,7 @@ MODELS: tuple[tuple[str, NvlinkModel], ...] = (
 """The beginning of the table that fits counts. Sources: NVIDIA's data sheets of these boards, and `nvidia-smi nvlink -s`."""
 
 
+@functools.cache
 def nvlink_model(name: str | None) -> NvlinkModel | None:
     """The model by NVML's name of the GPU; None for one without NVLinks, or one that the table does not know."""
     return next((model for words, model in MODELS if re.search(rf"\b(?:{words})", name or "", re.IGNORECASE)), None)

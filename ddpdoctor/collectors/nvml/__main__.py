@@ -13,7 +13,7 @@ from ddpdoctor.collectors.nvml.asker import Asker, say
 
 NO_GPUS = 1
 SAMPLE_SECONDS = 0.05
-"""The least time between the two samples of what changes."""
+"""The least time between the first and the last sample of what changes."""
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
         if asker.first("node", "nvmlInitWithFlags", NO_GPUS)[1] == "":
             asker.ask("node", "driver_version", "nvmlSystemGetDriverVersion")
         return
-    asker.ask("node", "driver_version", "nvmlSystemGetDriverVersion")
+    driver = asker.ask("node", "driver_version", "nvmlSystemGetDriverVersion")
     asker.ask("node", "driver_cuda", "nvmlSystemGetCudaDriverVersion_v2")
     count = asker.ask("node", "count", "nvmlDeviceGetCount") or 0
     handles = {}
@@ -44,12 +44,15 @@ def main() -> None:
     for ask in (devices.device, devices.health, nvlinks.links):
         for index, handle in handles.items():
             ask(asker, index, handle)
+    for index, handle in handles.items():
+        devices.slowdowns(asker, index, index, handle, driver)
+        devices.clock_reasons(asker, f"{index} between", index, handle)
     nvlinks.between(asker, handles)
     if not handles:
         return
     time.sleep(max(0.0, begin + SAMPLE_SECONDS - time.monotonic()))
     for index, handle in handles.items():
-        devices.sample(asker, index, handle)
+        devices.sample(asker, index, handle, driver)
         nvlinks.sample(asker, index, handle)
     say("=", "node", "sample_seconds", round(time.monotonic() - begin, 3))
 

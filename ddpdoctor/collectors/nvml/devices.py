@@ -8,7 +8,7 @@ from typing import Any
 
 from ddpdoctor.collectors.nvml.asker import Asker, Subject, bits, field, members, say
 
-__all__ = ["device", "health", "sample"]
+__all__ = ["clock_reasons", "device", "health", "sample", "slowdowns"]
 
 MORE_WORDS = 16
 """CPU and memory masks are asked for with at least this many words of 64 bits."""
@@ -19,6 +19,11 @@ QUERIES: tuple[tuple[tuple[str, ...], str, tuple[Any, ...], tuple[str, ...]], ..
     (("name",), "nvmlDeviceGetName", (), ()),
     (("bus_id",), "nvmlDeviceGetPciInfo", (), ("busId",)),
     (("minor",), "nvmlDeviceGetMinorNumber", (), ()),
+    (("serial",), "nvmlDeviceGetSerial", (), ()),
+    (("architecture",), "nvmlDeviceGetArchitecture", (), ()),
+    (("vbios",), "nvmlDeviceGetVbiosVersion", (), ()),
+    (("inforom_version",), "nvmlDeviceGetInforomImageVersion", (), ()),
+    (("module_id",), "nvmlDeviceGetModuleId", (), ()),
     (("cc_major", "cc_minor"), "nvmlDeviceGetCudaComputeCapability", (), ()),
     (("bar1_total_bytes",), "nvmlDeviceGetBAR1MemoryInfo", (), ("bar1Total",)),
     (("compute_mode",), "nvmlDeviceGetComputeMode", (), ()),
@@ -43,9 +48,12 @@ QUERIES: tuple[tuple[tuple[str, ...], str, tuple[Any, ...], tuple[str, ...]], ..
     (("temperature_slowdown_celsius",), "nvmlDeviceGetTemperatureThreshold", (1,), ()),
     (("power_usage_mw",), "nvmlDeviceGetPowerUsage", (), ()),
     (("power_limit_mw",), "nvmlDeviceGetEnforcedPowerLimit", (), ()),
+    (("power_least_mw", "power_most_mw"), "nvmlDeviceGetPowerManagementLimitConstraints", (), ()),
     (("power_default_mw",), "nvmlDeviceGetPowerManagementDefaultLimit", (), ()),
     (("sm_clock_mhz",), "nvmlDeviceGetClockInfo", (1,), ()),
     (("sm_clock_max_mhz",), "nvmlDeviceGetMaxClockInfo", (1,), ()),
+    (("memory_clock_mhz",), "nvmlDeviceGetClockInfo", (2,), ()),
+    (("memory_clock_max_mhz",), "nvmlDeviceGetMaxClockInfo", (2,), ()),
     (("utilization_percent",), "nvmlDeviceGetUtilizationRates", (), ("gpu",)),
     (("performance_state",), "nvmlDeviceGetPerformanceState", (), ()),
     (("pcie_generation",), "nvmlDeviceGetCurrPcieLinkGeneration", (), ()),
@@ -54,10 +62,13 @@ QUERIES: tuple[tuple[tuple[str, ...], str, tuple[Any, ...], tuple[str, ...]], ..
     (("pcie_width_max",), "nvmlDeviceGetMaxPcieLinkWidth", (), ()),
     (("pcie_replays",), "nvmlDeviceGetPcieReplayCounter", (), ()),
     (("pcie_generation_gpu",), "nvmlDeviceGetGpuMaxPcieLinkGeneration", (), ()),
+    (("power_violation_ns",), "nvmlDeviceGetViolationStatus", (0,), ("violationTime",)),
     (("thermal_slowdown_ns",), "nvmlDeviceGetViolationStatus", (1,), ("violationTime",)),
     (("app_clock_mhz",), "nvmlDeviceGetApplicationsClock", (1,), ()),
     (("app_clock_default_mhz",), "nvmlDeviceGetDefaultApplicationsClock", (1,), ()),
     (("ecc_corrected_dram",), "nvmlDeviceGetMemoryErrorCounter", (0, 0, 2), ()),
+    (("ecc_uncorrected_dram",), "nvmlDeviceGetMemoryErrorCounter", (1, 0, 2), ()),
+    (("ecc_uncorrected_sram",), "nvmlDeviceGetMemoryErrorCounter", (1, 0, 7), ()),
     (("ecc_corrected_sram",), "nvmlDeviceGetMemoryErrorCounter", (0, 0, 7), ()),
     (("gsp_mode", "gsp_default"), "nvmlDeviceGetGspFirmwareMode", (), ()),
     (("gsp_version",), "nvmlDeviceGetGspFirmwareVersion", (), ()),
@@ -70,8 +81,18 @@ FIELDS = (
     ("memory_margin_celsius", 195),
     ("gpu_margin_celsius", 196),
     ("c2c_links", 170),
+    ("c2c_mb_per_s", 172),
+    ("memory_temperature_celsius", 82),
+    ("power_cap_ns", 74),
+    ("pcie_recoveries", 169),
+    ("pcie_correctable_errors", 173),
+    ("pcie_nonfatal_errors", 179),
+    ("pcie_fatal_errors", 180),
 )
 """Numbers that mean the same to every driver: those above 250 changed between 575 and 580."""
+SLOWDOWNS = (("heat_by_driver_ns", 269), ("heat_by_hardware_ns", 270), ("power_brake_ns", 271))
+"""How long the clocks were held down, by whom: these numbers mean it from driver 580 on only."""
+SLOWDOWNS_SINCE = 580
 
 
 def device(asker: Asker, index: int, handle: Any) -> None:
@@ -134,6 +155,7 @@ def health(asker: Asker, index: int, handle: Any) -> None:
         handle,
         pick=lambda found: [{"pid": p.pid, "memory_used_bytes": p.usedGpuMemory} for p in found],
     )
+    asker.ask(index, "mps_processes", "nvmlDeviceGetMPSComputeRunningProcesses", handle, pick=len)
     asker.ask(index, "graphics_processes", "nvmlDeviceGetGraphicsRunningProcesses", handle, pick=len)
     status = getattr(nvml, "c_nvmlEccSramErrorStatus_v1_t", None)
     if status is not None:
@@ -158,9 +180,18 @@ def clock_reasons(asker: Asker, subject: Subject, index: int, handle: Any) -> No
     say(*(("!", subject, fact, code) if code else ("=", subject, fact, bitmask)))
 
 
-def sample(asker: Asker, index: int, handle: Any) -> None:
-    """What changes, a second time: lifetime counters say nothing by themselves."""
+def slowdowns(asker: Asker, subject: Subject, index: int, handle: Any, driver: str | None) -> None:
+    """The newer counters of the time for which the clocks were held down."""
+    major = (driver or "").partition(".")[0]
+    if major.isdecimal() and int(major) >= SLOWDOWNS_SINCE:
+        for fact, number in SLOWDOWNS:
+            field(asker, index, handle, fact, number, subject=subject)
+
+
+def sample(asker: Asker, index: int, handle: Any, driver: str | None) -> None:
+    """What changes, once more: lifetime counters say nothing by themselves."""
     later = f"{index} later"
+    slowdowns(asker, later, index, handle, driver)
     clock_reasons(asker, later, index, handle)
     asker.ask(later, "pcie_replays", "nvmlDeviceGetPcieReplayCounter", handle)
     asker.ask(

@@ -1,4 +1,4 @@
-"""GPU029 to GPU034: a GPU whose clocks are held down, and by whom. A reason counts when it stood in both samples."""
+"""GPU029 to GPU034: a GPU whose clocks are held down, and by whom. A reason counts when it stood in two samples of three."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ PEERS_SHARE = 0.9
 """Below this share of its neighbours' clock under load a GPU stands out."""
 
 
-def _held(gpu: Gpu, reason: int, *, but_not: int = 0) -> Iterator[Device]:
-    """The devices that a reason holds down in both samples."""
+def _held(gpu: Gpu, reason: int, *, but_not: int = 0, counters: tuple[str, ...] = ()) -> Iterator[Device]:
+    """The devices that a reason holds down in two samples of three, or whose counter of that reason grew between them."""
     known = [d for d, _ in gpu.each("clock_event_reasons") if d.lasting(reason) is not None]
     if not known:
         unanswered("the clocks were not looked at twice")
-    yield from (d for d in known if d.lasting(reason) and not d.lasting(but_not))
+    yield from (
+        d for d in known if (d.lasting(reason) or any(d.grown(name) for name in counters)) and not d.lasting(but_not)
+    )
 
 
 @rule("GPU029", "hw-thermal-slowdown", Severity.WARNING)
@@ -35,9 +37,9 @@ def hw_thermal(gpu: Gpu) -> Iterator[Finding]:
     Check fans, airflow and dust, then the card.
 
     ## Source
-    nvmlDeviceGetCurrentClocksEventReasons, bit 0x40, twice.
+    nvmlDeviceGetCurrentClocksEventReasons, bit 0x40 in two samples of three; NVML field 270 (driver 580 and later) that grows.
     """
-    for device in _held(gpu, HW_THERMAL):
+    for device in _held(gpu, HW_THERMAL, counters=("heat_by_hardware_ns",)):
         heat = "" if device.temperature_celsius is None else f" at {device.temperature_celsius} °C"
         text = f"GPU {device.index} is slowed down by heat{heat} ({_clock(device)}); expected no thermal slowdown"
         yield at(device, "clock_event_reasons", text, "no bit 0x40")
@@ -54,9 +56,9 @@ def power_brake(gpu: Gpu) -> Iterator[Finding]:
     Check the power supplies and the power settings of the chassis.
 
     ## Source
-    nvmlDeviceGetCurrentClocksEventReasons, bit 0x80, twice.
+    nvmlDeviceGetCurrentClocksEventReasons, bit 0x80 in two samples of three; NVML field 271 (driver 580 and later) that grows.
     """
-    for device in _held(gpu, POWER_BRAKE):
+    for device in _held(gpu, POWER_BRAKE, counters=("power_brake_ns",)):
         text = f"GPU {device.index} is slowed down by the power brake ({_clock(device)}); expected no such signal"
         yield at(device, "clock_event_reasons", text, "no bit 0x80")
 
@@ -72,8 +74,8 @@ def hw_slowdown(gpu: Gpu) -> Iterator[Finding]:
     Check power and temperature; take the node out when it stays.
 
     ## Source
-    nvmlDeviceGetCurrentClocksEventReasons, bit 8 without 0x40 and 0x80, twice, under load: it may appear for a moment when
-    the clocks change.
+    nvmlDeviceGetCurrentClocksEventReasons, bit 8 without 0x40 and 0x80, in two samples of three, under load: it may appear for
+    a moment when the clocks change.
     """
     for device in _held(gpu, HW_SLOWDOWN, but_not=HW_THERMAL | POWER_BRAKE):
         if device.is_loaded:
@@ -94,9 +96,10 @@ def sw_thermal(gpu: Gpu) -> Iterator[Finding]:
     Improve the cooling; compare with the neighbours.
 
     ## Source
-    nvmlDeviceGetCurrentClocksEventReasons, bit 0x20, twice.
+    nvmlDeviceGetCurrentClocksEventReasons, bit 0x20 in two samples of three; NVML field 269 (driver 580 and later) or
+    nvmlDeviceGetViolationStatus, thermal, that grows.
     """
-    for device in _held(gpu, SW_THERMAL, but_not=HW_THERMAL):
+    for device in _held(gpu, SW_THERMAL, but_not=HW_THERMAL, counters=("heat_by_driver_ns", "thermal_slowdown_ns")):
         text = f"the driver slows GPU {device.index} down because of its temperature ({_clock(device)}); expected full clocks"
         yield at(device, "clock_event_reasons", text, "no bit 0x20")
 
@@ -112,7 +115,7 @@ def power_cap(gpu: Gpu) -> Iterator[Finding]:
     Nothing, unless GPU036 says that the limit is below the default.
 
     ## Source
-    nvmlDeviceGetCurrentClocksEventReasons, bit 4, twice, under load.
+    nvmlDeviceGetCurrentClocksEventReasons, bit 4 in two samples of three, under load.
     """
     capped = [d for d in _held(gpu, POWER_CAP) if d.is_loaded]
     if capped:

@@ -10,6 +10,9 @@ from ddpdoctor.facts.host import Host
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
 
+UNKNOWN = (100, 999)
+"""What cuInit answers without the device node: no device, or unknown error."""
+
 
 @rule(
     "GPU003",
@@ -27,10 +30,17 @@ def check(gpu: Gpu, host: Host | None = None) -> Iterator[Finding]:
     On the host load nvidia-uvm and make its node; in a container map /dev/nvidia-uvm as well.
 
     ## Source
-    The names in /dev. Outside a container CUDA can make the node itself when nvidia-modprobe is installed, so that it is
-    only a note there.
+    The names in /dev; cuInit answers 999 or 100. Outside a container CUDA can make the node itself when nvidia-modprobe is
+    installed, so that a missing name alone is only a note there.
     """
     gpu.answering()
+    if gpu.cuda_error in UNKNOWN and "nvidia-uvm" not in gpu.device_nodes:
+        yield Finding(
+            f"cuInit answers {gpu.cuda_error}, and /dev/nvidia-uvm is missing; expected 0",
+            (Evidence("gpu.cuda_error", str(gpu.cuda_error), "0"),),
+            fix_command="modprobe nvidia-uvm && nvidia-modprobe -u -c=0",
+        )
+        return
     if "nvidiactl" not in gpu.device_nodes:
         not_here("this machine has no NVIDIA device nodes in /dev (WSL, or facts without them)")
     if "nvidia-uvm" in gpu.device_nodes:

@@ -28,8 +28,8 @@ def cuda_device_unavailable(gpu: Gpu) -> Iterator[Finding]:
     """CUDA cannot start on a GPU that is listed: it is busy or broken.
 
     ## Why it matters
-    CUDA starts on some GPUs of the node only, and the traceback points at the first line of the script that touches CUDA, which is
-    innocent. The other ranks wait for this one.
+    CUDA starts on some GPUs of the node only, and the traceback points at the first line of the script that touches CUDA, which
+    is innocent. The other ranks wait for this one.
 
     ## Fix
     On that node: nvidia-smi, then `ddpdoctor gpus`, which names the GPU that does not answer and who holds the others; look for

@@ -13,6 +13,7 @@ from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
 
 COMPLETED = 3
+NOT_READY = 802
 
 
 def _manager(topo: Topo, host: Host | None) -> FabricManager:
@@ -29,7 +30,7 @@ def _manager(topo: Topo, host: Host | None) -> FabricManager:
     Severity.ERROR,
     signatures=(r"system not yet initialized", r"cudaErrorSystemNotReady"),
 )
-def inactive(topo: Topo, host: Host | None = None) -> Iterator[Finding]:
+def inactive(topo: Topo, host: Host | None = None, gpu: Gpu | None = None) -> Iterator[Finding]:
     """The fabric manager is not running on a machine with NVSwitches.
 
     ## Why it matters
@@ -39,8 +40,17 @@ def inactive(topo: Topo, host: Host | None = None) -> Iterator[Finding]:
     Start the service, in exactly the driver's version.
 
     ## Source
-    The processes of this machine: nv-fabricmanager; /dev/nvidia-nvswitch*.
+    The processes of this machine: nv-fabricmanager; /dev/nvidia-nvswitch*. cuInit answers 802 on GPUs whose links end at an
+    NVSwitch, which a container sees too.
     """
+    if gpu is not None and gpu.cuda_error == NOT_READY and any(g.switch_links for g in topo.all_gpus()):
+        yield Finding(
+            "cuInit answers 802 (system not yet initialized) on GPUs behind NVSwitches; "
+            "expected 0, with the fabric manager running",
+            (Evidence("gpu.cuda_error", str(NOT_READY), "0"),),
+            fix_command="systemctl enable --now nvidia-fabricmanager",
+        )
+        return
     manager = _manager(topo, host)
     if manager.is_running:
         return

@@ -11,6 +11,8 @@ from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.absent import need_gpus
 
+MISMATCH = 803
+
 
 @rule(
     "VERSION006",
@@ -19,6 +21,7 @@ from ddpdoctor.rules.absent import need_gpus
     signatures=(
         "[Dd]river/library version mismatch",
         "unsupported display driver / cuda driver combination",
+        "NVRM: API mismatch",
     ),
 )
 def check(gpu: Gpu, versions: Versions) -> Iterator[Finding]:
@@ -37,6 +40,13 @@ def check(gpu: Gpu, versions: Versions) -> Iterator[Finding]:
         other = f", the libraries are {library}" if library and library != kernel else ""
         evidence = Evidence("gpu.nvml_error", gpu.nvml_error, "none")
         yield Finding(f"{seen}{other}: expected the same version of both", (evidence,), fix_command="reboot")
+        return
+    if gpu.cuda_error == MISMATCH:
+        yield Finding(
+            "cuInit answers 803 (unsupported driver combination): expected the same version of kernel module and libcuda",
+            (Evidence("gpu.cuda_error", str(MISMATCH), "0"),),
+            fix_command="reboot",
+        )
         return
     if kernel is None:
         need_gpus(gpu)

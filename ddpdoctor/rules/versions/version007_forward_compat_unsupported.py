@@ -10,6 +10,7 @@ from ddpdoctor.facts.versions import Versions, numbers
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
 
+UNSUPPORTED = 804
 CONSUMER = ("GeForce", "TITAN")
 
 
@@ -30,6 +31,14 @@ def check(versions: Versions, gpu: Gpu) -> Iterator[Finding]:
     ## Fix
     Take the compat folder out of LD_LIBRARY_PATH, or update the driver.
     """
+    if gpu.cuda_error == UNSUPPORTED:
+        yield Finding(
+            f"cuInit answers 804 (forward compatibility on hardware without it), "
+            f"through {versions.libcuda_path or 'libcuda.so.1'}: "
+            "expected the driver's own libcuda",
+            (Evidence("gpu.cuda_error", str(UNSUPPORTED), "0"),),
+        )
+        return
     if not gpu.devices or not versions.libcuda_is_compat:
         not_here("no CUDA compatibility library would be loaded here")
     consumer = next((d.name for d in gpu.devices if d.name and any(word in d.name for word in CONSUMER)), None)

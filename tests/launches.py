@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ddpdoctor.collectors.machine import Machine
 from ddpdoctor.doctor import examine
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Report
+from ddpdoctor.rules import Rule, also_on_lines
 
 LAUNCHES = FIXTURES / "launches"
 TRAIN = """import os, sys
@@ -55,6 +57,12 @@ def lint(
     """What lint reports for one line, or one line a node."""
     launch = collect_launch(Machine(environ=dict(environ or {})), argv, nodes, torch=torch, cwd=str(cwd or "/nowhere"))
     facts = Facts(SCHEMA, "2026-11-21T00:00:00Z", "here", environ=environ_of(launch), launch=launch)
-    rules = rules_of(Common())
-    report = with_machines(examine(facts, rules, command="lint", started=0.0), facts, Common())
+    rules, machines = _rules()
+    report = with_machines(examine(facts, rules, command="lint", started=0.0), facts, machines)
     return repaired(report, facts, rules)
+
+
+@cache
+def _rules() -> tuple[tuple[Rule, ...], tuple[Rule, ...]]:
+    """The rules of lines, and those of machines that lines show."""
+    return rules_of(Common()), also_on_lines()

@@ -65,10 +65,12 @@ def check(
     line = plan.line and (_with_files(plan.line[0], facts), plan.line[1])
     report = examine(facts, rules, command="check", started=started, failures=failures, beside=line)
     if plan.line is not None:
-        from ddpdoctor.cli.linting import with_machines
+        from ddpdoctor.cli.linting import rules_of_machines, with_machines
         from ddpdoctor.cli.repair import repaired
 
-        report = repaired(with_machines(report, plan.line[0], common), *plan.line)
+        launch = plan.line[0].launch
+        machines = rules_of_machines(common, launch.lines if launch is not None else ())
+        report = repaired(with_machines(report, plan.line[0], machines), *plan.line)
         report = _with_scripts(report, plan.line[0], facts, common)
     if verdict is not None:
         from ddpdoctor.cli.jointly import is_told_elsewhere, with_verdict

@@ -67,7 +67,7 @@ def _check_use(common: Common, files: list[str], node: list[str], torch: str | N
 def _judged(
     common: Common, files: list[str], node: list[str], torch: str | None, started: float
 ) -> tuple[Report, Facts]:
-    from ddpdoctor.cli.linting import facts_of, rules_of, with_machines
+    from ddpdoctor.cli.linting import facts_of, rules_of, rules_of_machines, with_machines
     from ddpdoctor.collectors.machine import this_machine
     from ddpdoctor.collectors.script import is_script
     from ddpdoctor.doctor import examine
@@ -78,7 +78,7 @@ def _judged(
     rules = rules_of(common) if common.launch or node or others or common.facts is not None else ()
     report = examine(facts, rules, command="lint", started=started)
     if facts.launch is not None and rules:
-        report = with_machines(report, facts, common)
+        report = with_machines(report, facts, rules_of_machines(common, facts.launch.lines))
     if rules:
         from ddpdoctor.cli.repair import repaired
 

@@ -50,10 +50,8 @@ def rules_of_machines(common: Common, lines: Iterable[Line]) -> tuple[Rule, ...]
     return tuple(each for each in also_on_lines() if is_selected(each.code))
 
 
-def with_machines(report: Report, facts: Facts, common: Common) -> Report:
-    """The report of lines with the causes of machines that they show."""
-    lines = () if facts.launch is None else facts.launch.lines
-    rules = rules_of_machines(common, lines)
+def with_machines(report: Report, facts: Facts, rules: tuple[Rule, ...]) -> Report:
+    """The report of lines with what these rules say of the machines that the lines show."""
     return extended(report, [judge(facts, rules)], rules) if rules else report
 
 

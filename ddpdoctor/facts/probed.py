@@ -66,4 +66,5 @@ def _link(source: int, target: int, seen: Observation | None) -> Link:
         return Link(source, target, address="-", is_echoed=True)
     blocked = seen.kind is Kind.LINK_BLOCKED
     outcome = next((o for word, o in _OUTCOMES.items() if word in seen.message), Outcome.NO_ANSWER) if blocked else None
-    return Link(source, target, address=seen.value or "-", outcome=outcome, is_echoed=None if blocked else False)
+    address, _, port = (seen.value or "-:0").rpartition(":")
+    return Link(source, target, address=address, port=int(port), outcome=outcome, is_echoed=None if blocked else False)

@@ -83,7 +83,7 @@ class Mesh:
             peer=own.host,
             node_rank=peer.node_rank,
             phase="mesh",
-            value=address,
+            value=f"{address}:{peer.port}",
         )
 
 

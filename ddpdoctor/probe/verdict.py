@@ -95,7 +95,7 @@ class Witness:
         if found is None and self.child.ready is not None and self.child.phase not in ("import", "done"):
             found = self.child.locate()
             found = found if found.kind is not Kind.HANG else None
-        return [found] if found else []
+        return [*([found] if found else []), *self.company.links()]
 
     def _judge(self) -> Probe:
         board = self._board

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 
 from ddpdoctor.collectors.machine import Machine, Root
 from ddpdoctor.collectors.nccl_files import look
@@ -12,7 +13,7 @@ from ddpdoctor.facts.environ import REMOVED, ConfFile, Environ, NamedPath
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.variables import is_relevant, is_secret, without_secrets
 
-__all__ = ["collect"]
+__all__ = ["collect", "relevant"]
 
 MAX_ANCESTORS = 64
 MAX_VALUE = 65536
@@ -25,7 +26,7 @@ _MARKS = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE")
 
 def collect(machine: Machine) -> Environ:
     """The relevant variables of `machine.environ`, secrets removed, and the chain of parent processes."""
-    variables = {_clean(name): _value(name, value) for name, value in machine.environ.items() if is_relevant(name)}
+    variables = relevant(machine.environ)
     chain = _ancestors(machine.root)
     gaps = []
     if chain is None:
@@ -45,13 +46,19 @@ def collect(machine: Machine) -> Environ:
     except NoAnswer as late:
         gaps.append(Gap("environ.conf_files", f"NCCL's files: {late}"))
     return Environ(
-        variables=dict(sorted(variables.items())),
+        variables=variables,
         conf_files=confs,
         paths=paths,
         ancestors=None if chain is None else tuple(_program(machine.root, pid) for pid in chain),
         has_elastic_agent=agent,
         gaps=tuple(gaps),
     )
+
+
+def relevant(environ: Mapping[str, str]) -> dict[str, str]:
+    """Those variables that matter to a distributed job, by name, secrets removed."""
+    found = {_clean(name): _value(name, value) for name, value in environ.items() if is_relevant(name)}
+    return dict(sorted(found.items()))
 
 
 def _clean(text: str) -> str:

@@ -7,11 +7,13 @@ it is there. Its docstring is the manual. See CONTRIBUTING.md, "Adding a cause".
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from ddpdoctor.facts.gaps import CannotLook
 from ddpdoctor.findings import Finding, Severity
 
 __all__ = [
@@ -19,12 +21,12 @@ __all__ = [
     "Rule",
     "also_on_lines",
     "area_of",
-    "on_lines",
     "in_hangs",
     "in_logs",
     "load",
     "of_hangs",
     "of_logs",
+    "on_lines",
     "rule",
 ]
 
@@ -47,7 +49,7 @@ Check = Callable[..., Iterable[Finding] | None]
 _found: dict[str, Rule] = {}
 _on_lines: list[tuple[str, Check]] = []
 _in_logs: dict[str, Check] = {}
-_in_hangs: dict[str, Check] = {}
+_in_hangs: dict[str, list[Check]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +180,10 @@ def of_logs(rules: Iterable[Rule]) -> tuple[Rule, ...]:
 
 
 def in_hangs(code: str) -> Callable[[Check], Check]:
-    """Register the decorated function, of `hang` alone, as the look at a cause in dumps, stacks and running ranks."""
+    """Register the decorated function, of `hang` alone, as one look at a cause in dumps, stacks or running ranks."""
 
     def register(check: Check) -> Check:
-        _in_hangs[code] = check
+        _in_hangs.setdefault(code, []).append(check)
         return check
 
     return register
@@ -191,7 +193,25 @@ def of_hangs(rules: Iterable[Rule]) -> tuple[Rule, ...]:
     """Those of `rules` that dumps and stuck ranks can show, each judged from `hang` alone. Imports `ddpdoctor.rules.hang`."""
     for module in _modules("ddpdoctor.rules.hang"):
         importlib.import_module(module)
-    return tuple(replace(r, check=_in_hangs[r.code], needs=("hang",), wants=()) for r in rules if r.code in _in_hangs)
+    return tuple(
+        replace(r, check=functools.partial(_each_look, _in_hangs[r.code]), needs=("hang",), wants=())
+        for r in rules
+        if r.code in _in_hangs
+    )
+
+
+def _each_look(looks: Sequence[Check], hang: object) -> Iterable[Finding]:
+    """What all looks at one cause found; skipped when none of them has anything to look at."""
+    answers: list[Finding] = []
+    refusals: list[CannotLook] = []
+    for look in looks:
+        try:
+            answers += look(hang) or ()
+        except CannotLook as skip:
+            refusals.append(skip)
+    if len(refusals) == len(looks):
+        raise refusals[0]
+    return answers
 
 
 def area_of(code: str) -> str:

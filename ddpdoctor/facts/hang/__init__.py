@@ -2,6 +2,34 @@
 
 from __future__ import annotations
 
-from ddpdoctor.facts.hang.record import Call, Dump, Group, Hang, Op, State
+from ddpdoctor.facts.hang.record import (
+    Call,
+    Child,
+    Dump,
+    Frame,
+    Group,
+    Hang,
+    Op,
+    Peer,
+    Process,
+    Ras,
+    Stack,
+    State,
+    Thread,
+)
 
-__all__ = ["Call", "Dump", "Group", "Hang", "Op", "State"]
+__all__ = [
+    "Call",
+    "Child",
+    "Dump",
+    "Frame",
+    "Group",
+    "Hang",
+    "Op",
+    "Peer",
+    "Process",
+    "Ras",
+    "Stack",
+    "State",
+    "Thread",
+]

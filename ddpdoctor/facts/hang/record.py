@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from ddpdoctor.facts.gaps import Gap, Section
 
-__all__ = ["Call", "Dump", "Group", "Hang", "Op", "State"]
+__all__ = [
+    "Call",
+    "Child",
+    "Dump",
+    "Frame",
+    "Group",
+    "Hang",
+    "Op",
+    "Peer",
+    "Process",
+    "Ras",
+    "Stack",
+    "State",
+    "Thread",
+]
 
 SYMMETRIC = frozenset(
     (
@@ -157,9 +171,131 @@ class Dump:
         return (self.call(index) for index in range(len(self)))
 
 
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame of a Python stack."""
+
+    file: str
+    line: int
+    function: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" + (f" in {self.function}" if self.function else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """One thread of a process, its frames innermost first. `is_main` is the thread that runs the script."""
+
+    name: str = ""
+    frames: tuple[Frame, ...] = ()
+    is_main: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The Python stacks of one process, as `tool` (py-spy or faulthandler) wrote them to `source`."""
+
+    source: str
+    tool: str
+    pid: int | None = None
+    rank: int | None = None
+    command: str = ""
+    threads: tuple[Thread, ...] = ()
+
+    @property
+    def main(self) -> Thread | None:
+        """The thread that runs the script."""
+        return next((t for t in self.threads if t.is_main), self.threads[0] if self.threads else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A process below a rank: a worker of its data loader, a compiler, a command. `state` is the letter of /proc."""
+
+    pid: int
+    name: str
+    state: str = ""
+    wchan: str = ""
+    is_copy: bool = False
+    """It runs the same program as the rank, or was spawned by multiprocessing."""
+    frames: tuple[Frame, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """The process of one rank as /proc shows it. What could not be read is None or empty.
+
+    `job` is equal for ranks of one job. `state` is the letter of /proc/PID/stat; `wchan` the kernel function and `call` the
+    system call that the main thread waits in, `file` what that call is about, `kernel_stack` its frames in the kernel.
+    `cpu_share` is the processor time per second of the whole process while it was watched, and `switches` how often its
+    main thread went to sleep in that time. `frames` are the main thread's, innermost first, where py-spy gave them;
+    `traced_by` is the pid of a debugger. `oom_kills` is what its cgroup counts. `variables` are those of its environment
+    that matter to a distributed job.
+    """
+
+    pid: int
+    host: str = ""
+    rank: int | None = None
+    local_rank: int | None = None
+    node_rank: int | None = None
+    world_size: int | None = None
+    local_world_size: int | None = None
+    job: str = ""
+    command: str = ""
+    state: str = ""
+    wchan: str = ""
+    call: str = ""
+    file: str | None = None
+    kernel_stack: tuple[str, ...] = ()
+    cpu_share: float | None = None
+    switches: int | None = None
+    traced_by: int | None = None
+    oom_kills: int | None = None
+    memory_bytes: int | None = None
+    children: tuple[Child, ...] = ()
+    frames: tuple[Frame, ...] = ()
+    variables: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """How sentences call this rank."""
+        name = f"rank {self.rank}" if self.rank is not None else "the rank"
+        return f"{name} (pid {self.pid}{f' on {self.host}' if self.host else ''})"
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One rank as NCCL's RAS knows it. `counts` are its collectives by kind, `trouble` what RAS says is wrong with it."""
+
+    rank: int
+    host: str = ""
+    pid: int | None = None
+    gpu: int | None = None
+    counts: dict[str, int] = field(default_factory=dict)
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ras:
+    """What NCCL's RAS answered about one communicator."""
+
+    source: str
+    name: str = ""
+    size: int | None = None
+    peers: tuple[Peer, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Hang(Section):
-    """What is known of a job that is stuck, or was when it ended. Two are never compared, for they may be large."""
+    """What is known of a job that is stuck, or was when it ended. Two are never compared, for they may be large.
+
+    `seconds` is how long the processes were watched.
+    """
 
     dumps: tuple[Dump, ...] = ()
+    stacks: tuple[Stack, ...] = ()
+    processes: tuple[Process, ...] = ()
+    ras: tuple[Ras, ...] = ()
+    seconds: float = 0.0
     gaps: tuple[Gap, ...] = ()

@@ -1,0 +1,103 @@
+"""`ddpdoctor hang`: a job that stands still now: which rank waits where, and which one is somewhere else."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddpdoctor.cli.options import Common, UsageError, seconds, seconds_left
+
+if TYPE_CHECKING:
+    from ddpdoctor.collectors.machine import Machine
+    from ddpdoctor.facts.record import Facts
+
+__all__ = ["hang"]
+
+WATCH_SECONDS = 2.0
+RAS_SECONDS = 10.0
+
+
+def hang(
+    common: Common,
+    pids: Annotated[
+        list[int] | None,
+        typer.Argument(metavar="[PID]…", help="Ranks, or what started them; without: all ranks of this node.", min=1),
+    ] = None,
+    watch: Annotated[
+        float, typer.Option("--watch", metavar="SECONDS", parser=seconds, help="How long to watch whether they move.")
+    ] = WATCH_SECONDS,
+    no_stacks: Annotated[bool, typer.Option("--no-stacks", help="Do not ask py-spy for stacks.")] = False,
+    ras: Annotated[
+        bool,
+        typer.Option("--ras", help="Also ask NCCL's RAS, which has crashed jobs: when you give the job up anyway."),
+    ] = False,
+) -> int:
+    """Find out why a running job stands still: nothing is stopped, signalled or ended."""
+    from ddpdoctor.cli.output import emit, has_colour, width
+    from ddpdoctor.cli.settings import rules_for
+    from ddpdoctor.cli.tables.hang import draw
+    from ddpdoctor.collectors.hang.pyspy import find_pyspy
+    from ddpdoctor.collectors.hang.running import Wanted, collect_hang
+    from ddpdoctor.collectors.machine import this_machine
+    from ddpdoctor.doctor import examine
+    from ddpdoctor.facts.record import SCHEMA, Facts
+    from ddpdoctor.rules import AREAS, of_hangs
+
+    started = time.time()
+    machine = this_machine(seconds_left(common))
+    failures: tuple[str, ...] = ()
+    rules = of_hangs(rules_for(common, tuple(AREAS.values())))
+    if common.facts is not None:
+        from ddpdoctor.cli.reading import load_facts
+
+        facts = load_facts(common.facts)
+    else:
+        _check(pids or [])
+        if not no_stacks and not common.quiet and find_pyspy(machine.environ) is not None:
+            print("ddpdoctor: reading stacks with py-spy --nonblocking: the ranks are not stopped", file=sys.stderr)
+        found = collect_hang(machine, Wanted(tuple(pids or ()), watch, not no_stacks))
+        failures = () if found.processes else (_nothing(pids or []),)
+        facts = Facts(
+            schema=SCHEMA,
+            collected_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
+            hostname=socket.gethostname().partition(".")[0],
+            hang=found,
+        )
+        if ras:
+            facts, problem = _with_ras(facts, machine)
+            failures = (*failures, *problem)
+    report = examine(facts, rules, command="hang", started=started, failures=failures)
+    return emit(report, common, draw(facts, width=width(), colour=has_colour(common)))
+
+
+def _check(pids: list[int]) -> None:
+    for pid in pids:
+        if not os.path.exists(f"/proc/{pid}"):
+            raise UsageError(f"{pid}: no process has this id")
+
+
+def _nothing(pids: list[int]) -> str:
+    if pids:
+        return f"look at {', '.join(map(str, pids))}: no rank there"
+    return "find a rank: no process of this node has RANK and WORLD_SIZE in its environment; give the PIDs of the ranks"
+
+
+def _with_ras(facts: Facts, machine: Machine) -> tuple[Facts, tuple[str, ...]]:
+    from ddpdoctor.collectors.hang.asking_ras import ask
+    from ddpdoctor.facts.hang.ras import ras_of
+
+    print("ddpdoctor: asking NCCL's RAS, which has crashed jobs", file=sys.stderr)
+    assert facts.hang is not None
+    variables = next((p.variables for p in facts.hang.processes), machine.environ)
+    try:
+        address, answer = ask(variables, RAS_SECONDS)
+        found = ras_of(address, answer)
+    except (OSError, ValueError) as error:
+        return facts, (f"ask NCCL's RAS: {error}",)
+    return replace(facts, hang=replace(facts.hang, ras=found)), ()

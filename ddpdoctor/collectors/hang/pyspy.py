@@ -1,0 +1,64 @@
+"""Asks py-spy, where it is installed, for the Python stacks of processes, without stopping them (--nonblocking)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ddpdoctor.collectors.process import LateError, run
+from ddpdoctor.facts.hang import Frame
+
+__all__ = ["find_pyspy", "frames_of"]
+
+SECONDS = 5.0
+AT_ONCE = 8
+
+
+def find_pyspy(environ: Mapping[str, str]) -> str | None:
+    """The program: beside this Python, or on PATH."""
+    beside = os.path.join(os.path.dirname(sys.executable), "py-spy")
+    return beside if os.access(beside, os.X_OK) else shutil.which("py-spy", path=environ.get("PATH"))
+
+
+def frames_of(
+    program: str, pids: Iterable[int], seconds: float = SECONDS
+) -> tuple[dict[int, tuple[Frame, ...]], list[str]]:
+    """The main thread's frames of each process, innermost first, and why there are none of some."""
+    found: dict[int, tuple[Frame, ...]] = {}
+    problems: list[str] = []
+    left = list(pids)
+
+    def work() -> None:
+        while left:
+            try:
+                pid = left.pop()
+            except IndexError:
+                return  # another thread took the last one
+            try:
+                found[pid] = _ask(program, pid, seconds)
+            except (LateError, OSError, ValueError) as error:
+                problems.append(f"pid {pid}: {error}"[:200])
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(AT_ONCE, len(left)))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found, problems
+
+
+def _ask(program: str, pid: int, seconds: float) -> tuple[Frame, ...]:
+    done = run([program, "dump", "--pid", str(pid), "--nonblocking", "--full-filenames", "--json"], seconds)
+    if done.code:
+        raise ValueError((done.err.decode("utf-8", "replace").strip().splitlines() or ["py-spy failed"])[0])
+    threads: Sequence[dict[str, Any]] = json.loads(done.text)
+    main = next((t for t in threads if t.get("thread_name") == "MainThread"), threads[0] if threads else {})
+    return tuple(
+        Frame(str(f.get("filename", "")), int(f.get("line", 0)), str(f.get("name", "")))
+        for f in main.get("frames", ())[:64]
+    )

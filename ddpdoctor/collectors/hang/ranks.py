@@ -1,0 +1,140 @@
+"""Finds the ranks of this node in /proc: by the variables of their launcher, or below the process ids that were given."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ddpdoctor.collectors.machine import Root
+from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.variables import is_relevant
+
+__all__ = ["Entry", "Found", "find", "processes"]
+
+MOST_PROCESSES = 100_000
+_PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*")
+_OWN = ("ddpdoctor", "py-spy")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One process: `words` is its command line, `environ` its variables when it started, None where it may not be read."""
+
+    pid: int
+    parent: int
+    name: str
+    state: str
+    words: tuple[str, ...] = ()
+    environ: Mapping[str, str] | None = field(default=None)
+
+    @property
+    def is_python(self) -> bool:
+        return bool(self.words) and _PYTHON.fullmatch(os.path.basename(self.words[0])) is not None
+
+    @property
+    def is_own(self) -> bool:
+        """One of the doctor's own processes."""
+        return any(os.path.basename(word) in _OWN or word.startswith("ddpdoctor.") for word in self.words[:4])
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The ranks of one job on this node, by their pids, with the process of each; `unreadable` are processes of others."""
+
+    ranks: tuple[tuple[Entry, Environ], ...]
+    unreadable: int = 0
+
+
+def processes(root: Root) -> dict[int, Entry]:
+    """All processes, without their variables."""
+    pids = [int(name) for name in root.names("/proc") if name.isdigit()][:MOST_PROCESSES]
+    found = {}
+    for pid in pids:
+        text = root.line(f"/proc/{pid}/stat") or ""
+        name, fields = text.partition("(")[2].rpartition(")")[0], text.rpartition(")")[2].split()
+        if len(fields) > 1 and fields[1].isdigit():
+            words = tuple(w for w in (root.line(f"/proc/{pid}/cmdline") or "").split("\0") if w)
+            found[pid] = Entry(pid, int(fields[1]), name, fields[0], words)
+    return found
+
+
+def find(root: Root, known: Mapping[int, Entry], pids: Iterable[int] = (), *, with_own: bool = False) -> Found:
+    """The ranks among `known` processes: all that a launcher numbered, or those at and below `pids`.
+
+    A rank is the first Python process that has its number: what it starts inherits the number and is not a rank. With
+    `pids`, a process without a number that has no rank below it is taken for one as well. `with_own` counts the doctor's
+    own processes among them.
+    """
+    wanted = tuple(pids)
+    below = _below(known, wanted) if wanted else set(known)
+    ranks: dict[int, tuple[Entry, Environ]] = {}
+    unreadable = 0
+    for pid in sorted(below):
+        entry = known[pid]
+        if entry.is_own and not with_own:
+            continue
+        variables = _variables(root, pid)
+        if variables is None:
+            unreadable += entry.is_python and entry.state not in "ZX"
+            continue
+        environ = Environ(variables=variables)
+        if environ.rank is not None and environ.world_size is not None:
+            ranks[pid] = entry, environ
+    tops = {pid: each for pid, each in ranks.items() if not _is_inner(pid, ranks, known)}
+    found = [_program(pid, ranks, known, with_own) for pid in tops]
+    given = [each for each in (_given(pid, tuple(each.pid for each, _ in found), known) for pid in wanted) if each]
+    return Found((*found, *((each, Environ()) for each in given)), unreadable)
+
+
+def _below(known: Mapping[int, Entry], pids: Iterable[int]) -> set[int]:
+    """These processes and all that they started."""
+    below = {pid for pid in pids if pid in known}
+    grown = True
+    while grown:
+        more = {pid for pid, entry in known.items() if entry.parent in below} - below
+        below |= more
+        grown = bool(more)
+    return below
+
+
+def _variables(root: Root, pid: int) -> dict[str, str] | None:
+    try:
+        text = root.text(f"/proc/{pid}/environ")
+    except OSError:
+        return None
+    pairs = (entry.partition("=") for entry in text.split("\0"))
+    return {name: value for name, sign, value in pairs if sign and is_relevant(name)}
+
+
+def _is_inner(pid: int, ranks: Mapping[int, tuple[Entry, Environ]], known: Mapping[int, Entry]) -> bool:
+    """Whether a process above this one has the same number of the same job."""
+    own = ranks[pid][1]
+    parent = known[pid].parent
+    while parent in known:
+        if parent in ranks:
+            return (ranks[parent][1].rank, ranks[parent][1].world_size) == (own.rank, own.world_size)
+        parent = known[parent].parent
+    return False
+
+
+def _program(
+    top: int, ranks: Mapping[int, tuple[Entry, Environ]], known: Mapping[int, Entry], with_own: bool
+) -> tuple[Entry, Environ]:
+    """The Python process of a rank that a shell script or another wrapper starts."""
+    entry, environ = ranks[top]
+    while not entry.is_python:
+        inner = [each for each in known.values() if each.parent == entry.pid and (with_own or not each.is_own)]
+        chosen = next((each for each in inner if each.is_python), inner[0] if len(inner) == 1 else None)
+        if chosen is None:
+            return ranks[top]
+        entry = chosen
+    return entry, environ
+
+
+def _given(pid: int, ranks: tuple[int, ...], known: Mapping[int, Entry]) -> Entry | None:
+    """A given process that is nobody's rank and has none below it: what the user points at."""
+    if pid not in known or pid in ranks or _below(known, (pid,)) & set(ranks):
+        return None
+    return known[pid]

@@ -1,0 +1,89 @@
+"""Gathers `hang` on a node where a job stands still now: its ranks, their stacks, the dumps that they left."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from ddpdoctor.collectors.hang.dumps import read_dumps
+from ddpdoctor.collectors.hang.pyspy import find_pyspy, frames_of
+from ddpdoctor.collectors.hang.ranks import find, processes
+from ddpdoctor.collectors.hang.watching import watch
+from ddpdoctor.collectors.machine import Machine
+from ddpdoctor.facts.gaps import Gap, Why
+from ddpdoctor.facts.hang import Dump, Hang, Process
+
+__all__ = ["Wanted", "collect_hang"]
+
+DUMP_PREFIXES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+DEFAULT_PREFIX = "/tmp/nccl_trace_rank_"
+STACK_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to look at: the ranks at and below `pids` (none: all of this node), for `seconds`, with py-spy or without."""
+
+    pids: tuple[int, ...] = ()
+    seconds: float = 2.0
+    stacks: bool = True
+    with_own: bool = False
+
+
+def collect_hang(machine: Machine, wanted: Wanted) -> Hang:
+    """The ranks of this node. Nothing is stopped, signalled or attached to; py-spy reads memory (--nonblocking)."""
+    root = machine.root
+    known = processes(root)
+    found = find(root, known, wanted.pids, with_own=wanted.with_own)
+    gaps = []
+    if found.unreadable:
+        reason = f"{found.unreadable} Python processes of other users: needs root"
+        gaps.append(Gap("hang.processes", reason, Why.NEEDS_ROOT))
+    host = socket.gethostname().partition(".")[0]
+    seen = watch(root, found.ranks, known, min(wanted.seconds, machine.deadline.left / 2), host)
+    dumps = _dumps(machine, seen)
+    if wanted.stacks and seen:
+        seen, more = _with_stacks(machine, seen)
+        gaps += more
+    return Hang(dumps=dumps, processes=seen, seconds=wanted.seconds, gaps=tuple(gaps))
+
+
+def _with_stacks(machine: Machine, seen: Sequence[Process]) -> tuple[tuple[Process, ...], list[Gap]]:
+    """The ranks, and the copies of them below (workers of data loaders), with what py-spy says."""
+    program = find_pyspy(machine.environ)
+    if program is None:
+        reason = "py-spy is not installed: where in the script each rank is was not seen (pip install py-spy)"
+        return tuple(seen), [Gap("hang.stacks", reason, Why.NOT_HERE)]
+    pids = [p.pid for p in seen if p.state != "Z"] + [c.pid for p in seen for c in p.children if c.is_copy]
+    frames, problems = frames_of(program, pids, min(STACK_SECONDS, max(machine.deadline.left, 0.1)))
+    complete = tuple(
+        replace(
+            process,
+            frames=frames.get(process.pid, ()),
+            children=tuple(replace(child, frames=frames.get(child.pid, ())) for child in process.children),
+        )
+        for process in seen
+    )
+    return complete, [Gap("hang.stacks", f"py-spy: {problem}", Why.NEEDS_ROOT) for problem in problems[:3]]
+
+
+def _dumps(machine: Machine, seen: Iterable[Process]) -> tuple[Dump, ...]:
+    """The dumps that these ranks have written since they were started."""
+    paths = []
+    for process in seen:
+        names = (process.variables.get(name) for name in DUMP_PREFIXES)
+        prefix = next((name for name in names if name), DEFAULT_PREFIX)
+        path = f"{prefix}{process.rank}"
+        if process.rank is not None and _is_of(machine, path, process.pid):
+            paths.append(path)
+    return read_dumps(paths, max(machine.deadline.left, 0.1)) if paths else ()
+
+
+def _is_of(machine: Machine, path: str, pid: int) -> bool:
+    """Whether a file is newer than the process: an older one is an earlier job's."""
+    try:
+        return os.stat(path).st_mtime >= os.stat(machine.root.at(f"/proc/{pid}")).st_ctime
+    except OSError:
+        return False

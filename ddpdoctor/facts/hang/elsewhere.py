@@ -1,0 +1,80 @@
+"""Which rank of a stuck job is somewhere else than the others."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ddpdoctor.facts.hang.doing import Doing, Situation, situation
+from ddpdoctor.facts.hang.record import Hang, Process
+
+__all__ = ["Job", "jobs"]
+
+BY_THEMSELVES = (Doing.STOPPED, Doing.TRACED, Doing.GONE)
+"""Wrong whatever the others do."""
+MAY_MOVE = (Doing.SLEEPING, Doing.CHILD, Doing.LOCK, Doing.INPUT, Doing.BUILD_LOCK, Doing.COMPILING)
+"""Not the work of a step, even when the rank wakes up now and then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The ranks of one job that were seen, on one node or several."""
+
+    situations: tuple[Situation, ...]
+
+    @property
+    def waiting(self) -> tuple[Situation, ...]:
+        """Ranks that stand still and wait for others."""
+        return tuple(s for s in self.situations if s.is_for_others and s.is_still)
+
+    @property
+    def elsewhere(self) -> tuple[Situation, ...]:
+        """Ranks that are not where the others wait for them. Empty when nobody waits."""
+        if not self.waiting:
+            return ()
+        return tuple(
+            s for s in self.situations if not s.is_for_others and s.doing not in (*BY_THEMSELVES, Doing.UNKNOWN)
+        )
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Ranks that have no process on a node where others of their job wait."""
+        found: list[int] = []
+        by_node: dict[str, list[Process]] = defaultdict(list)
+        for each in self.situations:
+            by_node[each.process.host].append(each.process)
+        for processes in by_node.values():
+            found += _missing(processes)
+        return tuple(sorted(found)) if self.waiting else ()
+
+    def of(self, *doings: Doing) -> tuple[Situation, ...]:
+        """The ranks that do one of these things."""
+        return tuple(s for s in self.situations if s.doing in doings)
+
+
+def is_stuck(each: Situation) -> bool:
+    """Whether a rank that is elsewhere stays there, as opposed to one that is slow."""
+    return each.doing in MAY_MOVE or (each.doing is not Doing.COMPUTING and each.is_still)
+
+
+def jobs(hang: Hang) -> tuple[Job, ...]:
+    """The jobs whose ranks were seen, each with what its ranks do."""
+    found: dict[object, list[Situation]] = defaultdict(list)
+    for process in hang.processes:
+        found[process.job or (process.host, process.world_size)].append(situation(process))
+    return tuple(Job(tuple(sorted(each, key=_order))) for each in found.values())
+
+
+def _missing(processes: Sequence[Process]) -> Iterable[int]:
+    """The numbers that one node lacks: its ranks follow each other, from the one with local_rank 0 on."""
+    sizes = {p.local_world_size for p in processes}
+    firsts = {p.rank - p.local_rank for p in processes if p.rank is not None and p.local_rank is not None}
+    if len(sizes) != 1 or len(firsts) != 1 or (size := next(iter(sizes))) is None:
+        return ()
+    first = next(iter(firsts))
+    return {*range(first, first + size)} - {p.rank for p in processes if p.rank is not None}
+
+
+def _order(each: Situation) -> tuple[int, str, int]:
+    return (-1 if each.process.rank is None else each.process.rank, each.process.host, each.process.pid)

@@ -1,0 +1,144 @@
+"""Secrets by their shape, wherever they stand: tokens, keys, passwords, URLs with credentials.
+
+What a variable's name says is in `variables.is_secret`; here it is what a text looks like, and the words around it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections import Counter
+from typing import Any
+
+from ddpdoctor.facts.variables import is_secret
+
+__all__ = ["REMOVED", "without_secrets_in"]
+
+REMOVED = "<removed: looks like a secret>"
+
+_SHAPES = (
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
+    r"\b(?:AKIA|ASIA|AROA|AIDA)[0-9A-Z]{12,}\b",
+    r"\bgh[opusr]_[0-9A-Za-z]{16,}\b|\bgithub_pat_\w{20,}\b|\bgl(?:pat|rt|dt|cbt|ptt|ft|soat|agent)-[\w-]{16,}",
+    r"\bhf_[0-9A-Za-z]{16,}\b|\bapi_org_[0-9A-Za-z]{16,}\b|\bwandb_v\d_\w{16,}\b|\br8_[0-9A-Za-z]{16,}\b|\bnvapi-[\w-]{16,}",
+    r"\b(?:sk|pk|rk)[-_](?:proj|live|test|ant|or|svcacct|lf)?[-_]?[\w-]{16,}",
+    r"\bxox[a-z](?:\.xox[a-z])?-[\w-]{10,}|\bxapp-\d-[\w-]{10,}|hooks\.slack\.com/services/[\w/]+",
+    r"discord(?:app)?\.com/api/webhooks/[\w/-]+|\b\d{8,10}:[\w-]{35}\b",
+    r"\bAIza[\w-]{30,}|\bya29\.[\w.-]{16,}|\bGOCSPX-[\w-]{16,}|\b1//0[\w-]{16,}",
+    r"\bnpm_[0-9A-Za-z]{20,}\b|\bpypi-[\w-]{16,}|\bdckr_(?:pat|oat)_[\w-]{16,}|\bdop_v1_[0-9a-f]{32,}|\bglsa_\w{20,}",
+    r"\bhv[sbr]\.[\w-]{16,}|\bs\.[0-9A-Za-z]{24}\b|\bdapi[0-9a-f]{32}\b|\bSG\.[\w-]{16,}\.[\w-]{16,}|\bkey-[0-9a-f]{32}\b",
+    r"\b(?:SK|AC)[0-9a-f]{32}\b|\bshp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}\b|\blin_api_\w{20,}|\bsecret_[0-9A-Za-z]{20,}\b",
+    r"\beyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?|\beyJ[\w-]{40,}={0,2}",
+    r"\$(?:2[aby]|5|6|y|argon2\w*)\$[^\s:]{16,}",
+    r"\bA[A-Za-z0-9_-]{2}8Q~[\w~.-]{20,}",
+    r"(?<![\w/+-])[0-9a-fA-F]{32}(?:[0-9a-fA-F]{8})?(?:[0-9a-fA-F]{24})?(?:[0-9a-fA-F]{64})?(?![\w/+-])",
+)
+SHAPE = re.compile("|".join(f"(?:{shape})" for shape in _SHAPES), re.DOTALL)
+"""What vendors' tokens, private keys, JSON web tokens, password hashes and hexadecimal keys look like."""
+
+URL = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]{0,20}://)[^/@\s'\"<>]+@")
+_SECRET_NAMES = (
+    r"token|secret|passw(?:or)?d|passphrase|passwd|pwd|credential|signature|bearer|cookie|\bsig\b|\bpass\b|\bpw\b"
+    r"|(?:api|access|account|private|auth|encryption)[-_]?key"
+)
+_NAME = rf"[\w.-]*(?:{_SECRET_NAMES})s?[\w.-]*"
+NAMED = re.compile(
+    rf"(?P<name>(?:--?)?{_NAME}[\"']?)(?P<sign>\s*[=:]\s*|\s+(?=[^\s=:]))(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;&\"'}}\])]+)",
+    re.IGNORECASE,
+)
+"""`password=…`, `"api_key": "…"`, `--token …`, `sig=…`."""
+HEADER = re.compile(r"(?P<name>\b(?:Bearer|Basic|Token|Digest|ApiKey)\s+)(?P<value>[\w~+/.=-]{8,})", re.IGNORECASE)
+USER = re.compile(r"(?P<name>(?:^|\s)(?:-u|--user)[= ])(?P<value>[^\s:]+:\S+)")
+WORD = re.compile(r"[A-Za-z0-9_+/=.~-]{20,}")
+ENTROPY_BITS = 4.2
+"""Bits per character: of random base64 about 4.5 in 32 characters, of names and paths below 4."""
+
+IDENTITIES = re.compile(
+    r"uuid|guid|gid|bdf|bus|digest|hash|git|commit|version|boot|machine|cpus|affinity|kernel|frames|file|path|name$|text$|code$"
+)
+"""Fields whose values look random and are known not to be secret, and those that hold the user's own words."""
+EXACT = frozenset({"schema", "collected_at", "started_at", "hostname"})
+
+
+def without_secrets_in(value: Any, field: str = "") -> Any:
+    """JSON values without anything that looks like a secret. `field` is the name under which the value stands."""
+    if isinstance(value, str):
+        return value if field in EXACT else _text(value, field)
+    if isinstance(value, list):
+        return _words(value, field)
+    if isinstance(value, dict):
+        return {_text(key, ""): _member(key, each) for key, each in value.items()}
+    return value
+
+
+def _member(key: str, value: Any) -> Any:
+    if isinstance(value, str) and value and key.isupper() and is_secret(key):
+        return REMOVED
+    return without_secrets_in(value, key)
+
+
+def _words(values: list[Any], field: str) -> list[Any]:
+    """A list; where it holds a command line, the word behind `--token` is a secret too."""
+    found, follows = [], False
+    for each in values:
+        is_word = isinstance(each, str)
+        if follows and is_word and not each.startswith("-"):
+            found.append(REMOVED)
+            follows = False
+            continue
+        found.append(without_secrets_in(each, field))
+        follows = (
+            is_word
+            and each.startswith("-")
+            and "=" not in each
+            and re.fullmatch(rf"--?{_NAME}", each, re.IGNORECASE) is not None
+        )
+    return found
+
+
+def _text(text: str, field: str) -> str:
+    if len(text) < 6:
+        return text
+    text = URL.sub(lambda m: f"{m['scheme']}***@", text)
+    text = SHAPE.sub(lambda m: m[0] if _is_identity(field, m[0]) else REMOVED, text)
+    text = NAMED.sub(_named, text)
+    text = HEADER.sub(lambda m: m["name"] + REMOVED, text)
+    text = USER.sub(lambda m: m["name"] + REMOVED, text)
+    if IDENTITIES.search(field):
+        return text
+    return WORD.sub(lambda m: REMOVED if _is_random(m[0]) else m[0], text)
+
+
+def _named(match: re.Match[str]) -> str:
+    value = match["value"].strip("\"'")
+    is_plain = value in ("", "***", "None", "none", "null", "true", "false", "True", "False") or value.startswith(
+        ("<removed", "$", "-", "***")
+    )
+    # A word behind a blank is the value of an option only: "token bucket" and "password file" are prose.
+    is_prose = not match["sign"].strip() and not match["name"].startswith("-")
+    return match[0] if is_plain or is_prose else f"{match['name']}{match['sign']}{REMOVED}"
+
+
+def _is_identity(field: str, value: str) -> bool:
+    return bool(IDENTITIES.search(field)) and re.fullmatch(r"[0-9a-fA-F]+", value) is not None
+
+
+def _is_random(word: str) -> bool:
+    """Whether a word is as random as a key: letters of both cases and digits, and hardly any repeated."""
+    parts = [part for part in re.split(r"[/.]", word) if len(part) >= 20]
+    return any(_looks_random(part) for part in parts) or ("/" in word and len(word) == 40 and _looks_random(word))
+
+
+def _looks_random(part: str) -> bool:
+    kinds = (re.search(r"[a-z]", part), re.search(r"[A-Z]", part), re.search(r"\d", part))
+    if not all(kinds):
+        return False
+    changes = sum(_kind(a) != _kind(b) for a, b in itertools.pairwise(part))
+    counts = Counter(part)
+    bits = -sum(n / len(part) * math.log2(n / len(part)) for n in counts.values())
+    return bits >= min(ENTROPY_BITS, math.log2(len(part)) * 0.85) and changes >= len(part) / 4
+
+
+def _kind(character: str) -> int:
+    return 0 if character.isdigit() else 1 if character.isupper() else 2

@@ -1,0 +1,64 @@
+"""What NCCL's RAS shows: LOG001, LOG004."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.gaps import not_here
+from ddpdoctor.facts.hang import Hang, Peer, Ras
+from ddpdoctor.facts.hang.conflict import ranges
+from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.rules import in_hangs
+
+
+@in_hangs("LOG001")
+def lagging(hang: Hang) -> Iterator[Finding]:
+    """Ranks whose count of a collective is behind that of most."""
+    if not hang.ras:
+        not_here("NCCL's RAS was not asked")
+    for each in hang.ras:
+        behind = _behind(each)
+        if behind:
+            kind, late, low, high = behind
+            yield _finding(
+                each,
+                late,
+                f"NCCL's RAS: {ranges(p.rank for p in late)} launched {low} {kind}, the others up to {high}; "
+                "one snapshot: it is stuck if a second one some seconds later shows the same numbers",
+                Severity.WARNING,
+            )
+
+
+@in_hangs("LOG004")
+def dead(hang: Hang) -> Iterator[Finding]:
+    """Ranks that RAS takes for dead, or that did not answer it."""
+    if not hang.ras:
+        not_here("NCCL's RAS was not asked")
+    for each in hang.ras:
+        gone = tuple(p for p in each.peers if p.trouble in ("dead", "incomplete"))
+        if gone:
+            yield _finding(
+                each, gone, f"NCCL's RAS has no answer of {ranges(p.rank for p in gone)}: dead, or too stuck to answer"
+            )
+
+
+def _behind(ras: Ras) -> tuple[str, tuple[Peer, ...], int, int] | None:
+    """The first kind of collective in which a minority of the ranks is behind."""
+    for kind in sorted({kind for peer in ras.peers for kind in peer.counts}):
+        counted = {peer: peer.counts[kind] for peer in ras.peers if kind in peer.counts}
+        high = max(counted.values())
+        late = tuple(peer for peer, count in counted.items() if count < high)
+        if late and (len(late) * 2 < (ras.size or len(counted)) or ras.size is None):
+            return kind, late, min(counted.values()), high
+    return None
+
+
+def _finding(ras: Ras, peers: tuple[Peer, ...], message: str, severity: Severity | None = None) -> Finding:
+    only = peers[0] if len(peers) == 1 else None
+    return Finding(
+        message,
+        (Evidence("hang.ras", f"communicator {ras.name}: {ranges(p.rank for p in peers)}", "the same on all ranks"),),
+        where=Where(host=only.host or None if only else None, rank=only.rank if only else None),
+        ranks=tuple(p.rank for p in peers),
+        severity=severity,
+    )

@@ -175,4 +175,4 @@ def test_gpus_says_what_cuda_visible_devices_does(libraries: dict[str, Path]) ->
     done = ddpdoctor("gpus", folder=libraries["h100x8_sxm_healthy"], CUDA_VISIBLE_DEVICES="2,9,0")
     assert "the list ends at 9 (there is no GPU 9 here): 1 of 8 GPUs visible" in done.stdout
     row = next(line for line in done.stdout.splitlines() if line.startswith("2 "))
-    assert row.split()[:3] == ["2", "0", "nvidia2"]
+    assert row.split()[:4] == ["2", "0", "0", "nvidia2"]

@@ -25,11 +25,12 @@ def draw(facts: Facts, *, width: int, colour: bool) -> str:
     if gpu is None:
         reason = next((g.reason for g in facts.gaps if g.path == "gpu"), "not collected")
         return draw_all([Text(f"GPUs: {reason}")], width=width, colour=colour)
-    environ = facts.environ.variables if facts.environ else {}
-    seen = visible(environ, gpu)
+    environ = facts.environ
+    seen = visible(environ.variables if environ else {}, gpu)
+    ranks = (environ.local_world_size, environ.local_rank, seen.count) if environ else (None, None, seen.count)
     pieces: list[RenderableType] = [Text(line) for line in (*_head(gpu, seen), *_xids(gpu))]
     if gpu.devices:
-        pieces.append(_table(gpu, seen, width))
+        pieces.append(_table(gpu, seen, width, ranks))
         if not seen.order_known:
             pieces.append(
                 Text("?: unlike GPUs, numbered fastest first by CUDA; CUDA_DEVICE_ORDER=PCI_BUS_ID fixes the order")
@@ -82,11 +83,11 @@ def _visibility(gpu: Gpu, seen: Visibility) -> str:
     return f"CUDA_VISIBLE_DEVICES={seen.value}: {count}"
 
 
-def _table(gpu: Gpu, seen: Visibility, width: int) -> Table:
+def _table(gpu: Gpu, seen: Visibility, width: int, ranks: tuple[int | None, int | None, int]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     wide = width >= NARROW
     for name in (
-        ("GPU", "CUDA", "node", "name", "GiB used", "bus id", "UUID", "state")
+        ("GPU", "CUDA", "rank", "node", "name", "GiB used", "bus id", "UUID", "state")
         if wide
         else (
             "GPU",
@@ -95,7 +96,7 @@ def _table(gpu: Gpu, seen: Visibility, width: int) -> Table:
             "state",
         )
     ):
-        table.add_column(name, overflow="fold", no_wrap=name in ("GPU", "CUDA", "bus id", "UUID"))
+        table.add_column(name, overflow="fold", no_wrap=name in ("GPU", "CUDA", "rank", "bus id", "UUID"))
     for device in gpu.devices:
         ordinal = _ordinal(device, seen)
         name = device.says("name").removeprefix("NVIDIA ") if device.error is None else "-"
@@ -110,7 +111,7 @@ def _table(gpu: Gpu, seen: Visibility, width: int) -> Table:
         if device.error is not None:
             row = ("-", "-", "-", "-", state)
             minor = "-"
-        table.add_row(str(device.index), ordinal, minor, *row)
+        table.add_row(str(device.index), ordinal, _rank(ordinal, ranks), minor, *row)
     return table
 
 
@@ -119,6 +120,16 @@ def _ordinal(device: Device, seen: Visibility) -> str:
         return "-"
     at = seen.ordinal(device.index)
     return "?" if at is None else str(at)
+
+
+def _rank(ordinal: str, ranks: tuple[int | None, int | None, int]) -> str:
+    """The local rank that uses this CUDA device: its own number, unless each rank was shown its own GPU only."""
+    size, own, shown = ranks
+    if not ordinal.isdecimal():
+        return ordinal
+    if shown == 1 and own is not None and (size or 1) > 1:
+        return str(own)
+    return ordinal if size is None or int(ordinal) < size else "-"
 
 
 def _memory(device: Device) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from machines import machine
 
@@ -20,7 +22,76 @@ def test_every_gpu_has_one_line_that_fits(name: str, width: int) -> None:
 
 def test_the_matrix_is_the_same_at_every_width() -> None:
     facts = machine("h100x8_sxm_healthy")
-    assert topo.draw(facts, width=40, colour=False) == topo.draw(facts, width=100, colour=True)
+    assert topo.draw(facts, width=40, colour=False) == topo.draw(facts, width=100, colour=False)
+
+
+def test_a_terminal_gets_colours_and_narrow_columns() -> None:
+    facts = machine("h100x8_fm_down")
+    plain, coloured = (topo.draw(facts, width=100, colour=colour) for colour in (False, True))
+    assert "\033" not in plain
+    row = next(line for line in coloured.splitlines() if line.startswith("GPU0"))
+    assert "\033[33mSYS" in row
+    assert (
+        re.sub(r"\033\[\d+m", "", row).split() == next(x for x in plain.splitlines() if x.startswith("GPU0\t ")).split()
+    )
+
+
+def test_sixteen_gpus_fit_a_terminal_and_one_gpu_has_a_matrix() -> None:
+    many = [
+        {"index": i, "bus_id": f"0000:{i:02x}:00.0", "cpu_affinity": "0-23", "numa_affinity": "0"} for i in range(16)
+    ]
+    shown = topo.draw(machine("cpu_vm", {"topo": {"gaps": [], "gpus": many}}), width=100, colour=True)
+    assert max(len(re.sub(r"\033\[\d+m", "", line)) for line in shown.splitlines()) <= 120
+    assert shown.count("GPU15") == 2
+    assert topo.draw(machine("t4x1_vm"), width=100, colour=False).splitlines()[1].split() == ["GPU0", "X", "N/A", "N/A"]
+
+
+def test_links_are_told_with_state_version_speed_end_and_errors() -> None:
+    shown = topo.draw(machine("a100x8_nvlink_down"), width=100, colour=False)
+    assert "of GPU 0-4, 6-7: links 0-11 up, NVLink 3.0, 25.0 GB/s, to an NVSwitch, 0 new errors" in shown
+    assert "of GPU 5: links 0-11 down" in shown
+    assert "expected of NVIDIA A100-SXM4-80GB: 12 links, 25.0 GB/s each, 300 GB/s one way" in shown
+    assert "read OK, write OK, NVLink NS: GPU 0-5" in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "environ", "expected"),
+    [
+        ("h100x8_sxm_healthy", {}, "NVLink (NVL): all 28 pairs"),
+        (
+            "h100x8_sxm_healthy",
+            {"NCCL_P2P_DISABLE": "1"},
+            "host memory (NVL): all 28 pairs; surprising: NVLink connects them, a setting",
+        ),
+        (
+            "h100x8_sxm_healthy",
+            {"NCCL_P2P_LEVEL": "LOC", "NCCL_SHM_DISABLE": "1"},
+            "the network card (NVL): all 28 pairs; surprising",
+        ),
+        ("h100x8_sxm_healthy", {"CUDA_VISIBLE_DEVICES": "3,5"}, "NVLink (NVL): ranks 0-1"),
+        ("h100x8_fm_down", {}, "host memory (NVL): all 28 pairs; surprising: NVLink connects them, NVML says NS"),
+        (
+            "a100x8_nvlink_down",
+            {},
+            "host memory (SYS): ranks 0-5, 1-5, 2-5, 3-5, 5-6, 5-7; surprising: the other pairs have NVLink",
+        ),
+        ("rtx4090x4_pcie", {}, "host memory (PHB): all 6 pairs"),
+        ("v100x8_driver535", {}, "NVLink through another GPU (NVB): ranks"),
+    ],
+)
+def test_the_ways_that_nccl_would_take_between_local_ranks(name: str, environ: dict[str, str], expected: str) -> None:
+    lines = topo.draw(machine(name, {"environ": {"variables": environ}}), width=100, colour=False).splitlines()
+    assert any(expected in line for line in lines), lines[-6:]
+
+
+def test_a_gpu_is_shown_with_its_ordinal_and_its_local_rank() -> None:
+    patch = {"environ": {"variables": {"CUDA_VISIBLE_DEVICES": "2,0", "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0"}}}
+    rows = gpus.draw(machine("h100x8_sxm_healthy", patch), width=100, colour=False).splitlines()[-8:]
+    assert [row.split()[:4] for row in rows[:3]] == [
+        ["0", "1", "-", "nvidia0"],
+        ["1", "-", "-", "nvidia1"],
+        ["2", "0", "0", "nvidia2"],
+    ]
 
 
 def test_what_nvml_does_not_tell_is_said_in_words() -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ddpdoctor.facts.gaps import Why, unanswered
 from ddpdoctor.facts.launch import Given, Launch, Launcher, Layer, Line, is_known
 from ddpdoctor.facts.visibility import listed
 from ddpdoctor.findings import Finding, Severity
@@ -56,6 +57,9 @@ def no_gpu(launch: Launch, gpu: Gpu) -> Iterator[Finding]:
     ## Fix
     Repair the access to the GPU, or give a number.
     """
+    # A driver that did not answer says nothing of how many GPUs there are.
+    if not gpu.devices and (gap := gpu.gap("devices")) is not None and gap.why is not Why.NOT_HERE:
+        unanswered(gap.reason)
     for line, layer, plan in agents(launch):
         given = layer.given("nproc_per_node")
         if given is not None and plan.settings["nproc_per_node"].value == "gpu" and not gpu.devices:

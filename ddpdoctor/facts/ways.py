@@ -1,0 +1,96 @@
+"""The ways that NCCL would take between the GPUs of a node: over NVLink, over PCIe, through host memory, over the network.
+
+Source: NCCL src/graph/paths.cc (ncclTopoCheckP2p, ncclGetLevel) and src/transport.cc, which tries P2P, SHM and NET in this order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ddpdoctor.facts.settings_table import read_number
+from ddpdoctor.facts.topo import Pair, Topo
+
+__all__ = ["Way", "ways"]
+
+NVLINK, OVER_GPU, SWITCH, SWITCHES, HOST_BRIDGE, SOCKETS = "NVL", "NVB", "PIX", "PXB", "PHB", "SYS"
+ORDER = ("LOC", NVLINK, OVER_GPU, "C2C", SWITCH, SWITCHES, "P2C", "PXN", HOST_BRIDGE, SOCKETS)
+"""NCCL's words for distances, nearest first."""
+OLD_LEVELS = ("LOC", SWITCH, SWITCHES, HOST_BRIDGE, SOCKETS)
+"""What the numbers of NCCL_P2P_LEVEL mean."""
+USUAL_LEVEL = SWITCHES
+OF_NVML = {0: SWITCH, 10: SWITCH, 20: SWITCHES, 30: HOST_BRIDGE, 40: HOST_BRIDGE, 50: SOCKETS}
+
+FAR = 50
+DIRECT = {NVLINK: "NVLink", OVER_GPU: "NVLink through another GPU"}
+PCIE, SHARED, NETWORK = "PCIe peer-to-peer", "host memory", "the network card"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Between two GPUs (NVML indices `a` < `b`): NCCL's word for the distance, what it would use, and what is odd about it."""
+
+    a: int
+    b: int
+    distance: str
+    uses: str
+    surprise: str = ""
+
+
+def ways(topo: Topo, settings: Mapping[str, str], among: tuple[int, ...]) -> tuple[Way, ...]:
+    """The way of each pair of the GPUs `among`, as the settings of NCCL (environment and files) leave it."""
+    links = {(pair.a, pair.b): count for pair, count in topo.linked_pairs() if pair.nvlink in ("OK", "U", None)}
+    refused = {(pair.a, pair.b) for pair, _ in topo.linked_pairs()} - set(links)
+    neighbours = {g: {a if b == g else b for a, b in links if g in (a, b)} for g in among}
+    most = _level(settings)
+    pairs = [p for p in topo.pairs if p.a in among and p.b in among]
+    # A board on which all GPUs are linked, but for one at most: that one stands out.
+    is_full = sum((p.a, p.b) in links for p in pairs) >= max(1, (len(among) - 1) * (len(among) - 2) // 2)
+    found = []
+    for pair in pairs:
+        place = pair.a, pair.b
+        distance = OF_NVML.get(pair.level if pair.level is not None else FAR, SOCKETS)
+        if place in links or place in refused:
+            distance = NVLINK
+        elif neighbours[pair.a] & neighbours[pair.b] and not is_full:
+            distance = OVER_GPU
+        found.append(
+            _way(pair, distance, most, settings, is_refused=place in refused, is_odd=is_full and place not in links)
+        )
+    return tuple(found)
+
+
+def _level(settings: Mapping[str, str]) -> str:
+    """The farthest distance over which NCCL uses peer access."""
+    if read_number(settings.get("NCCL_P2P_DISABLE", ""))[0] == 1:
+        return "LOC"
+    word = settings.get("NCCL_P2P_LEVEL", "")
+    if word in ORDER:
+        return word
+    if word[:1].isdecimal() and word.isascii():
+        return OLD_LEVELS[min(read_number(word)[0], len(OLD_LEVELS) - 1)]
+    return USUAL_LEVEL
+
+
+def _way(pair: Pair, distance: str, most: str, settings: Mapping[str, str], *, is_refused: bool, is_odd: bool) -> Way:
+    words = (pair.nvlink if is_refused else None, pair.read, pair.write)
+    refusal = next((word for word in words if word not in (None, "OK", "U")), None)
+    if refusal is None and ORDER.index(distance) <= ORDER.index(most):
+        return Way(
+            pair.a, pair.b, distance, DIRECT.get(distance, PCIE), "the other pairs have NVLink" if is_odd else ""
+        )
+    uses = NETWORK if read_number(settings.get("NCCL_SHM_DISABLE", ""))[0] == 1 else SHARED
+    return Way(pair.a, pair.b, distance, uses, "; ".join(_surprises(distance, refusal, most, uses, is_odd)))
+
+
+def _surprises(distance: str, refusal: str | None, most: str, uses: str, is_odd: bool) -> Iterator[str]:
+    if distance in DIRECT:
+        yield "NVLink connects them" + (f", NVML says {refusal}" if refusal else ", a setting forbids it")
+    elif is_odd:
+        yield "the other pairs have NVLink"
+    elif (
+        refusal is None and ORDER.index(most) < ORDER.index(SWITCHES) and ORDER.index(distance) <= ORDER.index(SWITCHES)
+    ):
+        yield "they share a PCIe switch, and a setting forbids peer access"
+    if uses == NETWORK:
+        yield "NCCL_SHM_DISABLE leaves nothing inside the node"

@@ -45,7 +45,7 @@ def arrange_log(findings: Iterable[Finding], kinds: Mapping[str, str], log: Log)
         log: what they rest on.
     """
     found = list(findings)
-    if not has_failed(log):
+    if not has_failed(log) and not any(_can_lead(f, kinds) for f in found):
         found = [_softened(f) if kinds.get(f.code) == "consequence" and f.role is None else f for f in found]
     leaders = [f for f in found if _can_lead(f, kinds)] or [f for f in found if _is_error(f)]
     first = min(leaders, key=lambda f: _weight(f, kinds), default=None)

@@ -19,6 +19,7 @@ STRANGERS = 60
 """Between two lines of one traceback may stand so many of processes whose lines have the same prefix."""
 
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
+_BOXED = re.compile(r"│ (?P<file>/\S+\.py):(?P<line>\d+) in (?P<function>\S+)")
 _EXCEPTION = re.compile(r"(?P<name>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?::(?:\s(?P<message>.*))?)?$")
 _NAMES = ("Error", "Exception", "Interrupt", "Exit", "Warning", "Failure", "Timeout", "Iteration", "Fault", "Err")
 _GROUP = re.compile(r"^\s*[|+][-| ]?\s?")
@@ -72,6 +73,8 @@ class Block:
 def traceback_of(block: Block, number: int) -> Traceback | None:
     """The traceback that begins at this line; None where its end cannot be found."""
     head = split(cleaned(block.line))
+    if "─" in head.text:
+        return _boxed(block, head, number)
     frames: list[Frame] = []
     strangers = 0
     for offset, raw in enumerate(block.behind(MOST_LINES), 1):
@@ -98,6 +101,27 @@ def traceback_of(block: Block, number: int) -> Traceback | None:
             strangers += 1
             if strangers > STRANGERS or "Traceback (most recent call last)" in text:
                 return None
+    return None
+
+
+def _boxed(block: Block, head: Prefixed, number: int) -> Traceback | None:
+    """A traceback in the frame that rich draws: `/job/train.py:71 in main`, and the exception below the frame."""
+    frames: list[Frame] = []
+    is_closed = False
+    for offset, raw in enumerate(block.behind(MOST_LINES), 1):
+        each = split(cleaned(raw))
+        if not _same(head, each) or not each.text.strip():
+            continue
+        frame = _BOXED.match(each.text)
+        if frame is not None and len(frames) < MOST_FRAMES:
+            frames.append(Frame(frame["file"], int(frame["line"]), frame["function"]))
+        elif is_closed:
+            ended = _EXCEPTION.match(each.text.rstrip())
+            if ended is None:
+                return None
+            message = (ended["message"] or "")[:1000]
+            return Traceback(0, number + offset, ended["name"], message, tuple(frames), head.who, head.time)
+        is_closed = is_closed or each.text.startswith("╰")
     return None
 
 

@@ -14,6 +14,9 @@ __all__ = ["attributed", "world_size_of"]
 
 Spoken = TypeVar("Spoken", Line, Traceback, Exit)
 
+MESSAGE_LINES = 5
+"""So many lines an exception's message may have: NCCL's has four."""
+
 AGENT = "torch/distributed/elastic"
 
 
@@ -43,7 +46,9 @@ def attributed(log: Log) -> Log:
     tracebacks = tuple(_given(each, known) for each in named.tracebacks)
     exits = tuple(_given(each, known) for each in named.exits)
     tails = tuple(_given(each, known) for each in named.tails)
-    found = replace(named, lines=lines, tracebacks=_by_summary(tracebacks, exits), exits=exits, tails=tails)
+    tracebacks = _by_summary(tracebacks, exits)
+    lines = tuple(_with_traceback(each, tracebacks) for each in lines)
+    found = replace(named, lines=lines, tracebacks=tracebacks, exits=exits, tails=tails)
     return replace(found, world_size=world_size_of(found))
 
 
@@ -168,6 +173,16 @@ def _by_summary(tracebacks: tuple[Traceback, ...], exits: tuple[Exit, ...]) -> t
             for index, ended in zip(lost, failed, strict=True):
                 given[index] = replace(given[index], who=_merged(ended.who, given[index].who))
     return tuple(given)
+
+
+def _with_traceback(line: Line, tracebacks: tuple[Traceback, ...]) -> Line:
+    """A line without a rank that belongs to a traceback whose rank is known by now."""
+    if line.who.rank is not None:
+        return line
+    near = [t for t in tracebacks if t.source == line.source and 0 <= line.number - t.number <= MESSAGE_LINES]
+    if AGENT in line.text or not near or near[-1].who.rank is None or line.who.host not in (None, near[-1].who.host):
+        return line
+    return replace(line, who=_merged(line.who, near[-1].who))
 
 
 def _once(exits: Iterable[Exit]) -> list[Exit]:

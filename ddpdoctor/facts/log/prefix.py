@@ -23,7 +23,9 @@ _PREFIXES = re.compile(
     | (?P<compose>[a-z][\w.-]*[-_]\d+)\s+\|\ ?                      # docker compose
     | \[?(?P<time>{_DATE})\]?:?\s*
     | (?P<syslog>[A-Z][a-z]{{2}}\ [ \d]\d\ \d\d:\d\d:\d\d)\ (?P<on>[\w.-]+)\ (?=\w+(?:\[\d+\])?:)
-    | std(?:out|err)\ [FP][ ]                                        # a container runtime's stream
+    | std(?:out|err)(?:\ [FP][ ]|:\ )                                # a container runtime's stream, accelerate test
+    | (?:ERROR|WARNING|INFO|CRITICAL)\ \d\d-\d\d\ \d\d:\d\d:\d\d\ (?:\[)?[\w./]+:\d+\]\ ?   # vLLM's logger
+    | [EWI]\d{4}\ \d\d:\d\d:\d\d\.\d+\ \d+\ torch/[\w/.]+:\d+\]\ (?=Traceback|\ \ |[\w.]+(?:Error|Exception)\b)  # torch's logger
     | \[\s*\d+\.\d{{6}}\][ ]                                        # the kernel's seconds
     """,
     re.VERBOSE,
@@ -107,7 +109,7 @@ def _with_writer(found: Prefixed) -> Prefixed:
     c10 = _C10.match(text)
     if c10 is not None and time is None:
         time = c10["time"]
-    group = _GROUP.search(text, 0, 200)
+    group = _GROUP.search(text, 0, 1000)
     if group is not None and who.rank is None:
         who = replace(who, rank=int(group["rank"]))
     return Prefixed(text, who, time)

@@ -20,6 +20,7 @@ SIGNATURES = (
     r"successfully reached monitoredBarrier, but received errors while waiting",
 )
 ASPECTS = ("Op type", "Tensor shapes", "Tensor dtypes")
+NEAR = 10
 SAME_SIZE = ("ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
 """Collectives in which all ranks pass as many elements."""
 
@@ -68,7 +69,8 @@ def collective_timeout(log: Log) -> Iterator[Finding]:
     else:
         text = f"{_names(waited)} gave up waiting in a collective: {seen}. Undetermined who was missing: {DECIDES}"
     first = waited[0].line if waited else lines[0]
-    place = waited[0].place if waited else None
+    near = next((found for line in lines if (found := traceback_of(log, line)) is not None), None)
+    place = waited[0].place if waited else (None if near is None else near.place)
     yield Finding(
         text,
         tuple(Evidence(log.place(line.source, line.number), shortened(line.text)) for line in lines[:4]),
@@ -110,6 +112,9 @@ def _behind(waited: list[Wait]) -> set[int]:
     if len({wait.group for wait in numbered}) != 1:
         return set()
     newest = max(wait.seq or 0 for wait in numbered)
+    oldest = min(wait.seq or 0 for wait in numbered)
+    if numbered[0].group is None and newest - oldest > NEAR:
+        return set()  # numbers of other groups, which old lines do not name
     late = {wait.who.rank for wait in numbered if (wait.seq or 0) < newest and wait.who.rank is not None}
     return late if len(late) * 2 < len(numbered) else set()
 

@@ -19,6 +19,19 @@ SPEAKS_OF_OTHERS = frozenset(
 )
 """Umbrellas that the victims print: whoever says it is not to blame."""
 
+PRECISER = {
+    "LAUNCH003": ("LAUNCH004", "LAUNCH014", "LAUNCH015", "LAUNCH018", "LAUNCH055"),
+    "LAUNCH009": ("LAUNCH001", "LAUNCH013", "LAUNCH050", "LAUNCH052"),
+    "LAUNCH001": ("LAUNCH050", "LAUNCH052"),
+    "LAUNCH054": ("LAUNCH051",),
+    "LAUNCH060": ("ENV010",),
+    "NET031": ("NET029", "NET036"),
+    "NET032": ("NET033",),
+    "TOPO003": ("ENV064",),
+    "TOPO015": ("TOPO016",),
+}
+"""Causes whose signature a line of a more precise cause matches as well: such a line shows only the latter."""
+
 FAR = 40
 """So many lines behind its exception's a message may still belong to it: NCCL's and Gloo's run over several lines."""
 
@@ -46,6 +59,9 @@ def explained(log: Log, *kinds: str) -> frozenset[tuple[int, int]]:
 
 def _look(rule: Rule, log: Log) -> Iterator[Finding]:
     lines = matching(log, rule.signatures)
+    if lines and rule.code in PRECISER:
+        others = matching(log, [s for each in load() if each.code in PRECISER[rule.code] for s in each.signatures])
+        lines = [line for line in lines if line not in others]
     if lines:
         is_speaker = rule.kind not in ("consequence", "noise") and rule.code not in SPEAKS_OF_OTHERS
         yield finding_of(log, lines, rule.title, blames_speaker=is_speaker)
@@ -57,7 +73,7 @@ def finding_of(log: Log, lines: list[Line], title: str, *, blames_speaker: bool)
     is_over = all(went_on(log, line) for line in lines) and (first.who.rank is not None or not has_failed(log))
     ranks = sorted({line.who.rank for line in lines if line.who.rank is not None}) if blames_speaker else []
     hosts = {line.who.host for line in lines if line.who.host is not None} if blames_speaker else set()
-    traceback = traceback_of(log, first)
+    traceback = next((found for line in lines if (found := traceback_of(log, line)) is not None), None)
     frame = None if traceback is None else traceback.place
     file, number = (log.sources[first.source].name, first.number) if frame is None else (frame.file, frame.line)
     return Finding(
@@ -79,7 +95,14 @@ def finding_of(log: Log, lines: list[Line], title: str, *, blames_speaker: bool)
 def traceback_of(log: Log, line: Line) -> Traceback | None:
     """The traceback whose exception this line is, or belongs to."""
     for each in reversed(log.tracebacks):
-        if each.source == line.source and each.who == line.who and each.number <= line.number <= each.number + FAR:
+        is_near = each.source == line.source and each.number <= line.number <= each.number + FAR
+        if is_near and each.number == line.number:
+            return each
+        if is_near and (each.who.rank, each.who.task, each.who.node_rank) == (
+            line.who.rank,
+            line.who.task,
+            line.who.node_rank,
+        ):
             return each
     return None
 

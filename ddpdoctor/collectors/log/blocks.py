@@ -130,7 +130,7 @@ def _is_exception(name: str, text: str) -> bool:
 
 
 def _same(head: Prefixed, other: Prefixed) -> bool:
-    return head.who == other.who
+    return head.stream == other.stream
 
 
 def exit_of(block: Block, number: int) -> Exit | None:

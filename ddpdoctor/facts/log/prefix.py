@@ -49,11 +49,15 @@ _HOST_NAMES = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Prefixed:
-    """A line taken apart: who printed it and when, as its prefixes say; `text` is what the process itself wrote."""
+    """A line taken apart: who printed it and when; `text` is what the process itself wrote.
+
+    `stream` is what stands before the text alone: lines of one stream belong together, whoever they speak of.
+    """
 
     text: str
     who: Who = field(default_factory=Who)
     time: str | None = None
+    stream: Who = field(default_factory=Who)
 
 
 def cleaned(line: str) -> str:
@@ -69,7 +73,7 @@ def split(line: str) -> Prefixed:
         if match is None or not match.end():
             break
         found = _with(found, match)
-    return _with_writer(found)
+    return replace(_with_writer(found), stream=found.who)
 
 
 def _with(found: Prefixed, match: re.Match[str]) -> Prefixed:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ddpdoctor.findings import Report
     from ddpdoctor.rules import Rule
 
-__all__ = ["check"]
+__all__ = ["check", "here"]
 
 SECTIONS = ("environ", "host", "net", "gpu", "topo", "versions")
 DEFAULT_SECONDS = 120.0
@@ -62,7 +62,7 @@ def check(
     from ddpdoctor.doctor import examine  # after the probe was started: its import of torch is the longest part
 
     rules = _rules(plan)
-    line = plan.line and (_with_files(plan.line[0], facts), plan.line[1])
+    line = plan.line and (here(plan.line[0], facts), plan.line[1])
     report = examine(facts, rules, command="check", started=started, failures=failures, beside=line)
     if plan.line is not None:
         from ddpdoctor.cli.linting import rules_of_machines, with_machines
@@ -109,12 +109,12 @@ def _job(plan: Plan) -> Job | None:
     return job_to_meet(plan.line and plan.line[0], os.environ)
 
 
-def _with_files(line: Facts, machine: Facts) -> Facts:
-    """The facts of the line, and the files of this machine that NCCL takes further variables from."""
-    if line.environ is None or machine.environ is None:
-        return line
-    found = machine.environ
-    return replace(line, environ=replace(line.environ, conf_files=found.conf_files, paths=found.paths, gaps=found.gaps))
+def here(line: Facts, machine: Facts) -> Facts:
+    """The line and the environment of its ranks, on this machine: its GPUs, its ports, the files that NCCL reads."""
+    environ, found = line.environ, machine.environ
+    if environ is not None and found is not None:
+        environ = replace(environ, conf_files=found.conf_files, paths=found.paths, gaps=found.gaps)
+    return replace(machine, environ=environ, launch=line.launch)
 
 
 def _with_scripts(report: Report, line: Facts, machine: Facts, common: Common) -> Report:

@@ -18,6 +18,7 @@ from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.findings import Severity
 
 if TYPE_CHECKING:
+    from ddpdoctor.facts.launch import Line
     from ddpdoctor.facts.record import Facts
     from ddpdoctor.rules import Rule
 
@@ -45,12 +46,31 @@ def variables_of(line: Facts | None) -> dict[str, str]:
     if line is None or line.launch is None or line.environ is None:
         return {}
     variables = dict(line.environ.variables)
-    plan = line.launch.lines[0].plan if line.launch.lines else None
-    if plan is not None and plan.is_multinode and plan.backend == "static" and plan.host:
-        variables["MASTER_ADDR"] = plan.host
-        if plan.port:
-            variables["MASTER_PORT"] = str(plan.port)
+    host, port = _store(line.launch.lines[0]) if line.launch.lines else (None, None)
+    if host:
+        variables["MASTER_ADDR"] = host
+        if port:
+            variables["MASTER_PORT"] = str(port)
     return variables
+
+
+def _store(line: Line) -> tuple[str | None, int | None]:
+    """Where the line's store will listen, as far as this machine can look: the master, or one node's own port."""
+    from ddpdoctor.facts.launch import ELSEWHERE, is_loopback
+    from ddpdoctor.facts.launch.programs import REMOTE
+
+    plan, starter = line.plan, line.starter
+    if starter is None or any(each.launcher in ELSEWHERE or each.name in REMOTE for each in line.layers):
+        return None, None
+    if plan is not None and starter is line.agent:
+        if plan.is_multinode:
+            return (plan.host, plan.port) if plan.backend == "static" else (None, None)
+        is_here = plan.port and not plan.is_rewritten and not plan.is_standalone and is_loopback(plan.host)
+        return ("127.0.0.1", plan.port) if is_here else (None, None)
+    machines = starter.value("num_machines") or "1"
+    port = starter.value("main_process_port") or starter.value("master_port") or ""
+    is_alone = machines == "1" and starter.value("num_nodes") in (None, "1") and starter.given("hostfile") is None
+    return ("127.0.0.1", int(port)) if is_alone and port.isdecimal() and int(port) < 65536 else (None, None)
 
 
 class Probing:

@@ -12,7 +12,7 @@ from ddpdoctor.facts.launch import Launch, Line
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.findings import Finding, Report, Severity
 from ddpdoctor.rules import Rule
-from ddpdoctor.rules.launch.pointing import corrected, remove
+from ddpdoctor.rules.launch.pointing import corrected, remove, revalue
 from ddpdoctor.rules.launch.pointing import replace as substitute
 from ddpdoctor.rules.launch.pointing import where as place
 
@@ -23,6 +23,7 @@ MOST_LINES = 20
 """Lines of a job that are corrected together; with more, each finding corrects its own mistake only."""
 _SETS = re.compile(r"(?:unset (?P<old>\w+)(?:; )?)?(?:export (?P<word>(?P<new>\w+)=[^\s;]+))?")
 """The commands of the environment's rules: take a variable away, give it another value, or rename it."""
+_PORT = re.compile(r"export MASTER_PORT=(\d+)")
 
 
 def repaired(report: Report, facts: Facts, rules: tuple[Rule, ...]) -> Report:
@@ -35,7 +36,23 @@ def repaired(report: Report, facts: Facts, rules: tuple[Rule, ...]) -> Report:
 
 def _in_report(finding: Finding, launch: Launch, facts: Facts, rules: tuple[Rule, ...]) -> Finding:
     line = _line(finding, launch)
-    return finding if line is None else without_other_errors(finding, line, facts, rules)
+    return finding if line is None else without_other_errors(_with_port(finding, line), line, facts, rules)
+
+
+def _with_port(finding: Finding, line: Line) -> Finding:
+    """Another port for the master, in the line's own option: launchers overwrite the variable."""
+    match = _PORT.fullmatch(finding.fix_command or "")
+    starter = line.starter
+    if match is None or starter is None:
+        return finding
+    given = starter.given("master_port") or starter.given("main_process_port")
+    endpoint = starter.given("rdzv_endpoint")
+    option, value = given, match[1]
+    if endpoint is not None and line.plan is not None:
+        option, value = endpoint, f"{line.plan.host}:{match[1]}"
+    if option is None:
+        return finding
+    return replace(finding, fix_command=corrected(line, [revalue(option, value)]), where=place(line, option.value_word))
 
 
 def without_other_errors(finding: Finding, line: Line, facts: Facts, rules: tuple[Rule, ...]) -> Finding:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,11 +56,18 @@ def test_the_ranks_of_the_line_are_held_against_the_gpus_that_are_here(
 )
 def test_a_port_that_something_listens_on_is_taken_and_another_one_is_given(line: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
-    with socket.create_server(("0.0.0.0", 0)) as listener:
-        port = listener.getsockname()[1]
+    listen = "import socket; s = socket.create_server(('0.0.0.0', 0)); print(s.getsockname()[1], flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", listen], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        port = other.stdout.readline().strip()
         words = ("check", "--no-probe", "--no-meet", "--select", "NET001,LAUNCH", "--format", "json", "--")
         done = inside(*words, *line.format(port).split(), cwd=tmp_path)
+        other.communicate("\n", timeout=30)
     (found,) = json.loads(done.stdout)["findings"]
     assert found["code"] == "NET001"
-    assert found["fix_command"] not in (None, line.format(port))
-    assert found["fix_command"].split(":")[0].startswith(line.partition("{")[0].split(":")[0])
+    before, after = line.split("{}")
+    assert found["fix_command"].startswith(before)
+    assert found["fix_command"].endswith(after)
+    assert port not in found["fix_command"]

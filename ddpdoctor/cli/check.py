@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
@@ -235,5 +236,9 @@ def _tell_shortly(report: Report, common: Common) -> int:
         options = {"width": WIDEST} if common.format is Format.table else {}
         text = render(report, common.format.value, **options)
     first = f": {report.findings[0].message}" if report.findings else ""
-    written = emit_text(f"ddpdoctor check on {report.host}: {report.verdict.value}{first}\n", text, common)
+    line = f"ddpdoctor check on {report.host}: {report.verdict.value}{first}\n"
+    if common.output is None and common.format is not Format.table:  # standard output is for rank 0's report alone
+        print(line, end="", file=sys.stderr)
+        return report.exit_code(common.fail_on.severity)
+    written = emit_text(line, text, common)
     return report.exit_code(common.fail_on.severity) if written else 3

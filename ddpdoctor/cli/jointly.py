@@ -42,6 +42,7 @@ def look_and_meet(
     convening.open()
     say("looking at this machine")
     facts, failures = facts_for(common, sections, {**variables_of(line and line[0]), **convening.variables})
+    facts = _with_master(facts, convening)
     if line is not None:
         facts = replace(facts, launch=line[0].launch)
     errors = [*judge(facts, [each for each in rules if "nodes" not in each.needs]).findings]
@@ -50,6 +51,18 @@ def look_and_meet(
     own = [each for each in errors if each.worst is Severity.ERROR]
     verdict = convening.meet(facts, own, max(seconds_left(common), 1.0), rules_of_nodes(across))
     return verdict.facts or facts, failures, verdict
+
+
+def _with_master(facts: Facts, convening: Convening) -> Facts:
+    """The facts with the variables that the machine was looked at without: they are set all the same."""
+    if facts.environ is None or not convening.hides_the_master:
+        return facts
+    hidden = {name: os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT") if name in os.environ}
+    facts = replace(facts, environ=replace(facts.environ, variables={**facts.environ.variables, **hidden}))
+    if facts.net is None:
+        return facts
+    gap = Gap("net.port", "the store of the job is on another node", Why.NOT_HERE)
+    return replace(facts, net=replace(facts.net, port=None, gaps=(*facts.net.gaps, gap)))
 
 
 def probe_together(

@@ -115,9 +115,14 @@ class Convening:
         """
         job = self.job
         nodes = {} if self.is_of_ranks else {"GROUP_WORLD_SIZE": str(job.nnodes)}
-        if self._owns and not self._there and not self._is_patient:
+        if not self.hides_the_master:
             return {**nodes, "MASTER_ADDR": job.master_addr, "MASTER_PORT": str(job.master_port)}
         return {**nodes, "MASTER_ADDR": None, "MASTER_PORT": None}
+
+    @property
+    def hides_the_master(self) -> bool:
+        """Whether this machine is looked at as if nobody had told it where the master is."""
+        return not self._owns or bool(self._there) or self._is_patient
 
     @property
     def _is_patient(self) -> bool:

@@ -79,7 +79,8 @@ def judge_nodes(rules: Sequence[Rule], nodes: Nodes, guests: Sequence[Guest], to
             replace(facts, nodes=None, environ=Environ(), launch=Launch(lines=lines, torch=torch)),
             [each for each in rules if each.code in ACROSS],
         )
-        told.findings = [_placed(each, nodes.nodes) for each in told.findings]
+        known = {each.code for each in outcome.findings}  # seen on the machines, which proves more than a line
+        told.findings = [_placed(each, nodes.nodes) for each in told.findings if each.code not in known]
         told.skipped = []
         outcome.add(told)
     seen = {each.code for each in outcome.findings}

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddpdoctor.facts.nodes import Form, Node, Nodes
 from ddpdoctor.facts.probe import Kind, Probe
-from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.nodal import named, only_met
 from ddpdoctor.rules.observed import observed
 
 
 @rule("ENV004", "duplicate-rank", Severity.ERROR)
-def check(probe: Probe) -> Iterator[Finding]:
+def check(probe: Probe | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """Two processes of the job have the same RANK.
 
     ## Why it matters
@@ -21,4 +23,33 @@ def check(probe: Probe) -> Iterator[Finding]:
     ## Fix
     Take RANK from the launcher alone, and start processes on one level only: the launcher or mp.spawn, not both.
     """
+    if nodes is not None:
+        yield from _met(nodes)
+    if only_met(nodes, probe):
+        return
+    assert probe is not None
     yield from observed(probe.seen(Kind.DUPLICATE_RANK), expected="every rank once")
+
+
+def _met(nodes: Nodes) -> Iterator[Finding]:
+    groups: dict[int, list[Node]] = {}
+    for node in nodes.nodes:
+        if node.form == Form.ENV and node.rank is not None:
+            groups.setdefault(node.rank, []).append(node)
+    for rank, found in groups.items():
+        if len(found) > 1:
+            hosts = {node.host for node in found}
+            yield Finding(
+                f"{len(found)} processes have RANK={rank} ({', '.join(node.host for node in found[:8])}): expected every"
+                f" rank once{_missing(nodes)}",
+                (Evidence("nodes.rank", named(found), "every rank once"),),
+                where=Where(host=hosts.pop() if len(hosts) == 1 else None, rank=rank),
+                ranks=(rank,),
+            )
+
+
+def _missing(nodes: Nodes) -> str:
+    """The rank that one of the two may have been meant to be."""
+    there = {node.rank for node in nodes.nodes}
+    absent = [rank for rank in range(nodes.expected or 0) if rank not in there]
+    return f"; nobody has rank {absent[0]}" if len(absent) == 1 else ""

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from ddpdoctor.facts.nodes import Form, Nodes, split
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.nodal import differs, only_met
 
 
 @rule("ENV005", "world-size-mismatch", Severity.ERROR)
-def check(probe: Probe) -> Iterator[Finding]:
+def check(probe: Probe | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """The ranks were given different values of WORLD_SIZE.
 
     ## Why it matters
@@ -21,6 +23,14 @@ def check(probe: Probe) -> Iterator[Finding]:
     ## Fix
     Give every process the same WORLD_SIZE: the number of processes on all nodes together.
     """
+    if nodes is not None:
+        ranks = [node for node in nodes.nodes if node.form == Form.ENV and node.world_size is not None]
+        found = split(ranks, lambda node: str(node.world_size))
+        if found is not None:
+            yield differs(found, "WORLD_SIZE", "world_size")
+    if only_met(nodes, probe):
+        return
+    assert probe is not None
     seen = probe.seen(Kind.WORLD_SIZE_DIFFERS)
     if not seen:
         return

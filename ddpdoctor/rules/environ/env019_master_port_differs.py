@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.launch import Launch
+from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.environ import told
 from ddpdoctor.rules.launch import master
+from ddpdoctor.rules.nodal import only_met
 
 
 @rule("ENV019", "master-port-differs", Severity.ERROR)
-def check(launch: Launch) -> Iterator[Finding]:
+def check(launch: Launch | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """The nodes were given different master ports.
 
     ## Why it matters
@@ -21,4 +24,8 @@ def check(launch: Launch) -> Iterator[Finding]:
     ## Fix
     Give every node the same --master-port, or the same port in --rdzv-endpoint.
     """
-    yield from master.ports_differ(launch)
+    if launch is not None:
+        yield from master.ports_differ(launch)
+    if nodes is not None:
+        yield from told.ports_differ(nodes)
+    only_met(nodes, launch)

@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from ddpdoctor.facts.environ import Environ, as_integer, is_loopback, malformation, shorten
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.launch import Launch
+from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.environ import told
 from ddpdoctor.rules.launch import master
+from ddpdoctor.rules.nodal import only_met
 
 ADDRESSES = ("MASTER_ADDR", "PET_MASTER_ADDR")
 PORTS = ("MASTER_PORT", "PET_MASTER_PORT")
@@ -161,7 +164,9 @@ def _parts(value: str) -> tuple[str | None, str | None]:
     Severity.ERROR,
     signatures=(r"timed out after \d+m?s while trying to connect to \((localhost|127\.\d+\.\d+\.\d+|::1), \d+\)",),
 )
-def addr_loopback(environ: Environ, launch: Launch | None = None) -> Iterator[Finding]:
+def addr_loopback(
+    environ: Environ | None = None, launch: Launch | None = None, nodes: Nodes | None = None
+) -> Iterator[Finding]:
     """MASTER_ADDR is a loopback address in a job of more than one node.
 
     ## Why it matters
@@ -173,6 +178,11 @@ def addr_loopback(environ: Environ, launch: Launch | None = None) -> Iterator[Fi
     """
     if launch is not None:
         yield from master.loopback(launch)
+    if nodes is not None:
+        yield from told.loopback(nodes)
+    if only_met(nodes, environ):
+        return
+    assert environ is not None
     for name in ADDRESSES:
         value = environ.get(name)
         if not value or not is_loopback(value):
@@ -181,10 +191,10 @@ def addr_loopback(environ: Environ, launch: Launch | None = None) -> Iterator[Fi
             not_here(f"{name}={shorten(value)} is right on one node, and how many nodes the job has is not known")
         if not environ.is_multi_node or (environ.scheduler == "kubernetes" and environ.node_rank == 0):
             continue  # older PyTorchJob operators tell the master pod that it is localhost
-        nodes = f"{environ.nnodes} nodes" if environ.nnodes else "several nodes"
+        several = f"{environ.nnodes} nodes" if environ.nnodes else "several nodes"
         slurm = environ.scheduler == "slurm"
         yield Finding(
-            f"{name}={shorten(value)} in a job of {nodes}: expected an address of rank 0's node that the others can reach",
+            f"{name}={shorten(value)} in a job of {several}: expected an address of rank 0's node that the others can reach",
             (Evidence(f"environ.variables.{name}", shorten(value), "an address that other nodes can reach"),),
             fix_command=f'export {name}=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
             if slurm

@@ -7,16 +7,18 @@ from collections.abc import Iterator
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.gpu import Device, Gpu
+from ddpdoctor.facts.nodes import Nodes, split
 from ddpdoctor.facts.visibility import visible
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.nodal import differs
 
 MEMORY_SHARE = 0.95
 GIB = 1 << 30
 
 
 @rule("GPU006", "gpu-models-mixed", Severity.WARNING)
-def check(gpu: Gpu, environ: Environ) -> Iterator[Finding]:
+def check(gpu: Gpu | None = None, environ: Environ | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """The job uses GPUs of different models or memory sizes.
 
     ## Why it matters
@@ -28,6 +30,11 @@ def check(gpu: Gpu, environ: Environ) -> Iterator[Finding]:
     ## Source
     nvmlDeviceGetName and nvmlDeviceGetMemoryInfo of the GPUs that CUDA shows.
     """
+    if nodes is not None:
+        yield from _met(nodes)
+        return
+    if gpu is None or environ is None:
+        not_here("no NVIDIA GPU was looked at")
     ranks = environ.local_world_size
     if ranks == 1:
         not_here("one rank uses one GPU")
@@ -52,3 +59,17 @@ def _kind(device: Device, seen: list[Device]) -> str:
     if not sizes or device.memory_total_bytes is None or min(sizes) >= MEMORY_SHARE * max(sizes):
         return device.name or ""
     return f"{device.name}, {device.memory_total_bytes / GIB:.0f} GiB"
+
+
+def _met(nodes: Nodes) -> Iterator[Finding]:
+    """Nodes with other GPUs than the rest; how many they have is another question."""
+    for path, what in (("gpu.model", "the GPU model"), ("gpu.memory", "the memory of the GPUs")):
+        found = split(nodes.nodes, lambda node, path=path: _kinds(node.traits.get(path)))  # type: ignore[misc]
+        if found is not None:
+            yield differs(found, what, path)
+            return
+
+
+def _kinds(counted: str | None) -> str | None:
+    """`8x H100, 1x A100` without the numbers."""
+    return None if counted is None else ", ".join(each.partition("x ")[2] for each in counted.split(", "))

@@ -6,16 +6,18 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.launch import Launch, Layer, Line, Plan, is_known, is_loopback
-from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.facts.nodes import Form, Nodes
+from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.nodes.agreement import nodes_of
 from ddpdoctor.rules.launch.pointing import agents, point, replace
+from ddpdoctor.rules.nodal import about, named, only_met
 
 _FALSE = ("0", "false", "f", "no", "n")
 
 
 @rule("NET012", "rdzv-host-mismatch", Severity.ERROR)
-def check(launch: Launch) -> Iterator[Finding]:
+def check(launch: Launch | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """No node takes itself for the owner of the rendezvous endpoint.
 
     ## Why it matters
@@ -28,14 +30,19 @@ def check(launch: Launch) -> Iterator[Finding]:
     ## Source
     torch/distributed/elastic/rendezvous/utils.py: `_matches_machine_hostname`.
     """
-    nodes = [n for n in nodes_of(launch) if n.plan.backend == "c10d" and n.plan.is_standalone is False]
-    if nodes and len(nodes) == len(launch.nodes):
-        hosts = [_is_host(n.plan) for n in nodes]
+    if nodes is not None:
+        yield from _met(nodes)
+    if only_met(nodes, launch):
+        return
+    assert launch is not None
+    lines = [n for n in nodes_of(launch) if n.plan.backend == "c10d" and n.plan.is_standalone is False]
+    if lines and len(lines) == len(launch.nodes):
+        hosts = [_is_host(n.plan) for n in lines]
         if all(h is False for h in hosts):
-            first = nodes[0]
-            yield _not_hosting(launch, first.line, first.layer, f"all {len(nodes)} nodes have is_host=0")
+            first = lines[0]
+            yield _not_hosting(launch, first.line, first.layer, f"all {len(lines)} nodes have is_host=0")
         elif all(h is None for h in hosts):
-            yield from _not_named(launch, nodes[0].line, nodes[0].plan, [n.line.host for n in nodes])
+            yield from _not_named(launch, lines[0].line, lines[0].plan, [n.line.host for n in lines])
         return
     for line, layer, plan in agents(launch):
         alone = plan.nnodes is not None and plan.nnodes[1] == 1
@@ -47,6 +54,35 @@ def check(launch: Launch) -> Iterator[Finding]:
                 layer,
                 "this line, which all nodes run, has is_host=0" if not alone else "the only node has is_host=0",
             )
+
+
+def _met(nodes: Nodes) -> Iterator[Finding]:
+    """Nobody, or more than one, by torch's own test on each machine."""
+    if nodes.form != Form.C10D or len(nodes.nodes) < 2:
+        return
+    owners = [node for node in nodes.nodes if node.owns]
+    first = nodes.nodes[0]
+    endpoint = f"{first.master_addr}:{first.master_port}"
+    if len({node.machine for node in owners}) > 1:
+        yield about(
+            owners,
+            f"{named(owners)} all take themselves for the owner of {endpoint}: expected one, each of them hosts a store",
+            "nodes.owns",
+            named(owners),
+            "one node",
+            is_blamed=False,
+        )
+    if owners or not (len(nodes.nodes) >= (nodes.expected or 0) or any(node.is_at_master for node in nodes.nodes)):
+        return
+    there = next((node for node in nodes.nodes if node.is_at_master), None)
+    leads = f", although it leads to {there.title}" if there is not None else ""
+    wanted = f"{there.host} as the endpoint" if there is not None else "one owner"
+    yield Finding(
+        f"no node takes itself for the owner of {endpoint}{leads}: nobody hosts the store; expected {wanted}",
+        (Evidence("nodes.owns", "none", "one node"),),
+        where=Where(host=there.host if there else None),
+        fix_command=f"--rdzv-endpoint={there.host}:{first.master_port}" if there is not None else None,
+    )
 
 
 def _is_host(plan: Plan) -> bool | None:

@@ -1,41 +1,9 @@
-"""NET025 to NET027, NET031, NET032, NET036, NET045: connections between ranks, as NCCL and Gloo report them."""
+"""NET027, NET031, NET032, NET036, NET045: connections between ranks, as NCCL and Gloo report them."""
 
 from __future__ import annotations
 
 from ddpdoctor.findings import Severity
 from ddpdoctor.rules import rule
-
-
-@rule(
-    "NET025",
-    "gloo-address-family-mixed",
-    Severity.ERROR,
-    signatures=(r"ss1\.ss_family == ss2\.ss_family", r"ss_family == ss2?\.ss_family\. (2 vs 10|10 vs 2)"),
-)
-def gloo_address_family_mixed() -> None:
-    """One rank's Gloo publishes an IPv4 address and another's an IPv6 address.
-
-    ## Why it matters
-    "[enforce fail at …/gloo/transport/tcp/device.cc] ss1.ss_family == ss2.ss_family. 2 vs 10": 2 is IPv4, 10 is IPv6. The
-    hostname of one node resolves to an IPv4 address first, that of another to an IPv6 address.
-
-    ## Fix
-    Set GLOO_SOCKET_IFNAME on every node to an interface with IPv4 only, or bring the order of /etc/gai.conf and /etc/hosts
-    to the same state on all nodes.
-    """
-
-
-@rule("NET026", "duplicate-hostname", Severity.ERROR, signatures=(r"Fatal IPC Failure",))
-def duplicate_hostname() -> None:
-    """Two nodes report the same hostname.
-
-    ## Why it matters
-    Libraries that tell machines apart by name take two for one and try shared memory or CUDA IPC between them: "Fatal IPC
-    Failure", or an error of peer access between GPUs of different nodes. Cloned images and containers called localhost.
-
-    ## Fix
-    Give each node a hostname of its own, or set NCCL_HOSTID to another value on each node.
-    """
 
 
 @rule(

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.gpu import Gpu
+from ddpdoctor.facts.nodes import Nodes, split
 from ddpdoctor.facts.topo import Fabric, GpuNode, Topo
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.nodal import differs
 
 STATES = {1: "not started", 2: "in progress"}
 COMPLETED = 3
@@ -121,8 +123,8 @@ def fabric_unhealthy(topo: Topo) -> Iterator[Finding]:
 
 
 @rule("TOPO022", "fabric-clique-mixed", Severity.WARNING)
-def clique_mixed(topo: Topo) -> Iterator[Finding]:
-    """The GPUs of one node belong to different NVLink domains.
+def clique_mixed(topo: Topo | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
+    """The GPUs of one node, or of the nodes of one job, belong to different NVLink domains.
 
     ## Why it matters
     NCCL takes the network between GPUs that sit in one rack, or in one tray.
@@ -133,6 +135,13 @@ def clique_mixed(topo: Topo) -> Iterator[Finding]:
     ## Source
     nvmlDeviceGetGpuFabricInfoV: clusterUuid and cliqueId.
     """
+    if nodes is not None:
+        found = split(nodes.nodes, lambda node: node.traits.get("topo.fabric"))
+        if found is not None:
+            yield differs(found, "the NVLink domain", "topo.fabric")
+        return
+    if topo is None:
+        not_here("no GPU was looked at")
     domains: dict[tuple[str | None, int | None], list[int]] = {}
     for gpu, fabric in _fabrics(topo):
         if fabric.state == COMPLETED:

@@ -1,0 +1,150 @@
+"""ENV025, ENV030, ENV031: settings that reach some nodes, or lead them to different networks."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+
+from ddpdoctor.facts.gaps import not_here
+from ddpdoctor.facts.nodes import Node, Nodes, Split, split
+from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.rules import rule
+from ddpdoctor.rules.nodal import differs
+
+__all__ = ["different_networks", "nccl_differs", "not_everywhere"]
+
+MUST_AGREE = (
+    "NCCL_ALGO",
+    "NCCL_PROTO",
+    "NCCL_BUFFSIZE",
+    "NCCL_NTHREADS",
+    "NCCL_MAX_NCHANNELS",
+    "NCCL_MIN_NCHANNELS",
+    "NCCL_MAX_CTAS",
+    "NCCL_MIN_CTAS",
+    "NCCL_LL_BUFFSIZE",
+    "NCCL_LL128_BUFFSIZE",
+    "NCCL_P2P_NET_CHUNKSIZE",
+    "NCCL_NVLS_ENABLE",
+    "NCCL_COLLNET_ENABLE",
+    "NCCL_CROSS_NIC",
+    "NCCL_NET",
+    "NCCL_NET_PLUGIN",
+    "NCCL_IB_DISABLE",
+    "NCCL_SOCKET_FAMILY",
+)
+"""Settings by which NCCL chooses algorithms, buffers and networks: ranks that choose differently wait for each other."""
+NAMES_OF_CARDS = (
+    "NCCL_SOCKET_IFNAME",
+    "GLOO_SOCKET_IFNAME",
+    "NCCL_IB_HCA",
+    "NCCL_IB_GID_INDEX",
+    "NCCL_TOPO_FILE",
+    "NCCL_GRAPH_FILE",
+)
+"""Interfaces and adapters have other names on other machines: what is wrong with them is judged where they are."""
+PREFIX = "environ."
+UNSET = "not set"
+
+
+def _variables(nodes: Nodes) -> dict[str, Split]:
+    """How the nodes differ in each variable that steers the job's processes.
+
+    Raises:
+        CannotLook: fewer than two nodes told their variables.
+    """
+    if sum(bool(node.traits) for node in nodes.nodes) < 2:
+        not_here("fewer than two nodes told their variables")
+    names = sorted({name for node in nodes.nodes for name in node.traits if name.startswith(PREFIX)})
+    known = [node for node in nodes.nodes if node.traits]
+    splits = {name: split(known, lambda node, name=name: node.traits.get(name, UNSET)) for name in names}  # type: ignore[misc]
+    return {name.removeprefix(PREFIX): found for name, found in splits.items() if found is not None}
+
+
+@rule("ENV025", "nccl-socket-ifname-differs", Severity.ERROR)
+def different_networks(nodes: Nodes) -> Iterator[Finding]:
+    """NCCL would use interfaces in different subnets on different nodes.
+
+    ## Why it matters
+    Every node has a valid interface, but where no router leads from one subnet to the other no pair can connect, and the job
+    hangs at its first collective.
+
+    ## Fix
+    Set NCCL_SOCKET_IFNAME on every node to the interface of one common subnet.
+    """
+    told = [node for node in nodes.nodes if node.nccl_addresses]
+    if len(told) < 2:
+        not_here("fewer than two nodes told which interface NCCL would use")
+    firsts = [node for node in told if _network(node) is not None]
+    found = split(firsts, lambda node: str(_network(node)))
+    if found is None or _all_reach(nodes):
+        return
+    broken = any(not link.works for link in nodes.links)
+    if broken or not nodes.links:
+        yield differs(
+            found,
+            "the subnet of the interface that NCCL takes",
+            "nccl_addresses",
+            severity=None if broken else Severity.WARNING,
+        )
+
+
+def _network(node: Node) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    try:
+        return ipaddress.ip_interface(node.nccl_addresses[0]).network
+    except ValueError:
+        return None
+
+
+def _all_reach(nodes: Nodes) -> bool:
+    """The nodes reach each other at these very addresses: a router lies between the subnets."""
+    return bool(nodes.links) and all(link.works for link in nodes.links)
+
+
+@rule("ENV030", "env-not-propagated", Severity.ERROR)
+def not_everywhere(nodes: Nodes) -> Iterator[Finding]:
+    """Variables that steer the job are set on some nodes and not on others.
+
+    ## Why it matters
+    What was exported in the submitting shell stays there: mpirun without -x, ssh and Ray start ranks without it. Some ranks
+    then run with other settings than the rest; with settings that must agree the job hangs.
+
+    ## Fix
+    Pass them on: mpirun -x NAME, srun --export=ALL, .deepspeed_env, Ray's runtime_env, or /etc/nccl.conf on every node.
+    """
+    for name, found in _variables(nodes).items():
+        values = [value for value, _ in found.groups]
+        if UNSET not in values or len(values) != 2 or name in NAMES_OF_CARDS:
+            continue
+        yield differs(
+            found,
+            f"{name} (set on some nodes only)",
+            f"{PREFIX}{name}",
+            severity=None if name in MUST_AGREE else Severity.WARNING,
+        )
+
+
+@rule(
+    "ENV031",
+    "nccl-env-differs",
+    Severity.ERROR,
+    signatures=(r"[Mm]essage truncated : receiv(ing|ed) \d+ bytes instead of \d+",),
+)
+def nccl_differs(nodes: Nodes) -> Iterator[Finding]:
+    """NCCL settings that must agree differ between ranks.
+
+    ## Why it matters
+    "Message truncated : received 1024 bytes instead of 256", or a hang: the ranks chose different algorithms, protocols or
+    buffer sizes. It reads like a fault of the network. Collectives of different sizes, and NCCL 2.19.3 to 2.20.5 by a fault of
+    their own, print the same line.
+
+    ## Fix
+    Compare env | grep NCCL_ and the NCCL version on all nodes, and give every rank the same NCCL_ALGO, NCCL_PROTO,
+    NCCL_BUFFSIZE and NCCL_NTHREADS, best none of them; look at /etc/nccl.conf and ~/.nccl.conf too.
+    """
+    for name, found in _variables(nodes).items():
+        values = [value for value, _ in found.groups if value != UNSET]
+        if len(values) < 2 or name in NAMES_OF_CARDS or name in ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS"):
+            continue
+        is_sure = name in MUST_AGREE
+        yield differs(found, name, f"{PREFIX}{name}", severity=None if is_sure else Severity.WARNING)

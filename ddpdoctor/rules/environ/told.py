@@ -1,0 +1,78 @@
+"""What ENV017 to ENV019 say of a meeting: where the nodes were told that the store is.
+
+Launch lines are held against each other by the rules of lines; this is for ranks that were told by their environment, and
+for what only the machines know: whose address it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.environ import is_loopback
+from ddpdoctor.facts.nodes import Form, Nodes, split
+from ddpdoctor.findings import Finding
+from ddpdoctor.rules.nodal import about, differs, named
+
+__all__ = ["elsewhere", "loopback", "ports_differ"]
+
+
+def loopback(nodes: Nodes) -> Iterator[Finding]:
+    """ENV017: each of several machines was told to look for rank 0 on itself, and somebody did not come."""
+    found = [node for node in nodes.nodes if node.master_addr and is_loopback(node.master_addr)]
+    if found and (nodes.missing or nodes.lacking):
+        yield about(
+            found,
+            f"MASTER_ADDR={found[0].master_addr} means this machine alone, and not all {nodes.expected} of the job are on it:"
+            " expected an address of rank 0's node that the others reach",
+            "nodes.master_addr",
+            found[0].master_addr or "",
+            "an address that other nodes can reach",
+            is_blamed=False,
+        )
+
+
+def elsewhere(nodes: Nodes) -> Iterator[Finding]:
+    """ENV018: the address leads to another machine than that of rank 0."""
+    if nodes.form == Form.C10D:
+        return  # whoever the endpoint leads to hosts: NET012
+    there = [node for node in nodes.nodes if node.is_at_master and not node.owns and not _is_loopback(node.master_addr)]
+    owners = [node for node in nodes.nodes if node.owns]
+    lost = [node for node in owners if node.is_at_master is False]
+    if lost and (there or nodes.missing or nodes.lacking):
+        where = f"leads to {named(there)}" if there else "is no address of that machine"
+        yield about(
+            lost,
+            f"{lost[0].title} holds rank 0, but MASTER_ADDR={lost[0].master_addr} {where}: expected an address of"
+            f" {lost[0].host}",
+            "nodes.is_at_master",
+            str(lost[0].master_addr),
+            lost[0].host,
+        )
+    elif there and not owners and len(nodes.nodes) == 1 and not nodes.is_main:
+        node = there[0]
+        yield about(
+            there,
+            f"MASTER_ADDR={node.master_addr} is {node.title} itself, where rank 0 is not: expected the node of rank 0",
+            "nodes.is_at_master",
+            str(node.master_addr),
+            "an address of rank 0's node",
+        )
+
+
+def ports_differ(nodes: Nodes) -> Iterator[Finding]:
+    """ENV019, for ranks."""
+    found = split((n for n in nodes.nodes if _by_value(n.form, n.launcher)), lambda node: _text(node.master_port))
+    if found is not None:
+        yield differs(found, "the master port", "master_port")
+
+
+def _by_value(form: str, launcher: str) -> bool:
+    return form == Form.ENV or launcher == "accelerate"
+
+
+def _is_loopback(address: str | None) -> bool:
+    return address is not None and is_loopback(address)
+
+
+def _text(number: int | None) -> str | None:
+    return None if number is None else str(number)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.launch import Launch, Line
 from ddpdoctor.facts.visibility import Visibility, visible
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
@@ -17,7 +18,9 @@ VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
 @rule("ENV062", "cuda-visible-devices-empty", Severity.ERROR, signatures=(r"No CUDA GPUs are available",))
-def cuda_visible_devices_empty(environ: Environ, gpu: Gpu | None = None) -> Iterator[Finding]:
+def cuda_visible_devices_empty(
+    environ: Environ, gpu: Gpu | None = None, launch: Launch | None = None
+) -> Iterator[Finding]:
     """CUDA_VISIBLE_DEVICES is set and hides every GPU.
 
     ## Why it matters
@@ -34,18 +37,34 @@ def cuda_visible_devices_empty(environ: Environ, gpu: Gpu | None = None) -> Iter
     has_gpu = gpu is not None and bool(gpu.devices)
     if not is_empty and not (value is not None and value.strip() == "-1" and has_gpu):
         return
-    count = len(gpu.devices) if gpu is not None else 0
-    seen = f"{VARIABLE}={value!r}"
+    asking = next(
+        (asked for line in (launch.lines if launch is not None else ()) if (asked := _asks_for_gpus(line))), ""
+    )
     # Without a GPU it hides nothing; -1 is how people hide them on purpose.
-    softer = Severity.NOTE if not has_gpu else Severity.WARNING if not is_empty else None
+    softer = Severity.NOTE if not has_gpu and not asking else Severity.WARNING if not is_empty else None
     yield Finding(
-        f"{seen} hides all of {count} GPUs; expected it to be unset or to list GPUs"
-        if has_gpu
-        else f"{seen} hides every GPU, and there is none here; expected it to be unset",
+        _told(f"{VARIABLE}={value!r}", gpu, asking),
         evidence=(Evidence(f"environ.variables.{VARIABLE}", repr(value), "unset, or a list of GPUs"),),
         fix_command=f"unset {VARIABLE}",
         severity=softer,
     )
+
+
+def _asks_for_gpus(line: Line) -> str:
+    """What of a launch line cannot do without a GPU."""
+    plan, script = line.plan, line.script
+    if plan is not None and plan.settings["nproc_per_node"].value == "gpu":
+        return "--nproc-per-node=gpu"
+    return f"{script.path}, which asks for nccl" if script is not None and script.backend == "nccl" else ""
+
+
+def _told(seen: str, gpu: Gpu | None, asking: str) -> str:
+    if gpu is not None and gpu.devices:
+        return f"{seen} hides all of {len(gpu.devices)} GPUs; expected it to be unset or to list GPUs"
+    if asking:
+        return f"{seen} hides every GPU from {asking}; expected it to be unset or to list GPUs"
+    there = ", and there is none here" if gpu is not None else ""
+    return f"{seen} hides every GPU{there}; expected it to be unset"
 
 
 @rule("ENV063", "cuda-visible-devices-invalid", Severity.ERROR)

@@ -30,9 +30,11 @@ def number(environ: Environ, name: str) -> int | None:
 
 
 def line(environ: Environ, name: str) -> str:
-    """`NAME=value`, and the file where it stands in one."""
+    """`NAME=value`, and the file where it stands in one; that it is not set, where it is not."""
     file = environ.source(name)[1]
     shown = name[:60] if name.isidentifier() else repr(name[:60])
+    if name not in environ.settings:
+        return f"{shown} is not set and"
     return f"{shown}={shorten(environ.settings.get(name, ''))}" + (f" in {shorten(file)}" if file else "")
 
 
@@ -57,7 +59,11 @@ def about(
     command = command or taking_away(environ, name)
     return Finding(
         f"{line(environ, name)} {wrong}; expected {expected}",
-        (Evidence(path, shorten(environ.settings.get(name, "")) + (f" ({shorten(file)})" if file else ""), expected),),
+        (
+            Evidence(
+                path, shorten(environ.settings.get(name, "not set")) + (f" ({shorten(file)})" if file else ""), expected
+            ),
+        ),
         fix_command=command,
         severity=severity,
     )

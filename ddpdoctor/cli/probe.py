@@ -59,6 +59,12 @@ def probe(
     backend: Annotated[
         str, typer.Option("--backend", metavar="auto|nccl|gloo", help="Default: nccl with GPUs.")
     ] = "auto",
+    save_baseline: Annotated[
+        str | None, typer.Option("--save-baseline", metavar="FILE", help="Keep what node 0 measures, to compare with.")
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option("--baseline", metavar="FILE", help="Compare with a kept one (node 0 reads it).")
+    ] = None,
     join_timeout: Annotated[
         float,
         typer.Option("--join-timeout", metavar="SECONDS", parser=seconds, help="How long to wait for the other nodes."),
@@ -78,6 +84,10 @@ def probe(
     nproc = _count(nproc_per_node)
     node = Node(nproc, count * nproc, host, port, node_rank * nproc, node_rank, count, rdzv_id)
     words = [*_words(common), "--launched", "--backend", backend, "--join-timeout", str(join_timeout)]
+    if baseline and node_rank == 0 and not os.access(baseline, os.R_OK):
+        raise UsageError(f"--baseline {baseline:.200}: the file cannot be read")
+    for option, file in (("--save-baseline", save_baseline), ("--baseline", baseline)):
+        words += [option, file] if file else []
     return _wait(_start(words, node), common.timeout or DEFAULT_SECONDS)
 
 

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ddpdoctor.facts.gaps import Gap, Section
+from ddpdoctor.facts.pairs import PairSpeed
 
-__all__ = ["COLLECTIVE_PHASES", "Kind", "Measurement", "Observation", "Probe", "RankReport", "Unsupported"]
+__all__ = ["COLLECTIVE_PHASES", "Baseline", "Kind", "Measurement", "Observation", "Probe", "RankReport", "Unsupported"]
 
-COLLECTIVE_PHASES = ("barrier", "all_reduce", "collectives", "measure", "done")
+COLLECTIVE_PHASES = ("barrier", "all_reduce", "collectives", "measure", "pairs", "done")
 """The phases after the process group was formed."""
 
 
@@ -89,7 +90,8 @@ class RankReport:
     `import_seconds` is how long its worker took to import torch, `waited_seconds` how long it waited for the last
     rank to arrive; both by its own clock. `gpu_uuid` is None without a GPU; `cuda_ordinal` counts what CUDA sees.
     `nccl_warnings` are the lines that NCCL itself printed at level WARN. `traits` are the properties in which it differs
-    from `Probe.traits`, by their paths in the facts; "" where it does not have one.
+    from `Probe.traits`, by their paths in the facts; "" where it does not have one. `took` is how many seconds the first
+    barrier and the first all_reduce took here: who comes last waits for nobody.
     """
 
     rank: int
@@ -110,6 +112,7 @@ class RankReport:
     error: str | None = None
     nccl_warnings: tuple[str, ...] = ()
     traits: dict[str, str] = field(default_factory=dict)
+    took: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +136,25 @@ class Unsupported:
 
 
 @dataclass(frozen=True, slots=True)
+class Baseline:
+    """What a probe of the same shape measured before, as the user saved it."""
+
+    backend: str
+    world_size: int
+    device: str | None = None
+    measurements: tuple[Measurement, ...] = ()
+    pairs: tuple[PairSpeed, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Probe(Section):
     """One probe of `world_size` ranks over `backend`. Without observations every rank passed every phase.
 
     `retried_lazily` says, after eager initialisation failed, how the same went with lazily created communicators:
     "works" or what it failed with; None when it was not tried. `traits` are those properties of the first rank that the
     others' are compared with: versions, and variables that should be the same everywhere. `shares_store`: under torchrun
-    the ranks meet at the store of its agents, not at one of their own.
+    the ranks meet at the store of its agents, not at one of their own. `pairs` of ranks were measured one with the other.
+    `device` is the model of rank 0's GPU.
     """
 
     world_size: int = 0
@@ -154,6 +169,9 @@ class Probe(Section):
     retried_lazily: str | None = None
     traits: dict[str, str] = field(default_factory=dict)
     shares_store: bool = True
+    pairs: tuple[PairSpeed, ...] = ()
+    baseline: Baseline | None = None
+    device: str | None = None
     gaps: tuple[Gap, ...] = ()
 
     def seen(self, *kinds: Kind) -> tuple[Observation, ...]:

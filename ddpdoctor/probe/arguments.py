@@ -26,6 +26,8 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--timeout", type=_seconds, default=120.0, metavar="SECONDS", help="upper bound of it all")
     parser.add_argument("--format", choices=FORMATS, default="table", help="how the report is written")
     parser.add_argument("--output", metavar="FILE", help="write the report to FILE on every node")
+    parser.add_argument("--save-baseline", metavar="FILE", help="keep what rank 0 measures, to compare with later")
+    parser.add_argument("--baseline", metavar="FILE", help="compare with what --save-baseline kept (rank 0 reads it)")
     parser.add_argument("--select", metavar="PREFIX,…", help="judge only these codes")
     parser.add_argument("--ignore", metavar="PREFIX,…", help="leave these codes out")
     parser.add_argument("--fail-on", choices=("error", "warning", "never"), default="error")

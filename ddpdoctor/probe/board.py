@@ -148,6 +148,14 @@ class Board:
         first = self.store.get("alike")
         return json.loads(first or b"{}"), {each["rank"]: each["traits"] for each in self.log("unlike")}
 
+    def share(self, measured: Probe) -> None:
+        """Publish what rank 0 measured."""
+        self.store.set("measured", json.dumps(encode(measured)).encode())
+
+    def shared(self) -> Probe:
+        """What rank 0 measured, when all are through."""
+        return decode(Probe, json.loads(self.store.get("measured")))
+
     def fail(self, report: RankReport, observations: Iterable[Observation]) -> None:
         """Tell all ranks that something went wrong, and what was seen here; wakes whoever waits."""
         for observation in observations:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from ddpdoctor.facts.pairs import PairSpeed
 from ddpdoctor.facts.probe import COLLECTIVE_PHASES, Kind, Measurement, Observation, RankReport, Unsupported
 from ddpdoctor.probe.place import Place
 from ddpdoctor.probe.proc import Stat, read_stat
@@ -26,6 +27,7 @@ PHASE_SECONDS = {
     "all_reduce": 10.0,
     "collectives": 12.0,
     "measure": 20.0,
+    "pairs": 30.0,
 }
 """How long a worker may stay in a phase. `import` lasts as long as the process makes progress."""
 STOPPED_SECONDS = 0.25
@@ -52,8 +54,11 @@ class Child:
         self.ready: dict[str, Any] | None = None
         self.error: dict[str, Any] | None = None
         self.gpu: dict[str, Any] = {}
+        self.device: str | None = None
         self.measurements: list[Measurement] = []
         self.unsupported: list[Unsupported] = []
+        self.pairs: list[PairSpeed] = []
+        self.took: dict[str, float] = {}
         self.printed = b""
         self.frames: list[tuple[str, int, str]] = []
         self._unread = b""
@@ -86,11 +91,15 @@ class Child:
         self.ready = message.get("ready", self.ready)
         self.error = message.get("error", self.error)
         self.gpu = message.get("gpu", self.gpu)
+        self.device = message.get("device", self.device)
         self.exit_code = message.get("exit", self.exit_code)
         if "phase" in message:
             self.phase, self.since = message["phase"], time.monotonic()
         if "measured" in message:
             self.measurements.append(Measurement(**message["measured"]))
+        self.took |= message.get("took", {})
+        if "pair" in message:
+            self.pairs.append(PairSpeed(**message["pair"]))
         if "unsupported" in message:
             self.unsupported.append(Unsupported(**message["unsupported"]))
 
@@ -242,6 +251,7 @@ class Child:
             waited_seconds=waited_seconds,
             error=self.error["message"] if self.error else None,
             nccl_warnings=tuple(warnings[:20]),
+            took=dict(self.took),
         )
 
     @property

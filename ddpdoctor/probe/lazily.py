@@ -55,6 +55,7 @@ def retry(place: Place, seconds: float) -> str:
                     local_rank=place.local_rank or 0,
                     store=[place.master_addr, place.master_port, place.prefix + "lazy/"],
                     eager=False,
+                    per_host=0,
                     loopback=False,
                 )
         return f"hangs in {child.phase} as well"

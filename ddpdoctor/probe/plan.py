@@ -8,7 +8,7 @@ from typing import Any
 from ddpdoctor.facts.compared import is_compared
 from ddpdoctor.facts.variables import is_secret
 
-__all__ = ["choose_backend", "traits"]
+__all__ = ["choose_backend", "choose_pairs", "traits"]
 
 
 def choose_backend(wanted: str, ready: Iterable[Mapping[str, Any]]) -> str:
@@ -16,6 +16,13 @@ def choose_backend(wanted: str, ready: Iterable[Mapping[str, Any]]) -> str:
     if wanted != "auto":
         return wanted
     return "nccl" if all(record["gpus"] for record in ready) else "gloo"
+
+
+def choose_pairs(ready: Iterable[Mapping[str, Any]], hosts: int) -> int:
+    """The ranks of each host where all hosts have as many and number them one after the other; 0: nothing is paired."""
+    sizes = [record["per_host"] for record in ready]
+    per_host = sizes[0] or (1 if hosts == len(sizes) else 0)
+    return per_host if len(set(sizes)) == 1 and per_host * hosts == len(sizes) else 0
 
 
 def traits(environ: Mapping[str, str], ready: Mapping[str, Any]) -> dict[str, str]:

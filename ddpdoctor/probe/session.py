@@ -7,17 +7,20 @@ import os
 import select
 import signal
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
 from types import FrameType
 
-from ddpdoctor.facts.probe import Kind, Observation, Probe, RankReport
+from ddpdoctor.facts.gaps import Gap
+from ddpdoctor.facts.probe import Kind, Observation, Probe
 from ddpdoctor.probe import child as workers
 from ddpdoctor.probe.absent import behind, never_joined
+from ddpdoctor.probe.baseline import compare
 from ddpdoctor.probe.board import FAILED
 from ddpdoctor.probe.meeting import Interrupted, Trouble, close_server, host_store, reach_store
 from ddpdoctor.probe.place import Place
-from ddpdoctor.probe.plan import choose_backend, traits
+from ddpdoctor.probe.plan import choose_backend, choose_pairs, traits
 from ddpdoctor.probe.server import Server
 from ddpdoctor.probe.store import StoreLost
 from ddpdoctor.probe.verdict import Witness
@@ -34,10 +37,12 @@ TELLING_SECONDS = 3.0
 class Session(Witness):
     """One rank from its start to the verdict."""
 
-    def __init__(self, place: Place, child: workers.Child, join_timeout: float, timeout: float, backend: str) -> None:
-        super().__init__(place, child, backend)
+    def __init__(self, place: Place, child: workers.Child, options: Namespace) -> None:
+        super().__init__(place, child, options.backend)
+        timeout: float = options.timeout
+        self.baseline: str | None = options.baseline
         self.end = self.started + max(timeout - CLOSING_SECONDS, timeout / 2)
-        self.join_until = min(self.started + join_timeout, self.end)
+        self.join_until = min(self.started + options.join_timeout, self.end)
         self.server: Server | None = None
         self.gone: set[int] = set()
         """The ranks whose supervisors are not there to say goodbye."""
@@ -197,14 +202,18 @@ class Session(Witness):
             raise Trouble(*self.company.links())
         assert child.ready is not None
         board.compare(traits(os.environ, child.ready))
-        board.publish("ready", {"rank": self.place.rank, "gpus": child.ready["gpus"]})
+        size = self.place.local_world_size
+        board.publish("ready", {"rank": self.place.rank, "gpus": child.ready["gpus"], "per_host": size})
         if board.count("run"):
-            board.go("run", {"backend": choose_backend(self.backend, board.log("ready"))})
+            ready = board.log("ready")
+            hosts = board.count_hosts() or 1
+            board.go("run", {"backend": choose_backend(self.backend, ready), "per_host": choose_pairs(ready, hosts)})
         value = self._wait("run", self.end)
         if value is None:
             raise Trouble(*self._behind("ready", "import", "had not imported torch"))
         place = self.place
-        self.backend = json.loads(value)["backend"]
+        plan = json.loads(value)
+        self.backend = plan["backend"]
         gloo = self.company.gloo() if self.backend == "gloo" else None
         if gloo is not None:
             raise Trouble(gloo)
@@ -217,6 +226,7 @@ class Session(Witness):
             store=[place.master_addr, place.master_port, place.prefix + "group/"],
             eager=True,
             loopback=False,
+            per_host=plan["per_host"],
         )
 
     def _behind(self, log: str, phase: str, words: str) -> list[Observation]:
@@ -228,6 +238,8 @@ class Session(Witness):
         board, child = self._board, self.child
         self._wait("end", float("inf"), lambda: child.phase == "done")
         board.publish("reports", child.report(self.waited))
+        if self.place.rank == 0:
+            board.share(self._measured())
         if board.count("end"):
             board.go("end", True)
         if self._wait("end", self.end) is None:
@@ -238,8 +250,17 @@ class Session(Witness):
         self._unwait()
         return self._behind("reports", "end", "was not through the collectives")
 
+    def _measured(self) -> Probe:
+        """What rank 0 measured, beside the baseline: every node tells the same of it."""
+        probe = self.probe((), ())
+        if self.baseline is None:
+            return probe
+        found = compare(probe, self.baseline)
+        return replace(probe, gaps=(found,)) if isinstance(found, Gap) else replace(probe, baseline=found)
+
     def _healthy(self) -> Probe:
-        ranks: tuple[RankReport, ...] = ()
-        if self.place.rank == 0 or self.place.local_rank == 0:
-            ranks = self._board.gather()[1]
-        return self.probe((), ranks)
+        board = self._board
+        if self.place.rank != 0 and self.place.local_rank != 0:
+            return self.probe((), ())
+        ranks = board.gather()[1]
+        return replace(board.shared(), ranks=ranks, traits=self.traits_of(ranks), seconds=self.seconds)

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from ddpdoctor.facts.probe import Kind, Observation, Probe
 from ddpdoctor.probe.arguments import parse
+from ddpdoctor.probe.baseline import save
 from ddpdoctor.probe.lazily import is_worth_a_try, retry
 from ddpdoctor.probe.meeting import Interrupted
 from ddpdoctor.probe.place import BadEnvironment, read_place, short_host
@@ -37,7 +38,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return _without_place(str(error), options, started)
     (child,) = adopt(begin(WORKER), [place])
     siblings = Siblings(place, os.getppid() if options.job is None else options.job)
-    session = Session(place, child, options.join_timeout, options.timeout, options.backend)
+    session = Session(place, child, options)
     signal.signal(signal.SIGTERM, session.on_signal)
     signal.signal(signal.SIGINT, session.on_signal)
     try:
@@ -49,6 +50,8 @@ def main(words: Sequence[str] | None = None) -> int:
         seconds_left = session.end - time.monotonic()
         if is_worth_a_try(probe, seconds_left):
             probe = replace(probe, retried_lazily=retry(session.place, seconds_left))
+        if options.save_baseline and place.rank == 0 and not probe.has_failed:
+            _save_baseline(probe, options.save_baseline)
         is_first = siblings.is_first() and not session.company.neighbours.lower(place.node_rank)
         if is_first:
             siblings.speak()
@@ -76,3 +79,10 @@ def _without_place(words: str, options: object, started: float) -> int:
     host = short_host()
     seen = Observation(Kind.BAD_ENVIRONMENT, f"a rank on {host} cannot start: {words}", host=host, value=words)
     return tell(Probe(observations=(seen,), launcher="env://"), None, True, options, started)
+
+
+def _save_baseline(probe: Probe, path: str) -> None:
+    try:
+        save(probe, path)
+    except OSError as error:
+        print(f"ddpdoctor.probe: {path} could not be written: {error.strerror}", file=sys.stderr)

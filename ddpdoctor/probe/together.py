@@ -45,6 +45,7 @@ class Together:
             observations=weigh(found),
             measurements=tuple(first.measurements),
             unsupported=tuple(first.unsupported),
+            pairs=tuple(first.pairs),
         )
 
     def _go(self) -> None:
@@ -58,6 +59,7 @@ class Together:
                 local_rank=child.place.rank,
                 store=["127.0.0.1", self.port, "group/"],
                 eager=True,
+                per_host=len(self.children),
                 loopback=True,
             )
 

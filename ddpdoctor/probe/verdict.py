@@ -51,13 +51,24 @@ class Witness:
             launcher=place.launcher,
             shares_store=place.uses_agent_store,
             master=f"{place.master_addr}:{place.master_port}",
-            seconds=round(time.monotonic() - self.started, 3),
+            seconds=self.seconds,
             ranks=ranks,
             observations=observations,
             measurements=tuple(self.child.measurements),
             unsupported=tuple(self.child.unsupported),
-            traits=self.board.differences()[0] if ranks and any(r.traits for r in ranks) and self.board else {},
+            pairs=tuple(self.child.pairs),
+            traits=self.traits_of(ranks),
+            device=self.child.device,
         )
+
+    @property
+    def seconds(self) -> float:
+        """Since the start of this rank."""
+        return round(time.monotonic() - self.started, 3)
+
+    def traits_of(self, ranks: Sequence[RankReport]) -> dict[str, str]:
+        """What the first rank said of itself, where another one differs."""
+        return self.board.differences()[0] if self.board is not None and any(r.traits for r in ranks) else {}
 
     def fail(self, observations: tuple[Observation, ...]) -> Probe:
         """Tell what was seen here, and agree with the others on what it means."""

@@ -18,6 +18,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
@@ -151,15 +152,31 @@ def _probe(channel: Channel, torch: Any, order: dict[str, Any]) -> None:
     )
     stage = collectives.Stage(torch, device, order["rank"], order["world_size"])
     channel.phase("barrier")
+    started = time.monotonic()
     stage.barrier()
+    channel.say(took={"barrier": time.monotonic() - started})
     channel.phase("all_reduce")
+    started = time.monotonic()
     collectives.check_all_reduce(stage)
+    channel.say(took={"all_reduce": time.monotonic() - started})
     channel.phase("collectives")
     for name, reason in collectives.check_others(stage):
         channel.say(unsupported={"collective": name, "reason": reason})
     channel.phase("measure")
     for measurement in collectives.measure(stage):
         channel.say(measured=measurement)
+    if order["per_host"] and order["world_size"] > 1:
+        channel.phase("pairs")
+        _pair_up(channel, stage, order["per_host"])
+
+
+def _pair_up(channel: Channel, stage: Any, per_host: int) -> None:
+    from ddpdoctor.probe import pairing
+
+    batches = pairing.groups(stage.world_size, per_host, stage.device.type == "cuda")
+    if batches:
+        for pair in pairing.pair_up(stage, batches):
+            channel.say(pair=asdict(pair))
 
 
 def _device(channel: Channel, torch: Any, order: dict[str, Any]) -> Any:
@@ -172,6 +189,7 @@ def _device(channel: Channel, torch: Any, order: dict[str, Any]) -> Any:
     device = torch.device("cuda", ordinal)
     torch.zeros(1, device=device)
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    channel.say(device=torch.cuda.get_device_name(device))
     channel.say(gpu={"cuda_ordinal": ordinal, "gpu_uuid": None if uuid is None else f"GPU-{uuid}"})
     return device
 

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from statistics import median
 
-from ddpdoctor.facts.probe import COLLECTIVE_PHASES, Kind, Observation, Probe
+from ddpdoctor.facts.probe import COLLECTIVE_PHASES, Kind, Observation, Probe, RankReport
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.observed import lazily, observed
 
 ENDED = (Kind.IMPORT_FAILED, Kind.DIED, Kind.EXCEPTION)
 BEHIND_SECONDS = 15.0
+WAITED_SECONDS = 3.0
 
 
 def _phase(probe: Probe, each: Observation) -> str:
@@ -67,7 +68,7 @@ def stopped(probe: Probe) -> Iterator[Finding]:
 
 @rule("PROBE008", "rank-behind", Severity.WARNING)
 def behind(probe: Probe) -> Iterator[Finding]:
-    """One rank was ready much later than all the others.
+    """One rank was ready, or reached a collective, much later than all the others.
 
     ## Why it matters
     Not a deadlock, but all others wait for it; with a short timeout they fail with `Timed out waiting …ms` and blame
@@ -81,12 +82,25 @@ def behind(probe: Probe) -> Iterator[Finding]:
     usual = median(seconds) if len(seconds) > 2 else min(seconds, default=0.0)
     for report, took in times:
         if took > max(BEHIND_SECONDS, 5 * usual):
-            yield Finding(
-                f"rank {report.rank} on {report.host} took {took:.0f} s to import torch, the others {usual:.0f} s",
-                (Evidence("probe.ranks.import_seconds", f"{took:.1f}", f"about {usual:.1f}"),),
-                where=Where(report.host, report.node_rank, report.rank, report.local_rank),
-                ranks=(report.rank,),
-            )
+            yield _late(report, f"took {took:.0f} s to import torch, the others {usual:.0f} s", "import_seconds", took)
+    for phase in ("barrier", "all_reduce"):
+        waits = [(r, r.took[phase]) for r in probe.ranks if phase in r.took]
+        longest = max((took for _, took in waits), default=0.0)
+        last = [r for r, took in waits if took < longest * 0.2]
+        if longest > WAITED_SECONDS and last and len(last) * 2 <= len(waits):
+            for report in last:
+                yield _late(
+                    report, f"reached the first {phase} {longest:.1f} s after the others", f"took.{phase}", longest
+                )
+
+
+def _late(report: RankReport, words: str, path: str, seconds: float) -> Finding:
+    return Finding(
+        f"rank {report.rank} on {report.host} {words}",
+        (Evidence(f"probe.ranks.{path}", f"{seconds:.1f}", "about as long as on the other ranks"),),
+        where=Where(report.host, report.node_rank, report.rank, report.local_rank),
+        ranks=(report.rank,),
+    )
 
 
 @rule("PROBE009", "rank-stuck-elsewhere", Severity.ERROR)

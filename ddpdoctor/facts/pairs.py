@@ -1,0 +1,120 @@
+"""How fast each pair of a job is, and what that says of its ends: the estimators for slow nodes, GPUs and links.
+
+Noise only ever makes a transfer slower, so one healthy partner shows what an end can do: its bandwidth is the largest
+over its partners, its latency the smallest. (Deviations from the mean of all pairs fail: with four nodes a slow one has
+its end in half of them.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+__all__ = ["PairSpeed", "SlowEnd", "schedule", "slow_ends", "slow_pairs"]
+
+SLOW_END = 0.5
+SLOW_PAIR = 0.4
+SLOW_LATENCY = 10.0
+LEAST_LATENCY_SECONDS = 0.002
+"""Below this no latency is called slow: on a busy machine a process waits so long for its turn."""
+LEAST_ENDS = 3
+MOST_IN_CIRCLE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class PairSpeed:
+    """Two ranks: `there` is from the first to the second, in GB/s (10^9); latency is half a round trip.
+
+    `slow_again` counts the repetitions, each at least a second after the last, that were as slow; None when there were none.
+    """
+
+    first: int
+    second: int
+    latency_seconds: float
+    there_gb_per_s: float
+    back_gb_per_s: float
+    slow_again: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlowEnd:
+    """One end that is slow with all its partners. `what` is `sends`, `receives` (GB/s) or `answers` (seconds)."""
+
+    end: int
+    what: str
+    value: float
+    usual: float
+
+
+def schedule(ends: Sequence[int]) -> list[list[tuple[int, int]]]:
+    """Rounds of disjoint pairs: of few ends every pair once, of many those whose places differ in one bit, and a ring."""
+    count = len(ends)
+    if count <= MOST_IN_CIRCLE:
+        return _circle(ends)
+    rounds = []
+    for bit in range((count - 1).bit_length()):
+        pairs = [(a, a ^ 1 << bit) for a in range(count) if a < a ^ 1 << bit < count]
+        rounds.append([(ends[a], ends[b]) for a, b in pairs])
+    for start in (0, 1):
+        rounds.append([(ends[a], ends[(a + 1) % count]) for a in range(start, count - 1 + start, 2) if a < count])
+    return [found for found in rounds if found]
+
+
+def _circle(ends: Sequence[int]) -> list[list[tuple[int, int]]]:
+    """The circle method: one end stays, the others go round."""
+    seats: list[int | None] = [*ends, *([None] if len(ends) % 2 else [])]
+    rounds = []
+    for _ in range(len(seats) - 1):
+        half = len(seats) // 2
+        pairs = zip(seats[:half], reversed(seats[half:]), strict=True)
+        rounds.append([(min(a, b), max(a, b)) for a, b in pairs if a is not None and b is not None])
+        seats = [seats[0], seats[-1], *seats[1:-1]]
+    return [found for found in rounds if found]
+
+
+def slow_ends(pairs: Iterable[PairSpeed]) -> list[SlowEnd]:
+    """The ends that send, receive or answer at less than half of what is usual; [] with fewer than three ends."""
+    sends: dict[int, float] = {}
+    receives: dict[int, float] = {}
+    answers: dict[int, float] = {}
+    for pair in pairs:
+        ways = ((pair.first, pair.second, pair.there_gb_per_s), (pair.second, pair.first, pair.back_gb_per_s))
+        for source, target, speed in ways:
+            sends[source] = max(sends.get(source, 0.0), speed)
+            receives[target] = max(receives.get(target, 0.0), speed)
+            answers[source] = min(answers.get(source, float("inf")), pair.latency_seconds)
+    if len(sends) < LEAST_ENDS:
+        return []
+    found = [SlowEnd(end, "sends", value, usual) for end, value, usual in _below(sends)]
+    found += [SlowEnd(end, "receives", value, usual) for end, value, usual in _below(receives)]
+    usual = median(answers.values())
+    late = max(SLOW_LATENCY * usual, LEAST_LATENCY_SECONDS)
+    return found + [SlowEnd(end, "answers", value, usual) for end, value in sorted(answers.items()) if value > late]
+
+
+def slow_pairs(pairs: Sequence[PairSpeed]) -> list[PairSpeed]:
+    """The pairs that are much slower than both of their ends are with others; [] where each has one partner only."""
+    sends: dict[int, list[float]] = {}
+    receives: dict[int, list[float]] = {}
+    for pair in pairs:
+        sends.setdefault(pair.first, []).append(pair.there_gb_per_s)
+        receives.setdefault(pair.second, []).append(pair.there_gb_per_s)
+        sends.setdefault(pair.second, []).append(pair.back_gb_per_s)
+        receives.setdefault(pair.first, []).append(pair.back_gb_per_s)
+    if len(sends) < LEAST_ENDS:
+        return []
+
+    def is_slow(source: int, target: int, speed: float) -> bool:
+        return speed < SLOW_PAIR * min(max(sends[source]), max(receives[target]))
+
+    return [
+        pair
+        for pair in pairs
+        if is_slow(pair.first, pair.second, pair.there_gb_per_s) or is_slow(pair.second, pair.first, pair.back_gb_per_s)
+    ]
+
+
+def _below(values: dict[int, float]) -> list[tuple[int, float, float]]:
+    usual = median(values.values())
+    return [(end, value, usual) for end, value in sorted(values.items()) if value < SLOW_END * usual]

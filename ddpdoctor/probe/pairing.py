@@ -1,0 +1,178 @@
+"""Pairs of ranks, one with the other: latency and bandwidth in both directions. Called with torch already imported.
+
+Hosts are paired first, by one rank of each, so that no card carries two pairs at a time; then, where there are GPUs, the
+ranks with one local_rank across the hosts (a rail each) and the ranks of every host.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import zip_longest
+
+from ddpdoctor.facts.pairs import PairSpeed, schedule, slow_ends, slow_pairs
+from ddpdoctor.probe.collectives import Stage
+
+__all__ = ["groups", "pair_up"]
+
+PINGS = 6
+SMALL_BYTES = 128 << 10
+CPU_BYTES, GPU_BYTES = 1 << 20, 16 << 20
+TIMES = 5
+SLOW_SECONDS = 0.05
+"""A small transfer that takes longer than this is not repeated with large ones."""
+AGAIN = 2
+PAUSE_SECONDS = 1.0
+MOST_SUSPECTS = 8
+
+
+def groups(world_size: int, per_host: int, has_gpus: bool) -> list[list[list[int]]]:
+    """What is paired, one batch after the other: the hosts, by each rail where there are GPUs; then the GPUs of all hosts."""
+    hosts = world_size // per_host
+    rails = range(per_host) if has_gpus else range(1)
+    found = [[[host * per_host + rail for host in range(hosts)]] for rail in rails] if hosts > 1 else []
+    if has_gpus and per_host > 1:
+        found.append([[host * per_host + local for local in range(per_host)] for host in range(hosts)])
+    return found
+
+
+def pair_up(stage: Stage, batches: Sequence[Sequence[Sequence[int]]]) -> list[PairSpeed]:
+    """Measure all pairs, and again what was slow; every rank calls this alike and has the same result."""
+    found: list[PairSpeed] = []
+    for batch in batches:
+        rounds = zip_longest(*(schedule(group) for group in batch), fillvalue=())
+        pairs = _gather(stage, _measure(stage, [[pair for part in each for pair in part] for each in rounds]))
+        suspects = [pair for group in batch for pair in _suspects(_within(pairs, group))][:MOST_SUSPECTS]
+        slow = dict.fromkeys(suspects, 0)
+        for _ in range(AGAIN if suspects else 0):
+            time.sleep(PAUSE_SECONDS)
+            again = _gather(stage, _measure(stage, [[pair] for pair in suspects]))
+            now = {(p.first, p.second): p for p in (*pairs, *again)}
+            for group in batch:
+                for pair in _suspects(_within(list(now.values()), group)):
+                    slow[pair] = slow.get(pair, 0) + 1
+        found += [replace(p, slow_again=slow.get((p.first, p.second))) for p in pairs]
+    return found
+
+
+def _within(pairs: Sequence[PairSpeed], group: Sequence[int]) -> list[PairSpeed]:
+    return [pair for pair in pairs if pair.first in group and pair.second in group]
+
+
+def _suspects(pairs: Sequence[PairSpeed]) -> list[tuple[int, int]]:
+    """The pairs to measure again: slow ones, and for an end that is slow with all its partners its two fastest."""
+    ends = {each.end for each in slow_ends(pairs)}
+    found = [(p.first, p.second) for p in slow_pairs(pairs)]
+    for end in ends:
+        own = [p for p in pairs if end in (p.first, p.second)]
+        own.sort(key=lambda p: -max(p.there_gb_per_s, p.back_gb_per_s))
+        found += [(p.first, p.second) for p in own[:2]]
+    return list(dict.fromkeys(found))[:MOST_SUSPECTS]
+
+
+def _measure(stage: Stage, rounds: Sequence[Sequence[tuple[int, int]]]) -> list[PairSpeed]:
+    """This rank's part; what it measured where it is the first of a pair."""
+    found = []
+    for pairs in rounds:
+        for first, second in pairs:
+            if stage.rank == first:
+                found.append(_lead(stage, second))
+            elif stage.rank == second:
+                _follow(stage, first)
+    return found
+
+
+def _lead(stage: Stage, peer: int) -> PairSpeed:
+    latency = min(_ping(stage, peer) for _ in range(PINGS)) / 2
+    small = _there(stage, peer, SMALL_BYTES)
+    size = CPU_BYTES if stage.device.type == "cpu" else GPU_BYTES
+    size, times = (size, TIMES) if small < SLOW_SECONDS else (SMALL_BYTES, 1)
+    _send(stage, peer, [size, times])
+    there = min(_there(stage, peer, size) for _ in range(times))
+    back = min(_back(stage, peer, size) for _ in range(times))
+    there, back = (max(seconds - latency, 1e-9) for seconds in (there, back))
+    return PairSpeed(stage.rank, peer, latency, size / there / 1e9, size / back / 1e9)
+
+
+def _follow(stage: Stage, peer: int) -> None:
+    for _ in range(PINGS):
+        _receive(stage, peer, 2)
+        _send(stage, peer, [0, 0])
+    _take(stage, peer, SMALL_BYTES)
+    size, times = (int(word) for word in _receive(stage, peer, 2))
+    for _ in range(times):
+        _take(stage, peer, size)
+    for _ in range(times):
+        _receive(stage, peer, 2)
+        stage.dist.send(stage.tensor(size // 8), peer)
+    stage.settle()
+
+
+def _ping(stage: Stage, peer: int) -> float:
+    started = time.perf_counter()
+    _send(stage, peer, [0, 0])
+    _receive(stage, peer, 2)
+    return time.perf_counter() - started
+
+
+def _there(stage: Stage, peer: int, size: int) -> float:
+    """How long until the peer says that it has all."""
+    whole = stage.tensor(size // 8)
+    stage.settle()
+    started = time.perf_counter()
+    stage.dist.send(whole, peer)
+    _receive(stage, peer, 2)
+    return time.perf_counter() - started
+
+
+def _take(stage: Stage, peer: int, size: int) -> None:
+    stage.dist.recv(stage.tensor(size // 8), peer)
+    stage.settle()
+    _send(stage, peer, [0, 0])
+
+
+def _back(stage: Stage, peer: int, size: int) -> float:
+    """How long from asking the peer until all has come."""
+    whole = stage.tensor(size // 8)
+    stage.settle()
+    started = time.perf_counter()
+    _send(stage, peer, [0, 0])
+    stage.dist.recv(whole, peer)
+    stage.settle()
+    return time.perf_counter() - started
+
+
+def _send(stage: Stage, peer: int, numbers: Sequence[float]) -> None:
+    stage.dist.send(stage.torch.tensor(numbers, dtype=stage.torch.float64, device=stage.device), peer)
+
+
+def _receive(stage: Stage, peer: int, count: int) -> list[float]:
+    got = stage.tensor(count)
+    stage.dist.recv(got, peer)
+    stage.settle()
+    return [float(number) for number in got]
+
+
+def _gather(stage: Stage, own: Sequence[PairSpeed]) -> list[PairSpeed]:
+    """What all ranks measured, on every rank: five numbers a pair, the same number of rows from each."""
+    rows = stage.tensor(1, len(own))
+    stage.dist.all_reduce(rows, stage.dist.ReduceOp.MAX)
+    count = int(rows[0])
+    if not count:
+        return []
+    mine = stage.tensor(count * 5)
+    for at, pair in enumerate(own):
+        numbers = [pair.first, pair.second, pair.latency_seconds, pair.there_gb_per_s, pair.back_gb_per_s]
+        mine[at * 5 : at * 5 + 5] = stage.torch.tensor(numbers, dtype=stage.torch.float64, device=stage.device)
+    everyone = [stage.tensor(count * 5) for _ in range(stage.world_size)]
+    stage.dist.all_gather(everyone, mine)
+    stage.settle()
+    found = []
+    for each in everyone:
+        numbers = each.tolist()
+        for at in range(0, len(numbers), 5):
+            first, second, *speeds = numbers[at : at + 5]
+            if second > first or speeds[0]:
+                found.append(PairSpeed(int(first), int(second), *speeds))
+    return sorted(found, key=lambda pair: (pair.first, pair.second))

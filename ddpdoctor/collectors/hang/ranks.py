@@ -16,6 +16,7 @@ __all__ = ["Entry", "Found", "find", "processes"]
 MOST_PROCESSES = 100_000
 _PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*")
 _OWN = ("ddpdoctor", "py-spy")
+_AGENTS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed", "srun", "mpirun")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,11 @@ class Entry:
     @property
     def is_python(self) -> bool:
         return bool(self.words) and _PYTHON.fullmatch(os.path.basename(self.words[0])) is not None
+
+    @property
+    def is_agent(self) -> bool:
+        """A launcher, which may carry the number of its pod or task and is no rank."""
+        return any(os.path.basename(word) in _AGENTS for word in self.words[:6])
 
     @property
     def is_own(self) -> bool:
@@ -73,7 +79,7 @@ def find(root: Root, known: Mapping[int, Entry], pids: Iterable[int] = (), *, wi
     unreadable = 0
     for pid in sorted(below):
         entry = known[pid]
-        if entry.is_own and not with_own:
+        if entry.is_agent or (entry.is_own and not with_own):
             continue
         variables = _variables(root, pid)
         if variables is None:

@@ -123,9 +123,11 @@ class Situation:
     frame: Frame | None = None
 
     @property
-    def is_for_others(self) -> bool:
-        """It waits for other ranks, as far as can be seen."""
-        return self.doing in (Doing.COLLECTIVE, Doing.WAITING, Doing.NETWORK)
+    def may_be_for_others(self) -> bool:
+        """It may wait for other ranks: no stack shows that it waits for something else."""
+        return self.doing is Doing.COLLECTIVE or (
+            self.doing in (Doing.WAITING, Doing.NETWORK) and not self.process.frames
+        )
 
     @property
     def is_still(self) -> bool:
@@ -188,13 +190,11 @@ def _call(process: Process) -> Doing:
     known = CALLS.get(process.call) or SLEEPERS.get(process.wchan)
     if known is not None:
         return known
-    if process.cpu_share is not None and process.cpu_share > BUSY:
+    if process.state == "R" or (process.cpu_share or 0.0) > BUSY:
         return Doing.COMPUTING
     if process.call in POLLS or process.wchan in ("do_sys_poll", "ep_poll", "do_select"):
         return Doing.DATA if any(child.is_copy for child in process.children) else Doing.NETWORK
-    if process.call or process.wchan not in ("", "0"):
-        return Doing.WAITING
-    return Doing.UNKNOWN if process.state in ("", "R") else Doing.WAITING
+    return Doing.WAITING if process.state else Doing.UNKNOWN
 
 
 def _data(process: Process, words: str, frame: Frame | None) -> tuple[str, Frame | None]:

@@ -26,16 +26,28 @@ class Job:
     @property
     def waiting(self) -> tuple[Situation, ...]:
         """Ranks that stand still and wait for others."""
-        return tuple(s for s in self.situations if s.is_for_others and s.is_still)
+        found = tuple(s for s in self.situations if s.may_be_for_others and s.is_still)
+        return found or self._at_one_place()
 
     @property
     def elsewhere(self) -> tuple[Situation, ...]:
         """Ranks that are not where the others wait for them. Empty when nobody waits."""
-        if not self.waiting:
+        waiting = self.waiting
+        if not waiting:
             return ()
+        apart = (*BY_THEMSELVES, Doing.UNKNOWN)
         return tuple(
-            s for s in self.situations if not s.is_for_others and s.doing not in (*BY_THEMSELVES, Doing.UNKNOWN)
+            s for s in self.situations if s not in waiting and s.doing not in apart and not s.may_be_for_others
         )
+
+    def _at_one_place(self) -> tuple[Situation, ...]:
+        """Most of the ranks, where they are at one line of the script: with GPUs that is where they wait for NCCL."""
+        places: dict[object, list[Situation]] = defaultdict(list)
+        for each in self.situations:
+            if each.frame is not None and each.doing in (Doing.WAITING, Doing.COMPUTING):
+                places[each.frame].append(each)
+        most = max(places.values(), key=len, default=[])
+        return tuple(most) if len(most) * 2 > len(self.situations) > len(most) else ()
 
     @property
     def missing(self) -> tuple[int, ...]:

@@ -1,0 +1,177 @@
+"""Which rank of a stuck job is somewhere else, from what /proc and stacks say of its processes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ddpdoctor.doctor import judge
+from ddpdoctor.facts.hang import Child, Frame, Hang, Process
+from ddpdoctor.facts.hang.doing import Doing, situation
+from ddpdoctor.facts.record import SCHEMA, Facts
+from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.rules import load, of_hangs
+
+RULES = of_hangs(load())
+C10D = Frame("/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 3252, "all_reduce")
+STEP = Frame("/job/train.py", 40, "step")
+SAVE = Frame("/job/train.py", 77, "save")
+
+
+def _process(rank: int, **more: Any) -> Process:
+    usual = Process(
+        pid=1000 + rank,
+        host="node0",
+        rank=rank,
+        local_rank=rank,
+        world_size=3,
+        local_world_size=3,
+        job="j",
+        state="S",
+        wchan="futex_wait_queue",
+        call="futex",
+        cpu_share=0.0,
+        switches=0,
+    )
+    return replace(usual, **more)
+
+
+def _found(*processes: Process) -> list[Finding]:
+    facts = Facts(SCHEMA, "", "node0", hang=Hang(processes=processes))
+    outcome = judge(facts, RULES)
+    assert not outcome.crashed, outcome.crashed
+    return outcome.findings
+
+
+def _job(**odd: Any) -> list[Finding]:
+    return _found(_process(0), _process(1, **odd), _process(2))
+
+
+@pytest.mark.parametrize(
+    ("odd", "code", "severity", "words"),
+    [
+        ({"state": "T"}, "PROBE007", Severity.ERROR, "is stopped (state T)"),
+        ({"state": "t", "traced_by": 7}, "PROBE007", Severity.ERROR, "held by a debugger (state t), pid 7"),
+        ({"state": "Z"}, "LOG004", Severity.ERROR, "has ended and was not reaped"),
+        ({"state": "D", "wchan": "nfs_wait_bit_killable"}, "PROBE009", Severity.ERROR, "nfs_wait_bit_killable"),
+        ({"call": "clock_nanosleep"}, "PROBE009", Severity.ERROR, "sleeps"),
+        ({"call": "", "wchan": "hrtimer_nanosleep"}, "PROBE009", Severity.ERROR, "sleeps"),
+        ({"call": "flock", "file": "/shared/lock"}, "PROBE009", Severity.ERROR, "flock of /shared/lock"),
+        ({"call": "read", "file": "standard input (/dev/pts/0)"}, "SCRIPT071", Severity.WARNING, "standard input"),
+        (
+            {"call": "poll", "children": (Child(9, "python", "S", is_copy=True),)},
+            "PROBE009",
+            Severity.ERROR,
+            "data loader",
+        ),
+        ({"call": "wait4", "children": (Child(9, "tar", "S"),)}, "PROBE009", Severity.ERROR, "tar (pid 9)"),
+        ({"state": "R", "call": "", "cpu_share": 1.0}, "PROBE008", Severity.WARNING, "computes"),
+    ],
+)
+def test_the_rank_that_is_elsewhere_is_named(odd: dict[str, Any], code: str, severity: Severity, words: str) -> None:
+    (found,) = _job(**odd)
+    assert (found.code, found.worst) == (code, severity)
+    assert words in found.message
+    assert found.message.startswith("rank 1 (pid 1001 on node0)")
+    assert found.message.endswith("; ranks 0, 2 wait for it")
+    assert (found.ranks, found.where.rank, found.where.host) == ((1,), 1, "node0")
+
+
+@pytest.mark.parametrize(
+    ("file", "code"),
+    [
+        ("/venv/lib/python3.11/site-packages/torch/utils/file_baton.py", "HOST014"),
+        ("/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py", "PROBE009"),
+        ("/venv/lib/python3.11/site-packages/torch/serialization.py", "PROBE009"),
+        ("/usr/lib/python3.11/pdb.py", "SCRIPT071"),
+        ("/usr/lib/python3.11/subprocess.py", "PROBE009"),
+    ],
+)
+def test_a_stack_says_what_a_rank_does_and_where(file: str, code: str) -> None:
+    waits = (C10D, STEP)
+    found = _found(
+        _process(0, frames=waits), _process(1, frames=(Frame(file, 5, "f"), SAVE)), _process(2, frames=waits)
+    )
+    assert [each.code for each in found] == [code]
+    assert (found[0].where.file, found[0].where.line) == ("/job/train.py", 77)
+
+
+def test_a_lock_in_the_scripts_own_code_is_elsewhere() -> None:
+    waits = (C10D, STEP)
+    (found,) = _found(_process(0, frames=waits), _process(1, frames=(SAVE,)), _process(2, frames=waits))
+    assert (found.code, found.where.line) == ("PROBE009", 77)
+
+
+def test_with_gpus_the_rank_at_another_line_is_elsewhere() -> None:
+    spins = {"state": "R", "call": "", "cpu_share": 1.0, "frames": (STEP,)}
+    (found,) = _found(_process(0, **spins), _process(1, call="clock_nanosleep", frames=(SAVE,)), _process(2, **spins))
+    assert (found.code, found.ranks) == ("PROBE009", (1,))
+
+
+def test_ranks_in_different_collectives_wait_for_each_other() -> None:
+    (found,) = _found(
+        _process(0, frames=(C10D, STEP)), _process(1, frames=(C10D, SAVE)), _process(2, frames=(C10D, STEP))
+    )
+    assert (found.code, found.ranks, found.where.line) == ("SCRIPT027", (1,), 77)
+
+
+def test_the_data_loaders_worker_is_the_place_to_look_at() -> None:
+    loader = Frame("/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py", 5, "_next_data")
+    worker = Child(9, "python", "S", is_copy=True, frames=(Frame("/job/dataset.py", 12, "__getitem__"),))
+    process = _process(1, frames=(loader, STEP), children=(worker,))
+    assert situation(process).doing is Doing.DATA
+    (found,) = _found(_process(0, frames=(C10D, STEP)), process, _process(2, frames=(C10D, STEP)))
+    assert (found.where.file, found.where.line) == ("/job/dataset.py", 12)
+
+
+def test_compilers_below_a_rank() -> None:
+    assert situation(_process(1, call="wait4", children=(Child(9, "nvcc", "R"),))).doing is Doing.COMPILING
+
+
+def test_a_rank_without_a_process_is_named() -> None:
+    (found,) = _found(_process(0), _process(2))
+    assert (found.code, found.ranks) == ("LOG004", (1,))
+    assert found.message == "rank 1 has no process any more; ranks 0, 2 wait for it"
+
+
+def test_a_rank_that_the_kernel_killed_for_memory() -> None:
+    (found,) = _found(_process(0, oom_kills=1), _process(2, oom_kills=1))
+    assert (found.code, found.ranks) == ("LOG014", (1,))
+
+
+def test_ranks_of_several_nodes_are_one_job() -> None:
+    near = [_process(rank, world_size=4, local_world_size=2) for rank in (0, 1)]
+    far = [
+        _process(rank, host="node1", local_rank=rank - 2, world_size=4, local_world_size=2, pid=5 + rank)
+        for rank in (2, 3)
+    ]
+    far[1] = replace(far[1], call="clock_nanosleep")
+    (found,) = _found(*near, *far)
+    assert (found.ranks, found.where.host) == ((3,), "node1")
+    assert found.message.endswith("ranks 0-2 wait for it")
+
+
+@pytest.mark.parametrize(
+    "processes",
+    [
+        [_process(rank, switches=500, cpu_share=0.7) for rank in range(3)],
+        [_process(rank, state="R", call="", cpu_share=1.0) for rank in range(3)],
+        [_process(rank, state="R", call="", cpu_share=1.0, frames=(STEP,)) for rank in range(3)],
+        [
+            _process(0, switches=300),
+            _process(1, call="poll", switches=90),
+            _process(2, state="R", switches=40, cpu_share=0.9),
+        ],
+        [_process(rank) for rank in range(3)],
+        [_process(0, local_world_size=None), _process(1, local_world_size=None)],
+    ],
+)
+def test_a_job_that_moves_or_shows_nothing_has_no_finding(processes: list[Process]) -> None:
+    assert _found(*processes) == []
+
+
+def test_all_in_one_collective_is_a_warning_that_blames_nobody() -> None:
+    (found,) = _found(*(_process(rank, frames=(C10D, STEP)) for rank in range(3)))
+    assert (found.code, found.worst, found.ranks) == ("LOG001", Severity.WARNING, ())

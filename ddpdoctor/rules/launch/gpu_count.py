@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.launch import Launch, is_known
-from ddpdoctor.facts.launchers import TORCHRUN
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.facts.visibility import listed, visible
 from ddpdoctor.findings import Evidence, Finding, Severity
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.gpu import Gpu
 
 CVD = "CUDA_VISIBLE_DEVICES"
+COUNTED = "LOCAL_WORLD_SIZE"
+"""What torchrun counts, and what people set who imitate it."""
 HANDS_ON = ("torchrun", "deepspeed", "accelerate")
 """Launchers that start all ranks of a node with one and the same CUDA_VISIBLE_DEVICES."""
 
@@ -41,7 +42,7 @@ def exceeds(
         yield from _lines_exceed(launch, gpu)
         return
     ranks, count = environ.local_world_size, _count(environ.variables, gpu)
-    _needs_cuda(versions)
+    _needs_cuda(versions, gpu)
     if gpu is None and not environ.has(environ.local_size_name):
         not_here("NVML was not asked, and no launcher of torch counted the ranks of this node")
     if ranks is None or not count or ranks <= count or _is_cut(environ, gpu, ranks) or _has_its_own(environ, count):
@@ -71,12 +72,14 @@ def below(
         yield from _lines_below(launch, gpu)
         return
     ranks, count = environ.local_world_size, _count(environ.variables, gpu)
-    _needs_cuda(versions)
-    if ranks is None or count is None or ranks >= count or environ.launcher is not TORCHRUN:
+    _needs_cuda(versions, gpu)
+    if ranks is None or count is None or ranks >= count or not environ.has(COUNTED):
+        return
+    if environ.launcher is not None and environ.launcher.name not in ("torchrun", "by-hand"):
         return
     yield Finding(
-        f"torchrun runs {ranks} {'rank' if ranks == 1 else 'ranks'} on this node and {count} GPUs are visible: "
-        f"expected --nproc-per-node={count} or gpu, unless a rank uses several GPUs",
+        f"{ranks} {'rank runs' if ranks == 1 else 'ranks run'} on this node ({COUNTED}) and {count} GPUs are visible: expected "
+        f"--nproc-per-node={count} or gpu, unless a rank uses several GPUs",
         (Evidence("environ.variables.LOCAL_WORLD_SIZE", str(ranks), str(count)),),
     )
 
@@ -86,8 +89,14 @@ def _count(variables: Mapping[str, str], gpu: Gpu | None) -> int | None:
     return listed(variables.get(CVD)) if gpu is None else visible(variables, gpu).count
 
 
-def _needs_cuda(versions: Versions | None) -> None:
-    if versions is not None and versions.torch is not None and not versions.has_nccl:
+def _needs_cuda(versions: Versions | None, gpu: Gpu | None) -> None:
+    """Where there are GPUs, a torch that uses none is VERSION009, and the counting stands all the same."""
+    if (
+        (gpu is None or not gpu.devices)
+        and versions is not None
+        and versions.torch is not None
+        and not versions.has_nccl
+    ):
         not_here("the installed torch uses no GPU")
 
 

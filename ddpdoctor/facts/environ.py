@@ -207,6 +207,8 @@ class Environ(Section):
             nodes = self._number(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"))
             if nodes is not None and world is not None and world < nodes:
                 return None  # fewer ranks than the allocation has nodes: the job does not use all of them
+            if world is not None and self.has("RANK") and not self.has("SLURM_PROCID"):
+                return None  # ranks by hand in the shell of salloc: all of them may be on this node
         return None if nodes is None else nodes > 1
 
     def setter(self, name: str) -> str:

@@ -32,7 +32,7 @@ from ddpdoctor.facts.launch import (
     split,
 )
 from ddpdoctor.facts.launch.programs import REMOTE
-from ddpdoctor.facts.torchrun_options import NEWEST, Option, Version, version_of
+from ddpdoctor.facts.torchrun_options import NEWEST, Option, Version, learn, version_of
 
 __all__ = ["again", "collect_launch", "find_torch", "line_of", "line_of_argv", "line_of_text", "option_table", "settle"]
 
@@ -278,7 +278,20 @@ def _version(machine: Machine, given: str | None) -> tuple[str, str, str]:
     version, folder = found
     own = folder.startswith(sys.prefix)
     near = re.search(r"/python(\d+\.\d+)/", folder)
-    return version, "installed", platform.python_version() if own or near is None else near[1]
+    origin = "source" if _learned(version, folder) else "installed"
+    return version, origin, platform.python_version() if own or near is None else near[1]
+
+
+def _learned(version: str, folder: str) -> bool:
+    """Whether the option table of a torch newer than our table was read from its own source."""
+    known = version_of(version) or NEWEST
+    if known <= NEWEST:
+        return False
+    try:
+        learn(known, option_table(os.path.join(folder, "distributed", "run.py")).values())
+    except (OSError, SyntaxError, ValueError, StopIteration):
+        return False
+    return True
 
 
 def find_torch(machine: Machine) -> tuple[str, str] | None:
@@ -352,4 +365,10 @@ def _declared(call: ast.Call) -> Option | None:
         "flag" if action_name == "check_env" else "list" if kind_name == "comma_separated_list" else kind_name,
         None if value is None else str(value),
         from_env=action_name in ("env", "check_env"),
+        choices=_choices(keywords.get("choices")),
     )
+
+
+def _choices(node: ast.expr | None) -> tuple[str, ...]:
+    values = node.elts if isinstance(node, (ast.List, ast.Tuple)) else []
+    return tuple(v.value for v in values if isinstance(v, ast.Constant) and isinstance(v.value, str))

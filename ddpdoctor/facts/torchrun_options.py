@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
-__all__ = ["NEWEST", "OLDEST", "Option", "Version", "torchrun_options", "version_of"]
+__all__ = ["NEWEST", "OLDEST", "Option", "Version", "learn", "torchrun_options", "version_of"]
 
 Version = tuple[int, int]
 
@@ -90,11 +91,23 @@ _TABLE = (
 _USE_ENV = Option("use_env", _both("use_env"), "flag", from_env=False)
 
 
+_newer: dict[Version, tuple[Option, ...]] = {}
+
+
+def learn(version: Version, options: Iterable[Option]) -> None:
+    """Take the table of a torch that is newer than ours from its own source; `since` is ours where we know the option."""
+    known = {option.dest: option for option in _TABLE}
+    _newer[version] = tuple(
+        replace(o, since=known[o.dest].since if o.dest in known else version) for o in options if version > NEWEST
+    )
+    torchrun_options.cache_clear()
+
+
 @lru_cache(maxsize=64)
 def torchrun_options(version: Version, *, legacy: bool = False) -> tuple[Option, ...]:
     """The options that torchrun of this torch knows. `legacy` adds those of `torch.distributed.launch`."""
-    table = (*_TABLE, _USE_ENV) if legacy else _TABLE
-    return tuple(_as_of(option, version) for option in table if option.since <= version)
+    table = _newer.get(version) or tuple(_as_of(option, version) for option in _TABLE if option.since <= version)
+    return (*table, _as_of(_USE_ENV, version)) if legacy else table
 
 
 def _as_of(option: Option, version: Version) -> Option:

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from launches import lint
 
-from ddpdoctor.collectors.launch import find_torch, option_table
-from ddpdoctor.collectors.machine import this_machine
+from ddpdoctor.collectors.launch import collect_launch, find_torch, option_table
+from ddpdoctor.collectors.machine import Machine, this_machine
 from ddpdoctor.facts.launch import Reading, Trouble, Word, read
 from ddpdoctor.facts.torchrun_options import NEWEST, Option, torchrun_options, version_of
 from ddpdoctor.findings import Severity
@@ -157,6 +157,33 @@ def test_our_table_is_the_installed_torchs_own() -> None:
         ), dest
         if option.kind not in ("flag", "list"):
             assert option.default == theirs[dest].default, dest
+
+
+@pytest.mark.torch
+def test_a_torch_newer_than_our_table_is_read_from_its_own_source(tmp_path: Path) -> None:
+    found = find_torch(this_machine())
+    assert found is not None
+    package = tmp_path / "lib" / "python3.11" / "site-packages" / "torch"
+    (package / "distributed").mkdir(parents=True)
+    (package / "version.py").write_text("__version__ = '3.7.0'\n")
+    text = (Path(found[1]) / "distributed" / "run.py").read_text()
+    at = text.index("    parser.add_argument(")
+    new = '    parser.add_argument("--shape", action=env, type=str, choices=["ring", "tree"], default="ring")\n'
+    (package / "distributed" / "run.py").write_text(text[:at] + new + text[at:])
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "torchrun").write_text("#!/bin/sh\n")
+    (tmp_path / "bin" / "torchrun").chmod(0o755)
+    machine = Machine(environ={"PATH": str(tmp_path / "bin")})
+    launch = collect_launch(machine, ["torchrun --shape=ring --nproc_per_node=2 a.py"])
+    assert (launch.torch, launch.torch_from) == ("3.7.0", "source")
+    agent, plan = launch.lines[0].agent, launch.lines[0].plan
+    assert agent is not None
+    assert not agent.is_garbled
+    assert plan is not None
+    assert (plan.settings["shape"].value, plan.nproc) == ("ring", 2)
+    (wrong,) = collect_launch(machine, ["torchrun --shape=star a.py"]).lines
+    assert wrong.agent is not None
+    assert [p.trouble for p in wrong.agent.reading.problems] == [Trouble.INVALID_CHOICE]
 
 
 def test_older_torchs_know_fewer_options_and_spellings() -> None:

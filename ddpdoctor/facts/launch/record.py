@@ -132,8 +132,9 @@ class Line:
 class Launch(Section):
     """The launch: `lines`, the torch that decides how they are read and where its version comes from.
 
-    `torch` is a version such as `2.13.0`, `torch_from` one of `installed`, `option`, `assumed`; `python` is the version
-    of the Python that runs the launcher. Several lines with a `node` are the nodes of one job, in their order.
+    `torch` is a version such as `2.13.0`, `torch_from` one of `installed`, `source` (newer than our table, its own was
+    read), `option`, `assumed`; `python` is the version of the Python that runs the launcher. Several lines with a `node`
+    are the nodes of one job, in their order.
     """
 
     lines: tuple[Line, ...] = ()

@@ -137,7 +137,8 @@ def _unknown(launch: Launch) -> Iterator[Finding]:
             edits = list(remove(line, problem.word, *_value(line, layer, problem.word)))
         name = layer.launcher.value
         of = f" {launch.torch}" if layer.launcher in READERS[:2] else ""
-        is_newer = launch.version > NEWEST and layer.launcher in READERS[:2] and meant is None
+        is_newer = launch.version > NEWEST and launch.torch_from != "source"
+        is_newer = is_newer and layer.launcher in READERS[:2] and meant is None
         severity = Severity.WARNING if is_newer else None  # a torch newer than our table may know it
         message = f"{name}{of} does not know {shown(problem.word)}: {text}"
         yield point(launch, line, problem.word, message, text, edits, severity=severity)

@@ -57,7 +57,7 @@ class Host:
         Raises:
             OSError: the port is taken.
         """
-        listening = listen(made) if isinstance(made, int) else made
+        listening = listen(made, is_small=name != "echo") if isinstance(made, int) else made
         via = "main" if name == "main" else "door"
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -73,7 +73,7 @@ async def try_link(link: Link, token: str, key: str, *, samples: bool) -> Link:
         link = replace(link, resolved=addresses)
     if not link.address:
         return link
-    connected = await dial(link.address, link.port, TEST_SECONDS, ECHO_BYTES * 2)
+    connected = await dial(link.address, link.port, TEST_SECONDS, ECHO_BYTES * 2, is_small=False)
     if isinstance(connected, Outcome):
         return replace(link, outcome=connected)
     reader, writer = connected

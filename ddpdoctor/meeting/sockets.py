@@ -22,10 +22,14 @@ OUTCOMES = {
     errno.EPERM: Outcome.PROHIBITED,
 }
 BACKLOG = 1024
+SEGMENT_BYTES = 1000
+"""The largest piece that the meeting itself sends: what nodes tell each other must pass where large packets vanish."""
 
 
-def listen(port: int) -> socket.socket:
+def listen(port: int, *, is_small: bool = True) -> socket.socket:
     """A socket that listens on all addresses, IPv6 and IPv4 in one, as torch's TCPStore does.
+
+    `is_small`: its connections send small packets only.
 
     Raises:
         OSError: the port is taken, or no socket can be had.
@@ -41,6 +45,8 @@ def listen(port: int) -> socket.socket:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            if is_small:
+                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT_BYTES)
             made.bind((everywhere, port))
             made.listen(BACKLOG)
             made.setblocking(False)
@@ -85,15 +91,29 @@ async def resolve(name: str, seconds: float) -> tuple[tuple[str, ...], str | Non
 
 
 async def dial(
-    address: str, port: int, seconds: float, limit: int
+    address: str, port: int, seconds: float, limit: int, *, is_small: bool = True
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | Outcome:
-    """A connection, or what became of it."""
+    """A connection, or what became of it. `is_small`: it sends small packets only."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        return await asyncio.wait_for(asyncio.open_connection(address, port, limit=limit), seconds)
-    except asyncio.TimeoutError:
-        return Outcome.NO_ANSWER
+        made = socket.socket(family, socket.SOCK_STREAM)
     except OSError as error:
         return outcome_of(error)
+    try:
+        made.setblocking(False)
+        if is_small:
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT_BYTES)
+        await asyncio.wait_for(asyncio.get_running_loop().sock_connect(made, (address, port)), seconds)
+        return await asyncio.open_connection(sock=made, limit=limit)
+    except asyncio.TimeoutError:
+        made.close()
+        return Outcome.NO_ANSWER
+    except OSError as error:
+        made.close()
+        return outcome_of(error)
+    except BaseException:  # cancelled: the socket would stay open
+        made.close()
+        raise
 
 
 def outcome_of(error: OSError) -> Outcome:

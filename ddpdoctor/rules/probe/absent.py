@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddpdoctor.facts.nodes import Form, Nodes, ranges
-from ddpdoctor.findings import Evidence, Finding, Where
+from ddpdoctor.facts.environ import is_loopback
+from ddpdoctor.facts.nodes import Form, Node, Nodes, ranges
+from ddpdoctor.findings import Evidence, Finding, Role, Where
 from ddpdoctor.rules.nodal import about, named
 
 __all__ = ["head_missing", "late", "missing"]
@@ -62,6 +63,7 @@ def _absent(nodes: Nodes, numbers: Sequence[int], who: str) -> Finding:
     first = here[nodes.hosted_by] if here else None
     where = f" at {first.master_addr}:{first.master_port}" if first is not None and first.master_addr else ""
     is_rank = nodes.form == Form.ENV
+    cause = _cause(first) if len(here) == 1 else None
     one = numbers[0] if len(numbers) == 1 else None
     return Finding(
         f"{who} never came within {nodes.waited_seconds:.0f} s{where}; here were {named(here)}, expected {nodes.expected}",
@@ -72,4 +74,15 @@ def _absent(nodes: Nodes, numbers: Sequence[int], who: str) -> Finding:
             rank=one if is_rank else None,
         ),
         ranks=tuple(numbers) if is_rank else nodes.ranks_of(numbers),
+        role=Role.CONSEQUENCE if cause else None,
+        caused_by=cause,
     )
+
+
+def _cause(node: Node | None) -> str | None:
+    """The rule that says why nobody could come to this node."""
+    if node is None or node.master_addr is None:
+        return None
+    if is_loopback(node.master_addr):
+        return "ENV017"
+    return "ENV018" if node.is_at_master and not node.owns and node.form != Form.C10D else None

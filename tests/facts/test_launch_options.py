@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from launches import lint
 
-from ddpdoctor.collectors.launch import collect_launch, find_torch, option_table
+from ddpdoctor.collectors.launch import collect_launch
+from ddpdoctor.collectors.launch_torch import find_torch, option_table
 from ddpdoctor.collectors.machine import Machine, this_machine
 from ddpdoctor.facts.launch import Reading, Trouble, Word, read
 from ddpdoctor.facts.torchrun_options import NEWEST, Option, torchrun_options, version_of

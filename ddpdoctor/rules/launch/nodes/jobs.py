@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.launch import Launch, Layer, Line, Plan
-from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.facts.nodes import Form, Nodes
+from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.pointing import after, agents, point, revalue, spelled
+from ddpdoctor.rules.nodal import only_met
 
 Agent = tuple[Line, Layer, Plan]
 
@@ -25,8 +27,25 @@ def _script(layer: Layer) -> str | None:
     return layer.reading.script.text if layer.reading.script is not None else None
 
 
+def _met(nodes: Nodes, *, same_id: bool) -> Iterator[Finding]:
+    """Nodes of another job at this job's address and port. Where this job has the port, the other one is in trouble."""
+    first = nodes.nodes[nodes.hosted_by]
+    for other in nodes.strangers:
+        shares_id = nodes.form == Form.C10D and other.rdzv_id == first.rdzv_id
+        if not other.is_node or shares_id is not same_id:
+            continue
+        what = f", under the same id {first.rdzv_id!r}" if same_id else ""
+        yield Finding(
+            f"another job meets at {first.master_addr}:{first.master_port}, too{what}: {other.title}; expected a port of its own"
+            f" for {first.script or 'this job'}",
+            (Evidence("nodes.strangers", other.title, "this job's nodes only"),),
+            where=Where(host=first.host, node_rank=first.node_rank, peer=other.host),
+            severity=Severity.WARNING if nodes.is_main else None,
+        )
+
+
 @rule("LAUNCH040", "rdzv-id-shared", Severity.ERROR)
-def shared_id(launch: Launch) -> Iterator[Finding]:
+def shared_id(launch: Launch | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """Two jobs meet at one endpoint under the same --rdzv-id.
 
     ## Why it matters
@@ -36,6 +55,11 @@ def shared_id(launch: Launch) -> Iterator[Finding]:
     ## Fix
     Give each job an id and a port of its own.
     """
+    if nodes is not None:
+        yield from _met(nodes, same_id=True)
+    if only_met(nodes, launch):
+        return
+    assert launch is not None
     for (_, first, one), (line, second, two) in _together(launch):
         if one.backend != "c10d" or two.backend != "c10d" or one.port is None or _script(first) == _script(second):
             continue
@@ -55,7 +79,7 @@ def shared_id(launch: Launch) -> Iterator[Finding]:
 
 
 @rule("LAUNCH041", "master-port-shared-by-jobs", Severity.ERROR)
-def shared_port(launch: Launch) -> Iterator[Finding]:
+def shared_port(launch: Launch | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """Two jobs use the same master port on one node.
 
     ## Why it matters
@@ -64,6 +88,11 @@ def shared_port(launch: Launch) -> Iterator[Finding]:
     ## Fix
     Give each job another --master-port; on one node leave it out, or use --standalone.
     """
+    if nodes is not None:
+        yield from _met(nodes, same_id=False)
+    if only_met(nodes, launch):
+        return
+    assert launch is not None
     for (_, _, one), (line, second, two) in _together(launch):
         if one.backend != "static" or two.backend != "static" or one.port is None or one.port != two.port:
             continue

@@ -1,13 +1,15 @@
-"""LAUNCH049 to 051, 053 to 056, 078, 081: the launcher and the script expect different things of each other."""
+"""LAUNCH049 to 051, 053 to 056: the launcher and the script expect different things of each other."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpdoctor.facts.launch import Edit, Launch, Launcher, Layer, Line, Plan, Script, Word, escape
+from ddpdoctor.facts.launch import Edit, Launch, Launcher, Layer, Line, Plan, Script, escape
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.launch.pointing import agents, before, point, remove, revalue, shown, spelled
+from ddpdoctor.rules.launch.pointing import agents, point, remove, shown
+
+__all__ = ["plain_python"]
 
 RANK = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -155,7 +157,7 @@ def alone(launch: Launch) -> Iterator[Finding]:
     ## Fix
     Start it with torchrun.
     """
-    for line, layer, script in _plain(launch):
+    for line, layer, script in plain_python(launch):
         if not script.initialises or line.task_starter is not None or line.batch is not None:
             continue
         if all(name in line.environ.variables for name in RANK):
@@ -166,7 +168,7 @@ def alone(launch: Launch) -> Iterator[Finding]:
         yield point(launch, line, layer.program, text, "torchrun", edits)
 
 
-def _plain(launch: Launch) -> Iterator[tuple[Line, Layer, Script]]:
+def plain_python(launch: Launch) -> Iterator[tuple[Line, Layer, Script]]:
     """Python started by nobody who sets ranks."""
     for line in launch.lines:
         layer, script = line.program, line.script
@@ -228,76 +230,3 @@ def spawns(launch: Launch) -> Iterator[Finding]:
         times = plan.nproc or "several"
         text = f"{line.script.path} spawns its own ranks, and {layer.name} starts it {times} times: expected one"
         yield point(launch, line, layer.program, text, "python", edits)
-
-
-@rule(
-    "LAUNCH078",
-    "deepspeed-mpi-discovery",
-    Severity.ERROR,
-    signatures=(r"attempting to detect MPI environment", r"No module named 'mpi4py'"),
-)
-def discovery(launch: Launch) -> Iterator[Finding]:
-    """A script that uses DeepSpeed is started by plain python, so that DeepSpeed looks for MPI.
-
-    ## Why it matters
-    `Not using the DeepSpeed or dist launchers, attempting to detect MPI environment…`, then `No module named 'mpi4py'`. MPI is
-    not what is missing: nothing has set RANK.
-
-    ## Fix
-    Start it with deepspeed, torchrun or accelerate launch.
-    """
-    for line, layer, script in _plain(launch):
-        if "deepspeed" not in script.frameworks or "RANK" in line.environ.variables or line.task_starter or line.batch:
-            continue
-        if "RANK" in script.sets or {"accelerate", "transformers", "lightning", "pytorch_lightning"} & set(
-            script.frameworks
-        ):
-            continue
-        edits = [Edit(layer.program.start, layer.own[-1].end, escape("deepspeed", layer.program.context))]
-        text = (
-            f"{script.path} uses DeepSpeed and python sets no RANK: expected deepspeed, torchrun or accelerate launch"
-        )
-        yield point(launch, line, layer.program, text, "deepspeed", edits)
-
-
-@rule(
-    "LAUNCH081",
-    "lightning-world-mismatch",
-    Severity.ERROR,
-    signatures=(r"in Lightning, but the product \(\d+ \* \d+\) does not match the world size",),
-)
-def lightning(launch: Launch) -> Iterator[Finding]:
-    """Lightning's Trainer and the launcher disagree on the world size.
-
-    ## Why it matters
-    ``You set `devices=2` and `num_nodes=1` in Lightning, but the product (2 * 1) does not match the world size (3).``
-
-    ## Fix
-    Make devices times num_nodes what the launcher starts, or devices="auto".
-    """
-    for line, layer, plan in agents(launch):
-        script = line.script
-        if script is None or script.trainer_devices is None or plan.nproc is None or plan.nnodes is None:
-            continue
-        if not {"lightning", "pytorch_lightning"} & set(script.frameworks) or plan.nnodes[0] != plan.nnodes[1]:
-            continue
-        nodes = script.trainer_nodes or 1
-        if script.trainer_devices * nodes != plan.nproc * plan.nnodes[1]:
-            given = layer.given("nproc_per_node")
-            edits = None
-            if nodes == plan.nnodes[1]:
-                edits = _nproc(layer, launch, script.trainer_devices)
-            text = (
-                f"the Trainer has devices={script.trainer_devices} and num_nodes={nodes}, the launcher starts "
-                f"{plan.nproc * plan.nnodes[1]}: expected {script.trainer_devices * nodes}"
-            )
-            word: Word = layer.program if given is None else given.value_word
-            yield point(launch, line, word, text, f"{script.trainer_devices} processes a node", edits)
-
-
-def _nproc(layer: Layer, launch: Launch, count: int) -> list[Edit]:
-    given = layer.given("nproc_per_node")
-    if given is not None:
-        return [revalue(given, str(count))]
-    assert layer.reading.script is not None
-    return [before(layer.reading.script, f"{spelled(layer, 'nproc_per_node', launch.version)}={count}")]

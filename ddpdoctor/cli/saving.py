@@ -1,20 +1,31 @@
-"""`ddpdoctor collect`: the facts of this node as one JSON file, secrets removed, for a bug report or `--facts`."""
+"""`ddpdoctor collect`: what a bug report needs of this node as one JSON file, secrets removed."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddpdoctor.cli.options import Common
+from ddpdoctor.cli.options import Common, seconds_left
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.environ import Environ
+    from ddpdoctor.facts.record import Facts
 
 __all__ = ["collect"]
 
 PRIVATE = 0o600
 """Facts name hosts, users and processes: the file is its owner's to hand on."""
+WATCH_SECONDS = 1.0
+MATES_SECONDS = 8.0
+"""How long the ranks of a node wait for each other: Python starts slowly on a cold shared file system."""
+LEADER_SECONDS = 45.0
 
 
 def collect(
@@ -22,12 +33,15 @@ def collect(
     output_file: Annotated[
         Path | None, typer.Option("-o", metavar="FILE", help="Write to FILE instead of standard output (-).")
     ] = None,
+    hosts_as_aliases: Annotated[
+        bool,
+        typer.Option("--hosts-as-aliases", help="Replace the names and addresses of hosts, alike in all files."),
+    ] = False,
 ) -> int:
-    """Save the facts of this node as JSON, secrets removed."""
+    """Save what a bug report needs of this node, and of every rank on it, as JSON, secrets removed."""
     from ddpdoctor.cli.output import CannotWriteError, check_target, write_file
     from ddpdoctor.cli.reading import facts_for
     from ddpdoctor.collectors import SECONDS
-    from ddpdoctor.facts.codec import encode
 
     path = common.output if output_file is None else output_file
     if path is not None and str(path) == "-":
@@ -35,7 +49,12 @@ def collect(
     if path is not None:
         check_target("-o", path)
     facts, failures = facts_for(common, tuple(SECONDS))
-    text = json.dumps(encode(facts), indent=1) + "\n"
+    if common.facts is None:
+        if facts.environ is not None and not _writes(facts.environ, path):
+            return 0
+        path = _of_this_node(path, facts)
+        facts = _with_more(facts, common)
+    text = json.dumps(_cleaned(facts, hosts_as_aliases), indent=1) + "\n"
     if path is None:
         sys.stdout.write(text)
     else:
@@ -48,3 +67,74 @@ def collect(
     if path is not None and not failures and not common.quiet:
         print(f"facts written to {path}; judge them anywhere:\nddpdoctor check --facts {path}", file=sys.stderr)
     return 3 if failures else 0
+
+
+def _cleaned(facts: Facts, hosts_as_aliases: bool) -> Any:
+    """The facts as JSON without secrets, by their names when they were gathered and by their shape now."""
+    from ddpdoctor.facts.aliases import host_names_in, with_aliases
+    from ddpdoctor.facts.codec import encode
+    from ddpdoctor.facts.secrets import without_secrets_in
+
+    saved = without_secrets_in(encode(facts))
+    return with_aliases(saved, host_names_in(saved)) if hosts_as_aliases else saved
+
+
+def _with_more(facts: Facts, common: Common) -> Facts:
+    """The ranks that run here, the launch, the kernel's last warnings and the list of logs."""
+    from ddpdoctor.collectors.hang.running import Wanted, collect_hang
+    from ddpdoctor.collectors.machine import this_machine
+    from ddpdoctor.collectors.support import collect_launch_of, collect_logs
+
+    machine = this_machine(seconds_left(common))
+    hang = collect_hang(machine, Wanted(seconds=WATCH_SECONDS, with_own=True))
+    launch = collect_launch_of(machine, [process.pid for process in hang.processes])
+    return replace(facts, hang=hang, log=collect_logs(machine), launch=launch)
+
+
+def _writes(environ: Environ, path: Path | None) -> bool:
+    """Whether this rank writes for its node: the lowest one that is here does, when all are. The others wait for it."""
+    size, local = environ.local_world_size or 1, environ.local_rank
+    if size < 2 or local is None:
+        return True
+    started = time.time()
+    mates = _mates(environ)
+    while len(mates) < size and time.time() - started < MATES_SECONDS and 0 not in mates:
+        time.sleep(0.1)
+        mates = _mates(environ)
+    lowest = min(mates, default=local)
+    if lowest >= local:
+        return not (local > 0 and path is not None and _is_newer(path, started - MATES_SECONDS))
+    while time.time() - started < LEADER_SECONDS and os.path.exists(f"/proc/{mates[lowest]}"):
+        time.sleep(0.1)
+    return False
+
+
+def _mates(environ: Environ) -> dict[int, int]:
+    """The ranks of this job on this node that collect as well: local_rank and pid."""
+    from ddpdoctor.collectors.hang.ranks import find, processes
+    from ddpdoctor.collectors.machine import Root
+
+    found = find(Root(), processes(Root()), with_own=True).ranks
+    return {
+        other.local_rank: entry.pid
+        for entry, other in found
+        if entry.is_own and other.local_rank is not None and other.world_size == environ.world_size
+        if other.get("TORCHELASTIC_RUN_ID") == environ.get("TORCHELASTIC_RUN_ID")
+        if other.get("SLURM_STEP_ID") == environ.get("SLURM_STEP_ID")
+        if other.get("MASTER_PORT") == environ.get("MASTER_PORT")
+    }
+
+
+def _is_newer(path: Path, moment: float) -> bool:
+    try:
+        return path.stat().st_mtime > moment
+    except OSError:
+        return False
+
+
+def _of_this_node(path: Path | None, facts: Facts) -> Path | None:
+    """Each node its own file, also on a shared file system: `facts.json` of node 0 is `facts.HOST.json` on the others."""
+    environ = facts.environ
+    if path is None or environ is None or not environ.node_rank or not environ.is_multi_node:
+        return path
+    return path.with_name(f"{path.stem}.{facts.hostname}{path.suffix}")

@@ -1,4 +1,4 @@
-"""The kernel's log: what the NVIDIA driver wrote of GPUs and NVSwitches since the machine started."""
+"""The kernel's log: what the NVIDIA driver wrote of GPUs and NVSwitches since the machine started, and the last warnings."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ from ddpdoctor.collectors.machine import Machine
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.xids import Xid, xid_in
 
-__all__ = ["read_xids"]
+__all__ = ["read_warnings", "read_xids"]
 
 LOG = "/dev/kmsg"
 RECORD_BYTES = 8192
 READ_SECONDS = 1.0
 MOST = 200
 """Of so many lines the newest are kept."""
+WARNING = 4
+"""The kernel's level of a warning; smaller numbers are worse."""
+MOST_CHARACTERS = 500
 
 
 def read_xids(machine: Machine) -> tuple[tuple[Xid, ...] | None, tuple[Gap, ...]]:
     """The Xids and SXids of this boot, oldest first, None with a gap where the log cannot be read."""
     try:
-        records = _records(machine)
+        records = _records(machine, "Xid")
     except PermissionError:
         return None, (Gap("gpu.xids", "the kernel's log: needs root", Why.NEEDS_ROOT),)
     except OSError as error:
@@ -36,7 +39,27 @@ def read_xids(machine: Machine) -> tuple[tuple[Xid, ...] | None, tuple[Gap, ...]
     return tuple(found[-MOST:]), ()
 
 
-def _records(machine: Machine) -> list[str]:
+def read_warnings(machine: Machine) -> tuple[str, ...]:
+    """The last messages of level `warning` and worse, and the driver's, as `[seconds] text`.
+
+    Raises:
+        OSError: the log cannot be read; PermissionError without the right to.
+    """
+    found = []
+    for record in _records(machine, ""):
+        prefix, _, message = record.partition(";")
+        words = prefix.split(",")
+        if (
+            len(words) > 2
+            and words[0].isdigit()
+            and words[2].isdigit()
+            and (int(words[0]) & 7 <= WARNING or "NVRM" in message)
+        ):
+            found.append(f"[{int(words[2]) / 1e6:.6f}] {message.partition(chr(10))[0][:MOST_CHARACTERS]}")
+    return tuple(found[-MOST:])
+
+
+def _records(machine: Machine, word: str) -> list[str]:
     """Each read of /dev/kmsg gives one record, without waiting; in a captured tree it is a file of such lines."""
     if not machine.root.is_real:
         return machine.root.text(LOG).splitlines()
@@ -53,7 +76,7 @@ def _records(machine: Machine) -> list[str]:
                 continue  # records were overwritten while we read: the next read goes on behind them
     finally:
         os.close(file)
-    return [record for record in found if "Xid" in record]
+    return [record for record in found if word in record]
 
 
 def _xid(record: str, now: float) -> Xid | None:

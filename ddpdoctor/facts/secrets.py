@@ -39,7 +39,7 @@ SHAPE = re.compile("|".join(f"(?:{shape})" for shape in _SHAPES), re.DOTALL)
 
 URL = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]{0,20}://)[^/@\s'\"<>]+@")
 _SECRET_NAMES = (
-    r"token|secret|passw(?:or)?d|passphrase|passwd|pwd|credential|signature|bearer|cookie|\bsig\b|\bpass\b|\bpw\b"
+    r"token(?!i[sz])|secret|passw(?:or)?d|passphrase|passwd|pwd|credential|signature|bearer|cookie|\bsig\b|\bpass\b|\bpw\b"
     r"|(?:api|access|account|private|auth|encryption)[-_]?key"
 )
 _NAME = rf"[\w.-]*(?:{_SECRET_NAMES})s?[\w.-]*"
@@ -115,6 +115,7 @@ def _named(match: re.Match[str]) -> str:
     is_plain = value in ("", "***", "None", "none", "null", "true", "false", "True", "False") or value.startswith(
         ("<removed", "$", "-", "***")
     )
+    is_plain = is_plain or (value.isdigit() and match["name"].lower().rstrip("\"'").endswith("tokens"))
     # A word behind a blank is the value of an option only: "token bucket" and "password file" are prose.
     is_prose = not match["sign"].strip() and not match["name"].startswith("-")
     return match[0] if is_plain or is_prose else f"{match['name']}{match['sign']}{REMOVED}"

@@ -1,0 +1,134 @@
+"""What a bug report needs besides the facts of the machine: the kernel's last warnings, which logs there are, the launch."""
+
+from __future__ import annotations
+
+import glob
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from ddpdoctor.collectors.hang.ranks import Entry, processes
+from ddpdoctor.collectors.kernel_log import LOG, read_warnings
+from ddpdoctor.collectors.launch import collect_launch
+from ddpdoctor.collectors.machine import Machine
+from ddpdoctor.collectors.waiting import NoAnswer, answer
+from ddpdoctor.facts.gaps import Gap, Why
+from ddpdoctor.facts.launch import Launch
+from ddpdoctor.facts.log import Kind, Line, Log, Source
+from ddpdoctor.facts.secrets import without_secrets_in
+
+__all__ = ["collect_launch_of", "collect_logs"]
+
+FILE_SECONDS = 3.0
+"""Logs lie on file systems that may not answer."""
+MOST_FILES = 200
+RECENT_SECONDS = 14 * 86400.0
+NAMED_BY = (
+    "TORCHELASTIC_LOG_DIR",
+    "PET_LOG_DIR",
+    "TORCHELASTIC_ERROR_FILE",
+    "NCCL_DEBUG_FILE",
+    "TORCH_FR_DUMP_TEMP_FILE",
+    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+)
+"""Variables that say where a job's logs and dumps are: a folder, a file, or the beginning of its name."""
+USUAL = (
+    "/tmp/nccl_trace_rank_*",
+    "/tmp/torchelastic_*",
+    "slurm-*.out",
+    "*.log",
+    "*.err",
+    "logs/*",
+    "log/*",
+    "wandb/debug*.log",
+)
+_SCHEDULED = ("torchrun", "accelerate", "deepspeed", "srun", "mpirun", "mpiexec")
+_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+
+
+def collect_logs(machine: Machine) -> Log:
+    """The kernel's last warnings as lines, and the log files that are here, by name and size: their content is not read."""
+    gaps: list[Gap] = []
+    lines: tuple[Line, ...] = ()
+    try:
+        lines = tuple(Line(0, number, text) for number, text in enumerate(read_warnings(machine), 1))
+    except PermissionError:
+        gaps.append(Gap("log.kernel", "the kernel's log: needs root", Why.NEEDS_ROOT))
+    except OSError as error:
+        gaps.append(Gap("log.kernel", f"{LOG}: {error.strerror}", Why.NOT_HERE))
+    files: tuple[Source, ...] = ()
+    try:
+        files = answer(lambda: tuple(_files(machine)), min(FILE_SECONDS, machine.deadline.left))
+    except NoAnswer as late:
+        gaps.append(Gap("log.files", f"the list of log files: {late}"))
+    return Log(sources=(Source(LOG, Kind.KERNEL, lines=len(lines)), *files), lines=lines, gaps=tuple(gaps))
+
+
+def collect_launch_of(machine: Machine, pids: Iterable[int]) -> Launch | None:
+    """The command line of the launcher above one of these processes, None when none of them has one."""
+    known = processes(machine.root)
+    for pid in pids:
+        agent = _launcher(known, pid)
+        if agent is not None:
+            words = [str(word) for word in without_secrets_in(list(_without_python(agent.words)))]
+            try:
+                folder = os.readlink(machine.root.at(f"/proc/{agent.pid}/cwd"))
+            except OSError:
+                folder = "/"
+            return collect_launch(replace(machine, environ={}), words, cwd=folder)
+    return None
+
+
+def _launcher(known: dict[int, Entry], pid: int) -> Entry | None:
+    """The outermost launcher above a process."""
+    found = None
+    while pid in known:
+        entry = known[pid]
+        words = entry.words[:4]
+        if any(os.path.basename(word) in _SCHEDULED or word in _MODULES for word in words):
+            found = entry
+        pid = entry.parent
+    return found
+
+
+def _without_python(words: Sequence[str]) -> Sequence[str]:
+    """`python /venv/bin/torchrun …` is what /proc shows of `torchrun …`."""
+    at = next((i for i, word in enumerate(words[:3]) if os.path.basename(word) in _SCHEDULED), 0)
+    return (os.path.basename(words[at]), *words[at + 1 :]) if at else words
+
+
+def _files(machine: Machine) -> Iterator[Source]:
+    patterns = [f"{value}*" for name in NAMED_BY if (value := machine.environ.get(name))] + list(USUAL)
+    found: dict[str, Source] = {}
+    for pattern in patterns:
+        for path in sorted(glob.iglob(pattern)):
+            for each in _below(path):
+                source = _source(each)
+                if source is not None:
+                    found.setdefault(source.name, source)
+                if len(found) >= MOST_FILES:
+                    return iter(found.values())
+    for descriptor in (1, 2):
+        path = os.readlink(f"/proc/self/fd/{descriptor}") if os.path.exists(f"/proc/self/fd/{descriptor}") else ""
+        if os.path.isfile(path):
+            found.setdefault(path, Source(path, size_bytes=os.path.getsize(path)))
+    return iter(found.values())
+
+
+def _below(path: str) -> Iterator[str]:
+    if not os.path.isdir(path):
+        yield path
+        return
+    for folder, _, names in os.walk(path):
+        yield from (os.path.join(folder, name) for name in sorted(names)[:MOST_FILES])
+
+
+def _source(path: str) -> Source | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    if time.time() - status.st_mtime > RECENT_SECONDS:
+        return None
+    return Source(os.path.abspath(path), size_bytes=status.st_size)

@@ -6,8 +6,10 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing.pool import Pool
+from types import FrameType
 
 from ddpdoctor.cli.options import Common, seconds_left
 from ddpdoctor.cli.progress import Progress
@@ -30,6 +32,8 @@ PROCESSES = 2
 MANY = 40
 """Files from which on a second process is worth its start."""
 CHUNK = 8
+FILE_SECONDS = 10.0
+"""What judging one file may take; the longest that people wrote by hand take one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +152,37 @@ def _judge(path: str) -> Judged:
     starts = plan.lines.get(os.path.realpath(path), ())
     if not (text.concerns or starts or path in plan.given):
         return Judged(path)
-    return Judged(path, _outcome(text, starts, plan))
+    outcome = Outcome()
+    late: list[str] = []
+    try:
+        with _limited():
+            outcome = _outcome(text, starts, plan)
+    except TooLong:
+        late = ["all"]
+    late += sorted({each.code for each in outcome.crashed if each.error.startswith(TooLong.__name__)})
+    outcome.crashed = [each for each in outcome.crashed if each.code not in late]
+    told = f"judge {path} by {', '.join(late)}: not done within {FILE_SECONDS:.0f} s"
+    return Judged(path, outcome, failure=told if late else None)
+
+
+class TooLong(Exception):
+    """Raised in whatever judges a file when the file's time is over."""
+
+
+@contextmanager
+def _limited() -> Iterator[None]:
+    """Ends the rules of one file after FILE_SECONDS, one after the other: no text may hold up the others."""
+
+    def late(number: int, frame: FrameType | None) -> None:
+        raise TooLong(f"{FILE_SECONDS:.0f} s are over")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, FILE_SECONDS, FILE_SECONDS / 20)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _outcome(text: ScriptText, starts: tuple[Line, ...], plan: Plan) -> Outcome:

@@ -15,6 +15,7 @@ CLASSES: tuple[tuple[Kind, ...], ...] = (
     (Kind.PORT_TAKEN, Kind.MASTER_ELSEWHERE, Kind.STRANGER, Kind.UNRESOLVABLE),
     (Kind.GLOO_NO_INTERFACE, Kind.GLOO_LOOPBACK),
     (Kind.IMPORT_FAILED,),
+    (Kind.MISMATCH,),
     (Kind.DIED,),
     (Kind.STOPPED,),
     (Kind.HOST_LOST,),

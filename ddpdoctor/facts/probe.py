@@ -46,6 +46,7 @@ class Kind(str, Enum):
     UNINTERRUPTIBLE = "uninterruptible"
     EXCEPTION = "exception"
     WRONG_VALUE = "wrong_value"
+    MISMATCH = "mismatch"
     ELSEWHERE = "elsewhere"
     PEER_ERROR = "peer_error"
     STORE_LOST = "store_lost"

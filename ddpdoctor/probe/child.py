@@ -30,6 +30,7 @@ PHASE_SECONDS = {
     "pairs": 30.0,
 }
 """How long a worker may stay in a phase. `import` lasts as long as the process makes progress."""
+DUE_CALL = "all_reduce of [1024] float64"
 STOPPED_SECONDS = 0.25
 TRACED_SECONDS = 2.0
 """A process that a debugger or strace attaches to stands still for a moment."""
@@ -59,6 +60,8 @@ class Child:
         self.unsupported: list[Unsupported] = []
         self.pairs: list[PairSpeed] = []
         self.took: dict[str, float] = {}
+        self.call: str = DUE_CALL
+        """What it asked for in the phase all_reduce."""
         self.printed = b""
         self.frames: list[tuple[str, int, str]] = []
         self._unread = b""
@@ -97,6 +100,7 @@ class Child:
             self.phase, self.since = message["phase"], time.monotonic()
         if "measured" in message:
             self.measurements.append(Measurement(**message["measured"]))
+        self.call = message.get("call", self.call)
         self.took |= message.get("took", {})
         if "pair" in message:
             self.pairs.append(PairSpeed(**message["pair"]))
@@ -112,6 +116,9 @@ class Child:
 
     def look(self, now: float) -> Observation | None:
         """What is wrong with this worker: an error it told, its death, a stop. None while it is well."""
+        if self.call != DUE_CALL:
+            words = f"{self.place.name} calls {self.call} where all others call {DUE_CALL}"
+            return replace(self.observe(Kind.MISMATCH, words), value=self.call, expected=DUE_CALL)
         if self.error is not None:
             return self._told(self.error)
         if self.process is not None and self.exit_code is None:

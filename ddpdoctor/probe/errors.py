@@ -12,3 +12,8 @@ class WrongValue(Exception):
         super().__init__(f"{collective} returned {value} at element {index} where {expected} was due")
         self.value = value
         self.expected = expected
+        self.times = ""
+        """In how many of how many repetitions, "" where there were none."""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}, in {self.times} repetitions" if self.times else super().__str__()

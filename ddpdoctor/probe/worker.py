@@ -133,6 +133,7 @@ def _has_nccl(torch: Any) -> bool:
 
 def _probe(channel: Channel, torch: Any, order: dict[str, Any]) -> None:
     from ddpdoctor.probe import collectives
+    from ddpdoctor.probe.calls import overheard
 
     dist = torch.distributed
     channel.phase("init")
@@ -157,7 +158,8 @@ def _probe(channel: Channel, torch: Any, order: dict[str, Any]) -> None:
     channel.say(took={"barrier": time.monotonic() - started})
     channel.phase("all_reduce")
     started = time.monotonic()
-    collectives.check_all_reduce(stage)
+    with overheard(dist.ProcessGroup, lambda call: channel.say(call=call)):
+        collectives.check_all_reduce(stage)
     channel.say(took={"all_reduce": time.monotonic() - started})
     channel.phase("collectives")
     for name, reason in collectives.check_others(stage):

@@ -185,6 +185,23 @@ def test_wrong_values_are_seen(tmp_path: Path) -> None:
     assert causes(ranks[0].report) == [("PROBE017", 1)]
 
 
+@pytest.mark.parametrize("what", ["shape", pytest.param("broadcast", marks=pytest.mark.slow)])
+def test_a_rank_that_calls_something_else_is_named(tmp_path: Path, what: str) -> None:
+    ranks = start_all(tmp_path, 3, environ=shim(what, 1))
+    ends = [r.end() for r in ranks]
+    assert [code for code, _ in ends] == [1, 1, 1], ends
+    for rank in (r for r in ranks if r.output.exists()):
+        assert causes(rank.report) == [("PROBE504", 1)]
+
+
+@pytest.mark.slow
+def test_a_rank_that_comes_late_is_named_and_waited_for(tmp_path: Path) -> None:
+    ranks = start_all(tmp_path, 3, environ=shim("late", 1))
+    ends = [r.end() for r in ranks]
+    assert [code for code, _ in ends] == [0, 0, 0], ends
+    assert causes(ranks[0].report) == [("PROBE008", 1)]
+
+
 def test_a_broken_torch_is_told_with_its_last_line(tmp_path: Path) -> None:
     ranks = start_all(tmp_path, 2, environ=shim("import-raise", 1))
     ends = [r.end() for r in ranks]

@@ -1,4 +1,4 @@
-"""PROBE005 to PROBE009 and PROBE017: a rank that died, failed, was stopped, is late or elsewhere, or computed wrong."""
+"""PROBE005 to PROBE009, PROBE017, PROBE504: a rank that died, failed, was stopped, is late or elsewhere, or went wrong."""
 
 from __future__ import annotations
 
@@ -131,3 +131,19 @@ def wrong_value(probe: Probe) -> Iterator[Finding]:
     found = probe.seen(Kind.WRONG_VALUE)
     due = next((o.expected for o in found if o.expected), "")
     yield from observed(found, expected=due)
+
+
+@rule("PROBE504", "collective-differs", Severity.ERROR)
+def differs(probe: Probe) -> Iterator[Finding]:
+    """One rank calls another collective than the others, or the same one with another shape or dtype.
+
+    ## Why it matters
+    Gloo aborts with `op.preamble.length <= op.nbytes`, on either side, or returns without an error and hangs in the next
+    collective; NCCL hangs or returns garbage. Nothing names the rank that differs.
+
+    ## Fix
+    Something replaces functions of torch.distributed on that rank: look for a sitecustomize, a plugin or another version of a
+    package there. In a job of your own, TORCH_DISTRIBUTED_DEBUG=DETAIL prints both calls.
+    """
+    found = probe.seen(Kind.MISMATCH)
+    yield from observed(found, expected=next((o.expected for o in found if o.expected), ""))

@@ -36,15 +36,23 @@ class Shim:
         raise ImportError("libcudart.so.99: cannot open shared object file")
 
     def patch(self):
+        import torch
         import torch.distributed as dist
 
         whole = dist.all_reduce
+        late = []
 
         def all_reduce(tensor, *args, **kwargs):
             if WHAT == "sleep":
                 sleep_for_ever()
             if WHAT == "raise":
                 raise RuntimeError("CUDA error: an illegal memory access was encountered")
+            if WHAT == "shape":
+                tensor = torch.ones(1025, dtype=tensor.dtype)
+            if WHAT == "late" and not late:
+                late.append(time.sleep(5))
+            if WHAT == "broadcast":
+                return dist.broadcast(tensor, 0)
             result = whole(tensor, *args, **kwargs)
             if WHAT == "wrong":
                 tensor += 1

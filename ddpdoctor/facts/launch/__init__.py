@@ -15,7 +15,8 @@ How a line is represented, for whoever builds one from a shell file or a manifes
 
 from __future__ import annotations
 
-from ddpdoctor.facts.launch.layers import ELSEWHERE, UNREAD, Layer, Variable, launching, peel, starts_ranks
+from ddpdoctor.facts.launch.layer import Layer, Variable, starts_ranks
+from ddpdoctor.facts.launch.layers import ELSEWHERE, UNREAD, launching, peel
 from ddpdoctor.facts.launch.options import Given, Problem, Reading, Trouble, read
 from ddpdoctor.facts.launch.pod import Operator, Pod
 from ddpdoctor.facts.launch.programs import Launcher

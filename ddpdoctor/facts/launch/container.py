@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ddpdoctor.facts.launch.layers import Layer
+from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.options import Given
 from ddpdoctor.facts.launch.programs import Launcher
 from ddpdoctor.facts.launch.record import Line

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ddpdoctor.facts.launch.layers import Layer
+from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.words import UNKNOWN, Word
 from ddpdoctor.facts.torchrun_options import Option, Version, torchrun_options
 

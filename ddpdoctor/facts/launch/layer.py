@@ -1,0 +1,62 @@
+"""One program of a launch line, with what its parser makes of its words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ddpdoctor.facts.launch.options import Given, Reading
+from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.slips import Slip
+from ddpdoctor.facts.launch.words import Word
+
+__all__ = ["Layer", "Variable", "starts_ranks"]
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A variable that the line sets for what it starts; `word` is the assignment. UNKNOWN pieces are possible."""
+
+    name: str
+    value: str
+    word: Word
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One program of the line. `program` is its name as written, `own` its words up to the next layer or the script.
+
+    For launchers with a script, `reading` is what their parser makes of the words. `variables` are the assignments in
+    force for this program that the line itself makes.
+    """
+
+    launcher: Launcher
+    program: Word
+    own: tuple[Word, ...] = ()
+    reading: Reading = field(default_factory=Reading)
+    variables: tuple[Variable, ...] = ()
+    is_shell_text: bool = False
+    slips: tuple[Slip, ...] = ()
+
+    @property
+    def is_garbled(self) -> bool:
+        """The parser stops, or takes a word for something else: what else it read may not be what was meant."""
+        return bool(self.slips or self.reading.problems)
+
+    @property
+    def name(self) -> str:
+        """The program's name without its folder."""
+        return self.program.text.rpartition("/")[2]
+
+    def given(self, dest: str) -> Given | None:
+        """The option as it counts, None when the line does not give it."""
+        return self.reading.last(dest)
+
+    def value(self, dest: str) -> str | None:
+        """The value that the line gives, None when it gives none; it may hold UNKNOWN pieces."""
+        found = self.reading.last(dest)
+        return None if found is None else found.value
+
+
+def starts_ranks(launcher: Launcher) -> bool:
+    """A launcher that starts the ranks of one node itself."""
+    return launcher in (Launcher.TORCHRUN, Launcher.LEGACY, Launcher.ACCELERATE, Launcher.DEEPSPEED)

@@ -1,0 +1,41 @@
+"""Programs of launch lines by their names."""
+
+from __future__ import annotations
+
+import re
+
+from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.words import Word
+
+__all__ = ["MODULES", "MPI", "NAMES", "PYTHON", "SHELLS", "is_program"]
+
+PYTHON = re.compile(r"(python|pypy)[\d.]*")
+MPI = re.compile(r"(mpirun|mpiexec|orterun|prterun|aprun)(\.\w+)?")
+SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
+MODULES = {
+    "torch.distributed.run": Launcher.TORCHRUN,
+    "torch.distributed.launcher": Launcher.TORCHRUN,
+    "torch.distributed.launch": Launcher.LEGACY,
+    "accelerate.commands.launch": Launcher.ACCELERATE,
+    "deepspeed.launcher.runner": Launcher.DEEPSPEED,
+}
+NAMES = {
+    "torchrun": Launcher.TORCHRUN,
+    "torchrun.exe": Launcher.TORCHRUN,
+    "accelerate-launch": Launcher.ACCELERATE,
+    "deepspeed": Launcher.DEEPSPEED,
+    "ds": Launcher.DEEPSPEED,
+    "jsrun": Launcher.JSRUN,
+    "ray": Launcher.RAY,
+}
+
+
+def is_program(word: Word) -> bool:
+    """The word names a launcher, a shell, Python or another program that begins a launch."""
+    name = word.text.rpartition("/")[2]
+    return bool(
+        name in NAMES
+        or name in ("accelerate", "srun", "sbatch", *SHELLS)
+        or PYTHON.fullmatch(name)
+        or MPI.fullmatch(name)
+    )

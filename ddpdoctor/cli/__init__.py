@@ -32,7 +32,8 @@ def main(argv: Sequence[str] | None = None, command: Callable[[], int] | None = 
     words = list(sys.argv[1:] if argv is None else argv)
     _open_missing_streams()
     for number in ENDED:
-        signal.signal(number, _end)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, _end)
     try:
         code = _run(words) if command is None else command()
         sys.stdout.flush()

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from ddpdoctor.cli import check, hang, lint, manual, parts, probe, saving, triage
+from ddpdoctor.cli import run as run_job
 from ddpdoctor.cli.options import CommandLineError, UsageError, WrongUse, with_common
 
 __all__ = ["app", "run"]
@@ -47,6 +48,7 @@ for _name, _command in parts.COMMANDS.items():
 app.command("probe")(with_common(probe.probe))
 app.command("triage")(with_common(triage.triage))
 app.command("hang")(with_common(hang.hang))
+app.command("run")(with_common(run_job.run))
 app.command("collect")(with_common(saving.collect))
 app.command("explain")(with_common(manual.explain))
 app.command("rules")(with_common(manual.rules))

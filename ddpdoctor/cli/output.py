@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import TextIO
 
 from ddpdoctor.cli.options import Common, Format, UsageError
 from ddpdoctor.findings import Report
@@ -91,10 +92,10 @@ def width() -> int:
     return max(NARROWEST, min(shutil.get_terminal_size((WIDEST, 24)).columns, WIDEST))
 
 
-def has_colour(common: Common) -> bool:
-    """Colours only on a terminal, and never against --no-color, NO_COLOR or TERM=dumb."""
+def has_colour(common: Common, stream: TextIO | None = None) -> bool:
+    """Colours only on a terminal (standard output), and never against --no-color, NO_COLOR or TERM=dumb."""
     return (
-        sys.stdout.isatty()
+        (stream or sys.stdout).isatty()
         and not common.no_color
         and not os.environ.get("NO_COLOR")
         and os.environ.get("TERM") != "dumb"

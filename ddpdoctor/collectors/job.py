@@ -1,0 +1,270 @@
+"""Runs the job itself: its terminal, streams, signals and exit code as without us, and a bounded copy of what it prints.
+
+The job is the leader of a process group of its own, and that group has the terminal, as a shell does it: Ctrl-C and
+Ctrl-Z reach the job and nobody else. What is sent to us is passed on to it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import subprocess
+import termios
+import time
+import tty
+from collections import deque
+from collections.abc import Mapping, Sequence
+from types import FrameType
+
+__all__ = ["Copy", "Job"]
+
+PIECE_BYTES = 1 << 16
+HEAD_BYTES = 2 << 20
+TAIL_BYTES = 14 << 20
+DRAIN_SECONDS = 1.0
+"""How long the last output is waited for when the job has ended and something that it started still holds its streams."""
+LOOK_SECONDS = 0.5
+"""How often a job that prints nothing is looked at, should its end have gone unnoticed."""
+PASSED_ON = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGTSTP,
+    signal.SIGWINCH,
+)
+
+
+class Copy:
+    """The beginning and the end of an output, and how much lay between them."""
+
+    def __init__(self, head_bytes: int = HEAD_BYTES, tail_bytes: int = TAIL_BYTES) -> None:
+        self._room = head_bytes
+        self._limit = tail_bytes
+        self._head: list[bytes] = []
+        self._tail: deque[bytes] = deque()
+        self._kept = 0
+        self.left_out = 0
+
+    def add(self, piece: bytes) -> None:
+        """Take in what was printed next."""
+        if self._room:
+            self._head.append(piece[: self._room])
+            piece, self._room = piece[self._room :], max(0, self._room - len(piece))
+        if piece:
+            self._tail.append(piece)
+            self._kept += len(piece)
+        while self._kept > self._limit:
+            oldest = self._tail.popleft()
+            self._kept -= len(oldest)
+            self.left_out += len(oldest)
+
+    def content(self) -> bytes:
+        """What was kept; where something was left out, at the end of a line, that is said."""
+        gap = f"\n[ddpdoctor: {self.left_out} bytes are not kept]\n".encode() if self.left_out else b""
+        return b"".join((*self._head, gap, *self._tail))
+
+
+class Job:
+    """One run of the job. `run` starts it and returns its exit code when it has ended.
+
+    Args:
+        argv: the command.
+        environ: its environment.
+    """
+
+    def __init__(self, argv: Sequence[str], environ: Mapping[str, str]) -> None:
+        self.argv = tuple(argv)
+        self.environ = environ
+        self.copy = Copy()
+        self.signals: list[int] = []
+        self._outputs: dict[int, int] = {}
+        self._pty: int | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+        self._status: int | None = None
+        self._terminal = _terminal()
+
+    def run(self) -> int:
+        """Start the job and stay until it ends: its exit code, or 128 and the number of the signal that ended it.
+
+        Raises:
+            OSError: it could not be started.
+        """
+        heard = [number for number in PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN]  # nohup
+        before = {number: signal.signal(number, self._pass_on) for number in heard}
+        # Taking the terminal back as a process in the background would stop us.
+        before[signal.SIGTTOU] = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+        wake, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        old = signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+        try:
+            self._start()
+            self._serve(wake)
+        finally:
+            signal.set_wakeup_fd(old)
+            self._take_terminal(os.getpgrp())
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            for fd in (*self._outputs, wake, wakes):
+                os.close(fd)
+        assert self._status is not None
+        code = os.waitstatus_to_exitcode(self._status)
+        return code if code >= 0 else 128 - code
+
+    def _start(self) -> None:
+        ours, theirs = self._streams()
+        try:
+            self._child = subprocess.Popen(
+                self.argv, env=dict(self.environ), stdout=theirs[0], stderr=theirs[1], preexec_fn=self._as_leader
+            )
+        except OSError:
+            for fd in set(ours):
+                os.close(fd)
+            raise
+        finally:
+            for fd in set(theirs):
+                os.close(fd)
+        self._take_terminal(self._child.pid)
+        for number, fd in ((1, ours[0]), (2, ours[1])):
+            self._outputs.setdefault(fd, number)
+
+    def _as_leader(self) -> None:
+        """In the child: a process group of its own, with the terminal."""
+        os.setpgid(0, 0)
+        self._take_terminal(os.getpid())
+        for number in (*PASSED_ON, signal.SIGTTOU, signal.SIGCHLD):
+            if number is signal.SIGTTOU or signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)
+
+    def _streams(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Our ends and the job's ends of its standard output and error: a terminal where ours is one, else a pipe."""
+        first = self._stream(1)
+        second = first if _is_same(1, 2) else self._stream(2)
+        return (first[0], second[0]), (first[1], second[1])
+
+    def _stream(self, number: int) -> tuple[int, int]:
+        if not os.isatty(number):
+            return os.pipe()
+        if self._pty is None:
+            self._pty, slave = pty.openpty()
+            tty.setraw(slave)  # the real terminal turns line ends into what it needs
+            self._size()
+            return self._pty, slave
+        return os.pipe()  # two terminals: rare, and only the first is kept one
+
+    def _size(self) -> None:
+        """Give the job's terminal the size of ours."""
+        if self._pty is None:
+            return
+        real = next(number for number in (1, 2) if os.isatty(number))
+        try:
+            fcntl.ioctl(self._pty, termios.TIOCSWINSZ, fcntl.ioctl(real, termios.TIOCGWINSZ, b"\0" * 8))
+        except OSError:
+            return  # the terminal went away
+
+    def _serve(self, wake: int) -> None:
+        """Copy the output until the job has ended and its streams are empty."""
+        end: float | None = None
+        while self._outputs or self._status is None:
+            left = LOOK_SECONDS if end is None else max(0.0, end - time.monotonic())
+            ready, _, _ = select.select([*self._outputs, wake], [], [], left)
+            for fd in ready:
+                if fd == wake:
+                    os.read(wake, 4096)
+                else:
+                    self._copy(fd)
+            self._look()
+            if self._status is not None:
+                end = end or time.monotonic() + DRAIN_SECONDS
+                if not ready and time.monotonic() >= end:
+                    return  # something that it started lives on
+
+    def _copy(self, fd: int) -> None:
+        try:
+            piece = os.read(fd, PIECE_BYTES)
+        except OSError:
+            piece = b""  # EIO: the last one closed the job's end of the terminal
+        if piece:
+            self.copy.add(piece)
+            if _write(self._outputs[fd], piece):
+                return
+        os.close(fd)
+        del self._outputs[fd]
+
+    def _look(self) -> None:
+        """Notice the job's end, and stop with it when it is stopped."""
+        assert self._child is not None
+        while self._status is None:
+            pid, status = os.waitpid(self._child.pid, os.WNOHANG | os.WUNTRACED)
+            if pid == 0:
+                return
+            if not os.WIFSTOPPED(status):
+                self._status = status
+                self._child.returncode = os.waitstatus_to_exitcode(status)
+            elif self._terminal is not None:
+                self._stop()
+            else:
+                return
+
+    def _stop(self) -> None:
+        """The job was stopped (Ctrl-Z): give the terminal back and stop as well; continued, continue it."""
+        self._take_terminal(os.getpgrp())
+        os.kill(os.getpid(), signal.SIGSTOP)
+        assert self._child is not None
+        self._take_terminal(self._child.pid)
+        self._size()
+        os.killpg(self._child.pid, signal.SIGCONT)
+
+    def _take_terminal(self, group: int) -> None:
+        if self._terminal is None:
+            return
+        try:
+            os.tcsetpgrp(self._terminal, group)
+        except OSError:
+            return  # no longer ours: the shell has put us into the background
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGWINCH:
+            self._size()
+        if self._child is None or self._status is not None:
+            return
+        self.signals.append(number)
+        try:
+            os.kill(self._child.pid, number)
+        except ProcessLookupError:
+            return  # it has just ended
+
+
+def _terminal() -> int | None:
+    """Our controlling terminal, where we are the ones who have it."""
+    for number in (0, 1, 2):
+        try:
+            if os.isatty(number) and os.tcgetpgrp(number) == os.getpgrp():
+                return number
+        except OSError:
+            continue  # a terminal, but not ours
+    return None
+
+
+def _is_same(one: int, other: int) -> bool:
+    """Whether two streams lead to one place: then the job gets one stream, and their order is kept."""
+    first, second = os.fstat(one), os.fstat(other)
+    return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)
+
+
+def _write(number: int, piece: bytes) -> bool:
+    """Write all of it; False when nobody reads any more."""
+    view = memoryview(piece)
+    while view:
+        try:
+            view = view[os.write(number, view) :]
+        except BlockingIOError:
+            select.select([], [number], [], LOOK_SECONDS)
+        except OSError:
+            return False
+    return True

@@ -23,9 +23,9 @@ NAMES = {
 @contextmanager
 def overheard(group: Any, tell: Callable[[str], None]) -> Iterator[None]:
     """Tell every collective that is called on `group`, a class, within this block: its name, shape and dtype."""
-    kept = {name: getattr(group, name) for name in NAMES if hasattr(group, name)}
-    for name, method in kept.items():
-        setattr(group, name, _telling(NAMES[name], method, tell))
+    kept = {name: vars(group)[name] for name in NAMES if name in vars(group)}  # getattr would lose how they are bound
+    for name in kept:
+        setattr(group, name, _telling(NAMES[name], getattr(group, name), tell))
     try:
         yield
     finally:

@@ -200,11 +200,9 @@ def _comprehension(reader: Reader, node: ast.ListComp | ast.GeneratorExp, frame:
         return worst(items)
     found = []
     name = generator.target.id if isinstance(generator.target, ast.Name) else ""
-    before = frame.bound
     for item in items:
-        frame.bound = {**before, name: item}
-        found.append(reader.value(node.elt, frame))
-    frame.bound = before
+        inner_frame = type(frame)(frame.module, frame.function, {**frame.bound, name: item})
+        found.append(reader.value(node.elt, inner_frame))
     return found
 
 
@@ -516,8 +514,13 @@ def part_of(reader: Reader, binding: Binding, frame: Frame) -> object:
     return worst(value)
 
 
-def _of_items(items: object) -> Unknown:
-    return worst(items)
+def _is_counted(node: ast.expr, frame: Frame) -> bool:
+    """enumerate(...), also inside a progress bar."""
+    if not isinstance(node, ast.Call):
+        return False
+    if frame.module.names.of(node.func) == "enumerate":
+        return True
+    return bool(node.args) and _is_counted(node.args[0], frame)
 
 
 def _is_loader(reader: Reader, node: ast.expr, frame: Frame) -> bool:

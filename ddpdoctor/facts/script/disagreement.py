@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 
-from ddpdoctor.facts.script.events import Matters
+from ddpdoctor.facts.script.events import COMPARED, WATCHED, Matters
 from ddpdoctor.facts.script.index import Function
 from ddpdoctor.facts.script.module import Module
 from ddpdoctor.facts.script.paths import Event, Rehearsal, Test, Track, rehearse
 from ddpdoctor.facts.script.values import Reader
-from ddpdoctor.facts.script.vocabulary import COLLECTIVES, GROUP_POSITION, METHODS, words
+from ddpdoctor.facts.script.vocabulary import GROUP_POSITION, P2P, words
 from ddpdoctor.facts.script.world import TWO_NODES, Place, one_node
 
 __all__ = [
@@ -58,7 +58,6 @@ class Disagreement:
     data: bool
 
 
-_COMPARED = COLLECTIVES | set(METHODS) | {"backward", "forward"}
 _SUSPICIOUS = re.compile(
     r"(?i)barrier|sync|wait|gather|reduce|broadcast|bcast|collective|recv|send|worker|follow|serve|loop|train|rank"
 )
@@ -118,7 +117,7 @@ def _literal_world(module: Module) -> int | None:
 
 def is_of_all(event: Event) -> bool:
     """Whether an event is a collective of the default group."""
-    if event.name not in _COMPARED:
+    if event.name not in COMPARED:
         return False
     if event.name.startswith("dist.new_"):
         flag = event.argument(None, "use_local_synchronization")
@@ -131,13 +130,9 @@ def is_of_all(event: Event) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _matters(module: Module) -> Matters:
-    return Matters.fresh()
-
-
-def matters_of(module: Module) -> Matters:
-    """What is known of the module's functions so far, shared by all rules."""
-    return _matters(module)
+def matters_of(module: Module, *, everything: bool = False) -> Matters:
+    """What the module's functions do: of what ranks do together and send each other, or of all that is watched."""
+    return Matters(frozenset(WATCHED if everything else COMPARED | P2P))
 
 
 @lru_cache(maxsize=64)
@@ -163,8 +158,9 @@ def disagreements(module: Module) -> tuple[Disagreement, ...]:
 def program_runs(module: Module) -> tuple[Rehearsal, ...]:
     """Ways through the program itself and what it spawns, those that nothing unknown leaves open."""
     found = []
-    for root in programs(module, matters_of(module)):
-        runs = rehearse(module, root, places_of(module, root), matters_of(module))
+    matters = matters_of(module, everything=True)
+    for root in programs(module, matters):
+        runs = rehearse(module, root, places_of(module, root), matters)
         found += [run for run in islice(runs, MAX_PROGRAM_RUNS) if not run.is_open]
     return tuple(found)
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
 
 from ddpdoctor.facts.script.index import Function, inner
 from ddpdoctor.facts.script.module import Module
 from ddpdoctor.facts.script.vocabulary import COLLECTIVES, METHODS, P2P
 
-__all__ = ["EXITS", "WATCHED", "Matters", "in_order", "name_of"]
+__all__ = ["COMPARED", "EXITS", "WATCHED", "Matters", "name_of"]
+
+COMPARED = COLLECTIVES | frozenset(METHODS) | {"backward", "forward"}
+"""Names of what all ranks must do together: collectives, and what a wrapped model does in its passes."""
 
 WATCHED = (
-    COLLECTIVES
+    COMPARED
     | P2P
     | {
         "dist.init_process_group",
@@ -79,36 +81,46 @@ def _fits(module: Module, base: ast.expr, kind: str) -> bool:
     return True
 
 
-@dataclass(slots=True, eq=False)
 class Matters:
-    """Which functions and statements of the project can do something that is watched."""
+    """Which functions and statements of the project can do something of these names."""
 
-    functions: dict[Function, bool]
-    statements: dict[ast.AST, bool]
+    def __init__(self, names: frozenset[str]) -> None:
+        self.names = names
+        self._functions: dict[Function, bool] = {}
+        self._statements: dict[ast.AST, bool] = {}
+        self._calls: dict[ast.AST, list[ast.Call]] = {}
 
-    @classmethod
-    def fresh(cls) -> Matters:
-        return cls({}, {})
+    def calls(self, node: ast.AST) -> list[ast.Call]:
+        """The calls in a statement in their order."""
+        if node not in self._calls:
+            self._calls[node] = in_order(node)
+        return self._calls[node]
+
+    def named(self, module: Module, call: ast.Call) -> str | None:
+        """The name of a call that is looked for."""
+        name = name_of(module, call)
+        return name if name in self.names else None
 
     def function(self, module: Module, function: Function) -> bool:
-        """Whether a function, or one that it calls, does something watched."""
-        if function not in self.functions:
-            self.functions[function] = False  # a function that calls itself does no more than its other calls
-            self.functions[function] = any(self.call(module, c) for s in function.body for c in in_order(s))
-        return self.functions[function]
+        """Whether a function, or one that it calls, does something that is looked for."""
+        if function not in self._functions:
+            self._functions[function] = False  # a function that calls itself does no more than its other calls
+            self._functions[function] = any(self.call(module, c) for s in function.body for c in self.calls(s))
+        return self._functions[function]
 
     def call(self, module: Module, call: ast.Call) -> bool:
-        if name_of(module, call) is not None:
+        """Whether a call does something that is looked for."""
+        if self.named(module, call) is not None:
             return True
         target = module.target(call)
         return target is not None and self.function(target.module, target.function)
 
     def statement(self, module: Module, statement: ast.AST) -> bool:
-        """Whether a statement does something watched, or leaves its block."""
-        if statement not in self.statements:
-            self.statements[statement] = any(
+        """Whether a statement does something that is looked for, or leaves its block."""
+        if statement not in self._statements:
+            self._statements[statement] = any(
                 isinstance(n, (ast.Return, ast.Break, ast.Continue, ast.Raise))
                 or (isinstance(n, ast.Call) and (module.names.of(n.func) in EXITS or self.call(module, n)))
                 for n in inner(statement)
             )
-        return self.statements[statement]
+        return self._statements[statement]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddpdoctor.facts.script.events import EXITS, Matters, in_order, name_of
+from ddpdoctor.facts.script.events import EXITS, Matters
 from ddpdoctor.facts.script.index import Function
 from ddpdoctor.facts.script.module import Module
 from ddpdoctor.facts.script.values import Frame, Reader
@@ -24,6 +24,8 @@ __all__ = ["Event", "Leaving", "Rehearsal", "Test", "rehearse"]
 MAX_RUNS = 24
 MAX_CALLS = 8
 MAX_EVENTS = 400
+MAX_STATEMENTS = 6000
+"""Statements that all ways through one root may take together; a root that takes more is left alone."""
 ONLY_ON_MAIN = ("rank_zero_only", "main_process_only", "on_main_process", "master_only", "only_on_main")
 
 
@@ -114,6 +116,7 @@ class _Choices:
         self.order = [key for key, _ in prefix]
         self.data = data
         self.asked_data = False
+        self.statements = 0
 
     def choose(self, module: Module, node: ast.expr, place: Place, unknown: Unknown) -> bool | None:
         if unknown is Unknown.VARIES:
@@ -141,12 +144,14 @@ def rehearse(
 ) -> Iterator[Rehearsal]:
     """The ways through a function, or through the module's own level as a program, up to a number."""
     waiting: list[list[tuple[object, bool]]] = [[]]
+    statements = 0
     for _ in range(MAX_RUNS):
-        if not waiting:
+        if not waiting or statements > MAX_STATEMENTS:
             return
         prefix = waiting.pop()
         choices = _Choices(prefix, data)
         run = _run(module, root, places, matters, choices)
+        statements += choices.statements
         yield run
         for at in range(len(prefix), len(choices.order)):
             earlier = [(key, choices.taken[key]) for key in choices.order[:at]]
@@ -164,18 +169,20 @@ def _run(
             return choices.choose(module, node, place, unknown)
 
         reader = Reader(module, place, trusting=True, choose=choose)
-        walk = _Walk(module, reader, Track(place), matters)
+        walk = _Walk(module, reader, Track(place), matters, MAX_STATEMENTS // len(places))
         function = None if isinstance(root, ast.Module) else root
         walk.root(root, Frame(module, function, walk.given(function)))
         tracks.append(walk.track)
         is_open |= walk.is_open
+        choices.statements += MAX_STATEMENTS // len(places) - walk.left
     return Rehearsal(module, root, tracks, is_open, choices.asked_data, choices.data)
 
 
 class _Walk:
     """One rank walks through statements."""
 
-    def __init__(self, module: Module, reader: Reader, track: Track, matters: Matters) -> None:
+    def __init__(self, module: Module, reader: Reader, track: Track, matters: Matters, left: int) -> None:
+        self.left = left
         self.module = module
         self.reader = reader
         self.track = track
@@ -205,7 +212,8 @@ class _Walk:
     def block(self, body: list[ast.stmt], frame: Frame) -> str | None:
         """Walk statements; how the block was left early, None when it ended."""
         for statement in body:
-            if len(self.track.events) > MAX_EVENTS:
+            self.left -= 1
+            if len(self.track.events) > MAX_EVENTS or self.left < 0:
                 self.is_open = True
                 return "return"
             work = _WALKS.get(type(statement), _Walk.plain)
@@ -218,10 +226,10 @@ class _Walk:
         return self.expression(statement, frame)
 
     def expression(self, node: ast.AST | None, frame: Frame) -> str | None:
-        if node is None:
+        if node is None or not (self.tests or self.matters.statement(frame.module, node)):
             return None
         left = None
-        for call in in_order(node):
+        for call in self.matters.calls(node):
             left = self.call(call, frame) or left
         return left
 
@@ -229,7 +237,7 @@ class _Walk:
         module = frame.module
         if module.names.of(call.func) in EXITS:
             return self._leave("exit", call) if not self._is_failure(call, frame) else self._raise(call)
-        name = name_of(module, call)
+        name = self.matters.named(module, call)
         if name is not None:
             chain = (*self.chain, call)
             self.track.events.append(Event(name, call, frame, self.reader, chain, tuple(self.tests), tuple(self.loops)))

@@ -20,16 +20,27 @@ from ddpdoctor.facts.script.world import Made, Place, Unknown, known, worst
 
 __all__ = ["Frame", "Reader"]
 
-MAX_DEPTH = 40
+MAX_DEPTH = 30
+MAX_STEPS = 600
+"""Expressions that one question may lead to; what takes more stays unknown."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Later:
+    """An argument that is read when the parameter is."""
+
+    node: ast.expr
+    frame: Frame
 
 
 @dataclass(slots=True, eq=False)
 class Frame:
-    """Where an expression is read: in a function (None: the module's own level), with what its parameters hold."""
+    """Where an expression is read: in a function (None: the module's own level), with what its parameters hold. `memory`: read before."""
 
     module: Module
     function: Function | None = None
     bound: dict[str, object] = field(default_factory=dict)
+    memory: dict[ast.expr, object] = field(default_factory=dict)
 
 
 class Reader:
@@ -48,6 +59,8 @@ class Reader:
         self.trusting = trusting
         self._choose = choose
         self._depth = 0
+        self._steps = 0
+        self._results: dict[Function, object] = {}
         self._active: set[tuple[int, int]] = set()
         self._frames: dict[tuple[int, int], Frame] = {}
 
@@ -62,18 +75,27 @@ class Reader:
 
     def value(self, node: ast.expr, frame: Frame | None = None) -> object:
         """The value of an expression, or Unknown."""
+        if isinstance(node, ast.Constant):
+            return node.value
         frame = frame or self.frame_of(node)
+        if node in frame.memory:
+            return frame.memory[node]
         key = (id(node), id(frame))
-        if self._depth > MAX_DEPTH or key in self._active:
+        if self._depth == 0:
+            self._steps = 0
+        self._steps += 1
+        if self._depth > MAX_DEPTH or self._steps > MAX_STEPS or key in self._active:
             return Unknown.SAME
         self._depth += 1
         self._active.add(key)
         try:
             read = _READ.get(type(node))
-            return read(self, node, frame) if read is not None else self._other(node, frame)
+            found = read(self, node, frame) if read is not None else self._other(node, frame)
         finally:
             self._depth -= 1
             self._active.discard(key)
+        frame.memory[node] = found
+        return found
 
     def truth(self, node: ast.expr, frame: Frame | None = None) -> bool | Unknown:
         """The truth of a condition; what is unknown is chosen, or stays Unknown."""
@@ -117,7 +139,10 @@ class Reader:
 
     def _name(self, node: ast.Name, frame: Frame) -> object:
         if node.id in frame.bound:
-            return frame.bound[node.id]
+            found = frame.bound[node.id]
+            if isinstance(found, Later):
+                found = frame.bound[node.id] = self.value(found.node, found.frame)
+            return found
         module = frame.module
         if node.id == "__name__":
             return "__main__"
@@ -144,6 +169,8 @@ class Reader:
 
     def _joined(self, candidates: list[tuple[Binding, Callable[[], object]]], use: ast.expr, frame: Frame) -> object:
         """What the last binding that takes effect gives; where that is open, what all agree on."""
+        if len(candidates) == 1:
+            return candidates[0][1]()
         values: list[tuple[object, bool]] = []
         for binding, read in candidates:
             guard = self._guard(binding.at, use, frame)
@@ -272,25 +299,30 @@ class Reader:
         for name in names[1:] if is_method else names:
             given = argument_of(call, function, name, is_method)
             if given is not None:
-                found[name] = self.value(given, frame)
+                found[name] = Later(given, frame)
         defaults = dict(_defaults(function))
         for name in names:
             if name not in found and name in defaults:
-                found[name] = self.value(defaults[name], Frame(frame.module))
+                found[name] = Later(defaults[name], Frame(frame.module))
         return found
 
     def returned(self, module: Module, function: Function, bound: dict[str, object]) -> object:
         """What a function returns, read with these parameters."""
         key = (id(function), -1)
-        if key in self._active or self._depth > MAX_DEPTH:
+        if not bound and function in self._results:
+            return self._results[function]
+        if key in self._active or self._depth > MAX_DEPTH or self._steps > MAX_STEPS:
             return Unknown.SAME
         self._active.add(key)
         try:
             values: list[tuple[object, bool]] = []
             self._returns(function.body, Frame(module, function, bound), values)
-            return _agreed(values)
         finally:
             self._active.discard(key)
+        found = _agreed(values)
+        if not bound:
+            self._results[function] = found
+        return found
 
     def _returns(self, body: list[ast.stmt], frame: Frame, values: list[tuple[object, bool]]) -> bool:
         """Collect what `return` gives; True when the body certainly returns."""

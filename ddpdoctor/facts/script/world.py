@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum
 
 __all__ = ["TWO_NODES", "Device", "Made", "Place", "Unknown", "known", "one_node", "worst"]
 
@@ -30,7 +30,7 @@ def one_node(count: int, *, spawned: bool = False) -> tuple[Place, ...]:
     return tuple(Place(rank, rank, 0, count, count, spawned) for rank in range(count))
 
 
-class Unknown(IntEnum):
+class Unknown(Enum):
     """A value that a text does not tell. Larger is worse to judge by."""
 
     SAME = 1
@@ -71,4 +71,4 @@ def known(value: object) -> bool:
 
 def worst(*values: object) -> Unknown:
     """What follows from operands of which one at least is unknown."""
-    return max((v for v in values if isinstance(v, Unknown)), default=Unknown.SAME)
+    return max((v for v in values if isinstance(v, Unknown)), key=lambda v: v.value, default=Unknown.SAME)

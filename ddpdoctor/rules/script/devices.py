@@ -272,7 +272,7 @@ def _as_numbers(module: Module) -> Iterator[tuple[ast.expr, ast.expr, str]]:
 def _compared(module: Module, node: ast.Compare) -> Iterator[tuple[ast.expr, ast.expr, str]]:
     op = node.ops[0]
     for part, against in ((node.left, node.comparators[0]), (node.comparators[0], node.left)):
-        if not isinstance(part, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)):
+        if not isinstance(against, ast.Constant) or isinstance(part, ast.Constant):
             continue
         number = value(module, against)
         if isinstance(op, (ast.Eq, ast.NotEq)) and type(number) is int and number >= 0:

@@ -81,8 +81,10 @@ def _readers(module: Module, places: tuple[Place, ...], trusting: bool) -> tuple
 def each_rank(
     module: Module, node: ast.expr, places: tuple[Place, ...] = TWO_NODES, *, trusting: bool = False
 ) -> list[object]:
-    """The value of an expression on each rank of the imagined job."""
-    return [reader.value(node) for reader in _readers(module, places, trusting)]
+    """The value of an expression on each rank of the imagined job; once Unknown, always Unknown."""
+    readers = _readers(module, places, trusting)
+    first = readers[0].value(node)
+    return [first] * len(readers) if isinstance(first, Unknown) else [first, *(r.value(node) for r in readers[1:])]
 
 
 def value(module: Module, node: ast.expr | None) -> object:

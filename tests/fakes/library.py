@@ -28,7 +28,7 @@ FACTS = [
     "GEN", "GEN_MAX", "WIDTH", "WIDTH_MAX", "REPLAYS", "GPU_NUMA", "INFOROM", "THROTTLE", "RECOVERY",
     "SWITCH_LINKS", "SWITCHED", "FABRIC", "FABRIC_STATUS", "FABRIC_MASK", "CLUSTER", "CLIQUE",
     "MIG_PENDING", "UTILIZATION", "REPLAY_GROWTH", "GEN_GPU", "APP_SM", "APP_DEFAULT", "THERMAL_NS",
-    "COR_DRAM", "COR_SRAM", "GSP", "SRAM", "GRAPHICS", "C2C", "PROCESSES",
+    "COR_DRAM", "COR_SRAM", "UNC_DRAM", "UNC_SRAM", "ARCH", "MODULE", "GSP", "SRAM", "GRAPHICS", "C2C", "PROCESSES",
     "MARGIN_193", "MARGIN_194", "MARGIN_195", "MARGIN_196",
 ]
 REASONS = {
@@ -90,11 +90,7 @@ def _gpu(gpu: dict[str, Any]) -> str:
     nvlink = gpu.get("nvlink") or {}
     links = nvlink.get("links", 0)
     down = range(links) if nvlink.get("all_down") else nvlink.get("down", [])
-    remote = nvlink.get("remote", "switch")
-    ends = remote if isinstance(remote, list) else [remote] * links
-    switches = nvlink.get("switch_bus_ids") or ["FFFFFFFF:FF:FF.0"]
-    ends = [switches[i % len(switches)] if end == "switch" else end for i, end in enumerate(ends)]
-    values = _values(gpu) | {"SWITCHED": int(remote == "switch"), "SWITCH_LINKS": links if remote == "switch" else 0}
+    values = _values(gpu)
     listed = gpu.get("processes", [])
     used = [] if isinstance(listed, str) else [f"{{{p['pid']}, {p['used']}ULL}}" for p in listed]
     mig = gpu.get("mig", ABSENT)
@@ -107,10 +103,19 @@ def _gpu(gpu: dict[str, Any]) -> str:
         f".v={_braces([_number(values[f]) for f in FACTS])}, .uuid={_text(gpu['uuid'])}, .name={_text(gpu['name'])}, "
         f".bus_id={_text(gpu['pci']['bus_id'])}, .hist={_braces(_histogram(gpu))}, .links={links}, "
         f".active={_braces([int(i not in down) for i in range(links)] or [0])}, "
-        f".remote={{{', '.join(_text(e) for e in ends) or '0'}}}, .speed={nvlink.get('speed_mbps', 0)}, "
+        f".remote={{{', '.join(_text(e) for e in ends(gpu)) or '0'}}}, .speed={nvlink.get('speed_mbps', 0)}, "
         f".version={nvlink.get('version_enum', 0)}, .cpus={_mask(gpu.get('cpu_affinity') or '')}, "
         f".nodes={_mask(str(gpu['numa']) if gpu.get('numa', -1) >= 0 else '')}}}"
     )
+
+
+def ends(gpu: dict[str, Any]) -> list[str]:
+    """The bus id at the other end of each link of a GPU."""
+    nvlink = gpu.get("nvlink") or {}
+    remote, links = nvlink.get("remote", "switch"), nvlink.get("links", 0)
+    places = remote if isinstance(remote, list) else [remote] * links
+    switches = nvlink.get("switch_bus_ids") or ["FFFFFFFF:FF:FF.0"]
+    return [switches[i % len(switches)] if end == "switch" else end for i, end in enumerate(places)]
 
 
 def _values(gpu: dict[str, Any]) -> dict[str, Any]:
@@ -118,8 +123,12 @@ def _values(gpu: dict[str, Any]) -> dict[str, Any]:
     rows, pages, fabric = gpu.get("remapped_rows", ABSENT), gpu.get("retired_pages", ABSENT), gpu.get("fabric", ABSENT)
     clocks, thermal, power = gpu.get("clocks", {}), gpu.get("thermal", {}), gpu.get("power", {})
     has_limit = "tlimit" in thermal
+    nvlink = gpu.get("nvlink") or {}
+    is_switched = nvlink.get("remote", "switch") == "switch"
     return {
         "LOST": "!GPU_IS_LOST" if gpu.get("lost") else gpu.get("handle", 0),
+        "SWITCHED": int(is_switched),
+        "SWITCH_LINKS": nvlink.get("links", 0) if is_switched else 0,
         "MINOR": gpu["minor"],
         "CC": int(gpu["cc"].replace(".", "")),
         "TOTAL": memory["total"],
@@ -188,6 +197,10 @@ def _later_facts(gpu: dict[str, Any]) -> dict[str, Any]:
         "THERMAL_NS": thermal.get("violation_ns", ABSENT),
         "COR_DRAM": ecc if isinstance(ecc, str) else ecc.get("volatile_corrected_dram", 0),
         "COR_SRAM": ecc if isinstance(ecc, str) else ecc.get("volatile_corrected_sram", 0),
+        "UNC_DRAM": ecc if isinstance(ecc, str) else ecc.get("volatile_uncorrected_dram", 0),
+        "UNC_SRAM": ecc if isinstance(ecc, str) else ecc.get("volatile_uncorrected_sram", 0),
+        "ARCH": gpu.get("arch_enum", ABSENT),
+        "MODULE": gpu.get("module_id", ABSENT),
         "GSP": gpu.get("gsp", ABSENT),
         "SRAM": gpu.get("sram_threshold", ABSENT),
         "GRAPHICS": gpu.get("graphics_processes", 0),
@@ -245,13 +258,18 @@ def _p2p(node: dict[str, Any], i: int, j: int) -> list[int]:
     return [WORDS.index(words[kind]) for kind in ("read", "write", "nvlink", "atomics", "pci")]
 
 
-def _mask(ranges: str) -> str:
+def mask_words(ranges: str) -> list[int]:
+    """A list of numbers (`0-3,8`) as 16 words of 64 bits."""
     words = [0] * 16
     for part in filter(None, ranges.split(",")):
         first, _, last = part.partition("-")
         for number in range(int(first), int(last or first) + 1):
             words[number // 64] |= 1 << number % 64
-    return _braces([f"{w}ULL" for w in words])
+    return words
+
+
+def _mask(ranges: str) -> str:
+    return _braces([f"{w}ULL" for w in mask_words(ranges)])
 
 
 def _text(value: str) -> str:

@@ -54,6 +54,8 @@ int nvmlDeviceGetName(void *h, char *s, unsigned n) { HANDLE("nvmlDeviceGetName"
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, sub; char bus_id[32]; } Pci;
 int nvmlDeviceGetPciInfo_v3(void *h, Pci *p) { HANDLE("nvmlDeviceGetPciInfo_v3"); memset(p, 0, sizeof *p); strcpy(p->bus_id, g->bus_id); return 0; }
 ONE(nvmlDeviceGetMinorNumber, F_MINOR)
+ONE(nvmlDeviceGetArchitecture, F_ARCH)
+ONE(nvmlDeviceGetModuleId, F_MODULE)
 int nvmlDeviceGetCudaComputeCapability(void *h, int *a, int *b) { HANDLE("nvmlDeviceGetCudaComputeCapability"); *a = g->v[F_CC] / 10; *b = g->v[F_CC] % 10; return 0; }
 int nvmlDeviceGetMemoryInfo(void *h, unsigned long long *m) { HANDLE("nvmlDeviceGetMemoryInfo");
   m[0] = g->v[F_TOTAL]; m[2] = g->v[F_USED] + g->v[F_RESERVED]; m[1] = m[0] - m[2]; return 0; }
@@ -83,6 +85,7 @@ int nvmlDeviceGetMarginTemperature(void *h, Margin *m) { HANDLE("nvmlDeviceGetMa
 INDEXED(nvmlDeviceGetTemperatureThreshold, k, NO, g->v[F_SLOWDOWN], NO)
 ONE(nvmlDeviceGetPowerUsage, F_POWER)
 ONE(nvmlDeviceGetEnforcedPowerLimit, F_POWER_LIMIT)
+ONE(nvmlDeviceGetPowerManagementLimit, F_POWER_LIMIT)
 ONE(nvmlDeviceGetPowerManagementDefaultLimit, F_POWER_DEFAULT)
 INDEXED(nvmlDeviceGetClockInfo, k, NO, g->v[F_SM], NO)
 INDEXED(nvmlDeviceGetMaxClockInfo, k, NO, g->v[F_SM_MAX], NO)
@@ -105,7 +108,7 @@ INDEXED(nvmlDeviceGetDefaultApplicationsClock, k, NO, g->v[F_APP_DEFAULT], NO)
 int nvmlDeviceGetViolationStatus(void *h, int policy, unsigned long long *out) { HANDLE("nvmlDeviceGetViolationStatus"); if (BAD(g->v[F_THERMAL_NS])) return CODE(g->v[F_THERMAL_NS]);
   out[0] = 1; out[1] = g->v[F_THERMAL_NS]; return 0; }
 int nvmlDeviceGetMemoryErrorCounter(void *h, int type, int counter, int place, unsigned long long *out) { HANDLE("nvmlDeviceGetMemoryErrorCounter");
-  long long x = place == 2 ? g->v[F_COR_DRAM] : g->v[F_COR_SRAM]; if (BAD(x)) return CODE(x); *out = x; return 0; }
+  long long x = g->v[(type ? F_UNC_DRAM : F_COR_DRAM) + (place != 2)]; if (BAD(x)) return CODE(x); *out = x; return 0; }
 int nvmlDeviceGetGspFirmwareMode(void *h, unsigned *on, unsigned *usual) { HANDLE("nvmlDeviceGetGspFirmwareMode"); if (BAD(g->v[F_GSP])) return CODE(g->v[F_GSP]); *on = g->v[F_GSP]; *usual = 1; return 0; }
 int nvmlDeviceGetGspFirmwareVersion(void *h, char *s) { HANDLE("nvmlDeviceGetGspFirmwareVersion"); if (BAD(g->v[F_GSP])) return 3; strcpy(s, g->gsp); return 0; }
 int nvmlSystemGetConfComputeState(unsigned *s) { G("nvmlSystemGetConfComputeState"); if (CC_ON < 0) return 3; s[0] = 0; s[1] = CC_ON; s[2] = 0; return 0; }

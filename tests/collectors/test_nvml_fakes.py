@@ -1,0 +1,143 @@
+"""Two stand-ins for NVML that must agree, the mutations of one of them, and independent readers of the other."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pynvml
+import pytest
+from fakes import library
+from fakes.ctypes_library import CtypesLibrary
+
+from ddpdoctor.collectors import answers, collect
+from ddpdoctor.collectors.answers import Answers
+from ddpdoctor.collectors.machine import Machine
+from ddpdoctor.collectors.nvml import __main__ as asking
+
+FULL = bool(os.environ.get("DDPDOCTOR_FULL"))
+FEW = ("h100x8_fm_down", "v100x8_driver535", "gh200x1", "wsl_rtx3090", "no_driver")
+PROFILES = sorted(p.stem for p in library.PROFILES.glob("*.json"))
+CODES = (2, 3, 4, 13, 15, 16, 21, 25, 999, 4711)
+
+
+def ask(fake: CtypesLibrary, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Answers:
+    """What the child process would say, in this process, through pynvml and the object instead of the library."""
+    monkeypatch.setattr(pynvml, "nvmlLib", fake)
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    monkeypatch.setattr(asking, "SAMPLE_SECONDS", 0.0)
+    capfd.readouterr()
+    asking.main()
+    return answers._fold(capfd.readouterr().out.encode())
+
+
+def steady(found: Answers) -> tuple[dict[str, object], dict[str, object]]:
+    """Without what differs from run to run."""
+    facts = {subject: dict(said) for subject, said in found.facts.items() if subject != "?"}
+    facts.get("node", {}).pop("sample_seconds", None)
+    return facts, dict(found.codes)
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in FEW else pytest.mark.slow) for n in PROFILES])
+def test_pynvml_reads_the_same_from_the_object_and_from_the_c_library(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    node = library.profile(name)
+    folder = library.build(node, tmp_path)
+    child = subprocess.run(
+        [sys.executable, "-m", "ddpdoctor.collectors.nvml"],
+        env={**os.environ, "LD_LIBRARY_PATH": str(folder)},
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    ours = steady(ask(CtypesLibrary(node), monkeypatch, capfd))
+    theirs = steady(answers._fold(child.stdout))
+    assert ours[0] == theirs[0]
+    assert ours[1] == theirs[1]
+
+
+def _functions() -> list[str]:
+    fake = CtypesLibrary(library.profile("a100x8_nvlink_down"))
+    names = [name[1:] for name in dir(type(fake)) if name.startswith("_nvml")]
+    return sorted({*names, *_versions(names)})
+
+
+def _versions(names: list[str]) -> list[str]:
+    return [f"{name}{end}" for name in names for end in ("_v2", "_v3") if hasattr(pynvml, f"{name}{end}")]
+
+
+@pytest.mark.parametrize(
+    ("name", "codes"),
+    [("l40sx2_cross_numa", CODES if FULL else (4, 13, 999)), ("h100x2_nvl", CODES if FULL else (4, 15))],
+)
+def test_every_function_with_every_code_costs_its_own_facts_only(
+    name: str, codes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    node = library.profile(name)
+    healthy = CtypesLibrary(node)
+    whole, _ = steady(ask(healthy, monkeypatch, capfd))
+    functions = sorted(
+        set(healthy.calls) - {"nvmlInitWithFlags", "nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2"}
+    )
+    assert len(functions) > 40
+    for function in functions:
+        for code in codes:
+            found = ask(CtypesLibrary(node, fail={function: code}), monkeypatch, capfd)
+            told, _ = steady(found)
+            lost = {(s, f) for s, facts in whole.items() for f in facts if f not in told.get(s, {})}
+            said = {(s, f) for s, facts in found.codes.items() for f in facts}
+            # A fact that is gone has a code in its place; links that end early have theirs under the GPU.
+            links = {(s, f) for s, f in lost if " link " in s}
+            assert lost - links <= said | {("0", "fabric"), ("1", "fabric")}, (function, code)
+            wrong = {
+                (s, f) for s, facts in told.items() for f in facts if facts[f] != whole.get(s, {}).get(f, facts[f])
+            }
+            assert {f for _, f in wrong} <= {"memory_used_bytes", "health_mask", "fabric"}, (function, code, wrong)
+
+
+def test_functions_that_an_old_driver_lacks_are_told_as_such(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    missing = ("nvmlDeviceGetMarginTemperature", "nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetMemoryInfo_v2")
+    found = ask(CtypesLibrary(library.profile("h100x2_nvl"), missing=missing), monkeypatch, capfd)
+    assert found.codes["0"]["temperature_margin_celsius"] == "FUNCTION_NOT_FOUND"
+    assert found.codes["0"]["memory_reserved_bytes"] == "FUNCTION_NOT_FOUND"
+    assert found.facts["0"]["memory_total_bytes"] == library.profile("h100x2_nvl")["gpus"][0]["memory"]["total"]
+
+
+GPUSTAT = """
+import gpustat
+for gpu in gpustat.GPUStatCollection.new_query():
+    print(gpu.index, gpu.uuid, gpu.name, gpu.memory_total, gpu.temperature, gpu.power_limit, sep="|")
+"""
+NVITOP = """
+from nvitop import Device
+for gpu in Device.all():
+    print(gpu.index, gpu.uuid(), gpu.name(), gpu.memory_total() >> 20, gpu.temperature(), gpu.power_limit() // 1000, sep="|")
+"""
+
+
+@pytest.mark.parametrize(("witness", "script"), [("gpustat", GPUSTAT), ("nvitop", NVITOP)])
+@pytest.mark.parametrize("name", ["h100x8_sxm_healthy", "rtx4090x4_pcie"])
+def test_other_programs_read_from_the_c_library_what_we_read(
+    witness: str, script: str, name: str, tmp_path: Path
+) -> None:
+    if importlib.util.find_spec(witness) is None:
+        pytest.skip(f"{witness} is not installed")
+    folder = library.build(library.profile(name), tmp_path)
+    environ = {**os.environ, "LD_LIBRARY_PATH": str(folder)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environ, capture_output=True, text=True, timeout=60, check=True
+    )
+    gpu = collect(Machine(environ=environ), ("gpu",)).gpu
+    assert gpu is not None
+    ours = [
+        f"{d.index}|{d.uuid}|{d.name}|{(d.memory_total_bytes or 0) >> 20}|{d.temperature_celsius}|"
+        f"{(d.power_limit_mw or 0) // 1000}"
+        for d in gpu.devices
+    ]
+    assert done.stdout.split("\n")[:-1] == ours

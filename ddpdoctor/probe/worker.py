@@ -157,10 +157,16 @@ def _probe(channel: Channel, torch: Any, order: dict[str, Any]) -> None:
     stage.barrier()
     channel.say(took={"barrier": time.monotonic() - started})
     channel.phase("all_reduce")
-    started = time.monotonic()
-    with overheard(dist.ProcessGroup, lambda call: channel.say(call=call)):
+    calls: list[float] = []
+
+    def tell(call: str) -> None:
+        calls.append(time.monotonic())
+        channel.say(call=call)
+
+    with overheard(dist.ProcessGroup, tell):
         collectives.check_all_reduce(stage)
-    channel.say(took={"all_reduce": time.monotonic() - started})
+    if calls:  # from the call itself: a rank that came late to it waits for nobody
+        channel.say(took={"all_reduce": time.monotonic() - calls[0]})
     channel.phase("collectives")
     for name, reason in collectives.check_others(stage):
         channel.say(unsupported={"collective": name, "reason": reason})

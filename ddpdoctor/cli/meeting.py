@@ -14,7 +14,7 @@ from ddpdoctor.facts.codec import encode
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.jobs import Job, job_id, job_of_line
 from ddpdoctor.facts.net import Outcome
-from ddpdoctor.facts.nodes import Form, Node, Nodes
+from ddpdoctor.facts.nodes import Form, Node, Nodes, Stranger
 
 if TYPE_CHECKING:
     from ddpdoctor.cli.verdicts import Verdict
@@ -137,7 +137,8 @@ class Convening:
         from ddpdoctor.meeting.guests import Guest
         from ddpdoctor.meeting.session import Gathered, Told
 
-        node, own = self._node(facts), [encode(each) for each in errors]
+        node = self._node(facts)
+        own = [encode(each) for each in (*errors, *self._lost_port(node, rules))]
         self._meeting = Meeting(
             node,
             self._token,
@@ -160,9 +161,19 @@ class Convening:
             self._meeting.conclude(written(outcome), {key: asdict(share) for key, share in found.items()})
             return replace(verdict, share=found.get(met.guests[met.hosted_by].key))
         facts = self._with_way(facts)
-        nodes = self._alone(node, met)
+        nodes = self._alone(node, met) if met is None or met.taken_by is None else self._superfluous(met)
         outcome = judge_nodes(rules, nodes, (Guest("", nodes.nodes[0], tuple(own)),), self._torch)
         return Verdict_(outcome, None, nodes, facts)
+
+    def _lost_port(self, node: Node, rules: Sequence[Rule]) -> list[Finding]:
+        """What is wrong when a node of another job holds the port that this node needs."""
+        from ddpdoctor.cli.verdicts import judge_nodes
+
+        if self._there.get("kind") != "other-job":
+            return []
+        return judge_nodes(
+            rules, Nodes(nodes=(node,), strangers=(_stranger(self._there),), is_main=False), (), ""
+        ).findings
 
     def stop(self) -> None:
         """End it."""
@@ -208,6 +219,7 @@ class Convening:
             master_port=job.master_port,
             rdzv_id=job.rdzv_id,
             owns=self._owns,
+            is_scheduled=self._is_scheduled(),
             script=script and os.path.basename(script),
             script_hash=script_hash(this_machine(), script) if script and os.path.isabs(script) else None,
         )
@@ -223,6 +235,11 @@ class Convening:
         if word == "cpu" or (word == "auto" and not gpus):
             return os.cpu_count()
         return gpus or None
+
+    def _is_scheduled(self) -> bool:
+        """Whether a scheduler started this very command, perhaps several times on one node."""
+        launcher = Environ(variables=dict(os.environ)).launcher
+        return launcher is not None and launcher.name in ("srun", "openmpi", "mpich", "mvapich2", "jsrun")
 
     def _script(self) -> str | None:
         """The script's path; the name of a module, or of a script that is looked for elsewhere."""
@@ -281,6 +298,12 @@ class Convening:
             strangers=(_stranger(met.other_job),) if met is not None and met.other_job else (),
         )
 
+    def _superfluous(self, met: Alone) -> Nodes:
+        """The job was complete before this node came: it, and the one that has its place."""
+        taken = met.taken_by
+        assert taken is not None
+        return Nodes(nodes=(taken, met.me.node), expected=2, is_main=False)
+
     def _with_way(self, facts: Facts) -> Facts:
         """The facts with the way to the master, as NCCL and torch would go it."""
         from ddpdoctor.collectors.machine import Root
@@ -297,7 +320,11 @@ class Convening:
         )
 
 
-def _stranger(introduction: Mapping[str, Any]) -> str:
+def _stranger(introduction: Mapping[str, Any]) -> Stranger:
     """Another job's node, as it introduced itself."""
-    host, script = introduction.get("host"), introduction.get("script")
-    return f"{str(host)[:60]}{f', {str(script)[:60]}' if script else ''}"
+    host, script, rdzv_id = (introduction.get(key) for key in ("host", "script", "rdzv_id"))
+    return Stranger(str(host)[:80], _word(script), _word(rdzv_id))
+
+
+def _word(told: object) -> str | None:
+    return told[:80] if isinstance(told, str) else None

@@ -13,7 +13,7 @@ from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.launch import Launch, Line
 from ddpdoctor.facts.nodes import Form, Node, Nodes
 from ddpdoctor.facts.record import SCHEMA, Facts
-from ddpdoctor.findings import Finding, Severity, Skipped, Where
+from ddpdoctor.findings import Finding, Role, Severity, Skipped, Where
 from ddpdoctor.rules import Rule
 
 if TYPE_CHECKING:
@@ -79,13 +79,29 @@ def judge_nodes(rules: Sequence[Rule], nodes: Nodes, guests: Sequence[Guest], to
             replace(facts, nodes=None, environ=Environ(), launch=Launch(lines=lines, torch=torch)),
             [each for each in rules if each.code in ACROSS],
         )
-        known = {each.code for each in outcome.findings}  # seen on the machines, which proves more than a line
+        known = {each.code for each in outcome.findings} - {
+            "LAUNCH036"
+        }  # seen on the machines, which proves more than a line
         told.findings = [_placed(each, nodes.nodes) for each in told.findings if each.code not in known]
         told.skipped = []
+        outcome.findings = [each for each in outcome.findings if each.code not in _with_a_line(told.findings)]
         outcome.add(told)
+    outcome.findings = [_follows(each, outcome.findings) for each in outcome.findings]
     seen = {each.code for each in outcome.findings}
     outcome.passed = sorted({code for code in outcome.passed if code not in seen})
     return outcome
+
+
+def _with_a_line(findings: Iterable[Finding]) -> set[str]:
+    """The codes that the lines tell better: they can be corrected."""
+    return {each.code for each in findings} & {"LAUNCH036"}
+
+
+def _follows(finding: Finding, others: Sequence[Finding]) -> Finding:
+    """A script that is missing on some nodes only is no mistake of the line."""
+    if finding.code == "LAUNCH003" and any(each.code == "HOST013" for each in others):
+        return replace(finding, role=Role.CONSEQUENCE, caused_by="HOST013")
+    return finding
 
 
 def _lines(guests: Sequence[Guest], torch: str) -> tuple[Line, ...]:

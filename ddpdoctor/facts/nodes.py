@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from ddpdoctor.facts.gaps import Gap, Section
 from ddpdoctor.facts.net import Outcome
 
-__all__ = ["Form", "Link", "Node", "Nodes", "Split", "ranges", "split"]
+__all__ = ["Form", "Link", "Node", "Nodes", "Split", "Stranger", "ranges", "split"]
 
 
 class Form:
@@ -55,6 +55,8 @@ class Node:
     rdzv_id: str | None = None
     owns: bool = False
     is_at_master: bool | None = None
+    is_scheduled: bool = False
+    """A scheduler started the command that told this, once a task."""
     script: str | None = None
     script_hash: str | None = None
     """Of the script's text; "" where the script is missing."""
@@ -105,6 +107,21 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
+class Stranger:
+    """Somebody at the job's port who is none of the job: a node of another job, or (without `is_node`) no ddpdoctor at all."""
+
+    host: str
+    script: str | None = None
+    rdzv_id: str | None = None
+    is_node: bool = True
+
+    @property
+    def title(self) -> str:
+        """How sentences call it."""
+        return f"{self.host} ({self.script})" if self.script else self.host
+
+
+@dataclass(frozen=True, slots=True)
 class Nodes(Section):
     """The nodes that came, in the order of their node_rank (or rank), and those that did not.
 
@@ -124,7 +141,7 @@ class Nodes(Section):
     waited_seconds: float = 0.0
     hosted_by: int = 0
     is_main: bool = True
-    strangers: tuple[str, ...] = ()
+    strangers: tuple[Stranger, ...] = ()
     gaps: tuple[Gap, ...] = ()
 
     @property

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ddpdoctor.facts.codec import encode
+from ddpdoctor.facts.nodes import Node, Stranger
 from ddpdoctor.meeting.guests import Guest
 from ddpdoctor.meeting.links import serve_echo
 from ddpdoctor.meeting.sockets import listen
@@ -44,8 +46,10 @@ class Host:
     token: str
     changed: asyncio.Event
     seats: dict[str, Seat] = field(default_factory=dict)
-    strangers: dict[str, None] = field(default_factory=dict)
+    strangers: dict[Stranger, None] = field(default_factory=dict)
     opened: float = field(default_factory=time.monotonic)
+    is_full: bool = False
+    """The job is complete: whoever comes now is one too many."""
     seconds_left: Callable[[], float] = lambda: 0.0
     _servers: dict[str, asyncio.Server] = field(default_factory=dict)
     _unknown: dict[asyncio.StreamWriter, None] = field(default_factory=dict)
@@ -170,10 +174,18 @@ class Host:
             await say(writer, self._introduction("i-am"))
         elif kind == "echo":
             await serve_echo(message, reader, writer, self.me.key)
+        elif kind == "hello" and self.is_full:
+            taken = self._same_number(Guest.of(message).node)
+            await say(writer, {**self._introduction("full"), "node": encode(taken)})
         elif kind == "hello":
             await self._seat(Guest.of(message), reader, writer, via)
         else:
             raise WireError("no such message")
+
+    def _same_number(self, node: Node) -> Node:
+        """The guest that has the place of somebody who comes too late; this node itself where nobody has."""
+        number = (node.node_rank, node.rank)
+        return next((g.node for g in self.guests if (g.node.node_rank, g.node.rank) == number), self.me.node)
 
     def _introduction(self, kind: str) -> dict[str, Any]:
         return {
@@ -182,6 +194,7 @@ class Host:
             "key": self.me.key,
             "host": self.me.node.host,
             "script": self.me.node.script,
+            "rdzv_id": self.me.node.rdzv_id,
             "port": self.me.node.master_port,
             "has_main": self.has("main"),
             "owns": self.me.node.owns,
@@ -227,11 +240,9 @@ class Host:
         peer = writer.get_extra_info("peername")
         if peer is None or len(self.strangers) >= MOST_STRANGERS:
             return
-        address = str(peer[0]).removeprefix("::ffff:")
         node = (message or {}).get("node")
         if isinstance(node, dict) and isinstance(node.get("host"), str):
-            script = node.get("script")
-            what = f", {script:.60}" if isinstance(script, str) else ""
-            self.strangers[f"{node['host']:.60}{what}"] = None
+            words = {key: node[key][:80] for key in ("script", "rdzv_id") if isinstance(node.get(key), str)}
+            self.strangers[Stranger(node["host"][:80], **words)] = None
         elif message is None:
-            self.strangers.setdefault(f"{address} (no ddpdoctor)", None)
+            self.strangers[Stranger(str(peer[0]).removeprefix("::ffff:"), is_node=False)] = None

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ddpdoctor.facts.net import Outcome
-from ddpdoctor.facts.nodes import Form, Link
+from ddpdoctor.facts.nodes import Form, Link, Node, Stranger
 from ddpdoctor.meeting.guests import Guest, State, assess, contradicts, expected, missing, ordered
 from ddpdoctor.meeting.host import Host
 from ddpdoctor.meeting.links import TEST_SECONDS
@@ -58,7 +58,7 @@ class Gathered:
     waited_seconds: float
     hosted_by: int
     is_main: bool
-    strangers: tuple[str, ...]
+    strangers: tuple[Stranger, ...]
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,8 @@ class Alone:
     waited_seconds: float
     other_job: dict[str, Any] | None = None
     is_other_version: bool = False
+    taken_by: Node | None = None
+    """The job is complete without this node: the one that has its place."""
     lost_host: str | None = None
 
 
@@ -165,7 +167,8 @@ class Session:
         visitor = self.visitor
         waited = self.patience if self.left <= 0 else round(time.monotonic() - self._began, 1)
         way = self.seeker.way
-        return Alone(self.host.me, way, waited, visitor.other_job, visitor.is_other_version, visitor.lost_host)
+        taken, version = visitor.taken_by, visitor.is_other_version
+        return Alone(self.host.me, way, waited, visitor.other_job, version, taken, visitor.lost_host)
 
     def _is_seated(self, seconds: float) -> None:
         """A guest waits as long as its host does, and who came to it goes to that host as well."""
@@ -184,6 +187,8 @@ class Session:
         if self.left <= 0:
             return True
         seeker, now = self.seeker, time.monotonic()
+        if self.visitor.taken_by is not None:
+            return True
         if self.visitor.lost_host is not None and seeker.way is not None:
             return now - seeker.since > SURE_SECONDS
         if seeker.way is None or self.me.node.owns:
@@ -232,6 +237,7 @@ class Session:
 
     async def _finish(self, judge: Callable[[Gathered], asyncio.Future[dict[str, Any]]]) -> None:
         """Try the network where all is well so far, have it all judged, and tell the verdict: the ports are free before."""
+        self.host.is_full = True
         guests = ordered(self.host.guests)
         is_well = assess(guests) in (State.COMPLETE, State.ENOUGH) and not contradicts(guests)
         links = await self._test(guests) if is_well and len(guests) > 1 else ()

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ddpdoctor.facts.codec import encode
+from ddpdoctor.facts.codec import FactsError, decode, encode
 from ddpdoctor.facts.net import Outcome
+from ddpdoctor.facts.nodes import Node
 from ddpdoctor.meeting.guests import Guest
 from ddpdoctor.meeting.sockets import dial
 from ddpdoctor.meeting.trials import try_links
@@ -24,7 +25,8 @@ ASK_SECONDS = 1.0
 class Visitor:
     """What a guest has seen. `came` is called when it was let in, with the seconds that its host still waits.
 
-    `other_job` is how another job's node introduced itself at our port, `lost_host` a host that went before its verdict.
+    `other_job` is how another job's node introduced itself at our port, `lost_host` a host that went before its verdict,
+    `taken_by` the node that has our place in a job that is complete without us.
     """
 
     token: str
@@ -34,6 +36,7 @@ class Visitor:
     is_seated: bool = False
     other_job: dict[str, Any] | None = None
     is_other_version: bool = False
+    taken_by: Node | None = None
     lost_host: str | None = None
 
     async def ask(self, address: str, port: int) -> dict[str, Any]:
@@ -79,6 +82,8 @@ class Visitor:
         kind, seconds = welcome.get("kind"), welcome.get("seconds")
         if kind == "other-job":
             self.other_job = welcome
+        if kind == "full":
+            self.taken_by = _node(welcome.get("node"))
         if kind == "other-version":
             self.is_other_version = True
         if kind != "welcome" or welcome.get("key") == me.key or not isinstance(seconds, (int, float)):
@@ -109,3 +114,10 @@ class Visitor:
                 self.lost_host = None
                 self.told({**message, "place": place})
                 return
+
+
+def _node(told: object) -> Node | None:
+    try:
+        return decode(Node, told)
+    except FactsError:
+        return None

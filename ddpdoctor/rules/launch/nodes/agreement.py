@@ -9,11 +9,14 @@ from typing import NamedTuple, TypeVar
 
 from ddpdoctor.facts.launch import Edit, Launch, Launcher, Layer, Line, Plan, escape, quote
 from ddpdoctor.facts.launch.rendezvous import ACCELERATE_NAMES, plan_of_machines
+from ddpdoctor.facts.nodes import Form, Nodes
+from ddpdoctor.facts.nodes import Node as Member
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.pointing import after, agents, corrected, point, remove, revalue, spelled, where
 from ddpdoctor.rules.launch.rendezvous.meeting import host0
 from ddpdoctor.rules.launch.scheduler.counting import scheduled_nodes
+from ddpdoctor.rules.nodal import only_met
 
 __all__ = ["Node", "differing", "nodes_of"]
 
@@ -156,7 +159,7 @@ def _static(launch: Launch) -> list[Node]:
 
 
 @rule("LAUNCH036", "duplicate-node-rank", Severity.ERROR)
-def duplicate(launch: Launch) -> Iterator[Finding]:
+def duplicate(launch: Launch | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """Two nodes have the same --node-rank.
 
     ## Why it matters
@@ -166,19 +169,40 @@ def duplicate(launch: Launch) -> Iterator[Finding]:
     ## Fix
     Give every node its own --node-rank from 0, or use c10d, which needs none.
     """
-    nodes = _static(launch)
-    if not any(n.plan.given("node_rank") or n.plan.given("master_addr") for n in nodes):
+    if nodes is not None:
+        yield from _claimed_twice(nodes)
+    if only_met(nodes, launch):
         return
-    ranks = Counter(n.plan.node_rank for n in nodes if n.plan.node_rank is not None)
-    free = iter(r for r in range(len(nodes)) if r not in ranks)
+    assert launch is not None
+    lines = _static(launch)
+    if not any(n.plan.given("node_rank") or n.plan.given("master_addr") for n in lines):
+        return
+    ranks = Counter(n.plan.node_rank for n in lines if n.plan.node_rank is not None)
+    free = iter(r for r in range(len(lines)) if r not in ranks)
     for rank, count in ranks.items():
         if count > 1:
-            same = [n for n in nodes if n.plan.node_rank == rank]
+            same = [n for n in lines if n.plan.node_rank == rank]
             yield Finding(
                 f"{count} nodes have --node-rank={rank} ({_places(same)}): expected each rank once",
                 tuple(Evidence(f"launch.lines[{n.line.node}]", str(rank), "a rank of its own") for n in same[:16]),
                 fix_command=_agreeing(launch, same[1], "node_rank", str(next(free, rank))),
                 where=_place(same[1]) if count == 2 and rank > 0 else Where(),
+            )
+
+
+def _claimed_twice(nodes: Nodes) -> Iterator[Finding]:
+    """Nodes with one number, whose lines are not known here or say so in another way."""
+    groups: dict[int, list[Member]] = {}
+    for node in nodes.nodes:
+        if node.form == Form.STATIC and node.node_rank is not None:
+            groups.setdefault(node.node_rank, []).append(node)
+    for rank, found in groups.items():
+        if len(found) > 1 and not (found[0].is_scheduled and len({node.machine for node in found}) == 1):
+            hosts = ", ".join(node.host for node in found[:8])
+            yield Finding(
+                f"{len(found)} nodes have --node-rank={rank} ({hosts}): expected each rank once",
+                (Evidence("nodes.node_rank", f"{rank} on {hosts}", "each rank once"),),
+                where=Where(node_rank=rank),
             )
 
 

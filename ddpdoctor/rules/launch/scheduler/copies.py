@@ -15,10 +15,14 @@ from ddpdoctor.facts.launch import (
     is_known,
     starts_ranks,
 )
-from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.facts.nodes import Form, Node, Nodes
+from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.pointing import after, point, revalue
 from ddpdoctor.rules.launch.scheduler.counting import TASKS, nodes, number, option, tasks, tasks_per_node
+from ddpdoctor.rules.nodal import only_met
+
+SCHEDULERS = ("srun", "openmpi", "mpich", "mvapich2", "jsrun")
 
 
 @rule("LAUNCH057", "nested-launchers", Severity.ERROR)
@@ -44,7 +48,7 @@ def nested(launch: Launch) -> Iterator[Finding]:
 
 
 @rule("LAUNCH058", "launcher-per-task", Severity.ERROR)
-def per_task(launch: Launch) -> Iterator[Finding]:
+def per_task(launch: Launch | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """The scheduler starts several launchers a node, each of which starts all the ranks.
 
     ## Why it matters
@@ -54,8 +58,15 @@ def per_task(launch: Launch) -> Iterator[Finding]:
     ## Fix
     One task a node for the launcher: --ntasks-per-node=1; or one task a GPU and no launcher.
     """
+    if nodes is not None:
+        yield from _met(nodes)
+    if only_met(nodes, launch):
+        return
+    assert launch is not None
     for line in launch.lines:
         starter, outer = line.starter, line.task_starter
+        if starter is not None and outer is None:
+            yield from _inside(launch, line, starter)
         if starter is None or outer is None or starter.launcher is Launcher.DEEPSPEED:
             continue
         count, given = tasks_per_node(line)
@@ -73,6 +84,38 @@ def per_task(launch: Launch) -> Iterator[Finding]:
         where = given.value_word if here else outer.program
         text = f"{outer.name} starts {count} tasks, and each {starter.name} starts all ranks of its node: expected one a node"
         yield point(launch, line, where, text, f"{meant}", edits)
+
+
+def _inside(launch: Launch, line: Line, starter: Layer) -> Iterator[Finding]:
+    """The line stands in a task of a scheduler, as the environment says, and there are more tasks than the line has nodes."""
+    environ, plan = line.environ, line.plan
+    launcher, tasks_in_all = environ.launcher, environ.world_size
+    if launcher is None or launcher.name not in SCHEDULERS or plan is None or not plan.is_multinode:
+        return
+    most = plan.nnodes[1] if plan.nnodes is not None else 0
+    if tasks_in_all is not None and tasks_in_all > most and plan.settings["nnodes"].origin == "line":
+        text = (
+            f"{launcher.title} started {tasks_in_all} tasks with this line, and {starter.name} wants {most} nodes: expected"
+            " one task a node"
+        )
+        yield point(launch, line, starter.program, text, f"{most} tasks")
+
+
+def _met(nodes: Nodes) -> Iterator[Finding]:
+    """Several tasks of one node that each would start the launcher."""
+    machines: dict[str, list[Node]] = {}
+    for node in nodes.nodes:
+        if node.is_scheduled and node.form != Form.ENV and node.machine:
+            machines.setdefault(node.machine, []).append(node)
+    crowded = [found for found in machines.values() if len(found) > 1]
+    if crowded:
+        first = crowded[0][0]
+        yield Finding(
+            f"the scheduler starts this line {len(crowded[0])} times on {first.host}, and each starts all ranks of its node:"
+            " expected one task a node",
+            (Evidence("nodes.machine", f"{len(crowded[0])} on {first.host}", "one a node"),),
+            where=Where(host=first.host) if len(crowded) == 1 and len(machines) > 1 else Where(),
+        )
 
 
 def _one_a_node(outer: Layer, given: Given, count: int, meant: int) -> list[Edit]:

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import IO
 
+from ddpdoctor.collectors.log.crew import SPAN_BYTES, on_all_cores, spans
 from ddpdoctor.collectors.log.inputs import UNREADABLE, Input, inputs_of, opened
 from ddpdoctor.collectors.log.kinds import HEAD_BYTES, kind_of
-from ddpdoctor.collectors.log.text import Part, Readable, Scanner
+from ddpdoctor.collectors.log.text import Part, Scanner, joined
+from ddpdoctor.collectors.log.windows import Readable
 from ddpdoctor.facts.gaps import Gap
 from ddpdoctor.facts.log import Kind, Log, Source
 from ddpdoctor.facts.log.attribution import attributed
@@ -45,12 +47,17 @@ def collect(paths: Iterable[str], signatures: Sequence[str], stdin: IO[bytes] | 
     What cannot be read is a `problem` of its source and a gap.
     """
     scanner = Scanner((*signatures, *MARKS.values()))
-    sources: list[Source] = []
-    parts: list[Part] = []
-    for each in inputs_of(paths):
-        source, part = _read(each, scanner, stdin)
-        sources.append(source)
-        parts.append(part)
+    inputs = inputs_of(paths)
+    tasks = [(each, start, size) for each in inputs for start, size in _spans(each)]
+    read = on_all_cores(lambda task: _read(*task, scanner, stdin), tasks, sum(each.size_bytes for each in inputs))
+    found: dict[str, list[tuple[Source, Part]]] = {}
+    for (each, _, _), answer in zip(tasks, read, strict=True):
+        found.setdefault(each.name, []).append(answer)
+    parts = [joined([part for _, part in answers]) for answers in found.values()]
+    sources = [
+        replace(answers[0][0], lines=part.newlines, problem=part.problem)
+        for answers, part in zip(found.values(), parts, strict=True)
+    ]
     log = Log(
         sources=tuple(sources),
         lines=tuple(replace(line, source=i) for i, part in enumerate(parts) for line in part.lines),
@@ -63,7 +70,15 @@ def collect(paths: Iterable[str], signatures: Sequence[str], stdin: IO[bytes] | 
     return attributed(log)
 
 
-def _read(each: Input, scanner: Scanner, stdin: IO[bytes] | None) -> tuple[Source, Part]:
+def _spans(each: Input) -> list[tuple[int, int | None]]:
+    if each.path is None or each.packing or each.problem is not None or each.size_bytes < 2 * SPAN_BYTES:
+        return [(0, None)]
+    return spans(each.size_bytes)
+
+
+def _read(
+    each: Input, start: int, span_bytes: int | None, scanner: Scanner, stdin: IO[bytes] | None
+) -> tuple[Source, Part]:
     who, attempt = who_of_name(each.name)
     source = Source(each.name, Kind.TEXT, each.size_bytes, who=who, attempt=attempt, problem=each.problem)
     if each.problem is not None:
@@ -73,10 +88,27 @@ def _read(each: Input, scanner: Scanner, stdin: IO[bytes] | None) -> tuple[Sourc
         with opened(each, stdin) as file:
             head = file.read(HEAD_BYTES)
             kind = kind_of(head, each.name)
-            part = READERS.get(kind, _text)(_Joined(head, file), scanner)
+            if start or span_bytes is not None:
+                part = _span(file, kind, start, span_bytes, scanner)
+            else:
+                part = READERS.get(kind, _text)(_Joined(head, file), scanner)
     except UNREADABLE as error:
         part.problem = str(getattr(error, "strerror", None) or error)
     return replace(source, kind=kind, lines=part.newlines, problem=part.problem), part
+
+
+def _span(file: IO[bytes], kind: Kind, start: int, span_bytes: int | None, scanner: Scanner) -> Part:
+    """The lines that begin in one span of a large file; of what is no text, the first span gives all."""
+    reader = READERS.get(kind, _text)
+    if reader is not _text:
+        file.seek(0)
+        return reader(file, scanner) if start == 0 else Part()
+    if start == 0:
+        file.seek(0)
+        return scanner.scan(file, span_bytes)
+    file.seek(start - 1)
+    over = len(file.readline()) - 1
+    return scanner.scan(file, None if span_bytes is None else max(0, span_bytes - over))
 
 
 class _Joined:

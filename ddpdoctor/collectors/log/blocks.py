@@ -9,7 +9,7 @@ from dataclasses import replace
 from ddpdoctor.facts.log import Exit, Frame, Traceback
 from ddpdoctor.facts.log.prefix import Prefixed, cleaned, split
 
-__all__ = ["Block", "exit_of", "traceback_of"]
+__all__ = ["Block", "exit_of", "pieces", "traceback_of"]
 
 LONGEST = 4000
 MOST_LINES = 2000
@@ -26,6 +26,19 @@ _GROUP = re.compile(r"^\s*[|+][-| ]?\s?")
 _FIELD = re.compile(r"\s*(?P<name>time|host|rank|exitcode|error_file|traceback)\s*: (?P<value>.*)")
 _RANK = re.compile(r"(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)")
 _CODE = re.compile(r"(?P<code>-?\d+) \(pid: (?P<pid>\d+)\)")
+
+
+def pieces(data: bytes, place: int) -> Iterator[int]:
+    """A place in each piece, between carriage returns, of the line around `place`; only near it where the line is long."""
+    start = max(data.rfind(b"\n", max(0, place - LONGEST), place), place - LONGEST - 1) + 1
+    end = data.find(b"\n", place, place + LONGEST)
+    end = end if end >= 0 else min(len(data), place + LONGEST)
+    while start < end:
+        stop = data.find(b"\r", start, end)
+        stop = stop if stop >= 0 else end
+        if stop > start:
+            yield start
+        start = stop + 1
 
 
 class Block:

@@ -3,40 +3,33 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
-from ddpdoctor.collectors.log.blocks import Block, exit_of, traceback_of
+from ddpdoctor.collectors.log.blocks import Block, exit_of, pieces, traceback_of
+from ddpdoctor.collectors.log.engines import DIGITS, engine
+from ddpdoctor.collectors.log.windows import BEHIND_BYTES, Readable, windows
 from ddpdoctor.facts.log import Exit, Line, Traceback, Who
 from ddpdoctor.facts.log.kernel import KernelLog
 from ddpdoctor.facts.log.literals import literals_of
 from ddpdoctor.facts.log.prefix import cleaned, split
 from ddpdoctor.facts.xids import Xid
 
-__all__ = ["Part", "Readable", "Scanner"]
+__all__ = ["Part", "Scanner", "joined"]
 
-CHUNK_BYTES = 4 << 20
-AHEAD_BYTES = 128 << 10
-"""A traceback is read on for so far behind the chunk that it begins in."""
-BEHIND_BYTES = 4 << 10
 LONGEST_LINE = 2000
 VARIANTS = 8
 """Of lines of one rank that differ in numbers alone, so many are kept."""
 TAIL_LINES = 30
-TAIL_BYTES = 32 << 10
+MOST_KINDS = 20_000
+NO_DIGITS = dict.fromkeys(map(ord, "0123456789"))
+TAIL_BYTES = BEHIND_BYTES
 MOST_LINES = 20_000
 MOST_TRACEBACKS = 2_000
 
 TRACEBACK = b"Traceback (most recent call last)"
 EXIT = b"(local_rank: "
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
-
-
-class Readable(Protocol):
-    """Bytes from their beginning, unpacked."""
-
-    def read(self, size: int = -1, /) -> bytes: ...
 
 
 @dataclass(slots=True)
@@ -60,38 +53,37 @@ class Scanner:
     """Looks for lines that match one of many patterns. Made once, used for every input."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
-        self._patterns = [(literal, re.compile(p)) for p in dict.fromkeys(patterns) for literal in literals_of(p)]
-        literals = sorted({literal.encode() for literal, _ in self._patterns} | {TRACEBACK, EXIT}, key=len)
-        self._anchors = re.compile(b"|".join(re.escape(each) for each in literals))
+        known = [(literal, re.compile(p)) for p in dict.fromkeys(patterns) for literal in literals_of(p)]
+        self._patterns = [(literal.translate(NO_DIGITS), pattern) for literal, pattern in known]
+        self._engine = engine({literal.encode() for literal, _ in known} | {TRACEBACK, EXIT})
+        self._of_kinds: dict[bytes, list[re.Pattern[str]]] = {}
 
-    def scan(self, file: Readable) -> Part:
-        """Everything that matters in a file, read to its end in chunks."""
+    def scan(self, file: Readable, span_bytes: int | None = None) -> Part:
+        """Everything that matters in a file, or in the lines that begin in its next `span_bytes`."""
         part = Part()
         keeper = _Keeper(part)
         last = b""
-        for data, start, end in _chunks(file):
-            last = data[max(start, end - BEHIND_BYTES) : end]
-            for place in self._candidates(data, start, end):
-                self._look(data, place, part.newlines + data.count(b"\n", start, place) + 1, keeper)
-            part.newlines += data.count(b"\n", start, end)
+        for data, start, end in windows(file, span_bytes):
+            last = data[max(start, end - LONGEST_LINE) : end]
+            at = start
+            for place in self._engine.candidates(data, start, end):
+                part.newlines += data.count(b"\n", at, place)
+                at = place
+                self._look(data, place, part.newlines + 1, keeper)
+            part.newlines += data.count(b"\n", at, end)
             part.size_bytes += end - start
             part.tail = _last_lines(data, end, part.newlines)
         keeper.finish()
         part.xids = keeper.kernel.finish(last.decode("utf-8", "replace").rstrip().rpartition("\n")[2])
         return part
 
-    def _candidates(self, data: bytes, start: int, end: int) -> Iterator[int]:
-        at = start
-        while (found := self._anchors.search(data, at, end)) is not None:
-            yield found.start()
-            at = data.find(b"\n", found.end(), end)
-            if at < 0:
-                return
-
     def _look(self, data: bytes, place: int, number: int, keeper: _Keeper) -> None:
-        block = Block(data, place)
-        first = block.line
-        text = cleaned(first)
+        """Each piece of a line between carriage returns is a line of its own to whoever reads it on a terminal."""
+        for piece in pieces(data, place):
+            self._look_at(Block(data, piece), number, keeper)
+
+    def _look_at(self, block: Block, number: int, keeper: _Keeper) -> None:
+        text = cleaned(block.line)
         if TRACEBACK.decode() in text:
             found = traceback_of(block, number)
             if found is not None:
@@ -101,8 +93,43 @@ class Scanner:
             if ended is not None:
                 keeper.take_exit(ended)
         keeper.kernel.take(text, number)
-        if any(literal in text and known.search(text) for literal, known in self._patterns):
+        if any(known.search(text) for known in self._worth_trying(block.line, text)):
             keeper.take_line(text, number)
+
+    def _worth_trying(self, line: str, text: str) -> list[re.Pattern[str]]:
+        """The patterns that lines of this kind, digits aside, may match: the same for thousands of lines."""
+        kind = line.encode().translate(None, DIGITS)
+        known = self._of_kinds.get(kind)
+        if known is None:
+            plain = text.translate(NO_DIGITS)
+            known = list(dict.fromkeys(pattern for literal, pattern in self._patterns if literal in plain))
+            if len(self._of_kinds) < MOST_KINDS:
+                self._of_kinds[kind] = known
+        return known
+
+
+def joined(parts: Sequence[Part]) -> Part:
+    """The spans of one file put together: lines are numbered on, and kept once a rank over all of them."""
+    if len(parts) == 1:
+        return parts[0]
+    whole = Part()
+    keeper = _Keeper(whole)
+    xids: list[Xid] = []
+    for part in parts:
+        before = whole.newlines
+        for line in part.lines:
+            keeper.take(replace(line, number=line.number + before, last=line.last + before if line.last else 0))
+        whole.tracebacks += [replace(each, number=each.number + before) for each in part.tracebacks]
+        whole.exits += [replace(each, number=each.number + before) for each in part.exits]
+        xids += [replace(each, line=None if each.line is None else each.line + before) for each in part.xids]
+        whole.tail = [replace(line, number=line.number + before) for line in part.tail] or whole.tail
+        whole.newlines += part.newlines
+        whole.size_bytes += part.size_bytes
+        whole.problem = whole.problem or part.problem
+    keeper.finish()
+    del whole.tracebacks[MOST_TRACEBACKS:]
+    whole.xids = tuple(xids)
+    return whole
 
 
 class _Keeper:
@@ -116,17 +143,19 @@ class _Keeper:
 
     def take_line(self, text: str, number: int) -> None:
         prefixed = split(text)
-        body = prefixed.text[:LONGEST_LINE].rstrip()
-        key = (prefixed.who, _NUMBERS.sub("#", body)[:200])
-        same = self._known.setdefault(key, [])
-        if same and (len(same) >= VARIANTS or any(self._part.lines[i].text == body for i in same)):
+        self.take(Line(0, number, prefixed.text[:LONGEST_LINE].rstrip(), prefixed.who, prefixed.time))
+
+    def take(self, line: Line) -> None:
+        """A line, in the order of the file."""
+        same = self._known.setdefault((line.who, _NUMBERS.sub("#", line.text)[:200]), [])
+        if same and (len(same) >= VARIANTS or any(self._part.lines[i].text == line.text for i in same)):
             count, _ = self._counts.get(same[0], (1, 0))
-            self._counts[same[0]] = (count + 1, number)
-            return
-        if len(self._part.lines) >= MOST_LINES:
-            return
-        same.append(len(self._part.lines))
-        self._part.lines.append(Line(0, number, body, prefixed.who, prefixed.time))
+            self._counts[same[0]] = (count + line.count, line.last or line.number)
+        elif len(self._part.lines) < MOST_LINES:
+            same.append(len(self._part.lines))
+            self._part.lines.append(line)
+            if line.count > 1:
+                self._counts[same[-1]] = (line.count, line.last)
 
     def take_traceback(self, found: Traceback) -> None:
         if len(self._part.tracebacks) < MOST_TRACEBACKS:
@@ -154,26 +183,3 @@ def _last_lines(data: bytes, end: int, newlines: int) -> list[Line]:
         if len(found) == TAIL_LINES:
             break
     return found[::-1]
-
-
-def _chunks(file: Readable) -> Iterator[tuple[bytes, int, int]]:
-    """(data, start, end): `data[start:end]` is new; what stands around it was read before or is read again."""
-    data, start, is_end = b"", 0, False
-    while not is_end:
-        more = file.read(CHUNK_BYTES)
-        is_end = len(more) < CHUNK_BYTES and not more
-        data += more
-        end = len(data) if is_end else _line_end(data, start)
-        if end > start:
-            yield data, start, end
-        kept = max(0, end - BEHIND_BYTES)
-        data, start = data[kept:], end - kept
-
-
-def _line_end(data: bytes, start: int) -> int:
-    """Where the last line ends that has AHEAD_BYTES behind it."""
-    last = len(data) - AHEAD_BYTES
-    if last <= start:
-        return start
-    end = data.rfind(b"\n", start, last) + 1
-    return end if end > 0 else last

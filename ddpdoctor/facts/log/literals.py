@@ -16,6 +16,8 @@ else:
 
 __all__ = ["literals_of"]
 
+MOST_CHOICES = 8
+
 
 @functools.cache
 def literals_of(pattern: str) -> tuple[str, ...]:
@@ -35,19 +37,36 @@ def _worth(literals: tuple[str, ...]) -> int:
 
 
 def _demands(parsed: Any) -> Iterator[tuple[str, ...]]:
-    """Everything that each match goes through, in order: a run of characters, or a choice of runs."""
-    run: list[str] = []
+    """Everything that each match goes through, in order: choices of texts that stand next to each other."""
+    runs = [""]
     for what, value in parsed:
         if what is constants.LITERAL:
-            run.append(chr(value))
+            runs = [run + chr(value) for run in runs]
             continue
-        yield ("".join(run),)
-        run = []
+        choices = _choices(what, value)
+        if choices and len(runs) * len(choices) <= MOST_CHOICES:
+            runs = [run + choice for run in runs for choice in choices]
+            continue
+        yield tuple(runs)
+        runs = [""]
         if what is constants.SUBPATTERN:
             yield from _demands(value[3])
         elif what is constants.MAX_REPEAT and value[0] > 0:
             yield from _demands(value[2])
         elif what is constants.BRANCH:
-            choices = [max(_demands(choice), key=_worth, default=()) for choice in value[1]]
-            yield tuple(literal for choice in choices for literal in choice) if all(map(_worth, choices)) else ()
-    yield ("".join(run),)
+            found = [max(_demands(choice), key=_worth, default=()) for choice in value[1]]
+            yield tuple(literal for choice in found for literal in choice) if all(map(_worth, found)) else ()
+    yield tuple(runs)
+
+
+def _choices(what: Any, value: Any) -> list[str]:
+    """The texts of a group or of a choice that consists of literals alone, [] for anything else."""
+    if what is constants.SUBPATTERN and len(value[3]) == 1:
+        return _choices(*value[3][0])
+    if what is constants.SUBPATTERN:
+        return _choices(constants.BRANCH, (None, [value[3]]))
+    if what is not constants.BRANCH:
+        return []
+    if any(part is not constants.LITERAL for choice in value[1] for part, _ in choice):
+        return []
+    return ["".join(chr(code) for _, code in choice) for choice in value[1]]

@@ -1,0 +1,64 @@
+"""Reading on all cores: large files in spans, many files side by side."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+__all__ = ["SPAN_BYTES", "cores", "on_all_cores", "spans"]
+
+Task = TypeVar("Task")
+Done = TypeVar("Done")
+
+SPAN_BYTES = 32 << 20
+WORTH_BYTES = 24 << 20
+WORTH_FILES = 64
+"""Below these a second process costs more than it saves."""
+
+
+def cores() -> int:
+    """The CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+
+
+def spans(size_bytes: int) -> list[tuple[int, int | None]]:
+    """(start, bytes) of the pieces in which a file is read; the last one, or the only one, goes to the end."""
+    count = max(1, size_bytes // SPAN_BYTES)
+    starts = [size_bytes * i // count for i in range(count)]
+    sizes: list[int | None] = [b - a for a, b in itertools.pairwise(starts)]
+    return list(zip(starts, [*sizes, None], strict=True))
+
+
+def on_all_cores(work: Callable[[Task], Done], tasks: Sequence[Task], size_bytes: int) -> Iterable[Done]:
+    """What `work` gives for each task, in their order. The workers are forks: they know what this process knows."""
+    if cores() < 2 or len(tasks) < 2 or (size_bytes < WORTH_BYTES and len(tasks) < WORTH_FILES):
+        return map(work, tasks)
+    return _forked(work, tasks)
+
+
+def _forked(work: Callable[[Task], Done], tasks: Sequence[Task]) -> list[Done]:
+    global _work
+    _work = work
+    context = multiprocessing.get_context("fork")
+    with context.Pool(min(cores(), len(tasks)), _enlist) as pool:
+        done: list[Done] = pool.map(_do, tasks, chunksize=1 if len(tasks) < WORTH_FILES else 8)
+    return done
+
+
+_work: Callable[[Any], Any] | None = None
+
+
+def _enlist() -> None:
+    """A worker leaves the answer to signals to its parent, and ends when it is told to."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _do(task: Any) -> Any:
+    assert _work is not None
+    return _work(task)

@@ -1,0 +1,51 @@
+"""A file in windows: what is new, with enough around it to read tracebacks that begin or end beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+__all__ = ["AHEAD_BYTES", "BEHIND_BYTES", "CHUNK_BYTES", "Readable", "windows"]
+
+CHUNK_BYTES = 4 << 20
+AHEAD_BYTES = 128 << 10
+"""A traceback is read on for so far behind the window that it begins in."""
+BEHIND_BYTES = 32 << 10
+
+
+class Readable(Protocol):
+    """Bytes from their beginning, unpacked."""
+
+    def read(self, size: int = -1, /) -> bytes: ...
+
+
+def windows(file: Readable, span_bytes: int | None = None) -> Iterator[tuple[bytes, int, int]]:
+    """(data, start, end): `data[start:end]` is new; what stands around it was read before or is read again.
+
+    `span_bytes`: only the lines that begin in so many bytes; the last of them is completed.
+    """
+    data, start, is_end = b"", 0, False
+    left = span_bytes
+    while not is_end:
+        more = file.read(CHUNK_BYTES)
+        is_end = not more
+        data += more
+        end = len(data) if is_end else _line_end(data, start)
+        if left is not None and end - start >= left:
+            end = data.find(b"\n", max(start, start + left - 1)) + 1 or len(data)
+            is_end = True
+        if end > start:
+            yield data, start, end
+        if left is not None:
+            left -= end - start
+        kept = max(0, end - BEHIND_BYTES)
+        data, start = data[kept:], end - kept
+
+
+def _line_end(data: bytes, start: int) -> int:
+    """Where the last line ends that has AHEAD_BYTES behind it."""
+    last = len(data) - AHEAD_BYTES
+    if last <= start:
+        return start
+    end = data.rfind(b"\n", start, last) + 1
+    return end if end > 0 else last

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from ddpdoctor.cli import check, hang, lint, manual, parts, probe, saving, triage
+from ddpdoctor.cli import check, compare, hang, lint, manual, parts, probe, saving, triage
 from ddpdoctor.cli import run as run_job
 from ddpdoctor.cli.options import CommandLineError, UsageError, WrongUse, with_common
 
@@ -50,6 +50,7 @@ app.command("triage")(with_common(triage.triage))
 app.command("hang")(with_common(hang.hang))
 app.command("run")(with_common(run_job.run))
 app.command("collect")(with_common(saving.collect))
+app.command("compare")(with_common(compare.compare))
 app.command("explain")(with_common(manual.explain))
 app.command("rules")(with_common(manual.rules))
 

@@ -16,6 +16,7 @@ from ddpdoctor.cli.repair import repaired
 from ddpdoctor.collectors.launch import collect_launch
 from ddpdoctor.collectors.machine import Machine
 from ddpdoctor.doctor import examine
+from ddpdoctor.facts.launch import Launch
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Report
 from ddpdoctor.rules import Rule, also_on_lines
@@ -44,6 +45,11 @@ def write_files(folder: Path, files: Mapping[str, str]) -> None:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+
+
+def launch_of(line: str, *, cwd: str = "/nowhere") -> Launch:
+    """The facts of one launch line, started in `cwd`."""
+    return collect_launch(Machine(environ={}), None, [line], torch="2.13", cwd=cwd)
 
 
 def lint(

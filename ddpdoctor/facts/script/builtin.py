@@ -68,7 +68,7 @@ def _sequence(reader: Reader, node: ast.List | ast.Tuple | ast.Set, frame: Frame
 
 
 def _dict(reader: Reader, node: ast.Dict, frame: Frame) -> object:
-    return {} if not node.keys else Made("dict", ast.Call(func=node, args=[], keywords=[]), frame)
+    return {} if not node.keys else Unknown.SAME
 
 
 def _binary(reader: Reader, node: ast.BinOp, frame: Frame) -> object:
@@ -505,9 +505,9 @@ def part_of(reader: Reader, binding: Binding, frame: Frame) -> object:
     """An item of what a loop runs over, or one part of an unpacked value."""
     assert binding.value is not None
     if binding.how is Bound.ITEM:
-        return (
-            Unknown.DATA if _is_loader(reader, binding.value, frame) else _of_items(reader.value(binding.value, frame))
-        )
+        if binding.part == 0 and _is_counted(binding.value, frame):
+            return Unknown.SAME
+        return Unknown.DATA if _is_loader(reader, binding.value, frame) else worst(reader.value(binding.value, frame))
     value = reader.value(binding.value, frame)
     if isinstance(value, (tuple, list)) and binding.part is not None and binding.part < len(value):
         return value[binding.part]

@@ -180,11 +180,23 @@ def exchanges(module: Module) -> tuple[tuple[Exchange, ...], ...]:
         played: list[Exchange] = []
         for root in roots(module, matters):
             for run in islice(rehearse(module, root, places, matters), MAX_RUNS):
-                result = None if run.is_open or any(t.raised for t in run.tracks) else _played(run)
+                known = not run.is_open and not any(t.raised for t in run.tracks) and _is_of_all(module, run)
+                result = _played(run) if known else None
                 if result is not None:
                     played.append(result)
         found.append(tuple(played))
     return tuple(found)
+
+
+def _is_of_all(module: Module, run: Rehearsal) -> bool:
+    """Whether every rank comes here: a program, or a function that tells the ranks apart itself."""
+    if isinstance(run.root, ast.Module) or any(s.function is run.root for s in module.spawns):
+        return True
+    messages = [[e for e in t.events if e.name in P2P] for t in run.tracks]
+    if any(run.apart(e.tests) for each in messages for e in each):
+        return True
+    peers = [[repr(e.read(e.argument(1, "dst", "src"))) for e in each] for each in messages]
+    return any(p != peers[0] for p in peers[1:])
 
 
 def _worlds(module: Module) -> list[tuple[Place, ...]]:

@@ -14,7 +14,7 @@ from ddpdoctor.facts.script.world import TWO_NODES, Made
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import code, point, replace, without_argument
-from ddpdoctor.rules.script.situation import argument, each_rank, has_more, start_of, value
+from ddpdoctor.rules.script.situation import argument, each_rank, has_more, last_value, start_of, value
 from ddpdoctor.rules.script.starting import reads_ranks
 
 INIT = "dist.init_process_group"
@@ -211,7 +211,7 @@ def timeout(script: Script) -> Iterator[Finding]:
     `timeout=timedelta(minutes=30)`.
     """
     for module in modules(script):
-        for call in module.calls(INIT, "dist.new_group", "dist.monitored_barrier", "dist.TCPStore"):
+        for call in module.calls(INIT, "dist.new_group", "dist.monitored_barrier"):
             positional = len(call.args) == 3 and not has_more(call)
             given = argument(call, 2 if positional else None, "timeout") if module.names.of(call.func) == INIT else None
             given = given or argument(call, None, "timeout")
@@ -322,9 +322,8 @@ def options(script: Script) -> Iterator[Finding]:
             given = argument(call, None, "pg_options", "backend_options")
             if given is None:
                 continue
-            found = value(module, given)
-            is_dict = isinstance(found, (dict, Made)) and (isinstance(found, dict) or found.name == "dict")
-            if is_dict or (isinstance(given, ast.Call) and module.names.of(given.func) == "dict"):
+            made = last_value(module, given)
+            if isinstance(made, ast.Dict) or (isinstance(made, ast.Call) and module.names.of(made.func) == "dict"):
                 yield point(
                     module,
                     given,

@@ -13,8 +13,7 @@ from ddpdoctor.facts.script.paths import Event
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import code, point, replace
-from ddpdoctor.rules.script.situation import has_more
-from ddpdoctor.rules.script.tensors import last_value
+from ddpdoctor.rules.script.situation import has_more, last_value
 
 IN_PLACE = ("zero_", "fill_", "copy_", "add_", "sub_", "mul_", "div_", "normal_", "uniform_", "random_")
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from ddpdoctor.facts.launch import Launch, Launcher, Line
 from ddpdoctor.facts.script.disagreement import places_of
-from ddpdoctor.facts.script.index import inner
+from ddpdoctor.facts.script.index import Bound, inner
 from ddpdoctor.facts.script.module import Module
 from ddpdoctor.facts.script.values import Reader
 from ddpdoctor.facts.script.world import TWO_NODES, Place, Unknown, known
@@ -193,3 +193,19 @@ def truths(module: Module, test: ast.expr) -> list[bool | Unknown]:
     """Whether a condition holds on each rank; names of ranks are believed."""
     places = places_of(module, module.index.function_of(test))
     return [reader.truth(test) for reader in _readers(module, places, True)]
+
+
+def last_value(module: Module, node: ast.expr) -> ast.expr | None:
+    """The expression that a name holds where it is used: its last plain assignment before, in the same block or around."""
+    if not isinstance(node, ast.Name):
+        return node
+    bound = module.names.bindings(node.id, module.index.scope(node))
+    if bound is None:
+        return None
+    earlier = [b for b in bound[1] if b.line < node.lineno]
+    if not earlier or earlier[-1].how is not Bound.VALUE:
+        return None
+    last = earlier[-1]
+    around = {p for p, _ in module.index.enclosing(node)}
+    block = module.index.parents.get(last.at)
+    return last.value if block in around else None

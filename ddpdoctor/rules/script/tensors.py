@@ -8,13 +8,22 @@ from collections.abc import Iterator
 from ddpdoctor.facts.launch import Launch
 from ddpdoctor.facts.script import Script
 from ddpdoctor.facts.script.disagreement import places_of
-from ddpdoctor.facts.script.index import Bound, inner
+from ddpdoctor.facts.script.index import inner
 from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.vocabulary import GROUP_POSITION
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import after, code, point, replace
-from ddpdoctor.rules.script.situation import argument, backends, each_rank, has_more, in_rank_branch, start_of, value
+from ddpdoctor.rules.script.situation import (
+    argument,
+    backends,
+    each_rank,
+    has_more,
+    in_rank_branch,
+    last_value,
+    start_of,
+    value,
+)
 
 CREATED = frozenset(
     f"torch.{name}"
@@ -38,22 +47,6 @@ _LISTS = {
     "dist.reduce_scatter": (1, "input_list"),
     "dist.all_to_all": (1, "input_tensor_list"),
 }
-
-
-def last_value(module: Module, node: ast.expr) -> ast.expr | None:
-    """The expression that a name holds where it is used: its last plain assignment before, in the same block or around."""
-    if not isinstance(node, ast.Name):
-        return node
-    bound = module.names.bindings(node.id, module.index.scope(node))
-    if bound is None:
-        return None
-    earlier = [b for b in bound[1] if b.line < node.lineno]
-    if not earlier or earlier[-1].how is not Bound.VALUE:
-        return None
-    last = earlier[-1]
-    around = {p for p, _ in module.index.enclosing(node)}
-    block = module.index.parents.get(last.at)
-    return last.value if block in around else None
 
 
 @rule(

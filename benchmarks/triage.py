@@ -25,6 +25,7 @@ from ddpdoctor.rules import load
 
 RANKS = 8
 BLOCK_LINES = 60_000
+WORDS = "the of model a to and in time was error it for not found that as be which file has this from are data".split()
 FAILURE_AT = 0.4
 
 
@@ -40,20 +41,24 @@ def lines(dice: random.Random) -> Iterator[str]:
             )
         elif kind < 0.80:
             done = step % 1000
-            yield f"Epoch 3:  {done // 10}%|{'█' * (done // 50):<20}| {done}/1000 [06:28<04:39, {dice.random() * 3:.2f}it/s, loss=2.6]\r"
+            bar = f"{'█' * (done // 50):<20}"
+            yield f"Epoch 3:  {done // 10}%|{bar}| {done}/1000 [06:28<04:39, {dice.random() * 3:.2f}it/s, loss=2.6]\r"
         elif kind < 0.92:
             yield (
                 f"gpu-a0{rank}:{41000 + rank}:{42000 + rank} [{rank}] NCCL INFO Channel {step % 24:02}/0 : {rank}[{rank}] -> "
                 f"{(rank + 1) % 8}[{(rank + 1) % 8}] via P2P/CUMEM/read"
             )
-        elif kind < 0.97:
+        elif kind < 0.95:
             yield f"[rank{rank}]: validation error {dice.random():.4f}, failed samples 0, timeout budget 600 s, warnings 0"
-        elif kind < 0.995:
-            yield f"[rank{rank}]:   warnings.warn('torch.utils.checkpoint: the use_reentrant parameter should be passed explicitly.')"
+        elif kind < 0.975:
+            yield f"[rank{rank}]:   warnings.warn('torch.utils.checkpoint: use_reentrant should be passed explicitly.')"
+        elif kind < 0.998:
+            words = " ".join(dice.choice(WORDS) for _ in range(24))
+            yield f"[rank{rank}]: sample: {words}"
         else:
             yield (
-                f"[rank{rank}]:[W412 09:50:04.1 ProcessGroupNCCL.cpp:1496] Warning: WARNING: process group has NOT been destroyed "
-                "before we destruct ProcessGroupNCCL."
+                f"[rank{rank}]:[W412 09:50:04.1 ProcessGroupNCCL.cpp:1496] Warning: WARNING: process group has NOT been "
+                "destroyed before we destruct ProcessGroupNCCL."
             )
 
 
@@ -171,7 +176,8 @@ def run(folder: Path, size_bytes: int, files: int) -> None:
     seconds, peak, out = measured([*doctor, str(many)])
     first = re.search(r'"code": "(\w+)"', out)
     print(
-        f"{f'{files} files of 1 MiB':<36} {seconds:8.2f} {files * 1.048576 / seconds:8.0f} {peak:6.0f}  {first[1] if first else ''}"
+        f"{f'{files} files of 1 MiB':<36} {seconds:8.2f} {files * 1.048576 / seconds:8.0f} {peak:6.0f}  "
+        f"{first[1] if first else ''}"
     )
 
 

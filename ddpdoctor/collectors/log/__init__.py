@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import IO
 
 from ddpdoctor.collectors.log.crew import SPAN_BYTES, on_all_cores, spans
-from ddpdoctor.collectors.log.inputs import UNREADABLE, Input, inputs_of, opened
-from ddpdoctor.collectors.log.kinds import HEAD_BYTES, kind_of
+from ddpdoctor.collectors.log.inputs import UNREADABLE, Input, Patient, inputs_of, opened
+from ddpdoctor.collectors.log.kinds import kind_of
 from ddpdoctor.collectors.log.text import Part, Scanner, joined
 from ddpdoctor.collectors.log.windows import Readable
 from ddpdoctor.facts.gaps import Gap
@@ -37,6 +37,8 @@ READERS: dict[Kind, Reader] = {
     Kind.BINARY: _nothing,
     Kind.DUMP: _nothing,
     Kind.EMPTY: _nothing,
+    Kind.FACTS: _nothing,
+    Kind.RAS: _nothing,
 }
 """Who reads an input of each kind: it gets the unpacked bytes from the beginning. Other kinds are read as text."""
 
@@ -55,7 +57,7 @@ def collect(paths: Iterable[str], signatures: Sequence[str], stdin: IO[bytes] | 
         found.setdefault(each.name, []).append(answer)
     parts = [joined([part for _, part in answers]) for answers in found.values()]
     sources = [
-        replace(answers[0][0], lines=part.newlines, problem=part.problem)
+        replace(answers[0][0], lines=part.newlines, problem=answers[0][0].problem or part.problem)
         for answers, part in zip(found.values(), parts, strict=True)
     ]
     log = Log(
@@ -83,46 +85,29 @@ def _read(
     source = Source(each.name, Kind.TEXT, each.size_bytes, who=who, attempt=attempt, problem=each.problem)
     if each.problem is not None:
         return source, Part()
-    part, kind = Part(), Kind.TEXT
     try:
         with opened(each, stdin) as file:
-            head = file.read(HEAD_BYTES)
-            kind = kind_of(head, each.name)
+            reader = Patient(file)
+            kind = kind_of(reader.head, each.name)
             if start or span_bytes is not None:
-                part = _span(file, kind, start, span_bytes, scanner)
+                part = _span(reader, kind, start, span_bytes, scanner)
             else:
-                part = READERS.get(kind, _text)(_Joined(head, file), scanner)
+                part = READERS.get(kind, _text)(reader, scanner)
     except UNREADABLE as error:
-        part.problem = str(getattr(error, "strerror", None) or error)
-    return replace(source, kind=kind, lines=part.newlines, problem=part.problem), part
+        return replace(source, problem=getattr(error, "strerror", None) or str(error)), Part()
+    part.problem = part.problem or reader.problem
+    if kind is Kind.BINARY and each.is_named:
+        part.problem = "holds no text, and nothing else that triage reads"
+    return replace(source, kind=kind), part
 
 
-def _span(file: IO[bytes], kind: Kind, start: int, span_bytes: int | None, scanner: Scanner) -> Part:
+def _span(file: Patient, kind: Kind, start: int, span_bytes: int | None, scanner: Scanner) -> Part:
     """The lines that begin in one span of a large file; of what is no text, the first span gives all."""
     reader = READERS.get(kind, _text)
     if reader is not _text:
-        file.seek(0)
         return reader(file, scanner) if start == 0 else Part()
     if start == 0:
-        file.seek(0)
         return scanner.scan(file, span_bytes)
     file.seek(start - 1)
     over = len(file.readline()) - 1
     return scanner.scan(file, None if span_bytes is None else max(0, span_bytes - over))
-
-
-class _Joined:
-    """A file whose head was read already, from its beginning."""
-
-    def __init__(self, head: bytes, rest: IO[bytes]) -> None:
-        self._head = head
-        self._rest = rest
-
-    def read(self, size: int = -1, /) -> bytes:
-        if not self._head:
-            return self._rest.read(size)
-        if size < 0:
-            head, self._head = self._head, b""
-            return head + self._rest.read()
-        head, self._head = self._head[:size], self._head[size:]
-        return head

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import io
 import lzma
 import os
 import stat
 import zlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import IO, Any
 
-__all__ = ["UNREADABLE", "Input", "inputs_of", "opened"]
+__all__ = ["UNREADABLE", "Input", "Patient", "inputs_of", "opened"]
 
 STDIN = "-"
 MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
-UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError)
+HEAD_BYTES = 64 << 10
+"""So much of an input is looked at to tell what it is."""
+PIECE_BYTES = 1 << 20
+MOST_BYTES = 1 << 40
+UNREADABLE: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError)
 """What reading a damaged or forbidden input raises."""
 
 
@@ -25,22 +30,76 @@ UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 class Input:
     """One input. `name` is how it was given, `path` None for standard input; `packing` is how it is compressed, "" if not.
 
-    `problem` says why it cannot be read at all.
+    `is_named`: it was given itself, not a folder above it. `problem` says why it cannot be read at all.
     """
 
     name: str
     path: str | None
     size_bytes: int = 0
     packing: str = ""
-    problem: str | None = field(default=None)
+    is_named: bool = True
+    problem: str | None = None
+
+
+class Patient:
+    """Reads what can be read: where the input breaks off, its end is reached, and `problem` says why.
+
+    Text in UTF-16 (as PowerShell writes it) comes out as UTF-8.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._read = getattr(file, "read1", file.read)
+        self._decode: Callable[[bytes, bool], str] | None = None
+        self.problem: str | None = None
+        self.head = self._more(HEAD_BYTES)
+        if self.head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            self._decode = codecs.getincrementaldecoder("utf-16")("replace").decode
+            self.head = self._decode(self.head, False).encode("utf-8", "replace")
+        self._left = self.head
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Up to `size` bytes, all of them without one; b"" only at the end."""
+        wanted = size if size >= 0 else MOST_BYTES
+        data, self._left = self._left[:wanted], self._left[wanted:]
+        if len(data) < wanted and not self._left:
+            more = self._more(wanted - len(data))
+            data += more if self._decode is None else self._decode(more, not more).encode("utf-8", "replace")
+        return data
+
+    def seek(self, place: int) -> None:
+        """Go on at another place of a file that is not packed."""
+        self._file.seek(place)
+        self._left = b""
+
+    def readline(self) -> bytes:
+        """The rest of the line, of a file that is not packed, after `seek`."""
+        return self._file.readline()
+
+    def _more(self, size: int) -> bytes:
+        pieces: list[bytes] = []
+        while size > 0 and self.problem is None:
+            try:
+                piece = self._read(min(size, PIECE_BYTES))
+            except UNREADABLE as error:
+                self.problem = getattr(error, "strerror", None) or str(error) or type(error).__name__
+                break
+            if not piece:
+                break
+            pieces.append(piece)
+            size -= len(piece)
+        return b"".join(pieces)
 
 
 def inputs_of(paths: Iterable[str]) -> list[Input]:
     """The inputs that these paths name: a folder's are all files below it, by name."""
     found: dict[str, Input] = {}
     for path in paths:
-        for each in _below(path):
-            found.setdefault(each, _input(each))
+        below = list(_below(path))
+        if not below:
+            found[path] = Input(path, path, problem="is a folder without files")
+        for each in below:
+            found.setdefault(each, replace(_input(each), is_named=each == path))
     return list(found.values())
 
 

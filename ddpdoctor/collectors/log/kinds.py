@@ -9,10 +9,7 @@ import re
 
 from ddpdoctor.facts.log import Kind
 
-__all__ = ["HEAD_BYTES", "kind_of"]
-
-HEAD_BYTES = 64 << 10
-"""So much of an input is looked at to tell what it is."""
+__all__ = ["kind_of"]
 
 _PICKLE = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 _KERNEL = re.compile(
@@ -21,8 +18,11 @@ _KERNEL = re.compile(
 _STACKS = re.compile(
     rb"^Process \d+: .*\nPython v|^Thread 0x[0-9a-f]+ \(most recent call first\):|^Current thread 0x", re.MULTILINE
 )
-_TEXT_SHARE = 0.7
-"""Of a text's bytes at least so many are printable, or above ASCII."""
+_RAS = re.compile(
+    rb"\A\s*NCCL version [\d.]+ compiled with CUDA|^Job summary\r?$|^#\d+-\d+ \([0-9a-f]+\) [A-Z]{4,}", re.MULTILINE
+)
+_TEXT_SHARE = 0.95
+"""Of the bytes of a text that holds a NUL, at least so many are printable or above ASCII."""
 
 
 def kind_of(head: bytes, name: str) -> Kind:
@@ -36,6 +36,8 @@ def kind_of(head: bytes, name: str) -> Kind:
         found = _json_kind(start)
         if found is not None:
             return found
+    if _RAS.search(head, 0, 4096):
+        return Kind.RAS
     if b"\0" in head and _printable(head) < _TEXT_SHARE:
         return Kind.BINARY
     if len(_KERNEL.findall(head, 0, 4096)) >= 2:
@@ -53,6 +55,8 @@ def _json_kind(start: bytes) -> Kind | None:
         return Kind.FACTS
     if re.match(rb'\{\s*"message"\s*:', beginning):
         return Kind.ERROR_FILE
+    if b'"communicators"' in start and b'"nccl_version"' in start:
+        return Kind.RAS
     if b'"entries"' in start or b'"pg_config"' in start or b'"pg_status"' in start:
         return Kind.DUMP
     return None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 from collections.abc import Mapping
 
 from ddpdoctor.collectors.machine import Root
@@ -61,4 +63,15 @@ def _named(root: Root, name: str, path: str) -> NamedPath:
         parts = (dict(_ATTRIBUTE.findall(tag)) for tag in _PCI.findall(text))
         # PCI class 03: display and 3D controllers, which GPUs are.
         bus_ids = tuple(p["busid"].lower() for p in parts if p.get("class", "").startswith("0x03") and "busid" in p)
-    return NamedPath(name, path, root.exists(path), bus_ids)
+    return NamedPath(name, path, root.exists(path), bus_ids, _is_answered(root.at(path)))
+
+
+def _is_answered(path: str) -> bool | None:
+    """Whether anybody reads a named pipe: one that a daemon has left behind refuses a writer. Nothing is written."""
+    try:
+        if not stat.S_ISFIFO(os.stat(path).st_mode):
+            return None
+        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+    except OSError as error:
+        return False if error.errno == errno.ENXIO else None
+    return True

@@ -45,10 +45,11 @@ def look(machine: Machine) -> Rdma:
     return Rdma(
         devices=devices,
         device_nodes=tuple(n for n in machine.root.names("/dev/infiniband") if n.startswith("uverbs")),
-        has_library=_has_library(machine) if names else None,
+        has_library=_is_found(machine, LIBRARY) if names else None,
         peer_memory=next((m for m in PEER_MEMORY if machine.root.exists(f"/sys/module/{m}")), None),
         has_dma_buf=_has_dma_buf(machine),
         plugin=_plugin(machine),
+        has_plugin=_has_plugin(machine),
         sample_seconds=seconds,
     )
 
@@ -118,7 +119,8 @@ def _grown(machine: Machine, device: RdmaDevice, before: dict[int, dict[str, int
     return replace(device, ports=tuple(ports))
 
 
-def _has_library(machine: Machine) -> bool:
+def _is_found(machine: Machine, library: str) -> bool:
+    """Whether the loader would find a library: on LD_LIBRARY_PATH, in the usual folders, or in its cache."""
     folders = [
         *machine.environ.get("LD_LIBRARY_PATH", "").split(":"),
         *(
@@ -127,10 +129,10 @@ def _has_library(machine: Machine) -> bool:
             for lib in ("/lib", "/lib64", "/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu")
         ),
     ]
-    if any(folder and machine.root.exists(f"{folder}/{LIBRARY}") for folder in folders):
+    if any(folder and machine.root.exists(f"{folder}/{library}") for folder in folders):
         return True
     try:
-        return LIBRARY in machine.root.text("/etc/ld.so.cache")
+        return library in machine.root.text("/etc/ld.so.cache")
     except OSError:
         return False
 
@@ -144,11 +146,25 @@ def _has_dma_buf(machine: Machine) -> bool | None:
     return "Open Kernel Module" in driver and (int(kernel[1]), int(kernel[2])) >= DMA_BUF_KERNEL
 
 
-def _plugin(machine: Machine) -> str | None:
-    """The first network plugin on LD_LIBRARY_PATH under the name that NCCL looks for."""
+def _plugin_name(machine: Machine) -> str | None:
+    """The file that NCCL looks for, None when it is told to look for none."""
     given = machine.environ.get("NCCL_NET_PLUGIN", "")
     if given == "none":
         return None
-    name = given if given.endswith(".so") else f"libnccl-net-{given}.so" if given else PLUGIN
+    return given if given.endswith(".so") or "/" in given else f"libnccl-net-{given}.so" if given else PLUGIN
+
+
+def _plugin(machine: Machine) -> str | None:
+    """The first network plugin on LD_LIBRARY_PATH under the name that NCCL looks for."""
+    name = _plugin_name(machine)
     folders = [folder for folder in machine.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    if name is None:
+        return None
     return next((f"{folder}/{name}" for folder in folders if machine.root.exists(f"{folder}/{name}")), None)
+
+
+def _has_plugin(machine: Machine) -> bool | None:
+    name = _plugin_name(machine)
+    if name is None:
+        return None
+    return machine.root.exists(name) if "/" in name else _is_found(machine, name)

@@ -42,12 +42,16 @@ class ConfFile:
 
 @dataclass(frozen=True, slots=True)
 class NamedPath:
-    """The file that a variable makes NCCL or CUDA open; `gpu_bus_ids` are the GPUs that a topology file describes."""
+    """The file that a variable makes NCCL or CUDA open; `gpu_bus_ids` are the GPUs that a topology file describes.
+
+    `is_answered` says of the pipe of a daemon whether anybody reads it, None where that cannot be told.
+    """
 
     variable: str
     path: str
     exists: bool
     gpu_bus_ids: tuple[str, ...] = ()
+    is_answered: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,8 @@ class Rdma:
     peer_memory: str | None = None
     has_dma_buf: bool | None = None
     plugin: str | None = None
+    has_plugin: bool | None = None
+    """Whether the plugin that NCCL looks for would be found at all; None when nobody looked."""
     sample_seconds: float | None = None
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -123,3 +124,19 @@ def test_no_file_breaks_the_collector(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "etc" / "nccl.conf").write_bytes(b"NCCL_" + content)
     found = collect(Machine(root, {"NCCL_TOPO_FILE": "/etc/nccl.conf"}))
     assert decode(Environ, encode(found)) == found
+
+
+def test_the_pipe_of_a_daemon_that_is_gone_has_no_reader(tmp_path: Path) -> None:
+    (tmp_path / "mps").mkdir()
+    os.mkfifo(tmp_path / "mps/control")
+    variables = {"CUDA_MPS_PIPE_DIRECTORY": "/mps"}
+    left = collected(tmp_path, {}, **variables).named("CUDA_MPS_PIPE_DIRECTORY")
+    assert left is not None
+    assert (left.exists, left.is_answered) == (True, False)
+    reader = os.open(tmp_path / "mps/control", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        served = collected(tmp_path, {}, **variables).named("CUDA_MPS_PIPE_DIRECTORY")
+    finally:
+        os.close(reader)
+    assert served is not None
+    assert served.is_answered is True

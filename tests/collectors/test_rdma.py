@@ -78,6 +78,10 @@ def test_a_library_and_a_plugin_on_the_path_of_the_loader(tmp_path: Path) -> Non
     assert seen.plugin == "/opt/lib/libnccl-net.so"
     quiet = Machine(root=Root(str(tmp_path)), environ={"LD_LIBRARY_PATH": "/opt/lib", "NCCL_NET_PLUGIN": "none"})
     assert rdma.look(quiet).plugin is None
+    assert rdma.look(quiet).has_plugin is None
+    assert seen.has_plugin is True
+    named = Machine(root=Root(str(tmp_path)), environ={"LD_LIBRARY_PATH": "/opt/lib", "NCCL_NET_PLUGIN": "ofi"})
+    assert rdma.look(named).has_plugin is False
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,9 @@ STEP_BACK_SECONDS = 60.0
 """The kernel's own seconds run a little out of order; by more than this only when the machine was started again."""
 
 _RESTART = re.compile(r"^-- (?:Boot [0-9a-f]{32}|Reboot) --|(?:^|[\]:;>] ?)Linux version \d")
-_SECONDS = re.compile(r"^(?:<\d+>)?\[\s*(\d+\.\d+)\]|^\d+,\d+,(\d+),[^;]*;")
+_SECONDS = re.compile(r"^(?:<\d+>|\w+ *:\w+ *: )?\[\s*(\d+\.\d+)\]|^\d+,\d+,(\d+),[^;]*;")
 _ISO = re.compile(r"^\[?(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d+))?\s?(Z|UTC|[+-]\d\d:?\d\d)?")
+_UNIX = re.compile(r"^(\d{9,11}\.\d+) ")
 _DMESG = re.compile(r"^\[[A-Z][a-z]{2} ([A-Z][a-z]{2}) ([ \d]\d) (\d\d:\d\d:\d\d) (\d{4})\]")
 _FULL = re.compile(r"^[A-Z][a-z]{2} (\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d) ")
 _CLASSIC = re.compile(r"^([A-Z][a-z]{2}) ([ \d]\d) (\d\d:\d\d:\d\d)(?:\.\d+)? ")
@@ -98,6 +99,8 @@ def stamp_of(line: str) -> Stamp | None:
     try:
         if (found := _ISO.match(line)) is not None:
             return Stamp(_wall(f"{found[1]}T{found[2]}", found[4]), "wall")
+        if (found := _UNIX.match(line)) is not None:
+            return Stamp(float(found[1]), "wall")
         if (found := _FULL.match(line)) is not None:
             return Stamp(_wall(f"{found[1]}T{found[2]}", None), "wall")
         if (found := _DMESG.match(line)) is not None and found[1] in MONTHS:

@@ -44,6 +44,9 @@ def mps_daemon_absent(environ: Environ) -> Iterator[Finding]:
     if control is not None and not control.exists and environ.get(MPS) != "/dev/null":  # which is how MPS is avoided
         wrong = "holds no control pipe of an MPS daemon"
         yield about(environ, MPS, wrong, "it to be unset, or a daemon", severity=Severity.WARNING)
+    elif control is not None and control.is_answered is False:
+        wrong = "holds the control pipe of an MPS daemon that is gone: nobody reads it"
+        yield about(environ, MPS, wrong, "it to be unset, or a daemon that runs")
 
 
 @rule("ENV061", "nvidia-driver-capabilities-missing", Severity.ERROR)

@@ -133,6 +133,7 @@ def net_forced(environ: Environ, net: Net | None = None) -> Iterator[Finding]:
     name = (value(environ, "NCCL_NET") or "").lower()
     plugin = (value(environ, "NCCL_NET_PLUGIN") or "").lower()
     ports = active_ports(environ, net)
+    has_plugin = net.rdma.has_plugin if net is not None and net.rdma is not None else None
     if name == "socket" and ports != 0:
         wrong = "makes NCCL use TCP between nodes" + (f" although {ports} RDMA ports are up here" if ports else "")
         yield about(environ, "NCCL_NET", wrong, "it to be unset", severity=None if ports else Severity.NOTE)
@@ -143,6 +144,10 @@ def net_forced(environ: Environ, net: Net | None = None) -> Iterator[Finding]:
     elif name and name not in ("ib", "socket") and plugin == "none":
         wrong = "names a plugin, and NCCL_NET_PLUGIN=none keeps NCCL from loading one"
         yield about(environ, "NCCL_NET", wrong, "one of the two to be unset")
+    elif (name not in ("", "ib", "socket") or plugin not in ("", "none")) and has_plugin is False:
+        setting = "NCCL_NET_PLUGIN" if plugin not in ("", "none") else "NCCL_NET"
+        wrong = "names a network plugin, and the loader finds no such library here"
+        yield about(environ, setting, wrong, "its folder on LD_LIBRARY_PATH, or it to be unset")
 
 
 @rule("ENV036", "nccl-gdr-disabled", Severity.WARNING)

@@ -59,7 +59,12 @@ def nvml_missing(gpu: Gpu, environ: Environ | None = None) -> Iterator[Finding]:
     "GPU002",
     "driver-not-loaded",
     Severity.ERROR,
-    signatures=(r"couldn't communicate with the NVIDIA driver", r"NVML: Driver Not Loaded"),
+    signatures=(
+        r"couldn't communicate with the NVIDIA driver",
+        r"NVML: Driver Not Loaded",
+        r"NVRM: The NVIDIA probe routine (was not called|failed)",
+        r"NVRM: No NVIDIA (GPU|devices?|graphics adapter)",
+    ),
 )
 def driver_not_loaded(gpu: Gpu) -> Iterator[Finding]:
     """The driver's library is installed, but the NVIDIA kernel driver is not loaded.

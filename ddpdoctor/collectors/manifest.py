@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ddpdoctor.collectors.launch import line_of
+from ddpdoctor.collectors.manifest_pods import described, gpus_of
 from ddpdoctor.collectors.shell import Source, lines_of_shell
-from ddpdoctor.collectors.yaml_nodes import At, documents, number, size, text_of
+from ddpdoctor.collectors.yaml_nodes import At, documents, number, text_of
 from ddpdoctor.facts.launch import UNKNOWN, Line, Mark, Operator, Pod, Word, is_known, peel, quote, starts_ranks
 from ddpdoctor.facts.launch.programs import Launcher
 from ddpdoctor.facts.torchrun_options import Version
@@ -25,15 +26,12 @@ MOST_TEMPLATES = 50
 
 _SHELLS = ("bash", "sh", "dash", "ash", "zsh")
 _REFERENCE = re.compile(r"\$\(([A-Za-z_][\w.-]*)\)")
-_GPU = re.compile(r"(nvidia\.com|amd\.com|gpu\.intel\.com)/(gpu|mig-.*|i915)$")
-_RDMA = re.compile(r"rdma|efa|hca|infiniband|roce|mlnx|sriov|hostdev|networking\.gke\.io|(^|[/_-])ib([_-]|$)")
 _PYTORCH = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
 _PET = ("PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE", "PET_MASTER_ADDR", "PET_MASTER_PORT")
 _ELASTIC = (
     *("PET_RDZV_BACKEND", "PET_RDZV_ENDPOINT", "PET_RDZV_ID", "PET_RDZV_CONF", "PET_MAX_RESTARTS", "PET_STANDALONE"),
 )
 """What the operator adds with an elasticPolicy."""
-_MESHES = {"sidecar.istio.io/inject": ("true",), "linkerd.io/inject": ("enabled", "ingress")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,98 +136,15 @@ def _job(job: At, name: str | None, operator: Operator) -> Iterator[_Template]:
 
 def _lines(path: str, text: str, template: _Template, version: Version) -> Iterator[Line]:
     if template.pod.operator is Operator.TRAINJOB and template.at.get("spec") is None:
-        pod = replace(template.pod, gpus=_gpus(template.at, "resourcesPerNode"), has_shm=True, at=template.at.mark)
+        pod = replace(template.pod, gpus=gpus_of(template.at, "resourcesPerNode"), has_shm=True, at=template.at.mark)
         yield from _container(path, text, template.at, pod, version)
         return
     spec = template.at.get("spec")
     if spec is None:
         return
     for container in itertools.islice(spec.items("containers"), MOST_TEMPLATES):
-        pod = _described(template, spec, container)
+        pod = described(template.pod, template.at, spec, container)
         yield from _container(path, text, container, pod, version)
-
-
-def _described(template: _Template, spec: At, container: At) -> Pod:
-    """The pod with what its spec says of GPUs, shared memory and the network."""
-    gpus = _gpus(container)
-    host_network = spec.get("hostNetwork")
-    mesh = _mesh(template.at)
-    pod = replace(
-        template.pod,
-        gpus=gpus,
-        host_network=text_of(host_network) == "true",
-        host_network_at=None if host_network is None else host_network.mark,
-        dns_policy=text_of(spec.get("dnsPolicy")),
-        is_meshed=mesh is not None,
-        mesh_at=None if mesh is None else mesh.mark,
-        at=container.mark,
-        has_rdma=_has_rdma(spec, container),
-    )
-    return _with_shm(_with_limits(pod, container), spec, container)
-
-
-def _with_limits(pod: Pod, container: At) -> Pod:
-    """The limits of CPUs and memory."""
-    cpu, memory = container.get("resources", "limits", "cpu"), container.get("resources", "limits", "memory")
-    return replace(
-        pod,
-        cpus=_cpus(cpu),
-        cpus_at=None if cpu is None else cpu.mark,
-        memory_bytes=size(memory),
-        memory_at=None if memory is None else memory.mark,
-    )
-
-
-def _cpus(at: At | None) -> int | None:
-    """Whole CPUs of `4`, `4.5` or `4500m`."""
-    match = re.fullmatch(r"(\d{1,6})(?:\.\d+)?(m?)", text_of(at) or "")
-    return None if match is None else int(match[1]) // 1000 if match[2] else int(match[1])
-
-
-def _has_rdma(spec: At, container: At) -> bool:
-    """A device plugin's resource, the host's device folder, or a container that may do everything."""
-    if text_of(container.get("securityContext", "privileged")) == "true":
-        return True
-    names = [key for kind in ("limits", "requests") for key, _ in container.pairs("resources", kind)]
-    if any(_RDMA.search(name) for name in names):
-        return True
-    return any((text_of(v.get("hostPath", "path")) or "").startswith("/dev/infiniband") for v in spec.items("volumes"))
-
-
-def _gpus(container: At, name: str = "resources") -> int | None:
-    for kind in ("limits", "requests"):
-        for key, value in container.pairs(name, kind):
-            if _GPU.match(key):
-                return number(value)
-    return None
-
-
-def _mesh(template: At) -> At | None:
-    for place in ("annotations", "labels"):
-        for key, value in template.pairs("metadata", place):
-            if text_of(value) in _MESHES.get(key, ()):
-                return value
-    return None
-
-
-def _with_shm(pod: Pod, spec: At, container: At) -> Pod:
-    if text_of(spec.get("hostIPC")) == "true":
-        return replace(pod, has_shm=True)
-    mount = next(
-        (m for m in container.items("volumeMounts") if (text_of(m.get("mountPath")) or "").rstrip("/") == "/dev/shm"),
-        None,
-    )
-    if mount is None:
-        return pod
-    name = text_of(mount.get("name"))
-    volume = next((v for v in spec.items("volumes") if text_of(v.get("name")) == name), None)
-    empty = None if volume is None else volume.get("emptyDir")
-    if volume is None or empty is None:
-        return replace(pod, has_shm=True)
-    limit = empty.get("sizeLimit")
-    place = limit or volume
-    memory = text_of(empty.get("medium")) == "Memory"
-    return replace(pod, has_shm=True, shm_bytes=size(limit), in_memory=memory, shm_at=place.mark)
 
 
 def _container(path: str, text: str, container: At, pod: Pod, version: Version) -> Iterator[Line]:

@@ -25,7 +25,32 @@ from ddpdoctor.rules import load
 
 RANKS = 8
 BLOCK_LINES = 60_000
-WORDS = "the of model a to and in time was error it for not found that as be which file has this from are data".split()
+WORDS = [
+    "the",
+    "of",
+    "model",
+    "a",
+    "to",
+    "and",
+    "in",
+    "time",
+    "was",
+    "error",
+    "it",
+    "for",
+    "not",
+    "found",
+    "that",
+    "as",
+    "be",
+    "which",
+    "file",
+    "has",
+    "this",
+    "from",
+    "are",
+    "data",
+]
 FAILURE_AT = 0.4
 
 

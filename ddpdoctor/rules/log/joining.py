@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ddpdoctor.facts.log import Line, Log
-from ddpdoctor.facts.log.joining import Count, Keys, Knock, counts, is_loopback, keys, knocks
 from ddpdoctor.facts.log.marks import marked
+from ddpdoctor.facts.log.rendezvous import Count, Keys, Knock, counts, is_loopback, keys, knocks
 from ddpdoctor.facts.log.story import own_exits
 from ddpdoctor.findings import Evidence, Finding, Where
 from ddpdoctor.rules import in_logs

@@ -107,7 +107,7 @@ def _triage(common: Common, job: Job, code: int, started: float) -> None:
     from ddpdoctor.render import render
 
     begun = time.time()
-    folder = Path(tempfile.mkdtemp(prefix="ddpdoctor-run-"))
+    folder = Path(tempfile.mkdtemp(prefix="ddpdoctor_output_"))
     output = folder / "output.log"
     output.write_bytes(job.copy.content())
     kernel = _kernel_log(folder, begun - started)

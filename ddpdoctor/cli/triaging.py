@@ -6,12 +6,16 @@ import socket
 import sys
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 from ddpdoctor.cli.options import Common
+from ddpdoctor.cli.reading import UnreadableError, load_facts
 from ddpdoctor.cli.settings import rules_for
 from ddpdoctor.collectors.hang import left_behind
 from ddpdoctor.collectors.log import collect
 from ddpdoctor.doctor import examine, extended, judge
+from ddpdoctor.facts.log import Kind, Log
+from ddpdoctor.facts.log.several import joined
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Report
 from ddpdoctor.rules import AREAS, of_hangs, of_logs
@@ -25,15 +29,17 @@ def triaged(paths: Iterable[str], common: Common, *, started: float, command: st
     rules = of_logs(known)
     signatures = [signature for each in rules for signature in each.signatures]
     log = collect(paths, signatures, sys.stdin.buffer if sys.stdin else None)
+    saved, unread = _saved(log)
+    log = joined(log, (each.log for each in saved if each.log is not None))
     facts = Facts(
         schema=SCHEMA,
         collected_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
         hostname=socket.gethostname().partition(".")[0],
         log=log,
-        hang=left_behind(log),
+        hang=left_behind(log, [each.hang for each in saved if each.hang is not None]),
     )
     gaps = (*log.gaps, *(facts.hang.gaps if facts.hang is not None else ()))
-    failures = tuple(f"read {gap.reason}" for gap in gaps)
+    failures = (*(f"read {gap.reason}" for gap in gaps), *(f"read {problem}" for problem in unread))
     if facts.hang is None:
         return examine(facts, rules, command=command, started=started, failures=failures), facts
     # What the dumps of the ranks show is more than what a line says of the same cause: it takes that line's place.
@@ -42,3 +48,15 @@ def triaged(paths: Iterable[str], common: Common, *, started: float, command: st
     rules = tuple(each for each in rules if each.code not in told)
     report = examine(facts, rules, command=command, started=started, failures=failures)
     return extended(report, [dumps], known), facts
+
+
+def _saved(log: Log) -> tuple[list[Facts], list[str]]:
+    """The facts that `ddpdoctor collect` wrote, among the sources of a log, and why some could not be read."""
+    found, problems = [], []
+    for source in log.sources:
+        if source.kind is Kind.FACTS:
+            try:
+                found.append(load_facts(Path(source.name)))
+            except UnreadableError as error:
+                problems.append(str(error))
+    return found, problems

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import socket
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from ddpdoctor.collectors.machine import Machine
 from ddpdoctor.collectors.waiting import NoAnswer, answer
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.launch import Launch
-from ddpdoctor.facts.log import Kind, Line, Log, Source
+from ddpdoctor.facts.log import Kind, Line, Log, Source, Who
 from ddpdoctor.facts.secrets import without_secrets_in
 
 __all__ = ["collect_launch_of", "collect_logs"]
@@ -51,8 +52,9 @@ def collect_logs(machine: Machine) -> Log:
     """The kernel's last warnings as lines, and the log files that are here, by name and size: their content is not read."""
     gaps: list[Gap] = []
     lines: tuple[Line, ...] = ()
+    who = Who(host=socket.gethostname().partition(".")[0])
     try:
-        lines = tuple(Line(0, number, text) for number, text in enumerate(read_warnings(machine), 1))
+        lines = tuple(Line(0, number, text, who) for number, text in enumerate(read_warnings(machine), 1))
     except PermissionError:
         gaps.append(Gap("log.kernel", "the kernel's log: needs root", Why.NEEDS_ROOT))
     except OSError as error:
@@ -62,7 +64,7 @@ def collect_logs(machine: Machine) -> Log:
         files = answer(lambda: tuple(_files(machine)), min(FILE_SECONDS, machine.deadline.left))
     except NoAnswer as late:
         gaps.append(Gap("log.files", f"the list of log files: {late}"))
-    return Log(sources=(Source(LOG, Kind.KERNEL, lines=len(lines)), *files), lines=lines, gaps=tuple(gaps))
+    return Log(sources=(Source(LOG, Kind.KERNEL, lines=len(lines), who=who), *files), lines=lines, gaps=tuple(gaps))
 
 
 def collect_launch_of(machine: Machine, pids: Iterable[int]) -> Launch | None:

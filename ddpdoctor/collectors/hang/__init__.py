@@ -2,20 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from ddpdoctor.facts.gaps import Gap
-from ddpdoctor.facts.hang import Hang
-from ddpdoctor.facts.log import Kind, Log
+from ddpdoctor.facts.hang import Hang, Ras, Stack
+from ddpdoctor.facts.log import Kind, Log, Source
 
 __all__ = ["left_behind"]
 
+MAX_TEXT_BYTES = 16 << 20
 
-def left_behind(log: Log) -> Hang | None:
-    """The dumps among the sources of a log; None without any. One of which nothing could be read is a gap."""
-    paths = [source.name for source in log.sources if source.kind is Kind.DUMP]
-    if not paths:
+
+def left_behind(log: Log, saved: Sequence[Hang] = ()) -> Hang | None:
+    """The dumps, stacks and answers of RAS among the sources of a log, and what `saved` facts hold; None without any.
+
+    A file of which nothing could be read is a gap.
+    """
+    dumps = [source.name for source in log.sources if source.kind is Kind.DUMP]
+    texts = [source for source in log.sources if source.kind in (Kind.STACKS, Kind.RAS)]
+    if not dumps and not texts and not saved:
         return None
     from ddpdoctor.collectors.hang.dumps import read_dumps
 
-    dumps = read_dumps(paths)
-    unread = (dump for dump in dumps if dump.problem is not None and not len(dump))
-    return Hang(dumps=dumps, gaps=tuple(Gap(f"hang.{d.source}", f"{d.source}: {d.problem}") for d in unread))
+    read = read_dumps(dumps) if dumps else ()
+    unread = (dump for dump in read if dump.problem is not None and not len(dump))
+    hang = _texts(texts)
+    return Hang(
+        dumps=(*read, *(dump for each in saved for dump in each.dumps)),
+        stacks=hang.stacks,
+        processes=tuple(process for each in saved for process in each.processes),
+        ras=(*hang.ras, *(answer for each in saved for answer in each.ras)),
+        gaps=(*hang.gaps, *(Gap(f"hang.{d.source}", f"{d.source}: {d.problem}") for d in unread)),
+    )
+
+
+def _texts(sources: Iterable[Source]) -> Hang:
+    """Stacks and answers of RAS, which are texts."""
+    from ddpdoctor.collectors.log.inputs import UNREADABLE, inputs_of, opened
+    from ddpdoctor.facts.hang.ras import ras_of
+    from ddpdoctor.facts.hang.stacks import stacks_in
+
+    stacks: list[Stack] = []
+    ras: list[Ras] = []
+    gaps: list[Gap] = []
+    for source in sources:
+        (each,) = inputs_of([source.name])
+        if each.path is None:
+            continue
+        try:
+            with opened(each) as file:
+                text = file.read(MAX_TEXT_BYTES).decode("utf-8", "replace")
+            if source.kind is Kind.RAS:
+                ras += ras_of(source.name, text)
+            else:
+                stacks += stacks_in(source.name, text)
+        except UNREADABLE as error:
+            gaps.append(Gap(f"hang.{source.name}", f"{source.name}: {getattr(error, 'strerror', None) or error}"))
+        except ValueError as error:
+            gaps.append(Gap(f"hang.{source.name}", f"{source.name}: {error}"))
+    return Hang(stacks=tuple(stacks), ras=tuple(ras), gaps=tuple(gaps))

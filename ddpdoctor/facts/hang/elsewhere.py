@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ddpdoctor.facts.hang.doing import Doing, Situation, situation
 from ddpdoctor.facts.hang.record import Hang, Process
+from ddpdoctor.facts.hang.stacks import as_processes
 
 __all__ = ["Job", "jobs"]
 
@@ -73,7 +74,7 @@ def is_stuck(each: Situation) -> bool:
 def jobs(hang: Hang) -> tuple[Job, ...]:
     """The jobs whose ranks were seen, each with what its ranks do."""
     found: dict[object, list[Situation]] = defaultdict(list)
-    for process in hang.processes:
+    for process in (*hang.processes, *as_processes(hang.stacks)):
         found[process.job or (process.host, process.world_size)].append(situation(process))
     return tuple(Job(tuple(sorted(each, key=_order))) for each in found.values())
 

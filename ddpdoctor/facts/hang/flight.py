@@ -8,6 +8,7 @@ numbers of `pg_status` as text; Gloo's `pg_config` has one entry with the name "
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,7 +18,7 @@ __all__ = ["NotADumpError", "dump_of", "is_own_code", "rank_in_name"]
 
 MOST_ENTRIES = 1_000_000
 MOST_SIZES = 64
-_LIBRARY = re.compile(r"(site|dist)-packages/|/torch/|/lib(64)?/python3|^<|\?\?|\.(cpp|cc|c|h|hpp|cu|so[.\d]*)$")
+_LIBRARY = re.compile(r"(site|dist)-packages/|(^|/)torch/|/lib(64)?/python3|^<|\?\?|\.(cpp|cc|c|h|hpp|cu|so[.\d]*)$")
 _RANK = re.compile(r"rank[-_.=]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _OF = re.compile(r"(\d{1,7})[-_]?of[-_]?\d{1,7}$")
 _LAST = re.compile(r"(\d{1,7})$")
@@ -51,7 +52,9 @@ def rank_in_name(name: str) -> int | None:
 
 def is_own_code(file: str) -> bool:
     """Whether a frame belongs to the user: not to Python, to an installed package, or to C++."""
-    return not _LIBRARY.search(file)
+    # py-spy shortens files of the standard library to `threading.py`, `multiprocessing/queues.py`.
+    first = file.partition("/")[0].removesuffix(".py")
+    return not (_LIBRARY.search(file) or (first and first in sys.stdlib_module_names))
 
 
 def dump_of(source: str, raw: object) -> Dump:

@@ -261,7 +261,9 @@ class Process:
     def title(self) -> str:
         """How sentences call this rank."""
         name = f"rank {self.rank}" if self.rank is not None else "the rank"
-        return f"{name} (pid {self.pid}{f' on {self.host}' if self.host else ''})"
+        words = [f"pid {self.pid}"] if self.pid else []
+        words += [f"on {self.host}"] if self.host else []
+        return f"{name} ({' '.join(words)})" if words else name
 
 
 @dataclass(frozen=True, slots=True)

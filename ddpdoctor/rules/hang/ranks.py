@@ -27,8 +27,8 @@ def _jobs(hang: Hang) -> tuple[Job, ...]:
 
 
 def _of(hang: Hang) -> tuple[Job, ...]:
-    if not hang.processes:
-        not_here("no running ranks were looked at")
+    if not hang.processes and not hang.stacks:
+        not_here("neither running ranks nor stacks were looked at")
     return _jobs(hang)
 
 

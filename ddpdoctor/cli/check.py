@@ -53,9 +53,20 @@ def check(
         float,
         typer.Option("--join-timeout", metavar="SECONDS", parser=seconds, help="How long to wait for the other nodes."),
     ] = 30.0,
+    write_nodes: Annotated[
+        str | None,
+        typer.Option(
+            "--write-nodes",
+            metavar="GOOD,BAD",
+            help="Write the names of good and bad nodes to two files, for srun --exclude.",
+        ),
+    ] = None,
 ) -> int:
     """Judge this machine, or a launch given after --, before the job starts."""
+    from ddpdoctor.cli.node_lists import NodeLists
+
     started = time.time()
+    lists = NodeLists.of(write_nodes)
     common = replace(common, timeout=common.timeout or DEFAULT_SECONDS)
     plan = Plan(common, no_probe, no_meet, join_timeout, _read_line(common))
     plan = replace(plan, job=_job(plan))
@@ -79,6 +90,7 @@ def check(
 
         report = with_verdict(report, verdict, rules_for(common, (*SECTIONS, "launch", "probe")))
         facts = replace(facts, nodes=verdict.nodes)
+        lists.write(report, verdict)
         if answer is None and is_told_elsewhere():
             return _tell_shortly(report, common)
     if answer is not None and not answer.is_first:
@@ -220,6 +232,7 @@ def _tell(report: Report, facts: Facts, plan: Plan) -> int:
         areas = (
             *(("launch",) if facts.launch is not None else ()),
             *SECTIONS,
+            *(("nodes",) if facts.nodes is not None else ()),
             *(("probe",) if plan.probes or facts.probe is not None else ()),
         )
         tables = draw(facts, report, areas, width=width(), colour=has_colour(common))

@@ -131,8 +131,7 @@ class Convening:
 
     def meet(self, facts: Facts, errors: Iterable[Finding], limit: float, rules: Sequence[Rule]) -> Verdict:
         """Meet the others; judge what they said, by `rules`, if this node is the host. All within `limit` seconds."""
-        from ddpdoctor.cli.verdicts import Verdict as Verdict_
-        from ddpdoctor.cli.verdicts import judge_nodes, read_verdict, shares, written
+        from ddpdoctor.cli import verdicts
         from ddpdoctor.collectors.meeting import Meeting
         from ddpdoctor.meeting.guests import Guest
         from ddpdoctor.meeting.session import Gathered, Told
@@ -152,18 +151,20 @@ class Convening:
         )
         met = self._result(limit)
         if isinstance(met, Told):
-            return read_verdict(met.verdict)
+            return verdicts.read_verdict(met.verdict)
         if isinstance(met, Gathered):
             nodes = self._nodes_of(met)
-            outcome = judge_nodes(rules, nodes, met.guests, self._torch)
-            verdict = Verdict_(outcome, None, nodes)
-            found = {} if verdict.has_errors else shares(met.guests)
-            self._meeting.conclude(written(outcome), {key: asdict(share) for key, share in found.items()})
+            outcome = verdicts.judge_nodes(rules, nodes, met.guests, self._torch)
+            verdict = verdicts.Verdict(outcome, None, nodes, is_host=True)
+            found = {} if verdict.has_errors else verdicts.shares(met.guests)
+            self._meeting.conclude(
+                verdicts.written(outcome, nodes), {key: asdict(share) for key, share in found.items()}
+            )
             return replace(verdict, share=found.get(met.guests[met.hosted_by].key))
         facts = self._with_way(facts)
         nodes = self._alone(node, met) if met is None or met.taken_by is None else self._superfluous(met)
-        outcome = judge_nodes(rules, nodes, (Guest("", nodes.nodes[0], tuple(own)),), self._torch)
-        return Verdict_(outcome, None, nodes, facts)
+        outcome = verdicts.judge_nodes(rules, nodes, (Guest("", nodes.nodes[0], tuple(own)),), self._torch)
+        return verdicts.Verdict(outcome, None, nodes, facts, is_host=True)
 
     def _lost_port(self, node: Node, rules: Sequence[Rule]) -> list[Finding]:
         """What is wrong when a node of another job holds the port that this node needs."""

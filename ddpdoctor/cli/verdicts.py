@@ -11,7 +11,7 @@ from ddpdoctor.facts.codec import FactsError, decode, encode
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.launch import Launch, Line
-from ddpdoctor.facts.nodes import Form, Node, Nodes
+from ddpdoctor.facts.nodes import Form, Link, Node, Nodes
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Finding, Role, Severity, Skipped, Where
 from ddpdoctor.rules import Rule
@@ -27,6 +27,7 @@ ACROSS = (
 )
 """The rules of launch lines that hold one node's line against the others': each line by itself was judged where it was typed."""
 MOST_NAMED = 6
+MOST_SENT = 16
 
 
 @dataclass(frozen=True)
@@ -43,13 +44,15 @@ class Share:
 class Verdict:
     """What the meeting came to: the same findings on every node. `share` is None when no ranks are to be probed.
 
-    `nodes` are known on the host only. `facts` are this node's with what was seen of the way to the master.
+    `nodes` are all that met on the host, and a summary of them elsewhere.
+    `facts` are this node's with what was seen of the way to the master.
     """
 
     outcome: Outcome
     share: Share | None = None
     nodes: Nodes | None = None
     facts: Facts | None = None
+    is_host: bool = False
     failures: tuple[str, ...] = ()
 
     @property
@@ -182,14 +185,43 @@ def shares(guests: Sequence[Guest]) -> dict[str, Share]:
     return found
 
 
-def written(outcome: Outcome) -> dict[str, Any]:
-    """A verdict as it is sent."""
+def written(outcome: Outcome, nodes: Nodes) -> dict[str, Any]:
+    """A verdict as it is sent; of many nodes the first ones are named."""
     return {
+        "nodes": encode(
+            Nodes(
+                nodes=tuple(
+                    Node(
+                        n.host,
+                        n.form,
+                        node_rank=n.node_rank,
+                        rank=n.rank,
+                        master_addr=n.master_addr,
+                        master_port=n.master_port,
+                    )
+                    for n in nodes.nodes[:MOST_SENT]
+                ),
+                links=_extremes(nodes),
+                expected=len(nodes.nodes),
+            )
+        ),
         "findings": [encode(each) for each in outcome.findings],
         "passed": outcome.passed,
         "skipped": [[each.code, each.reason, each.unanswered] for each in outcome.skipped],
         "crashed": [[each.code, each.error] for each in outcome.crashed],
     }
+
+
+def _extremes(nodes: Nodes) -> tuple[Link, ...]:
+    """The slowest link, and the narrowest: all that a summary shows."""
+    timed = [link for link in nodes.links if link.latency_seconds is not None]
+    measured = [link for link in nodes.links if link.gb_per_s is not None]
+    found = []
+    if timed:
+        found.append(max(timed, key=lambda link: link.latency_seconds or 0.0))
+    if measured:
+        found.append(min(measured, key=lambda link: link.gb_per_s or 0.0))
+    return tuple(found)
 
 
 def read_verdict(message: Mapping[str, Any]) -> Verdict:
@@ -203,7 +235,11 @@ def read_verdict(message: Mapping[str, Any]) -> Verdict:
     for each in skipped if isinstance(skipped, list) else ():
         if isinstance(each, list) and len(each) == 3 and isinstance(each[0], str) and isinstance(each[1], str):
             outcome.skipped.append(Skipped(each[0], each[1], each[2] is True))
-    return Verdict(outcome, _share(message.get("place")))
+    try:
+        nodes = decode(Nodes, message.get("nodes"))
+    except FactsError:
+        nodes = None
+    return Verdict(outcome, _share(message.get("place")), nodes)
 
 
 def _share(place: object) -> Share | None:

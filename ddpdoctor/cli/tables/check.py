@@ -11,6 +11,7 @@ from rich.text import Text
 from ddpdoctor.cli.tables import draw_all
 from ddpdoctor.facts.environ import shorten
 from ddpdoctor.facts.gaps import Why
+from ddpdoctor.facts.nodes import Form
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.facts.visibility import visible
 from ddpdoctor.findings import Report
@@ -41,6 +42,8 @@ def draw(facts: Facts, report: Report, sections: tuple[str, ...], *, width: int,
 def _state(facts: Facts, report: Report, section: str) -> str:
     """The worst finding of the section's area; `-` where there is nothing to look at, `unknown` where it did not answer."""
     found = [f for f in report.findings if area_of(f.code) == section]
+    if section == "nodes":
+        return "ok" if facts.nodes is not None and not facts.nodes.missing and not facts.nodes.lacking else "error"
     if found:
         return max(found, key=lambda f: f.worst.weight).worst.value
     if section == "probe" and facts.probe is not None and facts.probe.has_failed:
@@ -134,6 +137,20 @@ def _versions(facts: Facts) -> str:
     return f"{torch}{nccl}, Python {versions.python}"
 
 
+def _nodes(facts: Facts) -> str:
+    nodes = facts.nodes
+    assert nodes is not None
+    first = nodes.nodes[0]
+    count = max(nodes.expected or 0, len(nodes.nodes)) if not nodes.missing and not nodes.lacking else len(nodes.nodes)
+    unit = "rank" if first.form == Form.ENV else "node"
+    names = ", ".join(node.host for node in nodes.nodes[:4]) + (", …" if count > 4 else "")
+    slowest = max((link.latency_seconds or 0.0 for link in nodes.links), default=0.0)
+    narrowest = min((link.gb_per_s for link in nodes.links if link.gb_per_s), default=None)
+    speed = f", {slowest * 1e3:.1f} ms" if slowest else ""
+    speed += f" and {narrowest:.2g} GB/s over TCP at the least" if narrowest else ""
+    return f"{_count(count, unit)} at {first.master_addr}:{first.master_port}: {names}{speed}"
+
+
 def _probe(facts: Facts) -> str:
     probe = facts.probe
     assert probe is not None
@@ -161,5 +178,6 @@ _SECTIONS: dict[str, tuple[str, Callable[[Facts], str]]] = {
     "gpu": ("GPUs", _gpu),
     "topo": ("topology", _topo),
     "versions": ("versions", _versions),
+    "nodes": ("nodes", _nodes),
     "probe": ("probe", _probe),
 }

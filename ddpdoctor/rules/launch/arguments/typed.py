@@ -17,6 +17,8 @@ KINDS = {"int": "a whole number", "float": "a number", "flag": "1 or 0"}
 TROUBLES = (Trouble.EXPECTED_VALUE, Trouble.IGNORED_VALUE, Trouble.INVALID_VALUE, Trouble.INVALID_CHOICE)
 ELSEWHERE = ("nproc_per_node", "master_port")
 """Options whose wrong values are causes of their own: LAUNCH020, ENV015."""
+IN_ENVIRON = ("standalone", "master_port")
+"""Variables whose wrong values are causes of their own: ENV010, ENV015."""
 AT_LEAST_ZERO = ("max_restarts", "shutdown_timeout")
 NOT_LEFT_OUT = ("node_rank", "machine_rank")
 """Without them the line means something else."""
@@ -120,7 +122,7 @@ def _in_settings(launch: Launch, line: Line, layer: Layer, plan: Plan) -> Iterat
         if option.dest in AT_LEAST_ZERO and (_integer(setting.value) or 0) < 0:
             text = told(setting, option.dest, f"is {setting.value}: expected 0 or more")
             yield bad(launch, line, layer, option.dest, setting, text, "0 or more", "0")
-        elif setting.origin == "variable" and _is_refused(option, setting) and option.dest != "standalone":
+        elif setting.origin == "variable" and option.dest not in IN_ENVIRON and _is_refused(option, setting):
             expected = KINDS[option.kind]
             text = told(setting, option.dest, f"is {setting.value!r:.30}: expected {expected}")
             yield point(launch, line, layer.program, text, expected)
@@ -128,8 +130,6 @@ def _in_settings(launch: Launch, line: Line, layer: Layer, plan: Plan) -> Iterat
 
 def _is_refused(option: Option, setting: Setting) -> bool:
     value = setting.value or ""
-    if option.dest == "master_port":
-        return _integer(value) is None
     if option.kind == "float":
         return not re.fullmatch(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*|\s*(inf|nan)\s*", value.lower())
     return _integer(value) is None

@@ -106,24 +106,30 @@ def not_executable(launch: Launch) -> Iterator[Finding]:
     """
     for line, layer, script in _named(launch):
         flag = _flag(layer, "no_python")
-        if (
-            flag is None
-            or layer.given("module")
-            or layer.launcher is Launcher.LEGACY
-            or not script.text.endswith(".py")
-        ):
+        if flag is None or layer.given("module") or layer.launcher is Launcher.LEGACY:
             continue
-        facts = line.script
-        if "/" not in script.text:
+        if line.program is None or line.program.launcher is not Launcher.OTHER:
+            continue  # a program that is known to start the script
+        facts, is_python = line.script, script.text.endswith(".py")
+        exists = facts is not None and facts.exists
+        if "/" not in script.text and (is_python or (exists and script.text.endswith(".sh"))):
             problem = "is looked up on PATH, not in this folder"
-        elif facts is not None and facts.exists and facts.is_executable is False:
+        elif facts is not None and exists and facts.is_executable is False:
             problem = "is not executable"
-        elif facts is not None and facts.exists and facts.has_shebang is False:
+        elif facts is not None and exists and is_python and facts.has_shebang is False:
             problem = "has no #! line"
         else:
             continue
-        text = f"{shown(flag)} executes {script.text}, which {problem}: expected no {shown(flag)}"
-        yield point(launch, line, flag, text, "no such option", remove(line, flag))
+        wanted, edits = f"no {shown(flag)}", list(remove(line, flag))
+        if not is_python:
+            wanted = f"./{script.text}" if "/" not in script.text else "chmod +x"
+            edits = (
+                [Edit(script.start, script.start, "./")]
+                if "/" not in script.text and facts and facts.is_executable
+                else []
+            )
+        text = f"{shown(flag)} executes {script.text}, which {problem}: expected {wanted}"
+        yield point(launch, line, flag, text, wanted, edits or None)
 
 
 @rule(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here, unanswered
+from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.topo import Pair, Topo
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
@@ -57,7 +58,7 @@ def peer_access_unsupported(topo: Topo, environ: Environ) -> Iterator[Finding]:
 
 
 @rule("TOPO004", "peer-access-none", Severity.NOTE)
-def peer_access_none(topo: Topo) -> Iterator[Finding]:
+def peer_access_none(topo: Topo, gpu: Gpu | None = None) -> Iterator[Finding]:
     """No pair of GPUs has peer access.
 
     ## Why it matters
@@ -70,9 +71,10 @@ def peer_access_none(topo: Topo) -> Iterator[Finding]:
     ## Source
     nvmlDeviceGetP2PStatus, read, for every pair.
     """
-    pairs = _pairs(topo)
+    divided = {d.index for d in gpu.devices if d.mig_mode} if gpu is not None else set()
+    pairs = [p for p in _pairs(topo) if not {p.a, p.b} & divided]
     if len(pairs) < len(topo.pairs):
-        return  # NVLink peers are there
+        return  # NVLink peers are there, or MIG (GPU015), which has none
     known = [p for p in pairs if p.read is not None]
     if not known:
         unanswered("NVML told nothing of peer access")

@@ -7,12 +7,15 @@ import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Generic, TypeVar
 
 from ddpdoctor.facts.script.index import Bound, Function, Index, index
 from ddpdoctor.facts.script.names import Names
 from ddpdoctor.facts.script.parsing import MAX_DEPTH, concerns, parse
 from ddpdoctor.facts.script.record import Problem, Script, SourceFile
 from ddpdoctor.facts.script.vocabulary import FRAMEWORKS
+
+T = TypeVar("T")
 
 __all__ = ["Module", "Spawn", "Target", "modules", "too_deep", "unreadable"]
 
@@ -182,7 +185,7 @@ class Module:
             for end in (".py", "/__init__.py"):
                 source = self._project.get(posixpath.normpath(posixpath.join(each, path + end)))
                 if source is not None and source.path != self.path:
-                    return _module(source, _Files(self._project))
+                    return _module(source, _Same(self._project))
         return None
 
     # Classes.
@@ -309,31 +312,43 @@ def _elements(node: ast.expr | None) -> tuple[ast.expr, ...]:
     return tuple(node.elts) if isinstance(node, (ast.Tuple, ast.List)) else ()
 
 
-class _Files:
-    """The texts around a file; as a key of the cache it stands for itself."""
+class _Same(Generic[T]):
+    """As a key of a cache a thing stands for itself: equal ones are others."""
 
-    def __init__(self, files: dict[str, SourceFile]) -> None:
-        self.files = files
+    def __init__(self, it: T) -> None:
+        self.it = it
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Files) and other.files is self.files
+        return isinstance(other, _Same) and other.it is self.it
 
     def __hash__(self) -> int:
-        return id(self.files)
+        return id(self.it)
 
 
 @lru_cache(maxsize=128)
-def _module(source: SourceFile, files: _Files) -> Module | None:
+def _module(source: SourceFile, project: _Same[dict[str, SourceFile]]) -> Module | None:
     tree = parse(source.text)
     if isinstance(tree, Problem):
         return None
-    module = Module(source, tree, files.files)
+    module = Module(source, tree, project.it)
     return None if module.index.depth > MAX_DEPTH else module
 
 
 @lru_cache(maxsize=4)
-def _project(script: Script) -> dict[str, SourceFile]:
-    return {posixpath.normpath(each.path): each for each in (*script.beside, *script.files)}
+def _project(script: _Same[Script]) -> _Same[dict[str, SourceFile]]:
+    """The texts by path. Scripts with one `beside` that holds them share it: its modules are analysed once for all."""
+    texts = _texts(_Same(script.it.beside))
+    own = _by_path(script.it.files)
+    return _Same(texts if all(texts.get(path) == source for path, source in own.items()) else {**texts, **own})
+
+
+@lru_cache(maxsize=4)
+def _texts(beside: _Same[tuple[SourceFile, ...]]) -> dict[str, SourceFile]:
+    return _by_path(beside.it)
+
+
+def _by_path(files: tuple[SourceFile, ...]) -> dict[str, SourceFile]:
+    return {posixpath.normpath(each.path): each for each in files}
 
 
 def unreadable(script: Script) -> Iterator[tuple[SourceFile, Problem]]:
@@ -346,9 +361,9 @@ def unreadable(script: Script) -> Iterator[tuple[SourceFile, Problem]]:
 
 def too_deep(script: Script) -> Iterator[tuple[SourceFile, int]]:
     """The judged files that `modules` leaves out because of their nesting, with their depth."""
-    files = _Files(_project(script))
+    project = _project(_Same(script))
     for source in script.files:
-        if source.problem is None and concerns(source.text) and _module(source, files) is None:
+        if source.problem is None and concerns(source.text) and _module(source, project) is None:
             tree = parse(source.text)
             if isinstance(tree, ast.Module):
                 yield source, index(tree).depth
@@ -356,9 +371,9 @@ def too_deep(script: Script) -> Iterator[tuple[SourceFile, int]]:
 
 def modules(script: Script) -> Iterator[Module]:
     """The judged files that can be read and concern distributed training, analysed; cached."""
-    files = _Files(_project(script))
+    project = _project(_Same(script))
     for source in script.files:
         if source.problem is None and concerns(source.text):
-            module = _module(source, files)
+            module = _module(source, project)
             if module is not None:
                 yield module

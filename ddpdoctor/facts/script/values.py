@@ -35,7 +35,10 @@ class Later:
 
 @dataclass(slots=True, eq=False)
 class Frame:
-    """Where an expression is read: in a function (None: the module's own level), with what its parameters hold. `memory`: read before."""
+    """Where an expression is read: in a function (None: the module's own level), with what its parameters hold.
+
+    `memory` is what was read there already.
+    """
 
     module: Module
     function: Function | None = None

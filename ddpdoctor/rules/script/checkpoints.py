@@ -13,7 +13,16 @@ from ddpdoctor.facts.script.world import Unknown
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import code, point, with_keyword
-from ddpdoctor.rules.script.situation import argument, has_more, in_rank_branch, in_try, is_distributed, names_in, value
+from ddpdoctor.rules.script.situation import (
+    argument,
+    has_more,
+    in_rank_branch,
+    in_try,
+    is_distributed,
+    is_test,
+    names_in,
+    value,
+)
 
 PER_RANK = {"rank", "local_rank", "global_rank", "RANK", "getpid", "process_index", "get_rank", "hostname", "uuid4"}
 
@@ -68,7 +77,12 @@ def on_gpu_zero(script: Script) -> Iterator[Finding]:
     `torch.load(path, map_location="cpu")`, then load_state_dict.
     """
     for module in modules(script):
-        if not is_distributed(module) or not ("cuda" in module.text or "nccl" in module.text) or module.frameworks:
+        if (
+            not is_distributed(module)
+            or not ("cuda" in module.text or "nccl" in module.text)
+            or module.frameworks
+            or is_test(module)
+        ):
             continue
         for call in module.calls("torch.load"):
             where = argument(call, 1, "map_location")

@@ -13,10 +13,11 @@ from ddpdoctor.facts.script.world import Made, Unknown
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import before, code, point, with_keyword, without_argument
-from ddpdoctor.rules.script.situation import argument, each_rank, has_more, in_rank_branch, names_in, value
+from ddpdoctor.rules.script.situation import argument, each_rank, has_more, in_rank_branch, is_test, names_in, value
 
 _EVALUATION = re.compile(r"(?i)(^|[^a-z])(val|valid|validation|test|eval|evaluation|dev|predict|infer|inference)")
 _SHARDED = re.compile(r"(?i)rank|shard|split|world|num_replicas|node|worker|distributed|iterable|stream|webdataset|wds")
+REDUCING = ("dist.all_reduce", "dist.all_gather", "dist.gather", "dist.reduce")
 _AUGMENTS = re.compile(
     r"Random(Crop|ResizedCrop|HorizontalFlip|VerticalFlip|Rotation|Affine|Erasing|Apply)|ColorJitter|RandAugment"
 )
@@ -277,7 +278,7 @@ def pads(script: Script) -> Iterator[Finding]:
     Gather the predictions and cut them to len(dataset), or weight by the real count.
     """
     for module in modules(script):
-        if module.frameworks or not module.calls("dist.all_reduce", "dist.all_gather", "dist.gather", "dist.reduce"):
+        if module.frameworks or is_test(module) or not module.calls(*REDUCING):
             continue
         for call in module.calls("DistributedSampler"):
             flags = argument(call, None, "drop_last")

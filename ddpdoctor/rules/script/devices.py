@@ -19,6 +19,7 @@ from ddpdoctor.rules.script.situation import (
     backends,
     each_rank,
     has_more,
+    is_test,
     start_of,
     value,
 )
@@ -79,7 +80,7 @@ def global_rank(script: Script, launch: Launch | None = None) -> Iterator[Findin
     """
     for module in modules(script):
         start = start_of(module, launch)
-        if (start is not None and start.nodes == 1) or _one_node_only(module):
+        if (start is not None and start.nodes == 1) or _one_node_only(module) or is_test(module):
             continue
         for whole, part in _choices(module):
             if [_index(v) for v in each_rank(module, part)] == RANKS and not _is_count(whole, part):
@@ -124,7 +125,7 @@ def missing(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
     """
     for module in modules(script):
         used = backends(module)
-        if not used or any("nccl" not in b for b in used) or module.frameworks - {"transformers"}:
+        if not used or any("nccl" not in b for b in used) or module.frameworks or not module.is_program:
             continue
         start = start_of(module, launch)
         if start is not None and start.per_node == 1:

@@ -18,6 +18,7 @@ from ddpdoctor.rules.script.situation import argument, each_rank, has_more, last
 from ddpdoctor.rules.script.starting import reads_ranks
 
 INIT = "dist.init_process_group"
+KNOWN = ("env", "tcp", "file", "xla")
 _RANKS = re.compile(r"(?i)^(rank|global_rank|local_rank|world_size|size|n_?gpus|nprocs|gpu)$")
 _SCHEME = re.compile(r"^([a-zA-Z][\w+.-]*)://")
 
@@ -174,7 +175,7 @@ def unknown_method(script: Script) -> Iterator[Finding]:
     env://, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set from the scheduler's variables.
     """
     for module in modules(script):
-        if module.calls("dist.register_rendezvous_handler", "dist.rendezvous.register_rendezvous_handler"):
+        if "register_rendezvous_handler" in module.text or "torch_xla" in module.text:
             continue
         for call in module.calls(INIT):
             method = argument(call, 1, "init_method")
@@ -182,7 +183,7 @@ def unknown_method(script: Script) -> Iterator[Finding]:
             if method is None or not isinstance(address, str):
                 continue
             scheme = _SCHEME.match(address)
-            if scheme is None or scheme[1] not in ("env", "tcp", "file"):
+            if scheme is None or scheme[1] not in KNOWN:
                 seen = f"{scheme[1]}://" if scheme is not None else repr(address)
                 yield point(
                     module,

@@ -13,7 +13,7 @@ from ddpdoctor.facts.script.paths import Event, Rehearsal
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import after, code, point
-from ddpdoctor.rules.script.situation import in_try
+from ddpdoctor.rules.script.situation import in_try, is_test
 
 INIT = "dist.init_process_group"
 DESTROY = "dist.destroy_process_group"
@@ -200,7 +200,7 @@ def not_destroyed(script: Script) -> Iterator[Finding]:
     `dist.destroy_process_group()` at the end of the program.
     """
     for module in modules(script):
-        if "destroy_process_group" in module.text or module.frameworks or _may_clean(module):
+        if "destroy_process_group" in module.text or module.frameworks or is_test(module) or _may_clean(module):
             continue
         for run, events in _first_tracks(module):
             event = next((e for e in events if e.name == INIT), None)
@@ -213,6 +213,7 @@ def not_destroyed(script: Script) -> Iterator[Finding]:
                     "code -6; expected "
                     "destroy_process_group() at its end",
                     "dist.destroy_process_group()",
+                    severity=None if "gloo" in module.text else Severity.NOTE,
                     edits=_destroyed(module, run),
                 )
                 break

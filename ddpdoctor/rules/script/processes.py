@@ -32,7 +32,7 @@ def _method(module: Module, spawn: Spawn) -> str | None:
         return given if isinstance(given, str) else "spawn"
     func = spawn.call.func
     base = func.value if isinstance(func, ast.Attribute) else None
-    context = value(module, base) if isinstance(base, ast.Name) else None
+    context = value(module, base) if isinstance(base, (ast.Name, ast.Call)) else None
     if isinstance(context, Made) and context.name == "mp.get_context":
         chosen = value(module, argument(context.call, 0, "method"))
         return chosen if isinstance(chosen, str) else None

@@ -19,13 +19,19 @@ __all__ = [
     "argument",
     "backends",
     "each_rank",
+    "has_more",
     "in_rank_branch",
+    "in_try",
     "is_distributed",
+    "is_test",
+    "last_value",
     "names_in",
     "start_of",
+    "truths",
     "value",
 ]
 
+TESTING = ("pytest", "unittest", "torch.testing")
 RANKS = [place.rank for place in TWO_NODES]
 LOCAL_RANKS = [place.local_rank for place in TWO_NODES]
 
@@ -117,10 +123,21 @@ def backends(module: Module) -> set[str] | None:
     for call in module.calls("dist.init_process_group"):
         given = argument(call, 0, "backend")
         text = value(module, given)
-        if given is None or not isinstance(text, str):
+        if given is None or not isinstance(text, str) or _is_chosen(module, given):
             return None
         found.add(text.lower())
     return found
+
+
+def is_test(module: Module) -> bool:
+    """A test of a library: it fakes worlds, runs on one machine, and breaks things on purpose."""
+    return any(f"import {name}" in module.text or f"from {name}" in module.text for name in TESTING)
+
+
+def _is_chosen(module: Module, node: ast.expr) -> bool:
+    """Whether a value depends on the machine that the script runs on."""
+    made = last_value(module, node) if isinstance(node, ast.Name) else node
+    return made is None or any(isinstance(n, (ast.IfExp, ast.BoolOp)) for n in ast.walk(made))
 
 
 def is_distributed(module: Module) -> bool:

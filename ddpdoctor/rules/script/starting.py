@@ -15,7 +15,7 @@ from ddpdoctor.facts.script.world import Unknown
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import code, delete, point, replace
-from ddpdoctor.rules.script.situation import Start, argument, each_rank, start_of, value
+from ddpdoctor.rules.script.situation import Start, argument, each_rank, is_test, start_of, value
 
 TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "GROUP_RANK")
 
@@ -186,7 +186,7 @@ def master(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
     """
     for module in modules(script):
         start = start_of(module, launch)
-        under = _under_launcher(module, start)
+        under = "" if is_test(module) else _under_launcher(module, start)
         for setting in sets(module) if under else ():
             if setting.name not in ("MASTER_ADDR", "MASTER_PORT") or setting.text is None or _agrees(setting, start):
                 continue
@@ -231,7 +231,7 @@ def rank(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
         start = start_of(module, launch)
         world = next((s.text for s in sets(module) if s.name == "WORLD_SIZE"), None)
         for setting in sets(module):
-            if setting.name != "RANK" or setting.text is None or world == "1" or module.spawns:
+            if setting.name != "RANK" or setting.text is None or world == "1" or module.spawns or is_test(module):
                 continue
             if start is not None and not start.gives_ranks:
                 continue
@@ -266,7 +266,7 @@ def alone(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
             continue
         certain = start is not None or reads_ranks(module)
         severity = None if certain else Severity.WARNING
-        if not certain and not _trains(module):
+        if is_test(module) or (not certain and not _trains(module)):
             continue
         under = start.launcher.value if start is not None else "a launcher"
         for node in _worlds_of_one(module):
@@ -284,7 +284,7 @@ def alone(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
 
 
 def _trains(module: Module) -> bool:
-    return bool(module.calls("DDP", "DistributedSampler")) and module.is_program and "pytest" not in module.text
+    return bool(module.calls("DDP", "DistributedSampler")) and module.is_program
 
 
 def _worlds_of_one(module: Module) -> Iterator[ast.AST]:

@@ -13,7 +13,7 @@ from ddpdoctor.facts.script.vocabulary import PARAMETERS
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import code, point, replace, without_argument
-from ddpdoctor.rules.script.situation import argument, each_rank, has_more, start_of, value
+from ddpdoctor.rules.script.situation import argument, each_rank, has_more, is_test, start_of, value
 
 MISSPELLED = ("init", "__int__", "_init_", "__init", "_init__", "__init_", "__ini__")
 
@@ -42,7 +42,7 @@ def device_ids(script: Script) -> Iterator[Finding]:
     for module in modules(script):
         for call in module.calls("DDP"):
             given = argument(call, 1, "device_ids")
-            if given is None or has_more(call):
+            if given is None or has_more(call) or is_test(module):
                 continue
             problem, edits = _ids(module, call, given)
             if problem:
@@ -102,7 +102,7 @@ def bypassed(script: Script) -> Iterator[Finding]:
     Call the wrapper in training: `ddp(x)`. `ddp.module` is for evaluation, saving and methods of the model.
     """
     for module in modules(script):
-        if not module.wrapped or not module.calls("DDP"):
+        if not module.wrapped or not module.calls("DDP") or is_test(module):
             continue
         for call in module.method_calls.get("module", ()):
             base = call.func.value if isinstance(call.func, ast.Attribute) else None

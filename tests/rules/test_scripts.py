@@ -1,0 +1,39 @@
+"""Every rule of scripts speaks at the right line of its cases, and no rule speaks anywhere else."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from scripts import Case, cases, judged
+
+from ddpdoctor.rules import load
+
+RULES = [each for each in load(("script",)) if "script" in each.needs and each.code < "SCRIPT500"]
+CASES = cases()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.family}-{c.name}".replace(" ", "_"))
+def test_exactly_the_expected_findings(case: Case) -> None:
+    outcome = judged(case.text, RULES, case.line)
+    assert not outcome.crashed, outcome.crashed
+    found = {(f.where.line, f.code) for f in outcome.findings}
+    assert found == case.expected, [(f.code, f.where.line, f.message) for f in outcome.findings]
+
+
+@pytest.mark.parametrize("code", [each.code for each in RULES])
+def test_every_rule_has_cases(code: str) -> None:
+    speaking = [case for case in CASES if any(c == code for _, c in case.expected)]
+    assert len(speaking) >= 2, f"{code} has {len(speaking)} cases that fire"
+    families = {case.family for case in speaking}
+    assert any(not case.expected for case in CASES if case.family in families), f"{code}: no silent case beside"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.family}-{c.name}".replace(" ", "_"))
+def test_every_edit_lies_inside_the_text(case: Case) -> None:
+    rows = case.text.splitlines()
+    for finding in judged(case.text, RULES, case.line).findings:
+        assert re.search(r"expected", finding.message), finding.message
+        for edit in finding.edits:
+            assert (1, 1) <= (edit.line, edit.column) <= (edit.end_line, edit.end_column)
+            assert edit.end_line <= len(rows) + 1

@@ -34,7 +34,7 @@ def main() -> int:
     for folder in folders:
         paths = find([folder]).paths
         started = time.perf_counter()
-        report = with_scripts(Report("lint", "", "", 0.0), [folder], (), Facts(SCHEMA, "", ""), Common(timeout=3600.0))
+        report = with_scripts(Report("lint", "", "", 0.0), [folder], (), Facts(SCHEMA, "", ""), Common(timeout=300.0))
         seconds = time.perf_counter() - started
         rows = Counter(f.worst.value for f in report.findings)
         serious = rows["error"] + rows["warning"]

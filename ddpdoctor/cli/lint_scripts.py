@@ -15,11 +15,11 @@ from ddpdoctor.cli.options import Common, seconds_left
 from ddpdoctor.cli.progress import Progress
 from ddpdoctor.cli.settings import rules_for
 from ddpdoctor.collectors.comments import Comment, comments
-from ddpdoctor.collectors.script import ScriptText, find, read, with_modules
+from ddpdoctor.collectors.script import Scripts, ScriptText, find, read, with_modules
 from ddpdoctor.doctor import Outcome, extended, judge
 from ddpdoctor.facts.launch import Launch, Line
 from ddpdoctor.facts.record import Facts
-from ddpdoctor.facts.script import IdleComment
+from ddpdoctor.facts.script import IdleComment, Script, SourceFile
 from ddpdoctor.findings import Finding, Report, Where
 from ddpdoctor.rules import Rule, load
 
@@ -40,13 +40,14 @@ FILE_SECONDS = 10.0
 class Plan:
     """What every script is judged with: the rules, what is known besides, and the lines that start each script.
 
-    `given` are paths that were named themselves, `left_out` the codes that --select and --ignore leave out.
+    `beside` are the modules that they may import, each other included; `left_out` the codes that --select and --ignore
+    leave out.
     """
 
     rules: tuple[Rule, ...]
     known: Facts
     lines: dict[str, tuple[Line, ...]] = field(default_factory=dict)
-    given: frozenset[str] = frozenset()
+    beside: tuple[SourceFile, ...] = ()
     left_out: frozenset[str] = frozenset()
 
 
@@ -86,54 +87,75 @@ def with_scripts(report: Report, paths: Sequence[str], lines: Iterable[Line], kn
     by_path = {os.path.realpath(path): starts for path, starts in started.items()}
     rules = rules_for(common, (AREA,))
     left_out = {each.code for each in load((AREA,))} - {each.code for each in rules}
-    plan = Plan(rules, known, by_path, frozenset(found.given), frozenset(left_out))
     outcomes = []
     failures = list(found.failures)
     with Progress(common.quiet or len(found.paths) < MANY) as progress:
-        progress.phase(f"judging {len(found.paths)} scripts")
+        progress.phase(f"reading {len(found.paths)} scripts")
+        texts, unread = _texts(found, {*by_path}, common)
+        failures += unread
+        beside = with_modules([each.source for each in texts])
+        plan = Plan(rules, known, by_path, beside, frozenset(left_out))
+        progress.phase(f"judging {len(texts)} scripts")
         done = 0
-        for each in _all(found.paths, plan, common):
+        for each in _all(texts, plan, common):
             done += 1
-            progress.step(f"judging {len(found.paths)} scripts: {done} done")
+            progress.step(f"judging {len(texts)} scripts: {done} done")
             outcomes.append(each.outcome)
             failures += [] if each.failure is None else [each.failure]
-    if done < len(found.paths):
-        rest = len(found.paths) - done
-        failures.append(f"judge {rest} of {len(found.paths)} files: --timeout ran out")
-    return extended(report, outcomes, plan.rules, tuple(failures))
+    if done < len(texts):
+        failures.append(f"judge {len(texts) - done} of {len(texts)} scripts: --timeout ran out")
+    return extended(report, outcomes, rules, tuple(failures))
 
 
-def _all(paths: list[str], plan: Plan, common: Common) -> Iterator[Judged]:
+def _texts(found: Scripts, started: set[str], common: Common) -> tuple[list[ScriptText], list[str]]:
+    """What is to be judged, and what could not be read. Of a folder, files that do not concern training are passed over."""
+    texts = []
+    failures = []
+    for at, path in enumerate(found.paths):
+        if seconds_left(common) <= 0:
+            failures.append(f"read {len(found.paths) - at} of {len(found.paths)} scripts: --timeout ran out")
+            break
+        try:
+            text = read(path)
+        except OSError as error:
+            failures.append(f"{path}: not read: {error.strerror}")
+            continue
+        if text.concerns or path in found.given or os.path.realpath(path) in started:
+            texts.append(text)
+    return texts, failures
+
+
+def _all(texts: list[ScriptText], plan: Plan, common: Common) -> Iterator[Judged]:
     """Every file that can be judged before `--timeout` runs out, in order."""
-    global _plan
-    _plan = plan
-    if len(paths) < MANY or (os.cpu_count() or 1) < PROCESSES:
-        for path in paths:
+    global _plan, _waiting
+    _plan, _waiting = plan, texts
+    if len(texts) < MANY or (os.cpu_count() or 1) < PROCESSES:
+        for at in range(len(texts)):
             if seconds_left(common) <= 0:
                 return
-            yield _judge(path)
+            yield _judge(at)
         return
-    context = multiprocessing.get_context("fork")  # the rules are loaded already
+    context = multiprocessing.get_context("fork")  # the rules are loaded and the texts are read already
     with context.Pool(PROCESSES, initializer=_alone) as pool:
-        yield from _collected(pool, paths, common)
+        yield from _collected(pool, len(texts), common)
 
 
 _plan: Plan
-"""What this process judges with: a forked process finds it where its parent put it."""
+_waiting: list[ScriptText]
+"""What this process judges, and with what: a forked process finds it where its parent put it."""
 
 
-def _collected(pool: Pool, paths: list[str], common: Common) -> Iterator[Judged]:
-    chunks = [paths[at : at + CHUNK] for at in range(0, len(paths), CHUNK)]
-    results = pool.imap(_judge_all, chunks)
-    for _ in chunks:
+def _collected(pool: Pool, count: int, common: Common) -> Iterator[Judged]:
+    results = pool.imap(_judge_all, [range(at, min(at + CHUNK, count)) for at in range(0, count, CHUNK)])
+    for _ in range(0, count, CHUNK):
         try:
             yield from results.next(timeout=max(0.01, seconds_left(common)))
         except multiprocessing.TimeoutError:
             return
 
 
-def _judge_all(paths: list[str]) -> list[Judged]:
-    return [_judge(path) for path in paths]
+def _judge_all(numbers: range) -> list[Judged]:
+    return [_judge(number) for number in numbers]
 
 
 def _alone() -> None:
@@ -143,15 +165,10 @@ def _alone() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _judge(path: str) -> Judged:
-    plan = _plan
-    try:
-        text = read(path)
-    except OSError as error:
-        return Judged(path, failure=f"{path}: not read: {error.strerror}")
+def _judge(number: int) -> Judged:
+    plan, text = _plan, _waiting[number]
+    path = text.source.path
     starts = plan.lines.get(os.path.realpath(path), ())
-    if not (text.concerns or starts or path in plan.given):
-        return Judged(path)
     outcome = Outcome()
     late: list[str] = []
     try:
@@ -187,7 +204,7 @@ def _limited() -> Iterator[None]:
 
 def _outcome(text: ScriptText, starts: tuple[Line, ...], plan: Plan) -> Outcome:
     """What the rules say of one script, started by each of the lines, less what its comments silence."""
-    script = with_modules(text)
+    script = Script(files=(text.source,), beside=plan.beside)
     facts = replace(plan.known, script=script, launch=None, environ=None)
     rules = [each for each in plan.rules if each.code != IDLE]
     outcome = Outcome()

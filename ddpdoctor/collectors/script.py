@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 from ddpdoctor.collectors.gitignore import Ignored, above
 from ddpdoctor.collectors.notebook import Cell, NotebookError, read_notebook
 from ddpdoctor.collectors.source_text import decode
-from ddpdoctor.facts.script import Problem, Script, SourceFile
+from ddpdoctor.facts.script import Problem, SourceFile
 from ddpdoctor.facts.script.parsing import concerns
 
 __all__ = ["ScriptText", "Scripts", "find", "is_script", "read", "with_modules"]
@@ -146,25 +147,20 @@ def _regular(path: str) -> str:
     return path
 
 
-def with_modules(text: ScriptText) -> Script:
-    """The facts of one script: itself, and the modules of the same project that it imports and that speak of training."""
-    return Script(files=(text.source,), beside=tuple(_beside(text.source)))
-
-
-def _beside(source: SourceFile) -> Iterator[SourceFile]:
-    seen = {os.path.normpath(source.path)}
-    waiting = [(path, 1) for path in _imported(source)]
-    count = 0
-    while waiting and count < MAX_BESIDE:
-        path, depth = waiting.pop(0)
-        if path in seen:
+def with_modules(sources: Sequence[SourceFile]) -> tuple[SourceFile, ...]:
+    """The judged scripts, and the modules of the same project that they import and that may say something of ranks."""
+    found = {os.path.normpath(each.path): each for each in sources if each.problem is None}
+    waiting = deque((path, 1) for each in sources for path in _imported(each))
+    room = len(found) + MAX_BESIDE * len(sources)
+    while waiting and len(found) < room:
+        path, depth = waiting.popleft()
+        if path in found:
             continue
-        seen.add(path)
         module, imports = _module(path)
         if module is not None:
-            yield module
-            count += 1
-            waiting += [(each, depth + 1) for each in imports if depth < MAX_DEPTH]
+            found[path] = module
+            waiting.extend((each, depth + 1) for each in imports if depth < MAX_DEPTH)
+    return tuple(found.values())
 
 
 @lru_cache(maxsize=2048)

@@ -157,11 +157,11 @@ def test_modules_beside_a_script_are_read_with_it(tmp_path: Path, monkeypatch: p
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    script = with_modules(read("train.py"))
+    script = read("train.py").source
     beside = ["utils/dist.py", "pkg/__init__.py", "pkg/comm.py", "utils/deeper.py"]
-    assert [f.path for f in script.beside] == beside
-    script = with_modules(read(str(tmp_path / "train.py")))
-    assert [f.path for f in script.beside] == [str(tmp_path / name) for name in beside]
+    assert [f.path for f in with_modules([script])] == ["train.py", *beside]
+    script = read(str(tmp_path / "train.py")).source
+    assert [f.path for f in with_modules([script])] == [str(tmp_path / name) for name in ("train.py", *beside)]
 
 
 def test_a_comment_holds_for_its_statement() -> None:

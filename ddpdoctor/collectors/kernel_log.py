@@ -6,6 +6,7 @@ import os
 import time
 from dataclasses import replace
 
+from ddpdoctor.collectors.kernel_log_files import read_elsewhere
 from ddpdoctor.collectors.machine import Machine
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.xids import Xid, xid_in
@@ -26,17 +27,20 @@ def read_xids(machine: Machine) -> tuple[tuple[Xid, ...] | None, tuple[Gap, ...]
     """The Xids and SXids of this boot, oldest first, None with a gap where the log cannot be read."""
     try:
         records = _records(machine, "Xid")
-    except PermissionError:
-        return None, (Gap("gpu.xids", "the kernel's log: needs root", Why.NEEDS_ROOT),)
     except OSError as error:
+        found = read_elsewhere(machine)
+        if found is not None:
+            return found[-MOST:], ()
+        if isinstance(error, PermissionError):
+            return None, (Gap("gpu.xids", "the kernel's log: needs root", Why.NEEDS_ROOT),)
         return None, (Gap("gpu.xids", f"{LOG}: {error.strerror}", Why.NOT_HERE),)
     uptime = (machine.root.line("/proc/uptime") or "").partition(" ")[0]
     try:
         now = float(uptime)
     except ValueError:
         return None, (Gap("gpu.xids", "/proc/uptime cannot be read"),)
-    found = [xid for xid in (_xid(record, now) for record in records) if xid is not None]
-    return tuple(found[-MOST:]), ()
+    known = [xid for xid in (_xid(record, now) for record in records) if xid is not None]
+    return tuple(known[-MOST:]), ()
 
 
 def read_warnings(machine: Machine) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,7 @@ def test_a_log_that_is_not_there_is_unknown_and_not_empty(tmp_path: Path) -> Non
 
 
 def test_a_log_for_root_alone_is_unknown_and_not_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(machine: Machine) -> list[str]:
+    def refuse(machine: Machine, word: str) -> list[str]:
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(kernel_log, "_records", refuse)
@@ -62,3 +63,25 @@ def test_a_log_for_root_alone_is_unknown_and_not_empty(tmp_path: Path, monkeypat
 def test_any_record_is_read(record: str, now: float) -> None:
     kernel_log._xid(record, now)
     kernel_log._xid(f"3,4,5,-;NVRM: Xid (PCI:{record}): 79{record}", now)
+
+
+def test_without_the_right_to_the_kernel_s_own_log_syslog_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(machine: Machine, word: str) -> list[str]:
+        raise PermissionError(1, "Operation not permitted")
+
+    now = time.time()
+    stamps = [time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(now - ago)) for ago in (9000, 7200, 600)]
+    (tmp_path / "var/log").mkdir(parents=True)
+    (tmp_path / "var/log/kern.log").write_text(
+        f"{stamps[0]} n1 kernel: NVRM: Xid (PCI:0000:4e:00): 79, pid=1, name=a, GPU has fallen off the bus.\n"
+        f"{stamps[1]} n1 kernel: Linux version 6.8.0\n"
+        f"{stamps[2]} n1 kernel: NVRM: Xid (PCI:0000:3b:00): 94, pid=1, name=a, Contained\n"
+    )
+    monkeypatch.setattr(kernel_log, "_records", refuse)
+    xids, gaps = kernel_log.read_xids(machine(tmp_path, LINES))
+    assert not gaps
+    assert xids is not None
+    assert [(x.code, x.restarts) for x in xids] == [(79, 1), (94, 0)]
+    assert 590 < (xids[1].age_seconds or 0) < 700

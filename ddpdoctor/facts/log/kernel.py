@@ -75,9 +75,10 @@ class KernelLog:
             if len(self._found) > MOST:
                 self._found.pop(0)
 
-    def finish(self, last_line: str) -> tuple[Xid, ...]:
-        """The Xids, oldest first, with their ages before the last line of the file."""
-        end = stamp_of(last_line) or self._last
+    def finish(self, *last_lines: str) -> tuple[Xid, ...]:
+        """The Xids, oldest first, with their ages before the last line of the file; of several the one of the same clock."""
+        stamps = [stamp for stamp in map(stamp_of, last_lines) if stamp is not None]
+        end = next((s for s in stamps if self._last is not None and s.clock == self._last.clock), self._last)
         return tuple(
             replace(xid, age_seconds=_age(stamp, end, self._restarts - restarts), restarts=self._restarts - restarts)
             for xid, stamp, restarts in self._found

@@ -153,8 +153,8 @@ class Probe(Section):
 
     `retried_lazily` says, after eager initialisation failed, how the same went with lazily created communicators:
     "works" or what it failed with; None when it was not tried. `traits` are those properties of the first rank that the
-    others' are compared with: versions, and variables that should be the same everywhere. `shares_store`: under torchrun
-    the ranks meet at the store of its agents, not at one of their own. `pairs` of ranks were measured one with the other.
+    others' are compared with: versions, and variables that should be the same everywhere. `pairs` of
+    ranks were measured one with the other.
     `device` is the model of rank 0's GPU.
     """
 
@@ -169,7 +169,6 @@ class Probe(Section):
     unsupported: tuple[Unsupported, ...] = ()
     retried_lazily: str | None = None
     traits: dict[str, str] = field(default_factory=dict)
-    shares_store: bool = True
     pairs: tuple[PairSpeed, ...] = ()
     baseline: Baseline | None = None
     device: str | None = None

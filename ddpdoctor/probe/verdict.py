@@ -49,7 +49,6 @@ class Witness:
             world_size=place.world_size,
             backend=self.backend,
             launcher=place.launcher,
-            shares_store=place.uses_agent_store,
             master=f"{place.master_addr}:{place.master_port}",
             seconds=self.seconds,
             ranks=ranks,

@@ -52,8 +52,8 @@ def only_probed(probe: Probe | None, *sections: Section | None) -> bool:
 
 
 def is_second_store(probe: Probe) -> bool:
-    """Whether the store is a second one that torchrun's c10d rendezvous made for the workers, at a port of its own."""
-    return probe.launcher == "torchrun" and not probe.shares_store
+    """Whether the store is a second one, at a port of its own: torchrun starts ranks only after its agents have met."""
+    return probe.launcher == "torchrun"
 
 
 def lazily(probe: Probe) -> str:

@@ -132,7 +132,10 @@ def test_a_network_that_only_the_store_can_cross(
         fault(lab)
         job = Job(lab, tmp_path, form=form)
         assert all(code != 0 for code in job.end()), [rank.out + rank.err for rank in job.ranks]
-        assert [job.causes(host) for host in lab.hosts] == [[expected]] * 2
+        told = [[expected]] * 2
+        if form == "c10d" and fault is _both_ways:  # torchrun's second store is behind a closed port as well
+            told = [[("PROBE001", None)], [("NET011", "node1")]]
+        assert [job.causes(host) for host in lab.hosts] == told
 
 
 @slow

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from ddpdoctor.findings import Severity
-from ddpdoctor.rules import rule
+import re
+from collections.abc import Iterator
+
+from ddpdoctor.facts.log import Line, Log
+from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.rules import in_logs, rule
+from ddpdoctor.rules.log.signatures import finding_of, matching
+
+ORDINAL = (r"invalid device ordinal",)
+BUSY = re.compile(r"Process \d+ has (?P<size>[\d.]+) (?P<unit>[GM])iB memory in use")
+OWN = re.compile(r"this process has (?P<size>[\d.]+) (?P<unit>[GM])iB memory in use")
+SHARE = 0.2
+"""A foreign process that holds less than this part of what the rank itself holds is not why memory ran out."""
 
 
 @rule(
@@ -38,7 +49,7 @@ def asynchronous_cuda_error() -> None:
     "device-ordinal-invalid",
     Severity.ERROR,
     kind="umbrella",
-    signatures=(r"invalid device ordinal",),
+    signatures=ORDINAL,
 )
 def device_ordinal_invalid() -> None:
     """A rank selects a GPU number that does not exist for it.
@@ -52,3 +63,53 @@ def device_ordinal_invalid() -> None:
     Compare, for the rank that failed, LOCAL_RANK, CUDA_VISIBLE_DEVICES and torch.cuda.device_count(); select the device
     with torch.cuda.set_device(int(os.environ["LOCAL_RANK"])). `ddpdoctor check -- LAUNCH…` says which of the four it is.
     """
+
+
+@in_logs("LAUNCH023")
+def high_local_ranks(log: Log) -> Iterator[Finding]:
+    """Only the high local ranks of a node select a GPU that is not there."""
+    lines = matching(log, ORDINAL)
+    failed = {line.who.local_rank for line in lines} - {None}
+    others = {each.who.local_rank for each in (*log.spoken, *log.tails)} - failed - {None}
+    if failed and others and min(map(int, map(str, failed))) > max(map(int, map(str, others))):
+        title = f"More processes per node than visible GPUs: local ranks from {min(map(int, map(str, failed)))} on have no GPU"
+        yield finding_of(log, lines, title, blames_speaker=True)
+
+
+@in_logs("SCRIPT001")
+def ranks_of_later_nodes(log: Log) -> Iterator[Finding]:
+    """All ranks of a later node, and none of the first, select a GPU that is not there."""
+    lines = matching(log, ORDINAL)
+    nodes = {_node(each) for each in lines}
+    first = {_node(line) for line in (*log.lines, *log.tails) if line.who.rank == 0}
+    if not lines or None in nodes or not first or first & nodes:
+        return
+    own = {line.who.rank for line in log.lines if _node(line) in nodes} - {None}
+    if own and own <= {line.who.rank for line in lines}:
+        title = "The device is chosen by the global rank: all ranks of a later node fail, none of the first"
+        yield finding_of(log, lines, title, blames_speaker=True)
+
+
+def _node(line: Line) -> object:
+    return line.who.host if line.who.host is not None else line.who.node_rank
+
+
+@in_logs("GPU010")
+def foreign_memory(log: Log) -> Iterator[Finding]:
+    """A rank ran out of memory on a GPU of which another process holds a good part."""
+    lines = [
+        line for line in matching(log, (r"Process \d+ has [\d.]+ (GiB|MiB) memory in use",)) if _is_foreign(line.text)
+    ]
+    if lines:
+        yield finding_of(log, lines, "Another process uses the GPU", blames_speaker=True)
+
+
+def _is_foreign(text: str) -> bool:
+    """In a container the rank may not know itself by number: only what stands beside its own share is foreign."""
+    own = OWN.search(text)
+    foreign = sum(_mib(found) for found in BUSY.finditer(text))
+    return own is not None and foreign > SHARE * _mib(own)
+
+
+def _mib(found: re.Match[str]) -> float:
+    return float(found["size"]) * (1024 if found["unit"] == "G" else 1)

@@ -37,7 +37,7 @@ CODES += ("PROBE001", "PROBE002", "PROBE004", "ENV005")
 
 NO_ROUTE = 113
 SWALLOWED = (r"server socket on \[[^\]]*\]:\d+ has timed out, will retry",)
-RENDEZVOUS = (r"RendezvousTimeoutError", r"worker_count=\d+, timeout")
+RENDEZVOUS = (r"RendezvousTimeoutError", r"worker_count=\d+, timeout", r"Error: Socket Timeout$")
 
 DECIDES = "ddpdoctor check -- LAUNCH, with each node's own line, on every node at the same time, tells these apart."
 

@@ -19,6 +19,8 @@ SIGKILLED = (
     r"exited on signal 9 \(Killed\)",
     r"terminated with signal SIGKILL",
     r"task \d+: Killed\b",
+    r"line \d+: +\d+ Killed\b",
+    r"^Killed$",
 )
 
 

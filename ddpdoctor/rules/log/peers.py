@@ -102,6 +102,7 @@ def gloo_peer_closed() -> None:
         r"recvValue(WithTimeout)? failed on SocketImpl",
         r"RendezvousConnectionError",
         r"maybe TCPStore server has shut ?down too early",
+        r"Error: (Connection reset by peer|Broken pipe)$",
     ),
 )
 def store_connection_closed() -> None:

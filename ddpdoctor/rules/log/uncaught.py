@@ -12,7 +12,8 @@ from ddpdoctor.facts.log.waiting import parties, waits
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import in_logs, rule
 from ddpdoctor.rules.log.ending import SIGKILL, ended, names_of
-from ddpdoctor.rules.log.signatures import FAR, explained, matching, shortened
+from ddpdoctor.rules.log.files import is_missing_file, not_written_yet, on_some_nodes_only
+from ddpdoctor.rules.log.signatures import FAR, explained, finding_of, matching, shortened
 
 __all__: list[str] = []
 
@@ -71,7 +72,7 @@ def _groups(log: Log) -> list[_Group]:
     found: dict[tuple[str, str, object], list[Traceback]] = {}
     for each in log.tracebacks:
         name = each.exception.rpartition(".")[2]
-        if name in NO_CAUSE or _is_explained(each, places) or went_on(log, each):
+        if name in NO_CAUSE or _is_explained(each, places) or went_on(log, each) or _is_elsewhere(log, each):
             continue
         found.setdefault((name, _NUMBERS.sub("#", each.message)[:80], each.place), []).append(each)
     if any(not _is_wrapper(t) for group in found.values() for t in group):
@@ -81,6 +82,11 @@ def _groups(log: Log) -> list[_Group]:
 
 def _is_explained(each: Traceback, places: frozenset[tuple[int, int]]) -> bool:
     return any((each.source, number) in places for number in range(each.number, each.number + FAR // 4))
+
+
+def _is_elsewhere(log: Log, each: Traceback) -> bool:
+    """Files that only some ranks miss are HOST013's and SCRIPT061's business."""
+    return is_missing_file(each) and (any(on_some_nodes_only(log) or ()) or any(not_written_yet(log) or ()))
 
 
 def _is_wrapper(each: Traceback) -> bool:
@@ -170,7 +176,16 @@ def after_init(log: Log) -> Iterator[Finding]:
         yield from _silent(log)
 
 
-@rule("LOG501", "worker-ended-without-traceback", Severity.ERROR)
+CRASHED = (
+    r"Segmentation fault",
+    r"Fatal Python error: ",
+    r"return code = -(4|6|7|8|11)\b",
+    r"exited on signal (4|6|7|8|11)\b",
+    r"\(core dumped\)",
+)
+
+
+@rule("LOG501", "worker-ended-without-traceback", Severity.ERROR, signatures=CRASHED)
 def ended_without_traceback(log: Log) -> Iterator[Finding]:
     """A worker ended by a signal of its own or with an exit code, and printed no traceback.
 
@@ -182,8 +197,11 @@ def ended_without_traceback(log: Log) -> Iterator[Finding]:
     Start the ranks with PYTHONFAULTHANDLER=1: a crash then prints the Python stack. Look for the rank's last own line, and in
     the kernel's log of its node (dmesg | grep -E "segfault|traps").
     """
-    if not matching(log, (*PEERS_OF_A_GROUP, *PEERS_BEFORE)):
-        yield from _crashed(log, "")
+    lines = matching(log, CRASHED)
+    crashed = [] if matching(log, (*PEERS_OF_A_GROUP, *PEERS_BEFORE)) else list(_crashed(log, ""))
+    yield from crashed
+    if lines and not crashed and not own_exits(log):
+        yield finding_of(log, lines, "A worker crashed and printed no traceback", blames_speaker=True)
 
 
 def _crashed(log: Log, when: str) -> Iterator[Finding]:

@@ -93,7 +93,12 @@ def joined_late(probe: Probe | None = None, nodes: Nodes | None = None) -> Itera
     "rendezvous-incomplete",
     Severity.ERROR,
     kind="umbrella",
-    signatures=(r"RendezvousTimeoutError", r"worker_count=\d+, timeout", r"wait timeout after \d+ms, keys:"),
+    signatures=(
+        r"RendezvousTimeoutError",
+        r"worker_count=\d+, timeout",
+        r"wait timeout after \d+ms, keys:",
+        r"Error: Socket Timeout$",
+    ),
 )
 def incomplete(probe: Probe) -> Iterator[Finding]:
     """The ranks arrived, but could not form the process group.

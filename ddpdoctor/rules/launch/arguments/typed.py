@@ -29,8 +29,8 @@ NOT_LEFT_OUT = ("node_rank", "machine_rank")
     "launcher-option-value-invalid",
     Severity.ERROR,
     signatures=(
-        r"error: argument --(?!master|nproc)[\w/-]+: (invalid (int|float) value|invalid choice|expected one argument)",
-        r"error: argument \S*--\w[\w/-]*: ignored explicit argument '(?!aster_)",
+        r"error: argument --[\w/-]+: (invalid (int|float) value|invalid choice|expected one argument)",
+        r"error: argument \S*--\w[\w/-]*: ignored explicit argument '",
         r"max_restarts must be >= 0",
     ),
 )

@@ -1,0 +1,113 @@
+"""LAUNCH051, LAUNCH054, LAUNCH058, LAUNCH063, LAUNCH070, SCRIPT005, NET015: what several lines together say of the launch."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from ddpdoctor.facts.log import Line, Log
+from ddpdoctor.facts.log.marks import marked
+from ddpdoctor.facts.log.story import went_on
+from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.rules import in_logs
+from ddpdoctor.rules.log.signatures import finding_of, matching, traceback_of
+
+__all__: list[str] = []
+
+NOT_SET = (r"environment variable (RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_RANK) expected, but not set",)
+NO_KEY = (r"KeyError: '(RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)'",)
+NO_LOCAL_RANK = (r"KeyError: 'LOCAL_RANK'",)
+NOT_PASSED = (r"arguments are required: --local[-_]rank",)
+UNKNOWN_NAME = (
+    r"gai error: -\d+",
+    r"host not found: Name or service not known",
+    r"Temporary failure in name resolution",
+)
+
+
+@in_logs("LAUNCH063")
+def tasks_without_variables(log: Log) -> Iterator[Finding]:
+    """Under srun or mpirun, every task lacks torch's variables."""
+    lines = matching(log, NOT_SET + NO_KEY)
+    if lines and _under_scheduler(log):
+        yield finding_of(log, lines, "srun or mpirun started tasks without torch's variables", blames_speaker=False)
+
+
+@in_logs("LAUNCH054")
+def no_launcher(log: Log) -> Iterator[Finding]:
+    """Nothing set torch's variables, and no scheduler is in sight."""
+    lines = matching(log, NOT_SET + NO_KEY)
+    if lines and not _under_scheduler(log):
+        title = "A script that reads env:// was started without a launcher"
+        yield finding_of(log, lines, title, blames_speaker=False)
+
+
+def _under_scheduler(log: Log) -> bool:
+    words = ("srun:", "slurmstepd", "mpirun", "prterun")
+    if any(word in line.text for line in (*log.tails, *log.lines) for word in words):
+        return True
+    return any(line.who.task is not None for line in log.tails)
+
+
+@in_logs("SCRIPT005")
+def local_rank_under_spawn(log: Log) -> Iterator[Finding]:
+    """LOCAL_RANK is missing in a child of mp.spawn."""
+    lines = [line for line in matching(log, NO_LOCAL_RANK) if _is_spawned(log, line)]
+    if lines:
+        yield finding_of(log, lines, "The script reads LOCAL_RANK, which mp.spawn does not set", blames_speaker=False)
+
+
+@in_logs("LAUNCH051")
+def local_rank_not_passed(log: Log) -> Iterator[Finding]:
+    """LOCAL_RANK, or the argument, is missing, and mp.spawn is not the reason."""
+    lines = [line for line in matching(log, NO_LOCAL_RANK + NOT_PASSED) if not _is_spawned(log, line)]
+    if lines:
+        title = "The script expects its local rank in a way that its launcher does not use"
+        yield finding_of(log, lines, title, blames_speaker=False)
+
+
+def _is_spawned(log: Log, line: Line) -> bool:
+    traceback = traceback_of(log, line)
+    return traceback is not None and any("multiprocessing/spawn.py" in frame.file for frame in traceback.frames)
+
+
+@in_logs("LAUNCH070")
+def own_worlds(log: Log) -> Iterator[Finding]:
+    """Several nodes each say that they are the only member."""
+    alone: dict[str, Line] = {}
+    for line, found in marked(log, "member"):
+        if found["members"] == "1":
+            alone.setdefault(line.who.host or log.sources[line.source].name, line)
+    if len(alone) > 1:
+        first = next(iter(alone.values()))
+        yield _about(log, f"{', '.join(alone)} each formed a world of one rank", list(alone.values()), first)
+
+
+@in_logs("LAUNCH058")
+def launched_per_task(log: Log) -> Iterator[Finding]:
+    """One rank is announced again and again by different processes of one job."""
+    said: dict[tuple[str, str], list[Line]] = defaultdict(list)
+    for line, found in marked(log, "member"):
+        said[found["rank"], found["members"]].extend([line] * line.count)
+    for (rank, members), lines in said.items():
+        if members != "1" and len(lines) > 1 and all(len(each) == len(lines) for each in said.values()):
+            text = f"rank {rank} of {members} started {len(lines)} times, and so did every other: a launcher runs in each task"
+            yield _about(log, text, lines[:3], lines[0])
+            return
+
+
+@in_logs("NET015")
+def name_came_late(log: Log) -> Iterator[Finding]:
+    """A name did not resolve at first, and then the job ran."""
+    lines = matching(log, UNKNOWN_NAME)
+    if lines and all(went_on(log, line) for line in lines):
+        found = _about(log, "the master's name did not resolve at first; later the job ran", lines[:2], lines[0])
+        yield Finding(found.message, found.evidence, where=found.where, severity=Severity.NOTE)
+
+
+def _about(log: Log, text: str, lines: list[Line], first: Line) -> Finding:
+    return Finding(
+        text,
+        tuple(Evidence(log.place(line.source, line.number), line.text[:200]) for line in lines[:4]),
+        where=Where(file=log.sources[first.source].name, line=first.number),
+    )

@@ -193,7 +193,7 @@ def line_of(
         host=_host(layers),
         script=_script(layers, cwd),
         config=_config(layers, cwd),
-        batch=batch,
+        batch=batch or next((e for e in layers if e.launcher is Launcher.SBATCH and e is not innermost), None),
         is_background=is_background,
         plan=None if agent is None else plan_of(agent, base, version),
     )

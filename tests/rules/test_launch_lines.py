@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any
 
 import pytest
 from launches import LAUNCHES, TRAIN, cases, legal_lines, lint, write_files
+from machines import FIXTURES
 
 from ddpdoctor.findings import Severity
-from ddpdoctor.rules import load
+from ddpdoctor.rules import also_on_lines, load
 
 WRONG = cases("wrong.json")
 NODES = cases("nodes.json")
@@ -69,6 +71,13 @@ def test_there_are_enough_legal_lines() -> None:
     assert len(legal_lines()) >= 80
 
 
+def test_every_cause_of_a_machine_that_lines_show_has_a_line_or_a_manifest() -> None:
+    manifests = json.loads((FIXTURES / "manifests" / "wrong.json").read_text())
+    fired = {code for case in (*WRONG, *NODES) for code in case["codes"]}
+    fired |= {code for case in manifests for code, *_ in case["expect"]}
+    assert {r.code for r in also_on_lines()} <= fired | {"ENV018"}  # the rule's own, with ssh: nodes.json
+
+
 def test_every_rule_of_a_line_has_a_line() -> None:
     fired = {code for case in (*WRONG, *NODES) for code in case["codes"]}
     batch = {"LAUNCH040", "LAUNCH041", "LAUNCH061"}  # several lines of a file: test_launch_jobs.py
@@ -109,11 +118,12 @@ def test_a_line_after_two_dashes_says_which_argument() -> None:
 def test_of_jsrun_and_ray_only_the_program_is_judged_and_lint_says_so(launcher: str, tmp_path: Path) -> None:
     legal = lint([f"{launcher} torchrun --nproc_per_node=6 -m pkg.train"], cwd=tmp_path)
     assert not legal.findings
-    assert [s.reason for s in legal.skipped if "not judged" in s.reason] == [
-        f"{launcher.split()[0]}: options not judged"
-    ]
+    said = f"{launcher.split()[0]}: options not judged"
+    assert {s.code for s in legal.skipped if s.reason == said} == {"LAUNCH009", "LAUNCH070"}
     wrong = lint([f"{launcher} torchrun train.py --nproc_per_node=6"], cwd=tmp_path)
     assert wrong.findings[0].fix_command == f"{launcher} torchrun --nproc_per_node=6 train.py"
+    unknown = lint([f"{launcher} torchrun --nproc_per_nodes=6 train.py"], cwd=tmp_path)
+    assert said in {s.reason for s in unknown.skipped}
 
 
 def test_importing_the_rules_of_lines_brings_nothing_heavy() -> None:

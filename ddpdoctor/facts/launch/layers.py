@@ -73,7 +73,7 @@ def _layer(words: tuple[Word, ...], torch: tuple[int, int]) -> tuple[Layer, tupl
     if name in ("srun", "sbatch", "salloc"):
         launcher = Launcher(name)
         layer, inner = wrapped(words, SRUN, launcher)
-        return layer, None if launcher is Launcher.SBATCH else inner
+        return layer, _wrap(layer) if launcher is Launcher.SBATCH else inner
     if MPI.fullmatch(name):
         return wrapped(words, MPIRUN, Launcher.MPIRUN)
     if name in NAMES:
@@ -188,6 +188,15 @@ def _shell(words: tuple[Word, ...]) -> tuple[Layer, tuple[Word, ...] | None]:
             return _shell_text(words, i + 1)
         i += 2 if words[i].text in ("-o", "-O", "+o") else 1
     return Layer(Launcher.SHELL, words[0], words), None
+
+
+def _wrap(layer: Layer) -> tuple[Word, ...] | None:
+    """The command in `sbatch --wrap='…'`."""
+    given = next((g for g in reversed(layer.reading.given) if g.flag == "--wrap"), None)
+    if given is None or not given.value_word.is_literal or not given.value_word.raw:
+        return None
+    inner = inner_text(given.value_word, "--wrap=" if given.is_joined else "")
+    return launching(split(inner.text, inside=inner))
 
 
 def _shell_text(words: tuple[Word, ...], i: int) -> tuple[Layer, tuple[Word, ...] | None]:

@@ -74,10 +74,11 @@ def split(text: str, known: Mapping[str, str] | None = None, *, inside: Inner | 
     return _Splitter(text, known or {}, inside).split()
 
 
-def inner_text(word: Word) -> Inner:
-    """The text of a quoted word as shell text of its own (`bash -c '…'`)."""
-    piece, _ = _Splitter(word.raw, {}, None).word(0)
-    kind = word.raw[:1] if word.raw[:1] in ("'", '"') else ""
+def inner_text(word: Word, option: str = "") -> Inner:
+    """The text of a quoted word as shell text of its own (`bash -c '…'`), behind an option that it begins with (`--wrap=…`)."""
+    piece, _ = _Splitter(word.raw, {}, None).word(len(option))
+    kind = word.raw[len(option) : len(option) + 1]
+    kind = kind if kind in ("'", '"') else ""
     return Inner(
         "".join(piece.chars),
         word.raw,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
+from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.launch import Edit, Launch, Launcher, Layer, Line, Plan, escape, quote
 from ddpdoctor.facts.launch.rendezvous import ACCELERATE_NAMES, plan_of_machines
 from ddpdoctor.facts.nodes import Form, Nodes
@@ -265,6 +266,9 @@ def own_world(launch: Launch) -> Iterator[Finding]:
     Give all nodes the same --nnodes and one endpoint.
     """
     yield from _one_line_for_many(launch)
+    unread = dict.fromkeys(each.launcher.value for line in launch.lines for each in line.unread)
+    if unread and len(launch.lines) == 1:
+        not_here(f"{' and '.join(unread)}: options not judged")
     nodes = nodes_of(launch)
     if not nodes or not all(_is_alone(n.plan) for n in nodes):
         return

@@ -47,7 +47,7 @@ class Disagreement:
     """One place where the ways of two ranks part: `at` is the call or the early exit, `event` the collective.
 
     `other` is what the other ranks do instead, None when nothing. `test` is the condition; `data`: it looks at a rank's
-    own data. `ranks` took part in the collective.
+    own data. `sure`: no other condition, that nobody knows, stands between it and the early exit.
     """
 
     kind: str
@@ -56,6 +56,7 @@ class Disagreement:
     other: Event | None
     test: Test
     data: bool
+    sure: bool = True
 
 
 _SUSPICIOUS = re.compile(
@@ -189,21 +190,33 @@ def _pair(run: Rehearsal, one: Track, two: Track) -> Iterator[Disagreement]:
         return
     for _, lacking, extra in both:
         yield from _alone(run, lacking, extra)
+    common = [[e for e in each if e not in extra] for each, (_, _, extra) in zip((a, b), more, strict=True)]
+    swapped = next(((x, y) for x, y in zip(*common, strict=False) if x.name != y.name), None)
+    if swapped is not None:
+        yield from _blamed(run, Kind.ORDER, *swapped)
 
 
 def _alone(run: Rehearsal, lacking: Track, extra: list[Event]) -> Iterator[Disagreement]:
     """Collectives that only one of the two ranks does: it entered a branch, or the other one left early."""
     if _may_hide(run, lacking):
         return
-    for event in extra:
-        if run.apart(event.tests):
+    for event in sorted(extra, key=lambda e: e.name == "forward"):
+        if run.apart(event.tests) and not _is_of_another_model(run, event, extra):
             kind = Kind.GROUP if event.name.startswith("dist.new_") else Kind.BRANCH
             yield from _blamed(run, kind, event, None)
     left = next((x for x in lacking.leavings if run.apart(x.tests)), None)
     plain = next((e for e in extra if not run.apart(e.tests)), None)
     if left is not None and plain is not None:
         test = run.apart(left.tests)[-1]
-        yield Disagreement(Kind.EXIT, left.node, plain, None, test, run.data is not None)
+        sure = left.tests[-1] is test
+        yield Disagreement(Kind.EXIT, left.node, plain, None, test, run.data is not None, sure)
+
+
+def _is_of_another_model(run: Rehearsal, event: Event, extra: list[Event]) -> bool:
+    """A backward pass in a branch in which the wrapped model makes no forward pass."""
+    test = run.apart(event.tests)[-1].node
+    forward = any(e.name == "forward" and any(t.node is test for t in e.tests) for e in extra)
+    return event.name == "backward" and not forward
 
 
 def _extra(run: Rehearsal, a: list[Event], b: list[Event]) -> list[Event]:

@@ -358,6 +358,10 @@ class _Walk:
         return left or self._leave(type(statement).__name__.lower(), statement)
 
     def raises(self, statement: ast.Raise, frame: Frame) -> str | None:
+        raised = statement.exc.func if isinstance(statement.exc, ast.Call) else statement.exc
+        if raised is not None and frame.module.names.of(raised) == "SystemExit":
+            failed = isinstance(statement.exc, ast.Call) and self._is_failure(statement.exc, frame)
+            return self._raise(statement) if failed else self._leave("exit", statement)
         return self._raise(statement)
 
     def skip(self, statement: ast.stmt, frame: Frame) -> str | None:

@@ -141,11 +141,16 @@ class Reader:
     # Names.
 
     def _name(self, node: ast.Name, frame: Frame) -> object:
+        value = self._looked_up(node, frame)
+        is_named = self.trusting and value is Unknown.SAME and node.id in PARAMETERS
+        return self._trusted(node.id) if is_named else value
+
+    def _looked_up(self, node: ast.Name, frame: Frame) -> object:
         if node.id in frame.bound:
-            found = frame.bound[node.id]
-            if isinstance(found, Later):
-                found = frame.bound[node.id] = self.value(found.node, found.frame)
-            return found
+            given = frame.bound[node.id]
+            if isinstance(given, Later):
+                given = frame.bound[node.id] = self.value(given.node, given.frame)
+            return given
         module = frame.module
         if node.id == "__name__":
             return "__main__"

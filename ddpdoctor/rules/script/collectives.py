@@ -11,6 +11,7 @@ from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import code, point
+from ddpdoctor.rules.script.situation import is_quiet
 
 _WORDS = {"backward": "the backward pass of the wrapped model", "forward": "the forward pass of the wrapped model"}
 
@@ -43,8 +44,13 @@ def _place(disagreement: Disagreement) -> str:
 
 
 def _softer(disagreement: Disagreement) -> Severity | None:
-    """A forward pass communicates only when the model has buffers."""
-    return Severity.WARNING if disagreement.event.name == "forward" else None
+    """A forward pass communicates when the model has buffers, without gradients hardly ever."""
+    event = disagreement.event
+    if event.name != "forward":
+        return None
+    around = [p for p, _ in event.frame.module.index.enclosing(event.call)]
+    quiet = any(is_quiet(p) for p in around)
+    return Severity.NOTE if quiet else Severity.WARNING
 
 
 @rule("SCRIPT024", "collective-in-rank-branch", Severity.ERROR)
@@ -93,6 +99,7 @@ def early_exit(script: Script) -> Iterator[Finding]:
             f"to {_named(each)} in "
             f"line {each.event.call.lineno} and wait for them; expected all ranks to reach it",
             f"all ranks in line {each.event.call.lineno}",
+            severity=None if each.sure else Severity.WARNING,
         )
 
 

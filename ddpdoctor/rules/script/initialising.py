@@ -50,11 +50,13 @@ def contradicts(script: Script, launch: Launch | None = None) -> Iterator[Findin
             told = _contradiction(worlds, ranks, start.world if start is not None and start.gives_ranks else None)
             if told:
                 edits = tuple(without_argument(module, call, a) for a in (rank, world) if a is not None)
+                certain = start is not None and start.nodes != 1
                 yield point(
                     module,
                     world if "world" in told.split(":")[0] else rank or world,
                     f"{told}; expected the launcher's rank and world size",
                     "init_process_group(backend) under a launcher",
+                    severity=None if certain else Severity.WARNING,
                     edits=edits[:1],
                 )
 

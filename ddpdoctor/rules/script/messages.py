@@ -112,13 +112,13 @@ def _mismatch(module: Module, sent: Event, received: Event) -> str:
     line = sent.call.lineno
     if two[0] < one[0]:
         return f"this buffer has {two[0]} elements, line {line} sends {one[0]}: the receiver aborts; expected {one[0]}"
-    if one[1] != two[1]:
+    if one[1] and two[1] and one[1] != two[1]:
         return f"this buffer is {two[1]}, line {line} sends {one[1]}: the bytes get another meaning; expected {one[1]}"
     return ""
 
 
 def _described(module: Module, event: Event) -> tuple[int, str] | None:
-    """Elements and dtype of a message's tensor, where the text tells both."""
+    """Elements and dtype of a message's tensor, where the text tells them; "" for a dtype that it does not."""
     given = event.argument(0, "tensor")
     made = last_value(module, given) if given is not None else None
     if not isinstance(made, ast.Call) or has_more(made):
@@ -128,6 +128,9 @@ def _described(module: Module, event: Event) -> tuple[int, str] | None:
     if name in ("zeros", "ones", "empty", "rand", "randn"):
         count = _product([event.read(a) for a in made.args])
         return None if count is None else (count, dtype or "torch.float32")
+    if name == "full" and made.args:
+        count = _product([event.read(made.args[0])])
+        return None if count is None else (count, dtype or "")
     if name == "tensor" and made.args:
         return _literal(made.args[0], dtype)
     if name == "arange" and len(made.args) == 1:

@@ -23,6 +23,7 @@ __all__ = [
     "in_rank_branch",
     "in_try",
     "is_distributed",
+    "is_quiet",
     "is_test",
     "last_value",
     "names_in",
@@ -226,3 +227,10 @@ def last_value(module: Module, node: ast.expr) -> ast.expr | None:
     around = {p for p, _ in module.index.enclosing(node)}
     block = module.index.parents.get(last.at)
     return last.value if block in around else None
+
+
+def is_quiet(node: ast.AST) -> bool:
+    """A statement or function that computes without gradients: `with torch.no_grad():`, or its decorator."""
+    texts = [ast.unparse(i) for i in node.items] if isinstance(node, (ast.With, ast.AsyncWith)) else []
+    texts += [ast.unparse(d) for d in getattr(node, "decorator_list", ())]
+    return any("no_grad" in t or "inference_mode" in t or "set_grad_enabled(False)" in t for t in texts)

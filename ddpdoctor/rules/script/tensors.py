@@ -181,6 +181,11 @@ def _read_before_wait(module: Module, call: ast.Call, name: str) -> ast.AST | No
 def _is_read(module: Module, read: ast.Name, following: ast.stmt) -> bool:
     """A use of the value: not the next collective's argument, not a mere question for its shape."""
     parent = module.index.parents[read]
+    unused = (
+        isinstance(following, ast.Expr) and isinstance(following.value, ast.Call) and following.value.func is parent
+    )
+    if unused:
+        return False
     if isinstance(parent, ast.Attribute) and parent.attr in ("shape", "size", "device", "dtype", "numel"):
         return False
     call = next((p for p, _ in module.index.enclosing(read) if isinstance(p, ast.Call)), None)
@@ -378,7 +383,7 @@ def elsewhere(script: Script) -> Iterator[Finding]:
             ):
                 continue
             read = _used_after(module, call, tensor.id)
-            if read is not None and not in_rank_branch(module, read):
+            if read is not None and not in_rank_branch(module, read) and _is_shown(module, read):
                 yield point(
                     module,
                     read,
@@ -387,6 +392,18 @@ def elsewhere(script: Script) -> Iterator[Finding]:
                     "expected all_reduce, or a use on the destination only",
                     "all_reduce, or `if rank == dst`",
                 )
+
+
+def _is_shown(module: Module, read: ast.AST) -> bool:
+    """A use that is a result: returned, printed, logged, computed on; not put away into a dict or list."""
+    for parent, child in module.index.enclosing(read):
+        if isinstance(parent, (ast.Dict, ast.List, ast.Tuple)):
+            return False
+        if isinstance(parent, ast.Assign) and not isinstance(parent.targets[0], ast.Name):
+            return False
+        if isinstance(parent, ast.stmt) and child is not parent:
+            return True
+    return False
 
 
 def _used_after(module: Module, call: ast.Call, name: str) -> ast.AST | None:

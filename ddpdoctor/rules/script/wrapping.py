@@ -13,7 +13,7 @@ from ddpdoctor.facts.script.vocabulary import PARAMETERS
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import code, point, replace, without_argument
-from ddpdoctor.rules.script.situation import argument, each_rank, has_more, is_test, start_of, value
+from ddpdoctor.rules.script.situation import argument, each_rank, has_more, is_quiet, is_test, start_of, value
 
 MISSPELLED = ("init", "__int__", "_init_", "__init", "_init__", "__init_", "__ini__")
 
@@ -128,16 +128,7 @@ def _has_backward(region: ast.AST) -> bool:
 
 
 def _is_without_gradients(module: Module, node: ast.AST) -> bool:
-    for parent, _ in module.index.enclosing(node):
-        if isinstance(parent, ast.With) and any(
-            "no_grad" in ast.unparse(i) or "inference" in ast.unparse(i) for i in parent.items
-        ):
-            return True
-        if any(
-            "no_grad" in ast.unparse(d) or "inference" in ast.unparse(d) for d in getattr(parent, "decorator_list", ())
-        ):
-            return True
-    return False
+    return any(is_quiet(parent) for parent, _ in module.index.enclosing(node))
 
 
 @rule(
@@ -295,10 +286,8 @@ def misspelled(script: Script) -> Iterator[Finding]:
 
 def _builds(module: Module, method: ast.FunctionDef) -> bool:
     """It creates layers, or calls the base's __init__."""
-    if any(
-        module.index.function_of(c) is not None and getattr(c.func, "attr", "") == method.name
-        for c in module.index.calls
-    ):
+    calls = [c for c in module.method_calls.get(method.name, ()) if module.index.function_of(c) is not method]
+    if calls:
         return False
     text = ast.unparse(method)
     return ("super(" in text and "__init__" in text) or any(

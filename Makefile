@@ -39,6 +39,7 @@ docs: $(VENV)/.tools
 benchmarks: $(VENV)/.tools
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks/startup.py
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks/gpus.py
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks/triage.py
 
 $(VENV)/.installed: pyproject.toml Makefile
 	$(PYTHON) -m venv $(VENV)

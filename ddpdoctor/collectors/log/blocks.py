@@ -30,7 +30,8 @@ _CODE = re.compile(r"(?P<code>-?\d+) \(pid: (?P<pid>\d+)\)")
 
 def pieces(data: bytes, place: int) -> Iterator[int]:
     """A place in each piece, between carriage returns, of the line around `place`; only near it where the line is long."""
-    start = max(data.rfind(b"\n", max(0, place - LONGEST), place), place - LONGEST - 1) + 1
+    before = data.rfind(b"\n", max(0, place - LONGEST), place)
+    start = before + 1 if before >= 0 or place <= LONGEST else place - LONGEST // 4
     end = data.find(b"\n", place, place + LONGEST)
     end = end if end >= 0 else min(len(data), place + LONGEST)
     while start < end:

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 __all__ = ["DIGITS", "Engine", "engine"]
 
 DIGITS = b"0123456789"
+LONG_LINE = 1000
+"""In longer lines the place is told, not only the line."""
 MOST_SEEN = 100_000
 """So many lines that matter to nobody are remembered, without their digits."""
 
@@ -58,7 +60,8 @@ class _Plain:
     """Logs repeat themselves: without its digits, a line has mostly been seen before, and each is looked at once."""
 
     def __init__(self, literals: Iterable[bytes]) -> None:
-        self._literals = sorted({each.translate(None, DIGITS) for each in literals})
+        self._whole = sorted(literals)
+        self._literals = sorted({each.translate(None, DIGITS) for each in self._whole})
         self._seen: set[bytes] = set()
         self._hot: set[bytes] = set()
 
@@ -77,8 +80,11 @@ class _Plain:
         at = start
         for kind, line in zip(lines, body.split(b"\n"), strict=True):
             if kind in self._hot:
-                yield at
+                yield at if len(line) < LONG_LINE else at + self._place(line)
             at += len(line) + 1
+
+    def _place(self, line: bytes) -> int:
+        return min((place for each in self._whole if (place := line.find(each)) >= 0), default=0)
 
     def _holding(self, lines: set[bytes]) -> set[bytes]:
         text = b"\n".join(lines)

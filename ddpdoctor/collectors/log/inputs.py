@@ -111,8 +111,12 @@ def opened(source: Input, stdin: IO[bytes] | None = None) -> IO[bytes]:
     """
     if source.path is None:
         return _unpacked(_Peeking(stdin) if stdin is not None else io.BytesIO())
-    file = open(source.path, "rb")  # noqa: SIM115 (the caller closes it)
-    return _open_packed(file, source.packing)
+    opener: Callable[..., Any] | None = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}.get(source.packing)
+    if opener is not None:
+        file: IO[bytes] = opener(source.path, "rb")
+        return file
+    plain = open(source.path, "rb")  # noqa: SIM115 (the caller closes it)
+    return _zstd(plain) if source.packing == "zstd" else plain
 
 
 def _below(path: str) -> Iterator[str]:
@@ -159,7 +163,7 @@ def _zstd(packed: Any) -> IO[bytes]:
         import zstandard
     except ImportError:
         raise OSError("packed with zstd, which needs `pip install zstandard`") from None
-    reader: IO[bytes] = zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True)
+    reader: IO[bytes] = zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True, closefd=True)
     return reader
 
 

@@ -125,7 +125,7 @@ def who_of_name(name: str) -> tuple[Who, int | None]:
     tree = _ATTEMPT.search(path)
     host = _HOST_NAMES.search(path.rpartition("/")[2]) or _HOST_NAMES.search(path)
     node = _NODE_NAMES.search(path)
-    rank = None if tree else _RANK_NAMES.search(path)
+    rank = None if tree else _RANK_NAMES.search(_NODE_NAMES.sub("", path))
     who = Who(
         rank=int(rank[1]) if rank else None,
         local_rank=int(tree["local"]) if tree else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from ddpdoctor.facts.net import Outcome
@@ -21,7 +22,8 @@ def nodes_of(probe: Probe) -> Nodes | None:
     failed = probe.seen(Kind.LINK_BLOCKED, Kind.LINK_BLACK_HOLE)
     if not failed and not any(each.traits for each in probe.ranks):
         return None
-    nodes = tuple(_node(probe, each) for each in _representatives(probe))
+    sizes = Counter(each.host for each in probe.ranks)
+    nodes = tuple(_node(probe, each, sizes[each.host]) for each in _representatives(probe))
     return Nodes(nodes=nodes, links=tuple(_links(nodes, failed)), expected=len(nodes))
 
 
@@ -35,8 +37,7 @@ def _representatives(probe: Probe) -> list[RankReport]:
     return sorted(probe.ranks, key=lambda report: report.rank)
 
 
-def _node(probe: Probe, report: RankReport) -> Node:
-    on_host = [each for each in probe.ranks if each.host == report.host]
+def _node(probe: Probe, report: RankReport, nproc: int) -> Node:
     traits = {name: value for name, value in {**probe.traits, **report.traits}.items() if value}
     return Node(
         host=report.host,
@@ -45,7 +46,7 @@ def _node(probe: Probe, report: RankReport) -> Node:
         rank=report.rank,
         local_rank=report.local_rank,
         world_size=report.world_size,
-        nproc=len(on_host),
+        nproc=nproc,
         launcher=probe.launcher,
         traits=traits,
     )

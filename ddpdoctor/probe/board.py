@@ -16,6 +16,7 @@ from ddpdoctor.facts.codec import decode, encode
 from ddpdoctor.facts.probe import Kind, Observation, Probe, RankReport
 from ddpdoctor.probe.hosts import Card
 from ddpdoctor.probe.neighbours import Neighbour
+from ddpdoctor.probe.packing import pack, unpack
 from ddpdoctor.probe.place import Place, host_key
 from ddpdoctor.probe.proc import read_stat
 from ddpdoctor.probe.store import Store
@@ -136,6 +137,17 @@ class Board:
     def log(self, name: str) -> list[dict[str, Any]]:
         return list(_lines(self.store.get(name)))
 
+    def hand_in(self, report: RankReport) -> None:
+        """Hand in a report; the last rank of a host puts those of its host together."""
+        self.publish("through", {"rank": report.rank})
+        size = self.place.local_world_size or 1
+        if size == 1:
+            self.publish("reports", pack([report]))
+            return
+        self.publish(f"{self.host}/reports", report)
+        if self.store.add(f"{self.host}/through", 1) == size:
+            self.publish("reports", pack([decode(RankReport, each) for each in self.log(f"{self.host}/reports")]))
+
     def compare(self, traits: Mapping[str, str]) -> None:
         """Publish in what this rank differs from the first one that did."""
         first = json.loads(self.store.claim("alike", json.dumps(dict(traits)).encode()))
@@ -148,19 +160,19 @@ class Board:
         first = self.store.get("alike")
         return json.loads(first or b"{}"), {each["rank"]: each["traits"] for each in self.log("unlike")}
 
-    def share(self, measured: Probe) -> None:
-        """Publish what rank 0 measured."""
-        self.store.set("measured", json.dumps(encode(measured)).encode())
+    def share(self, key: str, probe: Probe) -> None:
+        """Publish a probe for all to read."""
+        self.store.set(key, json.dumps(encode(probe)).encode())
 
-    def shared(self) -> Probe:
-        """What rank 0 measured, when all are through."""
-        return decode(Probe, json.loads(self.store.get("measured")))
+    def shared(self, key: str) -> Probe:
+        """What was published there; all have waited for it."""
+        return decode(Probe, json.loads(self.store.get(key)))
 
     def fail(self, report: RankReport, observations: Iterable[Observation]) -> None:
         """Tell all ranks that something went wrong, and what was seen here; wakes whoever waits."""
         for observation in observations:
             self.publish("evidence", observation)
-        self.publish("reports", report)
+        self.publish("reports", pack([report]))
         for step in STEPS:
             self.store.set(f"go/{step}", FAILED)
 
@@ -177,7 +189,7 @@ class Board:
             )
             for r in self.log("arrivals")
         }
-        ranks.update({r.rank: r for r in (decode(RankReport, record) for record in self.log("reports"))})
+        ranks.update({report.rank: report for report in unpack(self.log("reports"))})
         unlike = self.differences()[1]
         return evidence, tuple(replace(ranks[rank], traits=unlike.get(rank, {})) for rank in sorted(ranks))
 

@@ -19,6 +19,7 @@ from ddpdoctor.probe.absent import behind, never_joined
 from ddpdoctor.probe.baseline import compare
 from ddpdoctor.probe.board import FAILED
 from ddpdoctor.probe.meeting import Interrupted, Trouble, close_server, host_store, reach_store
+from ddpdoctor.probe.packing import telling
 from ddpdoctor.probe.place import Place
 from ddpdoctor.probe.plan import choose_backend, choose_pairs, traits
 from ddpdoctor.probe.server import Server
@@ -237,18 +238,19 @@ class Session(Witness):
     def _finish(self) -> Probe:
         board, child = self._board, self.child
         self._wait("end", float("inf"), lambda: child.phase == "done")
-        board.publish("reports", child.report(self.waited))
         if self.place.rank == 0:
-            board.share(self._measured())
+            board.share("measured", self._measured())
+        board.hand_in(child.report(self.waited))
         if board.count("end"):
+            board.share("healthy", self._healthy())
             board.go("end", True)
         if self._wait("end", self.end) is None:
             raise Trouble(*self._unfinished())
-        return self._healthy()
+        return replace(board.shared("healthy"), seconds=self.seconds)
 
     def _unfinished(self) -> list[Observation]:
         self._unwait()
-        return self._behind("reports", "end", "was not through the collectives")
+        return self._behind("through", "end", "was not through the collectives")
 
     def _measured(self) -> Probe:
         """What rank 0 measured, beside the baseline: every node tells the same of it."""
@@ -259,8 +261,6 @@ class Session(Witness):
         return replace(probe, gaps=(found,)) if isinstance(found, Gap) else replace(probe, baseline=found)
 
     def _healthy(self) -> Probe:
-        board = self._board
-        if self.place.rank != 0 and self.place.local_rank != 0:
-            return self.probe((), ())
-        ranks = board.gather()[1]
-        return replace(board.shared(), ranks=ranks, traits=self.traits_of(ranks), seconds=self.seconds)
+        """What all tell, put together by the rank that comes last."""
+        ranks = telling(self._board.gather()[1])
+        return replace(self._board.shared("measured"), ranks=ranks, traits=self.traits_of(ranks))

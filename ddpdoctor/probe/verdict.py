@@ -11,6 +11,7 @@ from ddpdoctor.facts.probe import Kind, Observation, Probe, RankReport
 from ddpdoctor.probe.board import Board
 from ddpdoctor.probe.child import Child
 from ddpdoctor.probe.company import Company
+from ddpdoctor.probe.packing import telling
 from ddpdoctor.probe.place import Place
 from ddpdoctor.probe.store import StoreLost
 
@@ -22,8 +23,6 @@ SHORT_SECONDS = 0.25
 PLAIN = (Kind.DIED, Kind.STOPPED, Kind.HOST_LOST, Kind.NEVER_JOINED)
 STILL_SECONDS = 0.35
 LOOK_SECONDS = 0.1
-MOST_REPORTS = 256
-"""Above this many ranks a verdict carries only those that the evidence is about."""
 
 
 class Witness:
@@ -113,10 +112,8 @@ class Witness:
         if verdict is not None:
             return verdict
         evidence, ranks = board.gather()
-        if len(ranks) > MOST_REPORTS:
-            named = {rank for o in evidence for rank in o.ranks}
-            ranks = tuple(r for r in ranks if r.rank in named)[:MOST_REPORTS]
-        return board.decide(self.probe(weigh(evidence), ranks))
+        named = {rank for o in evidence for rank in o.ranks}
+        return board.decide(self.probe(weigh(evidence), telling(ranks, named)))
 
     def _linger(self, seconds: float) -> None:
         """Let time pass; publish what the worker or a neighbour shows meanwhile."""

@@ -32,7 +32,8 @@ def slow_gpu(probe: Probe) -> Iterator[Finding]:
     """
     if probe.backend != "nccl":
         not_here("no GPUs were probed")
-    pairs = [pair for pair in _need(probe) if _host(probe, pair.first) == _host(probe, pair.second)]
+    hosts = _hosts(probe)
+    pairs = [pair for pair in _need(probe) if hosts.get(pair.first) == hosts.get(pair.second)]
     for end in _sure(pairs):
         yield _about_end(probe, end, "the other GPUs of its node")
 
@@ -69,7 +70,7 @@ def slow_link(probe: Probe) -> Iterator[Finding]:
         if (pair.slow_again or 0) >= TIMES and not slow & {pair.first, pair.second}:
             usual = median(max(p.there_gb_per_s, p.back_gb_per_s) for p in pairs)
             speed = min(pair.there_gb_per_s, pair.back_gb_per_s)
-            ends = _host(probe, pair.first), _host(probe, pair.second)
+            ends = _hosts(probe).get(pair.first, "?"), _hosts(probe).get(pair.second, "?")
             yield Finding(
                 f"{ends[0]} and {ends[1]} exchange {speed:.3g} GB/s with each other, other pairs {usual:.3g} GB/s",
                 (Evidence("probe.pairs", f"{speed:.3g}", f"about {usual:.3g}"),),
@@ -86,7 +87,7 @@ def _slower_than_before(probe: Probe, pairs: list[PairSpeed]) -> Iterator[Findin
             continue
         now, usual = min((pair.there_gb_per_s, then.there_gb_per_s), (pair.back_gb_per_s, then.back_gb_per_s))
         if now < OF_BASELINE * usual:
-            ends = _host(probe, pair.first), _host(probe, pair.second)
+            ends = _hosts(probe).get(pair.first, "?"), _hosts(probe).get(pair.second, "?")
             yield Finding(
                 f"{ends[0]} and {ends[1]} exchange {now:.3g} GB/s with each other, in the saved baseline {usual:.3g} GB/s",
                 (Evidence("probe.pairs", f"{now:.3g}", f"about {usual:.3g}"),),
@@ -106,10 +107,11 @@ def slow_rail(probe: Probe) -> Iterator[Finding]:
     Look at the switch of this rail, and at the cards that its GPUs use, on every node.
     """
     rails: dict[int, list[float]] = {}
+    local_ranks = {each.rank: each.local_rank for each in probe.ranks}
     for pair in _between_hosts(probe):
-        report = probe.report_of(pair.first)
-        if report is not None and report.local_rank is not None:
-            rails.setdefault(report.local_rank, []).append(min(pair.there_gb_per_s, pair.back_gb_per_s))
+        local_rank = local_ranks.get(pair.first)
+        if local_rank is not None:
+            rails.setdefault(local_rank, []).append(min(pair.there_gb_per_s, pair.back_gb_per_s))
     if len(rails) < 3:
         not_here("fewer than three rails were measured")
     speeds = {rail: median(found) for rail, found in rails.items()}
@@ -190,12 +192,12 @@ def _need(probe: Probe) -> tuple[PairSpeed, ...]:
 
 
 def _between_hosts(probe: Probe) -> list[PairSpeed]:
-    return [pair for pair in _need(probe) if _host(probe, pair.first) != _host(probe, pair.second)]
+    hosts = _hosts(probe)
+    return [pair for pair in _need(probe) if hosts.get(pair.first) != hosts.get(pair.second)]
 
 
-def _host(probe: Probe, rank: int) -> str:
-    report = probe.report_of(rank)
-    return report.host if report is not None else f"rank {rank}"
+def _hosts(probe: Probe) -> dict[int, str]:
+    return {each.rank: each.host for each in probe.ranks}
 
 
 def _sure(pairs: list[PairSpeed]) -> Iterator[SlowEnd]:
@@ -210,7 +212,7 @@ def _sure(pairs: list[PairSpeed]) -> Iterator[SlowEnd]:
 
 def _about_end(probe: Probe, end: SlowEnd, others: str) -> Finding:
     report = probe.report_of(end.end)
-    host = _host(probe, end.end)
+    host = report.host if report is not None else f"rank {end.end}"
     value, usual = f"{end.value:.3g} GB/s", f"{end.usual:.3g} GB/s"
     if end.what == "answers":
         value, usual = f"{end.value * 1e3:.3g} ms", f"{end.usual * 1e3:.3g} ms"

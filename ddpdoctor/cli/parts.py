@@ -25,6 +25,7 @@ ALSO = {
     "versions": ("LAUNCH071",),
     "net": ("ENV021", "ENV022", "ENV023", "ENV024", "ENV026", "ENV027"),
     "ports": ("ENV014", "ENV015"),
+    "gpus": ("ENV060", "ENV061", "ENV062", "ENV063", "ENV064", "ENV065", "LAUNCH023", "LAUNCH024"),
 }
 """Rules of other areas (launch, environ) that judge nothing but what a part shows."""
 

@@ -33,7 +33,7 @@ MANY = 40
 """Files from which on a second process is worth its start."""
 CHUNK = 8
 FILE_SECONDS = 10.0
-"""What judging one file may take; the longest that people wrote by hand take one."""
+"""What judging one file may take of a CPU; the longest that people wrote by hand take two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ def _judge(number: int) -> Judged:
         late = ["all"]
     late += sorted({each.code for each in outcome.crashed if each.error.startswith(TooLong.__name__)})
     outcome.crashed = [each for each in outcome.crashed if each.code not in late]
-    told = f"judge {path} by {', '.join(late)}: not done within {FILE_SECONDS:.0f} s"
+    told = f"judge {path} by {', '.join(late)}: not done within {FILE_SECONDS:.0f} s of a CPU"
     return Judged(path, outcome, failure=told if late else None)
 
 
@@ -193,13 +193,13 @@ def _limited() -> Iterator[None]:
     def late(number: int, frame: FrameType | None) -> None:
         raise TooLong(f"{FILE_SECONDS:.0f} s are over")
 
-    before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, FILE_SECONDS, FILE_SECONDS / 20)
+    before = signal.signal(signal.SIGPROF, late)
+    signal.setitimer(signal.ITIMER_PROF, FILE_SECONDS, FILE_SECONDS / 20)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def _outcome(text: ScriptText, starts: tuple[Line, ...], plan: Plan) -> Outcome:

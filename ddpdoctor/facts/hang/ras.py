@@ -51,6 +51,8 @@ def ras_of(source: str, text: str) -> tuple[Ras, ...]:
 
 def _of_text(source: str, text: str) -> Iterator[Ras]:
     found: dict[str, dict[int, Peer]] = {}
+    sizes: dict[str, int] = {}
+    highest: dict[str, int] = {}
     name, trouble, count = "", "", None
     for line in text.splitlines():
         communicator, heading = _COMMUNICATOR.match(line), _HEADING.match(line)
@@ -60,10 +62,12 @@ def _of_text(source: str, text: str) -> Iterator[Ras]:
             name, trouble, count = "", heading[1].lower(), None
         elif counted := _COUNT.search(line):
             count = int(counted[2])
+            sizes[name] = sizes.get(name, 0) + int(counted[1])
+            highest[name] = max(highest.get(name, 0), count)
         elif rank := _RANK.search(line):
             _add(found.setdefault(name, {}), rank, trouble, count)
     for each, peers in found.items():
-        yield Ras(source, each, None, tuple(peers[rank] for rank in sorted(peers)))
+        yield Ras(source, each, sizes.get(each), highest.get(each), tuple(peers[rank] for rank in sorted(peers)))
 
 
 def _add(peers: dict[int, Peer], match: re.Match[str], trouble: str, count: int | None) -> None:
@@ -87,6 +91,7 @@ def _of_json(source: str, content: Any) -> Iterator[Ras]:
                 source,
                 str(each.get("hash", each.get("comm_hash", "")))[:80],
                 _int(each.get("size", each.get("nranks"))),
+                None,
                 _peers(each),
             )
 

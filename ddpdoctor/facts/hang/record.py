@@ -280,11 +280,12 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Ras:
-    """What NCCL's RAS answered about one communicator."""
+    """What NCCL's RAS answered about one communicator. `highest` is the count that its ranks came to, listed or not."""
 
     source: str
     name: str = ""
     size: int | None = None
+    highest: int | None = None
     peers: tuple[Peer, ...] = ()
 
 

@@ -1,0 +1,177 @@
+"""`collect`: nothing secret leaves the machine, hosts may have aliases, every rank is told, and what was written is read back."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commandline import doctor
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddpdoctor.facts.aliases import host_names_in, hosts_in, with_aliases
+from ddpdoctor.facts.secrets import without_secrets_in
+
+NAMES = """
+    TORCH_API_KEY NCCL_TOKEN SLURM_JWT SLURM_MUNGE_KEY ACCELERATE_HUB_TOKEN TORCH_SECRET OMPI_MCA_password UCX_AUTH_KEY
+    RAY_TRAIN_CREDENTIALS MKL_ACCESS_KEY PYTORCH_PRIVATE_KEY FSDP_WANDB_API_KEY GLOO_PASSWD DEEPSPEED_PASSPHRASE
+    NCCL_SESSION_COOKIE TORCHELASTIC_AUTH CUDA_SECRET_VALUE NVIDIA_API_KEY PET_PASS SLURM_DB_PWD
+"""
+BY_NAME = {name: f"plain{number:03d}word" for number, name in enumerate(NAMES.split())}
+BY_SHAPE = (
+    "AKIAIOSFODNN7EXAMPLE",
+    "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+    "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
+    "github_pat_11ABCDEFG0abcdefghijkl_mnopqrstuvwxyz0123456789",
+    "hf_AbCdEfGhIjKlMnOpQrStUvWxYz012345",
+    "sk-proj-abcdEFGH1234ijklMNOP5678",
+    "sk-ant-api03-abcdefghijklmnop",
+    "xoxb-123456789012-abcdefGHIJKL",
+    "AIzaSyD-9tSrke72PouQMnMX-a7eZSW0jkFMBWY",
+    "ya29.a0AfH6SMBx1234567890abcdef",
+    "glpat-abcdefghij1234567890",
+    "npm_abcdefghijklmnopqrstuvwxyz0123456789",
+    "pypi-AgEIcHlwaS5vcmcCJDAwMDAwMDAw",
+    "dckr_pat_abcdefghijklmnopqrstuvwxyz",
+    "hvs.CAESIJ1234567890abcdefghijklmn",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dozjgNryP4J3jVmNHl0w5N",
+    "0123456789abcdef0123456789abcdef01234567",
+    "dapi0123456789abcdef0123456789abcdef",
+    "SG.abcdefghijklmnopqrst.abcdefghijklmnopqrst",
+    "R4nd0mB64+abcdEFGHijklMNOPqrstUVWXyz01",
+)
+IN_TEXT = (
+    ("postgres://user:{}@db.example.com/x", "hunter2a"),
+    ("https://x-access-token:{}@github.com/a/b.git", "hunter2b"),
+    ("redis://:{}@cache:6379", "hunter2c"),
+    ("Authorization: Bearer {}", "hunter2d-hunter2d"),
+    ("--wandb-api-key={}", "hunter2e"),
+    ("train.py --password {} --lr 1", "hunter2f"),
+    ("AccountName=a;AccountKey={};EndpointSuffix=x", "hunter2g"),
+    ("https://a.blob.core.windows.net/c?sv=2020&sig={}", "hunter2h%2Fx"),
+    ("curl -u admin:{} http://x", "hunter2i"),
+    ('{{"password": "{}"}}', "hunter2j"),
+    ("MYSQL_PWD={}", "hunter2k"),
+    ("token: '{}'", "hunter2l"),
+    ("aws_secret_access_key = {}", "hunter2m"),
+    ("api-key:{}", "hunter2n"),
+    ("x-api-key={}&y=1", "hunter2o"),
+    ("ftp://bob:{}@host/", "hunter2p"),
+    ("ssh_passphrase={}", "hunter2q"),
+    ("client_secret={},z", "hunter2r"),
+    ("db_password='{}'", "hunter2s"),
+    ("-----BEGIN RSA PRIVATE KEY-----\nMII{}\n-----END RSA PRIVATE KEY-----", "hunter2t"),
+)
+
+
+def test_sixty_secrets_are_planted_and_none_is_found(tmp_path: Path) -> None:
+    shaped = {f"NCCL_NOTE_{number}": f"before {value} after" for number, value in enumerate(BY_SHAPE)}
+    told = {f"SLURM_NOTE_{number}": text.format(value) for number, (text, value) in enumerate(IN_TEXT)}
+    planted = [*BY_NAME.values(), *BY_SHAPE, *(value for _, value in IN_TEXT)]
+    assert len(planted) == 60
+    done = doctor("collect", "-o", "facts.json", cwd=tmp_path, env={**BY_NAME, **shaped, **told})
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "facts.json").read_text()
+    saved = json.loads(text)["environ"]["variables"]
+    assert {*shaped, *told} <= saved.keys()
+    assert [each for each in planted if each in text or each in done.stdout or each in done.stderr] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/home/user/.cache/huggingface/hub/models--meta-llama--Llama-2-7b",
+        "GPU-5a3b1c2d-1234-5678-9abc-def012345678",
+        "NCCL version 2.21.5+cuda12.4",
+        "tcp://10.0.0.1:29500",
+        "token bucket filter is on",
+        "a100-sxm4-80gb-node-0001.cluster.example.com",
+        "train.py --tokenizer bert --max-tokens 512",
+        "/usr/lib/x86_64-linux-gnu/libcudart.so.12",
+        "pytorch-job-master-0.default.svc.cluster.local",
+    ],
+)
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert without_secrets_in(text) == text
+
+
+def test_the_word_behind_an_option_is_removed_and_hashes_of_versions_stay() -> None:
+    assert without_secrets_in(["train.py", "--token", "abc", "--lr", "1"])[2] != "abc"
+    commit = {"git_version": "0123456789abcdef0123456789abcdef01234567"}
+    assert without_secrets_in(commit) == commit
+
+
+SAVED = {
+    "hostname": "gpu-017",
+    "environ": {
+        "variables": {
+            "MASTER_ADDR": "gpu-001.cluster.example.com",
+            "SLURM_JOB_NODELIST": "gpu-[001-002,017]",
+            "RANK": "3",
+        }
+    },
+    "net": {
+        "hostname": "gpu-017",
+        "own_name": {"name": "gpu-017", "addresses": ["10.1.2.17"]},
+        "interfaces": [{"addresses": [{"ip": "10.1.2.17"}, {"ip": "fe80::1ff:fe23:4567:890a"}, {"ip": "127.0.0.1"}]}],
+        "route": "10.1.2.0/24 via 10.1.2.1",
+        "mac": "aa:bb:cc:dd:ee:ff",
+    },
+}
+
+
+def test_hosts_and_addresses_have_aliases_that_are_the_same_everywhere() -> None:
+    found = with_aliases(SAVED, host_names_in(SAVED))
+    text = json.dumps(found)
+    for name in ("gpu-0", "cluster", "10.1.2.", "fe80::1ff", "dd:ee:ff"):
+        assert name not in text
+    assert "127.0.0.1" in text
+    variables = found["environ"]["variables"]
+    assert variables["SLURM_JOB_NODELIST"].split(",") == [
+        variables["MASTER_ADDR"], variables["SLURM_JOB_NODELIST"].split(",")[1], found["hostname"]
+    ]  # fmt: skip
+    assert found["net"]["own_name"]["addresses"][0] == found["net"]["interfaces"][0]["addresses"][0]["ip"]
+    network, _, gateway = found["net"]["route"].split()
+    assert network.rpartition(".")[0] == gateway.rpartition(".")[0]
+    assert network.endswith(".0/24")
+
+
+def test_slurms_lists_are_expanded() -> None:
+    assert hosts_in("gpu[001-003,7],login") == ("login", "gpu001", "gpu002", "gpu003", "gpu7")
+
+
+@given(
+    st.recursive(
+        st.none() | st.text(max_size=60), lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner)
+    )
+)
+def test_any_value_keeps_its_form(value: Any) -> None:
+    cleaned = without_secrets_in(value)
+    assert type(cleaned) is type(value)
+    assert type(with_aliases(cleaned, ("ab",))) is type(value)
+    assert without_secrets_in(cleaned) == cleaned
+
+
+def test_aliased_facts_are_judged_like_others(tmp_path: Path) -> None:
+    done = doctor("collect", "--hosts-as-aliases", "-o", "facts.json", cwd=tmp_path, env={"MASTER_ADDR": "gpu-001"})
+    assert done.returncode == 0, done.stderr
+    assert "gpu-001" not in (tmp_path / "facts.json").read_text()
+    for words in (("net", "--facts", "facts.json"), ("triage", "facts.json")):
+        assert doctor(*words, cwd=tmp_path).returncode in (0, 1)
+
+
+@pytest.mark.torch
+def test_every_rank_under_a_launcher_is_in_one_file(tmp_path: Path) -> None:
+    import subprocess
+
+    words = ["-m", "torch.distributed.run", "--nproc-per-node=2", "-m", "ddpdoctor", "collect", "-o", "facts.json"]
+    done = subprocess.run(
+        [sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    saved = json.loads((tmp_path / "facts.json").read_text())
+    assert [each["rank"] for each in saved["hang"]["processes"]] == [0, 1]
+    assert "--nproc-per-node=2" in saved["launch"]["lines"][0]["source"]

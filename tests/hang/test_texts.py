@@ -1,0 +1,142 @@
+"""Stacks of py-spy and faulthandler, and answers of NCCL's RAS, as files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from commandline import doctor
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddpdoctor.facts.hang.ras import is_ras, ras_of
+from ddpdoctor.facts.hang.stacks import as_processes, stacks_in
+
+PYSPY = """Process {pid}: /usr/bin/python3 -u train.py
+Python v3.11.7 (/usr/bin/python3.11)
+
+Thread {pid} (idle): "MainThread"
+    all_reduce (torch/distributed/distributed_c10d.py:3252)
+    _exception_logger.<locals>.wrapper (torch/distributed/c10d_logger.py:83)
+        Arguments:
+            args: <tuple at 0x7f>
+    step (train.py:32)
+    <module> (train.py:90)
+Thread 999 (idle): "QueueFeederThread"
+    Condition.wait (threading.py:327)
+"""
+FAULT = """Fatal Python error: Timeout (0:10:00)!
+Thread 0x00007f0f5d7fa640 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 327 in wait
+
+Current thread 0x00007f10a8c4a740 (most recent call first):
+  File "/job/data.py", line 17 in __getitem__
+  File "/job/train.py", line 30 in step
+"""
+RAS = """NCCL version 2.24.1 compiled with CUDA 12.6
+
+Job summary
+===========
+
+Errors
+======
+
+#0-0 (cf264af53edbe986) INCOMPLETE
+  Missing communicator data from 1 rank
+  Rank 29 -- GPU 5 managed by process 3487984 on node 172.16.64.213
+
+Warnings
+========
+#0-1 (27a079b828ff1a75) MISMATCH
+  Communicator ranks have different collective operation counts
+  31 ranks have launched up to operation 6650
+  1 rank has launched up to operation 6649
+  Rank 3 -- GPU 3 managed by process 483075 on node 172.16.64.210
+"""
+RAS_JSON = {
+    "nccl_version": "2.28.7",
+    "communicators": [
+        {
+            "hash": "0xabc",
+            "size": 3,
+            "ranks": [
+                {"rank": r, "host": "n0", "pid": 10 + r, "collective_counts": {"AllReduce": 7 - (r == 1)}}
+                for r in range(3)
+            ],
+            "missing_ranks": [],
+        }
+    ],
+}
+
+
+def test_py_spy_gives_the_main_thread_and_its_place() -> None:
+    (stack,) = stacks_in("rank_2.txt", PYSPY.format(pid=12))
+    assert (stack.tool, stack.pid, stack.rank, len(stack.threads)) == ("py-spy", 12, 2, 2)
+    assert stack.main is not None
+    assert [frame.line for frame in stack.main.frames] == [3252, 83, 32, 90]
+
+
+def test_faulthandler_writes_the_main_thread_last() -> None:
+    (stack,) = stacks_in("stderr_rank1.log", FAULT)
+    assert (stack.tool, stack.rank, len(stack.threads)) == ("faulthandler", 1, 2)
+    assert stack.main is not None
+    assert str(stack.main.frames[0]) == "/job/data.py:17 in __getitem__"
+
+
+def test_several_processes_stand_in_one_file_and_workers_are_no_ranks() -> None:
+    worker = (
+        'Process 77: python train.py\nPython v3.11\n\nThread 77 (idle): "MainThread"\n    get (queue.py:1)\n'
+        "    _worker_loop (torch/utils/data/_utils/worker.py:334)\n    <module> (train.py:90)\n"
+    )
+    stacks = stacks_in("all.txt", PYSPY.format(pid=12) + worker + PYSPY.format(pid=13))
+    assert [each.pid for each in as_processes(stacks)] == [12, 13]
+
+
+def test_triage_names_the_rank_whose_stack_is_elsewhere(tmp_path: Path) -> None:
+    for rank in (0, 2):
+        (tmp_path / f"pyspy_rank{rank}.txt").write_text(PYSPY.format(pid=rank + 1))
+    (tmp_path / "fault_rank1.txt").write_text(FAULT)
+    report = json.loads(doctor("triage", str(tmp_path), "--format", "json").stdout)
+    first = report["findings"][0]
+    assert (first["code"], first["where"]["rank"]) == ("PROBE009", 1)
+    assert (first["where"]["file"], first["where"]["line"]) == ("/job/data.py", 17)
+
+
+@pytest.mark.parametrize("content", [RAS, json.dumps(RAS_JSON)])
+def test_triage_reads_answers_of_ras(tmp_path: Path, content: str) -> None:
+    assert is_ras(content)
+    (tmp_path / "ras.out").write_text(content)
+    report = json.loads(doctor("triage", str(tmp_path / "ras.out"), "--format", "json").stdout)
+    ranks = {each["code"]: each["ranks"] for each in report["findings"]}
+    assert ranks == ({"LOG004": [29], "LOG001": [3]} if content is RAS else {"LOG001": [1]})
+
+
+@given(st.text(max_size=300), st.lists(st.sampled_from([*PYSPY.splitlines(), *FAULT.splitlines()]), max_size=30))
+def test_any_text_is_survived(text: str, lines: list[str]) -> None:
+    for content in (text, "\n".join(lines), text + "\n".join(lines)):
+        as_processes(stacks_in("x_1", content))
+
+
+@given(st.lists(st.sampled_from(RAS.splitlines()), max_size=30), st.text(max_size=50))
+def test_any_answer_is_survived(lines: list[str], text: str) -> None:
+    ras_of("x", "\n".join([*lines, text.lstrip("{")]))
+
+
+JSON = st.recursive(
+    st.none() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["rank", "ranks", "size", "collective_counts", "missing_ranks", "status", "pid"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=15,
+)
+
+
+@given(JSON)
+def test_any_json_answer_is_survived(content: object) -> None:
+    ras_of("x", json.dumps({"communicators": [content], "nccl_version": ""}))

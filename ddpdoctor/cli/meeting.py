@@ -287,7 +287,7 @@ class Convening:
     def _alone(self, node: Node, met: Alone | None) -> Nodes:
         """A meeting of one: it can say of the node of rank 0 that nothing listened there, and of the others nothing."""
         way = met.way if met is not None else None
-        is_absent = way in (None, Outcome.REFUSED) and not node.owns
+        is_absent = way in (None, Outcome.REFUSED) and not node.owns and (met is None or not met.other_job)
         return Nodes(
             nodes=(replace(met.me.node if met is not None else node, way=way),),
             expected=self.job.world_size if self.is_of_ranks else self.job.nnodes,

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ddpdoctor.facts.net import Outcome, is_loopback
 from ddpdoctor.meeting.host import Host
@@ -107,24 +108,35 @@ class Seeker:
             self.way, self.since = outcome, time.monotonic()
 
     async def _try_doors(self, is_here: bool, port: int) -> None:
-        """The side doors of the machine that the endpoint leads to: the lowest one of this job is where to meet."""
+        """The side doors of the machine that the endpoint leads to: that of the node with the main port, else the lowest."""
         for address in self.addresses:
-            for door in DOORS:
-                if is_here and door == self.door:
-                    self._host_here()  # those without any other way meet here
-                    return
-                answer = await self.visitor.ask(address, door)
-                if not answer and not is_here:
-                    break  # nobody at the first door: nobody at the others
-                if answer.get("kind") != "i-am" or answer.get("key") == self.host.me.key:
-                    continue
-                is_open = bool(answer.get("has_main")) and answer.get("port") == port
-                if is_open and await self._confirms(address, port):
-                    return
-                way = self.way if is_open else None
-                if await self.visitor.visit(self.host.me, address, door, way, MOST_PATIENCE) is None:
-                    return
+            doors = await self._doors(address, is_here)
+            chosen = next((door for door, there in doors.items() if there.get("has_main")), min(doors, default=None))
+            if is_here and (
+                chosen is None or (self.door is not None and self.door < chosen and not doors[chosen]["has_main"])
+            ):
+                self._host_here()  # those without any other way meet here
+                return
+            if chosen is None:
+                continue
+            is_open = bool(doors[chosen].get("has_main")) and doors[chosen].get("port") == port
+            if is_open and await self._confirms(address, port):
+                return
+            way = self.way if is_open else None
+            if await self.visitor.visit(self.host.me, address, chosen, way, MOST_PATIENCE) is None:
+                return
         self.hosts = self.host.has("main")
+
+    async def _doors(self, address: str, is_here: bool) -> dict[int, dict[str, Any]]:
+        """Which doors of a machine are those of this job's other nodes, and how they introduce themselves."""
+        found = {}
+        for door in DOORS:
+            there = await self.visitor.ask(address, door) if door != self.door or not is_here else {}
+            if there.get("kind") == "i-am" and there.get("key") != self.host.me.key:
+                found[door] = {**there, "has_main": there.get("has_main") is True}
+            elif not there and not is_here:
+                break  # nobody at the first door: nobody at the others
+        return found
 
     async def _confirms(self, address: str, port: int) -> bool:
         """The host says that it listens at the main port: whether it can be reached there after all."""

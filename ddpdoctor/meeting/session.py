@@ -150,7 +150,7 @@ class Session:
             if self.visitor.is_seated:
                 if self.left < -MARGIN_SECONDS:
                     return self._alone()
-            elif self.seeker.hosts:
+            elif self.seeker.hosts and (self.host.has("main") or self.host.seats):
                 if await self._is_over():
                     await self._finish(judge)
                     return None
@@ -189,6 +189,8 @@ class Session:
         seeker, now = self.seeker, time.monotonic()
         if self.visitor.taken_by is not None:
             return True
+        if self.visitor.other_since is not None:
+            return now - self.visitor.other_since > SURE_SECONDS
         if self.visitor.lost_host is not None and seeker.way is not None:
             return now - seeker.since > SURE_SECONDS
         if seeker.way is None or self.me.node.owns:

@@ -35,6 +35,7 @@ class Visitor:
     speak: Callable[[str], None]
     is_seated: bool = False
     other_job: dict[str, Any] | None = None
+    other_since: float | None = None
     is_other_version: bool = False
     taken_by: Node | None = None
     lost_host: str | None = None
@@ -81,6 +82,7 @@ class Visitor:
     def _refusal(self, me: Guest, welcome: dict[str, Any]) -> Outcome | None:
         kind, seconds = welcome.get("kind"), welcome.get("seconds")
         if kind == "other-job":
+            self.other_since = self.other_since or time.monotonic()
             self.other_job = welcome
         if kind == "full":
             self.taken_by = _node(welcome.get("node"))
@@ -88,7 +90,7 @@ class Visitor:
             self.is_other_version = True
         if kind != "welcome" or welcome.get("key") == me.key or not isinstance(seconds, (int, float)):
             return Outcome.STRANGER
-        self.is_seated, self.other_job, self.is_other_version = True, None, False
+        self.is_seated, self.other_job, self.other_since, self.is_other_version = True, None, None, False
         self.lost_host = str(welcome.get("host"))[:60]
         self.came(min(max(float(seconds), 0.0), 1e6))
         return None

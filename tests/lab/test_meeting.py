@@ -1,0 +1,262 @@
+"""`ddpdoctor check -- torchrun …` on several hosts: every node names the same cause, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.hosts import Host, Lab, hosts
+from lab.processes import Process
+
+pytestmark = [pytest.mark.root, pytest.mark.torch]
+
+JOIN = 12.0
+"""Seconds to join: nodes start late on a busy machine. Cases about nodes that never come have their own."""
+SECONDS = 90.0
+SCRIPT = "import torch.distributed as dist\ndist.init_process_group('gloo')\ndist.destroy_process_group()\n"
+ONLY_MASTER = """add table inet f
+add chain inet f i { type filter hook input priority 0; }
+add rule inet f i ct state established,related accept
+add rule inet f i iif lo accept
+add rule inet f i tcp dport 29500 accept
+add rule inet f i meta l4proto tcp drop
+"""
+
+
+@dataclass
+class Job:
+    """Checks that run on the hosts of a lab, each with a report of its own."""
+
+    lab: Lab
+    folder: Path
+    join: float = JOIN
+
+    def static(self, index: int, nnodes: int = 2, *, rank: int | None = None, **more: Any) -> Process:
+        """A node of a static launch; the last of two equal options counts, as for torchrun."""
+        options = [f"--nnodes={nnodes}", f"--node-rank={index if rank is None else rank}", "--nproc-per-node=1"]
+        address, port = more.pop("address", "node0"), more.pop("port", 29500)
+        return self.start(index, "torchrun", *options, f"--master-addr={address}", f"--master-port={port}", **more)
+
+    def c10d(
+        self, index: int, nnodes: int = 2, *, endpoint: str = "node0:29400", run: str = "job", **more: Any
+    ) -> Process:
+        """A node of a c10d launch."""
+        options = ["--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", f"--rdzv-id={run}"]
+        return self.start(index, "torchrun", f"--nnodes={nnodes}", "--nproc-per-node=1", *options, **more)
+
+    def ranked(self, index: int, world_size: int = 2, *, rank: int | None = None, **more: Any) -> Process:
+        """A rank of an env:// launch."""
+        own = {"RANK": str(index if rank is None else rank), "WORLD_SIZE": str(world_size)}
+        master = {"MASTER_ADDR": more.pop("address", "node0"), "MASTER_PORT": str(more.pop("port", 29500))}
+        return self.start(index, "python", env={**own, **master, **more.pop("env", {})}, **more)
+
+    def start(self, index: int, *line: str, env: dict[str, str] | None = None, script: str = "train.py") -> Process:
+        """`ddpdoctor check -- LINE script` on one host."""
+        path = self.folder / script
+        if not path.exists():
+            path.write_text(SCRIPT)
+        words = [sys.executable, "-m", "ddpdoctor", "check", "--format", "json", "--output", str(self._report(index))]
+        return self.lab.host(index).start(
+            [*words, "--join-timeout", str(self.join), "--", *line, str(path)], env=env, cwd=self.folder
+        )
+
+    def finish(self, *processes: Process) -> list[dict[str, Any]]:
+        """The report of each."""
+        for process in processes:
+            process.wait(SECONDS)
+        return [json.loads(self._report(index).read_text()) for index in range(len(processes))]
+
+    def _report(self, index: int) -> Path:
+        return self.folder / f"report{index}.json"
+
+
+def causes(report: dict[str, Any]) -> list[str]:
+    """The codes of the errors that are causes."""
+    return sorted({f["code"] for f in report["findings"] if f["severity"] == "error" and f["role"] == "cause"})
+
+
+def first(report: dict[str, Any]) -> dict[str, Any]:
+    finding: dict[str, Any] = report["findings"][0]
+    return finding
+
+
+@pytest.mark.parametrize("launch", [Job.static, Job.c10d, Job.ranked], ids=["static", "c10d", "env"])
+def test_healthy_nodes_meet_and_their_ranks_are_probed_together(launch: Callable[..., Process], tmp_path: Path) -> None:
+    with hosts(2) as lab:
+        job = Job(lab, tmp_path)
+        nodes = [launch(job, index) for index in range(2)]
+        reports = job.finish(*nodes)
+        assert [node.code for node in nodes] == [0, 0], [report["findings"] for report in reports]
+        for report in reports:
+            assert not [f for f in report["findings"] if f["severity"] != "note"]
+            assert {"VERSION003", "NET009", "PROBE018"} <= set(report["passed"])
+        assert "node1" in nodes[0].out
+        bound = lab.host(0).run([sys.executable, "-c", "import socket; socket.create_server(('', 29500))"], timeout=20)
+        assert bound.returncode == 0, bound.stderr
+
+
+def _missing(job: Job) -> list[Process]:
+    job.join = 5.0
+    return [job.static(0, 3), job.static(1, 3)]
+
+
+def _nnodes(job: Job) -> list[Process]:
+    return [job.static(0, 2), job.static(1, 3)]
+
+
+def _ports(job: Job) -> list[Process]:
+    return [job.static(0), job.static(1, port=29501)]
+
+
+def _ids(job: Job) -> list[Process]:
+    return [job.c10d(0, run="a"), job.c10d(1, run="b")]
+
+
+def _nobody_hosts(job: Job) -> list[Process]:
+    job.lab.host(0).tool("ip", "addr", "add", "10.77.0.50/24", "dev", "eth0")
+    return [job.c10d(index, endpoint="10.77.0.50:29400") for index in range(2)]
+
+
+def _dropped(job: Job) -> list[Process]:
+    job.lab.host(0).drop(port=29500)
+    return [job.static(0), job.static(1)]
+
+
+def _rejected(job: Job) -> list[Process]:
+    job.lab.host(0).reject(port=29500)
+    return [job.static(0), job.static(1)]
+
+
+def _forbidden(job: Job) -> list[Process]:
+    job.lab.host(0).reject(port=29500, how="icmp")
+    return [job.static(0), job.static(1)]
+
+
+def _only_master(job: Job) -> list[Process]:
+    for index in range(2):
+        job.lab.host(index).tool("nft", "-f", "-", stdin=ONLY_MASTER)
+    return [job.static(0), job.static(1)]
+
+
+def _cut(job: Job) -> list[Process]:
+    job.lab.cut(job.lab.host(1), job.lab.host(2))
+    return [job.static(index, 3) for index in range(3)]
+
+
+def _mtu(job: Job) -> list[Process]:
+    for host in job.lab.hosts[:2]:
+        host.mtu(9000)
+    job.lab.switch_mtu(1500)
+    return [job.static(0), job.static(1)]
+
+
+def _taken(job: Job) -> list[Process]:
+    _listen(job.lab.host(0))
+    return [job.static(0), job.static(1)]
+
+
+def _listen(host: Host) -> None:
+    code = (
+        "import socket, time; s = socket.create_server(('0.0.0.0', 29500)); print('ready', flush=True); time.sleep(600)"
+    )
+    host.start([sys.executable, "-c", code]).wait_for("ready", 30)
+
+
+def _swapped(job: Job) -> list[Process]:
+    return [job.static(0, address="node1"), job.static(1, address="node1")]
+
+
+def _same_rank(job: Job) -> list[Process]:
+    return [job.static(0, 3), job.static(1, 3), job.static(2, 3, rank=1)]
+
+
+def _interface(job: Job) -> list[Process]:
+    return [job.static(0), job.static(1, env={"GLOO_SOCKET_IFNAME": "ib0"})]
+
+
+def _setting(job: Job) -> list[Process]:
+    return [job.static(index, 3, env={"NCCL_ALGO": "Tree" if index == 2 else "Ring"}) for index in range(3)]
+
+
+def _world_size(job: Job) -> list[Process]:
+    return [job.ranked(0, 3), job.ranked(1, 3), job.ranked(2, 4)]
+
+
+def _rank_twice(job: Job) -> list[Process]:
+    return [job.ranked(0, 3), job.ranked(1, 3), job.ranked(2, 3, rank=1)]
+
+
+def _rank_too_large(job: Job) -> list[Process]:
+    return [job.ranked(0), job.ranked(1, rank=2)]
+
+
+def _from_one(job: Job) -> list[Process]:
+    return [job.ranked(0, rank=1), job.ranked(1, rank=2)]
+
+
+def _rank_ports(job: Job) -> list[Process]:
+    return [job.ranked(0), job.ranked(1, port=29501)]
+
+
+FAULTS = [
+    ("a node never comes", 2, _missing, "PROBE001", {"node_rank": 2}),
+    ("nnodes differ", 2, _nnodes, "LAUNCH035", {}),
+    ("the port is dropped", 2, _dropped, "NET007", {"host": "node0", "peer": "node1"}),
+    ("only the master port is open", 2, _only_master, "NET009", {"peer": "node1"}),
+    ("nobody hosts", 2, _nobody_hosts, "NET012", {"host": "node0"}),
+    ("one world size differs", 3, _world_size, "ENV005", {"host": "node2", "rank": 2}),
+]
+MORE = [
+    ("ports differ", 2, _ports, "ENV019", {}),
+    ("ids differ", 2, _ids, "LAUNCH039", {}),
+    ("the port is rejected", 2, _rejected, "NET008", {"host": "node0", "peer": "node1"}),
+    ("the port is forbidden", 2, _forbidden, "NET008", {"host": "node0", "peer": "node1"}),
+    ("a pair is cut", 3, _cut, "NET010", {"host": "node1", "peer": "node2"}),
+    ("large packets vanish", 2, _mtu, "NET023", {}),
+    ("a stranger has the port", 2, _taken, "NET001", {"host": "node0", "node_rank": 0}),
+    ("the address is node 1's", 2, _swapped, "ENV018", {"host": "node0", "node_rank": 0}),
+    ("a node rank twice", 3, _same_rank, "LAUNCH036", {"node_rank": 1}),
+    ("an interface that is not there", 2, _interface, "ENV026", {"host": "node1"}),
+    ("one setting differs", 3, _setting, "ENV031", {"host": "node2", "node_rank": 2}),
+    ("a rank twice", 3, _rank_twice, "ENV004", {"rank": 1}),
+    ("a rank too large", 2, _rank_too_large, "ENV001", {"host": "node1", "rank": 2}),
+    ("ranks from 1", 2, _from_one, "ENV002", {}),
+    ("ports of ranks differ", 2, _rank_ports, "ENV019", {}),
+]
+
+
+@pytest.mark.parametrize(
+    ("count", "fault", "code", "where"),
+    [
+        *(pytest.param(*rest, id=name.replace(" ", "-")) for name, *rest in FAULTS),
+        *(pytest.param(*rest, id=name.replace(" ", "-"), marks=pytest.mark.slow) for name, *rest in MORE),
+    ],
+)
+def test_every_node_names_the_cause_and_the_culprit(
+    count: int, fault: Callable[[Job], list[Process]], code: str, where: dict[str, Any], tmp_path: Path
+) -> None:
+    with hosts(count) as lab:
+        job = Job(lab, tmp_path)
+        nodes = fault(job)
+        reports = job.finish(*nodes)
+    for report in reports:
+        assert causes(report) == [code], report["findings"]
+        assert {key: first(report)["where"][key] for key in where} == where, first(report)
+    assert [node.code for node in nodes] == [1] * len(nodes)
+
+
+def test_two_jobs_at_one_port_are_told_apart(tmp_path: Path) -> None:
+    with hosts(3) as lab:
+        job = Job(lab, tmp_path)
+        nodes = [job.static(0), job.static(1), job.static(2, rank=1, script="other.py")]
+        ours, _, theirs = job.finish(*nodes)
+    assert [node.code for node in nodes] == [0, 0, 1]
+    assert not causes(ours)
+    assert causes(theirs)
+    assert causes(theirs) in (["LAUNCH041"], ["PROBE002"])  # after the job has met, nobody listens any more

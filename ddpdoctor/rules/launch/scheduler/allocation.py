@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpdoctor.facts.launch import Launch, Launcher, Line, Operator
+from ddpdoctor.facts.launch import Launch, Launcher, Layer, Line, Operator
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.pointing import agents, point, revalue
+from ddpdoctor.rules.launch.scheduler.counting import NODES, number, option
 from ddpdoctor.rules.launch.scheduler.granted import allocated_nodes
 
 _COPIES = (Operator.JOBSET, Operator.JOB, Operator.STATEFULSET)
@@ -42,6 +43,15 @@ def _started(line: Line) -> tuple[int | None, str]:
     if line.pod is not None:
         several = line.pod.operator in _COPIES and (line.pod.pods or 0) > 1
         return (line.pod.pods, f"the {line.pod.operator.value}") if several else (None, "")
-    if line.layer(Launcher.SRUN) is None:
+    srun = line.layer(Launcher.SRUN)
+    if srun is None or _is_one_of_several(line, srun):
         return None, ""
     return allocated_nodes(line), "srun"
+
+
+def _is_one_of_several(line: Line, srun: Layer) -> bool:
+    """One srun a node: it names the node, runs beside others, or gives the rank of its node."""
+    names = option(srun, ("-w", "--nodelist", "-r", "--relative", "-F", "--nodefile")) is not None
+    alone = number(option(srun, NODES)) == 1 or number(option(srun, ("-n", "--ntasks"))) == 1
+    rank = None if line.agent is None else line.agent.given("node_rank")
+    return names or line.is_background or (alone and rank is not None and "SLURM_" not in rank.value_word.raw)

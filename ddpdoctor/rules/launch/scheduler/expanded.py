@@ -32,10 +32,10 @@ def too_early(launch: Launch) -> Iterator[Finding]:
     ## Fix
     Let a shell inside the task expand it: srun bash -c 'torchrun --node-rank=$SLURM_NODEID …' in single quotes; or use c10d.
     """
-    for line, layer, _ in agents(launch):
+    for line, layer, plan in agents(launch):
         srun = line.layer(Launcher.SRUN)
         given = layer.given("node_rank")
-        if srun is None or given is None or "'" in given.value_word.context:
+        if srun is None or given is None or plan.backend == "c10d" or "'" in given.value_word.context:
             continue
         match = EARLY.search(given.value_word.raw)
         if match is None or _task_variable(line, srun):

@@ -22,11 +22,21 @@ CODE = re.compile(r"\b(?:HANDLE|G|guard)\(\"?(nvml\w+)\"?\)|(?:ONE|INDEXED)\((nv
 FUNCTIONS = sorted({a or b for a, b in CODE.findall((Path(library.__file__).parent / "nvml.c").read_text())})
 
 
+class Libraries(dict[str, Path]):
+    """The library of each profile, compiled when it is first asked for."""
+
+    def __init__(self, folders: pytest.TempPathFactory) -> None:
+        super().__init__()
+        self.folders = folders
+
+    def __missing__(self, name: str) -> Path:
+        self[name] = library.build(library.profile(name), self.folders.mktemp(name))
+        return self[name]
+
+
 @pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Every profile's library, compiled once."""
-    names = sorted(p.stem for p in library.PROFILES.glob("*.json"))
-    return {name: library.build(library.profile(name), tmp_path_factory.mktemp(name)) for name in names}
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
+    return Libraries(tmp_path_factory)
 
 
 def look(folder: Path, **environ: str) -> Facts:
@@ -69,8 +79,17 @@ def test_amd_and_intel_accelerators_are_named_and_an_integrated_display_is_not(t
     ] == ["AMD", "Intel"]
 
 
-@pytest.mark.parametrize("name", sorted(p.stem for p in library.PROFILES.glob("*.json")))
-def test_the_collector_still_says_what_the_recorded_machine_says(name: str, libraries: dict[str, Path]) -> None:
+OFTEN = ("h100x8_sxm_healthy", "l40sx2_cross_numa", "h200x1_vm", "no_driver")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(p.stem, marks=() if p.stem in OFTEN else pytest.mark.slow)
+        for p in sorted(library.PROFILES.glob("*.json"))
+    ],
+)
+def test_the_collector_still_says_what_the_recorded_machine_says(name: str, libraries: Libraries) -> None:
     facts = look(libraries[name])
     recorded = json.loads((library.PROFILES.parent / "machines" / name / "gpu.json").read_text())
     assert facts.gpu is not None
@@ -88,17 +107,17 @@ def test_the_collector_still_says_what_the_recorded_machine_says(name: str, libr
         (4711, "nvmlInit answered CODE_4711", 0),
     ],
 )
-def test_an_init_error_is_one_clear_line(code: int, words: str, exit_code: int, libraries: dict[str, Path]) -> None:
+def test_an_init_error_is_one_clear_line(code: int, words: str, exit_code: int, libraries: Libraries) -> None:
     done = ddpdoctor("gpus", folder=libraries["h200x1_vm"], FAKE_NVML_FAIL=f"nvmlInit_v2={code}")
     assert words in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
     assert done.returncode == exit_code
 
 
-def test_a_wedged_call_is_named_and_leaves_no_process(libraries: dict[str, Path]) -> None:
+def test_a_wedged_call_is_named_and_leaves_no_process(libraries: Libraries) -> None:
     begin = time.monotonic()
     done = ddpdoctor("gpus", "--timeout", "3", folder=libraries["h200x1_vm"], FAKE_NVML_HANG="nvmlDeviceGetName")
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 40  # seconds of a loaded machine; the command was given 3
     assert "NVML did not answer within" in done.stdout
     assert "nvmlDeviceGetName" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
@@ -118,7 +137,7 @@ def _children_that_ask(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("code", [3, 4, 13, 15, 16, 25, 999, 4711])
-def test_any_function_may_fail_alone(code: int, libraries: dict[str, Path]) -> None:
+def test_any_function_may_fail_alone(code: int, libraries: Libraries) -> None:
     for function in ("nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetP2PStatus", "nvmlDeviceGetMemoryInfo_v2"):
         facts = look(libraries["l40sx2_cross_numa"], FAKE_NVML_FAIL=f"{function}={code}")
         assert facts.gpu is not None
@@ -133,7 +152,7 @@ def test_any_function_may_fail_alone(code: int, libraries: dict[str, Path]) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_every_function_may_answer_every_code(function: str, libraries: dict[str, Path]) -> None:
+def test_every_function_may_answer_every_code(function: str, libraries: Libraries) -> None:
     for code in (3, 4, 13, 15, 16, 25, 999):
         facts = look(libraries["l40sx2_cross_numa"], FAKE_NVML_FAIL=f"{function}={code}")
         assert facts.gpu is not None
@@ -143,13 +162,13 @@ def test_every_function_may_answer_every_code(function: str, libraries: dict[str
 
 @pytest.mark.slow
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_every_function_may_hang(function: str, libraries: dict[str, Path]) -> None:
+def test_every_function_may_hang(function: str, libraries: Libraries) -> None:
     done = ddpdoctor("topo", "--timeout", "2", folder=libraries["h200x1_vm"], FAKE_NVML_HANG=function)
     assert "Traceback" not in done.stdout + done.stderr
     assert done.returncode in (0, 1)
 
 
-def test_memory_of_an_old_driver_is_read_with_its_reserved_part_unknown(libraries: dict[str, Path]) -> None:
+def test_memory_of_an_old_driver_is_read_with_its_reserved_part_unknown(libraries: Libraries) -> None:
     facts = look(libraries["h200x1_vm"], FAKE_NVML_FAIL="nvmlDeviceGetMemoryInfo_v2=13")
     assert facts.gpu is not None
     device = facts.gpu.devices[0]
@@ -158,7 +177,7 @@ def test_memory_of_an_old_driver_is_read_with_its_reserved_part_unknown(librarie
     assert device.says("memory_reserved_bytes") == "driver too old"
 
 
-def test_topo_prints_one_whole_line_a_gpu_in_a_pipe(libraries: dict[str, Path]) -> None:
+def test_topo_prints_one_whole_line_a_gpu_in_a_pipe(libraries: Libraries) -> None:
     done = ddpdoctor("topo", folder=libraries["h100x8_sxm_healthy"], COLUMNS="40")
     lines = done.stdout.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("GPU0"))
@@ -171,7 +190,7 @@ def test_topo_prints_one_whole_line_a_gpu_in_a_pipe(libraries: dict[str, Path]) 
     assert done.returncode == 0
 
 
-def test_gpus_says_what_cuda_visible_devices_does(libraries: dict[str, Path]) -> None:
+def test_gpus_says_what_cuda_visible_devices_does(libraries: Libraries) -> None:
     done = ddpdoctor("gpus", folder=libraries["h100x8_sxm_healthy"], CUDA_VISIBLE_DEVICES="2,9,0")
     assert "the list ends at 9 (there is no GPU 9 here): 1 of 8 GPUs visible" in done.stdout
     row = next(line for line in done.stdout.splitlines() if line.startswith("2 "))

@@ -65,7 +65,8 @@ def _job(case: str, folder: Path) -> Iterator[int]:
     try:
         end = time.monotonic() + PATIENCE_SECONDS
         while len(list(folder.glob("ready*"))) < 3:
-            assert agent.poll() is None and time.monotonic() < end, (folder / "output").read_text()
+            is_on = agent.poll() is None and time.monotonic() < end
+            assert is_on, (folder / "output").read_text()
             time.sleep(0.1)
         ranks = _below(agent.pid)
         yield agent.pid

@@ -1,0 +1,24 @@
+"""PROBE010: seen beside a running job, by `ddpdoctor hang`."""
+
+from __future__ import annotations
+
+from ddpdoctor.findings import Severity
+from ddpdoctor.rules import rule
+
+
+@rule("PROBE010", "compile-skew", Severity.WARNING)
+def compile_skew() -> None:
+    """Some ranks compile kernels while the others wait for them.
+
+    ## Why it matters
+    With cold caches torch.compile, Triton and C++ extensions keep a rank busy for minutes; where only some ranks have to
+    compile (another node's cache is warm, a graph that only one rank sees), the others wait in their next collective and
+    time out. The second run works, and nobody knows why.
+
+    ## Fix
+    Compile on all ranks before the first collective (a warm-up step and a barrier), share TORCHINDUCTOR_CACHE_DIR and
+    TRITON_CACHE_DIR on a local disk of each node, and give the first step a longer timeout.
+
+    ## Source
+    torch/_inductor/codecache.py, torch/utils/cpp_extension.py.
+    """

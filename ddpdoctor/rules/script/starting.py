@@ -15,8 +15,9 @@ from ddpdoctor.facts.script.world import Unknown
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import code, delete, point, replace
-from ddpdoctor.rules.script.situation import Start, argument, each_rank, is_test, start_of, value
+from ddpdoctor.rules.script.situation import Start, argument, each_rank, has_more, is_test, start_of, value
 
+_OWN = ((None, "rank"), (None, "store"))
 TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "GROUP_RANK")
 
 
@@ -169,7 +170,18 @@ def _under_launcher(module: Module, start: Start | None) -> str:
         return start.launcher.value if start.gives_ranks and not module.spawns else ""
     if module.spawns or _other_scheduler(module):
         return ""
-    return "torchrun, whose variables this script reads," if reads_ranks(module) else ""
+    if reads_ranks(module):
+        return "torchrun, whose variables this script reads,"
+    return "the launcher that this script needs for its rank" if _needs_ranks(module) else ""
+
+
+def _needs_ranks(module: Module) -> bool:
+    """A program that joins its group by env:// and sets no RANK: somebody has to start it who does."""
+    calls = module.calls("dist.init_process_group")
+    if not calls or not module.is_program or any(s.name == "RANK" for s in sets(module)):
+        return False
+    given = [argument(call, position, name) for call in calls for position, name in ((1, "init_method"), *_OWN)]
+    return all(each is None for each in given) and not any(has_more(call) for call in calls)
 
 
 @rule("SCRIPT006", "master-addr-overwritten", Severity.ERROR)
@@ -198,6 +210,7 @@ def master(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
                 "nobody opened; expected the launcher's value",
                 f"no assignment to {setting.name}",
                 fix=f'Delete the line, or write os.environ.setdefault("{setting.name}", "{setting.text}").',
+                severity=None if start is not None or reads_ranks(module) else Severity.WARNING,
                 edits=(_default(setting),),
             )
 

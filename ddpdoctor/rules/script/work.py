@@ -18,8 +18,10 @@ from ddpdoctor.rules.script.situation import argument, backends, each_rank, in_r
 
 LONG = re.compile(
     r"(?i)preprocess|tokeni[sz]e|download|build_(index|dataset|vocab)|prepare_(data|dataset)|convert|extract|evaluate|validate|"
-    r"validation|^test|^eval|generate|untar|unzip|load_dataset|snapshot"
+    r"validation|^test|^eval(?!$)|generate|untar|unzip|load_dataset|snapshot"
 )
+_METRICS = re.compile(r"(?i)acc|val|test")
+_LOSSES = re.compile(r"(?i)loss|acc|val|test")
 LOGS = frozenset(("print", "wandb.log", "logging.info", "mlflow.log_metric"))
 LOG_METHODS = frozenset(("add_scalar", "info", "log", "log_metric", "set_postfix", "write", "set_description"))
 
@@ -247,9 +249,9 @@ def not_reduced(script: Script) -> Iterator[Finding]:
         for call in module.index.calls:
             if not _logs(module, call) or not in_rank_branch(module, call):
                 continue
-            item = next(
-                (n for a in (*call.args, *(k.value for k in call.keywords)) for n in ast.walk(a) if _is_loss(n)), None
-            )
+            words = _METRICS if _is_told(call) else _LOSSES
+            given = (*call.args, *(k.value for k in call.keywords))
+            item = next((n for a in given for n in ast.walk(a) if _is_item(n, words)), None)
             if item is not None:
                 yield point(
                     module,
@@ -267,10 +269,16 @@ def _logs(module: Module, call: ast.Call) -> bool:
     return name in LOGS or (isinstance(call.func, ast.Attribute) and call.func.attr in LOG_METHODS)
 
 
-def _is_loss(node: ast.AST) -> bool:
+def _is_told(call: ast.Call) -> bool:
+    """Printed for somebody who watches one rank, not kept as the job's curve."""
+    last = call.func.attr if isinstance(call.func, ast.Attribute) else "print"
+    return last in ("print", "info", "set_postfix", "write", "set_description")
+
+
+def _is_item(node: ast.AST, words: re.Pattern[str]) -> bool:
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "item":
         return False
-    return any("loss" in name.lower() or "acc" in name.lower() for name in names_in(node.func.value))
+    return any(words.search(name) for name in names_in(node.func.value))
 
 
 @rule("SCRIPT065", "rank-zero-long-work", Severity.ERROR)

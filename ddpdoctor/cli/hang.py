@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["hang"]
 
+AREAS = ("host", "log", "probe", "script")
+"""The areas of the causes that running ranks show."""
 WATCH_SECONDS = 2.0
 RAS_SECONDS = 10.0
 
@@ -47,12 +49,12 @@ def hang(
     from ddpdoctor.collectors.machine import this_machine
     from ddpdoctor.doctor import examine
     from ddpdoctor.facts.record import SCHEMA, Facts
-    from ddpdoctor.rules import AREAS, of_hangs
+    from ddpdoctor.rules import of_hangs
 
     started = time.time()
     machine = this_machine(seconds_left(common))
     failures: tuple[str, ...] = ()
-    rules = of_hangs(rules_for(common, tuple(AREAS.values())))
+    rules = of_hangs(rules_for(common, AREAS))
     if common.facts is not None:
         from ddpdoctor.cli.reading import load_facts
 
@@ -61,7 +63,7 @@ def hang(
         _check(pids or [])
         if not no_stacks and not common.quiet and find_pyspy(machine.environ) is not None:
             print("ddpdoctor: reading stacks with py-spy --nonblocking: the ranks are not stopped", file=sys.stderr)
-        found = collect_hang(machine, Wanted(tuple(pids or ()), watch, not no_stacks))
+        found = collect_hang(machine, Wanted(tuple(pids or ()), watch, not no_stacks, dumps=True))
         failures = () if found.processes else (_nothing(pids or []),)
         facts = Facts(
             schema=SCHEMA,

@@ -13,7 +13,8 @@ from itertools import islice
 from ddpdoctor.facts.script.events import COMPARED, WATCHED, Matters
 from ddpdoctor.facts.script.index import Function
 from ddpdoctor.facts.script.module import Module
-from ddpdoctor.facts.script.paths import Event, Rehearsal, Test, Track, rehearse
+from ddpdoctor.facts.script.paths import rehearse
+from ddpdoctor.facts.script.rehearsal import Event, Rehearsal, Test, Track
 from ddpdoctor.facts.script.values import Reader
 from ddpdoctor.facts.script.vocabulary import GROUP_POSITION, P2P, words
 from ddpdoctor.facts.script.world import TWO_NODES, Place, one_node

@@ -5,14 +5,15 @@ from __future__ import annotations
 import ast
 import posixpath
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Generic, TypeVar
 
-from ddpdoctor.facts.script.index import Bound, Function, Index, index
+from ddpdoctor.facts.script.classes import Classes, Target
+from ddpdoctor.facts.script.index import Bound, Function, index
 from ddpdoctor.facts.script.names import Names
 from ddpdoctor.facts.script.parsing import MAX_DEPTH, concerns, parse
 from ddpdoctor.facts.script.record import Problem, Script, SourceFile
+from ddpdoctor.facts.script.spawning import Spawn, spawn_of
 from ddpdoctor.facts.script.vocabulary import FRAMEWORKS
 
 T = TypeVar("T")
@@ -20,40 +21,21 @@ T = TypeVar("T")
 __all__ = ["Module", "Spawn", "Target", "modules", "too_deep", "unreadable"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Target:
-    """The function that a call runs, and the module that defines it."""
-
-    module: Module
-    function: Function
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Spawn:
-    """A start of processes: `function` runs in each, with the process's index as first argument when `indexed`.
-
-    `how` is `spawn` or `Process`; `arguments` are what the call gives after the index; `count` is nprocs.
-    """
-
-    call: ast.Call
-    how: str
-    function: Function | None
-    indexed: bool
-    arguments: tuple[ast.expr, ...] = ()
-    count: ast.expr | None = None
-
-
-class Module:
+class Module(Classes):
     """A file that was read. Build it with `modules`."""
 
     def __init__(self, source: SourceFile, tree: ast.Module, project: dict[str, SourceFile]) -> None:
         self.path = source.path
         self.text = source.text
-        self.index: Index = index(tree)
+        found = index(tree)
+        super().__init__(found, Names(found))
         self.tree = tree
-        self.names = Names(self.index)
         self._project = project
         self._others: dict[str, Module | None] = {}
+
+    def as_module(self) -> Module:
+        """Itself."""
+        return self
 
     @cached_property
     def lines(self) -> list[str]:
@@ -188,60 +170,6 @@ class Module:
                     return _module(source, _Same(self._project))
         return None
 
-    # Classes.
-
-    def class_of_value(self, value: ast.expr) -> ast.ClassDef | None:
-        """The class of this file that an expression is an instance of: `self`, or a name bound to `Class(…)`."""
-        if not isinstance(value, ast.Name):
-            return self._class_made(value)
-        function = self.index.function_of(value)
-        if function is not None and function.args.args and value.id == function.args.args[0].arg:
-            owner = self.index.parents.get(function)
-            if isinstance(owner, ast.ClassDef):
-                return owner
-        bound = self.names.bindings(value.id, self.index.scope(value))
-        if bound is None or len(bound[1]) != 1:
-            return None
-        binding = bound[1][0]
-        if binding.how is Bound.PARAMETER and isinstance(binding.at, ast.arg):
-            note = binding.at.annotation
-            return self.class_named(note) if isinstance(note, ast.Name) else None
-        return self._class_made(binding.value) if binding.how is Bound.VALUE and binding.value is not None else None
-
-    def _class_made(self, value: ast.expr) -> ast.ClassDef | None:
-        return self.class_named(value.func) if isinstance(value, ast.Call) else None
-
-    def class_named(self, node: ast.expr) -> ast.ClassDef | None:
-        """The class of this file that a name stands for."""
-        if not isinstance(node, ast.Name):
-            return None
-        bound = self.names.bindings(node.id, self.index.scope(node))
-        found = bound[1][-1].at if bound is not None else None
-        return found if isinstance(found, ast.ClassDef) else None
-
-    def method(self, owner: ast.ClassDef, name: str, depth: int = 0) -> Target | None:
-        """A method of a class or of its bases in this file."""
-        for each in owner.body:
-            if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)) and each.name == name:
-                return Target(self, each)
-        for base in owner.bases:
-            parent = self.class_named(base)
-            if parent is not None and parent is not owner and depth < 5:
-                found = self.method(parent, name, depth + 1)
-                if found is not None:
-                    return found
-        return None
-
-    def is_a(self, owner: ast.ClassDef, *names: str, depth: int = 0) -> bool:
-        """Whether a class is derived from one with these short names, directly or through classes of this file."""
-        for base in owner.bases:
-            if self.names.of(base) in names:
-                return True
-            parent = self.class_named(base)
-            if parent is not None and parent is not owner and depth < 5 and self.is_a(parent, *names, depth=depth + 1):
-                return True
-        return False
-
     # Who calls a function.
 
     @cached_property
@@ -257,24 +185,7 @@ class Module:
     @cached_property
     def spawns(self) -> tuple[Spawn, ...]:
         """The starts of processes: mp.spawn, start_processes and Process."""
-        return tuple(each for call in self.index.calls if (each := self._spawn(call)) is not None)
-
-    def _spawn(self, call: ast.Call) -> Spawn | None:
-        name = self.names.of(call.func)
-        given = {k.arg: k.value for k in call.keywords if k.arg}
-        if name in ("mp.spawn", "mp.start_processes"):
-            function = given.get("fn") or (call.args[0] if call.args else None)
-            arguments = given.get("args") or (call.args[1] if len(call.args) > 1 else None)
-            count = given.get("nprocs") or (call.args[2] if len(call.args) > 2 else None)
-            return Spawn(call, "spawn", self._function(function), True, _elements(arguments), count)
-        is_process = name == "mp.Process" or (isinstance(call.func, ast.Attribute) and call.func.attr == "Process")
-        if is_process and "target" in given:
-            return Spawn(call, "Process", self._function(given["target"]), False, _elements(given.get("args")))
-        return None
-
-    def _function(self, node: ast.expr | None) -> Function | None:
-        target = self.target_of(node) if node is not None else None
-        return target.function if target is not None and target.module is self else None
+        return tuple(each for call in self.index.calls if (each := spawn_of(self, call)) is not None)
 
     @cached_property
     def options(self) -> dict[str, ast.Call]:
@@ -306,10 +217,6 @@ def _is_work(statement: ast.stmt) -> bool:
 def _is_main_guard(statement: ast.stmt) -> bool:
     test = statement.test if isinstance(statement, ast.If) else None
     return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__"
-
-
-def _elements(node: ast.expr | None) -> tuple[ast.expr, ...]:
-    return tuple(node.elts) if isinstance(node, (ast.Tuple, ast.List)) else ()
 
 
 class _Same(Generic[T]):

@@ -9,17 +9,19 @@ way, around something that matters, is `open`: nothing can be said of it.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from ddpdoctor.facts.script.choices import Choices
 from ddpdoctor.facts.script.events import EXITS, Matters
 from ddpdoctor.facts.script.index import Function
 from ddpdoctor.facts.script.module import Module
-from ddpdoctor.facts.script.values import Frame, Reader
-from ddpdoctor.facts.script.world import Place, Unknown
+from ddpdoctor.facts.script.parameters import arguments
+from ddpdoctor.facts.script.rehearsal import Event, Leaving, Rehearsal, Test, Track
+from ddpdoctor.facts.script.values import Reader
+from ddpdoctor.facts.script.world import Frame, Place, Unknown
 
-__all__ = ["Event", "Leaving", "Rehearsal", "Test", "rehearse"]
+__all__ = ["rehearse"]
 
 MAX_RUNS = 24
 MAX_CALLS = 8
@@ -27,111 +29,6 @@ MAX_EVENTS = 400
 MAX_STATEMENTS = 6000
 """Statements that all ways through one root may take together; a root that takes more is left alone."""
 ONLY_ON_MAIN = ("rank_zero_only", "main_process_only", "on_main_process", "master_only", "only_on_main")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Test:
-    """A condition around an event: the statement, which way was taken, and how many calls deep it stands."""
-
-    node: ast.AST
-    taken: bool
-    depth: int
-    module: Module
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Event:
-    """One call that was done. `chain` are the calls that led to it, from the root's own text to the call itself."""
-
-    name: str
-    call: ast.Call
-    frame: Frame
-    reader: Reader
-    chain: tuple[ast.Call, ...]
-    tests: tuple[Test, ...]
-    loops: tuple[ast.AST, ...] = ()
-
-    def argument(self, position: int | None, *names: str) -> ast.expr | None:
-        """The expression given for a parameter, by name or position."""
-        for keyword in self.call.keywords:
-            if keyword.arg in names:
-                return keyword.value
-        if position is not None and position < len(self.call.args):
-            return self.call.args[position]
-        return None
-
-    def read(self, node: ast.expr | None) -> object:
-        """The value of an expression where this rank did the call; None for None."""
-        return None if node is None else self.reader.value(node, self.frame)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Leaving:
-    """A rank left its block or the process early. `how` is return, break, continue, exit or raise."""
-
-    how: str
-    node: ast.AST
-    tests: tuple[Test, ...]
-    at: int
-
-
-@dataclass(slots=True, eq=False)
-class Track:
-    """One rank's way."""
-
-    place: Place
-    events: list[Event] = field(default_factory=list)
-    leavings: list[Leaving] = field(default_factory=list)
-    decisions: dict[ast.AST, set[bool]] = field(default_factory=dict)
-    opaque: list[tuple[str, tuple[Test, ...]]] = field(default_factory=list)
-    raised: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class Rehearsal:
-    """One way through a root with all ranks side by side."""
-
-    module: Module
-    root: ast.AST
-    tracks: list[Track]
-    is_open: bool = False
-    asked_data: bool = False
-    data: bool | None = None
-
-    def differs(self, node: ast.AST) -> bool:
-        """Whether the ranks took a condition differently."""
-        seen = [t.decisions[node] for t in self.tracks if node in t.decisions]
-        return any(s != seen[0] for s in seen[1:]) or any(len(s) > 1 for s in seen)
-
-    def apart(self, tests: Iterable[Test]) -> list[Test]:
-        """Those of the conditions that the ranks took differently, outermost first."""
-        return [t for t in tests if self.differs(t.node)]
-
-
-class _Choices:
-    """What was chosen for conditions that nobody knows, the same for all ranks of a run."""
-
-    def __init__(self, prefix: list[tuple[object, bool]], data: bool | None) -> None:
-        self.taken = dict(prefix)
-        self.order = [key for key, _ in prefix]
-        self.data = data
-        self.asked_data = False
-        self.statements = 0
-
-    def choose(self, module: Module, node: ast.expr, place: Place, unknown: Unknown) -> bool | None:
-        if unknown is Unknown.VARIES:
-            return None
-        if unknown is Unknown.DATA:
-            self.asked_data = True
-            if self.data is not None:
-                return (place.rank == 0) is self.data
-        key: object = ast.dump(node)
-        if isinstance(node, ast.Name):
-            key = (id(module.index.function_of(node)), key)
-        if key not in self.taken:
-            self.taken[key] = True
-            self.order.append(key)
-        return self.taken[key]
 
 
 def rehearse(
@@ -149,7 +46,7 @@ def rehearse(
         if not waiting or statements > MAX_STATEMENTS:
             return
         prefix = waiting.pop()
-        choices = _Choices(prefix, data)
+        choices = Choices(prefix, data)
         run = _run(module, root, places, matters, choices)
         statements += choices.statements
         yield run
@@ -159,7 +56,7 @@ def rehearse(
 
 
 def _run(
-    module: Module, root: Function | ast.Module, places: tuple[Place, ...], matters: Matters, choices: _Choices
+    module: Module, root: Function | ast.Module, places: tuple[Place, ...], matters: Matters, choices: Choices
 ) -> Rehearsal:
     tracks = []
     is_open = False
@@ -253,7 +150,7 @@ class _Walk:
             or not self.matters.function(target.module, function)
         ):
             return None
-        bound = self.reader.arguments(call, function, frame)
+        bound = arguments(self.reader, call, function, frame)
         return self._inlined(call, Frame(target.module, function, bound), function)
 
     def _inlined(self, call: ast.Call, frame: Frame, function: Function) -> str | None:

@@ -10,40 +10,22 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
-from ddpdoctor.facts.script import builtin
+from ddpdoctor.facts.script.attributes import attribute
+from ddpdoctor.facts.script.calls import call, method
 from ddpdoctor.facts.script.index import Binding, Bound, Function
+from ddpdoctor.facts.script.loops import is_reduced, part_of
 from ddpdoctor.facts.script.module import Module
+from ddpdoctor.facts.script.operators import other
+from ddpdoctor.facts.script.parameters import agreed, arguments, parameter
 from ddpdoctor.facts.script.vocabulary import HELPERS, MAKERS, PARAMETERS, SUBGROUP
-from ddpdoctor.facts.script.world import Made, Place, Unknown, known, worst
+from ddpdoctor.facts.script.world import Frame, Later, Made, Place, Unknown, worst
 
 __all__ = ["Frame", "Reader"]
 
 MAX_DEPTH = 30
 MAX_STEPS = 600
 """Expressions that one question may lead to; what takes more stays unknown."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Later:
-    """An argument that is read when the parameter is."""
-
-    node: ast.expr
-    frame: Frame
-
-
-@dataclass(slots=True, eq=False)
-class Frame:
-    """Where an expression is read: in a function (None: the module's own level), with what its parameters hold.
-
-    `memory` is what was read there already.
-    """
-
-    module: Module
-    function: Function | None = None
-    bound: dict[str, object] = field(default_factory=dict)
-    memory: dict[ast.expr, object] = field(default_factory=dict)
 
 
 class Reader:
@@ -162,7 +144,7 @@ class Reader:
         if owner is scope and all(b.how in (Bound.VALUE, Bound.PARAMETER) for b in bindings):
             before = [b for b in bindings if b.line <= node.lineno and b.value is not node and not _inside(node, b)]
             bindings = before or bindings
-        value = self._joined([(b, self._binding(b, owner.function, frame)) for b in bindings], node, frame)
+        value = self.joined([(b, self._binding(b, owner.function, frame)) for b in bindings], node, frame)
         if value is Unknown.SAME and self.trusting and all(b.how is Bound.PARAMETER for b in bindings):
             return self._trusted(node.id)
         if value is Unknown.DATA and self.is_reduced(node.id, node, frame):
@@ -175,7 +157,7 @@ class Reader:
             return self.place_value(word)
         return Unknown.VARIES if SUBGROUP.search(name) or name.endswith("rank") else Unknown.SAME
 
-    def _joined(self, candidates: list[tuple[Binding, Callable[[], object]]], use: ast.expr, frame: Frame) -> object:
+    def joined(self, candidates: list[tuple[Binding, Callable[[], object]]], use: ast.expr, frame: Frame) -> object:
         """What the last binding that takes effect gives; where that is open, what all agree on."""
         if len(candidates) == 1:
             return candidates[0][1]()
@@ -188,7 +170,7 @@ class Reader:
             if guard is True and binding.how is not Bound.PARAMETER:
                 values = []
             values.append((read(), literal))
-        return _agreed(values)
+        return agreed(values)
 
     def _guard(self, at: ast.AST, use: ast.AST, frame: Frame) -> bool | Unknown:
         """Whether a statement is reached, by the conditions around it that are not around the use as well."""
@@ -214,9 +196,9 @@ class Reader:
             if binding.how is Bound.VALUE and binding.value is not None:
                 return self.value(binding.value, here)
             if binding.how is Bound.PARAMETER and isinstance(binding.at, ast.arg):
-                return self._parameter(binding, function, frame.module)
+                return parameter(self, binding, function, frame.module)
             if binding.how in (Bound.ITEM, Bound.PART) and binding.value is not None:
-                return builtin.part_of(self, binding, here)
+                return part_of(self, binding, here)
             if binding.how is Bound.CHANGED and binding.value is not None:
                 return worst(self.value(binding.value, here))
             return Unknown.SAME
@@ -229,90 +211,31 @@ class Reader:
             self._frames[key] = Frame(frame.module, function)
         return self._frames[key]
 
-    def _parameter(self, binding: Binding, function: Function | None, module: Module) -> object:
-        if function is None or not isinstance(binding.at, ast.arg):
-            return Unknown.SAME
-        values: list[tuple[object, bool]] = []
-        for call in module.callers.get(function, ()):
-            given = argument_of(
-                call, function, binding.at.arg, isinstance(module.index.parents.get(function), ast.ClassDef)
-            )
-            if given is None:
-                given = binding.value
-            if given is None:
-                return Unknown.SAME
-            values.append((self.value(given, self.frame_of(given, module)), isinstance(given, ast.Constant)))
-        values += [(v, False) for v in self._spawned(binding.at.arg, function, module)]
-        if not values and binding.value is not None and not self.trusting:
-            return Unknown.SAME
-        return _agreed(values)
-
-    def _spawned(self, name: str, function: Function, module: Module) -> list[object]:
-        found: list[object] = []
-        names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
-        for each in module.spawns:
-            if each.function is not function or name not in names:
-                continue
-            at = names.index(name) - (1 if each.indexed else 0)
-            if at < 0:
-                found.append(self.place.local_rank)
-            elif at < len(each.arguments):
-                given = each.arguments[at]
-                found.append(self._process_argument(given, module))
-            else:
-                found.append(Unknown.SAME)
-        return found
-
-    def _process_argument(self, given: ast.expr, module: Module) -> object:
-        """A loop's counter that is given to each process that the loop starts is that process's index."""
-        if isinstance(given, ast.Name):
-            for parent, _ in module.index.enclosing(given):
-                if isinstance(parent, (ast.For, ast.comprehension, ast.ListComp)):
-                    loops = parent.generators if isinstance(parent, ast.ListComp) else [parent]
-                    if any(isinstance(x.target, ast.Name) and x.target.id == given.id for x in loops):
-                        return self.place.local_rank
-        return self.value(given, self.frame_of(given, module))
-
     def is_reduced(self, name: str, use: ast.AST, frame: Frame) -> bool:
         """Whether a collective in the same function makes a name's value the same on all ranks."""
         root = frame.function or frame.module.tree
-        return builtin.is_reduced(frame.module, root, name)
+        return is_reduced(frame.module, root, name)
 
     # Other expressions.
 
     def _attribute(self, node: ast.Attribute, frame: Frame) -> object:
-        return builtin.attribute(self, node, frame)
+        return attribute(self, node, frame)
 
     def _call(self, node: ast.Call, frame: Frame) -> object:
         name = frame.module.names.of(node.func)
         if name is not None:
             if name in MAKERS:
                 return Made(name, node, frame)
-            value = builtin.call(self, name, node, frame)
+            value = call(self, name, node, frame)
             if value is not NotImplemented:
                 return value
         target = frame.module.target(node)
         if target is not None and target.function.name != "__init__":
-            return self.returned(target.module, target.function, self.arguments(node, target.function, frame))
+            return self.returned(target.module, target.function, arguments(self, node, target.function, frame))
         last = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         if last in HELPERS and not node.args and not node.keywords:
             return self.place_value(HELPERS[last])
-        return builtin.method(self, node, last, frame)
-
-    def arguments(self, call: ast.Call, function: Function, frame: Frame) -> dict[str, object]:
-        """What the parameters of a function hold in one call of it."""
-        names = [a.arg for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
-        is_method = bool(names) and names[0] in ("self", "cls") and isinstance(call.func, ast.Attribute)
-        found: dict[str, object] = {}
-        for name in names[1:] if is_method else names:
-            given = argument_of(call, function, name, is_method)
-            if given is not None:
-                found[name] = Later(given, frame)
-        defaults = dict(_defaults(function))
-        for name in names:
-            if name not in found and name in defaults:
-                found[name] = Later(defaults[name], Frame(frame.module))
-        return found
+        return method(self, node, last, frame)
 
     def returned(self, module: Module, function: Function, bound: dict[str, object]) -> object:
         """What a function returns, read with these parameters."""
@@ -327,7 +250,7 @@ class Reader:
             self._returns(function.body, Frame(module, function, bound), values)
         finally:
             self._active.discard(key)
-        found = _agreed(values)
+        found = agreed(values)
         if not bound:
             self._results[function] = found
         return found
@@ -357,7 +280,7 @@ class Reader:
         return False
 
     def _other(self, node: ast.expr, frame: Frame) -> object:
-        return builtin.other(self, node, frame)
+        return other(self, node, frame)
 
 
 def _inside(node: ast.AST, binding: Binding) -> bool:
@@ -367,50 +290,6 @@ def _inside(node: ast.AST, binding: Binding) -> bool:
         return False
     end = getattr(at, "end_lineno", None)
     return bool(at is not node and end is not None and at.lineno <= node.lineno <= end and isinstance(at, ast.stmt))  # type: ignore[attr-defined]
-
-
-def _agreed(values: list[tuple[object, bool]]) -> object:
-    """One value from several: constants give way to what was computed, as defaults for runs without ranks do."""
-    if not values:
-        return Unknown.SAME
-    computed = [v for v, literal in values if not literal]
-    candidates = computed or [v for v, _ in values]
-    first = candidates[0]
-    if all(type(v) is type(first) and v == first for v in candidates[1:]):
-        return first
-    if not computed:
-        return Unknown.SAME
-    return worst(*candidates) if not any(known(v) for v in candidates) else Unknown.VARIES
-
-
-def _defaults(function: Function) -> list[tuple[str, ast.expr]]:
-    positional = [*function.args.posonlyargs, *function.args.args]
-    found = list(
-        zip(
-            (a.arg for a in positional[len(positional) - len(function.args.defaults) :]),
-            function.args.defaults,
-            strict=True,
-        )
-    )
-    found += [
-        (a.arg, d) for a, d in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if d is not None
-    ]
-    return found
-
-
-def argument_of(call: ast.Call, function: Function, name: str, is_method: bool) -> ast.expr | None:
-    """The expression that a call gives for a parameter, None for its default or what cannot be matched."""
-    for keyword in call.keywords:
-        if keyword.arg == name:
-            return keyword.value
-    names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
-    if is_method:
-        names = names[1:]
-    if name in names and not any(isinstance(a, ast.Starred) for a in call.args):
-        at = names.index(name)
-        if at < len(call.args):
-            return call.args[at]
-    return None
 
 
 _READ: dict[type, Callable[[Reader, ast.expr, Frame], object]] = {

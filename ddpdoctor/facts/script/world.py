@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
-__all__ = ["TWO_NODES", "Device", "Made", "Place", "Unknown", "known", "one_node", "worst"]
+if TYPE_CHECKING:
+    from ddpdoctor.facts.script.index import Function
+    from ddpdoctor.facts.script.module import Module
+
+__all__ = ["TWO_NODES", "Device", "Frame", "Later", "Made", "Place", "Unknown", "known", "one_node", "worst"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +77,24 @@ def known(value: object) -> bool:
 def worst(*values: object) -> Unknown:
     """What follows from operands of which one at least is unknown."""
     return max((v for v in values if isinstance(v, Unknown)), key=lambda v: v.value, default=Unknown.SAME)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Later:
+    """An argument that is read when the parameter is."""
+
+    node: ast.expr
+    frame: Frame
+
+
+@dataclass(slots=True, eq=False)
+class Frame:
+    """Where an expression is read: in a function (None: the module's own level), with what its parameters hold.
+
+    `memory` is what was read there already.
+    """
+
+    module: Module
+    function: Function | None = None
+    bound: dict[str, object] = field(default_factory=dict)
+    memory: dict[ast.expr, object] = field(default_factory=dict)

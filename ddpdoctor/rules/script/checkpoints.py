@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ddpdoctor.facts.script import Script
 from ddpdoctor.facts.script.disagreement import is_of_all, program_runs
 from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.facts.script.paths import Event, Rehearsal
+from ddpdoctor.facts.script.rehearsal import Event, Rehearsal
 from ddpdoctor.facts.script.world import Unknown
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule

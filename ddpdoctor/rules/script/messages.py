@@ -9,7 +9,7 @@ from ddpdoctor.facts.script import Script
 from ddpdoctor.facts.script.exchange import Stuck, exchanges, problems
 from ddpdoctor.facts.script.index import inner
 from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.facts.script.paths import Event
+from ddpdoctor.facts.script.rehearsal import Event
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import code, point, replace

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.facts.script.index import Function
-from ddpdoctor.facts.script.module import Module, Spawn, modules
+from ddpdoctor.facts.script.module import Module, modules
+from ddpdoctor.facts.script.spawning import Spawn
 from ddpdoctor.facts.script.world import Made
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule

@@ -1,0 +1,127 @@
+"""What attributes hold: self.rank, args.local_rank, fields of dataclasses, what frameworks offer."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ddpdoctor.facts.script.index import Binding, Bound
+from ddpdoctor.facts.script.operators import tried
+from ddpdoctor.facts.script.vocabulary import ATTRIBUTES, PARAMETERS, SUBGROUP
+from ddpdoctor.facts.script.world import Device, Frame, Unknown
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.script.values import Reader
+
+__all__ = ["attribute"]
+
+
+_OPTIONS = re.compile(r"(?i)^_?(args?|opts?|options?|flags?|config|cfg|conf|hparams|params|parsed|cmd_args|hps?)$")
+
+
+def attribute(reader: Reader, node: ast.Attribute, frame: Frame) -> object:
+    """The value of `base.name`."""
+    module = frame.module
+    dotted = module.names.of(node)
+    if dotted is not None and dotted in ("dist.group.WORLD", "dist.GroupMember.WORLD"):
+        return None
+    if isinstance(node.value, ast.Name):
+        value = _assigned(reader, node.value.id, node, frame)
+        if value is not NotImplemented:
+            return value
+    word = ATTRIBUTES.get(node.attr)
+    if word is not None and dotted is None:
+        return reader.place_value(word)
+    if node.attr in ("local_rank",) and _is_self_of_framework(node, frame):
+        return reader.place.local_rank
+    base = reader.value(node.value, frame) if not isinstance(node.value, ast.Name) or dotted is None else Unknown.SAME
+    if isinstance(base, Device) and node.attr in ("index", "type"):
+        return getattr(base, node.attr)
+    if reader.trusting and dotted is None:
+        word = PARAMETERS.get(node.attr)
+        if word is not None:
+            return reader.place_value(word)
+        if SUBGROUP.search(node.attr) or node.attr.endswith("rank"):
+            return Unknown.VARIES
+    return (
+        base
+        if base in (Unknown.DATA, Unknown.VARIES) and node.attr not in ("shape", "dtype", "device")
+        else Unknown.SAME
+    )
+
+
+def _is_self_of_framework(node: ast.Attribute, frame: Frame) -> bool:
+    return bool(frame.module.frameworks & {"lightning", "pytorch_lightning", "lightning_fabric", "transformers"})
+
+
+def _assigned(reader: Reader, base: str, node: ast.Attribute, frame: Frame) -> object:
+    module = frame.module
+    owner = module.class_of_value(node.value)
+    if owner is not None:
+        return _of_class(reader, owner, node, frame)
+    assigned = module.index.attributes.get((base, node.attr), [])
+    assigned = [b for b in assigned if b.value is not None and not any(n is node for n in ast.walk(b.value))]
+    option = module.options.get(node.attr) if _OPTIONS.match(base) else None
+    if option is not None and not assigned:
+        return _option(reader, node.attr, option, frame)
+    candidates = [(b, _read(reader, b, frame)) for b in assigned]
+    return reader.joined(candidates, node, frame) if candidates else NotImplemented
+
+
+def _read(reader: Reader, binding: Binding, frame: Frame) -> Callable[[], object]:
+    def read() -> object:
+        if binding.how is not Bound.VALUE or binding.value is None:
+            return Unknown.SAME
+        return reader.value(binding.value, reader.frame_of(binding.value, frame.module))
+
+    return read
+
+
+def _of_class(reader: Reader, owner: ast.ClassDef, node: ast.Attribute, frame: Frame) -> object:
+    module = frame.module
+    target = module.method(owner, node.attr)
+    if target is not None:
+        properties = [module.names.of(d) or getattr(d, "attr", "") for d in target.function.decorator_list]
+        is_property = any(p in ("property", "functools.cached_property", "cached_property") for p in properties)
+        return reader.returned(module, target.function, {}) if is_property else Unknown.SAME
+    bindings = [b for b in module.index.attributes.get(("self", node.attr), []) if module.index.class_of(b.at) is owner]
+    bindings += module.index.scopes[owner].names.get(node.attr, []) if not bindings else []
+    for base in owner.bases:
+        parent = module.class_named(base)
+        if parent is not None and parent is not owner and not bindings:
+            return _of_class(reader, parent, node, frame)
+    bindings = [b for b in bindings if b.value is not None]
+    candidates = [(b, _field(reader, b, frame)) for b in bindings]
+    return reader.joined(candidates, node, frame) if candidates else NotImplemented
+
+
+def _field(reader: Reader, binding: Binding, frame: Frame) -> Callable[[], object]:
+    value = binding.value
+    if isinstance(value, ast.Call) and frame.module.names.of(value.func) in ("dataclasses.field", "field"):
+        given = {k.arg: k.value for k in value.keywords}
+        factory = given.get("default_factory")
+        if isinstance(factory, ast.Lambda):
+            value = factory.body
+        else:
+            value = given.get("default")
+        return lambda: Unknown.SAME if value is None else reader.value(value, reader.frame_of(value, frame.module))
+    return _read(reader, binding, frame)
+
+
+def _option(reader: Reader, name: str, option: ast.Call, frame: Frame) -> object:
+    """A command line option: --local_rank is what torch.distributed.launch passes, others hold their default's source."""
+    given = {k.arg: k.value for k in option.keywords}
+    kind = given.get("type")
+    is_text = kind is None or frame.module.names.of(kind) == "str"
+    if name == "local_rank":
+        return str(reader.place.local_rank) if is_text and "action" not in given else reader.place.local_rank
+    default = given.get("default")
+    if default is None or isinstance(default, ast.Constant):
+        word = PARAMETERS.get(name)
+        return Unknown.SAME if word is None or not reader.trusting else reader.place_value(word)
+    value = reader.value(default, reader.frame_of(default, frame.module))
+    if isinstance(value, str) and not is_text:
+        return tried(int, value)
+    return value

@@ -1,0 +1,36 @@
+"""What is chosen for conditions that nobody knows: the same for all ranks of one rehearsal, another in the next."""
+
+from __future__ import annotations
+
+import ast
+
+from ddpdoctor.facts.script.module import Module
+from ddpdoctor.facts.script.world import Place, Unknown
+
+__all__ = ["Choices"]
+
+
+class Choices:
+    """What was chosen for conditions that nobody knows, the same for all ranks of a run."""
+
+    def __init__(self, prefix: list[tuple[object, bool]], data: bool | None) -> None:
+        self.taken = dict(prefix)
+        self.order = [key for key, _ in prefix]
+        self.data = data
+        self.asked_data = False
+        self.statements = 0
+
+    def choose(self, module: Module, node: ast.expr, place: Place, unknown: Unknown) -> bool | None:
+        if unknown is Unknown.VARIES:
+            return None
+        if unknown is Unknown.DATA:
+            self.asked_data = True
+            if self.data is not None:
+                return (place.rank == 0) is self.data
+        key: object = ast.dump(node)
+        if isinstance(node, ast.Name):
+            key = (id(module.index.function_of(node)), key)
+        if key not in self.taken:
+            self.taken[key] = True
+            self.order.append(key)
+        return self.taken[key]

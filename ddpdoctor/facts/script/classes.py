@@ -1,0 +1,87 @@
+"""Classes of a file: what an expression is an instance of, methods with those of bases, what a class is derived from."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ddpdoctor.facts.script.index import Bound, Function, Index
+from ddpdoctor.facts.script.names import Names
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.script.module import Module
+
+__all__ = ["Classes", "Target"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Target:
+    """The function that a call runs, and the module that defines it."""
+
+    module: Module
+    function: Function
+
+
+class Classes:
+    """What can be asked about the classes of one file; `Module` adds the rest."""
+
+    def __init__(self, index: Index, names: Names) -> None:
+        self.index = index
+        self.names = names
+
+    def as_module(self) -> Module:
+        """The whole file of which this is a part."""
+        raise NotImplementedError
+
+    def class_of_value(self, value: ast.expr) -> ast.ClassDef | None:
+        """The class of this file that an expression is an instance of: `self`, or a name bound to `Class(…)`."""
+        if not isinstance(value, ast.Name):
+            return self._class_made(value)
+        function = self.index.function_of(value)
+        if function is not None and function.args.args and value.id == function.args.args[0].arg:
+            owner = self.index.parents.get(function)
+            if isinstance(owner, ast.ClassDef):
+                return owner
+        bound = self.names.bindings(value.id, self.index.scope(value))
+        if bound is None or len(bound[1]) != 1:
+            return None
+        binding = bound[1][0]
+        if binding.how is Bound.PARAMETER and isinstance(binding.at, ast.arg):
+            note = binding.at.annotation
+            return self.class_named(note) if isinstance(note, ast.Name) else None
+        return self._class_made(binding.value) if binding.how is Bound.VALUE and binding.value is not None else None
+
+    def _class_made(self, value: ast.expr) -> ast.ClassDef | None:
+        return self.class_named(value.func) if isinstance(value, ast.Call) else None
+
+    def class_named(self, node: ast.expr) -> ast.ClassDef | None:
+        """The class of this file that a name stands for."""
+        if not isinstance(node, ast.Name):
+            return None
+        bound = self.names.bindings(node.id, self.index.scope(node))
+        found = bound[1][-1].at if bound is not None else None
+        return found if isinstance(found, ast.ClassDef) else None
+
+    def method(self, owner: ast.ClassDef, name: str, depth: int = 0) -> Target | None:
+        """A method of a class or of its bases in this file."""
+        for each in owner.body:
+            if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)) and each.name == name:
+                return Target(self.as_module(), each)
+        for base in owner.bases:
+            parent = self.class_named(base)
+            if parent is not None and parent is not owner and depth < 5:
+                found = self.method(parent, name, depth + 1)
+                if found is not None:
+                    return found
+        return None
+
+    def is_a(self, owner: ast.ClassDef, *names: str, depth: int = 0) -> bool:
+        """Whether a class is derived from one with these short names, directly or through classes of this file."""
+        for base in owner.bases:
+            if self.names.of(base) in names:
+                return True
+            parent = self.class_named(base)
+            if parent is not None and parent is not owner and depth < 5 and self.is_a(parent, *names, depth=depth + 1):
+                return True
+        return False

@@ -1,0 +1,79 @@
+"""What loops give their counters and batches, and what a collective makes the same on all ranks."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from ddpdoctor.facts.script.index import Binding, Bound, inner
+from ddpdoctor.facts.script.vocabulary import COLLECTIVES
+from ddpdoctor.facts.script.world import Frame, Made, Unknown, worst
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.script.module import Module
+    from ddpdoctor.facts.script.values import Reader
+
+__all__ = ["REDUCED", "is_reduced", "part_of"]
+
+
+_LOADER = re.compile(r"(?i)(data_?loader|_loader|^loader|dataloader|_dl$)")
+
+
+REDUCED = re.compile(r"(?i)reduc|gather|sync|broadcast|avg_across|mean_across|global_")
+
+
+def part_of(reader: Reader, binding: Binding, frame: Frame) -> object:
+    """An item of what a loop runs over, or one part of an unpacked value."""
+    assert binding.value is not None
+    if binding.how is Bound.ITEM:
+        if binding.part == 0 and _is_counted(binding.value, frame):
+            return Unknown.SAME
+        return Unknown.DATA if _is_loader(reader, binding.value, frame) else worst(reader.value(binding.value, frame))
+    value = reader.value(binding.value, frame)
+    if isinstance(value, (tuple, list)) and binding.part is not None and binding.part < len(value):
+        return value[binding.part]
+    return worst(value)
+
+
+def _is_counted(node: ast.expr, frame: Frame) -> bool:
+    """enumerate(...), also inside a progress bar."""
+    if not isinstance(node, ast.Call):
+        return False
+    if frame.module.names.of(node.func) == "enumerate":
+        return True
+    return bool(node.args) and _is_counted(node.args[0], frame)
+
+
+def _is_loader(reader: Reader, node: ast.expr, frame: Frame) -> bool:
+    if isinstance(node, ast.Call):
+        name = frame.module.names.of(node.func) or str(getattr(node.func, "attr", ""))
+        wraps = name in ("enumerate", "zip", "iter", "tqdm", "tqdm.tqdm", "tqdm.auto.tqdm", "next") or name.endswith(
+            "log_every"
+        )
+        if wraps:
+            return any(_is_loader(reader, a, frame) for a in node.args)
+        return name == "DataLoader"
+    text = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    if _LOADER.search(text):
+        return True
+    value = reader.value(node, frame)
+    return isinstance(value, Made) and value.name == "DataLoader"
+
+
+def is_reduced(module: Module, root: ast.AST, name: str) -> bool:
+    """Whether a name goes through a collective, or a helper called like one, anywhere in a function."""
+    return name in _reduced(module, root)
+
+
+@lru_cache(maxsize=512)
+def _reduced(module: Module, root: ast.AST) -> frozenset[str]:
+    found: set[str] = set()
+    nodes = ast.walk(root) if not isinstance(root, ast.Module) else inner(root)
+    for node in nodes:
+        if isinstance(node, ast.Call):
+            last = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if module.names.of(node.func) in COLLECTIVES or REDUCED.search(last):
+                found |= {n.id for a in node.args for n in ast.walk(a) if isinstance(n, ast.Name)}
+    return frozenset(found)

@@ -16,15 +16,28 @@ COMM = "nv-fabricmanage"
 """The kernel keeps 15 characters of a process's name."""
 VERSION_SECONDS = 1.0
 SWITCHES = "nvidia-nvswitch"
+BRIDGE, NVIDIA = "0x0680", "0x10de"
 
 
 def look(machine: Machine) -> tuple[FabricManager | None, tuple[Gap, ...]]:
     """The service of a machine with NVSwitches; None, and a gap that says why, where there are none."""
-    if not any(name.startswith(SWITCHES) for name in machine.root.names("/dev")):
+    if not _has_switches(machine):
         return None, (Gap("topo.fabric_manager", "no NVSwitch here (/dev/nvidia-nvswitch*)", Why.NOT_HERE),)
     pids = [name for name in machine.root.names("/proc") if name.isdigit()]
     running = any(machine.root.line(f"/proc/{pid}/comm") == COMM for pid in pids)
     return FabricManager(running, _version(machine)), ()
+
+
+def _has_switches(machine: Machine) -> bool:
+    """By the device nodes of the driver, its folder in /proc, or NVIDIA's bridges on the PCI bus."""
+    if any(name.startswith(SWITCHES) for name in machine.root.names("/dev")):
+        return True
+    base = "/sys/bus/pci/devices"
+    return bool(machine.root.names("/proc/driver/nvidia-nvswitch/devices")) or any(
+        (machine.root.line(f"{base}/{name}/class") or "").startswith(BRIDGE)
+        and machine.root.line(f"{base}/{name}/vendor") == NVIDIA
+        for name in machine.root.names(base)
+    )
 
 
 def _version(machine: Machine) -> str | None:

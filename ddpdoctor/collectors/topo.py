@@ -15,7 +15,7 @@ from ddpdoctor.facts.topo import P2P_WORDS, GpuNode, Nic, Pair, Topo
 
 __all__ = ["collect"]
 
-COUNTERS = ("replay", "recovery", "crc")
+COUNTERS = ("replay", "recovery", "crc", "receive")
 REMOTE = {0: "gpu", 2: "switch"}
 NOWHERE = ("ffff:ff:ff.0", "0000:00:00.0")
 """What NVML gives for a switch that this system cannot see: `FFFFFFFF:FF:FF.0`."""

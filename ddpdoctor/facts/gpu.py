@@ -190,6 +190,8 @@ class Device:
     c2c_mb_per_s: int | None = None
     gpu_numa_id: int | None = None
     """The NUMA node that the GPU's own memory makes (Grace); such memory may hold pages of the system."""
+    protected_memory_bytes: int | None = None
+    """What confidential computing encrypts."""
     graphics_processes: int | None = None
     mps_processes: int | None = None
     processes: tuple[Process, ...] | None = None

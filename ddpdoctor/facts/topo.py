@@ -28,9 +28,12 @@ class Link:
     replay_errors: int | None = None
     recovery_errors: int | None = None
     crc_errors: int | None = None
+    receive_errors: int | None = None
+    """From NVLink 5 on, in the place of replays."""
     replay_growth: int | None = None
     recovery_growth: int | None = None
     crc_growth: int | None = None
+    receive_growth: int | None = None
     """What the counters grew by in `Topo.sample_seconds`."""
 
 

@@ -49,8 +49,8 @@ def _says(link: Link, topo: Topo) -> str:
         return "down"
     version = VERSIONS.get(link.version or 0, "?") if link.version is not None else "?"
     speed = f"{link.speed_mb_per_s / 1000:.1f} GB/s" if link.speed_mb_per_s else "speed not told"
-    growth = (link.replay_growth, link.recovery_growth, link.crc_growth)
-    errors = "errors not told" if None in growth else f"{sum(filter(None, growth))} new errors"
+    growth = (link.replay_growth, link.recovery_growth, link.crc_growth, link.receive_growth)
+    errors = "errors not told" if link.recovery_growth is None else f"{sum(filter(None, growth))} new errors"
     return f"up, NVLink {version}, {speed}, to {_end(link, topo)}, {errors}"
 
 

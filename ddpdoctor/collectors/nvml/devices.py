@@ -43,7 +43,6 @@ QUERIES: tuple[tuple[tuple[str, ...], str, tuple[Any, ...], tuple[str, ...]], ..
     ),
     (("remap_histogram",), "nvmlDeviceGetRowRemapperHistogram", (), ("max,high,partial,low,none",)),
     (("retired_pages_pending",), "nvmlDeviceGetRetiredPagesPendingStatus", (), ()),
-    (("temperature_celsius",), "nvmlDeviceGetTemperature", (0,), ()),
     (("temperature_margin_celsius",), "nvmlDeviceGetMarginTemperature", (), ()),
     (("temperature_slowdown_celsius",), "nvmlDeviceGetTemperatureThreshold", (1,), ()),
     (("power_usage_mw",), "nvmlDeviceGetPowerUsage", (), ()),
@@ -73,6 +72,7 @@ QUERIES: tuple[tuple[tuple[str, ...], str, tuple[Any, ...], tuple[str, ...]], ..
     (("gsp_mode", "gsp_default"), "nvmlDeviceGetGspFirmwareMode", (), ()),
     (("gsp_version",), "nvmlDeviceGetGspFirmwareVersion", (), ()),
     (("gpu_numa_id",), "nvmlDeviceGetNumaNodeId", (), ()),
+    (("protected_memory_bytes",), "nvmlDeviceGetConfComputeProtectedMemoryUsage", (), ("total",)),
 )
 FIELDS = (
     ("recovery_action", 230),
@@ -100,6 +100,7 @@ def device(asker: Asker, index: int, handle: Any) -> None:
     memory(asker, index, handle)
     for facts, function, args, names in QUERIES:
         asker.ask(index, facts, function, handle, *args, pick=members(names))
+    temperature(asker, index, handle)
     mig(asker, index, handle)
     words = max(MORE_WORDS, ((os.cpu_count() or 1) + 63) // 64)
     asker.ask(index, "cpu_affinity", "nvmlDeviceGetCpuAffinity", handle, words, pick=bits)
@@ -119,6 +120,15 @@ def memory(asker: Asker, index: int, handle: Any) -> None:
     else:
         for fact in facts:
             say("!", index, fact, code)
+
+
+def temperature(asker: Asker, index: int, handle: Any) -> None:
+    """Under the call's older name first; a driver that has given it up knows the newer one (560 and later)."""
+    heat, code = asker.first(index, "nvmlDeviceGetTemperature", handle, 0)
+    if code in ("FUNCTION_NOT_FOUND", "DEPRECATED", "NOT_SUPPORTED"):
+        again, newer = asker.first(index, "nvmlDeviceGetTemperatureV", handle, 0)
+        heat, code = (again, newer) if not newer else (heat, code)
+    say(*(("!", index, "temperature_celsius", code) if code else ("=", index, "temperature_celsius", heat)))
 
 
 def mig(asker: Asker, index: int, handle: Any) -> None:

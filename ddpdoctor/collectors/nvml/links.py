@@ -10,6 +10,8 @@ from ddpdoctor.collectors.nvml.asker import Asker, field, say
 __all__ = ["between", "links", "sample"]
 
 COUNTERS = ("replay_errors", "recovery_errors", "crc_errors")
+NVLINK_5 = (("receive_errors", 208), ("recovery_errors", 215))
+STATE = 165
 
 
 def links(asker: Asker, index: int, handle: Any) -> None:
@@ -20,7 +22,7 @@ def links(asker: Asker, index: int, handle: Any) -> None:
     limit = asker.nvml.NVML_NVLINK_MAX_LINKS if count is None else count
     for link in range(limit):
         subject = f"{index} link {link}"
-        active, code = asker.first(subject, "nvmlDeviceGetNvLinkState", handle, link)
+        active, code = _state(asker, index, handle, link)
         if code in ("NOT_SUPPORTED", "INVALID_ARGUMENT", "GPU_IS_LOST"):
             say("!", index, "links", code)
             return
@@ -34,16 +36,28 @@ def links(asker: Asker, index: int, handle: Any) -> None:
             asker.ask(
                 subject, "remote_bus_id", "nvmlDeviceGetNvLinkRemotePciInfo", handle, link, pick=lambda p: p.busId
             )
-            field(asker, index, handle, "speed_mb_per_s", 164, link, subject)
-        counters(asker, subject, handle, link)
+            if field(asker, index, handle, "speed_mb_per_s", 164, link, subject) is None:
+                field(asker, index, handle, "speed_mb_per_s", 90, 0, subject)
+        counters(asker, subject, index, handle, link)
 
 
-def counters(asker: Asker, subject: str, handle: Any, link: int) -> bool:
-    """The error counters of one link; whether there are any."""
+def _state(asker: Asker, index: int, handle: Any, link: int) -> tuple[Any, str]:
+    """Whether a link is up; through field 165, which NCCL asks for from Hopper on, where the older call says nothing."""
+    active, code = asker.first(f"{index} link {link}", "nvmlDeviceGetNvLinkState", handle, link)
+    if code not in ("NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "DEPRECATED"):
+        return active, code
+    found, again = asker.first(f"{index} link {link}", "nvmlDeviceGetFieldValues", handle, [(STATE, link)])
+    return (found[0].value.uiVal, "") if not again and not found[0].nvmlReturn else (None, code)
+
+
+def counters(asker: Asker, subject: str, index: int, handle: Any, link: int) -> bool:
+    """The error counters of one link; whether there are any. NVLink 5 has numbers of its own for them."""
     told = [
         asker.ask(subject, fact, "nvmlDeviceGetNvLinkErrorCounter", handle, link, number)
         for number, fact in enumerate(COUNTERS)
     ]
+    if told[0] is None:
+        told = [field(asker, index, handle, fact, number, link, subject) for fact, number in NVLINK_5]
     return None not in told
 
 
@@ -51,7 +65,7 @@ def sample(asker: Asker, index: int, handle: Any) -> None:
     """The error counters a second time, as far as the links tell them."""
     count = field(asker, index, handle, "link_count", 91)
     for link in range(count or 0):
-        if not counters(asker, f"{index} link {link} later", handle, link):
+        if not counters(asker, f"{index} link {link} later", index, handle, link):
             return
 
 

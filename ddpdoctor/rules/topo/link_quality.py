@@ -81,13 +81,17 @@ def errors_grow(topo: Topo) -> Iterator[Finding]:
     What a counter has gathered over its life says nothing.
     """
     links = _links(topo)
-    known = [(g, x) for g, x in links if None not in (x.replay_growth, x.recovery_growth)]
+    known = [(g, x) for g, x in links if x.recovery_growth is not None]
     if not known or topo.sample_seconds is None:
         not_here("the counters were not told twice")
     growing: dict[int, dict[int, str]] = {}
     for gpu, link in known:
         crc = link.crc_growth or 0
-        parts = [(link.replay_growth or 0, "replays"), (link.recovery_growth or 0, "recoveries")]
+        parts = [
+            (link.replay_growth or 0, "replays"),
+            (link.receive_growth or 0, "receive errors"),
+            (link.recovery_growth or 0, "recoveries"),
+        ]
         if crc >= CRC_LEAST and crc / topo.sample_seconds >= CRC_PER_SECOND:
             parts.append((crc, "CRC errors"))
         grown = ", ".join(f"{count} {word}" for count, word in parts if count > 0)

@@ -1,4 +1,4 @@
-"""HOST001, NET002, NET028, LAUNCH036, ENV018 as a manifest shows them."""
+"""HOST001, NET002, NET028, ENV018 as a manifest shows them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import on_lines
 from ddpdoctor.rules.environ import env018_master_addr_not_rank_zero
 from ddpdoctor.rules.host import host001_shm_too_small_for_nccl
-from ddpdoctor.rules.launch.nodes.agreement import duplicate
 from ddpdoctor.rules.launch.pointing import agents, point
 from ddpdoctor.rules.lines.memory import shm_need
 from ddpdoctor.rules.net import net028_service_mesh_sidecar
@@ -19,7 +18,6 @@ from ddpdoctor.rules.net.master import unresolvable
 
 _BY_NAME = (Operator.PYTORCHJOB, Operator.TRAINJOB)
 _SERVED = (Operator.JOB, Operator.STATEFULSET)
-_COPIES = (Operator.JOBSET, Operator.JOB, Operator.STATEFULSET)
 
 
 def _at(line: Line, mark: Mark | None) -> Where:
@@ -110,19 +108,6 @@ def mesh(launch: Launch) -> Iterator[Finding]:
             (Evidence("launch.pod.is_meshed", "true", "false"),),
             where=_at(line, pod.mesh_at),
         )
-
-
-@on_lines(duplicate)
-def one_rank_for_all(launch: Launch) -> Iterator[Finding]:
-    """All pods of a template are given the same literal node rank."""
-    for line, layer, plan in agents(launch):
-        pod, given = line.pod, layer.given("node_rank")
-        if pod is None or pod.operator not in _COPIES or (pod.pods or 0) < 2 or given is None:
-            continue
-        if plan.node_rank is None or plan.backend != "static" or not plan.is_multinode:
-            continue
-        text = f"all {pod.pods} pods are given --node-rank={plan.node_rank}: expected the pod's own index"
-        yield point(launch, line, given.value_word, text, "the pod's index", None)
 
 
 @on_lines(env018_master_addr_not_rank_zero.check)

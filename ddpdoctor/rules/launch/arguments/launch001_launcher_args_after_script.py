@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpdoctor.facts.launch import Edit, Launch, Launcher, Layer, Line, Word, starts_ranks
+from ddpdoctor.facts.launch import Edit, Launch, Launcher, Layer, Line, Trouble, Word, starts_ranks
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.pointing import point, remove
@@ -52,7 +52,7 @@ def check(launch: Launch) -> Iterator[Finding]:
     """
     for line in launch.lines:
         layer = line.starter
-        if layer is None or layer.reading.script is None or layer.slips or _inner(line, layer):
+        if layer is None or layer.reading.script is None or layer.slips or _inner(line, layer) or _is_lost(layer):
             continue
         moved = list(_misplaced(line, layer))
         if moved:
@@ -68,6 +68,13 @@ def check(launch: Launch) -> Iterator[Finding]:
                 "before the script",
                 _moved(line, script, words),
             )
+
+
+def _is_lost(layer: Layer) -> bool:
+    """An option that the launcher does not know has left its value behind, which the parser takes for the script."""
+    script = layer.reading.script
+    unknown = any(p.trouble is Trouble.UNRECOGNIZED and not p.after_script for p in layer.reading.problems)
+    return unknown and script is not None and not script.text.endswith((".py", ".sh"))
 
 
 def _inner(line: Line, layer: Layer) -> bool:

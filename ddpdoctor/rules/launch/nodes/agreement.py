@@ -14,6 +14,7 @@ from ddpdoctor.facts.nodes import Form, Nodes
 from ddpdoctor.facts.nodes import Node as Member
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.launch.nodes.same_rank import same_for_all
 from ddpdoctor.rules.launch.pointing import after, agents, corrected, point, remove, revalue, spelled, where
 from ddpdoctor.rules.launch.rendezvous.meeting import host0
 from ddpdoctor.rules.launch.scheduler.counting import scheduled_nodes
@@ -175,6 +176,7 @@ def duplicate(launch: Launch | None = None, nodes: Nodes | None = None) -> Itera
     if only_met(nodes, launch):
         return
     assert launch is not None
+    yield from same_for_all(launch)
     lines = _static(launch)
     if not any(n.plan.given("node_rank") or n.plan.given("master_addr") for n in lines):
         return

@@ -8,6 +8,7 @@ from ddpdoctor.facts.launch import Edit, Launch
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.pointing import agents, before, point
+from ddpdoctor.rules.launch.program.script import is_python
 
 
 @rule("LAUNCH500", "script-not-python", Severity.ERROR)
@@ -25,7 +26,7 @@ def check(launch: Launch) -> Iterator[Finding]:
         script, facts = layer.reading.script, line.script
         if script is None or facts is None or facts.is_python is not False or layer.given("no_python") is not None:
             continue
-        if line.program is not layer or layer.given("module") is not None:
+        if line.program is not layer or layer.given("module") is not None or is_python(script):
             continue
         edits: list[Edit] = [before(script, "--no-python")]
         if "/" not in script.text:

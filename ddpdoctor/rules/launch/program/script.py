@@ -8,9 +8,16 @@ from collections.abc import Iterator
 from ddpdoctor.facts.launch import Edit, Launch, Launcher, Layer, Line, Word
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.launch.pointing import point, remove, replace, shown
+from ddpdoctor.rules.launch.pointing import before, point, remove, replace, shown
+
+__all__ = ["is_python"]
 
 PYTHON = re.compile(r"python(\d+(\.\d+)*)?")
+
+
+def is_python(word: Word) -> bool:
+    """The word is the name of a Python interpreter."""
+    return PYTHON.fullmatch(word.text.rpartition("/")[2]) is not None
 
 
 def _named(launch: Launch) -> Iterator[tuple[Line, Layer, Word]]:
@@ -80,7 +87,7 @@ def interpreter(launch: Launch) -> Iterator[Finding]:
     Remove python, or add --no-python.
     """
     for line, layer, script in _named(launch):
-        if layer.launcher is Launcher.PYTHON or not PYTHON.fullmatch(script.text.rpartition("/")[2]):
+        if layer.launcher is Launcher.PYTHON or not is_python(script):
             continue
         if any(layer.given(dest) for dest in ("no_python", "module", "run_path")):
             continue
@@ -90,7 +97,9 @@ def interpreter(launch: Launch) -> Iterator[Finding]:
                 break
             gone.append(word)
         text = f"{layer.name} starts Python itself and takes {shown(script)} for the script: expected the script"
-        yield point(launch, line, script, text, "the script", remove(line, *gone))
+        runs_text = len(gone) <= len(layer.reading.arguments) and layer.reading.arguments[len(gone) - 1].text == "-c"
+        edits = [before(script, "--no-python")] if runs_text else list(remove(line, *gone))
+        yield point(launch, line, script, text, "the script", edits)
 
 
 @rule("LAUNCH005", "no-python-script-not-executable", Severity.ERROR)

@@ -11,6 +11,8 @@ from ddpdoctor.rules.launch.pointing import agents, point, revalue
 from ddpdoctor.rules.launch.scheduler.counting import NODES, number, option
 from ddpdoctor.rules.launch.scheduler.granted import allocated_nodes
 
+__all__ = ["is_one_of_several"]
+
 _COPIES = (Operator.JOBSET, Operator.JOB, Operator.STATEFULSET)
 
 
@@ -44,12 +46,12 @@ def _started(line: Line) -> tuple[int | None, str]:
         several = line.pod.operator in _COPIES and (line.pod.pods or 0) > 1
         return (line.pod.pods, f"the {line.pod.operator.value}") if several else (None, "")
     srun = line.layer(Launcher.SRUN)
-    if srun is None or _is_one_of_several(line, srun):
+    if srun is None or is_one_of_several(line, srun):
         return None, ""
     return allocated_nodes(line), "srun"
 
 
-def _is_one_of_several(line: Line, srun: Layer) -> bool:
+def is_one_of_several(line: Line, srun: Layer) -> bool:
     """One srun a node: it names the node, runs beside others, or gives the rank of its node."""
     names = option(srun, ("-w", "--nodelist", "-r", "--relative", "-F", "--nodefile")) is not None
     alone = number(option(srun, NODES)) == 1 or number(option(srun, ("-n", "--ntasks"))) == 1

@@ -1,0 +1,65 @@
+"""LAUNCH036 where a line shows it by itself: a scheduler or Kubernetes starts it on every node with one node rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.launch import Edit, Launch, Launcher, Layer, Line, Operator, Plan, escape
+from ddpdoctor.facts.torchrun_options import Version
+from ddpdoctor.findings import Finding
+from ddpdoctor.rules.launch.pointing import after, agents, point, revalue, spelled
+from ddpdoctor.rules.launch.scheduler.allocation import is_one_of_several
+from ddpdoctor.rules.launch.scheduler.granted import allocated_nodes
+
+__all__ = ["same_for_all"]
+
+_COPIES = (Operator.JOBSET, Operator.JOB, Operator.STATEFULSET)
+
+
+def same_for_all(launch: Launch) -> Iterator[Finding]:
+    """One finding for each line that all nodes run with the same literal node rank, or with none."""
+    for line, layer, plan in agents(launch):
+        copies, starter = _copies(line)
+        if copies < 2 or plan.node_rank is None or plan.backend != "static" or not plan.is_multinode:
+            continue
+        if not (plan.given("master_addr") or plan.settings["rdzv_endpoint"].value or plan.given("node_rank")):
+            continue  # nothing says where they meet: LAUNCH025
+        given = layer.given("node_rank")
+        said = (
+            f"with --node-rank={plan.node_rank}"
+            if plan.given("node_rank")
+            else "and without --node-rank each is rank 0"
+        )
+        text = f"{starter} starts this line on {copies} nodes {said}: expected each node's own index"
+        word = layer.program if given is None else given.value_word
+        yield point(launch, line, word, text, "the node's index", _fixed(line, layer, plan, launch.version))
+
+
+def _copies(line: Line) -> tuple[int, str]:
+    """On how many nodes this very line runs, and who starts it."""
+    if line.pod is not None:
+        several = line.pod.operator in _COPIES and line.pod.pods
+        return (line.pod.pods or 0, f"the {line.pod.operator.value}") if several else (0, "")
+    srun = line.layer(Launcher.SRUN)
+    if srun is None or is_one_of_several(line, srun):
+        return 0, ""
+    return allocated_nodes(line) or 0, "srun"
+
+
+def _fixed(line: Line, layer: Layer, plan: Plan, version: Version) -> list[Edit] | None:
+    """The index of the node, put in by a shell inside the task."""
+    index = "$JOB_COMPLETION_INDEX" if line.pod is not None else "$SLURM_NODEID"
+    if line.pod is not None and line.pod.operator is Operator.STATEFULSET:
+        index = "${HOSTNAME##*-}"
+    given = layer.given("node_rank")
+    option = f"{spelled(layer, 'node_rank', version)}={index}"
+    if any(each.is_shell_text for each in line.layers) or (line.pod is not None and line.pod.in_shell):
+        return [after(layer.own[-1], option) if given is None else revalue(given, index)]
+    if line.pod is not None or (given is not None and not given.is_joined):
+        return None
+    first = layer.program
+    last = layer.reading.arguments[-1] if layer.reading.arguments else layer.reading.script or layer.own[-1]
+    start, end = (layer.own[-1].end, layer.own[-1].end) if given is None else (given.word.start, given.word.end)
+    blank = " " if given is None else ""
+    body = f"{line.source[first.start : start]}{blank}{option}{line.source[end : last.end]}"
+    return [Edit(first.start, last.end, f"bash -c '{escape(body, chr(39))}'")]

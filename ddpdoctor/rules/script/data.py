@@ -1,4 +1,4 @@
-"""SCRIPT044 to SCRIPT048 and SCRIPT050: what each rank reads."""
+"""SCRIPT044 to SCRIPT048: what each rank reads."""
 
 from __future__ import annotations
 
@@ -9,18 +9,15 @@ from collections.abc import Iterator
 from ddpdoctor.facts.script import Script
 from ddpdoctor.facts.script.index import Bound
 from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.facts.script.world import Made, Unknown
+from ddpdoctor.facts.script.world import Made
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import before, code, point, with_keyword, without_argument
-from ddpdoctor.rules.script.situation import argument, each_rank, has_more, in_rank_branch, is_test, names_in, value
+from ddpdoctor.rules.script.situation import argument, each_rank, has_more, in_rank_branch, is_test, value
 
 _EVALUATION = re.compile(r"(?i)(^|[^a-z])(val|valid|validation|test|eval|evaluation|dev|predict|infer|inference)")
 _SHARDED = re.compile(r"(?i)rank|shard|split|world|num_replicas|node|worker|distributed|iterable|stream|webdataset|wds")
 REDUCING = ("dist.all_reduce", "dist.all_gather", "dist.gather", "dist.reduce")
-_AUGMENTS = re.compile(
-    r"Random(Crop|ResizedCrop|HorizontalFlip|VerticalFlip|Rotation|Affine|Erasing|Apply)|ColorJitter|RandAugment"
-)
 
 
 def _name_around(module: Module, call: ast.Call) -> str:
@@ -294,39 +291,3 @@ def pads(script: Script) -> Iterator[Finding]:
                     "the metric to leave them out",
                     "results cut to len(dataset)",
                 )
-
-
-@rule("SCRIPT050", "same-seed-on-all-ranks", Severity.NOTE)
-def seed(script: Script) -> Iterator[Finding]:
-    """All ranks use the same random seed for data augmentation.
-
-    ## Why it matters
-    All ranks draw the same crops, flips and dropout masks, so that the global batch is less varied than it looks.
-
-    ## Fix
-    Build the model first, then seed with base + rank: DDP sends rank 0's weights to the others anyway.
-    """
-    for module in modules(script):
-        if not module.calls("DDP") or module.frameworks or not _AUGMENTS.search(module.text):
-            continue
-        calls = module.calls("torch.manual_seed", "random.seed", "cuda.manual_seed_all", "cuda.manual_seed")
-        told = [c for c in calls if c.args]
-        if not told or "worker_init_fn" in module.text or any(_by_rank(module, c.args[0]) for c in told):
-            continue
-        yield point(
-            module,
-            told[0],
-            f"{code(module, told[0])} gives all ranks one seed, and the augmentations of this file draw alike on all "
-            "of them; expected "
-            "the seed plus the rank once the model is built",
-            "seed + rank",
-        )
-
-
-def _by_rank(module: Module, node: ast.expr) -> bool:
-    found = each_rank(module, node, trusting=True)
-    return (
-        any(f is Unknown.VARIES for f in found)
-        or any(f != found[0] for f in found)
-        or bool(names_in(node) & {"rank", "seed"})
-    )

@@ -1,4 +1,4 @@
-"""SCRIPT001 to SCRIPT004 and SCRIPT021: which GPU a rank takes."""
+"""SCRIPT001 to SCRIPT003 and SCRIPT021: which GPU a rank takes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOCAL = 'int(os.environ["LOCAL_RANK"])'
 SELECT = ("cuda.set_device", "torch.accelerator.set_device_index", "torch.accelerator.set_device_idx")
 
 
-def _choices(module: Module) -> Iterator[tuple[ast.expr, ast.expr]]:
+def choices(module: Module) -> Iterator[tuple[ast.expr, ast.expr]]:
     """Expressions that choose a device: the whole, and the part that is the index or the text."""
     for call in module.calls(*SELECT):
         if call.args:
@@ -82,7 +82,7 @@ def global_rank(script: Script, launch: Launch | None = None) -> Iterator[Findin
         start = start_of(module, launch)
         if (start is not None and start.nodes == 1) or _one_node_only(module) or is_test(module):
             continue
-        for whole, part in _choices(module):
+        for whole, part in choices(module):
             if [_index(v) for v in each_rank(module, part)] == RANKS and not _is_count(whole, part):
                 nodes = f"{start.nodes} nodes" if start is not None and start.nodes else "more than one node"
                 yield point(
@@ -223,64 +223,6 @@ def _touches(module: Module) -> list[ast.Call]:
             found.append(call)
     found += module.calls("cuda.empty_cache", "cuda.synchronize", "cuda.mem_get_info", "cuda.init")
     return sorted(found, key=lambda c: (c.lineno, c.col_offset))
-
-
-@rule(
-    "SCRIPT004",
-    "local-rank-is-a-string",
-    Severity.ERROR,
-    signatures=(r"Invalid device string: '\d+'", r"argument 'index' \(position \d+\) must be int, not str"),
-)
-def text(script: Script) -> Iterator[Finding]:
-    """LOCAL_RANK is used as a string.
-
-    ## Why it matters
-    Variables are text. As a device it ends with `Invalid device string: '0'` or `argument 'index' (position 2) must
-    be int, not
-    str`; compared with a number it is silently never equal, so that no rank acts as the first one.
-
-    ## Fix
-    `int(os.environ["LOCAL_RANK"])`.
-    """
-    for module in modules(script):
-        for node, part, consequence in _as_numbers(module):
-            found = each_rank(module, part)
-            if all(isinstance(v, str) and v.isdigit() for v in found):
-                yield point(
-                    module,
-                    node,
-                    f"{code(module, part)} is text such as '{found[-1]}' here: {consequence}; expected a number",
-                    f"int({code(module, part)})",
-                    edits=(replace(module, part, f"int({code(module, part, 200)})"),),
-                )
-
-
-def _as_numbers(module: Module) -> Iterator[tuple[ast.expr, ast.expr, str]]:
-    """Places that need a number: the node, the expression, what a text does there."""
-    for node, part in _choices(module):
-        yield node, part, 'torch knows no such device ("Invalid device string")'
-    for call in module.calls("dist.init_process_group", "DistributedSampler"):
-        for name in ("rank", "world_size", "num_replicas"):
-            given = argument(call, None, name)
-            if given is not None:
-                yield call, given, "torch compares it with a number and raises a TypeError"
-    if "environ" in module.text or "getenv" in module.text:
-        for each in module.index.parents:
-            if isinstance(each, ast.Compare) and len(each.ops) == 1:
-                yield from _compared(module, each)
-
-
-def _compared(module: Module, node: ast.Compare) -> Iterator[tuple[ast.expr, ast.expr, str]]:
-    op = node.ops[0]
-    for part, against in ((node.left, node.comparators[0]), (node.comparators[0], node.left)):
-        if not isinstance(against, ast.Constant) or isinstance(part, ast.Constant):
-            continue
-        number = value(module, against)
-        if isinstance(op, (ast.Eq, ast.NotEq)) and type(number) is int and number >= 0:
-            never = "never" if isinstance(op, ast.Eq) else "always"
-            yield node, part, f"the condition is {never} true, whatever the rank"
-        elif isinstance(op, (ast.Lt, ast.LtE, ast.Gt, ast.GtE)) and type(number) is int:
-            yield node, part, "TypeError: '<' not supported between instances of 'str' and 'int'"
 
 
 @rule(

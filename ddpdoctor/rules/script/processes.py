@@ -1,4 +1,4 @@
-"""SCRIPT066 to SCRIPT069 and SCRIPT071: processes that a script starts, and their standard input."""
+"""SCRIPT066 to SCRIPT069: processes that a script starts."""
 
 from __future__ import annotations
 
@@ -13,17 +13,7 @@ from ddpdoctor.facts.script.world import Made
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import code, point, replace
-from ddpdoctor.rules.script.situation import argument, in_rank_branch, is_distributed, value
-
-READS = (
-    "input",
-    "pdb.set_trace",
-    "breakpoint",
-    "ipdb.set_trace",
-    "sys.stdin.read",
-    "sys.stdin.readline",
-    "IPython.embed",
-)
+from ddpdoctor.rules.script.situation import argument, value
 
 
 def _method(module: Module, spawn: Spawn) -> str | None:
@@ -278,36 +268,3 @@ def _joins_itself(module: Module, function: Function) -> bool:
     return any(
         module.names.of(n.func) == "dist.init_process_group" for n in ast.walk(function) if isinstance(n, ast.Call)
     )
-
-
-@rule("SCRIPT071", "stdin-read-by-worker", Severity.WARNING)
-def stdin(script: Script) -> Iterator[Finding]:
-    """A worker reads from standard input.
-
-    ## Why it matters
-    All workers share one standard input: one gets part of the bytes, another nothing, and a debugger waits where
-    nobody sees it.
-
-    ## Fix
-    A remote debugger, `torch.distributed.breakpoint()`, or one rank started alone.
-    """
-    for module in modules(script):
-        if not is_distributed(module):
-            continue
-        for call in module.calls(*READS):
-            if not in_rank_branch(module, call) and not _of_parent(module, call):
-                yield point(
-                    module,
-                    call,
-                    f"{code(module, call, 40)} reads standard input in every worker, and they share it: one gets it, "
-                    "the others wait "
-                    "unseen; expected no reading in workers",
-                    "dist.breakpoint() for debugging",
-                )
-
-
-def _of_parent(module: Module, call: ast.Call) -> bool:
-    """Run by the process that spawns, not by the ranks."""
-    function = module.index.function_of(call)
-    spawned = {s.function for s in module.spawns}
-    return bool(spawned) and function not in spawned and (function is None or function not in module.callers)

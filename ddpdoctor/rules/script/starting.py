@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ddpdoctor.facts.launch import Launch
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.index import inner
 from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.vocabulary import VARIABLES
 from ddpdoctor.facts.script.world import Unknown
@@ -16,98 +14,9 @@ from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import code, delete, point, replace
 from ddpdoctor.rules.script.situation import Start, argument, each_rank, has_more, is_test, start_of, value
+from ddpdoctor.rules.script.variables import TORCHRUN, Setting, is_guarded, reads, reads_ranks, sets
 
 _OWN = ((None, "rank"), (None, "store"))
-TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "GROUP_RANK")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Setting:
-    """An assignment to os.environ: `node` is the whole statement or call, `given` the value."""
-
-    name: str
-    node: ast.AST
-    given: ast.expr
-    module: Module
-
-    @property
-    def text(self) -> str | None:
-        """The value where the file itself tells it."""
-        found = value(self.module, self.given)
-        return found if isinstance(found, str) else None
-
-
-def sets(module: Module) -> Iterator[Setting]:
-    """The variables that the file sets for good: not setdefault, and not where a condition asks for them first."""
-    for each in module.index.subscripts:
-        statement = module.index.parents.get(each)
-        if isinstance(each.ctx, ast.Store) and isinstance(statement, ast.Assign) and _is_environ(module, each.value):
-            name = value(module, each.slice)
-            if isinstance(name, str) and not _is_guarded(module, statement, name):
-                yield Setting(name, statement, statement.value, module)
-    for call in module.calls("os.environ.update"):
-        for key, given in _updates(module, call):
-            if not _is_guarded(module, call, key):
-                yield Setting(key, call, given, module)
-    for call in module.calls("os.putenv"):
-        name = value(module, call.args[0]) if call.args else None
-        if isinstance(name, str) and len(call.args) > 1:
-            yield Setting(name, call, call.args[1], module)
-
-
-def _updates(module: Module, call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
-    for given in call.args:
-        if isinstance(given, ast.Dict):
-            for key, item in zip(given.keys, given.values, strict=True):
-                if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                    yield key.value, item
-    for keyword in call.keywords:
-        if keyword.arg:
-            yield keyword.arg, keyword.value
-
-
-def _is_environ(module: Module, node: ast.expr) -> bool:
-    return module.names.of(node) == "os.environ"
-
-
-def _is_guarded(module: Module, node: ast.AST, name: str) -> bool:
-    """Whether a condition around it, or an exit before it, asks for variables of the environment or of the launch."""
-    for parent, child in module.index.enclosing(node):
-        test = parent.test if isinstance(parent, ast.If) and child is not parent.test else None
-        if test is not None and not _is_main(test):
-            return True
-        if isinstance(parent, (ast.ExceptHandler, ast.IfExp)):
-            return True
-        body = getattr(parent, "body", None)
-        if isinstance(body, list) and child in body:
-            earlier = body[: body.index(child)]
-            if any(isinstance(s, ast.If) and any(isinstance(n, ast.Return) for n in inner(s)) for s in earlier):
-                return True
-    given = getattr(node, "value", None)
-    return given is not None and any(isinstance(n, ast.Constant) and n.value == name for n in ast.walk(given))
-
-
-def _is_main(test: ast.expr) -> bool:
-    return any(isinstance(n, ast.Name) and n.id == "__name__" for n in ast.walk(test))
-
-
-def reads(module: Module) -> Iterator[tuple[str, ast.AST, bool]]:
-    """Variables that the file reads: name, node, and whether it fails without the variable."""
-    for each in module.index.subscripts:
-        if isinstance(each.ctx, ast.Load) and _is_environ(module, each.value):
-            name = value(module, each.slice)
-            if isinstance(name, str):
-                yield name, each, True
-    for call in module.calls("os.getenv", "os.environ.setdefault", "os.environ.pop"):
-        name = value(module, call.args[0]) if call.args else None
-        if isinstance(name, str):
-            yield name, call, False
-
-
-def reads_ranks(module: Module) -> bool:
-    """The file reads torchrun's variables: it is meant to be started by a launcher."""
-    written = {s.name for s in sets(module)}
-    return any(name in TORCHRUN and name not in written for name, _, _ in reads(module))
 
 
 def _other_scheduler(module: Module) -> bool:
@@ -133,7 +42,7 @@ def unset(script: Script) -> Iterator[Finding]:
             if not fails or name not in ("LOCAL_RANK", "RANK", "WORLD_SIZE") or name in written:
                 continue
             function = module.index.function_of(node)
-            if function in children and not _is_guarded(module, node, name) and not _in_try(module, node):
+            if function in children and not is_guarded(module, node, name) and not _in_try(module, node):
                 yield point(
                     module,
                     node,
@@ -304,7 +213,7 @@ def _worlds_of_one(module: Module) -> Iterator[ast.AST]:
     for call in module.calls("dist.init_process_group"):
         rank_given, world = argument(call, None, "rank"), argument(call, None, "world_size")
         given = [x.value for x in (rank_given, world) if isinstance(x, ast.Constant)]
-        if given == [0, 1] and not _is_guarded(module, call, "WORLD_SIZE"):
+        if given == [0, 1] and not is_guarded(module, call, "WORLD_SIZE"):
             yield call
     for setting in sets(module):
         if setting.name == "WORLD_SIZE" and setting.text == "1":

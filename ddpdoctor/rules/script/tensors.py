@@ -1,13 +1,11 @@
-"""SCRIPT022, SCRIPT036 to SCRIPT043: what is given to collectives, and when their results are read."""
+"""SCRIPT022, SCRIPT038 and SCRIPT043: tensors that are given to collectives, and when they are read."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
-from ddpdoctor.facts.launch import Launch
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.disagreement import places_of
 from ddpdoctor.facts.script.index import inner
 from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.vocabulary import GROUP_POSITION
@@ -17,11 +15,9 @@ from ddpdoctor.rules.script.pointing import after, code, point, replace
 from ddpdoctor.rules.script.situation import (
     argument,
     backends,
-    each_rank,
     has_more,
     in_rank_branch,
     last_value,
-    start_of,
     value,
 )
 
@@ -39,13 +35,6 @@ _TENSORS = {
     "dist.all_gather_into_tensor": (0, 1),
     "dist.send": (0,),
     "dist.recv": (0,),
-}
-_LISTS = {
-    "dist.all_gather": (0, "tensor_list"),
-    "dist.gather": (1, "gather_list"),
-    "dist.scatter": (1, "scatter_list"),
-    "dist.reduce_scatter": (1, "input_list"),
-    "dist.all_to_all": (1, "input_tensor_list"),
 }
 
 
@@ -196,169 +185,6 @@ def _is_read(module: Module, read: ast.Name, following: ast.stmt) -> bool:
 def _blocks(node: ast.AST) -> list[list[ast.stmt]]:
     found = [getattr(node, name, None) for name in ("body", "orelse", "finalbody")]
     return [b for b in found if isinstance(b, list)]
-
-
-@rule(
-    "SCRIPT040",
-    "gather-list-on-wrong-rank",
-    Severity.ERROR,
-    signatures=(
-        r"must NOT be specified on non-(destination|source) ranks",
-        r"must be specified on (destination|source) rank",
-    ),
-)
-def wrong_list(script: Script) -> Iterator[Finding]:
-    """gather_list or scatter_list is on the wrong rank.
-
-    ## Why it matters
-    ``Argument ``gather_list`` must NOT be specified on non-destination ranks`` on every other rank, or `must be
-    specified on
-    destination rank` on that one; the other side waits and gets `Connection closed by peer`.
-
-    ## Fix
-    Pass the list on the destination (gather) or the source (scatter) only, and None elsewhere.
-    """
-    for module in modules(script):
-        for name, root in (("dist.gather", "dst"), ("dist.scatter", "src")):
-            for call in module.calls(name):
-                position, keyword = _LISTS[name]
-                given = argument(call, int(position), str(keyword))
-                if has_more(call) or argument(call, 3, "group") is not None:
-                    continue
-                yield from _wrong(module, call, given, argument(call, 2, root), str(keyword), root)
-
-
-def _wrong(
-    module: Module, call: ast.Call, given: ast.expr | None, root: ast.expr | None, keyword: str, word: str
-) -> Iterator[Finding]:
-    if in_rank_branch(module, call):
-        return
-    places = places_of(module, module.index.function_of(call))
-    roots = each_rank(module, root, places, trusting=True) if root is not None else [0] * len(places)
-    if len(set(map(repr, roots))) != 1 or type(roots[0]) is not int:
-        return
-    lists: list[object] = [None] * len(places) if given is None else each_rank(module, given, places, trusting=True)
-    filled = [_is_filled(v) for v in lists]
-    for place, is_filled in zip(places, filled, strict=True):
-        if is_filled is not None and is_filled is not (place.rank == roots[0]):
-            where = "on every rank" if is_filled else f"not on rank {roots[0]}"
-            misplaced = given if is_filled else None
-            edits: tuple[Edit, ...] = ()
-            if misplaced is not None:
-                only = f"{code(module, misplaced, 200)} if dist.get_rank() == {roots[0]} else None"
-                edits = (replace(module, misplaced, only),)
-            yield point(
-                module,
-                misplaced or call,
-                f"{keyword} is given {where}: torch raises a ValueError on rank {place.rank} and the others wait; "
-                f"expected it on {word}={roots[0]} only, None elsewhere",
-                f"{keyword} on rank {roots[0]} only",
-                edits=edits,
-            )
-            return
-
-
-def _is_filled(found: object) -> bool | None:
-    if found is None:
-        return False
-    return bool(found) if isinstance(found, (list, tuple)) else None
-
-
-@rule(
-    "SCRIPT041",
-    "tensor-list-length-literal",
-    Severity.ERROR,
-    signatures=(r"Incorrect (input|output) list size \d+",),
-)
-def fixed_length(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
-    """A tensor list has a fixed length instead of the world size.
-
-    ## Why it matters
-    `ProcessGroupGloo::scatter: Incorrect input list size 4. Input list size should be 2`, as soon as the world has
-    another size;
-    ranks that are not the root wait.
-
-    ## Fix
-    Build the list from `dist.get_world_size()`.
-    """
-    for module in modules(script):
-        start = start_of(module, launch)
-        for name, (position, keyword) in _LISTS.items():
-            for call in module.calls(name):
-                given = argument(call, int(position), str(keyword))
-                if given is None or argument(call, GROUP_POSITION.get(name), "group") is not None:
-                    continue
-                length = _literal_length(module, given)
-                world = _world_of(module, start.world if start is not None else None)
-                if length is not None and length > 1 and world != length:
-                    known = f"this world has {world} ranks" if world else "any other world size fails"
-                    yield point(
-                        module,
-                        given,
-                        f"{code(module, given, 40)} has {length} tensors whatever the world size: {known} "
-                        '("Incorrect list size"); expected one tensor a rank',
-                        "a list of dist.get_world_size() tensors",
-                        severity=None if world else Severity.WARNING,
-                    )
-
-
-def _world_of(module: Module, started: int | None) -> int | None:
-    places = places_of(module)
-    fixed = {p.node_rank for p in places} == {0}
-    return started or (len(places) if fixed else None)
-
-
-def _literal_length(module: Module, node: ast.expr) -> int | None:
-    """The length that the text fixes: a list of elements, or a comprehension over range of a number."""
-    made = last_value(module, node)
-    if isinstance(made, (ast.List, ast.Tuple)) and made.elts and not any(isinstance(e, ast.Starred) for e in made.elts):
-        return len(made.elts)
-    if isinstance(made, ast.ListComp) and len(made.generators) == 1:
-        items = made.generators[0].iter
-        if isinstance(items, ast.Call) and module.names.of(items.func) == "range" and len(items.args) == 1:
-            count = items.args[0]
-            return count.value if isinstance(count, ast.Constant) and type(count.value) is int else None
-    return None
-
-
-@rule("SCRIPT042", "gather-list-aliased", Severity.ERROR)
-def aliased(script: Script) -> Iterator[Finding]:
-    """all_gather is given one tensor several times.
-
-    ## Why it matters
-    `[t] * world_size` holds one tensor many times, so that every entry shows what was received last. There is no
-    error.
-
-    ## Fix
-    `[torch.zeros_like(t) for _ in range(world_size)]`.
-    """
-    for module in modules(script):
-        for name in ("dist.all_gather", "dist.gather"):
-            for call in module.calls(name):
-                position, keyword = _LISTS[name]
-                given = argument(call, int(position), str(keyword))
-                made = last_value(module, given) if given is not None else None
-                made = made.body if isinstance(made, ast.IfExp) else made
-                if not isinstance(made, ast.BinOp) or not isinstance(made.op, ast.Mult):
-                    continue
-                sides = [made.left, made.right]
-                one = next((s for s in sides if isinstance(s, ast.List) and len(s.elts) == 1), None)
-                if one is not None and not isinstance(one.elts[0], ast.Constant):
-                    count = sides[1 - sides.index(one)]
-                    text = f"[{_copy(module, one.elts[0])} for _ in range({code(module, count)})]"
-                    yield point(
-                        module,
-                        made,
-                        f"{code(module, made)} is one tensor many times: after the call every entry shows the same "
-                        "rank's value; "
-                        "expected a tensor of its own for each rank",
-                        text,
-                        edits=(replace(module, made, text),),
-                    )
-
-
-def _copy(module: Module, node: ast.expr) -> str:
-    return code(module, node, 200) if isinstance(node, ast.Call) else f"torch.zeros_like({code(module, node, 200)})"
 
 
 @rule("SCRIPT043", "reduce-result-on-other-ranks", Severity.WARNING)

@@ -1,4 +1,4 @@
-"""SCRIPT051, SCRIPT055, SCRIPT058, SCRIPT062 and SCRIPT070: the model and its wrapper."""
+"""SCRIPT051, SCRIPT055, SCRIPT058 and SCRIPT062: the model and its wrapper."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import code, point, replace, without_argument
 from ddpdoctor.rules.script.situation import argument, each_rank, has_more, is_quiet, is_test, start_of, value
-
-MISSPELLED = ("init", "__int__", "_init_", "__init", "_init__", "__init_", "__ini__")
 
 
 @rule(
@@ -247,61 +245,3 @@ def _is_after_wrap(module: Module, node: ast.expr) -> bool:
     if not same:
         return any("self" in ast.unparse(t) for w in wraps for t in getattr(module.index.parents.get(w), "targets", ()))
     return any(w.lineno < node.lineno for w in same)
-
-
-@rule(
-    "SCRIPT070",
-    "init-method-misspelled",
-    Severity.ERROR,
-    signatures=(r"optimizer got an empty parameter list",),
-)
-def misspelled(script: Script) -> Iterator[Finding]:
-    """A module defines init instead of __init__.
-
-    ## Why it matters
-    The layers are never created: `ValueError: optimizer got an empty parameter list`, or an AttributeError in
-    forward.
-
-    ## Fix
-    `def __init__(self):`.
-    """
-    for module in modules(script):
-        for owner in module.index.classes:
-            if not module.is_a(owner, "nn.Module"):
-                continue
-            methods = {m.name: m for m in owner.body if isinstance(m, ast.FunctionDef)}
-            for name in MISSPELLED:
-                method = methods.get(name)
-                if method is not None and "__init__" not in methods and _builds(module, method):
-                    yield point(
-                        module,
-                        method,
-                        f"{owner.name} defines {name}, which nothing calls: its layers are never created (optimizer "
-                        "got an empty "
-                        "parameter list); expected __init__",
-                        "def __init__(self)",
-                        edits=_renamed(module, method),
-                    )
-
-
-def _builds(module: Module, method: ast.FunctionDef) -> bool:
-    """It creates layers, or calls the base's __init__."""
-    calls = [c for c in module.method_calls.get(method.name, ()) if module.index.function_of(c) is not method]
-    if calls:
-        return False
-    text = ast.unparse(method)
-    return ("super(" in text and "__init__" in text) or any(
-        isinstance(n, ast.Assign)
-        and isinstance(n.value, ast.Call)
-        and (module.names.of(n.value.func) or "").startswith("nn.")
-        for n in ast.walk(method)
-    )
-
-
-def _renamed(module: Module, method: ast.FunctionDef) -> tuple[Edit, ...]:
-    text = module.lines[method.lineno - 1]
-    at = text.find(f"def {method.name}")
-    if at < 0:
-        return ()
-    start = at + len("def ") + 1
-    return (Edit(module.path, method.lineno, start, method.lineno, start + len(method.name), "__init__"),)

@@ -1,0 +1,85 @@
+"""SCRIPT065: rank 0 works while the others wait."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from ddpdoctor.facts.script import Script
+from ddpdoctor.facts.script.index import inner
+from ddpdoctor.facts.script.module import Module, modules
+from ddpdoctor.facts.script.vocabulary import COLLECTIVES
+from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.rules import rule
+from ddpdoctor.rules.script.pointing import code, point
+from ddpdoctor.rules.script.situation import argument, truths
+
+LONG = re.compile(
+    r"(?i)preprocess|tokeni[sz]e|download|build_(index|dataset|vocab)|prepare_(data|dataset)|convert|extract|evaluate|validate|"
+    r"validation|^test|^eval(?!$)|generate|untar|unzip|load_dataset|snapshot"
+)
+
+
+@rule("SCRIPT065", "rank-zero-long-work", Severity.ERROR)
+def long_work(script: Script) -> Iterator[Finding]:
+    """Rank 0 works longer than the timeout while the others wait.
+
+    ## Why it matters
+    A progress bar shows life until the job dies at exactly 10 minutes (NCCL) or 30 minutes (Gloo): rank 0 tokenises,
+    downloads or
+    evaluates, and the others wait in the next collective.
+
+    ## Fix
+    Do it before the job, or raise the timeout: `init_process_group(..., timeout=timedelta(hours=2))`.
+    """
+    for module in modules(script):
+        inits = module.calls("dist.init_process_group")
+        if not inits or any(argument(c, None, "timeout") is not None for c in inits):
+            continue
+        for statement in (n for n in module.index.parents if isinstance(n, ast.If)):
+            work = _long(module, statement)
+            if work is None or not _is_main(module, statement):
+                continue
+            wait = _waits_after(module, statement)
+            if wait is not None:
+                yield point(
+                    module,
+                    work,
+                    f"only one rank does {code(module, work, 40)}, while the others wait in line {wait.lineno} and "
+                    "give up after the "
+                    "default timeout of 10 (NCCL) or 30 minutes; expected a longer timeout, or the work before the "
+                    "job",
+                    "timeout=timedelta(hours=…)",
+                    severity=Severity.WARNING,
+                )
+
+
+def _is_main(module: Module, statement: ast.If) -> bool:
+    found = truths(module, statement.test)
+    return found[0] is True and any(f is False for f in found[1:])
+
+
+def _long(module: Module, statement: ast.If) -> ast.Call | None:
+    for each in statement.body:
+        for node in inner(each):
+            if isinstance(node, ast.Call):
+                last = getattr(node.func, "attr", getattr(node.func, "id", ""))
+                known = module.names.of(node.func) or ""
+                is_map = last == "map" and isinstance(node.func, ast.Attribute) and not known
+                if (LONG.search(last) and not known.startswith(("torch.", "dist."))) or is_map:
+                    return node
+    return None
+
+
+def _waits_after(module: Module, statement: ast.If) -> ast.Call | None:
+    """The first collective after the branch in the same block."""
+    parent = module.index.parents[statement]
+    block = next(
+        (b for n in ("body", "orelse") if isinstance(b := getattr(parent, n, None), list) and statement in b), []
+    )
+    for following in block[block.index(statement) + 1 :] if block else ():
+        for node in inner(following):
+            if isinstance(node, ast.Call) and module.names.of(node.func) in COLLECTIVES:
+                return node
+    return None

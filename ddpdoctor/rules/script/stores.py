@@ -1,0 +1,114 @@
+"""SCRIPT015 and SCRIPT016: options and stores that are given to init_process_group."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ddpdoctor.facts.script import Script
+from ddpdoctor.facts.script.disagreement import places_of
+from ddpdoctor.facts.script.module import Module, modules
+from ddpdoctor.facts.script.world import Made
+from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.rules import rule
+from ddpdoctor.rules.script.initialising import INIT
+from ddpdoctor.rules.script.pointing import code, point, without_argument
+from ddpdoctor.rules.script.situation import argument, each_rank, has_more, last_value, value
+
+
+@rule(
+    "SCRIPT015",
+    "pg-options-is-a-dict",
+    Severity.ERROR,
+    signatures=(r"Expected backend_options argument to be of type",),
+)
+def options(script: Script) -> Iterator[Finding]:
+    """pg_options is a plain dict.
+
+    ## Why it matters
+    Gloo ignores it without a word. NCCL raises `Expected backend_options argument to be of type
+    ProcessGroupNCCL.Options`.
+
+    ## Fix
+    `timeout=` for a timeout; `dist.ProcessGroupNCCL.Options()` and its attributes for the rest.
+    """
+    for module in modules(script):
+        for call in module.calls(INIT, "dist.new_group"):
+            given = argument(call, None, "pg_options", "backend_options")
+            if given is None:
+                continue
+            made = last_value(module, given)
+            if isinstance(made, ast.Dict) or (isinstance(made, ast.Call) and module.names.of(made.func) == "dict"):
+                yield point(
+                    module,
+                    given,
+                    "pg_options is a dict: Gloo ignores it and NCCL raises an AssertionError; expected "
+                    "ProcessGroupNCCL.Options, or "
+                    "timeout=",
+                    "timeout=, or ProcessGroupNCCL.Options()",
+                    edits=(without_argument(module, call, given),),
+                )
+
+
+@rule("SCRIPT016", "store-arguments-wrong", Severity.ERROR)
+def store(script: Script) -> Iterator[Finding]:
+    """A store is created or passed with arguments that cannot work.
+
+    ## Why it matters
+    A number as timeout is a TypeError; `store=` without rank and world_size, or with an init_method, is an
+    AssertionError or a
+    ValueError. A TCPStore that every rank opens as master, or with no master, waits until its timeout, and a
+    HashStore never
+    leaves its process.
+
+    ## Fix
+    `TCPStore(host, port, world_size, is_master=(rank == 0), timeout=timedelta(...))`, given with `rank=` and `world_size=`.
+    """
+    for module in modules(script):
+        for call in module.calls(INIT):
+            told = _passed(module, call)
+            if told:
+                yield point(module, call, told, "store=, rank= and world_size=")
+        for call in module.calls("dist.TCPStore"):
+            told = _opened(module, call)
+            if told:
+                yield point(module, call, told, "is_master=(rank == 0)")
+
+
+def _passed(module: Module, call: ast.Call) -> str:
+    given = argument(call, None, "store")
+    if given is None or has_more(call) or (isinstance(given, ast.Constant) and given.value is None):
+        return ""
+    if argument(call, 1, "init_method") is not None and value(module, argument(call, 1, "init_method")) is not None:
+        return "store= and init_method= exclude each other (ValueError); expected one of them"
+    rank, world = argument(call, None, "rank"), argument(call, None, "world_size")
+    missing = [n for n, a in (("rank", rank), ("world_size", world)) if a is None]
+    if missing:
+        return f"store= without {' and '.join(missing)} ends with an AssertionError; expected both beside the store"
+    size = value(module, world)
+    made = value(module, given)
+    if isinstance(made, Made) and made.name == "dist.HashStore" and size != 1:
+        return "a HashStore lives in one process: the ranks never see each other; expected a TCPStore or a FileStore"
+    if type(size) is int and size > 1 and value(module, rank) == 0 and isinstance(rank, ast.Constant):
+        return f"every process says that it is rank 0 of {size}, and all wait for the others; expected its own rank"
+    return ""
+
+
+def _opened(module: Module, call: ast.Call) -> str:
+    late = argument(call, 4, "timeout")
+    if late is not None and type(value(module, late)) in (int, float):
+        seconds = code(module, late)
+        return f"TCPStore gets the number {seconds} as timeout (TypeError); expected timedelta(seconds={seconds})"
+    size, master = value(module, argument(call, 2, "world_size")), argument(call, 3, "is_master")
+    used = any(
+        isinstance(s := value(module, argument(c, None, "store")), Made) and s.call is call for c in module.calls(INIT)
+    )
+    alone = size == 1 or module.index.function_of(call) in {s.function for s in module.spawns if s.how == "Process"}
+    if not used or alone or isinstance(size, bool) or len(places_of(module)) < 2:
+        return ""
+    everywhere = each_rank(module, master) if master is not None else [False]
+    if all(v is True for v in everywhere):
+        return "every rank opens the TCPStore as master, and the second finds its port taken; expected is_master=(rank == 0)"
+    if all(v is False for v in everywhere) and (master is None or isinstance(master, ast.Constant)):
+        return "no rank opens the TCPStore as master, and all wait; expected is_master=(rank == 0)"
+    return ""

@@ -21,8 +21,8 @@ __all__ = ["Host", "Seat"]
 
 HELLO_SECONDS = 5.0
 """How long somebody who has connected may take to say who he is."""
-MOST_UNKNOWN = 512
-"""Connections of which nothing is known yet; beyond that the oldest is closed."""
+MOST_UNKNOWN = 8192
+"""Connections of which nothing is known yet; beyond that, or half of the open files allowed, the oldest is closed."""
 MOST_STRANGERS = 8
 SENDING_SECONDS = 2.0
 STORE_QUERY = b"\x00"
@@ -35,7 +35,8 @@ class Seat:
 
     guest: Guest
     writer: asyncio.StreamWriter
-    links: list[dict[str, Any]] | None = None
+    links: dict[str, Any] | None = None
+    """What it saw of the network, as it told it."""
 
 
 @dataclass
@@ -48,6 +49,7 @@ class Host:
     seats: dict[str, Seat] = field(default_factory=dict)
     strangers: dict[Stranger, None] = field(default_factory=dict)
     opened: float = field(default_factory=time.monotonic)
+    most_unknown: int = MOST_UNKNOWN
     is_full: bool = False
     """The job is complete: whoever comes now is one too many."""
     seconds_left: Callable[[], float] = lambda: 0.0
@@ -122,7 +124,7 @@ class Host:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         self._unknown[writer] = None
-        if len(self._unknown) > MOST_UNKNOWN:
+        if len(self._unknown) > self.most_unknown:
             next(iter(self._unknown)).close()
         try:
             message = await asyncio.wait_for(self._greeting(reader, writer), HELLO_SECONDS)
@@ -223,8 +225,8 @@ class Host:
                 self.changed.set()
 
     def _take(self, seat: Seat, message: dict[str, Any]) -> None:
-        if message.get("kind") == "links" and isinstance(message.get("links"), list):
-            seat.links = message["links"]
+        if message.get("kind") == "links":
+            seat.links = message
         elif message.get("kind") == "hello":
             told = Guest.of(message)
             node = replace(

@@ -108,12 +108,13 @@ class Session:
 
     async def run(self, judge: Callable[[Gathered], asyncio.Future[dict[str, Any]]]) -> Told | Alone | None:
         """Meet. `judge` is called on the host, with what it gathered; its answer is told to all, and None returned."""
-        raise_file_limit()
+        files = raise_file_limit()
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda loop, context: None)  # out of descriptors: accepting is tried again
         self._changed = asyncio.Event()
         self._verdict: asyncio.Future[dict[str, Any]] = loop.create_future()
         self.host = Host(self.me, self.token, self._changed, seconds_left=lambda: self.left)
+        self.host.most_unknown = max(16, min(self.host.most_unknown, files // 2))
         self.visitor = Visitor(self.token, self._is_seated, self._is_told, self._speak)
         self.seeker = Seeker(self.host, self.visitor, self.own_addresses, self._changed.set)
         await self._open()
@@ -277,7 +278,7 @@ class Session:
                 await asyncio.wait_for(self._changed.wait(), LOOK_SECONDS)
         index = {guest.key: at for at, guest in enumerate(guests)}
         for seat in seats:
-            links += read_links(seat.links or (), [index[seat.guest.key]], len(guests))
+            links += read_links(seat.links or {}, index[seat.guest.key], len(guests))
         return tuple(links)
 
     def _still(self, seats: Sequence[Any]) -> list[Any]:

@@ -22,6 +22,7 @@ OUTCOMES = {
     errno.EPERM: Outcome.PROHIBITED,
 }
 BACKLOG = 1024
+MOST_FILES = 1 << 16
 SEGMENT_BYTES = 1000
 """The largest piece that the meeting itself sends: what nodes tell each other must pass where large packets vanish."""
 
@@ -121,11 +122,16 @@ def outcome_of(error: OSError) -> Outcome:
     return OUTCOMES.get(error.errno or 0, Outcome.FAILED)
 
 
-def raise_file_limit() -> None:
-    """Allow as many open files as this user may have: every node is a connection, and so is every port scanner."""
+def raise_file_limit() -> int:
+    """Allow as many open files as this user may have, and say how many: every node is a connection, and so is every port
+    scanner.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
+    wanted = MOST_FILES if hard < 0 else min(hard, MOST_FILES)
+    if 0 <= soft < wanted:
         try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 1 << 16) if hard > 0 else 1 << 16, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            return wanted
         except (OSError, ValueError):
-            return  # the soft limit stays as it was
+            return soft  # it stays as it was
+    return soft if soft >= 0 else MOST_FILES

@@ -12,7 +12,7 @@ from ddpdoctor.facts.nodes import Link, Node
 from ddpdoctor.meeting.guests import Guest
 from ddpdoctor.meeting.links import partners, try_link
 
-__all__ = ["orders", "read_links", "try_links"]
+__all__ = ["orders", "read_links", "told_links", "try_links"]
 
 MOST_LINKS = 4096
 SAMPLED = (1, 2)
@@ -38,8 +38,8 @@ def _links(guests: Sequence[Guest], source: int, target: int, samples: bool) -> 
     found = []
     for at, address in enumerate(_dialled(guest.node) or ("",)):
         name = (guest.node.full_name or guest.node.host) if at == 0 else ""
-        link = Link(source, target, name, (), address, guest.echo_port)
-        found.append({"link": encode(link), "key": guest.key, "samples": samples and at == 0})
+        link = {"source": source, "target": target, "name": name, "address": address, "port": guest.echo_port}
+        found.append({"link": link, "key": guest.key, "samples": samples and at == 0})
     return found
 
 
@@ -63,14 +63,25 @@ async def try_links(order: dict[str, Any], token: str) -> list[Link]:
     return list(await asyncio.gather(*works))
 
 
-def read_links(given: Sequence[Any], source: Sequence[int], count: int) -> list[Link]:
-    """Links as a guest sent them; what is no link between nodes that are here is left out."""
+def told_links(links: Sequence[Link]) -> dict[str, Any]:
+    """Links as they are sent: those that work in short, for there are many; the others whole."""
+    fine = [[link.target, link.latency_seconds, link.gb_per_s] for link in links if link.works and link.address]
+    return {"kind": "links", "fine": fine, "links": [encode(link) for link in links if not link.works]}
+
+
+def read_links(told: dict[str, Any], source: int, count: int) -> list[Link]:
+    """The links that guest number `source` of `count` tells; what is no link to a node that is here is left out."""
     found = []
-    for each in given[:MOST_LINKS]:
+    fine, others = told.get("fine"), told.get("links")
+    for each in fine[:MOST_LINKS] if isinstance(fine, list) else ():
+        if isinstance(each, list) and len(each) == 3 and type(each[0]) is int and 0 <= each[0] < count:
+            latency, rate = (number if isinstance(number, float) else None for number in each[1:])
+            found.append(Link(source, each[0], address="-", is_echoed=True, latency_seconds=latency, gb_per_s=rate))
+    for each in others[:MOST_LINKS] if isinstance(others, list) else ():
         try:
             link = decode(Link, each)
         except FactsError:
             continue
-        if link.source in source and 0 <= link.target < count:
+        if link.source == source and 0 <= link.target < count:
             found.append(link)
     return found

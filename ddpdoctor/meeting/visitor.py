@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ddpdoctor.facts.codec import FactsError, decode, encode
+from ddpdoctor.facts.codec import FactsError, decode
 from ddpdoctor.facts.net import Outcome
 from ddpdoctor.facts.nodes import Node
 from ddpdoctor.meeting.guests import Guest
 from ddpdoctor.meeting.sockets import dial
-from ddpdoctor.meeting.trials import try_links
+from ddpdoctor.meeting.trials import told_links, try_links
 from ddpdoctor.meeting.wire import MAX_LINE_BYTES, PROTOCOL, WireError, hear, say
 
 __all__ = ["Visitor"]
@@ -109,7 +109,7 @@ class Visitor:
                 self.speak(str(message.get("words"))[:300])
             elif kind == "test":
                 links = await try_links(message, self.token)
-                await say(writer, {"kind": "links", "links": [encode(link) for link in links]})
+                await say(writer, told_links(links))
             elif kind == "place":
                 place = message
             elif kind == "verdict":

@@ -9,7 +9,7 @@ from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.gpu import Device, Gpu
 from ddpdoctor.facts.nodes import Nodes, split
 from ddpdoctor.facts.visibility import visible
-from ddpdoctor.findings import Evidence, Finding, Severity
+from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.nodal import differs
 
@@ -45,10 +45,12 @@ def check(gpu: Gpu | None = None, environ: Environ | None = None, nodes: Nodes |
         kinds.setdefault(_kind(device, seen), []).append(device.index)
     if len(kinds) < 2:
         return
+    odd = min(kinds.values(), key=len)
     words = "; ".join(f"GPU {', '.join(map(str, at))}: {name}" for name, at in kinds.items())
     yield Finding(
         f"the visible GPUs are not alike ({words}); expected one model and memory size",
         (Evidence("gpu.devices", words, "one model"),),
+        where=Where(gpu=odd[0] if len(odd) == 1 and len(seen) > 2 else None),
         severity=None if ranks is not None else Severity.NOTE,
     )
 

@@ -111,10 +111,12 @@ def opened(source: Input, stdin: IO[bytes] | None = None) -> IO[bytes]:
     """
     if source.path is None:
         return _unpacked(_Peeking(stdin) if stdin is not None else io.BytesIO())
-    opener: Callable[..., Any] | None = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}.get(source.packing)
-    if opener is not None:
-        file: IO[bytes] = opener(source.path, "rb")
-        return file
+    if source.packing == "gzip":
+        return gzip.GzipFile(source.path)  # type: ignore[return-value]
+    if source.packing == "bzip2":
+        return bz2.open(source.path, "rb")
+    if source.packing == "xz":
+        return lzma.open(source.path, "rb")
     plain = open(source.path, "rb")  # noqa: SIM115 (the caller closes it)
     return _zstd(plain) if source.packing == "zstd" else plain
 

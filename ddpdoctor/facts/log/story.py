@@ -21,7 +21,8 @@ _TROUBLE = re.compile(
 _FAILED = re.compile(
     r"\b(ABORTED|FAILED|Aborted|Killed|Terminated)\b|core dumped|srun: error|exit(ed with)?( exit)? code:? [1-9]"
     r"|non-zero (exit )?status|terminate called|taking the entire process down|Segmentation fault|Bus error"
-    r"|CANCELLED AT|RendezvousTimeoutError|OOMKilled|CrashLoopBackOff",
+    r"|CANCELLED AT|RendezvousTimeoutError|OOMKilled|CrashLoopBackOff"
+    r"|DistBackendError|ncclRemoteError|ncclSystemError|ncclInternalError|ncclUnhandledCudaError",
 )
 
 OTHERS_LINES = 300
@@ -61,6 +62,8 @@ def has_failed(log: Log) -> bool:
     """Whether something shows that the job did not end well: an exit code, an abort, a traceback that ended a process."""
     if own_exits(log) or any(_FAILED.search(line.text) for line in (*log.tails, *log.lines)):
         return True
+    if any("Connection closed by peer [" in line.text and not went_on(log, line) for line in log.lines):
+        return True  # Gloo prints it when a peer is lost, not when it leaves in order
     farewell = [
         line for line in log.lines if "waiting on exit barrier" in line.text or "shutdown the rendezvous" in line.text
     ]

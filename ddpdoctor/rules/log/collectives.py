@@ -25,8 +25,8 @@ SAME_SIZE = ("ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCA
 """Collectives in which all ranks pass as many elements."""
 
 DECIDES = (
-    "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 (a dump of each rank for `ddpdoctor triage`) or "
-    "`ddpdoctor hang` on the nodes while it hangs decides"
+    "a second run with TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 (then `ddpdoctor triage` its dumps), or "
+    "`ddpdoctor hang` on the nodes while it hangs"
 )
 
 
@@ -65,7 +65,7 @@ def collective_timeout(log: Log) -> Iterator[Finding]:
     seen = _wait(waited[0]) if waited else shortened(lines[0].text)
     if missing:
         names = ", ".join(party.name + (f" on {party.who.host}" if party.who.host else "") for party in missing[:8])
-        text = f"{names} did not take part in the collective in which {_names(waited)} waited: {seen}"
+        text = f"{names} did not take part in the collective in which {_names(waited)} waited: {seen}. {_why(ranks)}"
     else:
         text = f"{_names(waited)} gave up waiting in a collective: {seen}. Undetermined who was missing: {DECIDES}"
     first = waited[0].line if waited else lines[0]
@@ -81,6 +81,14 @@ def collective_timeout(log: Log) -> Iterator[Finding]:
             line=first.number if place is None else place.line,
         ),
         ranks=ranks,
+    )
+
+
+def _why(ranks: tuple[int, ...]) -> str:
+    alone = "rank 0 works alone for longer than the timeout (SCRIPT065), " if ranks == (0,) else ""
+    return (
+        f"Undetermined why: {alone}it died or is stopped (PROBE006, PROBE007), takes another path (SCRIPT024, SCRIPT026) or "
+        f"has fewer batches (SCRIPT032); its own output decides, or {DECIDES}"
     )
 
 

@@ -13,6 +13,9 @@ from ddpdoctor.rules.log.signatures import finding_of, matching
 ORDINAL = (r"invalid device ordinal",)
 BUSY = re.compile(r"Process \d+ has (?P<size>[\d.]+) (?P<unit>[GM])iB memory in use")
 OWN = re.compile(r"this process has (?P<size>[\d.]+) (?P<unit>[GM])iB memory in use")
+ALLOCATED = re.compile(r"Of the allocated memory (?P<size>[\d.]+) (?P<unit>[GM])iB is allocated by PyTorch")
+CONTEXT_MIB = 1500
+"""CUDA's context and the libraries of one process."""
 SHARE = 0.2
 """A foreign process that holds less than this part of what the rank itself holds is not why memory ran out."""
 
@@ -105,10 +108,13 @@ def foreign_memory(log: Log) -> Iterator[Finding]:
 
 
 def _is_foreign(text: str) -> bool:
-    """In a container the rank may not know itself by number: only what stands beside its own share is foreign."""
+    """In a container the rank does not know itself by number: then what is about its own share is itself."""
+    listed = sum(_mib(found) for found in BUSY.finditer(text))
     own = OWN.search(text)
-    foreign = sum(_mib(found) for found in BUSY.finditer(text))
-    return own is not None and foreign > SHARE * _mib(own)
+    if own is not None:
+        return listed > SHARE * _mib(own)
+    allocated = ALLOCATED.search(text)
+    return allocated is None or listed > (1 + 2 * SHARE) * _mib(allocated) + CONTEXT_MIB
 
 
 def _mib(found: re.Match[str]) -> float:

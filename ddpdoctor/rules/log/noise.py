@@ -51,5 +51,5 @@ def nccl_startup_warning() -> None:
     been destroyed before we destruct ProcessGroupNCCL", the OMP_NUM_THREADS banner: good runs print them as well.
 
     ## Fix
-    Nothing.
+    Nothing: good runs print them too. Look for the next error.
     """

@@ -12,7 +12,17 @@ from ddpdoctor.facts.log.story import has_failed, went_on
 from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
 from ddpdoctor.rules import Rule, load
 
-__all__ = ["FAR", "by_signatures", "explained", "finding_of", "matching", "shortened", "speaker", "traceback_of"]
+__all__ = [
+    "FAR",
+    "by_signatures",
+    "explained",
+    "finding_of",
+    "matching",
+    "shortened",
+    "softly_explained",
+    "speaker",
+    "traceback_of",
+]
 
 SPEAKS_OF_OTHERS = frozenset(
     ("LOG001", "LOG003", "LOG004", "NET003", "NET031", "NET032", "NET045", "PROBE004", "SCRIPT030", "SCRIPT057")
@@ -21,11 +31,12 @@ SPEAKS_OF_OTHERS = frozenset(
 
 PRECISER = {
     "LAUNCH003": ("LAUNCH004", "LAUNCH014", "LAUNCH015", "LAUNCH018", "LAUNCH055"),
-    "LAUNCH009": ("LAUNCH001", "LAUNCH013", "LAUNCH050", "LAUNCH052"),
-    "LAUNCH001": ("LAUNCH050", "LAUNCH052"),
+    "LAUNCH009": ("LAUNCH013", "LAUNCH050", "LAUNCH052"),
+    "LAUNCH001": ("LAUNCH009", "LAUNCH050", "LAUNCH052"),
     "LAUNCH054": ("LAUNCH051",),
     "LAUNCH060": ("ENV010",),
     "LAUNCH501": ("ENV015", "LAUNCH013", "LAUNCH020"),
+    "NET043": ("NET044",),
     "NET031": ("NET029", "NET036"),
     "NET032": ("NET033",),
     "TOPO003": ("ENV064",),
@@ -56,6 +67,18 @@ def explained(log: Log, *kinds: str) -> frozenset[tuple[int, int]]:
     """The places, source and line number, of lines that a signature of a cause of these kinds matches."""
     signatures = [s for each in load() if each.kind in kinds for s in each.signatures]
     return frozenset((line.source, line.number) for line in matching(log, signatures))
+
+
+def softly_explained(log: Log) -> dict[tuple[int, int], str]:
+    """The places of lines that only show causes that are no errors by themselves, each with one of their codes."""
+    found: dict[tuple[int, int], str] = {}
+    for each in load():
+        if each.kind == "cause" and each.severity is not Severity.ERROR:
+            found |= {(line.source, line.number): each.code for line in matching(log, each.signatures)}
+    hard = [s for each in load() if each.kind != "noise" and each.severity is Severity.ERROR for s in each.signatures]
+    for line in matching(log, hard):
+        found.pop((line.source, line.number), None)
+    return found
 
 
 def _look(rule: Rule, log: Log) -> Iterator[Finding]:

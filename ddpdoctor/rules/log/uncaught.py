@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddpdoctor.facts.log import Exit, Log, Traceback
 from ddpdoctor.facts.log.story import own_exits, went_on
 from ddpdoctor.facts.log.waiting import parties, waits
-from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
 from ddpdoctor.rules import in_logs, rule
 from ddpdoctor.rules.log.ending import SIGKILL, ended, names_of
 from ddpdoctor.rules.log.files import is_missing_file, not_written_yet, on_some_nodes_only
-from ddpdoctor.rules.log.signatures import FAR, explained, finding_of, matching, shortened
+from ddpdoctor.rules.log.signatures import FAR, explained, finding_of, matching, shortened, softly_explained
 
 __all__: list[str] = []
 
@@ -81,7 +81,12 @@ def _groups(log: Log) -> list[_Group]:
 
 
 def _is_explained(each: Traceback, places: frozenset[tuple[int, int]]) -> bool:
-    return any((each.source, number) in places for number in range(each.number, each.number + FAR // 4))
+    return any((each.source, number) in places for number in _own_lines(each))
+
+
+def _own_lines(each: Traceback) -> range:
+    """The lines that an exception's message may have."""
+    return range(each.number, each.number + FAR // 4)
 
 
 def _is_elsewhere(log: Log, each: Traceback) -> bool:
@@ -157,6 +162,12 @@ def uncaught_exception(log: Log) -> Iterator[Finding]:
     Read the traceback at the place that the evidence names; run the same line on one process to see it alone.
     """
     yield from _raised(log, "LOG500", "")
+    soft = softly_explained(log)
+    for each in log.tracebacks:
+        code = next((soft[each.source, n] for n in _own_lines(each) if (each.source, n) in soft), None)
+        if code is not None and not went_on(log, each):
+            yield replace(_finding(log, _group([each]), ""), role=Role.CONSEQUENCE, caused_by=code)
+            return
 
 
 @in_logs("PROBE005")

@@ -18,6 +18,7 @@ NOT_SET = (r"environment variable (RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL
 NO_KEY = (r"KeyError: '(RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)'",)
 NO_LOCAL_RANK = (r"KeyError: 'LOCAL_RANK'",)
 NOT_PASSED = (r"arguments are required: --local[-_]rank",)
+NO_GROUP = (r"Default process group has not been initialized",)
 UNKNOWN_NAME = (
     r"gai error: -\d+",
     r"host not found: Name or service not known",
@@ -111,3 +112,25 @@ def _about(log: Log, text: str, lines: list[Line], first: Line) -> Finding:
         tuple(Evidence(log.place(line.source, line.number), line.text[:200]) for line in lines[:4]),
         where=Where(file=log.sources[first.source].name, line=first.number),
     )
+
+
+@in_logs("SCRIPT019")
+def batch_norm_without_group(log: Log) -> Iterator[Finding]:
+    """The process group is missed by SyncBatchNorm."""
+    lines = [line for line in matching(log, NO_GROUP) if _is_of_batch_norm(log, line)]
+    if lines:
+        yield finding_of(log, lines, "SyncBatchNorm runs without a process group", blames_speaker=True)
+
+
+@in_logs("SCRIPT018")
+def group_missing(log: Log) -> Iterator[Finding]:
+    """The process group is missed by anything else."""
+    lines = [line for line in matching(log, NO_GROUP) if not _is_of_batch_norm(log, line)]
+    if lines:
+        yield finding_of(log, lines, "A distributed call runs before init_process_group", blames_speaker=True)
+
+
+def _is_of_batch_norm(log: Log, line: Line) -> bool:
+    traceback = traceback_of(log, line)
+    files = () if traceback is None else (frame.file for frame in traceback.frames)
+    return any(file.endswith(("torch/nn/modules/_functions.py", "torch/nn/modules/batchnorm.py")) for file in files)

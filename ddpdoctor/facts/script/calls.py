@@ -74,6 +74,12 @@ def _device(reader: Reader, node: ast.Call, frame: Frame) -> object:
     return Device(kind, int(index) if index.isdigit() else index or None)
 
 
+def _drawn(reader: Reader, node: ast.Call, frame: Frame) -> object:
+    """Random numbers: alike on all ranks where the file gives all of them one seed."""
+    seeds = [c.args[0] for c in frame.module.calls("torch.manual_seed", "random.seed") if c.args]
+    return Unknown.SAME if seeds and all(isinstance(s, ast.Constant) for s in seeds) else Unknown.DATA
+
+
 def _fixed(value: object) -> Callable[[Reader, ast.Call, Frame], object]:
     return lambda reader, node, frame: value
 
@@ -101,7 +107,10 @@ _CALLS: dict[str, Callable[[Any, ast.Call, Any], object]] = {
     "os.getpid": _fixed(Unknown.VARIES),
     "time.time": _fixed(Unknown.VARIES),
     "time.perf_counter": _fixed(Unknown.VARIES),
-    "random.random": _fixed(Unknown.VARIES),
+    "random.random": _drawn,
+    "torch.rand": _drawn,
+    "torch.randn": _drawn,
+    "torch.randint": _drawn,
     "isinstance": _fixed(Unknown.SAME),
     "hasattr": _fixed(Unknown.SAME),
     "print": _fixed(None),

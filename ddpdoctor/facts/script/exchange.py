@@ -214,10 +214,10 @@ def problems(module: Module) -> tuple[Stuck, ...]:
     if not worlds:
         return ()
     found: dict[ast.Call, Stuck] = {}
-    for played in worlds[-1]:
+    for played in worlds[0]:
         for stuck in played.stuck:
             found.setdefault(stuck.message.event.call, stuck)
-    for played_there in worlds[:-1]:
+    for played_there in worlds[1:]:
         there = {s.message.event.call for each in played_there for s in each.stuck}
         found = {call: stuck for call, stuck in found.items() if call in there}
     return tuple(found.values())

@@ -30,7 +30,10 @@ def part_of(reader: Reader, binding: Binding, frame: Frame) -> object:
     if binding.how is Bound.ITEM:
         if binding.part == 0 and _is_counted(binding.value, frame):
             return Unknown.SAME
-        return Unknown.DATA if _is_loader(reader, binding.value, frame) else worst(reader.value(binding.value, frame))
+        if _is_loader(reader, binding.value, frame):
+            return Unknown.DATA
+        items = reader.value(binding.value, frame)
+        return worst(*items) if isinstance(items, (list, tuple)) else worst(items)
     value = reader.value(binding.value, frame)
     if isinstance(value, (tuple, list)) and binding.part is not None and binding.part < len(value):
         return value[binding.part]
@@ -62,18 +65,31 @@ def _is_loader(reader: Reader, node: ast.expr, frame: Frame) -> bool:
     return isinstance(value, Made) and value.name == "DataLoader"
 
 
-def is_reduced(module: Module, root: ast.AST, name: str) -> bool:
-    """Whether a name goes through a collective, or a helper called like one, anywhere in a function."""
-    return name in _reduced(module, root)
+def is_reduced(module: Module, root: ast.AST, use: ast.Name) -> bool:
+    """Whether a collective, or a helper called like one, made a name's value the same on all ranks before a use."""
+    lines = _reduced(module, root).get(use.id)
+    if lines is None:
+        return False
+    return min(lines) < use.lineno or not _is_fresh(module, use)
+
+
+def _is_fresh(module: Module, use: ast.Name) -> bool:
+    """Whether the value was made before the use in the same turn of the loop around it."""
+    loop = next((p for p, _ in module.index.enclosing(use) if isinstance(p, (ast.For, ast.While))), None)
+    bound = module.names.bindings(use.id, module.index.scope(use))
+    if loop is None or bound is None:
+        return True
+    return any(loop.lineno < b.line < use.lineno for b in bound[1])
 
 
 @lru_cache(maxsize=512)
-def _reduced(module: Module, root: ast.AST) -> frozenset[str]:
-    found: set[str] = set()
+def _reduced(module: Module, root: ast.AST) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
     nodes = ast.walk(root) if not isinstance(root, ast.Module) else inner(root)
     for node in nodes:
         if isinstance(node, ast.Call):
             last = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             if module.names.of(node.func) in COLLECTIVES or REDUCED.search(last):
-                found |= {n.id for a in node.args for n in ast.walk(a) if isinstance(n, ast.Name)}
-    return frozenset(found)
+                for name in (n.id for a in node.args for n in ast.walk(a) if isinstance(n, ast.Name)):
+                    found.setdefault(name, []).append(node.lineno)
+    return found

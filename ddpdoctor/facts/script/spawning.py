@@ -44,10 +44,22 @@ def spawn_of(module: Module, call: ast.Call) -> Spawn | None:
         return Spawn(call, "spawn", _function(module, function), True, _elements(arguments), count)
     is_process = name == "mp.Process" or (isinstance(call.func, ast.Attribute) and call.func.attr == "Process")
     if is_process and "target" in given:
-        return Spawn(call, "Process", _function(module, given["target"]), False, _elements(given.get("args")))
+        target = _function(module, given["target"])
+        return Spawn(call, "Process", target, False, _elements(given.get("args")), _turns(module, call))
     return None
 
 
 def _function(module: Module, node: ast.expr | None) -> Function | None:
     target = module.target_of(node) if node is not None else None
     return target.function if target is not None and target.module is module else None
+
+
+def _turns(module: Module, call: ast.Call) -> ast.expr | None:
+    """The number of turns of the loop over a range that starts the processes."""
+    for parent, _ in module.index.enclosing(call):
+        loops = [parent] if isinstance(parent, ast.For) else getattr(parent, "generators", [])
+        for loop in loops:
+            items = loop.iter
+            if isinstance(items, ast.Call) and module.names.of(items.func) == "range" and len(items.args) == 1:
+                return items.args[0]
+    return None

@@ -147,7 +147,7 @@ class Reader:
         value = self.joined([(b, self._binding(b, owner.function, frame)) for b in bindings], node, frame)
         if value is Unknown.SAME and self.trusting and all(b.how is Bound.PARAMETER for b in bindings):
             return self._trusted(node.id)
-        if value is Unknown.DATA and self.is_reduced(node.id, node, frame):
+        if value is Unknown.DATA and is_reduced(module, frame.function or module.tree, node):
             return Unknown.SAME
         return value
 
@@ -210,11 +210,6 @@ class Reader:
         if key not in self._frames:
             self._frames[key] = Frame(frame.module, function)
         return self._frames[key]
-
-    def is_reduced(self, name: str, use: ast.AST, frame: Frame) -> bool:
-        """Whether a collective in the same function makes a name's value the same on all ranks."""
-        root = frame.function or frame.module.tree
-        return is_reduced(frame.module, root, name)
 
     # Other expressions.
 

@@ -66,16 +66,16 @@ def without_other_errors(finding: Finding, line: Line, facts: Facts, rules: tupl
             break
         seen.add(text)
         finding = replace(finding, fix_command=text)
-        text = _better(again(line, text, facts.launch.version), facts, facts.launch, rules)
+        text = _better(again(line, text, facts.launch.version), finding.code, facts, facts.launch, rules)
     return finding
 
 
-def _better(line: Line, facts: Facts, launch: Launch, rules: tuple[Rule, ...]) -> str | None:
-    """The line without its first error that a rule can correct."""
+def _better(line: Line, code: str, facts: Facts, launch: Launch, rules: tuple[Rule, ...]) -> str | None:
+    """The line without its first error, or mistake of this code, that a rule can correct."""
     alone = replace(launch, lines=(line,))
     environ = facts.environ if line.file is None else environ_of(alone)
     outcome = judge(replace(facts, launch=alone, environ=environ), rules)
-    errors = (_reassigned(f, line) for f in outcome.findings if f.worst is Severity.ERROR)
+    errors = (_reassigned(f, line) for f in outcome.findings if f.worst is Severity.ERROR or f.code == code)
     return next((f.fix_command for f in errors if _is_line(f)), None)
 
 

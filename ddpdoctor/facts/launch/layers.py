@@ -122,7 +122,7 @@ def _names_launcher(script: Word) -> bool:
 
 def _as_module(program: Word, reading: Reading) -> tuple[Word, ...]:
     assert reading.script is not None
-    dash = Word("-m", "-m", reading.script.start, reading.script.start, reading.script.context)
+    dash = Word("-m", "", reading.script.start, reading.script.start, reading.script.context)
     python = Word("python", "", program.start, program.end, program.context)
     return (python, dash, reading.script, *reading.arguments)
 

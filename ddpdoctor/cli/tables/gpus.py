@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ddpdoctor.cli.tables import draw_all
+from ddpdoctor.cli.tables.gpu_health import health
 from ddpdoctor.facts.gpu import Device, Gpu, PciGpu, absence
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.facts.visibility import Visibility, visible
@@ -15,7 +16,7 @@ from ddpdoctor.facts.xids import action
 __all__ = ["draw"]
 
 GIB = 1 << 30
-NARROW = 60
+NARROW = 70
 XIDS_SHOWN = 5
 
 
@@ -31,6 +32,8 @@ def draw(facts: Facts, *, width: int, colour: bool) -> str:
     pieces: list[RenderableType] = [Text(line) for line in (*_head(gpu, seen), *_xids(gpu))]
     if gpu.devices:
         pieces.append(_table(gpu, seen, width, ranks))
+        if width >= NARROW and any(d.error is None for d in gpu.devices):
+            pieces += [Text(""), health(gpu.devices)]
         if not seen.order_known:
             pieces.append(
                 Text("?: unlike GPUs, numbered fastest first by CUDA; CUDA_DEVICE_ORDER=PCI_BUS_ID fixes the order")

@@ -86,7 +86,8 @@ def test_the_ways_that_nccl_would_take_between_local_ranks(name: str, environ: d
 
 def test_a_gpu_is_shown_with_its_ordinal_and_its_local_rank() -> None:
     patch = {"environ": {"variables": {"CUDA_VISIBLE_DEVICES": "2,0", "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0"}}}
-    rows = gpus.draw(machine("h100x8_sxm_healthy", patch), width=100, colour=False).splitlines()[-8:]
+    rows = gpus.draw(machine("h100x8_sxm_healthy", patch), width=100, colour=False).splitlines()
+    rows = rows[next(at for at, row in enumerate(rows) if row.startswith("GPU CUDA")) + 1 :]
     assert [row.split()[:4] for row in rows[:3]] == [
         ["0", "1", "-", "nvidia0"],
         ["1", "-", "-", "nvidia1"],
@@ -96,8 +97,21 @@ def test_a_gpu_is_shown_with_its_ordinal_and_its_local_rank() -> None:
 
 def test_what_nvml_does_not_tell_is_said_in_words() -> None:
     patch = {"gpu": {"gaps": [], "devices": [{"index": 0, "uuid": "GPU-a", "absent": {"minor": "NO_PERMISSION"}}]}}
+    shown = gpus.draw(machine("cpu_vm", patch), width=100, colour=False)
+    assert "needs root" in next(line for line in shown.splitlines() if line.startswith("0 "))
+
+
+def test_how_a_gpu_is_comes_with_the_words_for_what_is_not_told() -> None:
+    absent = {
+        "temperature_celsius": "NO_PERMISSION",
+        "power_usage_mw": "NOT_SUPPORTED",
+        "sm_clock_mhz": "FUNCTION_NOT_FOUND",
+    }
+    told = {"ecc_corrected_volatile": 3, "ecc_uncorrected_volatile": 0, "clock_event_reasons": 0x48}
+    patch = {"gpu": {"gaps": [], "devices": [{"index": 0, "uuid": "GPU-a", "absent": absent, **told}]}}
     row = gpus.draw(machine("cpu_vm", patch), width=100, colour=False).splitlines()[-1]
-    assert "needs root" in row
+    for word in ("needs root", "n/a", "driver too old", "3+0", "heat"):
+        assert word in row
 
 
 def test_a_lost_gpu_is_shown_as_lost() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from ddpdoctor.facts.launch import Launch
 from ddpdoctor.facts.script import Script
 from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.facts.script.world import TWO_NODES, Made
+from ddpdoctor.facts.script.world import TWO_NODES, Made, one_node
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import code, point, replace, without_argument
@@ -46,10 +46,12 @@ def contradicts(script: Script, launch: Launch | None = None) -> Iterator[Findin
             if module.spawns or world is None:
                 continue
             worlds, ranks = each_rank(module, world), each_rank(module, rank) if rank is not None else []
-            told = _contradiction(worlds, ranks, start.world if start is not None and start.gives_ranks else None)
+            is_fixed = worlds[0] == each_rank(module, world, one_node(8))[0]
+            started = start.world if start is not None and start.gives_ranks and is_fixed else None
+            told = _contradiction(worlds, ranks, started)
             if told:
                 edits = tuple(without_argument(module, call, a) for a in (rank, world) if a is not None)
-                certain = start is not None and start.nodes != 1
+                certain = start is not None and (start.nodes != 1 or started is not None)
                 yield point(
                     module,
                     world if "world" in told.split(":")[0] else rank or world,
@@ -63,7 +65,7 @@ def contradicts(script: Script, launch: Launch | None = None) -> Iterator[Findin
 def _contradiction(worlds: list[object], ranks: list[object], started: int | None) -> str:
     """What is wrong with rank and world_size on the ranks of two nodes with two GPUs each."""
     size = worlds[0]
-    if type(size) is int and size > 1 and started is not None and size != started and size != len(TWO_NODES):
+    if type(size) is int and size > 1 and started is not None and size != started:
         return f"world_size={size} is written into the script, the launch line starts {started} ranks: they wait for each other"
     if not ranks or not all(type(r) is int for r in ranks) or not all(type(w) is int for w in worlds):
         return ""

@@ -81,11 +81,14 @@ def _cleaned(facts: Facts, hosts_as_aliases: bool) -> Any:
 
 def _with_more(facts: Facts, common: Common) -> Facts:
     """The ranks that run here, the launch, the kernel's last warnings and the list of logs."""
+    from ddpdoctor.collectors.hang.pyspy import find_pyspy
     from ddpdoctor.collectors.hang.running import Wanted, collect_hang
     from ddpdoctor.collectors.machine import this_machine
     from ddpdoctor.collectors.support import collect_launch_of, collect_logs
 
     machine = this_machine(seconds_left(common))
+    if not common.quiet and find_pyspy(machine.environ) is not None:
+        print("ddpdoctor: stacks of running ranks are read with py-spy --nonblocking", file=sys.stderr)
     hang = collect_hang(machine, Wanted(seconds=WATCH_SECONDS, with_own=True))
     launch = collect_launch_of(machine, [process.pid for process in hang.processes])
     return replace(facts, hang=hang, log=collect_logs(machine), launch=launch)

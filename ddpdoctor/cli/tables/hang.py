@@ -25,5 +25,8 @@ def draw(facts: Facts, *, width: int, colour: bool) -> str:
             share = "n/a" if process.cpu_share is None else f"{process.cpu_share:.0%}"
             rank = "n/a" if process.rank is None else str(process.rank)
             table.add_row(rank, str(process.pid), process.state or "n/a", share, Text(each.words))
+    found = [each for job in jobs(facts.hang) for each in job.situations]
+    if found and not any(each.is_still for each in found):
+        table.add_row("", "", "", "", Text("all of them moved while they were watched"))
     notes = [Text(gap.reason) for gap in facts.hang.gaps]
     return draw_all([table, *notes], width=width, colour=colour)

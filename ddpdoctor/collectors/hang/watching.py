@@ -59,7 +59,7 @@ def watch(
 ) -> tuple[Process, ...]:
     """The processes of these ranks, watched for so many seconds."""
     before = {entry.pid: Watched(root, entry.pid) for entry, _ in ranks}
-    time.sleep(seconds)
+    time.sleep(seconds if ranks else 0.0)
     return tuple(_process(root, entry, environ, known, before[entry.pid], host) for entry, environ in ranks)
 
 

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import pytest
 from scripts import Case, cases, judged
 
+from ddpdoctor.doctor import Outcome
 from ddpdoctor.rules import load
 
 RULES = [each for each in load(("script",)) if "script" in each.needs and each.code < "SCRIPT500"]
 CASES = cases()
 
 
+@cache
+def _outcome(case: Case) -> Outcome:
+    return judged(case.text, RULES, case.line)
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.family}-{c.name}".replace(" ", "_"))
 def test_exactly_the_expected_findings(case: Case) -> None:
-    outcome = judged(case.text, RULES, case.line)
+    outcome = _outcome(case)
     assert not outcome.crashed, outcome.crashed
     found = {(f.where.line, f.code) for f in outcome.findings}
     assert found == case.expected, [(f.code, f.where.line, f.message) for f in outcome.findings]
@@ -32,7 +39,7 @@ def test_every_rule_has_cases(code: str) -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.family}-{c.name}".replace(" ", "_"))
 def test_every_edit_lies_inside_the_text(case: Case) -> None:
     rows = case.text.splitlines()
-    for finding in judged(case.text, RULES, case.line).findings:
+    for finding in _outcome(case).findings:
         assert re.search(r"expected", finding.message), finding.message
         for edit in finding.edits:
             assert (1, 1) <= (edit.line, edit.column) <= (edit.end_line, edit.end_column)

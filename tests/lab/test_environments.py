@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 from lab.hosts import hosts
 from lab.mpi import hydra, openmpi
@@ -66,6 +67,11 @@ LAUNCHERS = [
 ]
 
 
+def _in_full(case: ParameterSet) -> ParameterSet:
+    """The same case, for `make test-all` alone."""
+    return pytest.param(*case.values, id=case.id, marks=[*case.marks, pytest.mark.slow])
+
+
 def _said(launch: Launch, folder: Path, *options: str) -> list[str]:
     """What `ddpdoctor env` printed in each rank; a file each, for launchers mix what their ranks print."""
     each = 'exec "$@" > "$(mktemp "$0/XXXXXXXX")"'  # not $$, which torchrun makes $ of
@@ -84,7 +90,9 @@ def test_a_healthy_launch_has_no_finding(launch: Launch, ranks: int, title: str,
         assert report["crashed"] == []
 
 
-@pytest.mark.parametrize(("launch", "ranks", "title"), LAUNCHERS)
+@pytest.mark.parametrize(
+    ("launch", "ranks", "title"), LAUNCHERS[::3] + [_in_full(case) for at, case in enumerate(LAUNCHERS) if at % 3]
+)
 def test_the_table_names_the_launcher(launch: Launch, ranks: int, title: str, tmp_path: Path) -> None:
     tables = _said(launch, tmp_path)
     assert len(tables) == ranks

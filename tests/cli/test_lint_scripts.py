@@ -195,10 +195,34 @@ def test_a_shell_script_names_the_script_that_is_judged_with_its_line(tmp_path: 
         assert _of(report, "train.py") == [("SCRIPT014", 3)], files
 
 
-def test_check_judges_the_script_too(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(POSITIONAL)
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        (("torchrun", "--nproc-per-node=2"), "SCRIPT009"),
+        (("torchrun", "--nproc-per-node=4"), None),
+        (("python",), None),
+    ],
+)
+def test_a_world_size_of_the_script_is_held_against_the_line(
+    line: tuple[str, ...], code: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os\nimport torch.distributed as dist\n\n"
+        "dist.init_process_group('gloo', rank=int(os.environ['RANK']), world_size=4)\ndist.destroy_process_group()\n"
+    )
+    found = [f["code"] for f in _lint("--", *line, "train.py", cwd=tmp_path)["findings"]]
+    assert [c for c in found if c.startswith("SCRIPT")] == ([] if code is None else [code])
+
+
+def test_check_judges_the_script_against_this_machine_too(tmp_path: Path) -> None:
+    text = POSITIONAL.replace("gloo", "nccl")
+    (tmp_path / "train.py").write_text(text)
     done = doctor("check", "--no-probe", "--format", "json", "--", "torchrun", "train.py", cwd=tmp_path)
-    assert ("SCRIPT014", 3) in _found(json.loads(done.stdout))
+    found = _found(json.loads(done.stdout))
+    assert ("SCRIPT014", 3) in found
+    has_gpu = any(Path(node).exists() for node in ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd"))
+    assert (("SCRIPT023", 3) in found) != has_gpu
+    assert "SCRIPT023" not in [f["code"] for f in _lint("--", "torchrun", "train.py", cwd=tmp_path)["findings"]]
 
 
 def _patched(folder: Path, *files: str) -> subprocess.CompletedProcess[bytes]:

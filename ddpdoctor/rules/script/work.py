@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+from ddpdoctor.facts.gaps import Why
+from ddpdoctor.facts.launch import Launch
 from ddpdoctor.facts.script import Script
 from ddpdoctor.facts.script.index import inner
 from ddpdoctor.facts.script.module import Module, modules
@@ -14,7 +17,19 @@ from ddpdoctor.facts.script.world import TWO_NODES, Unknown
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import code, point
-from ddpdoctor.rules.script.situation import argument, backends, each_rank, in_rank_branch, names_in, truths, value
+from ddpdoctor.rules.script.situation import (
+    argument,
+    backends,
+    each_rank,
+    in_rank_branch,
+    names_in,
+    start_of,
+    truths,
+    value,
+)
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.gpu import Gpu
 
 _METRICS = re.compile(r"(?i)acc|val|test")
 _LOSSES = re.compile(r"(?i)loss|acc|val|test")
@@ -23,7 +38,7 @@ LOG_METHODS = frozenset(("add_scalar", "info", "log", "log_metric", "set_postfix
 
 
 @rule("SCRIPT023", "backend-needs-gpu", Severity.ERROR)
-def needs_gpu(script: Script) -> Iterator[Finding]:
+def needs_gpu(script: Script, launch: Launch | None = None, gpu: Gpu | None = None) -> Iterator[Finding]:
     """The script requires CUDA or nccl where there is no GPU.
 
     ## Why it matters
@@ -37,13 +52,21 @@ def needs_gpu(script: Script) -> Iterator[Finding]:
     for module in modules(script):
         if backends(module) != {"nccl"} or module.frameworks:
             continue
+        call = module.calls("dist.init_process_group")[0]
+        if start_of(module, launch) is not None and _has_none(gpu):
+            yield point(
+                module,
+                call,
+                "the backend is nccl, and this machine has no GPU that CUDA could use: every rank ends here; expected gloo",
+                '"nccl" if torch.cuda.is_available() else "gloo"',
+            )
+            continue
         asserted = next((a for a in module.index.parents if isinstance(a, ast.Assert) and _asks(module, a.test)), None)
         chosen = next(
             (e for e in module.index.parents if isinstance(e, ast.IfExp) and _asks(module, e.test) and _cpu(e)), None
         )
         if asserted is None and chosen is None:
             continue
-        call = module.calls("dist.init_process_group")[0]
         if any(
             isinstance(p, ast.If) and c in p.body and _asks(module, p.test) for p, c in module.index.enclosing(call)
         ):
@@ -62,6 +85,14 @@ def needs_gpu(script: Script) -> Iterator[Finding]:
             '"nccl" if torch.cuda.is_available() else "gloo"',
             severity=Severity.NOTE,
         )
+
+
+def _has_none(gpu: Gpu | None) -> bool:
+    """Whether this machine was asked, and certainly has no GPU."""
+    if gpu is None or gpu.devices or gpu.other_accelerators:
+        return False
+    gap = gpu.gap("devices")
+    return gap is None or gap.why is Why.NOT_HERE
 
 
 def _asks(module: Module, test: ast.expr) -> bool:

@@ -88,7 +88,9 @@ def check(
         from ddpdoctor.cli.jointly import is_told_elsewhere, with_verdict
         from ddpdoctor.cli.settings import rules_for
 
-        report = with_verdict(report, verdict, rules_for(common, (*SECTIONS, "launch", "probe")))
+        report = with_verdict(
+            report, verdict, rules_for(common, (*SECTIONS, "launch", "probe")), plan.line and plan.line[0]
+        )
         facts = replace(facts, nodes=verdict.nodes)
         lists.write(report, verdict)
         if answer is None and is_told_elsewhere():

@@ -99,11 +99,24 @@ def probe_together(
     return probing.finish_jointly(facts, node, variables, say)
 
 
-def with_verdict(report: Report, verdict: Verdict, rules: Sequence[Rule]) -> Report:
+def with_verdict(report: Report, verdict: Verdict, rules: Sequence[Rule], line: Facts | None) -> Report:
     """The report of this node with the verdict on all; what the verdict tells of this node is told once."""
-    told = verdict.outcome.findings
+    told = [_completed(each, line) for each in verdict.outcome.findings]
     kept = tuple(each for each in report.findings if not _is_told(each, told))
-    return extended(replace(report, findings=kept), [verdict.outcome], rules, verdict.failures)
+    outcome = replace(verdict.outcome, findings=told)
+    return extended(replace(report, findings=kept), [outcome], rules, verdict.failures)
+
+
+def _completed(finding: Finding, line: Facts | None) -> Finding:
+    """The corrected line with what the script is given: that was not told to the other nodes."""
+    launch = line.launch if line is not None else None
+    starter = launch.lines[0].starter if launch is not None and launch.lines else None
+    script = starter.reading.script if starter is not None else None
+    if launch is None or script is None or finding.fix_command is None:
+        return finding
+    rest = launch.lines[0].source[script.end :]
+    lines = [each + rest if each.endswith(script.raw) else each for each in finding.fix_command.split("\n")]
+    return replace(finding, fix_command="\n".join(lines))
 
 
 def _is_told(own: Finding, told: Sequence[Finding]) -> bool:

@@ -15,10 +15,12 @@ from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.jobs import Job, job_id, job_of_line
 from ddpdoctor.facts.net import Outcome
 from ddpdoctor.facts.nodes import Form, Node, Nodes, Stranger
+from ddpdoctor.facts.variables import is_secret, without_secrets
 
 if TYPE_CHECKING:
     from ddpdoctor.cli.verdicts import Verdict
     from ddpdoctor.collectors.meeting import Meeting
+    from ddpdoctor.facts.launch import Line
     from ddpdoctor.facts.record import Facts
     from ddpdoctor.findings import Finding
     from ddpdoctor.meeting.session import Alone, Gathered
@@ -256,8 +258,9 @@ class Convening:
         """The launch line as the host needs it to hold it against the others'."""
         if self._line is None or self.is_of_ranks:
             return {}
-        known = {n: v for n, v in self._line.environ.variables.items() if n.startswith(SENT_PREFIXES)}
-        return {"argv": [word.text for word in self._line.argv], "environ": known, "cwd": self._line.cwd or "/"}
+        variables = self._line.environ.variables.items()
+        known = {name: without_secrets(value) for name, value in variables if _is_sent(name)}
+        return {"argv": _launchers_words(self._line), "environ": known, "cwd": self._line.cwd or "/"}
 
     def _nodes_of(self, met: Gathered) -> Nodes:
         return Nodes(
@@ -319,6 +322,19 @@ class Convening:
             environ=replace(facts.environ, variables=variables),
             net=look_at_master(facts.net, Root(), job.master_addr, job.master_port),
         )
+
+
+def _is_sent(name: str) -> bool:
+    return name.startswith(SENT_PREFIXES) and not is_secret(name)
+
+
+def _launchers_words(line: Line) -> list[str]:
+    """The words of the launcher, up to the script: what the script is given is nobody else's business."""
+    starter = line.starter
+    script = starter.reading.script if starter is not None else None
+    end = script.end if script is not None else len(line.source)
+    kept = [word for word in line.argv if word.end <= end]
+    return [without_secrets(w.text) for w in kept if w.assignment is None or not is_secret(w.assignment[0])]
 
 
 def _stranger(introduction: Mapping[str, Any]) -> Stranger:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from flight_dumps import START_NS, as_json, call, dump, older
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ddpdoctor.facts.hang import Dump
 from ddpdoctor.facts.hang.choose import choose
@@ -255,3 +257,41 @@ def test_the_only_dump_without_a_rank_gets_the_only_rank_that_is_missing() -> No
 
     dumps[1] = replace(dumps[1], rank=None, source="upload.bin")
     assert [each.ranks for each in compare(dumps)] == [(1,)]
+
+
+def test_what_is_queued_behind_an_open_call_blames_nobody() -> None:
+    def rank(number: int) -> dict[str, Any]:
+        return dump([*START, *[call("all_reduce", state="scheduled")] * (3 - number)], groups=WORLD)
+
+    assert [each.cause for each in _compare({number: rank(number) for number in range(3)})] == [Cause.TOGETHER]
+
+
+def test_an_open_part_before_calls_that_ended_is_no_wait() -> None:
+    calls = [call("all_reduce", state="scheduled"), call("broadcast"), call("all_reduce")]
+    assert _compare({0: dump(calls, groups=WORLD), 1: dump(calls, groups=WORLD), 2: dump(calls, groups=WORLD)}) == []
+
+
+OPS = st.builds(
+    call,
+    st.sampled_from(["all_reduce", "broadcast", "barrier", "send 0->1", "recv 1<-0", "coalesced", "gather", "?"]),
+    st.lists(st.lists(st.integers(0, 5), max_size=2), max_size=2),
+    line=st.integers(1, 3),
+    state=st.sampled_from(["scheduled", "started", "completed", "?"]),
+    dtype=st.sampled_from(["Float", "Half"]),
+    group=st.sampled_from([("0", "default_pg"), ("1", "dp"), ("", "")]),
+    retired=st.sampled_from([True, False, None]),
+    seq=st.sampled_from([None, None, 1, 2, 7]),
+)
+
+
+@given(
+    st.dictionaries(st.integers(0, 4), st.lists(OPS, max_size=6), max_size=4),
+    st.sampled_from(["nccl", "gloo", "xccl", ""]),
+    st.none() | st.dictionaries(st.sampled_from(["0", "1", ""]), st.lists(st.integers(0, 5), max_size=4)),
+    st.integers(0, 3),
+)
+def test_whatever_the_dumps_hold_they_are_compared(calls: Any, backend: str, groups: Any, first: int) -> None:
+    raws = {rank: dump(each, backend=backend, groups=groups, first=first) for rank, each in calls.items()}
+    for found in _compare(raws):
+        assert set(found.ranks) <= set(range(6))
+        assert found.message

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ddpdoctor.collectors.hang.ranks import find, processes
+from ddpdoctor.collectors.machine import Root
 from ddpdoctor.doctor import judge
 from ddpdoctor.facts.hang import Child, Frame, Hang, Process
 from ddpdoctor.facts.hang.doing import Doing, situation
@@ -175,3 +178,64 @@ def test_a_job_that_moves_or_shows_nothing_has_no_finding(processes: list[Proces
 def test_all_in_one_collective_is_a_warning_that_blames_nobody() -> None:
     (found,) = _found(*(_process(rank, frames=(C10D, STEP)) for rank in range(3)))
     assert (found.code, found.worst, found.ranks) == ("LOG001", Severity.WARNING, ())
+
+
+def _tree(folder: Path, **processes: tuple[int, list[str], dict[str, str]]) -> Root:
+    """A /proc of these processes: parent, command line, variables."""
+    for name, (parent, words, environ) in processes.items():
+        place = folder / "proc" / name.removeprefix("p")
+        place.mkdir(parents=True)
+        (place / "stat").write_text(f"{place.name} (x) S {parent} 0 0 0 0 0 0 0 0 0 1 1 0 0 0 0 0 0 5")
+        (place / "cmdline").write_text("\0".join(words))
+        (place / "environ").write_text("\0".join(f"{k}={v}" for k, v in environ.items()))
+    return Root(str(folder))
+
+
+def _rank(number: int) -> dict[str, str]:
+    return {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": "2"}
+
+
+def _pids(root: Root, *pids: int) -> list[int]:
+    return [entry.pid for entry, _ in find(root, processes(root), pids).ranks]
+
+
+def test_ranks_are_found_by_their_numbers_and_what_they_start_is_none(tmp_path: Path) -> None:
+    root = _tree(
+        tmp_path,
+        p10=(1, ["python", "torchrun", "train.py"], {"RANK": "0", "WORLD_SIZE": "1"}),
+        p11=(10, ["bash", "wrap.sh"], _rank(0)),
+        p12=(11, ["python", "train.py"], _rank(0)),
+        p13=(12, ["python", "train.py"], _rank(0)),
+        p14=(10, ["/usr/bin/python3.11", "train.py"], _rank(1)),
+        p15=(14, ["nvcc", "x.cu"], _rank(1)),
+        p16=(1, ["python", "-m", "ddpdoctor", "hang"], _rank(0)),
+        p20=(1, ["python", "other.py"], {}),
+    )
+    assert _pids(root) == [12, 14]
+    assert _pids(root, 10) == [12, 14]
+    assert _pids(root, 14) == [14]
+    assert _pids(root, 20) == [20]
+    assert _pids(root, 99) == []
+
+
+def test_slurms_numbers_and_spawned_ranks_are_found(tmp_path: Path) -> None:
+    spawn = [
+        "python",
+        "-c",
+        "from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=5)",
+        "--multiprocessing-fork",
+    ]
+    root = _tree(
+        tmp_path,
+        p10=(
+            1,
+            ["python", "train.py"],
+            {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "1", "SLURM_STEP_ID": "0"},
+        ),
+        p20=(1, ["python", "main.py"], {}),
+        p21=(20, spawn, {}),
+        p22=(20, spawn, {}),
+        p23=(20, ["python", "-c", "from multiprocessing.resource_tracker import main; main(3)"], {}),
+    )
+    assert _pids(root) == [10]
+    assert _pids(root, 20) == [21, 22]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from commandline import doctor
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddpdoctor.collectors.hang.asking_ras import ask
 from ddpdoctor.facts.hang.ras import is_ras, ras_of
 from ddpdoctor.facts.hang.stacks import as_processes, stacks_in
 
@@ -110,6 +113,27 @@ def test_triage_reads_answers_of_ras(tmp_path: Path, content: str) -> None:
     report = json.loads(doctor("triage", str(tmp_path / "ras.out"), "--format", "json").stdout)
     ranks = {each["code"]: each["ranks"] for each in report["findings"]}
     assert ranks == ({"LOG004": [29], "LOG001": [3]} if content is RAS else {"LOG001": [1]})
+
+
+def test_ras_is_asked_where_the_job_says() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        heard: list[bytes] = []
+
+        def serve() -> None:
+            link, _ = server.accept()
+            with link:
+                while b"STATUS" not in b"".join(heard):
+                    heard.append(link.recv(4096))
+                link.sendall(f"SERVER PROTOCOL 2\nOK\n{RAS}".encode())
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        asked, answer = ask({"NCCL_RAS_ADDR": address}, 20.0)
+        thread.join(20)
+    assert asked == address
+    assert answer.splitlines() == RAS.splitlines()
+    assert b"CLIENT PROTOCOL" in b"".join(heard)
 
 
 @given(st.text(max_size=300), st.lists(st.sampled_from([*PYSPY.splitlines(), *FAULT.splitlines()]), max_size=30))

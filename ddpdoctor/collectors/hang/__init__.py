@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ddpdoctor.facts.gaps import Gap
-from ddpdoctor.facts.hang import Hang, Ras, Stack
+from ddpdoctor.facts.hang import Dump, Hang, Ras, Stack
+from ddpdoctor.facts.hang.flight import NOT_DUMPS
 from ddpdoctor.facts.log import Kind, Log, Source
 
 __all__ = ["left_behind"]
@@ -25,7 +26,7 @@ def left_behind(log: Log, saved: Sequence[Hang] = ()) -> Hang | None:
     from ddpdoctor.collectors.hang.dumps import read_dumps
 
     read = read_dumps(dumps) if dumps else ()
-    unread = (dump for dump in read if dump.problem is not None and not len(dump))
+    unread = (d for d in read if d.problem is not None and not len(d) and not _is_other_data(d))
     hang = _texts(texts)
     return Hang(
         dumps=(*read, *(dump for each in saved for dump in each.dumps)),
@@ -34,6 +35,11 @@ def left_behind(log: Log, saved: Sequence[Hang] = ()) -> Hang | None:
         ras=(*hang.ras, *(answer for each in saved for answer in each.ras)),
         gaps=(*hang.gaps, *(Gap(f"hang.{d.source}", f"{d.source}: {d.problem}") for d in unread)),
     )
+
+
+def _is_other_data(dump: Dump) -> bool:
+    """A pickle of plain data that is nobody's dump, as folders hold them."""
+    return dump.problem in NOT_DUMPS and dump.rank is None
 
 
 def _texts(sources: Iterable[Source]) -> Hang:

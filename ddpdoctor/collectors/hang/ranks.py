@@ -40,6 +40,11 @@ class Entry:
         return any(os.path.basename(word) in _AGENTS for word in self.words[:6])
 
     @property
+    def is_spawned(self) -> bool:
+        """Started by torch.multiprocessing.spawn, which numbers its ranks inside of them."""
+        return any("multiprocessing.spawn" in word and "spawn_main" in word for word in self.words[:8])
+
+    @property
     def is_own(self) -> bool:
         """One of the doctor's own processes."""
         return any(os.path.basename(word) in _OWN or word.startswith("ddpdoctor.") for word in self.words[:4])
@@ -90,8 +95,9 @@ def find(root: Root, known: Mapping[int, Entry], pids: Iterable[int] = (), *, wi
             ranks[pid] = entry, environ
     tops = {pid: each for pid, each in ranks.items() if not _is_inner(pid, ranks, known)}
     found = [_program(pid, ranks, known, with_own) for pid in tops]
-    given = [each for each in (_given(pid, tuple(each.pid for each, _ in found), known) for pid in wanted) if each]
-    return Found((*found, *((each, Environ()) for each in given)), unreadable)
+    numbered = {entry.pid for entry, _ in found}
+    given = [entry for pid in wanted for entry in _given(pid, numbered, known)]
+    return Found((*found, *((entry, Environ()) for entry in given)), unreadable)
 
 
 def _below(known: Mapping[int, Entry], pids: Iterable[int]) -> set[int]:
@@ -139,8 +145,10 @@ def _program(
     return entry, environ
 
 
-def _given(pid: int, ranks: tuple[int, ...], known: Mapping[int, Entry]) -> Entry | None:
-    """A given process that is nobody's rank and has none below it: what the user points at."""
-    if pid not in known or pid in ranks or _below(known, (pid,)) & set(ranks):
-        return None
-    return known[pid]
+def _given(pid: int, numbered: set[int], known: Mapping[int, Entry]) -> list[Entry]:
+    """What the user points at where no rank has a number: the processes that torch.multiprocessing spawned, or the one."""
+    below = _below(known, (pid,))
+    if pid not in known or below & numbered:
+        return []
+    spawned = [known[each] for each in sorted(below) if known[each].parent == pid and known[each].is_spawned]
+    return spawned if len(spawned) > 1 else [known[pid]]

@@ -31,11 +31,22 @@ class Lane:
     looks: Sequence[Look]
     entries: dict[int, list[int]] = field(default_factory=dict)
     newest: int = -1
+    newest_over: int = -1
 
     def add(self, sequence: int, index: int) -> None:
         """Take in an entry of the dump."""
         self.entries.setdefault(sequence, []).append(index)
         self.newest = max(self.newest, sequence)
+        if self.dump.states[index] in OVER:
+            self.newest_over = max(self.newest_over, sequence)
+
+    @property
+    def first_open(self) -> int | None:
+        """The number that the rank waits in: a group's calls end in order, what was called later is queued behind it.
+
+        An open one before one that ended is a part of a coalesced call, which has no state of its own.
+        """
+        return min((number for number in self.entries if number > self.newest_over), default=None)
 
     @property
     def last(self) -> int:
@@ -59,10 +70,6 @@ class Lane:
         """Whether all calls under a number came to a good end; one that is not recorded is taken for over."""
         states = self.dump.states
         return OVER.issuperset([states[index] for index in self.entries.get(sequence, ())])
-
-    def is_open(self, sequence: int) -> bool:
-        """A call that is recorded and not over."""
-        return not self.is_over(sequence)
 
     def may_have_failed(self, sequence: int) -> bool:
         """Gloo retires a call that failed like one that went well: its rank's last one, that needs all, may be either."""
@@ -89,13 +96,18 @@ class Board:
     def _lay(self, rank: int, dump: Dump) -> None:
         looks = [_look(op) for op in dump.ops]
         lanes = [self.lanes[group.key].setdefault(rank, Lane(dump, group, looks)) for group in dump.groups]
-        open_messages = []
+        messages: dict[tuple[int, str, int], list[Call]] = defaultdict(list)
         for index, sequence in enumerate(dump.sequences):
+            op = dump.ops[dump.op_of[index]]
             if not dump.p2p[index]:
                 lanes[dump.group_of[index]].add(sequence, index)
-            elif dump.states[index] not in OVER:
-                open_messages.append(dump.call(index))
-        self.messages[rank] = [call for call in open_messages if call.op.peer is not None]
+            elif op.peer is not None:
+                way = messages[dump.group_of[index], op.name, op.peer]
+                if dump.states[index] in OVER:
+                    way.clear()  # the messages of one way end in order as well
+                else:
+                    way.append(dump.call(index))
+        self.messages[rank] = [call for way in messages.values() for call in way]
 
     def members(self, key: Key) -> tuple[int, ...]:
         """The ranks of a group: as the dumps say, else all that were seen in it; the default group has all ranks."""

@@ -14,8 +14,14 @@ from typing import Any
 
 from ddpdoctor.facts.hang.record import Dump, Group, Op, State
 
-__all__ = ["NotADumpError", "dump_of", "is_own_code", "rank_in_name"]
+__all__ = ["NOT_DUMPS", "NotADumpError", "dump_of", "is_own_code", "rank_in_name"]
 
+NOT_DUMPS = (
+    "holds no Flight Recorder entries",
+    "its entries are no list of records",
+    "its entries are not those of a Flight Recorder",
+)
+"""What data is that is something else."""
 MOST_ENTRIES = 1_000_000
 MOST_SIZES = 64
 _LIBRARY = re.compile(r"(site|dist)-packages/|(^|/)torch/|/lib(64)?/python3|^<|\?\?|\.(cpp|cc|c|h|hpp|cu|so[.\d]*)$")
@@ -65,12 +71,12 @@ def dump_of(source: str, raw: object) -> Dump:
     """
     content = {"entries": raw} if isinstance(raw, list) else raw
     if not isinstance(content, dict) or not ({"entries", "pg_config", "pg_status"} & content.keys()):
-        raise NotADumpError("holds no Flight Recorder entries")
+        raise NotADumpError(NOT_DUMPS[0])
     entries = content.get("entries", ())
     if not isinstance(entries, (list, tuple)) or not all(isinstance(each, dict) for each in entries):
-        raise NotADumpError("its entries are no list of records")
+        raise NotADumpError(NOT_DUMPS[1])
     if entries and not any("profiling_name" in each or "state" in each for each in entries[:4]):
-        raise NotADumpError("its entries are not those of a Flight Recorder")
+        raise NotADumpError(NOT_DUMPS[2])
     reading = _Reading(content)
     for each in entries[-MOST_ENTRIES:]:
         reading.add(each)

@@ -43,14 +43,17 @@ def _first_wait(board: Board, rank: int) -> Wait | None:
 
 def _collective_waits(board: Board, rank: int) -> list[Wait]:
     lanes = [(key, lanes[rank]) for key, lanes in board.lanes.items() if rank in lanes]
-    found = (_open_wait(board, key, rank, lane, number) for key, lane in lanes for number in sorted(lane.entries))
+    found = (_lane_wait(board, key, rank, lane) for key, lane in lanes)
     return [wait for wait in found if wait is not None]
 
 
-def _open_wait(board: Board, key: Key, rank: int, lane: Lane, number: int) -> Wait | None:
-    is_open = lane.is_open(number)
-    if not is_open and not lane.may_have_failed(number):
-        return None
+def _lane_wait(board: Board, key: Key, rank: int, lane: Lane) -> Wait | None:
+    number = lane.first_open
+    is_open = number is not None
+    if number is None:
+        if not lane.may_have_failed(lane.newest):
+            return None
+        number = lane.newest
     call = lane.call(number)
     assert call is not None
     missing = board.behind(key, number)
@@ -141,9 +144,8 @@ def _open_everywhere(board: Board, key: Key) -> Conflict | None:
     lanes = {rank: lane for rank, lane in board.lanes[key].items() if lane.entries}
     open_at: dict[int, list[int]] = defaultdict(list)
     for rank, lane in lanes.items():
-        number = next((n for n in sorted(lane.entries) if lane.is_open(n)), None)
-        if number is not None:
-            open_at[number].append(rank)
+        if lane.first_open is not None:
+            open_at[lane.first_open].append(rank)
     if not open_at:
         return None
     number = min(open_at)

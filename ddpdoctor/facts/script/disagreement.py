@@ -128,6 +128,8 @@ def is_of_all(event: Event) -> bool:
     group = event.argument(position, "group", "process_group", "pg", "device_mesh", "mesh")
     if any(k.arg is None for k in event.call.keywords):
         return False
+    if isinstance(group, ast.Attribute) and event.frame.module.names.of(group) is None:
+        return False  # a group that an object keeps: who is in it stands elsewhere
     return group is None or event.read(group) is None
 
 

@@ -176,8 +176,9 @@ def _target(found: Index, target: ast.expr, scope: Scope, binding: Binding) -> N
             ):
                 part = Binding(Bound.VALUE, binding.at, value.elts[position])
             else:
-                how = binding.how if binding.how is Bound.ITEM else Bound.PART
-                part = Binding(how, binding.at, value, position)
+                is_item = binding.how is Bound.ITEM
+                at = binding.part if is_item and binding.part is not None else position
+                part = Binding(Bound.ITEM if is_item else Bound.PART, binding.at, value, at)
             _target(found, each, scope, part)
     elif isinstance(target, ast.Starred):
         _target(found, target.value, scope, Binding(Bound.OTHER, binding.at))

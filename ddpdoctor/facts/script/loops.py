@@ -28,11 +28,12 @@ def part_of(reader: Reader, binding: Binding, frame: Frame) -> object:
     """An item of what a loop runs over, or one part of an unpacked value."""
     assert binding.value is not None
     if binding.how is Bound.ITEM:
-        if binding.part == 0 and _is_counted(binding.value, frame):
+        source = _source(binding.value, binding.part, frame)
+        if source is None:
             return Unknown.SAME
-        if _is_loader(reader, binding.value, frame):
+        if _is_loader(reader, source, frame):
             return Unknown.DATA
-        items = reader.value(binding.value, frame)
+        items = reader.value(source, frame)
         return worst(*items) if isinstance(items, (list, tuple)) else worst(items)
     value = reader.value(binding.value, frame)
     if isinstance(value, (tuple, list)) and binding.part is not None and binding.part < len(value):
@@ -40,13 +41,16 @@ def part_of(reader: Reader, binding: Binding, frame: Frame) -> object:
     return worst(value)
 
 
-def _is_counted(node: ast.expr, frame: Frame) -> bool:
-    """enumerate(...), also inside a progress bar."""
-    if not isinstance(node, ast.Call):
-        return False
-    if frame.module.names.of(node.func) == "enumerate":
-        return True
-    return bool(node.args) and _is_counted(node.args[0], frame)
+def _source(node: ast.expr, part: int | None, frame: Frame) -> ast.expr | None:
+    """What one part of a loop's items comes from: an argument of zip, what enumerate counts; None for the count."""
+    if not isinstance(node, ast.Call) or part is None or any(isinstance(a, ast.Starred) for a in node.args):
+        return node
+    name = frame.module.names.of(node.func) or ""
+    if name == "enumerate" and node.args:
+        return None if part == 0 else node.args[0]
+    if name == "zip" and part < len(node.args):
+        return node.args[part]
+    return _source(node.args[0], part, frame) if name.endswith("tqdm") and node.args else node
 
 
 def _is_loader(reader: Reader, node: ast.expr, frame: Frame) -> bool:

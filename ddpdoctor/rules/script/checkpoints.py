@@ -14,6 +14,7 @@ from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import code, point, with_keyword
 from ddpdoctor.rules.script.situation import (
+    RANK_WORDS,
     argument,
     has_more,
     in_rank_branch,
@@ -32,18 +33,25 @@ def _here(module: Module, event: Event) -> bool:
 
 
 def _by_all(module: Module, name: str) -> Iterator[tuple[Rehearsal, list[Event]]]:
-    """Calls that every rank of the program makes, as one event a rank: those of the first way in which each is met."""
-    seen: set[ast.Call] = set()
+    """Calls that every rank of the program makes in every way in which any does, as one event a rank."""
+    found: dict[ast.Call, tuple[Rehearsal, list[Event]]] = {}
+    parted: set[ast.Call] = set()
     for run in program_runs(module):
         if not any(e.name in ("dist.init_process_group", "DDP", "FSDP") for e in run.tracks[0].events):
             continue
-        for event in run.tracks[0].events:
-            if event.name != name or event.call in seen or not _here(module, event) or run.apart(event.tests):
-                continue
-            same = [next((e for e in t.events if e.call is event.call), None) for t in run.tracks]
-            if all(e is not None for e in same):
-                seen.add(event.call)
-                yield run, [e for e in same if e is not None]
+        for event in (e for t in run.tracks for e in t.events if e.name == name and _here(module, e)):
+            firsts = (next((e for e in t.events if e.call is event.call), None) for t in run.tracks)
+            same = [e for e in firsts if e is not None]
+            if run.apart(event.tests) or len(same) < len(run.tracks) or _asks(event):
+                parted.add(event.call)
+            found.setdefault(event.call, (run, same))
+    yield from (each for call, each in found.items() if call not in parted)
+
+
+def _asks(event: Event) -> bool:
+    """Whether a condition around it asks for a rank, whatever its truth."""
+    tests = [t.node.test for t in event.tests if isinstance(t.node, (ast.If, ast.While))]
+    return any(names_in(test) & RANK_WORDS for test in tests)
 
 
 def _one_path(module: Module, events: list[Event], position: int, *names: str) -> bool:

@@ -12,9 +12,11 @@ from ddpdoctor.facts.script.disagreement import places_of
 from ddpdoctor.facts.script.index import Bound, inner
 from ddpdoctor.facts.script.module import Module
 from ddpdoctor.facts.script.values import Reader
+from ddpdoctor.facts.script.vocabulary import ATTRIBUTES, HELPERS, PARAMETERS
 from ddpdoctor.facts.script.world import TWO_NODES, Place, Unknown, known
 
 __all__ = [
+    "RANK_WORDS",
     "Start",
     "argument",
     "backends",
@@ -32,6 +34,8 @@ __all__ = [
     "value",
 ]
 
+RANK_WORDS = frozenset((*PARAMETERS, *ATTRIBUTES, *HELPERS)) - {"world_size", "get_world_size", "num_processes"}
+"""Names in a condition that tell the ranks apart, also where its truth stays open."""
 TESTING = ("pytest", "unittest", "torch.testing")
 RANKS = [place.rank for place in TWO_NODES]
 LOCAL_RANKS = [place.local_rank for place in TWO_NODES]
@@ -171,7 +175,9 @@ def _only_main(decorator: ast.expr) -> bool:
 
 def _parts(test: ast.expr, readers: tuple[Reader, ...]) -> bool:
     found = [r.truth(test) for r in readers]
-    return any(f is Unknown.VARIES for f in found) or any(f != found[0] for f in found[1:])
+    if any(f is Unknown.VARIES for f in found) or any(f != found[0] for f in found[1:]):
+        return True
+    return isinstance(found[0], Unknown) and bool(names_in(test) & RANK_WORDS)
 
 
 def _left_before(module: Module, function: ast.AST, node: ast.AST, readers: tuple[Reader, ...]) -> bool:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import ast
+from functools import lru_cache
 
 from ddpdoctor.facts.script.module import Module
 from ddpdoctor.facts.script.world import Place, Unknown
 
 __all__ = ["Choices"]
+
+
+@lru_cache(maxsize=4096)
+def _text(node: ast.expr) -> str:
+    """What a condition says, wherever it stands: the same words are chosen alike. Each node is asked for many times."""
+    return ast.dump(node)
 
 
 class Choices:
@@ -27,7 +34,7 @@ class Choices:
             self.asked_data = True
             if self.data is not None:
                 return (place.rank == 0) is self.data
-        key: object = ast.dump(node)
+        key: object = _text(node)
         if isinstance(node, ast.Name):
             key = (id(module.index.function_of(node)), key)
         if key not in self.taken:

@@ -88,6 +88,11 @@ class GpuNode:
         return sum(link.is_active for link in self.links)
 
     @property
+    def is_switched(self) -> bool:
+        """Whether its links end at NVSwitches, by field 147 or by what each link says of its end."""
+        return bool(self.switch_links) or any(link.remote == "switch" for link in self.links)
+
+    @property
     def links_to_switch(self) -> int:
         """Active links that end at an NVSwitch, or out of this system's sight, which means one."""
         return sum(link.is_active and link.remote != "gpu" for link in self.links)

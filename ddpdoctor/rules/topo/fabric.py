@@ -82,7 +82,7 @@ def fabric_failed(topo: Topo, gpu: Gpu | None = None) -> Iterator[Finding]:
                 where=Where(gpu=each.index),
             )
     divided = {d.index for d in gpu.devices if d.mig_mode} if gpu is not None else set()
-    switched = {g.index for g in gpus if g.switch_links and g.links_to_switch} - divided
+    switched = {g.index for g in gpus if g.is_switched and g.links_to_switch} - divided
     words = [p.nvlink for p in topo.pairs if {p.a, p.b} <= switched and p.nvlink not in (None, "U")]
     if words and "OK" not in words and all(g.fabric is None or g.fabric.is_up for g in gpus):
         yield Finding(

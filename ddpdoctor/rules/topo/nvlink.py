@@ -54,7 +54,7 @@ def _expected(gpu: GpuNode, alike: list[GpuNode], topo: Topo, is_bare: bool) -> 
     """How many links of a GPU should be active, from its neighbours of the same model, then from the published number."""
     model = nvlink_model(gpu.name)
     most = max(len(g.links) for g in alike)
-    if any(link.remote == "switch" for g in alike for link in g.links):
+    if any(g.is_switched for g in alike):
         return max(most, model.links) if model is not None and not model.bridge_links and is_bare else most
     if model is not None and model.bridge_links:
         return _bridged(gpu, topo, model.bridge_links)

@@ -43,7 +43,7 @@ def inactive(topo: Topo, host: Host | None = None, gpu: Gpu | None = None) -> It
     The processes of this machine: nv-fabricmanager; /dev/nvidia-nvswitch*. cuInit answers 802 on GPUs whose links end at an
     NVSwitch, which a container sees too.
     """
-    if gpu is not None and gpu.cuda_error == NOT_READY and any(g.switch_links for g in topo.all_gpus()):
+    if gpu is not None and gpu.cuda_error == NOT_READY and any(g.is_switched for g in topo.all_gpus()):
         yield Finding(
             "cuInit answers 802 (system not yet initialized) on GPUs behind NVSwitches; "
             "expected 0, with the fabric manager running",

@@ -88,4 +88,5 @@ def _with_role(
     if finding is first or (kind in ("cause", "umbrella") and not is_led):
         return replace(finding, role=Role.CAUSE)
     cause = finding.caused_by or (first.code if first is not None else None)
-    return replace(finding, role=Role.CONSEQUENCE, caused_by=cause)
+    message = finding.message.partition(". Undetermined")[0]  # its cause is known by now
+    return replace(finding, role=Role.CONSEQUENCE, caused_by=cause, message=message)

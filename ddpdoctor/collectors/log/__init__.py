@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import IO
 
+from ddpdoctor.collectors.log import error_file
 from ddpdoctor.collectors.log.crew import SPAN_BYTES, on_all_cores, spans
 from ddpdoctor.collectors.log.inputs import UNREADABLE, Input, Patient, inputs_of, opened
 from ddpdoctor.collectors.log.kinds import kind_of
@@ -34,6 +35,7 @@ READERS: dict[Kind, Reader] = {
     Kind.TEXT: _text,
     Kind.KERNEL: _text,
     Kind.STACKS: _text,
+    Kind.ERROR_FILE: error_file.read,
     Kind.BINARY: _nothing,
     Kind.DUMP: _nothing,
     Kind.EMPTY: _nothing,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from ddpdoctor.facts.log import Exit, Frame, Traceback
 from ddpdoctor.facts.log.prefix import Prefixed, cleaned, split
 
-__all__ = ["Block", "exit_of", "pieces", "traceback_of"]
+__all__ = ["Block", "exit_of", "pieces", "syntax_error_of", "traceback_of"]
 
 LONGEST = 4000
 MOST_LINES = 2000
@@ -111,10 +111,29 @@ def traceback_of(block: Block, number: int) -> Traceback | None:
                     tuple(frames),
                     head.who,
                     head.time,
+                    has_joined=head.who.rank is not None and "[rank" in block.line,
+                    begin=number,
                 )
             strangers += 1
             if strangers > STRANGERS or "Traceback (most recent call last)" in text:
                 return None
+    return None
+
+
+def syntax_error_of(block: Block, number: int) -> Traceback | None:
+    """A script that Python cannot read: `File "train.py", line 12`, the line, a caret, and the exception, without a head."""
+    own = split(cleaned(block.line))
+    ended = _EXCEPTION.match(own.text)
+    if ended is None:
+        return None
+    for raw in block.before(4):
+        each = split(cleaned(raw))
+        frame = _FRAME.match(each.text)
+        if frame is not None and _same(own, each):
+            place = Frame(frame["file"], int(frame["line"]))
+            return Traceback(
+                0, number, ended["name"], ended["message"] or "", (place,), own.who, own.time, begin=number
+            )
     return None
 
 
@@ -134,7 +153,9 @@ def _boxed(block: Block, head: Prefixed, number: int) -> Traceback | None:
             if ended is None:
                 return None
             message = (ended["message"] or "")[:1000]
-            return Traceback(0, number + offset, ended["name"], message, tuple(frames), head.who, head.time)
+            return Traceback(
+                0, number + offset, ended["name"], message, tuple(frames), head.who, head.time, begin=number
+            )
         is_closed = is_closed or each.text.startswith("╰")
     return None
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ddpdoctor.collectors.log.blocks import Block, exit_of, pieces, traceback_of
+from ddpdoctor.collectors.log.blocks import Block, exit_of, pieces, syntax_error_of, traceback_of
 from ddpdoctor.collectors.log.engines import DIGITS, engine
 from ddpdoctor.collectors.log.windows import BEHIND_BYTES, Readable, windows
 from ddpdoctor.facts.log import Exit, Line, Traceback, Who
@@ -29,6 +29,7 @@ MOST_TRACEBACKS = 2_000
 
 TRACEBACK = b"Traceback (most recent call last)"
 EXIT = b"(local_rank: "
+SYNTAX = ("SyntaxError: ", "IndentationError: ", "TabError: ")
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 
 
@@ -55,7 +56,9 @@ class Scanner:
     def __init__(self, patterns: Sequence[str]) -> None:
         known = [(literal, re.compile(p)) for p in dict.fromkeys(patterns) for literal in literals_of(p)]
         self._patterns = [(literal.translate(NO_DIGITS), pattern) for literal, pattern in known]
-        self._engine = engine({literal.encode() for literal, _ in known} | {TRACEBACK, EXIT})
+        self._engine = engine(
+            {literal.encode() for literal, _ in known} | {TRACEBACK, EXIT, *(word.encode() for word in SYNTAX)}
+        )
         self._of_kinds: dict[bytes, list[re.Pattern[str]]] = {}
 
     def scan(self, file: Readable, span_bytes: int | None = None) -> Part:
@@ -92,6 +95,10 @@ class Scanner:
             ended = exit_of(block, number)
             if ended is not None:
                 keeper.take_exit(ended)
+        elif any(word in text for word in SYNTAX):
+            broken = syntax_error_of(block, number)
+            if broken is not None:
+                keeper.take_traceback(broken)
         keeper.kernel.take(text, number)
         if any(known.search(text) for known in self._worth_trying(block.line, text)):
             keeper.take_line(text, number)
@@ -119,7 +126,9 @@ def joined(parts: Sequence[Part]) -> Part:
         before = whole.newlines
         for line in part.lines:
             keeper.take(replace(line, number=line.number + before, last=line.last + before if line.last else 0))
-        whole.tracebacks += [replace(each, number=each.number + before) for each in part.tracebacks]
+        whole.tracebacks += [
+            replace(each, number=each.number + before, begin=each.begin + before) for each in part.tracebacks
+        ]
         whole.exits += [replace(each, number=each.number + before) for each in part.exits]
         xids += [replace(each, line=None if each.line is None else each.line + before) for each in part.xids]
         whole.tail = [replace(line, number=line.number + before) for line in part.tail] or whole.tail
@@ -158,7 +167,8 @@ class _Keeper:
                 self._counts[same[-1]] = (line.count, line.last)
 
     def take_traceback(self, found: Traceback) -> None:
-        if len(self._part.tracebacks) < MOST_TRACEBACKS:
+        is_known = any(each.number == found.number for each in self._part.tracebacks[-8:])
+        if len(self._part.tracebacks) < MOST_TRACEBACKS and not is_known:
             self._part.tracebacks.append(found)
 
     def take_exit(self, found: Exit) -> None:

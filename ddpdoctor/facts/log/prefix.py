@@ -33,7 +33,11 @@ _PREFIXES = re.compile(
 _NCCL = re.compile(r"(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<gpu>-?\d+)\] ")
 _GROUP = re.compile(r"\[(?:PG (?:ID )?\S+ (?:PG GUID )?[^\]\n]*?)?Rank (?P<rank>\d+)\]")
 _C10 = re.compile(r"\[[IWEF]\d*(?: (?P<time>\d\d:\d\d:\d\d\.\d+))? \w[\w.]*:\d+\] ?")
-_NODE = re.compile(r"(?P<host>[A-Za-z](?=[\w.-]{0,62}\d)[\w.-]{0,62}): (?=\S)")
+# pdsh and docker compose logs put a host's name before each line.
+_NODE = re.compile(
+    r"(?!(?i:epoch|step|iter|rank|gpu|cuda|layer|fold|batch|device|stage|phase|worker_|loss|line|val|train|test)[\w.]*\d)"
+    r"(?P<host>[A-Za-z](?=[\w.-]{0,62}\d)[\w.-]{0,62}): (?=\S|\ {2,}\S)"
+)
 MOST = 8
 """Prefixes before prefixes: a collector's time, a pod, a task, a role and torch's own."""
 
@@ -73,7 +77,25 @@ def split(line: str) -> Prefixed:
         if match is None or not match.end():
             break
         found = _with(found, match)
+    node = _NODE.match(found.text)
+    if node is not None and found.who.host is None and not node["host"].endswith(("Error", ".py")):
+        found = replace(found, who=replace(found.who, host=node["host"]), text=found.text[node.end() :])
+        inner = split(found.text)
+        found = replace(inner, who=_both(inner.who, found.who), time=inner.time or found.time)
+        return replace(found, stream=found.who)
     return replace(_with_writer(found), stream=found.who)
+
+
+def _both(inner: Who, outer: Who) -> Who:
+    """What an inner prefix says, and where it says nothing what the outer one does."""
+    return Who(
+        inner.rank if inner.rank is not None else outer.rank,
+        inner.local_rank if inner.local_rank is not None else outer.local_rank,
+        inner.node_rank if inner.node_rank is not None else outer.node_rank,
+        inner.host or outer.host,
+        inner.pid if inner.pid is not None else outer.pid,
+        inner.task if inner.task is not None else outer.task,
+    )
 
 
 def _with(found: Prefixed, match: re.Match[str]) -> Prefixed:
@@ -94,7 +116,7 @@ def _with(found: Prefixed, match: re.Match[str]) -> Prefixed:
 
 
 def _with_writer(found: Prefixed) -> Prefixed:
-    """What NCCL, c10d and pdsh say of themselves at the beginning of their lines."""
+    """What NCCL and c10d say of themselves at the beginning of their lines."""
     text, who, time = found.text, found.who, found.time
     nccl = _NCCL.match(text)
     if nccl is not None:
@@ -106,10 +128,6 @@ def _with_writer(found: Prefixed) -> Prefixed:
             local_rank=local if who.local_rank is None and local >= 0 else who.local_rank,
         )
         return Prefixed(text[nccl.end() :], who, time)
-    node = _NODE.match(text)
-    if node is not None and who.host is None and not node["host"].endswith(("Error", ".py")):
-        who = replace(who, host=node["host"])
-        return _with_writer(replace(split(text[node.end() :]), who=who, time=time)) if text else found
     c10 = _C10.match(text)
     if c10 is not None and time is None:
         time = c10["time"]

@@ -92,7 +92,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Traceback:
-    """A Python traceback. `number` is the line of its exception, `frames` are outermost first.
+    """A Python traceback. `number` is the line of its exception, `begin` that of its head; `frames` are outermost first.
 
     `has_joined`: torch itself put `[rankN]:` before it, so the rank had a process group (torch 2.3 and newer).
     """
@@ -105,6 +105,7 @@ class Traceback:
     who: Who = field(default_factory=Who)
     time: str | None = None
     has_joined: bool = False
+    begin: int = 0
 
     @property
     def place(self) -> Frame | None:

@@ -44,6 +44,9 @@ PRECISER = {
 }
 """Causes whose signature a line of a more precise cause matches as well: such a line shows only the latter."""
 
+_LOGGER = re.compile(r"^(\[[IWEF]\d*[ \d:.]* ?[\w.]+:\d+\] ?(\[c10d\] )?|[IWEF]\d{4} [\d:.]+ \d+ [\w./-]+:\d+\] )")
+"""What c10d's and torch's loggers put before a message."""
+
 FAR = 40
 """So many lines behind its exception's a message may still belong to it: NCCL's and Gloo's run over several lines."""
 
@@ -63,10 +66,9 @@ def matching(log: Log, signatures: Iterable[str]) -> list[Line]:
     ]
 
 
-def explained(log: Log, *kinds: str) -> frozenset[tuple[int, int]]:
-    """The places, source and line number, of lines that a signature of a cause of these kinds matches."""
-    signatures = [s for each in load() if each.kind in kinds for s in each.signatures]
-    return frozenset((line.source, line.number) for line in matching(log, signatures))
+def explained(log: Log, *kinds: str) -> list[Line]:
+    """The lines that a signature of a cause of these kinds matches."""
+    return matching(log, [s for each in load() if each.kind in kinds for s in each.signatures])
 
 
 def softly_explained(log: Log) -> dict[tuple[int, int], str]:
@@ -101,7 +103,7 @@ def finding_of(log: Log, lines: list[Line], title: str, *, blames_speaker: bool)
     frame = None if traceback is None else traceback.place
     file, number = (log.sources[first.source].name, first.number) if frame is None else (frame.file, frame.line)
     return Finding(
-        f"{title.rstrip('.')}: {speaker(first)}{shortened(first.text)}",
+        f"{title.rstrip('.')}: {speaker(first)}{shortened(_LOGGER.sub('', first.text).strip())}",
         tuple(Evidence(log.place(line.source, line.number), shortened(line.text)) for line in lines[:3]),
         where=Where(
             host=hosts.pop() if len(hosts) == 1 else None,

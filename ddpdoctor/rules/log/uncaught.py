@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ddpdoctor.facts.log import Exit, Log, Traceback
+from ddpdoctor.facts.log import Exit, Line, Log, Traceback, Who
 from ddpdoctor.facts.log.story import own_exits, went_on
 from ddpdoctor.facts.log.waiting import parties, waits
 from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
@@ -53,6 +53,8 @@ NO_CAUSE = (
     "BrokenPipeError",
 )
 WRAPPERS = ("ProcessRaisedException", "ProcessExitedException", "RayTaskError")
+CHAINED = 4
+"""An empty line, "During handling of the above exception, another exception occurred:", and an empty line."""
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 
 
@@ -68,20 +70,29 @@ class _Group:
 
 def _groups(log: Log) -> list[_Group]:
     """Exceptions that ended a process and that no other rule explains, in the order of the log."""
-    places = explained(log, "cause", "umbrella", "consequence")
+    lines = explained(log, "cause", "umbrella", "consequence")
     found: dict[tuple[str, str, object], list[Traceback]] = {}
     for each in log.tracebacks:
         name = each.exception.rpartition(".")[2]
-        if name in NO_CAUSE or _is_explained(each, places) or went_on(log, each) or _is_elsewhere(log, each):
+        if name in NO_CAUSE or _is_explained(each, lines) or went_on(log, each) or _is_elsewhere(log, each):
+            continue
+        if any(_follows(each, other) for other in log.tracebacks):
             continue
         found.setdefault((name, _NUMBERS.sub("#", each.message)[:80], each.place), []).append(each)
-    if any(not _is_wrapper(t) for group in found.values() for t in group):
+    if any(not _is_wrapper(t) for t in log.tracebacks if t.exception.rpartition(".")[2] not in NO_CAUSE):
         found = {key: group for key, group in found.items() if not _is_wrapper(group[0])}
     return [_group(group) for group in found.values()]
 
 
-def _is_explained(each: Traceback, places: frozenset[tuple[int, int]]) -> bool:
-    return any((each.source, number) in places for number in _own_lines(each))
+def _is_explained(each: Traceback, lines: list[Line]) -> bool:
+    near = [line for line in lines if line.source == each.source and line.number in _own_lines(each)]
+    return any(_may_be_one(line.who, each.who) for line in near)
+
+
+def _may_be_one(one: Who, other: Who) -> bool:
+    """Whether nothing that is known of both tells them apart."""
+    pairs = ((one.rank, other.rank), (one.host, other.host), (one.task, other.task))
+    return all(a is None or b is None or a == b for a, b in pairs)
 
 
 def _own_lines(each: Traceback) -> range:
@@ -94,8 +105,18 @@ def _is_elsewhere(log: Log, each: Traceback) -> bool:
     return is_missing_file(each) and (any(on_some_nodes_only(log) or ()) or any(not_written_yet(log) or ()))
 
 
+def _follows(each: Traceback, other: Traceback) -> bool:
+    """Whether it was raised while the other was handled: the first one of a chain is the cause."""
+    return (
+        (each.source, each.who) == (other.source, other.who)
+        and 0 < each.begin - other.number <= CHAINED
+        and not _is_wrapper(other)
+    )
+
+
 def _is_wrapper(each: Traceback) -> bool:
-    return each.exception.rpartition(".")[2] in WRAPPERS
+    """Raised by a parent process over what it was told of its child, whose own traceback stands beside it."""
+    return each.exception.rpartition(".")[2] in WRAPPERS or each.message.startswith("Caught ")
 
 
 def _group(group: list[Traceback]) -> _Group:
@@ -112,10 +133,8 @@ def _all_ranks(log: Log) -> set[int]:
 def _stage(log: Log, group: _Group) -> str:
     """The code for a group: PROBE006 and PROBE005 for one rank among others, before or after it joined; else LOG500."""
     others = _all_ranks(log) - set(group.ranks)
-    peers = [line for line in matching(log, PEERS_OF_A_GROUP) if line.who.rank is None or line.who.rank in others]
-    waited = [line for line in matching(log, PEERS_BEFORE) if line.who.rank is None or line.who.rank in others]
-    if len(log.sources) == 1 and group.first.who.rank is None and not others:
-        return "LOG500"
+    peers = [line for line in matching(log, PEERS_OF_A_GROUP) if _is_others(line, group)]
+    waited = [line for line in matching(log, PEERS_BEFORE) if _is_others(line, group)]
     if peers and (group.first.has_joined or not waited):
         return "PROBE006"
     if waited:
@@ -123,6 +142,15 @@ def _stage(log: Log, group: _Group) -> str:
     if others and group.ranks:
         return "PROBE006" if group.first.has_joined else "PROBE005"
     return "LOG500"
+
+
+def _is_others(line: Line, group: _Group) -> bool:
+    """Whether somebody else printed this line, as far as ranks, hosts and files tell."""
+    if line.who.rank is not None and group.ranks:
+        return line.who.rank not in group.ranks
+    if line.who.host is not None and group.hosts:
+        return line.who.host not in group.hosts
+    return line.source != group.first.source or (line.who.rank is None and bool(group.ranks))
 
 
 def _raised(log: Log, code: str, when: str) -> Iterator[Finding]:
@@ -217,10 +245,10 @@ def ended_without_traceback(log: Log) -> Iterator[Finding]:
 
 def _crashed(log: Log, when: str) -> Iterator[Finding]:
     """Exit codes that no traceback and no line of that rank explains, one finding for each code."""
-    places = explained(log, "cause", "umbrella")
+    lines = explained(log, "cause", "umbrella")
     told = [t for t in log.tracebacks if t.exception.rpartition(".")[2] not in NO_CAUSE]
     speakers = [(t.source, t.who.rank) for t in told]
-    speakers += [(line.source, line.who.rank) for line in log.lines if (line.source, line.number) in places]
+    speakers += [(line.source, line.who.rank) for line in lines]
     found: dict[int, list[Exit]] = {}
     for each in own_exits(log):
         said = (each.source, None) in speakers or (each.source, each.who.rank) in speakers
@@ -235,8 +263,7 @@ def _crashed(log: Log, when: str) -> Iterator[Finding]:
 def _silent(log: Log) -> Iterator[Finding]:
     """Somebody whose peers lost the connection to it, while it printed no error itself and no launcher says how it ended."""
     everybody = parties(log)
-    places = explained(log, "cause", "umbrella", "consequence")
-    loud = [(line.source, line.who.rank) for line in log.lines if (line.source, line.number) in places]
+    loud = [(line.source, line.who.rank) for line in explained(log, "cause", "umbrella", "consequence")]
     loud += [(each.source, each.who.rank) for each in log.tracebacks]
     ranks = {rank for _, rank in loud} | {each.who.rank for each in log.exits if each.code}
     sources = {source for source, rank in loud if rank is None}

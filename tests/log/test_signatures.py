@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 
+from ddpdoctor.facts.log import Line, Log, Source
 from ddpdoctor.facts.log.literals import literals_of
 from ddpdoctor.facts.log.marks import MARKS
 from ddpdoctor.rules import load
+from ddpdoctor.rules.log.signatures import matching
 
 PATTERNS = sorted({(each.code, s) for each in load() for s in each.signatures} | set(MARKS.items()))
 
@@ -40,3 +44,17 @@ def test_the_longest_demanded_text_is_found(pattern: str, literals: tuple[str, .
 def test_an_expression_that_demands_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="without any literal"):
         literals_of("a*|b")
+
+
+LINES = [
+    (code, line)
+    for code, lines in json.loads((Path(__file__).parents[2] / "fixtures" / "log_lines.json").read_text()).items()
+    for line in lines
+]
+
+
+@pytest.mark.parametrize(("code", "line"), LINES)
+def test_lines_of_torch_nccl_and_launchers_show_their_cause(code: str, line: str) -> None:
+    signatures = next(each.signatures for each in load() if each.code == code)
+    log = Log(sources=(Source("job.txt"),), lines=(Line(0, 1, line),))
+    assert matching(log, signatures)

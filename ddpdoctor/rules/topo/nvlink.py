@@ -33,7 +33,7 @@ def nvlink_down(topo: Topo, gpu: Gpu | None = None) -> Iterator[Finding]:
     gpus = [g for g in topo.all_gpus() if g.link_count is not None or g.links]
     if not any(g.links or (g.link_count == 0 and nvlink_model(g.name)) for g in gpus):
         not_here("no GPU here has NVLinks")
-    is_bare = gpu is not None and all(d.virtualization_mode == 0 for d in gpu.devices if d.error is None)
+    is_bare = gpu is not None and not any(d.virtualization_mode for d in gpu.devices)
     for each in gpus:
         alike = [g for g in gpus if g.name == each.name]
         expected = _expected(each, alike, topo, is_bare)

@@ -27,7 +27,8 @@ class Choices:
         self.asked_data = False
         self.statements = 0
 
-    def choose(self, module: Module, node: ast.expr, place: Place, unknown: Unknown) -> bool | None:
+    def choose(self, module: Module, node: ast.expr, place: Place, unknown: Unknown, *, decides: bool) -> bool | None:
+        """The choice for a condition; one that decides no branch of the walk itself only follows earlier choices."""
         if unknown is Unknown.VARIES:
             return None
         if unknown is Unknown.DATA:
@@ -37,6 +38,8 @@ class Choices:
         key: object = _text(node)
         if isinstance(node, ast.Name):
             key = (id(module.index.function_of(node)), key)
+        if not decides:
+            return self.taken.get(key)
         if key not in self.taken:
             self.taken[key] = True
             self.order.append(key)

@@ -23,10 +23,10 @@ from ddpdoctor.facts.script.world import Frame, Place, Unknown
 
 __all__ = ["rehearse"]
 
-MAX_RUNS = 24
+MAX_RUNS = 12
 MAX_CALLS = 8
 MAX_EVENTS = 400
-MAX_STATEMENTS = 6000
+MAX_STATEMENTS = 3000
 """Statements that all ways through one root may take together; a root that takes more is left alone."""
 ONLY_ON_MAIN = ("rank_zero_only", "main_process_only", "on_main_process", "master_only", "only_on_main")
 
@@ -62,8 +62,8 @@ def _run(
     is_open = False
     for place in places:
 
-        def choose(node: ast.expr, unknown: Unknown, place: Place = place) -> bool | None:
-            return choices.choose(module, node, place, unknown)
+        def choose(node: ast.expr, unknown: Unknown, decides: bool, place: Place = place) -> bool | None:
+            return choices.choose(module, node, place, unknown, decides=decides)
 
         reader = Reader(module, place, trusting=True, choose=choose)
         walk = _Walk(module, reader, Track(place), matters, MAX_STATEMENTS // len(places))

@@ -37,7 +37,7 @@ class Reader:
         place: Place,
         *,
         trusting: bool = False,
-        choose: Callable[[ast.expr, Unknown], bool | None] | None = None,
+        choose: Callable[[ast.expr, Unknown, bool], bool | None] | None = None,
     ) -> None:
         self.module = module
         self.place = place
@@ -94,7 +94,7 @@ class Reader:
         if isinstance(value, Made):
             value = Unknown.SAME
         if isinstance(value, Unknown):
-            chosen = self._choose(node, value) if self._choose is not None else None
+            chosen = self._choose(node, value, self._depth == 0) if self._choose is not None else None
             return value if chosen is None else chosen
         return bool(value)
 

@@ -31,6 +31,7 @@ class _Peer:
         self.unsent = bytearray()
         self.waiting: set[bytes] = set()
         self.popping: bytes | None = None
+        self.is_full = False
         self.validated = False
 
 
@@ -44,7 +45,9 @@ class Server:
     def __init__(self, host: str, port: int, mark: str = "hosted") -> None:
         self.listener = listen(host, port)
         self.port = int(self.listener.getsockname()[1])
-        self._values: dict[bytes, bytes] = {mark.encode(): b"ddpdoctor"}
+        self._values: dict[bytes, bytes | bytearray] = {mark.encode(): b"ddpdoctor"}
+        self._waiting: dict[bytes, set[_Peer]] = {}
+        self._serving: _Peer | None = None
         self._queues: dict[bytes, deque[bytes]] = {}
         self._peers: dict[int, _Peer] = {}
         self._selector = selectors.DefaultSelector()
@@ -90,6 +93,8 @@ class Server:
         self._selector.register(link, selectors.EVENT_READ)
 
     def _drop(self, peer: _Peer) -> None:
+        for key in peer.waiting:
+            self._waiting.get(key, set()).discard(peer)
         self._selector.unregister(peer.link)
         del self._peers[peer.link.fileno()]
         peer.link.close()
@@ -97,12 +102,16 @@ class Server:
     def _talk(self, peer: _Peer, events: int) -> None:
         try:
             if events & selectors.EVENT_READ:
-                chunk = peer.link.recv(1 << 18)
+                chunk = peer.link.recv(1 << 16)
                 if not chunk:
                     self._drop(peer)
                     return
                 peer.received += chunk
-                self._requests(peer)
+                self._serving = peer
+                try:
+                    self._requests(peer)
+                finally:
+                    self._serving = None
             self._flush(peer)
         except BlockingIOError:
             return  # nothing to read after all
@@ -130,8 +139,8 @@ class Server:
 
     def _say(self, peer: _Peer, answer: bytes) -> None:
         peer.unsent += answer
-        if self._peers.get(peer.link.fileno()) is peer:
-            self._flush(peer)
+        if peer is not self._serving and self._peers.get(peer.link.fileno()) is peer:
+            self._flush(peer)  # it waited; one that is being served is answered when all its requests are done
 
     def _flush(self, peer: _Peer) -> None:
         try:
@@ -141,12 +150,13 @@ class Server:
             pass  # the peer's buffer is full: EVENT_WRITE tells when it is not
         except OSError:
             peer.unsent.clear()  # the peer is gone: the next read says so and drops it
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.unsent else 0)
-        self._selector.modify(peer.link, wanted)
+        if peer.is_full != bool(peer.unsent):
+            peer.is_full = bool(peer.unsent)
+            self._selector.modify(peer.link, selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.is_full else 0))
 
-    def _store(self, key: bytes, value: bytes) -> None:
+    def _store(self, key: bytes, value: bytes | bytearray) -> None:
         self._values[key] = value
-        for peer in list(self._peers.values()):
+        for peer in self._waiting.pop(key, ()):
             if key in peer.waiting:
                 peer.waiting.discard(key)
                 if not peer.waiting:
@@ -189,6 +199,8 @@ class Server:
 
     def _wait(self, peer: _Peer, reader: _Reader) -> None:
         peer.waiting = {key for key in reader.texts() if key not in self._values}
+        for key in peer.waiting:
+            self._waiting.setdefault(key, set()).add(peer)
         if not peer.waiting:
             self._say(peer, b"\0")
 
@@ -205,7 +217,11 @@ class Server:
 
     def _append(self, peer: _Peer, reader: _Reader) -> None:
         key, value = reader.text(), reader.text()
-        self._store(key, self._values.get(key, b"") + value)
+        log = self._values.get(key, b"")
+        if not isinstance(log, bytearray):
+            log = bytearray(log)
+        log += value
+        self._store(key, log)
 
     def _multi_get(self, peer: _Peer, reader: _Reader) -> None:
         self._say(peer, pack(*(self._known(key) for key in reader.texts())))
@@ -218,7 +234,7 @@ class Server:
     def _list(self, peer: _Peer, reader: _Reader) -> None:
         self._say(peer, NUMBER.pack(len(self._values)) + pack(*self._values))
 
-    def _known(self, key: bytes) -> bytes:
+    def _known(self, key: bytes) -> bytes | bytearray:
         if key not in self._values:
             raise _Broken  # torch's server also closes the connection: clients wait for a key before they get it
         return self._values[key]

@@ -27,6 +27,6 @@ class Op:
     PING, PUSH, POP, LENGTH, LIST = range(13, 18)
 
 
-def pack(*texts: bytes) -> bytes:
+def pack(*texts: bytes | bytearray) -> bytes:
     """Byte strings, each after its length."""
     return b"".join(NUMBER.pack(len(text)) + text for text in texts)

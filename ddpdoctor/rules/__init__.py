@@ -176,7 +176,23 @@ def of_logs(rules: Iterable[Rule]) -> tuple[Rule, ...]:
 
     looks = {**by_signatures(_found.values()), **_in_logs}
     looks |= {each.code: each.check for each in _found.values() if "log" in each.needs}
-    return tuple(replace(r, check=looks[r.code], needs=("log",), wants=()) for r in rules if r.code in looks)
+    return tuple(
+        replace(
+            r, check=looks[r.code] if r.code in OF_ALL_ATTEMPTS else _early(looks[r.code]), needs=("log",), wants=()
+        )
+        for r in rules
+        if r.code in looks
+    )
+
+
+OF_ALL_ATTEMPTS = ("LOG008",)
+"""Causes that are about restarts; all others are looked for in the first attempt, where the log shows how it failed."""
+
+
+def _early(look: Check) -> Check:
+    from ddpdoctor.facts.log.story import first_attempt
+
+    return lambda log: look(first_attempt(log))
 
 
 def in_hangs(code: str) -> Callable[[Check], Check]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from ddpdoctor.facts.log.marks import marked
-from ddpdoctor.facts.log.record import Exit, Line, Log, Traceback, Who
+from ddpdoctor.facts.log.record import Exit, Line, Log, Source, Traceback, Who
 
 __all__ = ["attributed", "world_size_of"]
 
@@ -49,7 +49,15 @@ def attributed(log: Log) -> Log:
     tracebacks = _by_summary(tracebacks, exits)
     lines = tuple(_with_traceback(each, tracebacks) for each in lines)
     found = replace(named, lines=lines, tracebacks=tracebacks, exits=exits, tails=tails)
-    return replace(found, world_size=world_size_of(found))
+    return replace(found, world_size=world_size_of(found), sources=tuple(_with_restart(found)))
+
+
+def _with_restart(log: Log) -> Iterator[Source]:
+    first: dict[int, int] = {}
+    for line, _ in marked(log, "restart"):
+        first.setdefault(line.source, line.number)
+    for index, source in enumerate(log.sources):
+        yield replace(source, restarted_at=first.get(index))
 
 
 def world_size_of(log: Log) -> int | None:

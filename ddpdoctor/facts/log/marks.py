@@ -20,6 +20,7 @@ MARKS: dict[str, str] = {
     "member": r"GLOBAL_RANK: (?P<rank>\d+), MEMBER: (?P<member>\d+)/(?P<members>\d+)",
     "barrier": r"\(world_size=(?P<world>\d+), worker_count=(?P<workers>\d+)",
     "worlds": r"(?:global_world_sizes=\[|[^_]world_size[=:] ?)(?P<world>\d+)",
+    "restart": r"attempts left; will restart worker group|Restarting worker group|Restart worker group",
     "progress": r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)",
     "xid": r"NVRM: Xid \(",
     "sxid": r": SXid \(PCI:",

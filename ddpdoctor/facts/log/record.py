@@ -52,7 +52,8 @@ class Who:
 class Source:
     """One input. `who` is what its name says of all its lines; `problem` is why not all of it was read, None if it was.
 
-    `attempt` is the number of the restart in a torchrun --log-dir tree.
+    `attempt` is the number of the restart in a torchrun --log-dir tree; `restarted_at` is the first line in which a
+    launcher says that it starts the workers once more.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Source:
     lines: int = 0
     who: Who = field(default_factory=Who)
     attempt: int | None = None
+    restarted_at: int | None = None
     problem: str | None = None
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from ddpdoctor.facts.log.record import Exit, Line, Log, Traceback
 
-__all__ = ["ENDED_BY_LAUNCHER", "has_failed", "last_words", "own_exits", "went_on"]
+__all__ = ["ENDED_BY_LAUNCHER", "first_attempt", "has_failed", "last_words", "own_exits", "went_on"]
 
 ENDED_BY_LAUNCHER = -15
 """SIGTERM: how launchers end the workers that are well."""
@@ -56,6 +57,29 @@ def went_on(log: Log, spoken: Line | Traceback) -> bool:
     alone = len({w.who.rank for w in words}) <= 1 and not log.exits
     enough = after + (OWN_LINES if alone and log.world_size in (None, 1) else OTHERS_LINES)
     return len(words) >= OWN_LINES and log.sources[spoken.source].lines > enough
+
+
+def first_attempt(log: Log) -> Log:
+    """The log up to the first restart of the workers, where it shows how they failed; else all of it.
+
+    What comes later, a port that is still taken or a store with old keys, follows from the restart.
+    """
+    if all(source.restarted_at is None and not source.attempt for source in log.sources):
+        return log
+    early = replace(
+        log,
+        lines=tuple(each for each in log.lines if _is_early(log, each)),
+        tracebacks=tuple(each for each in log.tracebacks if _is_early(log, each)),
+        exits=tuple(each for each in log.exits if _is_early(log, each)),
+        tails=tuple(each for each in log.tails if _is_early(log, each)) if has_failed(log) else log.tails,
+    )
+    is_telling = early.tracebacks or early.exits or any("failed (exitcode" in line.text for line in early.lines)
+    return early if is_telling else log
+
+
+def _is_early(log: Log, each: Line | Traceback | Exit) -> bool:
+    source = log.sources[each.source]
+    return not source.attempt and (source.restarted_at is None or each.number <= source.restarted_at)
 
 
 def has_failed(log: Log) -> bool:

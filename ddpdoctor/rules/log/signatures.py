@@ -47,6 +47,8 @@ PRECISER = {
 _LOGGER = re.compile(r"^(\[[IWEF]\d*[ \d:.]* ?[\w.]+:\d+\] ?(\[c10d\] )?|[IWEF]\d{4} [\d:.]+ \d+ [\w./-]+:\d+\] )")
 """What c10d's and torch's loggers put before a message."""
 
+OF_LAUNCHERS = ("LOG008", "LOG009", "LOG010")
+
 FAR = 40
 """So many lines behind its exception's a message may still belong to it: NCCL's and Gloo's run over several lines."""
 
@@ -67,8 +69,9 @@ def matching(log: Log, signatures: Iterable[str]) -> list[Line]:
 
 
 def explained(log: Log, *kinds: str) -> list[Line]:
-    """The lines that a signature of a cause of these kinds matches."""
-    return matching(log, [s for each in load() if each.kind in kinds for s in each.signatures])
+    """The workers' lines that a signature of a cause of these kinds matches; what launchers say of them explains nothing."""
+    signatures = [s for each in load() if each.kind in kinds and each.code not in OF_LAUNCHERS for s in each.signatures]
+    return [line for line in matching(log, signatures) if "torch/distributed/elastic/" not in line.text]
 
 
 def softly_explained(log: Log) -> dict[tuple[int, int], str]:

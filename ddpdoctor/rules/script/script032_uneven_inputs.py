@@ -1,0 +1,102 @@
+"""SCRIPT032: loops that end earlier on some ranks than on others."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ddpdoctor.facts.script import Script
+from ddpdoctor.facts.script.index import inner
+from ddpdoctor.facts.script.module import Module, modules
+from ddpdoctor.facts.script.vocabulary import COLLECTIVES
+from ddpdoctor.facts.script.world import TWO_NODES
+from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.rules import rule
+from ddpdoctor.rules.script.pointing import code, point
+from ddpdoctor.rules.script.situation import (
+    each_rank,
+)
+
+if TYPE_CHECKING:
+    pass
+
+
+@rule("SCRIPT032", "uneven-inputs", Severity.ERROR)
+def uneven(script: Script) -> Iterator[Finding]:
+    """The ranks have different numbers of batches.
+
+    ## Why it matters
+    At the end of the epoch the shorter ranks leave the loop. The others wait for them, or a gradient of one rank is
+    silently
+    summed into a metric of another.
+
+    ## Fix
+    Give all ranks equally many: cut to `len(items) // world_size * world_size`, a DistributedSampler with drop_last,
+    or `with
+    Join([ddp]):`.
+    """
+    for module in modules(script):
+        if module.calls("Join") or any(f"{name}.join()" in module.text for name in module.wrapped):
+            continue
+        for loop in (n for n in module.index.parents if isinstance(n, ast.For)):
+            if not _communicates(module, loop):
+                continue
+            reason, certain = _unequal(module, loop.iter)
+            if reason:
+                yield point(
+                    module,
+                    loop.iter,
+                    f"{code(module, loop.iter)} {reason}: ranks that end earlier leave the others waiting in the "
+                    "collectives of this "
+                    "loop; expected equally many turns on all ranks",
+                    "the same number of turns on all ranks",
+                    severity=None if certain else Severity.WARNING,
+                )
+
+
+def _communicates(module: Module, loop: ast.For) -> bool:
+    for node in inner(loop):
+        if isinstance(node, ast.Call):
+            name = module.names.of(node.func)
+            if (name in COLLECTIVES and name != "DDP") or (
+                module.wraps and getattr(node.func, "attr", "") == "backward"
+            ):
+                return True
+    return False
+
+
+def _unequal(module: Module, node: ast.expr) -> tuple[str, bool]:
+    """Why a loop has different numbers of turns on the ranks, and whether that is certain."""
+    found = each_rank(module, node)
+    if all(isinstance(f, (list, tuple)) for f in found):
+        lengths = [len(f) for f in found if isinstance(f, (list, tuple))]
+        return (f"gives the ranks {', '.join(map(str, lengths))} turns", True) if len(set(lengths)) > 1 else ("", False)
+    source = node
+    if isinstance(node, ast.Name):
+        bound = module.names.bindings(node.id, module.index.scope(node))
+        if bound is None or len(bound[1]) != 1 or bound[1][0].value is None:
+            return "", False
+        source = bound[1][0].value
+    if (
+        isinstance(source, ast.Call)
+        and getattr(source.func, "id", "") in ("list", "enumerate", "sorted", "tqdm")
+        and source.args
+    ):
+        source = source.args[0]
+    part = source.slice if isinstance(source, ast.Subscript) else None
+    if isinstance(part, ast.Slice) and part.step is not None and part.lower is not None and part.upper is None:
+        lower = each_rank(module, part.lower, trusting=True)
+        even = isinstance(source, ast.Subscript) and _is_cut(module, source.value)
+        if lower == [p.rank for p in TWO_NODES] and not even:
+            return "may give the first ranks one turn more", False
+    return "", False
+
+
+def _is_cut(module: Module, node: ast.expr) -> bool:
+    """Whether the divided sequence was cut to a multiple before."""
+    if not isinstance(node, ast.Name):
+        return False
+    bound = module.names.bindings(node.id, module.index.scope(node))
+    texts = [ast.unparse(b.value) for b in (bound[1] if bound is not None else []) if b.value is not None]
+    return any("//" in t or "%" in t or ":" in t for t in texts)

@@ -190,6 +190,16 @@ def test_topo_prints_one_whole_line_a_gpu_in_a_pipe(libraries: Libraries) -> Non
     assert done.returncode == 0
 
 
+def test_check_finds_the_fault_on_its_gpu(libraries: Libraries) -> None:
+    done = ddpdoctor(
+        "check", "--no-probe", "--select", "GPU,TOPO", "--format", "json", folder=libraries["a100x8_nvlink_down"]
+    )
+    report = json.loads(done.stdout)
+    assert [(f["code"], f["where"]["gpu"]) for f in report["findings"]] == [("TOPO011", 5)]
+    assert done.returncode == 1
+    assert not report["crashed"]
+
+
 def test_gpus_says_what_cuda_visible_devices_does(libraries: Libraries) -> None:
     done = ddpdoctor("gpus", folder=libraries["h100x8_sxm_healthy"], CUDA_VISIBLE_DEVICES="2,9,0")
     assert "the list ends at 9 (there is no GPU 9 here): 1 of 8 GPUs visible" in done.stdout

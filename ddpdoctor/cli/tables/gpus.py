@@ -51,7 +51,9 @@ def _xids(gpu: Gpu) -> list[str]:
         device = gpu.at(xid.bus_id)
         place = f"GPU {device.index}" if device is not None else xid.bus_id
         word = "SXid" if xid.is_switch else "Xid"
-        lines.append(f"{word} {xid.code} on {place}, {(xid.age_seconds or 0.0) / 3600:.1f} h ago: {action(xid)}")
+        age = "some time" if xid.age_seconds is None else f"{xid.age_seconds / 3600:.1f} h"
+        boot = ", before the machine was started" if xid.restarts else ""
+        lines.append(f"{word} {xid.code} on {place}, {age} ago{boot}: {action(xid)}")
     return lines
 
 

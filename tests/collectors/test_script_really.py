@@ -11,7 +11,7 @@ from script_runs import RIGHT, WRONG, header, start
 pytestmark = pytest.mark.torch
 
 SOME_RIGHT = ("collectives", "train_ddp")
-SOME_WRONG = ("init_positional", "rank_branch_barrier", "gather_list_aliased")
+SOME_WRONG = ("init_positional", "rank_branch_barrier")
 
 
 def _slow_but(some: tuple[str, ...], paths: list[Path]) -> list[object]:

@@ -72,8 +72,8 @@ def _dump(line: str) -> Dump:
     fields: dict[str, Any] = json.loads(line)
     try:
         groups = tuple(decode(Group, each) for each in fields.pop("groups"))
-        ops = tuple(decode(Op, each) for each in fields.pop("ops"))
     except FactsError as error:
         return Dump(fields["source"], problem=str(error)[:300])
+    ops = tuple(Op(*each) for each in fields.pop("ops"))
     columns: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in fields.items()}
     return Dump(**columns, groups=groups, ops=ops)

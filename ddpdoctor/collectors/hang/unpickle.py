@@ -21,10 +21,11 @@ from typing import Any, NoReturn
 from ddpdoctor.collectors.log.inputs import UNREADABLE, inputs_of, opened
 from ddpdoctor.facts.codec import encode
 from ddpdoctor.facts.hang.flight import NotADumpError, dump_of, rank_in_name
-from ddpdoctor.facts.hang.record import Dump
+from ddpdoctor.facts.hang.record import Dump, Op
 
 __all__ = ["UnsafeError", "load", "main"]
 
+OP_FIELDS = tuple(f.name for f in dataclasses.fields(Op))
 MAX_BYTES = 256 << 20
 """A dump of 2,000 entries with their stacks has about 1 MB."""
 MAX_MEMORY_BYTES = 4 << 30
@@ -150,7 +151,8 @@ def main() -> None:
     for path in sys.argv[1:]:
         dump = _read(path)
         fields = {f.name: getattr(dump, f.name) for f in dataclasses.fields(dump)}
-        print(json.dumps({**fields, "groups": encode(dump.groups), "ops": encode(dump.ops)}), flush=True)
+        ops = [[getattr(op, name) for name in OP_FIELDS] for op in dump.ops]  # columns and rows: for speed
+        print(json.dumps({**fields, "groups": encode(dump.groups), "ops": ops}), flush=True)
 
 
 if __name__ == "__main__":

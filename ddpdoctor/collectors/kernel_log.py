@@ -6,7 +6,6 @@ import os
 import time
 from dataclasses import replace
 
-from ddpdoctor.collectors.kernel_log_files import read_elsewhere
 from ddpdoctor.collectors.machine import Machine
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.xids import Xid, xid_in
@@ -28,6 +27,8 @@ def read_xids(machine: Machine) -> tuple[tuple[Xid, ...] | None, tuple[Gap, ...]
     try:
         records = _records(machine, "Xid")
     except OSError as error:
+        from ddpdoctor.collectors.kernel_log_files import read_elsewhere  # for those who are not root
+
         found = read_elsewhere(machine)
         if found is not None:
             return found[-MOST:], ()

@@ -93,6 +93,8 @@ def check(
         )
         facts = replace(facts, nodes=verdict.nodes)
         lists.write(report, verdict)
+        if answer is None and not verdict.is_first:
+            return report.exit_code(common.fail_on.severity)
         if answer is None and is_told_elsewhere():
             return _tell_shortly(report, common)
     if answer is not None and not answer.is_first:

@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ddpdoctor.cli import STARTED
@@ -159,14 +159,13 @@ class Convening:
             outcome = verdicts.judge_nodes(rules, nodes, met.guests, self._torch)
             verdict = verdicts.Verdict(outcome, None, nodes, is_host=True)
             found = {} if verdict.has_errors else verdicts.shares(met.guests)
-            self._meeting.conclude(
-                verdicts.written(outcome, nodes), {key: asdict(share) for key, share in found.items()}
-            )
+            self._meeting.conclude(verdicts.written(outcome, nodes), verdicts.places(met.guests, found))
             return replace(verdict, share=found.get(met.guests[met.hosted_by].key))
         facts = self._with_way(facts)
         nodes = self._alone(node, met) if met is None or met.taken_by is None else self._superfluous(met)
         outcome = verdicts.judge_nodes(rules, nodes, (Guest("", nodes.nodes[0], tuple(own)),), self._torch)
-        return verdicts.Verdict(outcome, None, nodes, facts, is_host=True)
+        is_first = self.job.local_rank in (0, None)
+        return verdicts.Verdict(outcome, None, nodes, facts, is_host=True, is_first=is_first)
 
     def _lost_port(self, node: Node, rules: Sequence[Rule]) -> list[Finding]:
         """What is wrong when a node of another job holds the port that this node needs."""
@@ -204,9 +203,10 @@ class Convening:
         from ddpdoctor.collectors.meeting import machine_key, script_hash
         from ddpdoctor.facts.traits import node_of
 
-        job, script = self.job, self._script()
+        job, script, node = self.job, self._script(), node_of(facts)
         return replace(
-            node_of(facts),
+            node,
+            full_name=job.local_addr or node.full_name,
             form=job.form,
             machine=machine_key(),
             node_rank=job.node_rank,
@@ -290,7 +290,10 @@ class Convening:
     def _alone(self, node: Node, met: Alone | None) -> Nodes:
         """A meeting of one: it can say of the node of rank 0 that nothing listened there, and of the others nothing."""
         way = met.way if met is not None else None
-        is_absent = way in (None, Outcome.REFUSED) and not node.owns and (met is None or not met.other_job)
+        is_over = (
+            met is None or met.waited_seconds >= self._join_seconds
+        )  # not where an error of its own ended it before
+        is_absent = way in (None, Outcome.REFUSED) and not node.owns and is_over and (met is None or not met.other_job)
         return Nodes(
             nodes=(replace(met.me.node if met is not None else node, way=way),),
             expected=self.job.world_size if self.is_of_ranks else self.job.nnodes,
@@ -299,6 +302,7 @@ class Convening:
             lacking=1 if is_absent else 0,
             waited_seconds=met.waited_seconds if met is not None else self._join_seconds,
             is_main=False,
+            lost_host=met.lost_host if met is not None else None,
             strangers=(_stranger(met.other_job),) if met is not None and met.other_job else (),
         )
 

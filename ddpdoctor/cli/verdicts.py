@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ddpdoctor.doctor import Outcome, judge
@@ -20,7 +20,7 @@ from ddpdoctor.rules import Rule
 if TYPE_CHECKING:
     from ddpdoctor.meeting.guests import Guest
 
-__all__ = ["Share", "Verdict", "judge_nodes", "merged", "read_verdict", "rules_of_nodes", "shares", "written"]
+__all__ = ["Share", "Verdict", "judge_nodes", "merged", "places", "read_verdict", "rules_of_nodes", "shares", "written"]
 
 ACROSS = (
     *("LAUNCH034", "LAUNCH035", "LAUNCH036", "LAUNCH037", "LAUNCH039", "LAUNCH070"),
@@ -55,6 +55,8 @@ class Verdict:
     nodes: Nodes | None = None
     facts: Facts | None = None
     is_host: bool = False
+    is_first: bool = True
+    """This process tells for its machine: of ranks that met, the first one there."""
     failures: tuple[str, ...] = ()
 
     @property
@@ -203,6 +205,21 @@ def shares(guests: Sequence[Guest]) -> dict[str, Share]:
     return found
 
 
+def places(guests: Sequence[Guest], found: Mapping[str, Share]) -> dict[str, dict[str, Any]]:
+    """What each guest is told besides the verdict: its share of the probe, and whether it is the one to tell on its machine."""
+    firsts: dict[str, str] = {}
+    for guest in guests:
+        firsts.setdefault(guest.node.machine or guest.key, guest.key)
+    tellers = set(firsts.values())
+    return {
+        guest.key: {
+            "is_first": guest.key in tellers or guest.node.form != Form.ENV,
+            **(asdict(found[guest.key]) if guest.key in found else {}),
+        }
+        for guest in guests
+    }
+
+
 def written(outcome: Outcome, nodes: Nodes) -> dict[str, Any]:
     """A verdict as it is sent; of many nodes the first ones are named."""
     return {
@@ -257,7 +274,9 @@ def read_verdict(message: Mapping[str, Any]) -> Verdict:
         nodes = decode(Nodes, message.get("nodes"))
     except FactsError:
         nodes = None
-    return Verdict(outcome, _share(message.get("place")), nodes)
+    place = message.get("place")
+    is_first = not isinstance(place, dict) or place.get("is_first") is not False
+    return Verdict(outcome, _share(place), nodes, is_first=is_first)
 
 
 def _share(place: object) -> Share | None:

@@ -37,6 +37,8 @@ class Job:
     master_port: int
     rdzv_id: str | None = None
     is_host: bool | None = None
+    local_addr: str | None = None
+    """What this node would publish instead of its name."""
     uniform: bool = False
     rank: int | None = None
     local_rank: int | None = None
@@ -71,6 +73,7 @@ def _of_torchrun(plan: Plan) -> Job | None:
         master_addr=plan.host,
         master_port=plan.port,
         rdzv_id=plan.rdzv_id,
+        local_addr=plan.settings["local_addr"].value if "local_addr" in plan.settings else None,
         is_host=None if is_static else _is_host(plan.settings["rdzv_conf"].value),
     )
 

@@ -141,6 +141,8 @@ class Nodes(Section):
     waited_seconds: float = 0.0
     hosted_by: int = 0
     is_main: bool = True
+    lost_host: str | None = None
+    """The host of the meeting, when it went away before it had told its verdict."""
     strangers: tuple[Stranger, ...] = ()
     gaps: tuple[Gap, ...] = ()
 

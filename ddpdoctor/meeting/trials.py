@@ -8,7 +8,7 @@ from typing import Any
 
 from ddpdoctor.facts.codec import FactsError, decode, encode
 from ddpdoctor.facts.net import is_loopback
-from ddpdoctor.facts.nodes import Link, Node
+from ddpdoctor.facts.nodes import Form, Link, Node
 from ddpdoctor.meeting.guests import Guest
 from ddpdoctor.meeting.links import partners, try_link
 
@@ -37,7 +37,8 @@ def _links(guests: Sequence[Guest], source: int, target: int, samples: bool) -> 
     guest = guests[target]
     found = []
     for at, address in enumerate(_dialled(guest.node) or ("",)):
-        name = (guest.node.full_name or guest.node.host) if at == 0 else ""
+        is_asked = at == 0 and guest.node.form == Form.C10D
+        name = (guest.node.full_name or guest.node.host) if is_asked else ""
         link = {"source": source, "target": target, "name": name, "address": address, "port": guest.echo_port}
         found.append({"link": link, "key": guest.key, "samples": samples and at == 0})
     return found
@@ -65,8 +66,9 @@ async def try_links(order: dict[str, Any], token: str) -> list[Link]:
 
 def told_links(links: Sequence[Link]) -> dict[str, Any]:
     """Links as they are sent: those that work in short, for there are many; the others whole."""
-    fine = [[link.target, link.latency_seconds, link.gb_per_s] for link in links if link.works and link.address]
-    return {"kind": "links", "fine": fine, "links": [encode(link) for link in links if not link.works]}
+    short = [link for link in links if link.works and link.address and not link.name]
+    fine = [[link.target, link.latency_seconds, link.gb_per_s] for link in short]
+    return {"kind": "links", "fine": fine, "links": [encode(link) for link in links if link not in short]}
 
 
 def read_links(told: dict[str, Any], source: int, count: int) -> list[Link]:

@@ -1,16 +1,17 @@
-"""NET025, NET026: what the nodes' own names are to each other."""
+"""NET025, NET026, and what NET013 says of a meeting: what the nodes' own names are to each other."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from ddpdoctor.facts.gaps import not_here
-from ddpdoctor.facts.nodes import Node, Nodes, split
+from ddpdoctor.facts.net import is_loopback
+from ddpdoctor.facts.nodes import Form, Node, Nodes, split
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.nodal import differs
+from ddpdoctor.rules.nodal import about, differs, named
 
-__all__ = ["duplicate", "families"]
+__all__ = ["duplicate", "families", "unknown_to_others"]
 
 
 @rule(
@@ -63,3 +64,29 @@ def duplicate(nodes: Nodes) -> Iterator[Finding]:
                 where=Where(host=host),
                 fix_command="hostnamectl set-hostname NAME",
             )
+
+
+def unknown_to_others(nodes: Nodes) -> Iterator[Finding]:
+    """NET013: with c10d the workers look for the name of the node that sorts first, and some nodes do not know it."""
+    named_nodes = [(node.full_name or node.host, index) for index, node in enumerate(nodes.nodes)]
+    if nodes.form != Form.C10D or not nodes.links or len(named_nodes) < 2:
+        return
+    name, head = min(named_nodes)
+    target = nodes.nodes[head]
+    asked = [link for link in nodes.links if link.target == head and link.name]
+    wrong = [link for link in asked if not set(link.resolved) & {*target.addresses, name}]
+    if not wrong:
+        return
+    lost = [nodes.nodes[link.source] for link in wrong]
+    seen = ", ".join(wrong[0].resolved[:3]) or "nothing"
+    is_sure = any(all(map(is_loopback, link.resolved)) for link in wrong)  # another address may still lead there
+    yield about(
+        lost if len(wrong) < len(asked) else [target],
+        f"c10d will tell the workers to meet at {name}, and on {named(lost)} that name leads to {seen}: expected"
+        f" {', '.join(target.addresses[:3])}",
+        "nodes.links.resolved",
+        seen,
+        ", ".join(target.addresses[:3]),
+        severity=None if is_sure else Severity.WARNING,
+        fix_command=f"--local-addr={target.addresses[0]}" if target.addresses else None,
+    )

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.gaps import unanswered
+from ddpdoctor.facts.gaps import not_here, unanswered
 from ddpdoctor.facts.net import Lookup, Net, is_loopback
+from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.net import names
 from ddpdoctor.rules.observed import observed, only_probed
 
 __all__ = ["elsewhere", "full_name", "loopback", "numeric", "unresolvable"]
@@ -22,7 +24,7 @@ __all__ = ["elsewhere", "full_name", "loopback", "numeric", "unresolvable"]
     Severity.ERROR,
     signatures=(r"trying to connect to \([^)]*(\.localdomain|\.arpa|\.local), \d+\)",),
 )
-def full_name(environ: Environ, net: Net) -> Iterator[Finding]:
+def full_name(environ: Environ | None = None, net: Net | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """The full name of this node, which c10d tells the other nodes, leads nowhere.
 
     ## Why it matters
@@ -32,6 +34,11 @@ def full_name(environ: Environ, net: Net) -> Iterator[Finding]:
     ## Fix
     Start torchrun with --local-addr=<this node's routable address> on each node, or repair reverse DNS.
     """
+    if nodes is not None:
+        yield from names.unknown_to_others(nodes)
+        return
+    if environ is None or net is None:
+        not_here("environment and network were not looked at")
     own, full = _own(net), net.full_name
     net.need_several_nodes(environ)
     if full is None or not own.addresses or is_loopback(own.addresses[0]) or _is_number(net.hostname):

@@ -26,7 +26,13 @@ def missing(nodes: Nodes) -> Iterator[Finding]:
 
 def head_missing(nodes: Nodes) -> Iterator[Finding]:
     """PROBE002: the node of rank 0 never came."""
-    if 0 in nodes.missing:
+    if nodes.lost_host is not None:
+        yield Finding(
+            f"{nodes.lost_host} hosted the meeting and went away before its end: expected it to stay",
+            (Evidence("nodes.lost_host", nodes.lost_host, "a verdict"),),
+            where=Where(host=nodes.lost_host),
+        )
+    elif 0 in nodes.missing:
         yield _absent(nodes, [0], f"{_unit(nodes, 1)} 0{_host(nodes, [0])}")
 
 

@@ -21,9 +21,8 @@ _COPIES = (Operator.JOBSET, Operator.JOB, Operator.STATEFULSET, Operator.PYTORCH
 
 def own_masters(launch: Launch) -> Iterator[Finding]:
     """One finding for each line that all nodes run, or for the first of the lines of several nodes."""
-    for line in launch.lines:
-        if line.node is not None and len(launch.nodes) > 1:
-            continue
+    several = launch.nodes
+    for line in launch.lines if len(several) < 2 else ():
         word, match = _own(line)
         if word is None or match is None or not _runs_on_many(line):
             continue
@@ -32,9 +31,9 @@ def own_masters(launch: Launch) -> Iterator[Finding]:
             at = word.start + match.start()
             edits = [Edit(at, word.start + match.end(), escape(FIRST_HOST, word.context))]
         yield point(launch, line, word, _told(match), "one address for all nodes", edits)
-    own = [(line, *_own(line)) for line in launch.nodes]
+    own = [(line, *_own(line)) for line in several]
     found = [(line, word, match) for line, word, match in own if match is not None]
-    if len(launch.nodes) > 1 and len(found) == len(launch.nodes):
+    if len(several) > 1 and len(found) == len(several):
         line, word, match = found[0]
         yield point(launch, line, word, _told(match), "one address for all nodes", None)
 

@@ -12,7 +12,7 @@ from ddpdoctor.facts.script.rehearsal import Event, Rehearsal
 from ddpdoctor.facts.script.world import Unknown
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.pointing import code, point, with_keyword
+from ddpdoctor.rules.script.pointing import before, code, dist_of, point, with_keyword
 from ddpdoctor.rules.script.situation import (
     RANK_WORDS,
     argument,
@@ -172,6 +172,7 @@ def read_early(script: Script) -> Iterator[Finding]:
                         "wait for it; "
                         "expected dist.barrier() between",
                         "dist.barrier() before",
+                        edits=(before(module, module.index.statement(load.call), f"{dist_of(module)}.barrier()"),),
                     )
 
 

@@ -10,7 +10,7 @@ from ddpdoctor.facts.script.disagreement import Disagreement, Kind, disagreement
 from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.pointing import code, point
+from ddpdoctor.rules.script.pointing import code, moved_out, point
 from ddpdoctor.rules.script.situation import is_quiet
 
 _WORDS = {"backward": "the backward pass of the wrapped model", "forward": "the forward pass of the wrapped model"}
@@ -77,6 +77,7 @@ def in_branch(script: Script) -> Iterator[Finding]:
             "others, which never call it; expected it on all ranks",
             "the same collectives on every rank",
             severity=_softer(each),
+            edits=moved_out(module, module.index.statement(each.at)) if each.event.name != "forward" else (),
         )
 
 
@@ -175,4 +176,5 @@ def new_group(script: Script) -> Iterator[Finding]:
             "number their groups "
             "differently from here on; expected it on all ranks, members or not",
             "new_group on every rank",
+            edits=moved_out(module, module.index.statement(each.at)),
         )

@@ -11,7 +11,7 @@ from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.world import Device
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.pointing import after, code, point, replace, with_keyword
+from ddpdoctor.rules.script.pointing import after, code, imported, point, replace, with_keyword
 from ddpdoctor.rules.script.situation import (
     LOCAL_RANKS,
     RANKS,
@@ -103,11 +103,8 @@ def _is_count(whole: ast.expr, part: ast.expr) -> bool:
 
 
 def _local(module: Module, part: ast.expr) -> tuple[Edit, ...]:
-    if "os" not in module.index.scopes[module.tree].names:
-        return ()
-    if isinstance(part, ast.JoinedStr):
-        return (replace(module, part, "f\"cuda:{os.environ['LOCAL_RANK']}\""),)
-    return (replace(module, part, LOCAL),)
+    text = "f\"cuda:{os.environ['LOCAL_RANK']}\"" if isinstance(part, ast.JoinedStr) else LOCAL
+    return (replace(module, part, text), *imported(module, "os", "import os"))
 
 
 @rule("SCRIPT002", "set-device-missing", Severity.ERROR)

@@ -12,7 +12,7 @@ from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.world import Made
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.pointing import code, point, replace, without_argument
+from ddpdoctor.rules.script.pointing import code, imported, point, replace, without_argument
 from ddpdoctor.rules.script.situation import argument, each_rank, has_more, start_of, value
 from ddpdoctor.rules.script.variables import reads_ranks
 
@@ -185,9 +185,10 @@ def _timeout(module: Module, given: ast.expr) -> Iterator[Finding]:
             "expected "
             f"timedelta(seconds={text})",
             f"timedelta(seconds={text})",
-            edits=(replace(module, given, f"timedelta(seconds={text})"),)
-            if "timedelta" in module.index.scopes[module.tree].names
-            else (),
+            edits=(
+                replace(module, given, f"timedelta(seconds={text})"),
+                *imported(module, "timedelta", "from datetime import timedelta"),
+            ),
         )
     elif (
         isinstance(found, Made) and found.name == "timedelta" and len(found.call.args) == 1 and not found.call.keywords

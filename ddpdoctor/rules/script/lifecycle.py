@@ -12,7 +12,7 @@ from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.rehearsal import Event, Rehearsal
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.pointing import after, code, point
+from ddpdoctor.rules.script.pointing import after, code, dist_of, point
 from ddpdoctor.rules.script.situation import backends, in_try, is_test
 
 INIT = "dist.init_process_group"
@@ -238,6 +238,4 @@ def _destroyed(module: Module, run: Rehearsal) -> tuple[Edit, ...]:
     body = getattr(run.root, "body", [])
     if isinstance(run.root, ast.Module) or not body or isinstance(body[-1], ast.Return):
         return ()
-    given = next((c for c in module.calls(INIT)), None)
-    prefix = code(module, given.func).rpartition(".")[0] if given is not None else ""
-    return (after(module, body[-1], f"{prefix}.destroy_process_group()"),) if prefix else ()
+    return (after(module, body[-1], f"{dist_of(module)}.destroy_process_group()"),)

@@ -7,7 +7,20 @@ import ast
 from ddpdoctor.facts.script.module import Module
 from ddpdoctor.findings import Edit, Evidence, Finding, Severity, Where
 
-__all__ = ["after", "before", "code", "delete", "line_after", "point", "replace", "with_keyword", "without_argument"]
+__all__ = [
+    "after",
+    "before",
+    "code",
+    "delete",
+    "dist_of",
+    "imported",
+    "line_after",
+    "moved_out",
+    "point",
+    "replace",
+    "with_keyword",
+    "without_argument",
+]
 
 
 def column(module: Module, line: int, offset: int) -> int:
@@ -96,6 +109,45 @@ def line_after(module: Module, statement: ast.stmt, text: str, like: ast.stmt) -
 def _indent(module: Module, statement: ast.stmt) -> str:
     text = module.lines[statement.lineno - 1]
     return text[: len(text) - len(text.lstrip())] if text.strip() else ""
+
+
+def moved_out(module: Module, statement: ast.stmt) -> tuple[Edit, ...]:
+    """A statement of one line leaves the branch around it: behind the branch when it is its end, before it otherwise."""
+    branch = module.index.parents.get(statement)
+    simple = isinstance(branch, ast.If) and statement in branch.body and not branch.orelse
+    if not simple or not isinstance(branch, ast.If) or statement.lineno != statement.end_lineno:
+        return ()
+    if branch.lineno == statement.lineno or _is_elif(module, branch):
+        return ()
+    text = module.lines[statement.lineno - 1].strip()
+    if branch.body == [statement]:
+        return (replace(module, branch, text),)
+    is_last = statement is branch.body[-1]
+    if not is_last and statement is not branch.body[0]:
+        return ()
+    there = after(module, branch, text) if is_last else before(module, branch, text)
+    return (delete(module, statement), there)
+
+
+def _is_elif(module: Module, branch: ast.If) -> bool:
+    return module.lines[branch.lineno - 1].lstrip().startswith("elif")
+
+
+def imported(module: Module, name: str, text: str) -> tuple[Edit, ...]:
+    """The line that imports a name, before the first import of the file; nothing where the name is known."""
+    if name in module.index.scopes[module.tree].names:
+        return ()
+    imports = [s for s in module.tree.body if isinstance(s, (ast.Import, ast.ImportFrom))]
+    first = next((s for s in imports if not (isinstance(s, ast.ImportFrom) and s.module == "__future__")), None)
+    return (before(module, first, text),) if first is not None else ()
+
+
+def dist_of(module: Module) -> str:
+    """How the file calls torch.distributed: `dist`."""
+    for name, calls in module.named_calls.items():
+        if name.startswith("dist.") and name.count(".") == 1 and isinstance(calls[0].func, ast.Attribute):
+            return code(module, calls[0].func.value)
+    return "torch.distributed"
 
 
 def with_keyword(module: Module, call: ast.Call, text: str) -> Edit:

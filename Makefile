@@ -39,6 +39,8 @@ docs: $(VENV)/.tools
 benchmarks: $(VENV)/.tools
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks/startup.py
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks/gpus.py
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks/control_plane.py
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks/faults.py
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks/dumps.py
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks/run.py
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks/triage.py

@@ -11,6 +11,7 @@ from ddpdoctor.collectors.machine import Machine
 from ddpdoctor.collectors.pci import acs_bridges, iommu
 from ddpdoctor.facts.codec import FactsError, decode
 from ddpdoctor.facts.gaps import Gap, Why
+from ddpdoctor.facts.gpu import OF_THE_WHOLE_GPU
 from ddpdoctor.facts.topo import P2P_WORDS, GpuNode, Nic, Pair, Topo
 
 __all__ = ["collect"]
@@ -68,7 +69,7 @@ def _gpu(machine: Machine, answers: Answers, index: int) -> dict[str, Any]:
     known = {
         "index": index,
         "bus_id": bus_id,
-        "error": codes.get("handle") or codes.get("uuid"),
+        "error": codes.get("handle") or (codes.get("uuid") if codes.get("uuid") in OF_THE_WHOLE_GPU else None),
         "pci_path": path,
         "iommu": iommu(machine, place) if path else None,
         "acs_bridges": _as_list(acs_bridges(machine, path)) if path else None,

@@ -9,7 +9,7 @@ from typing import Any
 from ddpdoctor.facts.gaps import CannotLook, Gap, Section, Why
 from ddpdoctor.facts.xids import Xid
 
-__all__ = ["Device", "Gpu", "MigInstance", "PciGpu", "Process", "Sample", "absence"]
+__all__ = ["OF_THE_WHOLE_GPU", "Device", "Gpu", "MigInstance", "PciGpu", "Process", "Sample", "absence"]
 
 _ABSENCES = {
     "NOT_SUPPORTED": ("n/a", Why.NOT_HERE),
@@ -23,6 +23,8 @@ _ABSENCES = {
 }
 
 
+OF_THE_WHOLE_GPU = ("GPU_IS_LOST", "RESET_REQUIRED", "NO_ANSWER")
+"""Codes that mean every question to this GPU; other codes mean the one that was asked."""
 DAY_SECONDS = 86400.0
 LOADED_PERCENT = 50
 """Utilisation from which a GPU counts as loaded."""
@@ -206,8 +208,9 @@ class Device:
 
     @property
     def error(self) -> str | None:
-        """The code that NVML answered instead of a handle, or to the first questions: None for a GPU that answers."""
-        return self.absent.get("handle") or (self.absent.get("uuid") if self.uuid is None else None)
+        """The code that NVML answered instead of a handle, or to everything: None for a GPU that answers."""
+        first = self.absent.get("uuid") if self.uuid is None else None
+        return self.absent.get("handle") or (first if first in OF_THE_WHOLE_GPU else None)
 
     @property
     def is_loaded(self) -> bool:

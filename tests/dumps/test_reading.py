@@ -86,6 +86,19 @@ def test_a_dump_that_breaks_off_is_read_as_far_as_it_goes(tmp_path: Path) -> Non
         assert found.problem == "breaks off; the entries before were read"
 
 
+@pytest.mark.parametrize("share", [0.2, 0.35, 0.5, 0.8, 0.99])
+def test_torchs_own_order_of_keys_breaks_off_as_well(tmp_path: Path, share: float) -> None:
+    """torch writes the version, the groups and their status first, then the entries."""
+    raw = {name: RAW[name] for name in ("version", "pg_config", "pg_status", "entries")}
+    content = pickled(raw)
+    path = tmp_path / "nccl_trace_rank_4"
+    path.write_bytes(content[: int(len(content) * share)])
+    (found,) = read_dumps([str(path)])
+    assert found.rank == 4
+    assert found.problem is not None
+    assert "process" not in found.problem
+
+
 def test_every_length_of_a_dump_is_survived() -> None:
     for content in (pickled(RAW), as_json(RAW).encode()):
         for length in range(1, len(content), 37):

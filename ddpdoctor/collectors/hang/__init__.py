@@ -19,7 +19,7 @@ def left_behind(log: Log, saved: Sequence[Hang] = ()) -> Hang | None:
 
     A file of which nothing could be read is a gap.
     """
-    dumps = [source.name for source in log.sources if source.kind is Kind.DUMP]
+    dumps = [source.name for source in log.sources if _is_dump(source)]
     texts = [source for source in log.sources if source.kind in (Kind.STACKS, Kind.RAS)]
     if not dumps and not texts and not saved:
         return None
@@ -35,6 +35,11 @@ def left_behind(log: Log, saved: Sequence[Hang] = ()) -> Hang | None:
         ras=(*hang.ras, *(answer for each in saved for answer in each.ras)),
         gaps=(*hang.gaps, *(Gap(f"hang.{d.source}", f"{d.source}: {d.problem}") for d in unread)),
     )
+
+
+def _is_dump(source: Source) -> bool:
+    """A dump, or what is left of one: its name says it, and nothing stands in it."""
+    return source.kind is Kind.DUMP or (source.kind is Kind.EMPTY and "trace_rank_" in source.name)
 
 
 def _is_other_data(dump: Dump) -> bool:

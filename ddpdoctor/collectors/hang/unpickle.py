@@ -11,6 +11,7 @@ import dataclasses
 import gc
 import io
 import json
+import os
 import pickle
 import pickletools
 import resource
@@ -31,6 +32,14 @@ MAX_BYTES = 256 << 20
 MAX_MEMORY_BYTES = 4 << 30
 MAX_BROKEN_BYTES = 32 << 20
 """Of a dump that breaks off, so much is searched for its last whole entry."""
+
+
+STDIN_NAME = "standard input"
+BREAKS_OFF = "breaks off; the entries before were read"
+RUNS = frozenset(
+    ("GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4")
+)
+"""What makes a pickle more than data."""
 
 
 class UnsafeError(ValueError):
@@ -62,29 +71,40 @@ def load(content: bytes) -> tuple[Any, str | None]:
     if content.lstrip()[:1] in (b"{", b"["):
         return _json(content.decode("utf-8", "replace"))
     try:
-        return _Data(_stream(content)).load(), None
+        return _built(content), None
+    except UnsafeError:
+        raise
+    except ValueError:
+        whole = _until_last_entry(content)
+        if whole is None:
+            raise
+        return _built(whole), BREAKS_OFF
+
+
+def _built(content: bytes) -> Any:
+    try:
+        return _Data(_stream(content)).load()
     except UnsafeError:
         raise
     except Exception as error:  # whatever a damaged pickle makes of itself: pickle's page promises no list
-        whole = _until_last_entry(content)
-        if whole is None:
-            raise ValueError(f"no whole dump: {type(error).__name__}: {error}"[:200]) from None
-        return _Data(_stream(whole)).load(), "breaks off; the entries before were read"
+        raise ValueError(f"no whole dump: {type(error).__name__}: {error}"[:200]) from None
 
 
 def _until_last_entry(content: bytes) -> bytes | None:
     """The pickle up to its last whole entry, closed; None when it breaks before the first one."""
-    marks: list[int] = []
-    end = None
+    marks: list[str] = []
+    container, end = "", None
     try:
         for opcode, _, position in pickletools.genops(content[:MAX_BROKEN_BYTES]):
-            if opcode.name in ("GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD", "INST", "OBJ", "NEWOBJ"):
+            if opcode.name in RUNS:
                 raise UnsafeError("refused: it would run or build something, which no dump does")
-            if opcode.name == "MARK":
-                marks.append(position or 0)
+            if opcode.name in ("EMPTY_DICT", "EMPTY_LIST"):
+                container = opcode.name
+            elif opcode.name == "MARK":
+                marks.append(container)
             elif opcode.name in ("SETITEMS", "APPENDS", "TUPLE", "LIST", "DICT") and marks:
                 marks.pop()
-                if opcode.name == "SETITEMS" and len(marks) == 2:  # the mark of the whole, and that of its entries
+                if opcode.name == "SETITEMS" and marks == ["EMPTY_DICT", "EMPTY_LIST"]:  # the whole, and its entries
                     end = (position or 0) + 1
     except UnsafeError:
         raise
@@ -102,7 +122,7 @@ def _json(text: str) -> tuple[Any, str | None]:
         entries = list(_whole_objects(text))
         if not entries:
             raise ValueError(f"not JSON: {error}") from None
-        return {"entries": entries}, "breaks off; the entries before were read"
+        return {"entries": entries}, BREAKS_OFF
 
 
 def _whole_objects(text: str) -> Iterator[Any]:
@@ -121,6 +141,8 @@ def _whole_objects(text: str) -> Iterator[Any]:
 
 
 def _read(path: str) -> Dump:
+    if not os.path.exists(path) and path == STDIN_NAME:
+        return Dump(path, problem="a dump has to be given as a file: its name says its rank")
     (source,) = inputs_of([path])
     rank = rank_in_name(path)
     if source.problem is not None:

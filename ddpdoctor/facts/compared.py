@@ -40,5 +40,6 @@ OF_ONE_NODE = (
 
 
 def is_compared(name: str) -> bool:
-    """Whether a variable should have the same value on all nodes."""
-    return name.startswith(COMPARED_PREFIXES) and name not in OF_ONE_NODE
+    """Whether a variable should have the same value on all nodes. What may be a secret is told to nobody."""
+    is_secret = any(word in name for word in ("SECRET", "TOKEN", "PASSWORD", "API_KEY"))
+    return name.startswith(COMPARED_PREFIXES) and name not in OF_ONE_NODE and not is_secret

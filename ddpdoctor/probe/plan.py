@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ddpdoctor.facts.compared import is_compared
-from ddpdoctor.facts.variables import is_secret
 
 __all__ = ["choose_backend", "choose_pairs", "traits"]
 
@@ -27,7 +26,7 @@ def choose_pairs(ready: Iterable[Mapping[str, Any]], hosts: int) -> int:
 
 def traits(environ: Mapping[str, str], ready: Mapping[str, Any]) -> dict[str, str]:
     """What should be the same on all ranks, by its path in the facts: versions, GPUs, and variables without secrets."""
-    found = {f"environ.{name}": value for name, value in environ.items() if is_compared(name) and not is_secret(name)}
+    found = {f"environ.{name}": value for name, value in environ.items() if is_compared(name)}
     for path, word in (("versions.torch", "torch"), ("versions.build", "build"), ("versions.nccl", "nccl")):
         if ready.get(word):
             found[path] = str(ready[word])

@@ -5,9 +5,9 @@ Each one binds a datagram socket with an abstract name that says its rank and pi
 
 from __future__ import annotations
 
-import hashlib
 import os
 import socket
+from binascii import crc32
 
 from ddpdoctor.probe.place import Place, host_key
 from ddpdoctor.probe.proc import read_stat
@@ -24,7 +24,7 @@ class Siblings:
     def __init__(self, place: Place, job: int) -> None:
         same = f"{host_key()} {place.node_rank} {place.master_addr}:{place.master_port} {place.prefix} {job}"
         self.rank = place.rank
-        self.names = f"ddpdoctor/{hashlib.blake2b(same.encode(), digest_size=8).hexdigest()}/"
+        self.names = f"ddpdoctor/{crc32(same.encode()):08x}/"
         self.own = f"{self.names}{place.rank}/{os.getpid()}"
         self.link = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.link.setblocking(False)

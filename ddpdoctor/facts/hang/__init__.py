@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ddpdoctor.facts.hang.ras import Peer, Ras
 from ddpdoctor.facts.hang.record import (
     Call,
     Child,
@@ -10,9 +11,7 @@ from ddpdoctor.facts.hang.record import (
     Group,
     Hang,
     Op,
-    Peer,
     Process,
-    Ras,
     Stack,
     State,
     Thread,

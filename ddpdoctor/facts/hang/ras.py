@@ -8,11 +8,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
-from ddpdoctor.facts.hang.record import Peer, Ras
-
-__all__ = ["is_ras", "ras_of"]
+__all__ = ["Peer", "Ras", "is_ras", "ras_of"]
 
 MOST_RANKS = 100_000
 _BEGINS = re.compile(
@@ -23,6 +22,29 @@ _HEADING = re.compile(r"^(INCOMPLETE|DEAD|TIMEOUT|MISMATCH)\b")
 _COUNT = re.compile(r"(\d+) ranks? ha(?:ve|s) (?:launched|completed) up to operation (\d+)")
 _RANK = re.compile(r"Rank (\d+)\b(?: -- GPU (\d+) managed by process (\d+) on node (\S+))?")
 _PROCESS = re.compile(r"Process (\d+) on node (\S+) managing GPU (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One rank as NCCL's RAS knows it. `counts` are its collectives by kind, `trouble` what RAS says is wrong with it."""
+
+    rank: int
+    host: str = ""
+    pid: int | None = None
+    gpu: int | None = None
+    counts: dict[str, int] = field(default_factory=dict)
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ras:
+    """What NCCL's RAS answered about one communicator. `highest` is the count that its ranks came to, listed or not."""
+
+    source: str
+    name: str = ""
+    size: int | None = None
+    highest: int | None = None
+    peers: tuple[Peer, ...] = ()
 
 
 def is_ras(text: str) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ddpdoctor.facts.gaps import Gap, Section
+from ddpdoctor.facts.hang.ras import Ras
 
 __all__ = [
     "Call",
@@ -16,9 +17,7 @@ __all__ = [
     "Group",
     "Hang",
     "Op",
-    "Peer",
     "Process",
-    "Ras",
     "Stack",
     "State",
     "Thread",
@@ -264,29 +263,6 @@ class Process:
         words = [f"pid {self.pid}"] if self.pid else []
         words += [f"on {self.host}"] if self.host else []
         return f"{name} ({' '.join(words)})" if words else name
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """One rank as NCCL's RAS knows it. `counts` are its collectives by kind, `trouble` what RAS says is wrong with it."""
-
-    rank: int
-    host: str = ""
-    pid: int | None = None
-    gpu: int | None = None
-    counts: dict[str, int] = field(default_factory=dict)
-    trouble: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Ras:
-    """What NCCL's RAS answered about one communicator. `highest` is the count that its ranks came to, listed or not."""
-
-    source: str
-    name: str = ""
-    size: int | None = None
-    highest: int | None = None
-    peers: tuple[Peer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -54,7 +54,7 @@ class Scanner:
     """Looks for lines that match one of many patterns. Made once, used for every input."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
-        known = [(literal, re.compile(p)) for p in dict.fromkeys(patterns) for literal in literals_of(p)]
+        known = [(literal, p) for p in dict.fromkeys(patterns) for literal in literals_of(p)]
         self._patterns = [(literal.translate(NO_DIGITS), pattern) for literal, pattern in known]
         self._engine = engine(
             {literal.encode() for literal, _ in known} | {TRACEBACK, EXIT, *(word.encode() for word in SYNTAX)}
@@ -109,7 +109,7 @@ class Scanner:
         known = self._of_kinds.get(kind)
         if known is None:
             plain = text.translate(NO_DIGITS)
-            known = list(dict.fromkeys(pattern for literal, pattern in self._patterns if literal in plain))
+            known = [re.compile(p) for p in dict.fromkeys(p for literal, p in self._patterns if literal in plain)]
             if len(self._of_kinds) < MOST_KINDS:
                 self._of_kinds[kind] = known
         return known

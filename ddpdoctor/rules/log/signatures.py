@@ -62,25 +62,42 @@ def by_signatures(rules: Iterable[Rule]) -> dict[str, Callable[[Log], Iterator[F
 
 def matching(log: Log, signatures: Iterable[str]) -> list[Line]:
     """The lines of the log that one of the signatures matches, in order."""
-    tried = [(literal, re.compile(pattern)) for pattern in signatures for literal in literals_of(pattern)]
+    tried = [(literal, pattern) for pattern in signatures for literal in literals_of(pattern)]
     return [
-        line for line in log.lines if any(literal in line.text and known.search(line.text) for literal, known in tried)
+        line
+        for line in log.lines
+        if any(literal in line.text and known(pattern).search(line.text) for literal, pattern in tried)
     ]
+
+
+@functools.cache
+def _catalogue() -> tuple[Rule, ...]:
+    return load()
+
+
+@functools.cache
+def known(pattern: str) -> re.Pattern[str]:
+    """The expression, compiled when its literal is first seen."""
+    return re.compile(pattern)
 
 
 def explained(log: Log, *kinds: str) -> list[Line]:
     """The workers' lines that a signature of a cause of these kinds matches; what launchers say of them explains nothing."""
-    signatures = [s for each in load() if each.kind in kinds and each.code not in OF_LAUNCHERS for s in each.signatures]
+    signatures = [
+        s for each in _catalogue() if each.kind in kinds and each.code not in OF_LAUNCHERS for s in each.signatures
+    ]
     return [line for line in matching(log, signatures) if "torch/distributed/elastic/" not in line.text]
 
 
 def softly_explained(log: Log) -> dict[tuple[int, int], str]:
     """The places of lines that only show causes that are no errors by themselves, each with one of their codes."""
     found: dict[tuple[int, int], str] = {}
-    for each in load():
+    for each in _catalogue():
         if each.kind == "cause" and each.severity is not Severity.ERROR:
             found |= {(line.source, line.number): each.code for line in matching(log, each.signatures)}
-    hard = [s for each in load() if each.kind != "noise" and each.severity is Severity.ERROR for s in each.signatures]
+    hard = [
+        s for each in _catalogue() if each.kind != "noise" and each.severity is Severity.ERROR for s in each.signatures
+    ]
     for line in matching(log, hard):
         found.pop((line.source, line.number), None)
     return found
@@ -89,7 +106,9 @@ def softly_explained(log: Log) -> dict[tuple[int, int], str]:
 def _look(rule: Rule, log: Log) -> Iterator[Finding]:
     lines = matching(log, rule.signatures)
     if lines and rule.code in PRECISER:
-        others = matching(log, [s for each in load() if each.code in PRECISER[rule.code] for s in each.signatures])
+        others = matching(
+            log, [s for each in _catalogue() if each.code in PRECISER[rule.code] for s in each.signatures]
+        )
         lines = [line for line in lines if line not in others]
     if lines:
         is_speaker = rule.kind not in ("consequence", "noise") and rule.code not in SPEAKS_OF_OTHERS

@@ -77,7 +77,7 @@ def _judged(
     facts = facts_of(common, node, torch)
     rules = rules_of(common) if common.launch or node or others or common.facts is not None else ()
     report = examine(facts, rules, command="lint", started=started)
-    if facts.launch is not None and rules:
+    if facts.launch is not None and facts.launch.lines:
         report = with_machines(report, facts, rules_of_machines(common, facts.launch.lines))
     if rules:
         from ddpdoctor.cli.repair import repaired

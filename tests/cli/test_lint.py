@@ -94,3 +94,9 @@ def test_a_launch_that_cannot_work_is_not_probed(job: Path) -> None:
     report = json.loads(done.stdout)
     assert "LAUNCH021" in {f["code"] for f in report["findings"]}
     assert not any(code.startswith("PROBE") for code in report["passed"])
+
+
+def test_causes_of_machines_are_selected_and_ignored_like_all_others(job: Path) -> None:
+    line = ("--", "docker", "run", "--gpus", "all", "img", "torchrun", "--nproc_per_node=8", "train.py")
+    for words, codes in (((), ["HOST001"]), (("--select", "HOST"), ["HOST001"]), (("--ignore", "HOST"), [])):
+        assert [f["code"] for f in _report(*words, *line, cwd=job)["findings"]] == codes

@@ -15,8 +15,10 @@ from fakes.ctypes_library import CtypesLibrary
 
 from ddpdoctor.collectors import answers, collect
 from ddpdoctor.collectors.answers import Answers
-from ddpdoctor.collectors.machine import Machine
+from ddpdoctor.collectors.machine import Machine, Root
 from ddpdoctor.collectors.nvml import __main__ as asking
+from ddpdoctor.doctor import judge
+from ddpdoctor.rules import Rule, load
 
 FULL = bool(os.environ.get("DDPDOCTOR_FULL"))
 FEW = ("h100x8_fm_down", "v100x8_driver535", "gh200x1", "wsl_rtx3090", "no_driver")
@@ -141,3 +143,31 @@ def test_other_programs_read_from_the_c_library_what_we_read(
         for d in gpu.devices
     ]
     assert done.stdout.split("\n")[:-1] == ours
+
+
+@pytest.mark.parametrize("codes", [(3, 4, 13, 15, 16, 25, 999) if FULL else (999,)])
+def test_a_healthy_node_stays_healthy_whichever_question_fails(
+    name: str,
+    codes: tuple[int, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    node, rules = library.profile(name), load(("gpu", "topo"))
+    whole = CtypesLibrary(node)
+    usual = _judged(ask(whole, monkeypatch, capfd), tmp_path, rules)
+    for function in sorted(set(whole.calls) - {"nvmlInitWithFlags", "nvmlDeviceGetCount_v2"}):
+        for code in codes:
+            found = _judged(ask(CtypesLibrary(node, fail={function: code}), monkeypatch, capfd), tmp_path, rules)
+            allowed = {15: {"GPU007"}, 16: {"GPU008"}}.get(code, set())
+            if function == "nvmlDeviceGetHandleByIndex_v2":
+                allowed |= {"GPU004"}
+            assert found - usual <= allowed, (function, code)
+
+
+def _judged(found: Answers, root: Path, rules: tuple[Rule, ...]) -> set[str]:
+    machine = Machine(root=Root(str(root)))
+    machine.once("nvml", lambda: found)
+    outcome = judge(collect(machine, ("environ", "gpu", "topo")), rules)
+    assert not outcome.crashed
+    return {finding.code for finding in outcome.findings}

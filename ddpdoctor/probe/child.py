@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from ddpdoctor.facts.pairs import PairSpeed
-from ddpdoctor.facts.probe import COLLECTIVE_PHASES, Kind, Measurement, Observation, RankReport, Unsupported
+from ddpdoctor.facts.probe import Kind, Measurement, Observation, RankReport, Unsupported
 from ddpdoctor.probe.place import Place
 from ddpdoctor.probe.proc import Stat, read_stat
 
@@ -260,10 +260,6 @@ class Child:
             nccl_warnings=tuple(warnings[:20]),
             took=dict(self.took),
         )
-
-    @property
-    def formed_group(self) -> bool:
-        return self.phase in COLLECTIVE_PHASES
 
     def kill_fork(self) -> None:
         """End a fork of a template that still lives: stopped before its first step, it would not notice its death."""

@@ -81,7 +81,7 @@ def unknown_to_others(nodes: Nodes) -> Iterator[Finding]:
     seen = ", ".join(wrong[0].resolved[:3]) or "nothing"
     is_sure = any(all(map(is_loopback, link.resolved)) for link in wrong)  # another address may still lead there
     yield about(
-        lost if len(wrong) < len(asked) else [target],
+        [target] if len(wrong) == len(asked) > 1 else lost,
         f"c10d will tell the workers to meet at {name}, and on {named(lost)} that name leads to {seen}: expected"
         f" {', '.join(target.addresses[:3])}",
         "nodes.links.resolved",

@@ -147,13 +147,9 @@ def test_other_programs_read_from_the_c_library_what_we_read(
 
 @pytest.mark.parametrize("codes", [(3, 4, 13, 15, 16, 25, 999) if FULL else (999,)])
 def test_a_healthy_node_stays_healthy_whichever_question_fails(
-    name: str,
-    codes: tuple[int, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    codes: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    node, rules = library.profile(name), load(("gpu", "topo"))
+    node, rules = library.profile("h100x2_nvl"), load(("gpu", "topo"))
     whole = CtypesLibrary(node)
     usual = _judged(ask(whole, monkeypatch, capfd), tmp_path, rules)
     for function in sorted(set(whole.calls) - {"nvmlInitWithFlags", "nvmlDeviceGetCount_v2"}):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import socket
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,17 +20,40 @@ def machine(**variables: str) -> Machine:
     return Machine(environ=variables)
 
 
-def test_a_listener_is_named_with_its_process() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        number = server.getsockname()[1]
-        port = look_at(machine(), number, True)
-        of_torchrun = look_at(machine(TORCHELASTIC_RUN_ID="none"), number, True)
+LISTENER = """
+import socket
+server = socket.create_server(("127.0.0.1", 0))
+print(server.getsockname()[1], flush=True)
+input()
+"""
+
+
+@pytest.fixture
+def listener() -> Iterator[tuple[int, int]]:
+    """Another program that listens on a port of the loopback: its pid and the port."""
+    with subprocess.Popen(
+        [sys.executable, "-c", LISTENER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        yield process.pid, int(process.stdout.readline())
+        process.kill()
+
+
+def test_a_listener_is_named_with_its_process(listener: tuple[int, int]) -> None:
+    pid, number = listener
+    port = look_at(machine(), number, True)
     held = next(s for s in port.sockets if s.state == "LISTEN")
     assert port.is_taken
-    assert (held.pid, held.local, held.is_ours) == (os.getpid(), "127.0.0.1", False)
-    assert any(s.is_ours for s in of_torchrun.sockets)
+    assert (held.pid, held.local, held.is_ours) == (pid, "127.0.0.1", False)
     assert held.command is not None
-    assert "python" in held.command or "pytest" in held.command
+    assert "create_server" in held.command
+
+
+def test_what_this_process_or_its_agent_listens_on_is_the_jobs_own() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        number = server.getsockname()[1]
+        for machine_of in (machine(), machine(TORCHELASTIC_RUN_ID="none")):
+            assert any(s.is_ours for s in look_at(machine_of, number, True).sockets)
 
 
 def test_a_socket_in_time_wait_does_not_take_the_port() -> None:

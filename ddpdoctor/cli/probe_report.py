@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from ddpdoctor.cli import main
 from ddpdoctor.facts.codec import decode
+from ddpdoctor.facts.environ import is_loopback
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.facts.probed import nodes_of
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Severity
+from ddpdoctor.probe.place import OWN_LAUNCHER
 from ddpdoctor.rules import Rule
 
 if TYPE_CHECKING:
@@ -62,7 +64,9 @@ def _facts(order: dict[str, Any], common: Common) -> Facts:
         probe=probe,
         nodes=nodes_of(probe),
     )
-    if probe.seen(Kind.BAD_ENVIRONMENT, Kind.UNRESOLVABLE):  # which variable, and what to type
+    if probe.seen(Kind.BAD_ENVIRONMENT, Kind.UNRESOLVABLE) or _waits_at_the_loopback(
+        probe
+    ):  # which variable, what to type
         facts = replace(facts, environ=facts_for(common, ("environ",))[0].environ)
     return facts
 
@@ -81,8 +85,15 @@ def _rules(common: Common, facts: Facts) -> tuple[Rule, ...]:
     )
 
 
+def _waits_at_the_loopback(probe: Probe) -> bool:
+    """Ranks did not come, and could not have from another machine. Our own launcher was told where to wait."""
+    is_absent = bool(probe.seen(Kind.NEVER_JOINED, Kind.REFUSED))
+    return is_absent and probe.launcher != OWN_LAUNCHER and is_loopback(probe.master.rpartition(":")[0])
+
+
 def _may_stop_a_rank(rule: Rule) -> bool:
-    return rule.needs == ("environ",) and rule.severity is Severity.ERROR
+    sections = {*rule.needs, *rule.wants}
+    return rule.severity is Severity.ERROR and "environ" in sections and sections <= {"environ", "launch", "nodes"}
 
 
 def _from_stdin() -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.launchers import BY_HAND, Launcher
 
-__all__ = ["BadEnvironment", "Place", "host_key", "read_place"]
+__all__ = ["OWN_LAUNCHER", "BadEnvironment", "Place", "host_key", "read_place"]
 
 OWN_LAUNCHER = "ddpdoctor probe"
 FIRST_PORT = 15000

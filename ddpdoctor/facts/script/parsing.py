@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from ddpdoctor.facts.script.record import Problem
 
-__all__ = ["MAX_DEPTH", "concerns", "imports_beside", "parse"]
+__all__ = ["MAX_DEPTH", "concerns", "parse"]
 
 MAX_DEPTH = 150
 """Levels of nesting, of statements and expressions, that the analysis follows. Chains of `elif` count as levels."""
@@ -49,22 +49,3 @@ def parse(text: str) -> ast.Module | Problem:
     except (RecursionError, MemoryError):
         return Problem("nested too deeply for Python's own parser")
     return tree
-
-
-def imports_beside(tree: ast.Module) -> tuple[str, ...]:
-    """Where the modules that a file imports would lie, relative to its folder and to the folders above: `utils.py`."""
-    found: dict[str, None] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            names = [base] if base else []
-            names += [f"{base}.{alias.name}".lstrip(".") for alias in node.names]
-        else:
-            continue
-        for name in names:
-            path = name.replace(".", "/")
-            found[f"{path}.py"] = None
-            found[f"{path}/__init__.py"] = None
-    return tuple(found)

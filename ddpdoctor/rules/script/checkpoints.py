@@ -10,9 +10,9 @@ from ddpdoctor.facts.script.disagreement import is_of_all, program_runs
 from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.rehearsal import Event, Rehearsal
 from ddpdoctor.facts.script.world import Unknown
-from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.pointing import before, code, dist_of, point, with_keyword
+from ddpdoctor.rules.script.pointing import before, code, dist_of, point, replace, with_keyword
 from ddpdoctor.rules.script.situation import (
     RANK_WORDS,
     argument,
@@ -104,7 +104,11 @@ def on_gpu_zero(script: Script) -> Iterator[Finding]:
                     f"every rank loads this checkpoint {seen}: all copies come to lie on GPU 0; expected "
                     'map_location="cpu"',
                     'map_location="cpu"',
-                    edits=(with_keyword(module, call, 'map_location="cpu"'),) if where is None else (),
+                    edits=(
+                        with_keyword(module, call, 'map_location="cpu"')
+                        if where is None
+                        else replace(module, where, '"cpu"'),
+                    ),
                 )
 
 
@@ -146,7 +150,17 @@ def written_by_all(script: Script) -> Iterator[Finding]:
                     "expected it on rank 0 "
                     "only",
                     "if rank == 0:",
+                    edits=_on_one(module, call),
                 )
+
+
+def _on_one(module: Module, call: ast.Call) -> tuple[Edit, ...]:
+    statement = module.index.statement(call)
+    if not isinstance(statement, ast.Expr) or statement.value is not call or statement.lineno != statement.end_lineno:
+        return ()
+    text = module.lines[statement.lineno - 1]
+    indent = text[: len(text) - len(text.lstrip())]
+    return (replace(module, statement, f"if {dist_of(module)}.get_rank() == 0:\n{indent}    {text.strip()}"),)
 
 
 @rule("SCRIPT061", "checkpoint-read-before-written", Severity.ERROR)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ddpdoctor.facts.script import Script
 from ddpdoctor.facts.script.disagreement import Disagreement, Kind, disagreements
 from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import code, moved_out, point
 from ddpdoctor.rules.script.situation import is_quiet
@@ -53,6 +53,13 @@ def _softer(disagreement: Disagreement) -> Severity | None:
     return Severity.NOTE if quiet else Severity.WARNING
 
 
+def _moved(module: Module, disagreement: Disagreement) -> tuple[Edit, ...]:
+    """Out of the branch that parts the ranks, where nothing else stands between."""
+    statement = module.index.statement(disagreement.at)
+    direct = module.index.parents.get(statement) is disagreement.test.node
+    return moved_out(module, statement) if direct else ()
+
+
 @rule("SCRIPT024", "collective-in-rank-branch", Severity.ERROR)
 def in_branch(script: Script) -> Iterator[Finding]:
     """A collective runs inside a branch that only some ranks enter.
@@ -77,7 +84,7 @@ def in_branch(script: Script) -> Iterator[Finding]:
             "others, which never call it; expected it on all ranks",
             "the same collectives on every rank",
             severity=_softer(each),
-            edits=moved_out(module, module.index.statement(each.at)) if each.event.name != "forward" else (),
+            edits=_moved(module, each) if each.event.name != "forward" else (),
         )
 
 
@@ -176,5 +183,5 @@ def new_group(script: Script) -> Iterator[Finding]:
             "number their groups "
             "differently from here on; expected it on all ranks, members or not",
             "new_group on every rank",
-            edits=moved_out(module, module.index.statement(each.at)),
+            edits=_moved(module, each),
         )

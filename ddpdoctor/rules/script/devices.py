@@ -135,14 +135,13 @@ def missing(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
         call = module.calls("dist.init_process_group")[0]
         statement = module.index.statement(call)
         edit = after(module, statement, f"torch.cuda.set_device({LOCAL})")
-        imported = {"os", "torch"} <= set(module.index.scopes[module.tree].names)
         yield point(
             module,
             call,
             f"no rank selects its GPU: line {first.lineno} puts every rank on cuda:0 "  # type: ignore[attr-defined]
             '("Duplicate GPU detected", or out of memory there); expected the GPU of the local rank',
             f"torch.cuda.set_device({LOCAL})",
-            edits=(edit,) if imported else (),
+            edits=(edit, *imported(module, "os", "import os")),
         )
 
 

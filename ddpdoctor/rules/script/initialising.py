@@ -10,9 +10,9 @@ from ddpdoctor.facts.launch import Launch
 from ddpdoctor.facts.script import Script
 from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.world import Made
-from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.pointing import code, imported, point, replace, without_argument
+from ddpdoctor.rules.script.pointing import code, imported, point, replace, with_keyword, without_argument
 from ddpdoctor.rules.script.situation import argument, each_rank, has_more, start_of, value
 from ddpdoctor.rules.script.variables import reads_ranks
 
@@ -112,7 +112,13 @@ def without_rank(script: Script) -> Iterator[Finding]:
                     f"{scheme}:// without {' and '.join(missing)}: it does not read the environment "
                     f'("{missing[0].replace("_", " ")} parameter missing"); expected rank= and world_size=',
                     "rank= and world_size=, or env://",
+                    edits=_told(module, call, missing),
                 )
+
+
+def _told(module: Module, call: ast.Call, missing: list[str]) -> tuple[Edit, ...]:
+    given = ", ".join(f'{name}=int(os.environ["{name.upper()}"])' for name in missing)
+    return (with_keyword(module, call, given), *imported(module, "os", "import os"))
 
 
 @rule("SCRIPT012", "init-method-unknown", Severity.ERROR, signatures=(r"No rendezvous handler for",))

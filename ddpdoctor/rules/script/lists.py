@@ -12,7 +12,7 @@ from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.vocabulary import GROUP_POSITION
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.pointing import code, point, replace
+from ddpdoctor.rules.script.pointing import code, dist_of, point, replace
 from ddpdoctor.rules.script.situation import (
     argument,
     each_rank,
@@ -132,7 +132,22 @@ def fixed_length(script: Script, launch: Launch | None = None) -> Iterator[Findi
                         '("Incorrect list size"); expected one tensor a rank',
                         "a list of dist.get_world_size() tensors",
                         severity=None if world else Severity.WARNING,
+                        edits=_counted(module, given),
                     )
+
+
+def _counted(module: Module, given: ast.expr) -> tuple[Edit, ...]:
+    """The list made for any world size, where all its tensors are made alike."""
+    made = last_value(module, given)
+    texts = {ast.unparse(e) for e in made.elts} if isinstance(made, (ast.List, ast.Tuple)) else set()
+    if isinstance(made, ast.ListComp):
+        texts = {ast.unparse(made.elt)}
+    is_call = isinstance(made, ast.ListComp) or (
+        isinstance(made, (ast.List, ast.Tuple)) and isinstance(made.elts[0], ast.Call)
+    )
+    if made is None or len(texts) != 1 or not is_call:
+        return ()
+    return (replace(module, made, f"[{texts.pop()} for _ in range({dist_of(module)}.get_world_size())]"),)
 
 
 def _world_of(module: Module, started: int | None) -> int | None:

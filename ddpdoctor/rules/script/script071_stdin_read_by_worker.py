@@ -9,7 +9,7 @@ from ddpdoctor.facts.script import Script
 from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.pointing import code, point
+from ddpdoctor.rules.script.pointing import code, delete, point
 from ddpdoctor.rules.script.situation import in_rank_branch, is_distributed
 
 READS = (
@@ -38,6 +38,7 @@ def stdin(script: Script) -> Iterator[Finding]:
         if not is_distributed(module):
             continue
         for call in module.calls(*READS):
+            statement = module.index.statement(call)
             if not in_rank_branch(module, call) and not _of_parent(module, call):
                 yield point(
                     module,
@@ -46,6 +47,7 @@ def stdin(script: Script) -> Iterator[Finding]:
                     "the others wait "
                     "unseen; expected no reading in workers",
                     "dist.breakpoint() for debugging",
+                    edits=(delete(module, statement),) if isinstance(statement, ast.Expr) else (),
                 )
 
 

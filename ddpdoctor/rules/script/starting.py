@@ -9,11 +9,10 @@ from ddpdoctor.facts.launch import Launch
 from ddpdoctor.facts.script import Script
 from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.vocabulary import VARIABLES
-from ddpdoctor.facts.script.world import Unknown
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.pointing import code, delete, point, replace
-from ddpdoctor.rules.script.situation import Start, argument, each_rank, has_more, is_test, start_of, value
+from ddpdoctor.rules.script.pointing import before, code, delete, point, replace
+from ddpdoctor.rules.script.situation import Start, argument, has_more, is_test, start_of, value
 from ddpdoctor.rules.script.variables import TORCHRUN, Setting, is_guarded, reads, reads_ranks, sets
 
 _OWN = ((None, "rank"), (None, "store"))
@@ -247,10 +246,13 @@ def too_late(script: Script) -> Iterator[Finding]:
                     "it already; "
                     "expected it before",
                     f"before line {first.lineno}",
+                    edits=_earlier(module, setting.node, module.index.statement(first)),
                 )
 
 
-def is_varied(module: Module, node: ast.expr) -> bool:
-    """Whether an expression differs between ranks, or may."""
-    found = each_rank(module, node, trusting=True)
-    return any(v is Unknown.VARIES for v in found) or any(v != found[0] for v in found[1:])
+def _earlier(module: Module, node: ast.AST, first: ast.stmt) -> tuple[Edit, ...]:
+    """A setting of one line goes before a statement of the same block."""
+    one_line = isinstance(node, ast.stmt) and node.lineno == node.end_lineno
+    if not isinstance(node, ast.stmt) or not one_line or module.index.parents[node] is not module.index.parents[first]:
+        return ()
+    return (delete(module, node), before(module, first, module.lines[node.lineno - 1].strip()))

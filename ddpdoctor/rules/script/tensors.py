@@ -11,7 +11,7 @@ from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.vocabulary import GROUP_POSITION
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.pointing import after, code, point, replace
+from ddpdoctor.rules.script.pointing import after, code, point, replace, with_keyword
 from ddpdoctor.rules.script.situation import (
     argument,
     backends,
@@ -81,6 +81,7 @@ def _cpu(module: Module, call: ast.Call, given: list[ast.expr]) -> Iterator[Find
                     f"{code(module, each)} is made on the CPU (line {made.lineno}) and NCCL takes CUDA tensors only "
                     '("No backend type associated with device type cpu"); expected it on the GPU of the rank',
                     'device="cuda"',
+                    edits=(with_keyword(module, made, 'device="cuda"'),) if device is None else (),
                 )
                 return
 

@@ -14,9 +14,9 @@ from ddpdoctor.facts.script.index import inner
 from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.vocabulary import COLLECTIVES
 from ddpdoctor.facts.script.world import Unknown
-from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.pointing import code, point
+from ddpdoctor.rules.script.pointing import code, point, replace
 from ddpdoctor.rules.script.situation import (
     argument,
     backends,
@@ -83,6 +83,7 @@ def needs_gpu(script: Script, launch: Launch | None = None, gpu: Gpu | None = No
             f"{told}; expected gloo where there is no GPU",
             '"nccl" if torch.cuda.is_available() else "gloo"',
             severity=Severity.NOTE,
+            edits=_either(module, call),
         )
 
 
@@ -96,6 +97,13 @@ def _has_none(gpu: Gpu | None) -> bool:
 
 def _asks(module: Module, test: ast.expr) -> bool:
     return any(isinstance(n, ast.Call) and module.names.of(n.func) == "cuda.is_available" for n in ast.walk(test))
+
+
+def _either(module: Module, call: ast.Call) -> tuple[Edit, ...]:
+    backend = argument(call, 0, "backend")
+    text = '"nccl" if torch.cuda.is_available() else "gloo"'
+    known = isinstance(backend, ast.Constant) and "torch" in module.index.scopes[module.tree].names
+    return (replace(module, backend, text),) if backend is not None and known else ()
 
 
 def _cpu(node: ast.IfExp) -> bool:

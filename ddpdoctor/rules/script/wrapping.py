@@ -12,7 +12,7 @@ from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.vocabulary import PARAMETERS
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.pointing import code, point, replace, without_argument
+from ddpdoctor.rules.script.pointing import code, imported, point, replace, without_argument
 from ddpdoctor.rules.script.situation import argument, each_rank, has_more, is_quiet, is_test, start_of, value
 
 
@@ -167,6 +167,10 @@ def device_map(script: Script, launch: Launch | None = None) -> Iterator[Finding
                 'ValueError; expected device_map={"": local_rank}',
                 '{"": int(os.environ["LOCAL_RANK"])}',
                 severity=None if certain or "LOCAL_RANK" in module.text else Severity.NOTE,
+                edits=(
+                    replace(module, given, '{"": int(os.environ["LOCAL_RANK"])}'),
+                    *imported(module, "os", "import os"),
+                ),
             )
 
 

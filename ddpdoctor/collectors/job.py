@@ -114,6 +114,10 @@ class Job:
                 os.close(fd)
         assert self._status is not None
         code = os.waitstatus_to_exitcode(self._status)
+        if code == -signal.SIGINT and self._terminal is not None:
+            # Ctrl-C went to the job alone: whoever waits for us has to see that it ended us as well.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.killpg(os.getpgrp(), signal.SIGINT)
         return code if code >= 0 else 128 - code
 
     def _start(self) -> None:
@@ -206,10 +210,10 @@ class Job:
             if not os.WIFSTOPPED(status):
                 self._status = status
                 self._child.returncode = os.waitstatus_to_exitcode(status)
-            elif self._terminal is not None:
+            elif self._terminal is not None or signal.SIGTSTP in self.signals:
                 self._stop()
             else:
-                return
+                return  # somebody stopped it with SIGSTOP: that one will continue it
 
     def _stop(self) -> None:
         """The job was stopped (Ctrl-Z): give the terminal back and stop as well; continued, continue it."""
@@ -241,8 +245,8 @@ class Job:
 
 
 def _terminal() -> int | None:
-    """Our controlling terminal, where we are the ones who have it."""
-    for number in (0, 1, 2):
+    """Our controlling terminal, where we are the ones who have it and write to it: `| less` needs it for itself."""
+    for number in (0, 1, 2) if os.isatty(1) else ():
         try:
             if os.isatty(number) and os.tcgetpgrp(number) == os.getpgrp():
                 return number

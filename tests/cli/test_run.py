@@ -194,6 +194,17 @@ def test_on_a_terminal_the_job_has_one_and_control_c_reaches_it_alone(tmp_path: 
     assert b"interrupted" in terminal.seen
 
 
+def test_a_script_around_us_ends_with_control_c_as_without_us(tmp_path: Path) -> None:
+    script = tmp_path / "script.sh"
+    job = "import signal, time; signal.signal(2, signal.SIG_DFL); print('ready', flush=True); time.sleep(100)"
+    script.write_text(f'{" ".join(DOCTOR)} {sys.executable} -c "{job}"\necho went on\n')
+    terminal = _Terminal(str(tmp_path), ["/bin/bash", str(script)])
+    terminal.until(b"ready")
+    os.write(terminal.fd, b"\x03")
+    assert terminal.end() == -signal.SIGINT
+    assert b"went on" not in terminal.seen
+
+
 def test_control_z_stops_the_job_and_us_and_fg_goes_on(tmp_path: Path) -> None:
     job = "import sys\nprint('ready', flush=True)\nprint('read', sys.stdin.readline(), flush=True)"
     terminal = _Terminal(str(tmp_path), ["/bin/bash", "--norc", "--noprofile", "-i"])

@@ -30,7 +30,7 @@ def _conflicts(hang: Hang, *causes: Cause) -> Iterator[Conflict]:
 def _finding(hang: Hang, each: Conflict, more: str = "", severity: Severity | None = None) -> Finding:
     """The finding about one conflict; `more` is what the rule adds to its words."""
     op = each.op or each.expected
-    seen = f"{each.op}" if each.op is not None else "nothing"
+    seen = "nothing" if each.op is None else f"{each.op}{each.op.place}"
     left = choose(hang.dumps)[1][:MOST_LEFT]
     return Finding(
         each.message + more,

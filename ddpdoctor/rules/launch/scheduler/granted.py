@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from ddpdoctor.facts.launch import Given, Launcher, Layer, Line, is_known
+from ddpdoctor.facts.launch.container import container_of
 
 __all__ = ["allocated_nodes", "granted_gpus"]
 
@@ -40,6 +41,9 @@ def granted_gpus(line: Line) -> tuple[int | None, str]:
     """The GPUs that the processes of one node get, and what says so. None: nothing says it for certain."""
     if line.pod is not None:
         return line.pod.gpus, "the container's limit"
+    box = container_of(line)
+    if box is not None and box.gpus:
+        return box.gpus, "the container"
     srun = line.layer(Launcher.SRUN)
     layers = [each for each in (srun, line.batch) if each is not None]
     if any(_given(each, "--exclusive", "--het-group") for each in layers):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from ddpdoctor.facts.probe import Kind, Observation
 from ddpdoctor.probe.board import Board
-from ddpdoctor.probe.place import Place
+from ddpdoctor.probe.place import OWN_LAUNCHER, Place
 from ddpdoctor.probe.server import Server
 from ddpdoctor.probe.store import ANSWER_SECONDS, PATIENT_SECONDS, Store, StoreError, StoreLost, connect
 
@@ -54,7 +54,8 @@ def reach_store(place: Place, until: float, check: Callable[[], None]) -> Board:
     """
     started = time.monotonic()
     while True:
-        attempt = min(ATTEMPT_SECONDS, max(until - time.monotonic(), 0.5))
+        longest = PATIENT_SECONDS if place.uses_agent_store else ATTEMPT_SECONDS
+        attempt = min(longest, max(until - time.monotonic(), 0.5))
         try:
             patience = PATIENT_SECONDS if place.uses_agent_store else ANSWER_SECONDS
             return Board(connect(place.master_addr, place.master_port, place.prefix, attempt, patience), place)
@@ -69,6 +70,8 @@ def reach_store(place: Place, until: float, check: Callable[[], None]) -> Board:
 
 def _is_sure(kind: Kind, place: Place) -> bool:
     """Whether waiting would change nothing: only a store that is not there yet may still come."""
+    if place.uses_agent_store and kind is Kind.STRANGER:
+        return False  # the agents have met there: it is slow, or stopped
     may_change = (Kind.REFUSED, Kind.SILENT, Kind.PORT_DROPPED)
     return kind not in may_change or place.hosts_store or place.uses_agent_store
 
@@ -80,13 +83,32 @@ def _explain(place: Place, error: StoreError, seconds: float) -> Observation:
         words = f"{place.name} holds rank 0 but MASTER_ADDR={place.master_addr} does not lead back to it ({error})"
     else:
         words = f"{place.name} {_WORDS[kind]} after {seconds:.0f} s: {error}"
-    if kind is Kind.REFUSED and place.uses_agent_store:
-        return _observe(place, Kind.UNREACHABLE, f"{place.name} {_WORDS[Kind.UNREACHABLE]}: {error}")
+    if kind in (Kind.REFUSED, Kind.STRANGER) and place.uses_agent_store:
+        slow = "; is the agent stopped, or its resolver slow? It looks up the name of every client"
+        words = f"{place.name} {_WORDS[Kind.UNREACHABLE]}: {error}{slow if kind is Kind.STRANGER else ''}"
+        return _observe(place, Kind.UNREACHABLE, words)
     found = _observe(place, kind, words)
     if kind is Kind.REFUSED:  # about rank 0, of which nothing is known but its absence
-        words = f"rank 0 never opened the store at {found.value}: refused for {seconds:.0f} s (seen by {place.name})"
-        return Observation(kind, words, ranks=(0,), seen_by=place.rank, phase="connect", value=found.value)
+        return _absent_head(place, found.value or "", seconds)
     return found
+
+
+def _absent_head(place: Place, master: str, seconds: float) -> Observation:
+    """Rank 0 is missing; under our own launcher, with all ranks of its node."""
+    count = (place.local_world_size or 1) if place.launcher == OWN_LAUNCHER else 1
+    who = "rank 0" if count == 1 else f"node 0 (ranks 0-{count - 1})"
+    words = f"{who} never opened the store at {master}: refused for {seconds:.0f} s (seen by {place.name})"
+    node = None if place.local_world_size is None else 0
+    return Observation(
+        Kind.REFUSED,
+        words,
+        tuple(range(count)),
+        place.rank,
+        place.host_of(0),
+        node_rank=node,
+        phase="connect",
+        value=master,
+    )
 
 
 def _observe(place: Place, kind: Kind, words: str) -> Observation:

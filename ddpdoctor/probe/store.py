@@ -183,7 +183,7 @@ def connect(host: str, port: int, prefix: str, seconds: float, patience: float =
             errors.append(error)
             filtered = filtered or _filtered(error, str(address[0]), time.monotonic() - began)
             continue
-        store = _greet(link, prefix, min(HELLO_SECONDS, max(seconds, 0.5)))
+        store = _greet(link, prefix, min(max(HELLO_SECONDS, patience), max(seconds, 0.5)))
         store.seconds = patience
         link.settimeout(patience)
         return store

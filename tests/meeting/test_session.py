@@ -120,6 +120,7 @@ GARBAGE = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_whatever_comes_to_the_port_the_nodes_still_meet() -> None:
     port = free_port()
 
@@ -140,6 +141,9 @@ def test_whatever_comes_to_the_port_the_nodes_still_meet() -> None:
     assert isinstance(other, Told)
 
 
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # connections that nobody accepted any more
 def test_connections_that_say_nothing_are_survived_by_the_thousand() -> None:
     port, count = free_port(), 10_000 if FULL else 1_500
 

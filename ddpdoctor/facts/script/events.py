@@ -10,7 +10,7 @@ from ddpdoctor.facts.script.vocabulary import COLLECTIVES, METHODS, P2P
 
 __all__ = ["COMPARED", "EXITS", "WATCHED", "Matters", "name_of"]
 
-COMPARED = COLLECTIVES | frozenset(METHODS) | {"backward", "forward"}
+COMPARED = COLLECTIVES | frozenset(METHODS) | {"backward", "forward", "state_dict"}
 """Names of what all ranks must do together: collectives, and what a wrapped model does in its passes."""
 
 WATCHED = (
@@ -57,6 +57,8 @@ def name_of(module: Module, call: ast.Call) -> str | None:
     attr = call.func.attr
     if attr == "backward":
         return "backward" if module.wraps and not _is_unwrapped(call.func.value) else None
+    if attr == "state_dict" and ast.unparse(call.func.value) in module.sharded:
+        return "state_dict"
     kind = METHODS.get(attr)
     if kind is not None and _fits(module, call.func.value, kind):
         return attr

@@ -80,8 +80,16 @@ class Module(Classes):
     @cached_property
     def wrapped(self) -> frozenset[str]:
         """The names, such as `model` or `self.model`, that a DDP or FSDP wrapper is assigned to."""
+        return self._given("DDP", "FSDP")
+
+    @cached_property
+    def sharded(self) -> frozenset[str]:
+        """The names that an FSDP wrapper is assigned to: their state_dict is gathered from all ranks."""
+        return self._given("FSDP")
+
+    def _given(self, *names: str) -> frozenset[str]:
         found = set()
-        for call in self.calls("DDP", "FSDP"):
+        for call in self.calls(*names):
             parent = self.index.parents.get(call)
             if isinstance(parent, ast.Assign):
                 found |= {ast.unparse(t) for t in parent.targets if isinstance(t, (ast.Name, ast.Attribute))}

@@ -37,6 +37,7 @@ COLLECTIVES = frozenset(
     dist.nn.all_reduce dist.nn.all_gather dist.nn.broadcast
     dcp.save dcp.load dcp.state_dict_saver.save dcp.state_dict_loader.load dcp.save_state_dict dcp.load_state_dict
     dcp.async_save dcp.state_dict.get_model_state_dict dcp.state_dict.get_state_dict dcp.state_dict.get_optimizer_state_dict
+    dist.fsdp.FullyShardedDataParallel.optim_state_dict dist.fsdp.FullyShardedDataParallel.full_optim_state_dict
     dist.init_device_mesh dist.device_mesh.init_device_mesh DDP FSDP
     horovod.torch.allreduce horovod.torch.allgather horovod.torch.broadcast horovod.torch.broadcast_parameters
     horovod.torch.broadcast_object horovod.torch.barrier
@@ -73,6 +74,11 @@ P2P = frozenset(("dist.send", "dist.recv", "dist.isend", "dist.irecv"))
 
 METHODS = {
     "wait_for_everyone": "accelerator",
+    "gather": "accelerator",
+    "gather_object": "accelerator",
+    "reduce": "accelerator",
+    "save_state": "accelerator",
+    "load_state": "accelerator",
     "gather_for_metrics": "accelerator",
     "pad_across_processes": "accelerator",
     "save_checkpoint": "engine",

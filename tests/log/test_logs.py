@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import time
 from pathlib import Path
 from typing import Any
@@ -52,3 +54,18 @@ def test_a_healthy_log_has_no_error(name: str) -> None:
 
 def test_every_log_is_expected() -> None:
     assert {p.stem if p.is_file() else p.name for p in LOGS.iterdir()} - {"expected"} == set(EXPECTED)
+
+
+@pytest.mark.parametrize("seed", range(400 if os.environ.get("DDPDOCTOR_FULL") else 12))
+def test_no_mixture_of_lines_makes_a_rule_stumble(tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    lines = [line for path in sorted(LOGS.rglob("*.txt")) for line in path.read_text().splitlines(keepends=True)]
+    for number in range(dice.randrange(1, 4)):
+        chosen = [dice.choice(lines) for _ in range(dice.randrange(300))]
+        name = dice.choice(["rank{}.txt", "node{}.txt", "job{}.txt", "attempt_0/{}/stderr.log"]).format(number)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("".join(chosen))
+    report = report_of(tmp_path)
+    assert not report.crashed, report.crashed
+    if any(each.worst is Severity.ERROR for each in report.findings):
+        assert report.findings[0].role is Role.CAUSE

@@ -61,7 +61,8 @@ def test_an_xid_is_told_from_every_form_of_the_kernel_s_log(form: str, tmp_path:
     assert "5 min before the log ends" in found.message
     assert "(python3, pid 2121)" in found.message
     assert found.message.endswith("NVIDIA's action: restart the machine")
-    assert found.where.host == ("node7" if form in OF_HOSTS else None)
+    # Without a host in the line, the path of the file may name one.
+    assert (found.where.host == "node7") is (form in OF_HOSTS)
 
 
 @pytest.mark.parametrize("code", sorted(XIDS))

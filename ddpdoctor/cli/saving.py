@@ -90,7 +90,7 @@ def _with_more(facts: Facts, common: Common) -> Facts:
     if not common.quiet and find_pyspy(machine.environ) is not None:
         print("ddpdoctor: stacks of running ranks are read with py-spy --nonblocking", file=sys.stderr)
     hang = collect_hang(machine, Wanted(seconds=WATCH_SECONDS, with_own=True))
-    launch = collect_launch_of(machine, [process.pid for process in hang.processes])
+    launch = collect_launch_of(machine, [os.getpid(), *(process.pid for process in hang.processes)])
     return replace(facts, hang=hang, log=collect_logs(machine), launch=launch)
 
 

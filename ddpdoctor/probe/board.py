@@ -144,9 +144,10 @@ class Board:
         if size == 1:
             self.publish("reports", pack([report]))
             return
-        self.publish(f"{self.host}/reports", report)
-        if self.store.add(f"{self.host}/through", 1) == size:
-            self.publish("reports", pack([decode(RankReport, each) for each in self.log(f"{self.host}/reports")]))
+        node = self.host if self.place.node_rank is None else f"node/{self.place.node_rank}"
+        self.publish(f"{node}/reports", report)
+        if self.store.add(f"{node}/through", 1) == size:
+            self.publish("reports", pack([decode(RankReport, each) for each in self.log(f"{node}/reports")]))
 
     def compare(self, traits: Mapping[str, str]) -> None:
         """Publish in what this rank differs from the first one that did."""

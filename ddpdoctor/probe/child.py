@@ -60,8 +60,7 @@ class Child:
         self.unsupported: list[Unsupported] = []
         self.pairs: list[PairSpeed] = []
         self.took: dict[str, float] = {}
-        self.call: str = DUE_CALL
-        """What it asked for in the phase all_reduce."""
+        self.call = DUE_CALL  # what it asked for in the phase all_reduce
         self.printed = b""
         self.frames: list[tuple[str, int, str]] = []
         self._unread = b""

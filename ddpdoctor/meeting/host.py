@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -97,10 +97,12 @@ class Host:
         with contextlib.suppress(OSError):
             await send(seat.writer, lines, SENDING_SECONDS)
 
-    def send_away(self) -> None:
-        """Close the connections of all guests: they look for the host again."""
-        for seat in list(self.seats.values()):
-            seat.writer.close()
+    def send_away(self, keys: Collection[str] | None = None) -> None:
+        """Close the connections of these guests, of all without `keys`: they look for the host again."""
+        for key in list(self.seats) if keys is None else keys:
+            seat = self.seats.pop(key, None)
+            if seat is not None:
+                seat.writer.close()
 
     async def close_ports(self, *names: str) -> None:
         """Let ports go; connections stay."""

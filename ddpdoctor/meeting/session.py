@@ -202,7 +202,7 @@ class Session:
 
     async def _is_over(self) -> bool:
         """Whether everybody has come, or has been waited for long enough."""
-        guests = self.host.guests
+        guests = self._without_other_ports()
         state, now = assess(guests), time.monotonic()
         if len(guests) != self._count:
             self._count, self._count_since = len(guests), now
@@ -218,6 +218,17 @@ class Session:
         if state is State.ENOUGH:
             return now - self._count_since > MORE_SECONDS
         return self._wrong_since is not None and now - self._wrong_since > GRACE_SECONDS
+
+    def _without_other_ports(self) -> list[Guest]:
+        """Who is here. Nodes that were told another port may be those of another job with the same script: where this job
+        is complete without them, they are sent on.
+        """
+        guests = self.host.guests
+        same = [guest for guest in guests if guest.node.master_port == self.me.node.master_port]
+        if len(same) == len(guests) or assess(same) is not State.COMPLETE or contradicts(same):
+            return guests
+        self.host.send_away({guest.key for guest in guests} - {guest.key for guest in same})
+        return same
 
     async def _show(self, guests: Sequence[Guest]) -> None:
         """Who has come and who is awaited."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from typing import Any
 
@@ -10,6 +11,9 @@ from ddpdoctor.facts.nodes import Node
 from ddpdoctor.meeting.guests import Guest
 from ddpdoctor.meeting.session import Alone, Gathered, Session, Told
 from ddpdoctor.meeting.sockets import listen
+
+TOKEN = f"job of {os.getpid()}"
+"""Tests that run side by side share the side doors of the loopback."""
 
 Met = Gathered | Told | Alone | None
 
@@ -36,7 +40,7 @@ def node(rank: int, port: int, nnodes: int = 2, **more: Any) -> Node:
 
 
 async def attend(
-    told: Node, *, token: str = "job", seconds: float = 10.0, key: str = "", errors: tuple[Any, ...] = ()
+    told: Node, *, token: str = TOKEN, seconds: float = 10.0, key: str = "", errors: tuple[Any, ...] = ()
 ) -> Met:
     """One node's meeting: what it gathered as the host, or what it was told."""
     found: list[Gathered] = []

@@ -44,6 +44,7 @@ benchmarks: $(VENV)/.tools
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks/dumps.py
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks/run.py
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks/triage.py
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks/meeting.py
 
 $(VENV)/.installed: pyproject.toml Makefile
 	$(PYTHON) -m venv $(VENV)

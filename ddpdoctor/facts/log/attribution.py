@@ -36,7 +36,7 @@ def attributed(log: Log) -> Log:
     """The log with every line, traceback and exit given to its rank and host as far as these are known."""
     named = replace(
         log,
-        lines=tuple(_with_source(log, each) for each in log.lines),
+        lines=tuple(_with_source(log, each) for each in log.lines if not _is_code(log, each)),
         tracebacks=tuple(_with_source(log, each) for each in log.tracebacks),
         exits=tuple(_with_source(log, each) for each in log.exits),
         tails=tuple(_with_source(log, each) for each in log.tails),
@@ -50,6 +50,13 @@ def attributed(log: Log) -> Log:
     lines = tuple(_with_traceback(each, tracebacks) for each in lines)
     found = replace(named, lines=lines, tracebacks=tracebacks, exits=exits, tails=tails)
     return replace(found, world_size=world_size_of(found), sources=tuple(_with_restart(found)))
+
+
+def _is_code(log: Log, line: Line) -> bool:
+    """Whether a traceback quotes this line of the source: what stands there was not said by anybody."""
+    return line.text.startswith("    ") and any(
+        each.source == line.source and each.begin < line.number < each.number for each in log.tracebacks
+    )
 
 
 def _with_restart(log: Log) -> Iterator[Source]:

@@ -65,7 +65,7 @@ def collective_timeout(log: Log) -> Iterator[Finding]:
     seen = _wait(waited[0]) if waited else shortened(lines[0].text)
     if missing:
         names = ", ".join(party.name + (f" on {party.who.host}" if party.who.host else "") for party in missing[:8])
-        text = f"{names} did not take part in the collective in which {_names(waited)} waited: {seen}. {_why(ranks)}"
+        text = f"{names} did not take part in the collective in which {_names(waited, ranks)} waited: {seen}. {_why(ranks)}"
     else:
         text = f"{_names(waited)} gave up waiting in a collective: {seen}. Undetermined who was missing: {DECIDES}"
     first = waited[0].line if waited else lines[0]
@@ -133,8 +133,9 @@ def _wait(wait: Wait) -> str:
     return f"{what}{size}" + (f" at {wait.place.file}:{wait.place.line}" if wait.place is not None else "")
 
 
-def _names(waited: list[Wait]) -> str:
-    ranks = sorted({wait.who.rank for wait in waited if wait.who.rank is not None})
+def _names(waited: list[Wait], but: tuple[int, ...] = ()) -> str:
+    """The ranks that waited, `but` those that did so in another call."""
+    ranks = sorted({wait.who.rank for wait in waited if wait.who.rank is not None} - {*but})
     if not ranks:
         return "ranks"
     return f"rank{'s' if len(ranks) > 1 else ''} " + ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")

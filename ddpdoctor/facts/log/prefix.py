@@ -33,6 +33,7 @@ _PREFIXES = re.compile(
 _NCCL = re.compile(r"(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<gpu>-?\d+)\] ")
 _GROUP = re.compile(r"\[(?:PG (?:ID )?\S+ (?:PG GUID )?[^\]\n]*?)?Rank (?P<rank>\d+)\]")
 _C10 = re.compile(r"\[[IWEF]\d*(?: (?P<time>\d\d:\d\d:\d\d\.\d+))? \w[\w.]*:\d+\] ?")
+_SRUN = re.compile(r"srun: error: (?P<host>[\w-]+)[\w.-]*: task (?P<task>\d{1,5}): ")
 # pdsh and docker compose logs put a host's name before each line.
 _NODE = re.compile(
     r"(?!(?i:epoch|step|iter|rank|gpu|cuda|layer|fold|batch|device|stage|phase|worker_|loss|line|val|train|test)[\w.]*\d)"
@@ -116,8 +117,11 @@ def _with(found: Prefixed, match: re.Match[str]) -> Prefixed:
 
 
 def _with_writer(found: Prefixed) -> Prefixed:
-    """What NCCL and c10d say of themselves at the beginning of their lines."""
+    """What NCCL and c10d say of themselves at the beginning of their lines, and of whom srun speaks."""
     text, who, time = found.text, found.who, found.time
+    srun = _SRUN.match(text)
+    if srun is not None:
+        return Prefixed(text, replace(who, host=srun["host"], task=int(srun["task"])), time)
     nccl = _NCCL.match(text)
     if nccl is not None:
         local = int(nccl["gpu"])

@@ -21,7 +21,7 @@ CPU_LEAST_BYTES = 512 << 20
     "HOST009",
     "memory-limit-low",
     Severity.ERROR,
-    signatures=("oom[-_]kill event", "cgroup out-of-memory handler", "OOMKilled"),
+    signatures=("oom[-_]kill event", "cgroup out-of-memory handler", "OOMKilled", r"task \d+: Out Of Memory"),
 )
 def check(host: Host, environ: Environ, gpu: Gpu | None = None) -> Iterator[Finding]:
     """The memory limit of the control group is too low for the ranks of this node.

@@ -25,7 +25,9 @@ from ddpdoctor.rules import load
 
 RANKS = 8
 BLOCK_LINES = 60_000
-WORDS = tuple("the of model to and in time was error it for not found that as be which file has this from are data".split(" "))
+WORDS = tuple(
+    ["the", "of", "model", "to", "and", "in", "time", "was", "error", "it", "for", "not", "found", "that", "as", "be", "which", "file", "has", "this", "from", "are", "data"]
+)
 FAILURE_AT = 0.4
 
 

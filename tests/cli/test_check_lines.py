@@ -46,6 +46,7 @@ def test_the_ranks_of_the_line_are_held_against_the_gpus_that_are_here(
     assert sorted(f.code for f in outcome.findings) == found
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize(
     "line",
     [

@@ -163,6 +163,13 @@ class Nodes(Section):
         return tuple(rank for n in sorted(numbers) for rank in range(n * size, (n + 1) * size))
 
     @property
+    def may_be_one_machine(self) -> bool:
+        """Ranks by hand, all that came from one host, and nobody says that the others belong to another one."""
+        alone = len({node.host for node in self.nodes}) == 1
+        counts = [node.nproc for node in self.nodes if node.nproc is not None]
+        return self.form == Form.ENV and alone and all(count >= (self.expected or count) for count in counts)
+
+    @property
     def is_meeting(self) -> bool:
         """Several nodes met before their job, as opposed to collected files."""
         return self.form != Form.FILES

@@ -75,7 +75,7 @@ def test_a_line_that_cannot_work_is_corrected_and_not_probed(tmp_path: Path) -> 
     assert done.returncode == 1
     assert report["findings"][0]["code"] == "LAUNCH001"
     assert report["findings"][0]["fix_command"] == "torchrun --nproc_per_node 2 train.py"
-    assert any(s["code"] == "PROBE001" and "LAUNCH001" in s["reason"] for s in report["skipped"])
+    assert any(s["code"] == "PROBE009" and "LAUNCH001" in s["reason"] for s in report["skipped"])
 
 
 def test_a_line_that_works_is_probed_with_its_own_number_of_ranks(tmp_path: Path) -> None:

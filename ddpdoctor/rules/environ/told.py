@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import is_loopback
 from ddpdoctor.facts.nodes import Form, Nodes, split
-from ddpdoctor.findings import Finding
+from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules.nodal import about, differs, named
 
 __all__ = ["elsewhere", "loopback", "ports_differ"]
@@ -20,13 +20,21 @@ def loopback(nodes: Nodes) -> Iterator[Finding]:
     """ENV017: each of several machines was told to look for rank 0 on itself, and somebody did not come."""
     found = [node for node in nodes.nodes if node.master_addr and is_loopback(node.master_addr)]
     if found and (nodes.missing or nodes.lacking):
+        is_sure = not nodes.may_be_one_machine
+        who = (
+            f"not all {nodes.expected} of the job are on it"
+            if is_sure
+            else f"{nodes.lacking or len(nodes.missing)} did not come"
+        )
+        others = "" if is_sure else ", if they run elsewhere"
         yield about(
             found,
-            f"MASTER_ADDR={found[0].master_addr} means this machine alone, and not all {nodes.expected} of the job are on it:"
-            " expected an address of rank 0's node that the others reach",
+            f"MASTER_ADDR={found[0].master_addr} means this machine alone, and {who}:"
+            f" expected an address of rank 0's node that the others reach{others}",
             "nodes.master_addr",
             found[0].master_addr or "",
             "an address that other nodes can reach",
+            severity=None if is_sure else Severity.WARNING,
             is_blamed=False,
         )
 

@@ -69,7 +69,7 @@ def _absent(nodes: Nodes, numbers: Sequence[int], who: str) -> Finding:
     first = here[nodes.hosted_by] if here else None
     where = f" at {first.master_addr}:{first.master_port}" if first is not None and first.master_addr else ""
     is_rank = nodes.form == Form.ENV
-    cause = _cause(first) if len(here) == 1 else None
+    cause = _cause(first) if len(here) == 1 and not nodes.may_be_one_machine else None
     one = numbers[0] if len(numbers) == 1 else None
     return Finding(
         f"{who} never came within {nodes.waited_seconds:.0f} s{where}; here were {named(here)}, expected {nodes.expected}",

@@ -103,7 +103,7 @@ def test_a_name_that_nobody_knows_is_unresolvable(lab: Lab) -> None:
     "manner",
     [
         "",
-        "c, _ = s.accept(); c.send(b'SSH-2.0-OpenSSH')",
+        pytest.param("c, _ = s.accept(); c.send(b'SSH-2.0-OpenSSH')", marks=pytest.mark.slow),
         "c, _ = s.accept(); c.recv(99); c.close()",
     ],
     ids=["silent", "banner", "hangs up"],
@@ -166,8 +166,8 @@ LISTENERS = {"10.77.0.2": "02004D0A", "127.0.1.1": "0101007F", "127.0.0.1": "010
     [
         ("10.77.0.2 node1", {}, "10.77.0.2"),
         ("127.0.1.1 node1", {}, "127.0.1.1"),
-        ("10.77.0.99 node1", {}, "127.0.0.1"),
-        ("", {}, "127.0.0.1"),
+        pytest.param("10.77.0.99 node1", {}, "127.0.0.1", marks=pytest.mark.slow),
+        pytest.param("", {}, "127.0.0.1", marks=pytest.mark.slow),
         ("127.0.1.1 node1", {"GLOO_SOCKET_IFNAME": "eth0"}, "10.77.0.2"),
     ],
     ids=["routable", "debian", "elsewhere", "unresolvable", "variable"],

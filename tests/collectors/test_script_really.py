@@ -10,7 +10,7 @@ from script_runs import RIGHT, WRONG, header, start
 
 pytestmark = pytest.mark.torch
 
-SOME_RIGHT = ("collectives", "train_ddp")
+SOME_RIGHT = ("collectives",)
 SOME_WRONG = ("init_positional", "rank_branch_barrier")
 
 

@@ -41,6 +41,7 @@ def test_the_manifest_of_the_guide_has_no_mistake(tmp_path: Path) -> None:
 
 @pytest.mark.root
 @pytest.mark.torch
+@pytest.mark.slow
 def test_the_preflight_of_the_sbatch_guide_runs_before_the_job(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT + "print('trained', flush=True)\n")
     body = blocks("slurm.md", "bash")[0].partition("\n")[2]

@@ -203,7 +203,9 @@ with hosts(2) as lab:
 """
 
 
-@pytest.mark.parametrize("end", ["normally", "with an error", "SIGINT", "SIGKILL"])
+@pytest.mark.parametrize(
+    "end", ["normally", *(pytest.param(end, marks=pytest.mark.slow) for end in ("with an error", "SIGINT")), "SIGKILL"]
+)
 def test_nothing_is_left_however_a_lab_ends(end: str) -> None:
     last = {"normally": "pass", "with an error": "raise SystemExit(9)"}.get(end, "time.sleep(600)")
     code = textwrap.dedent(HOLD_A_LAB).format(tests=str(Path(__file__).parent.parent), end=last)
@@ -292,7 +294,7 @@ def test_mpi_starts_ranks(launch: Callable[..., subprocess.CompletedProcess[str]
         assert sorted(done.stdout.splitlines()) == ["0 yes", "1 yes", "2 yes"], done.stderr
 
 
-@pytest.mark.parametrize("launch", [openmpi, hydra])
+@pytest.mark.parametrize("launch", [openmpi, pytest.param(hydra, marks=pytest.mark.slow)])
 def test_mpi_leaves_no_rank_behind(launch: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     with hosts(1) as lab:
         with pytest.raises(subprocess.TimeoutExpired):

@@ -210,9 +210,9 @@ FAULTS = [
     ("the port is dropped", 2, _dropped, "NET007", {"host": "node0", "peer": "node1"}),
     ("only the master port is open", 2, _only_master, "NET009", {"peer": "node1"}),
     ("nobody hosts", 2, _nobody_hosts, "NET012", {"host": "node0"}),
-    ("one world size differs", 3, _world_size, "ENV005", {"host": "node2", "rank": 2}),
 ]
 MORE = [
+    ("one world size differs", 3, _world_size, "ENV005", {"host": "node2", "rank": 2}),
     ("ports differ", 2, _ports, "ENV019", {}),
     ("ids differ", 2, _ids, "LAUNCH039", {}),
     ("the port is rejected", 2, _rejected, "NET008", {"host": "node0", "peer": "node1"}),

@@ -72,6 +72,7 @@ def test_srun_on_virtual_nodes(tmp_path: Path) -> None:
     assert _report(tmp_path, 0)["verdict"] == "pass"
 
 
+@pytest.mark.slow
 def test_srun_on_hosts_of_their_own(tmp_path: Path) -> None:
     with slurm(nodes=2, own_hosts=True) as cluster:
         line = f"{SHELL_PROBE} --output {tmp_path}/$SLURM_NODEID.json"
@@ -81,6 +82,7 @@ def test_srun_on_hosts_of_their_own(tmp_path: Path) -> None:
     assert [_report(tmp_path, node)["host"] for node in (0, 1)] == ["node0", "node1"]
 
 
+@pytest.mark.slow
 def test_srun_names_a_task_that_never_becomes_a_probe(tmp_path: Path) -> None:
     with slurm(nodes=2, own_hosts=True) as cluster:
         line = f'[ "$SLURM_PROCID" = 3 ] && exec sleep 600; {SHELL_PROBE} --join-timeout 6'
@@ -154,7 +156,7 @@ def test_a_worker_that_is_hurt_is_named_with_its_host_on_both(
         assert cause["ranks"] == [victim]
 
 
-@pytest.mark.parametrize("verdict", ["drop", "reject"])
+@pytest.mark.parametrize("verdict", ["drop", pytest.param("reject", marks=pytest.mark.slow)])
 def test_a_firewall_before_the_master_port_is_told_by_the_side_that_cannot_pass(
     lab: Lab, tmp_path: Path, verdict: str
 ) -> None:

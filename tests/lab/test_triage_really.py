@@ -105,11 +105,13 @@ def test_a_rank_that_raised_under_torchrun_is_named_with_its_line(tmp_path: Path
     assert os.path.basename(first["where"]["file"]) == "train.py"
 
 
+@pytest.mark.slow
 def test_a_rank_that_was_killed_under_torchrun_is_named(tmp_path: Path) -> None:
     first = _first(_torchrun(tmp_path, "kill"))
     assert (first["code"], first["ranks"]) == ("LOG021", [1])
 
 
+@pytest.mark.slow
 def test_a_rank_that_raised_before_it_joined_is_named(tmp_path: Path) -> None:
     first = _first(_by_hand(tmp_path, "early"))
     assert (first["code"], first["ranks"], first["where"]["line"]) == ("PROBE005", [1], _line("/data/train.bin"))

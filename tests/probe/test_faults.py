@@ -138,7 +138,7 @@ def test_a_supervisor_that_is_killed_is_named_by_the_others(tmp_path: Path, vict
     assert causes(survivor.report) == [("PROBE006", victim)]
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_supervisor_that_is_stopped_is_named_by_the_others(tmp_path: Path, victim: int) -> None:
     mark = tmp_path / "mark"
     ranks = start_all(tmp_path, 3, environ=shim("sleep", 2, mark))

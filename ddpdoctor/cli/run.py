@@ -25,6 +25,10 @@ __all__ = ["run"]
 NOT_FOUND, NOT_STARTED = 127, 126
 """A shell's own exit codes for a command that does not exist, and one that cannot be started."""
 INTERRUPTED = 130
+CHECK_SECONDS = 120.0
+"""The default `--timeout` of `check`."""
+ENDING_SECONDS = 5.0
+"""How long a check may take beyond its own time limit, and to end when it is told to."""
 ERROR_FILE = re.compile(rb"error_file: (/\S+\.json)")
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 LOG_DIR = ("--log-dir", "--log_dir")
@@ -88,16 +92,27 @@ def _check(common: Common, options: list[str]) -> int:
     argv = [sys.executable, "-m", "ddpdoctor", "check", *words, "--quiet", "--", *(common.launch or ())]
     child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=sys.stderr)
     try:
-        code = child.wait()  # it ends by its own --timeout
+        code = child.wait((common.timeout or CHECK_SECONDS) + ENDING_SECONDS)
+    except subprocess.TimeoutExpired:  # it should have ended by its own --timeout
+        _end(child)
+        code = 3
     except BaseException:
-        child.terminate()
-        child.wait(5.0)
+        _end(child)
         raise
     if code == 0 and not common.quiet:
         print("ddpdoctor: check passed; the job starts", file=sys.stderr)
     elif code == 3:
         print("ddpdoctor: the check could not be done; the job starts all the same", file=sys.stderr)
     return code
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End a check and, as it does so itself on SIGTERM, everything that it started."""
+    child.terminate()
+    try:
+        child.wait(ENDING_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
 
 
 def _triage(common: Common, job: Job, code: int, started: float) -> None:

@@ -19,7 +19,7 @@ FULL = bool(os.environ.get("DDPDOCTOR_FULL"))
 """The issues' full numbers (`make test-all`)."""
 
 settings.register_profile("quick", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("full", max_examples=5000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("full", max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("full" if FULL else "quick")
 
 ONE_IN = int(os.environ.get("DDPDOCTOR_ONE_IN", "1"))

@@ -31,7 +31,7 @@ def lint(
         str | None, typer.Option("--torch", metavar="VERSION", help="The torch that reads the line, such as 2.13.")
     ] = None,
     diff: Annotated[
-        bool, typer.Option("--diff", help="Print the corrections of scripts as a patch for patch -p0.")
+        bool, typer.Option("--diff", help="Print the corrections of scripts as a patch for git apply or patch -p1.")
     ] = False,
 ) -> int:
     """Judge a launch line (after --), one line a node, or files, before anything starts."""

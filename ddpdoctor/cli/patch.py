@@ -1,4 +1,4 @@
-"""`lint --diff`: the corrections that findings propose, as one patch for `patch -p0` or `git apply -p0`; nothing is written."""
+"""`lint --diff`: the corrections that findings propose, as one patch for `git apply` or `patch -p1`; nothing is written."""
 
 from __future__ import annotations
 
@@ -140,9 +140,9 @@ def _moved(edit: Edit, cell: Cell) -> Edit:
 
 
 def _name(path: str) -> str:
-    """The path as patch accepts it: relative to the working directory where it lies below it."""
+    """The path as `git apply`, `patch -p1` and `patch -p0` accept it: below the working directory where it lies there."""
     below = os.path.relpath(path)
-    return path if below.startswith("..") else below
+    return path if below.startswith("..") else f"./{below}"
 
 
 def _unified(name: str, old: str, new: str) -> Iterator[str]:

@@ -228,7 +228,18 @@ def test_check_judges_the_script_against_this_machine_too(tmp_path: Path) -> Non
 def _patched(folder: Path, *files: str) -> subprocess.CompletedProcess[bytes]:
     done = doctor("lint", "--diff", *files, cwd=folder, shell='"$@" > patch.diff 2> told.txt; true')
     assert done.returncode == 0
-    command = ["patch", "-p0", "--batch", "-i", "patch.diff"]
+    command = ["patch", "-p1", "--batch", "-i", "patch.diff"]
+    for option in ("-p0", "-p1"):
+        assert (
+            subprocess.run(
+                ["patch", option, "--batch", "--dry-run", "-i", "patch.diff"],
+                cwd=folder,
+                timeout=30,
+                check=False,
+                capture_output=True,
+            ).returncode
+            == 0
+        )
     return subprocess.run(command, cwd=folder, capture_output=True, timeout=30, check=False)
 
 
@@ -273,7 +284,7 @@ def test_a_patch_stands_alone_on_standard_output(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(POSITIONAL)
     done = doctor("lint", "--diff", "train.py", cwd=tmp_path)
     assert done.returncode == 1
-    assert done.stdout.startswith("--- train.py\n+++ train.py\n@@ ")
+    assert done.stdout.startswith("--- ./train.py\n+++ ./train.py\n@@ ")
     assert done.stderr.startswith("ddpdoctor: 1 of 1 findings corrected")
     assert (tmp_path / "train.py").read_text() == POSITIONAL
     assert doctor("lint", "--diff", "--format", "json", "train.py", cwd=tmp_path).returncode == 2

@@ -32,6 +32,8 @@ INDEXED = {
 }
 FIELDS = {230: "RECOVERY", 147: "SWITCH_LINKS", 170: "C2C", **{n: f"MARGIN_{n}" for n in range(193, 197)}}
 # fmt: on
+MIG = 1000
+"""Handles from here on are instances: 2003 is slot 3 of the second GPU."""
 NOT_SUPPORTED, INVALID, INSUFFICIENT, NOT_FOUND, OLD = 3, 2, 7, 6, 25
 
 
@@ -120,7 +122,9 @@ class CtypesLibrary:
         ctypes.c_void_p.from_buffer(out._obj).value = index.value + 1
 
     def _nvmlDeviceGetUUID(self, handle: Any, text: Any, size: Any) -> None:
-        text.value = self.gpus[self._at(handle)]["uuid"].encode()
+        parent, slot = divmod(ctypes.cast(handle, ctypes.c_void_p).value or 0, MIG)
+        uuid = self._migs(parent - 1)[slot] if parent else self.gpus[self._at(handle)]["uuid"]
+        text.value = uuid.encode()
 
     def _nvmlDeviceGetName(self, handle: Any, text: Any, size: Any) -> None:
         text.value = self.gpus[self._at(handle)]["name"].encode()
@@ -238,7 +242,20 @@ class CtypesLibrary:
         put(out, 7)
 
     def _nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Any, slot: Any, out: Any) -> None:
-        raise Refusal(NOT_FOUND)
+        index = self._at(handle)
+        if not dict(enumerate(self._migs(index))).get(slot.value):
+            raise Refusal(NOT_FOUND)
+        ctypes.c_void_p.from_buffer(out._obj).value = MIG * (index + 1) + slot.value
+
+    def _migs(self, index: int) -> list[Any]:
+        mig = self.gpus[index].get("mig")
+        return list(mig.get("instances", [])) if isinstance(mig, dict) else []
+
+    def _nvmlDeviceGetGpuInstanceId(self, handle: Any, out: Any) -> None:
+        put(out, 7)
+
+    def _nvmlDeviceGetComputeInstanceId(self, handle: Any, out: Any) -> None:
+        put(out, 0)
 
     def _nvmlDeviceGetFieldValues(self, handle: Any, count: Any, fields: Any) -> None:
         index = self._at(handle)

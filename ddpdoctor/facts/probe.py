@@ -93,6 +93,10 @@ class RankReport:
     `nccl_warnings` are the lines that NCCL itself printed at level WARN. `traits` are the properties in which it differs
     from `Probe.traits`, by their paths in the facts; "" where it does not have one. `took` is how many seconds the first
     barrier and the first all_reduce took here: who comes last waits for nobody.
+
+    `transports` are what NCCL took to its peers, by their rank: P2P/CUMEM, SHM, NET/IB, NET/Socket. Where one of them passes
+    through host memory, `offers` says what the hardware has: the way from this GPU to each other one of its host by uuid, as
+    `facts.ways` names it, and an RDMA adapter as `network`; and `settings` are the variables that choose NCCL's transports.
     """
 
     rank: int
@@ -114,6 +118,9 @@ class RankReport:
     nccl_warnings: tuple[str, ...] = ()
     traits: dict[str, str] = field(default_factory=dict)
     took: dict[str, float] = field(default_factory=dict)
+    transports: dict[str, str] = field(default_factory=dict)
+    offers: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,10 @@ from typing import Any
 
 from ddpdoctor.facts.pairs import PairSpeed
 from ddpdoctor.facts.probe import Kind, Measurement, Observation, RankReport, Unsupported
+from ddpdoctor.probe.heard import Heard
+from ddpdoctor.probe.offers import Offers
 from ddpdoctor.probe.place import Place
-from ddpdoctor.probe.proc import Stat, read_stat
+from ddpdoctor.probe.proc import Elsewhere, Stat, read_stat
 
 __all__ = ["PHASE_SECONDS", "Child"]
 
@@ -34,11 +36,7 @@ DUE_CALL = "all_reduce of [1024] float64"
 STOPPED_SECONDS = 0.25
 TRACED_SECONDS = 2.0
 """A process that a debugger or strace attaches to stands still for a moment."""
-TAIL_BYTES = 8192
 FRAME = re.compile(r'File "(.+)", line (\d+) in (.+)')
-NCCL_WARNING = re.compile(r"NCCL WARN\s+(.*)")
-TELLING = re.compile(r"error|fatal|fail|terminate|exception|abort|NCCL WARN|out of memory|denied", re.IGNORECASE)
-SELF_INFLICTED = re.compile(r"terminate called|closed by peer|reset by peer|Timed out", re.IGNORECASE)
 
 
 class Child:
@@ -47,7 +45,7 @@ class Child:
     def __init__(self, place: Place, messages: int, control: int, output: int) -> None:
         self.place = place
         self.messages, self.control, self.output = messages, control, output
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | Elsewhere | None = None
         self.pid: int | None = None
         self.exit_code: int | None = None
         self.phase = "start"
@@ -60,8 +58,9 @@ class Child:
         self.unsupported: list[Unsupported] = []
         self.pairs: list[PairSpeed] = []
         self.took: dict[str, float] = {}
+        self.offers = Offers()
         self.call = DUE_CALL  # what it asked for in the phase all_reduce
-        self.printed = b""
+        self.heard = Heard(place.rank)
         self.frames: list[tuple[str, int, str]] = []
         self._unread = b""
         self._still_since: float | None = None
@@ -76,7 +75,7 @@ class Child:
     def read(self) -> None:
         """Take in all that the worker has written, without waiting."""
         self.output, text = _drain(self.output)
-        self.printed = (self.printed + text)[-TAIL_BYTES:]
+        self.heard.take(text)
         self.messages, text = _drain(self.messages)
         *lines, self._unread = (self._unread + text).split(b"\n")
         for line in lines:
@@ -205,9 +204,9 @@ class Child:
 
     def _death(self, code: int) -> Observation:
         name = signal.Signals(-code).name if code < 0 else None
-        last = self.last_words()
+        last = self.heard.last_words()
         how = f"was killed by {name}" if name else f"ended with exit code {code}"
-        if name == "SIGABRT" and SELF_INFLICTED.search(self.printed.decode("utf-8", "replace")):
+        if name == "SIGABRT" and self.heard.lost_its_peers:
             return self.observe(
                 Kind.PEER_ERROR, f"{self.place.name} lost its peers in {self.phase} and aborted: {last}"
             )
@@ -231,15 +230,9 @@ class Child:
             phase=self.phase,
         )
 
-    def last_words(self) -> str:
-        """The last line of the worker's output that tells of an error, "" without one."""
-        lines = [line.strip() for line in self.printed.decode("utf-8", "replace").splitlines()]
-        return next((line[:300] for line in reversed(lines) if TELLING.search(line) and "UserWarning" not in line), "")
-
     def report(self, waited_seconds: float | None = None) -> RankReport:
         """How far this rank got."""
         ready, place = self.ready or {}, self.place
-        warnings = NCCL_WARNING.findall(self.printed.decode("utf-8", "replace"))
         return RankReport(
             rank=place.rank,
             local_rank=place.local_rank,
@@ -256,9 +249,17 @@ class Child:
             import_seconds=ready.get("import_seconds"),
             waited_seconds=waited_seconds,
             error=self.error["message"] if self.error else None,
-            nccl_warnings=tuple(warnings[:20]),
+            nccl_warnings=self.heard.warnings,
             took=dict(self.took),
+            transports=dict(self.heard.transports),
+            offers=self.offers.of(self.gpu.get("gpu_uuid")),
+            settings=self.offers.settings,
         )
+
+    def end(self) -> None:
+        """End the worker of this rank alone, whoever started it."""
+        self.kill_fork()
+        self.kill()
 
     def kill_fork(self) -> None:
         """End a fork of a template that still lives: stopped before its first step, it would not notice its death."""

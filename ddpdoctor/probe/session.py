@@ -19,6 +19,7 @@ from ddpdoctor.probe.absent import behind, never_joined
 from ddpdoctor.probe.baseline import compare
 from ddpdoctor.probe.board import FAILED
 from ddpdoctor.probe.meeting import Interrupted, Trouble, close_server, host_store, reach_store
+from ddpdoctor.probe.offers import ask
 from ddpdoctor.probe.packing import telling
 from ddpdoctor.probe.place import Place
 from ddpdoctor.probe.plan import choose_backend, choose_pairs, traits
@@ -238,6 +239,7 @@ class Session(Witness):
     def _finish(self) -> Probe:
         board, child = self._board, self.child
         self._wait("end", float("inf"), lambda: child.phase == "done")
+        child.offers = ask(child.heard.transports.values())
         if self.place.rank == 0:
             board.share("measured", self._measured())
         board.hand_in(child.report(self.waited))

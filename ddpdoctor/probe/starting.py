@@ -76,7 +76,6 @@ def adopt(begun: Begun, places: Sequence[Place]) -> list[Child]:
 
 
 def _worker_environ() -> dict[str, str]:
-    """The rank's environment for its worker: NCCL's warnings are wanted, and on its output."""
+    """The rank's environment for its worker: NCCL's warnings and its choice of transports are wanted, and on its output."""
     environ = {name: value for name, value in os.environ.items() if name != "NCCL_DEBUG_FILE"}
-    environ.setdefault("NCCL_DEBUG", "WARN")
-    return environ
+    return environ | {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT"}

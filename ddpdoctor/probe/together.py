@@ -9,6 +9,7 @@ from collections.abc import Callable
 from ddpdoctor.blame import weigh
 from ddpdoctor.facts.probe import Kind, Observation, Probe
 from ddpdoctor.probe.child import PHASE_SECONDS, Child
+from ddpdoctor.probe.offers import ask
 from ddpdoctor.probe.plan import choose_backend
 
 __all__ = ["Together"]
@@ -35,6 +36,9 @@ class Together:
             self._go()
             found = self._until(lambda: all(child.phase == "done" for child in self.children))
         first = self.children[0]
+        offers = ask([each for child in self.children for each in child.heard.transports.values()])
+        for child in self.children:
+            child.offers = offers
         return Probe(
             world_size=len(self.children),
             backend=self.backend,

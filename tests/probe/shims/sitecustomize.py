@@ -1,5 +1,6 @@
 """Makes the worker of rank $SHIM_RANK misbehave as $SHIM says: what user code, a slow disk or bad hardware would do."""
 
+import json
 import os
 import sys
 import time
@@ -20,6 +21,17 @@ def burn(seconds):
         pass
 
 
+def pretend_nccl():
+    """Say which GPU this rank has and how NCCL reaches the other one: host memory."""
+    rank = int(os.environ["RANK"])
+    uuid = os.environ["SHIM_GPUS"].split(",")[rank]
+    os.write(
+        int(sys.argv[-1].split(",")[0]), json.dumps({"gpu": {"gpu_uuid": uuid, "cuda_ordinal": rank}}).encode() + b"\n"
+    )
+    line = f"h:1:1 [{rank}] NCCL INFO Channel 00/0 : {rank}[{rank}] -> {1 - rank}[{1 - rank}] via SHM/direct/direct\n"
+    os.write(1, line.encode())
+
+
 class Shim:
     """Sees the worker's imports go by and acts when the right one comes."""
 
@@ -38,6 +50,9 @@ class Shim:
     def patch(self):
         import torch
         import torch.distributed as dist
+
+        if WHAT == "shared-memory":
+            pretend_nccl()
 
         whole = dist.all_reduce
         late = []
@@ -61,5 +76,5 @@ class Shim:
         dist.all_reduce = all_reduce
 
 
-if os.environ.get("RANK") == os.environ.get("SHIM_RANK") and "ddpdoctor.probe.worker" in sys.orig_argv:
+if os.environ.get("SHIM_RANK") in (os.environ.get("RANK"), "every") and "ddpdoctor.probe.worker" in sys.orig_argv:
     sys.meta_path.insert(0, Shim())

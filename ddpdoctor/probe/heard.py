@@ -1,0 +1,69 @@
+"""What a worker prints: the last of it, NCCL's warnings, and the transport that NCCL takes to each peer."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["Heard"]
+
+TAIL_BYTES = 8192
+MOST_WARNINGS = 20
+TELLING = re.compile(r"error|fatal|fail|terminate|exception|abort|NCCL WARN|out of memory|denied", re.IGNORECASE)
+SELF_INFLICTED = re.compile(r"terminate called|closed by peer|reset by peer|Timed out", re.IGNORECASE)
+NCCL_WARNING = re.compile(r"NCCL WARN\s+(.*)")
+NCCL_INFO = b"NCCL INFO "
+CHANNEL = re.compile(r"(\d+)\[\w+\] -> (\d+)\[\w+\] (?:\[(?:send|receive)\] )?via (.+)")
+"""`Channel 00/0 : 3[3] -> 4[0] [send] via NET/IB/0/GDRDMA comm 0x… nRanks 16`, from 2.4 to 2.30."""
+
+
+class Heard:
+    """The output of the worker of one rank. `transports` are by the peer's rank: P2P/CUMEM, SHM, NET/IB, NET/Socket."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.transports: dict[str, str] = {}
+        self._tail = b""
+        self._unended = b""
+
+    def take(self, text: bytes) -> None:
+        """Take in what came. What NCCL tells of its doings is read and not kept."""
+        *lines, self._unended = (self._unended + text).split(b"\n")
+        for line in lines:
+            if NCCL_INFO in line:
+                self._note(line.decode("utf-8", "replace"))
+        self._tail = b"\n".join([self._tail, *(line for line in lines if NCCL_INFO not in line)])[-TAIL_BYTES:]
+
+    def _note(self, line: str) -> None:
+        found = CHANNEL.search(line)
+        if found is None:
+            return
+        peer = found[2] if int(found[1]) == self.rank else found[1]
+        if self.transports.get(peer, "P2P").startswith("P2P"):  # of several, the one that is no peer access
+            self.transports[peer] = _transport(found[3])
+
+    @property
+    def text(self) -> str:
+        """The last that it printed."""
+        return (self._tail + b"\n" + self._unended)[-TAIL_BYTES:].decode("utf-8", "replace")
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What NCCL warned of."""
+        return tuple(NCCL_WARNING.findall(self.text)[:MOST_WARNINGS])
+
+    @property
+    def lost_its_peers(self) -> bool:
+        """Whether it blames others for its end."""
+        return bool(SELF_INFLICTED.search(self.text))
+
+    def last_words(self) -> str:
+        """The last line that tells of an error, "" without one."""
+        lines = [line.strip() for line in self.text.splitlines()]
+        return next((line[:300] for line in reversed(lines) if TELLING.search(line) and "UserWarning" not in line), "")
+
+
+def _transport(words: str) -> str:
+    kind, _, rest = words.partition(" comm ")[0].strip().partition("/")
+    if kind == "NET":
+        return f"NET/{rest.partition('/')[0]}"
+    return "SHM" if kind == "SHM" or "shared memory" in words else f"P2P/{rest.split(' ')[0].split('/')[0]}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import socket
+import os
 import sys
 import threading
 import time
@@ -54,7 +54,7 @@ def collect(machine: Machine, sections: Iterable[str] = tuple(SECONDS)) -> Facts
     return Facts(
         schema=SCHEMA,
         collected_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        hostname=socket.gethostname().partition(".")[0],
+        hostname=os.uname().nodename.partition(".")[0],
         gaps=tuple(gaps.values()),
         **{name: answers[name] for name in threads if name in answers},  # type: ignore[arg-type]
     )

@@ -92,6 +92,12 @@ class Device:
     inforom_version: str | None = None
     module_id: int | None = None
     """The socket of the board in which it sits."""
+    pci_id: int | None = None
+    """The PCI device in the upper 16 bits, NVIDIA's number in the lower ones: 0x233010de."""
+    chassis_serial: str | None = None
+    chassis_slot: int | None = None
+    chassis_tray: int | None = None
+    """Where in a rack it sits: told of boards that span nodes (GB200 NVL72)."""
     compute_capability: str | None = None
     memory_total_bytes: int | None = None
     memory_used_bytes: int | None = None
@@ -141,6 +147,9 @@ class Device:
     temperature_margin_celsius: int | None = None
     """T.Limit: degrees left until the slowdown begins (Ada and later)."""
     temperature_slowdown_celsius: int | None = None
+    temperature_shutdown_celsius: int | None = None
+    temperature_most_celsius: int | None = None
+    memory_temperature_most_celsius: int | None = None
     """Absolute, and told before Ada only: later cards count margins instead."""
     shutdown_margin_celsius: int | None = None
     slowdown_margin_celsius: int | None = None
@@ -189,6 +198,8 @@ class Device:
     """1: the GPU's own system processor runs its firmware."""
     gsp_version: str | None = None
     c2c_links: int | None = None
+    c2c_state: int | None = None
+    """1: the links between CPU and GPU of one board are up (Grace)."""
     c2c_mb_per_s: int | None = None
     gpu_numa_id: int | None = None
     """The NUMA node that the GPU's own memory makes (Grace); such memory may hold pages of the system."""

@@ -111,6 +111,8 @@ class Pair:
     read_back: str | None = None
     write_back: str | None = None
     nvlink_back: str | None = None
+    atomics: str | None = None
+    pci: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

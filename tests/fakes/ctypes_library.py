@@ -131,6 +131,14 @@ class CtypesLibrary:
 
     def _nvmlDeviceGetPciInfo(self, handle: Any, out: Any) -> None:
         out._obj.busId = self.gpus[self._at(handle)]["pci"]["bus_id"].encode()
+        out._obj.pciDeviceId = self._of(handle, "PCI_ID")
+
+    def _nvmlDeviceGetPlatformInfo(self, handle: Any, out: Any) -> None:
+        slot, tray = self._of(handle, "SLOT"), self._of(handle, "TRAY")
+        if out._obj.version >> 24 != 2:
+            raise Refusal(OLD)
+        out._obj.chassisSerialNumber = self.gpus[self._at(handle)]["platform"]["serial"].encode()
+        out._obj.slotNumber, out._obj.trayIndex = bytes([slot]), bytes([tray])
 
     def _nvmlDeviceGetCudaComputeCapability(self, handle: Any, major: Any, minor: Any) -> None:
         first, second = divmod(self._of(handle, "CC"), 10)

@@ -29,7 +29,7 @@ FACTS = [
     "SWITCH_LINKS", "SWITCHED", "FABRIC", "FABRIC_STATUS", "FABRIC_MASK", "CLUSTER", "CLIQUE",
     "MIG_PENDING", "UTILIZATION", "REPLAY_GROWTH", "GEN_GPU", "APP_SM", "APP_DEFAULT", "THERMAL_NS",
     "COR_DRAM", "COR_SRAM", "UNC_DRAM", "UNC_SRAM", "ARCH", "MODULE", "GSP", "SRAM", "GRAPHICS", "C2C", "PROCESSES",
-    "MARGIN_193", "MARGIN_194", "MARGIN_195", "MARGIN_196",
+    "MARGIN_193", "MARGIN_194", "MARGIN_195", "MARGIN_196", "SLOT", "TRAY", "PCI_ID",
 ]
 REASONS = {
     "gpu_idle": 1, "app_clocks": 2, "sw_power_cap": 4, "hw_slowdown": 8, "sync_boost": 0x10,
@@ -96,8 +96,10 @@ def _gpu(gpu: dict[str, Any]) -> str:
     mig = gpu.get("mig", ABSENT)
     names = mig.get("instances", []) if isinstance(mig, dict) else []
     growth = nvlink.get("error_growth", {})
+    serial = (gpu.get("platform") or {}).get("serial", "")
     return (
-        f"{{.gsp={_text('580.105.08')}, .processes={len(used)}, .process={{{', '.join(used) or '0'}}}, "
+        f"{{.serial={_text(serial)}, .gsp={_text('580.105.08')}, "
+        f".processes={len(used)}, .process={{{', '.join(used) or '0'}}}, "
         f".migs={len(names)}, .mig={{{', '.join(_text(n) if n else '0' for n in names) or '0'}}}, "
         f".growth={_braces([growth.get(str(i), 0) for i in range(links)] or [0])}, "
         f".v={_braces([_number(values[f]) for f in FACTS])}, .uuid={_text(gpu['uuid'])}, .name={_text(gpu['name'])}, "
@@ -206,6 +208,9 @@ def _later_facts(gpu: dict[str, Any]) -> dict[str, Any]:
         "GRAPHICS": gpu.get("graphics_processes", 0),
         "PROCESSES": gpu["processes"] if isinstance(gpu.get("processes"), str) else 0,
         "C2C": gpu.get("c2c_links", ABSENT),
+        "SLOT": (gpu.get("platform") or {}).get("slot", ABSENT),
+        "TRAY": (gpu.get("platform") or {}).get("tray", ABSENT),
+        "PCI_ID": int(gpu["pci"].get("device_id", "0"), 16),
         **{
             f"MARGIN_{193 + at}": thermal.get(name, ABSENT) if "tlimit" in thermal else ABSENT
             for at, name in enumerate(margins)

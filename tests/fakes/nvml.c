@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef struct { long long v[F_COUNT]; const char *uuid, *name, *bus_id, *gsp; long long hist[5];
+typedef struct { long long v[F_COUNT]; const char *uuid, *name, *bus_id, *gsp, *serial; long long hist[5];
   int processes; struct { unsigned pid; unsigned long long used; } process[8]; int migs; const char *mig[7];
   int growth[36];
   int links, active[36]; const char *remote[36]; int speed, version; unsigned long long cpus[16], nodes[16]; } Gpu;
@@ -52,7 +52,7 @@ int nvmlDeviceGetGpuInstanceId(void *h, unsigned *id) { G("nvmlDeviceGetGpuInsta
 int nvmlDeviceGetComputeInstanceId(void *h, unsigned *id) { G("nvmlDeviceGetComputeInstanceId"); *id = 0; return is_mig(h) ? 0 : 3; }
 int nvmlDeviceGetName(void *h, char *s, unsigned n) { HANDLE("nvmlDeviceGetName"); snprintf(s, n, "%s", g->name); return 0; }
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, sub; char bus_id[32]; } Pci;
-int nvmlDeviceGetPciInfo_v3(void *h, Pci *p) { HANDLE("nvmlDeviceGetPciInfo_v3"); memset(p, 0, sizeof *p); strcpy(p->bus_id, g->bus_id); return 0; }
+int nvmlDeviceGetPciInfo_v3(void *h, Pci *p) { HANDLE("nvmlDeviceGetPciInfo_v3"); memset(p, 0, sizeof *p); strcpy(p->bus_id, g->bus_id); p->id = g->v[F_PCI_ID]; return 0; }
 ONE(nvmlDeviceGetMinorNumber, F_MINOR)
 ONE(nvmlDeviceGetArchitecture, F_ARCH)
 ONE(nvmlDeviceGetModuleId, F_MODULE)
@@ -115,6 +115,9 @@ int nvmlSystemGetConfComputeState(unsigned *s) { G("nvmlSystemGetConfComputeStat
 typedef struct { unsigned version; unsigned long long counts[11]; unsigned exceeded; } Sram;
 int nvmlDeviceGetSramEccErrorStatus(void *h, Sram *s) { HANDLE("nvmlDeviceGetSramEccErrorStatus"); if (BAD(g->v[F_SRAM])) return CODE(g->v[F_SRAM]);
   if (s->version != (sizeof *s | 1 << 24)) return 25; memset(s->counts, 0, sizeof s->counts); s->exceeded = g->v[F_SRAM]; return 0; }
+typedef struct { unsigned version; char guid[16], serial[16]; unsigned char slot, tray, host, peer, module; } Platform;
+int nvmlDeviceGetPlatformInfo(void *h, Platform *p) { HANDLE("nvmlDeviceGetPlatformInfo"); if (BAD(g->v[F_SLOT])) return CODE(g->v[F_SLOT]);
+  if (p->version != (sizeof *p | 2 << 24)) return 25; strcpy(p->serial, g->serial); p->slot = g->v[F_SLOT]; p->tray = g->v[F_TRAY]; p->host = p->peer = 1; p->module = 0; return 0; }
 ONE(nvmlDeviceGetNumaNodeId, F_GPU_NUMA)
 int nvmlDeviceGetCpuAffinity(void *h, unsigned n, unsigned long *m) { HANDLE("nvmlDeviceGetCpuAffinity"); for (unsigned i = 0; i < n && i < 16; i++) m[i] = g->cpus[i]; return 0; }
 int nvmlDeviceGetMemoryAffinity(void *h, unsigned n, unsigned long *m, int s) { HANDLE("nvmlDeviceGetMemoryAffinity"); for (unsigned i = 0; i < n && i < 16; i++) m[i] = g->nodes[i]; return 0; }

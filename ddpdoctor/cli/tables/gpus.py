@@ -62,6 +62,8 @@ def _head(gpu: Gpu, seen: Visibility) -> list[str]:
     if gpu.driver_version is not None:
         cuda = f", CUDA up to {gpu.driver_cuda // 1000}.{gpu.driver_cuda % 1000 // 10}" if gpu.driver_cuda else ""
         lines.append(f"driver {gpu.driver_version}{cuda}")
+    racks = {(d.chassis_serial, d.chassis_slot, d.chassis_tray) for d in gpu.devices if d.chassis_serial}
+    lines += [f"rack: chassis {serial}, slot {slot}, tray {tray}" for serial, slot, tray in sorted(racks, key=str)]
     gap = gpu.gap("nvml") or gpu.gap("devices")
     if gap is not None:
         lines.append(f"NVIDIA: {gap.reason}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from functools import partial
 from typing import Any
 
 from ddpdoctor.collectors.nvml.asker import Asker, Subject, bits, field, members, say
@@ -17,7 +18,7 @@ MORE_WORDS = 16
 QUERIES: tuple[tuple[tuple[str, ...], str, tuple[Any, ...], tuple[str, ...]], ...] = (
     (("uuid",), "nvmlDeviceGetUUID", (), ()),
     (("name",), "nvmlDeviceGetName", (), ()),
-    (("bus_id",), "nvmlDeviceGetPciInfo", (), ("busId",)),
+    (("bus_id", "pci_id"), "nvmlDeviceGetPciInfo", (), ("busId,pciDeviceId",)),
     (("minor",), "nvmlDeviceGetMinorNumber", (), ()),
     (("serial",), "nvmlDeviceGetSerial", (), ()),
     (("architecture",), "nvmlDeviceGetArchitecture", (), ()),
@@ -44,7 +45,10 @@ QUERIES: tuple[tuple[tuple[str, ...], str, tuple[Any, ...], tuple[str, ...]], ..
     (("remap_histogram",), "nvmlDeviceGetRowRemapperHistogram", (), ("max,high,partial,low,none",)),
     (("retired_pages_pending",), "nvmlDeviceGetRetiredPagesPendingStatus", (), ()),
     (("temperature_margin_celsius",), "nvmlDeviceGetMarginTemperature", (), ()),
+    (("temperature_shutdown_celsius",), "nvmlDeviceGetTemperatureThreshold", (0,), ()),
     (("temperature_slowdown_celsius",), "nvmlDeviceGetTemperatureThreshold", (1,), ()),
+    (("memory_temperature_most_celsius",), "nvmlDeviceGetTemperatureThreshold", (2,), ()),
+    (("temperature_most_celsius",), "nvmlDeviceGetTemperatureThreshold", (3,), ()),
     (("power_usage_mw",), "nvmlDeviceGetPowerUsage", (), ()),
     (("power_limit_mw",), "nvmlDeviceGetEnforcedPowerLimit", (), ()),
     (("power_least_mw", "power_most_mw"), "nvmlDeviceGetPowerManagementLimitConstraints", (), ()),
@@ -81,6 +85,7 @@ FIELDS = (
     ("memory_margin_celsius", 195),
     ("gpu_margin_celsius", 196),
     ("c2c_links", 170),
+    ("c2c_state", 171),
     ("c2c_mb_per_s", 172),
     ("memory_temperature_celsius", 82),
     ("power_cap_ns", 74),
@@ -90,6 +95,23 @@ FIELDS = (
     ("pcie_fatal_errors", 180),
 )
 """Numbers that mean the same to every driver: those above 250 changed between 575 and 580."""
+STRUCTURES: tuple[tuple[tuple[str, ...], str, str, int, tuple[str, ...]], ...] = (
+    (
+        ("sram_threshold_exceeded",),
+        "nvmlDeviceGetSramEccErrorStatus",
+        "c_nvmlEccSramErrorStatus_v1_t",
+        1,
+        ("bThresholdExceeded",),
+    ),
+    (
+        ("chassis_serial", "chassis_slot", "chassis_tray"),
+        "nvmlDeviceGetPlatformInfo",
+        "c_nvmlPlatformInfo_v2_t",
+        2,
+        ("chassisSerialNumber", "slotNumber", "trayIndex"),
+    ),
+)
+"""Facts, the call, the structure that it fills, that structure's version, and the members."""
 SLOWDOWNS = (("heat_by_driver_ns", 269), ("heat_by_hardware_ns", 270), ("power_brake_ns", 271))
 """How long the clocks were held down, by whom: these numbers mean it from driver 580 on only."""
 SLOWDOWNS_SINCE = 580
@@ -167,18 +189,18 @@ def health(asker: Asker, index: int, handle: Any) -> None:
     )
     asker.ask(index, "mps_processes", "nvmlDeviceGetMPSComputeRunningProcesses", handle, pick=len)
     asker.ask(index, "graphics_processes", "nvmlDeviceGetGraphicsRunningProcesses", handle, pick=len)
-    status = getattr(nvml, "c_nvmlEccSramErrorStatus_v1_t", None)
-    if status is not None:
-        sram = status()
-        sram.version = ctypes.sizeof(sram) | 1 << 24
-        asker.ask(
-            index,
-            "sram_threshold_exceeded",
-            "nvmlDeviceGetSramEccErrorStatus",
-            handle,
-            ctypes.byref(sram),
-            pick=lambda _: sram.bThresholdExceeded,
-        )
+    for facts, function, kind, version, names in STRUCTURES:
+        if not hasattr(nvml, kind):
+            continue  # an older pynvml
+        filled = getattr(nvml, kind)()
+        filled.version = ctypes.sizeof(filled) | version << 24
+        asker.ask(index, facts, function, handle, ctypes.byref(filled), pick=partial(_members_of, filled, names))
+
+
+def _members_of(filled: Any, names: tuple[str, ...], _: Any) -> Any:
+    """The members of a structure that a call has filled; a number of one byte comes as `bytes`."""
+    values = [ord(v) if isinstance(v, bytes) and len(v) == 1 else v for v in (getattr(filled, n) for n in names)]
+    return values if len(values) > 1 else values[0]
 
 
 def clock_reasons(asker: Asker, subject: Subject, index: int, handle: Any) -> None:

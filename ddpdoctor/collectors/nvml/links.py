@@ -103,7 +103,7 @@ def fabric(asker: Asker, index: int, handle: Any) -> None:
 
 
 def between(asker: Asker, handles: dict[int, Any]) -> None:
-    """Every pair: the PCIe level, and peer access in both directions (0 read, 1 write, 2 NVLink).
+    """Every pair: the PCIe level, and peer access in both directions (0 read, 1 write, 2 NVLink); atomics and PCI in one.
 
     The numbers are written out: pynvml's NVML_P2P_CAPS_INDEX_READ is a tuple by mistake.
     """
@@ -114,3 +114,5 @@ def between(asker: Asker, handles: dict[int, Any]) -> None:
             for number, fact in enumerate(("read", "write", "nvlink")):
                 asker.ask(pair, fact, "nvmlDeviceGetP2PStatus", handles[a], handles[b], number)
                 asker.ask(pair, f"{fact}_back", "nvmlDeviceGetP2PStatus", handles[b], handles[a], number)
+            for number, fact in ((3, "atomics"), (4, "pci")):
+                asker.ask(pair, fact, "nvmlDeviceGetP2PStatus", handles[a], handles[b], number)

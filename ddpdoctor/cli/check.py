@@ -204,20 +204,32 @@ def _gather_jointly(
     plan: Plan, job: Job, probing: Probing
 ) -> tuple[Facts, tuple[str, ...], Answer | None, Verdict | None]:
     """The same together with the other nodes of the job."""
-    from ddpdoctor.cli.jointly import look_and_meet, probe_together
+    from ddpdoctor.cli.jointly import look, own_errors, probe_together
     from ddpdoctor.cli.meeting import Convening
+    from ddpdoctor.cli.options import seconds_left
+    from ddpdoctor.cli.probing import variables_of
     from ddpdoctor.cli.progress import Progress
     from ddpdoctor.cli.settings import rules_for
+    from ddpdoctor.cli.verdicts import rules_of_nodes
 
     common, line = plan.common, plan.line
     looks = probing.looks_at_the_machine()
+    ranks_environ = {**os.environ, **variables_of(line and line[0])}
     with Progress(common.quiet or not looks) as progress:
         convening = Convening(job, line and line[0], plan.join_seconds, progress.phase)
         try:
-            sections = SECTIONS if looks else ("environ",)
-            rules = _rules(plan)
-            across = rules_for(common, (*SECTIONS, "launch", "probe"))
-            facts, failures, verdict = look_and_meet(common, convening, line, sections, rules, across, progress.phase)
+            if plan.probes:
+                probing.import_early(1 if convening.is_of_ranks else job.nproc, ranks_environ)
+            progress.phase("looking at this machine")
+            facts, failures = look(common, convening, line, SECTIONS if looks else ("environ",))
+            own = own_errors(facts, line, _rules(plan))
+            if own:
+                probing.stop()
+            elif plan.probes:
+                probing.import_early(convening.nproc(facts), ranks_environ)
+            across = rules_of_nodes(rules_for(common, (*SECTIONS, "launch", "probe")))
+            verdict = convening.meet(facts, own, max(seconds_left(common), 1.0), across)
+            facts = verdict.facts or facts
             if plan.probes:
                 facts = probe_together(facts, verdict, convening, probing, line and line[0], progress.phase)
         finally:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.cli.meeting import Convening
-from ddpdoctor.cli.options import Common, seconds_left
+from ddpdoctor.cli.options import Common
 from ddpdoctor.cli.probing import MOST_RANKS, Probing, variables_of
-from ddpdoctor.cli.verdicts import Verdict, rules_of_nodes, why_no_ranks
+from ddpdoctor.cli.verdicts import Verdict, why_no_ranks
 from ddpdoctor.collectors.probe import Node
 from ddpdoctor.doctor import extended, judge
 from ddpdoctor.facts.environ import Environ
@@ -21,36 +21,29 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.record import Facts
     from ddpdoctor.rules import Rule
 
-__all__ = ["is_told_elsewhere", "look_and_meet", "probe_together", "with_verdict"]
+__all__ = ["is_told_elsewhere", "look", "own_errors", "probe_together", "with_verdict"]
 
 
-def look_and_meet(
-    common: Common,
-    convening: Convening,
-    line: tuple[Facts, tuple[Rule, ...]] | None,
-    sections: tuple[str, ...],
-    rules: Sequence[Rule],
-    across: Sequence[Rule],
-    say: Callable[[str], None],
-) -> tuple[Facts, tuple[str, ...], Verdict]:
-    """The facts of this machine, what could not be had of them, and the verdict on the nodes.
-
-    `rules` judge this machine, `across` the nodes against each other.
-    """
+def look(
+    common: Common, convening: Convening, line: tuple[Facts, tuple[Rule, ...]] | None, sections: tuple[str, ...]
+) -> tuple[Facts, tuple[str, ...]]:
+    """The facts of this machine, which holds the job's port meanwhile, and what could not be had of them."""
     from ddpdoctor.cli.reading import facts_for
 
     convening.open()
-    say("looking at this machine")
     facts, failures = facts_for(common, sections, {**variables_of(line and line[0]), **convening.variables})
     facts = _with_master(facts, convening)
     if line is not None:
         facts = replace(facts, launch=line[0].launch)
+    return facts, failures
+
+
+def own_errors(facts: Facts, line: tuple[Facts, tuple[Rule, ...]] | None, rules: Sequence[Rule]) -> list[Finding]:
+    """What is wrong on this node already, by `rules`: the others are told."""
     errors = [*judge(facts, [each for each in rules if "nodes" not in each.needs]).findings]
     if line is not None:
         errors += judge(*line).findings
-    own = [each for each in errors if each.worst is Severity.ERROR]
-    verdict = convening.meet(facts, own, max(seconds_left(common), 1.0), rules_of_nodes(across))
-    return verdict.facts or facts, failures, verdict
+    return [each for each in errors if each.worst is Severity.ERROR]
 
 
 def _with_master(facts: Facts, convening: Convening) -> Facts:
@@ -95,8 +88,7 @@ def probe_together(
         nnodes=share.nnodes,
         run=job.rdzv_id or "ddpdoctor",
     )
-    variables = {**os.environ, **variables_of(line)}
-    return probing.finish_jointly(facts, node, variables, say)
+    return probing.finish_jointly(facts, node, {**os.environ, **variables_of(line)}, say)
 
 
 def with_verdict(report: Report, verdict: Verdict, rules: Sequence[Rule], line: Facts | None) -> Report:

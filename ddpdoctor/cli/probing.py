@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from ddpdoctor.cli import early
@@ -12,7 +13,17 @@ from ddpdoctor.cli.early import CPU_RANKS, GPU_NODES
 from ddpdoctor.cli.options import Common, seconds_left
 from ddpdoctor.collectors import Missing
 from ddpdoctor.collectors.machine import Deadline
-from ddpdoctor.collectors.probe import Answer, Node, RunningNode, RunningProbe, join, launch, start
+from ddpdoctor.collectors.probe import (
+    Answer,
+    Node,
+    RunningNode,
+    RunningProbe,
+    Template,
+    join,
+    launch,
+    start,
+    without_launchers,
+)
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.findings import Severity
@@ -84,6 +95,7 @@ class Probing:
         is_rank = self._environ.rank is not None and (self._environ.world_size or 0) > 1
         self._joins = is_rank and not is_alone and launch is None
         self._running: RunningProbe | RunningNode | None = None
+        self._template: Template | None = None
         self.answer: Answer | None = None
 
     def looks_at_the_machine(self) -> bool:
@@ -102,12 +114,24 @@ class Probing:
         elif not self._joins and (self._nproc or not any(map(os.path.exists, GPU_NODES))):
             self._start(self._nproc or CPU_RANKS)
 
+    def import_early(self, nproc: int | None, environ: Mapping[str, str]) -> None:
+        """Begin the import of torch for this many ranks, unless that was done or their number is not known: which ranks of
+        the job they are shows later.
+        """
+        if self._template is not None or not nproc or nproc > MOST_RANKS or find_spec("torch") is None:
+            return
+        try:
+            self._template = Template(nproc, environ if self._joins else without_launchers(environ))
+        except OSError:
+            return  # the ranks' supervisors try it again, and tell
+
     def finish(self, facts: Facts, say: Callable[[str], None]) -> Facts:
         """The facts with those of the probe, or with the gap that says why there are none."""
         try:
             if self._joins:
                 say("meeting the other ranks")
-                self._running = join(os.environ, min(self._join_seconds, self._seconds()), self._seconds())
+                seconds = self._seconds()
+                self._running = join(os.environ, min(self._join_seconds, seconds), seconds, self._template)
             else:
                 say("probing the local ranks")
             if self._running is None:
@@ -121,7 +145,8 @@ class Probing:
         """The same of this node's ranks of a job, whose other ranks are started at the same time on the other nodes."""
         say(f"probing {node.world_size} ranks on {node.nnodes} nodes")
         try:
-            self._running = launch(node, environ, min(JOINT_SECONDS, self._seconds()), self._seconds())
+            seconds = self._seconds()
+            self._running = launch(node, environ, min(JOINT_SECONDS, seconds), seconds, template=self._template)
             answer = self._running.finish(Deadline(self._seconds()))
             return replace(facts, probe=answer.probe)
         except Missing as missing:
@@ -131,6 +156,9 @@ class Probing:
         """End what still runs."""
         if self._running is not None:
             self._running.stop()
+        if self._template is not None:
+            self._template.stop()
+            self._template = None
 
     def _start(self, nproc: int) -> None:
         try:

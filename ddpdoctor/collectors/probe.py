@@ -18,9 +18,9 @@ from ddpdoctor.collectors.process import kill
 from ddpdoctor.facts.codec import FactsError, decode
 from ddpdoctor.facts.gaps import Why
 from ddpdoctor.facts.probe import Probe
-from ddpdoctor.probe.starting import run_probe
+from ddpdoctor.probe.starting import TEMPLATE, begin, run_probe
 
-__all__ = ["Answer", "Node", "RunningNode", "RunningProbe", "join", "launch", "start"]
+__all__ = ["Answer", "Node", "RunningNode", "RunningProbe", "Template", "join", "launch", "start", "without_launchers"]
 
 OTHER_LAUNCHERS = ("TORCHELASTIC_", "PET_", "ROLE_", "GROUP_", "SLURM_", "OMPI_", "PMI_", "PMIX_")
 """Beginnings of the variables by which a rank would take itself for one of another launcher."""
@@ -57,8 +57,7 @@ class Node:
 
     def environs(self, environ: Mapping[str, str]) -> list[dict[str, str]]:
         """What each rank of this node gets on top of `environ`, from which another launcher's ranks are taken out."""
-        kept = {name: value for name, value in environ.items() if not name.startswith(OTHER_LAUNCHERS)}
-        kept |= {
+        kept = without_launchers(environ) | {
             "WORLD_SIZE": str(self.world_size),
             "LOCAL_WORLD_SIZE": str(self.nproc),
             "GROUP_RANK": str(self.node_rank),
@@ -68,6 +67,44 @@ class Node:
             "DDPDOCTOR_RUN": self.run,
         }
         return [kept | {"RANK": str(self.first_rank + local), "LOCAL_RANK": str(local)} for local in range(self.nproc)]
+
+
+def without_launchers(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables without those by which a rank would take itself for one of another launcher."""
+    return {name: value for name, value in environ.items() if not name.startswith(OTHER_LAUNCHERS)}
+
+
+class Template:
+    """A process that imports torch for the ranks of this node, while it is still open which ranks these will be.
+
+    What is not handed to a supervisor ends with `stop`, and so do the workers that were.
+    """
+
+    def __init__(self, ranks: int, environ: Mapping[str, str]) -> None:
+        """Start it.
+
+        Raises:
+            OSError: no process can be started.
+        """
+        self._process, self._pipes = begin(TEMPLATE, ranks, environ)
+        self.ranks = ranks
+
+    def worker(self, index: int) -> tuple[str, tuple[int, ...]]:
+        """What a supervisor is told of the worker of one rank, and the descriptors that lead to it."""
+        fds = self._pipes[index]
+        return ",".join(map(str, (*fds, self._process.pid))), fds
+
+    def close(self) -> None:
+        """Let go of the pipes: from now on a worker whose supervisor is gone ends."""
+        for fds in self._pipes:
+            for fd in fds:
+                os.close(fd)
+        self._pipes = []
+
+    def stop(self) -> None:
+        """End it and all its workers."""
+        self.close()
+        kill(self._process)
 
 
 class RunningProbe:
@@ -113,14 +150,16 @@ def start(nproc: int, backend: str = "auto", seconds: float = 60.0) -> RunningPr
     return _run("ddpdoctor.probe.local", words, None)
 
 
-def join(environ: Mapping[str, str], join_seconds: float, seconds: float) -> RunningProbe:
-    """Be the rank of a job that `environ` says, together with the others.
+def join(
+    environ: Mapping[str, str], join_seconds: float, seconds: float, template: Template | None = None
+) -> RunningProbe:
+    """Be the rank of a job that `environ` says, together with the others; `template` imports torch for it already.
 
     Raises:
         Missing: torch is not installed, or no process can be started.
     """
     words = ["--hand-over", "--job", str(os.getppid()), *_times(join_seconds, seconds)]
-    return _run("ddpdoctor.probe", words, environ)
+    return _supervisors(words, [environ], template)[0]
 
 
 class RunningNode:
@@ -161,28 +200,48 @@ class RunningNode:
 
 
 def launch(
-    node: Node, environ: Mapping[str, str], join_seconds: float, seconds: float, backend: str = "auto"
+    node: Node,
+    environ: Mapping[str, str],
+    join_seconds: float,
+    seconds: float,
+    backend: str = "auto",
+    template: Template | None = None,
 ) -> RunningNode:
     """Start this node's ranks of a job; on every node with its own `node`, at about the same time.
 
-    A node that does not come within `join_seconds` is named by its ranks; all is over within `seconds`.
+    `template` imports torch for them already, if it is for as many. A node that does not come within
+    `join_seconds` is named by its ranks; all is over within `seconds`.
 
     Raises:
         Missing: torch is not installed, or no process can be started.
     """
     words = [*_times(join_seconds, seconds), "--hand-over", "--backend", backend]
-    return RunningNode([_run("ddpdoctor.probe", words, each) for each in node.environs(environ)])
+    return RunningNode(_supervisors(words, node.environs(environ), template))
+
+
+def _supervisors(
+    words: Sequence[str], environs: Sequence[Mapping[str, str]], template: Template | None
+) -> list[RunningProbe]:
+    """One supervisor a rank, with the template's workers or workers of their own."""
+    if template is None or template.ranks != len(environs):
+        return [_run("ddpdoctor.probe", words, each) for each in environs]
+    found = []
+    for index, environ in enumerate(environs):
+        worker, fds = template.worker(index)
+        found.append(_run("ddpdoctor.probe", [*words, "--worker", worker], environ, fds))
+    template.close()
+    return found
 
 
 def _times(join_seconds: float, seconds: float) -> list[str]:
     return ["--join-timeout", f"{join_seconds:.1f}", "--timeout", f"{seconds:.1f}"]
 
 
-def _run(module: str, words: Sequence[str], environ: Mapping[str, str] | None) -> RunningProbe:
+def _run(module: str, words: Sequence[str], environ: Mapping[str, str] | None, fds: Sequence[int] = ()) -> RunningProbe:
     if importlib.util.find_spec("torch") is None:
         raise Missing(f"torch is not installed for {sys.executable}: no ranks can be probed", Why.NOT_HERE)
     try:
-        process = run_probe(module, words, environ)
+        process = run_probe(module, words, environ, fds)
     except OSError as error:
         raise Missing(f"the probe could not be started: {error.strerror}") from None
     return RunningProbe(process)

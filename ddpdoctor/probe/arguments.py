@@ -36,10 +36,16 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     # What `ddpdoctor check` uses: the facts on standard output instead of a report.
     parser.add_argument("--hand-over", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--job", type=int, help=argparse.SUPPRESS)
+    # A worker that imports torch already: its messages, control and output, and the process that forks it.
+    parser.add_argument("--worker", type=_numbers, help=argparse.SUPPRESS)
     # Started by `ddpdoctor probe`, which answers Ctrl-C for all its ranks.
     parser.add_argument("--launched", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--version", action="version", version=f"ddpdoctor {__version__}")
     return parser.parse_args(words)
+
+
+def _numbers(word: str) -> tuple[int, ...]:
+    return tuple(map(int, word.split(",")))
 
 
 def _seconds(word: str) -> float:

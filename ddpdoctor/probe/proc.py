@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 from dataclasses import dataclass
 
-__all__ = ["Stat", "read_stat", "resident_bytes"]
+__all__ = ["Elsewhere", "Stat", "read_stat", "resident_bytes"]
 
 
 @dataclass(frozen=True)
@@ -35,3 +36,23 @@ def resident_bytes(pid: int) -> int | None:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return None
+
+
+class Elsewhere:
+    """A process that is somebody else's child, to whoever handles it like one of his own: it is neither ended nor reaped."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._born = read_stat(pid)
+
+    def poll(self) -> int | None:
+        """None while it runs. How it ended only its parent can know: nobody but the kernel ends it without a word."""
+        now = read_stat(self.pid)
+        is_same = now is not None and self._born is not None and now.started == self._born.started
+        return None if is_same and now is not None and now.state != "Z" else -signal.SIGKILL
+
+    def kill(self) -> None:
+        """Its parent does that."""
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Its parent does that."""

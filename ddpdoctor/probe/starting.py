@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ddpdoctor.probe.child import Child
     from ddpdoctor.probe.place import Place
 
-__all__ = ["TEMPLATE", "WORKER", "Begun", "adopt", "begin", "run_probe"]
+__all__ = ["TEMPLATE", "WORKER", "Begun", "adopt", "begin", "run_probe", "take_over"]
 
 WORKER = "ddpdoctor.probe.worker"
 TEMPLATE = "ddpdoctor.probe.template"
@@ -29,8 +29,12 @@ class Begun(NamedTuple):
     pipes: list[tuple[int, int, int]]
 
 
-def begin(module: str, ranks: int = 1) -> Begun:
-    """Start a worker, or a template for several ranks: its import runs while the supervisor does everything else."""
+def begin(module: str, ranks: int = 1, environ: Mapping[str, str] = os.environ) -> Begun:
+    """Start a worker, or a template for several ranks: its import runs while the supervisor does everything else.
+
+    Raises:
+        OSError: no pipe or no process can be had.
+    """
     pipes = [(os.pipe(), os.pipe(), os.pipe()) for _ in range(ranks)]
     theirs = [(messages[1], control[0], output[1]) for messages, control, output in pipes]
     words = [",".join(map(str, fds)) for fds in theirs]
@@ -39,7 +43,7 @@ def begin(module: str, ranks: int = 1) -> Begun:
         stdin=subprocess.DEVNULL,
         stdout=theirs[0][2],
         stderr=theirs[0][2],
-        env=_worker_environ(),
+        env=_worker_environ(environ),
         pass_fds=[fd for fds in theirs for fd in fds],
         start_new_session=True,
     )
@@ -49,8 +53,10 @@ def begin(module: str, ranks: int = 1) -> Begun:
     return Begun(process, [(messages[0], control[1], output[0]) for messages, control, output in pipes])
 
 
-def run_probe(module: str, words: Sequence[str], environ: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-    """Start a supervisor that hands its facts over on standard output.
+def run_probe(
+    module: str, words: Sequence[str], environ: Mapping[str, str] | None = None, fds: Sequence[int] = ()
+) -> subprocess.Popen[bytes]:
+    """Start a supervisor that hands its facts over on standard output; it gets these descriptors.
 
     Raises:
         OSError: no process can be started.
@@ -61,6 +67,7 @@ def run_probe(module: str, words: Sequence[str], environ: Mapping[str, str] | No
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=None if environ is None else dict(environ),
+        pass_fds=fds,
         start_new_session=True,
     )
 
@@ -75,7 +82,18 @@ def adopt(begun: Begun, places: Sequence[Place]) -> list[Child]:
     return children
 
 
-def _worker_environ() -> dict[str, str]:
+def take_over(place: Place, messages: int, control: int, output: int, template: int) -> Child:
+    """The worker of one rank that a template of somebody else's forks or has forked, as its supervisor sees it."""
+    from ddpdoctor.probe.child import Child
+    from ddpdoctor.probe.proc import Elsewhere
+
+    child = Child(place, messages, control, output)
+    child.process = Elsewhere(template)
+    child.pid = template
+    return child
+
+
+def _worker_environ(environ: Mapping[str, str]) -> dict[str, str]:
     """The rank's environment for its worker: NCCL's warnings and its choice of transports are wanted, and on its output."""
-    environ = {name: value for name, value in os.environ.items() if name != "NCCL_DEBUG_FILE"}
-    return environ | {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT"}
+    kept = {name: value for name, value in environ.items() if name != "NCCL_DEBUG_FILE"}
+    return kept | {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT"}

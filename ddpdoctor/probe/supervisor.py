@@ -22,7 +22,7 @@ from ddpdoctor.probe.meeting import Interrupted
 from ddpdoctor.probe.place import BadEnvironment, read_place, short_host
 from ddpdoctor.probe.session import Session
 from ddpdoctor.probe.siblings import Siblings
-from ddpdoctor.probe.starting import WORKER, adopt, begin
+from ddpdoctor.probe.starting import WORKER, adopt, begin, take_over
 from ddpdoctor.probe.telling import tell
 
 __all__ = ["main"]
@@ -36,7 +36,7 @@ def main(words: Sequence[str] | None = None) -> int:
         place = read_place(os.environ, options.job)
     except BadEnvironment as error:
         return _without_place(str(error), options, started)
-    (child,) = adopt(begin(WORKER), [place])
+    child = take_over(place, *options.worker) if options.worker else adopt(begin(WORKER), [place])[0]
     siblings = Siblings(place, os.getppid() if options.job is None else options.job)
     session = Session(place, child, options)
     signal.signal(signal.SIGTERM, session.on_signal)
@@ -45,7 +45,7 @@ def main(words: Sequence[str] | None = None) -> int:
         probe = session.run()
         if session.signal == signal.SIGINT:  # it came while the ranks agreed: what they saw is the end of the others
             raise Interrupted
-        child.kill()
+        child.end()
         session.company.neighbours.end_stopped()
         seconds_left = session.end - time.monotonic()
         if is_worth_a_try(probe, seconds_left):
@@ -61,7 +61,7 @@ def main(words: Sequence[str] | None = None) -> int:
             print("ddpdoctor: interrupted", file=sys.stderr)
         return 130
     finally:
-        child.kill()
+        child.end()
         session.leave()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import random
+from copy import deepcopy
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -35,7 +36,7 @@ def _swapped(text: str, chance: random.Random) -> str:
         n for n in ast.walk(tree) if isinstance(n, ast.expr) and not isinstance(getattr(n, "ctx", None), ast.Store)
     ]
     for _ in range(3):
-        one, other = chance.choice(nodes), chance.choice(nodes)
+        one, other = chance.choice(nodes), deepcopy(chance.choice(nodes))  # a copy: no tree may hold itself
         for parent in ast.walk(tree):
             for name, value in ast.iter_fields(parent):
                 if value is one:
@@ -44,7 +45,7 @@ def _swapped(text: str, chance: random.Random) -> str:
                     value[value.index(one)] = other
     try:
         return ast.unparse(tree)
-    except (RecursionError, ValueError, AttributeError, TypeError):  # a tree that holds itself
+    except (RecursionError, ValueError, AttributeError, TypeError):  # an expression where only a name can stand
         return text
 
 

@@ -1,64 +1,44 @@
-"""The Typer application: one line a command. What a command does stands in the module that it names."""
+"""The Typer application: one line a command. Only the module of the command that is asked for is imported."""
 
 from __future__ import annotations
 
+import importlib
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 from typing import Annotated
 
 import typer
 
-from ddpdoctor.cli import check, compare, hang, lint, manual, parts, probe, saving, triage
-from ddpdoctor.cli import run as run_job
+from ddpdoctor.cli.conversion import Command, Group
 from ddpdoctor.cli.options import CommandLineError, UsageError, WrongUse, with_common
 
-__all__ = ["app", "run"]
+__all__ = ["COMMANDS", "run"]
 
 TAKE_A_LAUNCH = ("check", "lint", "run")
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "srun", "mpirun", "mpiexec", "python", "python3", "torchx")
 
-app = typer.Typer(
-    name="ddpdoctor",
-    help="What is wrong with this PyTorch distributed job, where, and what to type instead.",
-    add_completion=False,
-    no_args_is_help=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
-@app.callback()
-def _root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
-) -> None:
-    if version:
-        from ddpdoctor import __version__
-
-        typer.echo(f"ddpdoctor {__version__}")
-        raise typer.Exit
-
-
-app.command("check")(with_common(check.check))
-app.command("lint")(with_common(lint.lint))
-for _name, _command in parts.COMMANDS.items():
-    app.command(_name)(with_common(_command))
-app.command("probe")(with_common(probe.probe))
-app.command("triage")(with_common(triage.triage))
-app.command("hang")(with_common(hang.hang))
-app.command("run")(with_common(run_job.run))
-app.command("collect")(with_common(saving.collect))
-app.command("compare")(with_common(compare.compare))
-app.command("explain")(with_common(manual.explain))
-app.command("rules")(with_common(manual.rules))
+COMMANDS = {
+    "check": "check",
+    "lint": "lint",
+    **dict.fromkeys(("env", "ports", "net", "host", "versions", "gpus", "topo"), "parts"),
+    "probe": "probe",
+    "triage": "triage",
+    "hang": "hang",
+    "run": "run",
+    "collect": "saving",
+    "compare": "compare",
+    "explain": "manual",
+    "rules": "manual",
+}
+"""The module in which each command's function stands, by the command's name, which is the function's too."""
 
 
 def run(words: Sequence[str]) -> int:
     """Run one command line; what stands after the first `--` is the launch line. Returns the exit code."""
     own, launch = _split(list(words))
-    command = typer.main.get_command(app)
+    command = typer.main.get_command(_app(own[:1] if own and own[0] in COMMANDS else COMMANDS))
     try:
         if launch is not None:
             _check_launch(own, launch)
@@ -75,6 +55,35 @@ def run(words: Sequence[str]) -> int:
         error.show(file=sys.stderr)
         return 2
     return result if isinstance(result, int) else 0
+
+
+def _app(names: Iterable[str]) -> typer.Typer:
+    """The application with these commands."""
+    app = typer.Typer(
+        name="ddpdoctor",
+        cls=Group,
+        help="What is wrong with this PyTorch distributed job, where, and what to type instead.",
+        add_completion=False,
+        no_args_is_help=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    for name in names:
+        module = importlib.import_module(f"ddpdoctor.cli.{COMMANDS[name]}")
+        app.command(name, cls=Command)(with_common(getattr(module, name)))
+    return app
+
+
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+) -> None:
+    if version:
+        from ddpdoctor import __version__
+
+        typer.echo(f"ddpdoctor {__version__}")
+        raise typer.Exit
 
 
 def _split(words: list[str]) -> tuple[list[str], tuple[str, ...] | None]:

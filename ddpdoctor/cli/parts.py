@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from ddpdoctor.cli.options import Common, Format
 
-__all__ = ["COMMANDS", "SECTIONS"]
+__all__ = ["SECTIONS", "env", "gpus", "host", "net", "ports", "topo", "versions"]
 
 SECTIONS = {
     "env": ("environ",),
@@ -69,4 +69,4 @@ def _part(command: str) -> Callable[[Common], int]:
     return show
 
 
-COMMANDS: dict[str, Callable[[Common], int]] = {command: _part(command) for command in SECTIONS}
+env, ports, net, host, versions, gpus, topo = map(_part, SECTIONS)

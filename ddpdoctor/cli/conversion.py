@@ -1,0 +1,51 @@
+"""What stands on the command line, as Python values, without Typer's help where it costs more than it gives.
+
+Typer 0.29 converts every value by pydantic, even a default and a word that stays a word; its import costs more than all
+else that a short command does.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, get_args
+
+import typer.core
+
+from ddpdoctor.cli.options import FailOn, Format
+
+__all__ = ["Command", "Group"]
+
+_WORDS = ((str,), (str | None,), (list[str],), (list[str] | None,))
+
+
+class _Quick:
+    """Gives Typer only the values that need converting."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        kinds = inspect.get_annotations(self.callback)  # type: ignore[attr-defined]
+        for each in found:
+            if hasattr(each, "get_runtime_param") and "process_value" not in vars(each):  # older ones have no pydantic
+                is_words = get_args(kinds.get(each.name))[:1] in _WORDS
+                each.process_value = functools.partial(_value, each, each.process_value, is_words)
+        return found
+
+
+class Command(_Quick, typer.core.TyperCommand):
+    """A command."""
+
+
+class Group(_Quick, typer.core.TyperGroup):
+    """All commands."""
+
+
+def _value(parameter: Any, convert: Callable[[Any, Any], Any], is_words: bool, context: Any, value: Any) -> Any:
+    if isinstance(value, (Format, FailOn, float)):
+        return value
+    if parameter.nargs != 1 or getattr(parameter, "multiple", False):
+        return tuple(value or ()) if is_words else convert(context, value)
+    if value is None:
+        return convert(context, value) if parameter.required else None
+    return value if is_words and isinstance(value, str) else convert(context, value)

@@ -25,7 +25,7 @@ LATER: tuple[frozenset[str], ...] = (
             "SCRIPT057",
         )
     ),
-    frozenset(("NET003", "NET031", "NET032", "NET045", "PROBE004", "LOG003", "LOG502")),
+    frozenset(("NET003", "NET018", "NET031", "NET032", "NET045", "PROBE004", "LOG003", "LOG502")),
     frozenset(("LOG001", "LOG002")),
     frozenset(("LOG004", "LOG015", "LAUNCH064")),
 )

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from ddpdoctor.facts.log.endings import told_in_lines
 from ddpdoctor.facts.log.marks import marked
 from ddpdoctor.facts.log.record import Exit, Line, Log, Source, Traceback, Who
 
@@ -34,6 +35,7 @@ class _Known:
 
 def attributed(log: Log) -> Log:
     """The log with every line, traceback and exit given to its rank and host as far as these are known."""
+    log = replace(log, exits=(*log.exits, *told_in_lines(log.lines, log.exits)))
     named = replace(
         log,
         lines=tuple(_with_source(log, each) for each in log.lines if not _is_code(log, each)),
@@ -126,7 +128,7 @@ def _ranks_of_sources(log: Log) -> Iterator[tuple[int, int]]:
     for each in log.spoken:
         if each.who.rank is not None:
             ranks[each.source].add(each.who.rank)
-        if isinstance(each, Exit) or (isinstance(each, Line) and AGENT in each.text):
+        if isinstance(each, Exit) or _is_agents(each):
             shared.add(each.source)
     owners: dict[int, list[int]] = defaultdict(list)
     for source, found in ranks.items():
@@ -143,7 +145,7 @@ def _tasks_are_nodes(log: Log) -> bool:
     for each in log.spoken:
         if each.who.task is None:
             continue
-        if isinstance(each, Exit) or (isinstance(each, Line) and AGENT in each.text):
+        if _is_agents(each):
             return True
         if each.who.rank is not None:
             ranks[each.who.task].add(each.who.rank)
@@ -172,7 +174,8 @@ def _given(each: Spoken, known: _Known) -> Spoken:
 
 
 def _is_agents(each: Line | Traceback | Exit) -> bool:
-    return isinstance(each, Line) and AGENT in each.text
+    """Whether a launcher says it of itself or of its workers."""
+    return each.by == "torchrun" if isinstance(each, Exit) else isinstance(each, Line) and AGENT in each.text
 
 
 def _by_summary(tracebacks: tuple[Traceback, ...], exits: tuple[Exit, ...]) -> tuple[Traceback, ...]:

@@ -28,6 +28,17 @@ MARKS: dict[str, str] = {
     "boot_of_journal": r"^-- Boot [0-9a-f]{32} --",
     "reboot_of_journal": r"^-- Reboot --",
     "lagging": r"but didn't join collective #|are the lagging rank|failed to pass monitoredBarrier",
+    "failed": r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)",
+    "task_ended": r"srun: error: (?P<host>\S+): tasks? (?P<tasks>\d[\d,-]*): (?:Exited with exit code (?P<code>\d+)"
+    r"|(?P<signal>Killed|Terminated|Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception"
+    r"|Out Of Memory))",
+    "process_rank_ended": r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on signal (?P<signal>\d+)",
+    "spawned_ended": r"process (?P<index>\d+) terminated with (?:signal (?P<signal>SIG[A-Z]+)|exit code (?P<code>\d+))",
+    "died_with": r"died with <Signals\.(?P<signal>SIG[A-Z]+): \d+>",
+    "return_code": r"exits with return code = (?P<code>-?\d+)",
+    "mpi_abort": r"MPI_ABORT was invoked on rank (?P<rank>\d+)",
+    "step_ended": r"_step_signal: Terminating|srun: (?:Force )?Terminat(?:ing|ed) ",
+    "roce": r"NET/IB : Using [^\n]*/RoCE",
     "size": r"rank=(?P<rank>\d+), size=(?P<size>\d+), local=",
     "collective": r"(?:SeqNum|SequenceNumber)=(?P<seq>\d+), OpType=(?P<op>\w+)",
 }

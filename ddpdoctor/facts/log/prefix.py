@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from ddpdoctor.facts.log.record import Who
 
@@ -52,17 +54,16 @@ _HOST_NAMES = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Prefixed:
+class Prefixed(NamedTuple):
     """A line taken apart: who printed it and when; `text` is what the process itself wrote.
 
     `stream` is what stands before the text alone: lines of one stream belong together, whoever they speak of.
     """
 
     text: str
-    who: Who = field(default_factory=Who)
-    time: str | None = None
-    stream: Who = field(default_factory=Who)
+    who: Who
+    time: str | None
+    stream: Who
 
 
 def cleaned(line: str) -> str:
@@ -72,24 +73,41 @@ def cleaned(line: str) -> str:
 
 def split(line: str) -> Prefixed:
     """A clean line taken apart."""
-    found = Prefixed(line)
+    at, time = 0, None
+    rank = local = host = pid = task = None
     for _ in range(MOST):
-        match = _PREFIXES.match(found.text)
-        if match is None or not match.end():
+        match = _PREFIXES.match(line, at)
+        if match is None or match.end() == at:
             break
-        found = _with(found, match)
-    node = _NODE.match(found.text)
-    if node is not None and found.who.host is None and not node["host"].endswith(("Error", ".py")):
-        found = replace(found, who=replace(found.who, host=node["host"]), text=found.text[node.end() :])
-        inner = split(found.text)
-        found = replace(inner, who=_both(inner.who, found.who), time=inner.time or found.time)
-        return replace(found, stream=found.who)
-    return replace(_with_writer(found), stream=found.who)
+        at = match.end()
+        kind, value = match.lastgroup, match[match.lastindex or 0]
+        if kind == "rank" or kind == "mpi":
+            rank = int(value)
+        elif kind == "time" or kind == "on":
+            time = time or match["time"] or match["syslog"]
+            host = host if kind == "time" else value
+        elif kind == "local":
+            local = int(value)
+        elif kind == "task":
+            task = int(value)
+        elif kind == "pid" or kind == "ip":
+            pid, host = int(match["pid"]), match["ip"] or host
+        elif kind is not None:
+            host = value
+    node = _NODE.match(line, at) if host is None else None
+    if node is not None and not node["host"].endswith(("Error", ".py")):
+        outer = _who(rank, local, None, node["host"], pid, task)
+        inner = split(line[node.end() :])
+        return Prefixed(inner.text, _both(inner.who, outer), inner.time or time, _both(inner.stream, outer))
+    return _with_writer(line[at:], _who(rank, local, None, host, pid, task), time)
+
+
+_who = functools.lru_cache(1 << 12)(Who)
 
 
 def _both(inner: Who, outer: Who) -> Who:
     """What an inner prefix says, and where it says nothing what the outer one does."""
-    return Who(
+    return _who(
         inner.rank if inner.rank is not None else outer.rank,
         inner.local_rank if inner.local_rank is not None else outer.local_rank,
         inner.node_rank if inner.node_rank is not None else outer.node_rank,
@@ -99,46 +117,27 @@ def _both(inner: Who, outer: Who) -> Who:
     )
 
 
-def _with(found: Prefixed, match: re.Match[str]) -> Prefixed:
-    who, time = found.who, found.time
-    rank = match["rank"] or match["mpi"]
-    if rank is not None:
-        who = replace(who, rank=int(rank))
-    elif match["local"] is not None:
-        who = replace(who, local_rank=int(match["local"]))
-    elif match["task"] is not None:
-        who = replace(who, task=int(match["task"]))
-    elif match["pid"] is not None:
-        who = replace(who, pid=int(match["pid"]), host=match["ip"] or who.host)
-    elif match["pod"] or match["compose"] or match["on"]:
-        who = replace(who, host=match["pod"] or match["compose"] or match["on"])
-    time = time or match["time"] or match["syslog"]
-    return Prefixed(found.text[match.end() :], who, time)
-
-
-def _with_writer(found: Prefixed) -> Prefixed:
+def _with_writer(text: str, who: Who, time: str | None) -> Prefixed:
     """What NCCL and c10d say of themselves at the beginning of their lines, and of whom srun speaks."""
-    text, who, time = found.text, found.who, found.time
+    stream = who
     srun = _SRUN.match(text)
     if srun is not None:
-        return Prefixed(text, replace(who, host=srun["host"], task=int(srun["task"])), time)
+        return Prefixed(text, replace(who, host=srun["host"], task=int(srun["task"])), time, stream)
     nccl = _NCCL.match(text)
     if nccl is not None:
-        local = int(nccl["gpu"])
-        who = replace(
-            who,
-            host=nccl["host"].partition(".")[0],
-            pid=int(nccl["pid"]),
-            local_rank=local if who.local_rank is None and local >= 0 else who.local_rank,
-        )
-        return Prefixed(text[nccl.end() :], who, time)
+        gpu = int(nccl["gpu"])
+        local = gpu if who.local_rank is None and gpu >= 0 else who.local_rank
+        host = nccl["host"].partition(".")[0]
+        who = _who(who.rank, local, who.node_rank, host, int(nccl["pid"]), who.task)
+        return Prefixed(text[nccl.end() :], who, time, stream)
     c10 = _C10.match(text)
     if c10 is not None and time is None:
         time = c10["time"]
-    group = _GROUP.search(text, 0, 1000)
-    if group is not None and who.rank is None:
-        who = replace(who, rank=int(group["rank"]))
-    return Prefixed(text, who, time)
+    if who.rank is None and "Rank " in text:
+        group = _GROUP.search(text, 0, 1000)
+        if group is not None:
+            who = replace(who, rank=int(group["rank"]))
+    return Prefixed(text, who, time, stream)
 
 
 def who_of_name(name: str) -> tuple[Who, int | None]:

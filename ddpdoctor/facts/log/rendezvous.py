@@ -11,7 +11,8 @@ from ddpdoctor.facts.log.record import Line, Log
 __all__ = ["Count", "Keys", "Knock", "counts", "is_loopback", "keys", "knocks", "of_agents"]
 
 _KNOCK = re.compile(
-    r"(?:timed out after \d+m?s while trying to connect to|any network address of) \((?P<host>[^,()\s]+), (?P<port>\d+)\)"
+    r"(?:timed out after \d+m?s while trying to connect to|any network address of) "
+    r"\(?(?P<host>[^,()\s]+?)(?:, |:)(?P<port>\d+)\b\)?"
 )
 _ERRNO = re.compile(r"errno: (?P<number>\d+) - ")
 _ADDRESS_KEY = re.compile(r"/default_pg/\d+//\w+//\d+/(?P<rank>\d+)")

@@ -14,7 +14,7 @@ ENDED_BY_LAUNCHER = -15
 
 _TROUBLE = re.compile(
     r"error|exception|traceback|warn|fail|abort|terminat|killed|signal|exit|closing|closed|timed? ?out|frame #|core dumped"
-    r"|cancelled|^\s|^wandb:|^=+$|^-+$|^\W*$|^\[0x[0-9A-Fa-f]+\]|resource_tracker|semaphore|slurm|srun:",
+    r"|cancelled|NCCL INFO \S+:\d+ -> \d|^\s|^wandb:|^=+$|^-+$|^\W*$|^\[0x[0-9A-Fa-f]+\]|resource_tracker|semaphore|slurm|srun:",
     re.IGNORECASE,
 )
 """Lines that processes print on their way out: they do not show that the job went on."""

@@ -87,8 +87,8 @@ def parties(log: Log) -> list[Party]:
             by_source.setdefault(each.source, set()).add(each.who.rank)
             whos.setdefault(each.who.rank, each.who)
     if len(by_source) < 2:
-        known = set(whos) | set(range(log.world_size or 0))
-        return [Party(f"rank {rank}", whos.get(rank, Who(rank=rank)), tuple(by_source)) for rank in sorted(known)]
+        known = range(max((log.world_size or 0, *(rank + 1 for rank in whos))))  # ranks below another's exist
+        return [Party(f"rank {rank}", whos.get(rank, Who(rank=rank)), tuple(by_source)) for rank in known]
     found = {rank: Party(f"rank {rank}", who, ()) for rank, who in whos.items()}
     nameless = [source for source, ranks in by_source.items() if not ranks]
     lost = sorted(set(range(max(log.world_size or 0, len(by_source)))) - set(whos))

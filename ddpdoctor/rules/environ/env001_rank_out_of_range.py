@@ -12,7 +12,12 @@ from ddpdoctor.rules import rule
 from ddpdoctor.rules.observed import observed
 
 
-@rule("ENV001", "rank-out-of-range", Severity.ERROR, signatures=(r"rank < size\. \d+ vs \d+",))
+@rule(
+    "ENV001",
+    "rank-out-of-range",
+    Severity.ERROR,
+    signatures=(r"rank < size\. \d+ vs \d+", r"Invalid rank requested : \d+/\d+"),
+)
 def check(environ: Environ | None = None, probe: Probe | None = None) -> Iterator[Finding]:
     """RANK is not one of 0 to WORLD_SIZE-1.
 

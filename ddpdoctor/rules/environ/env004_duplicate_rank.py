@@ -12,7 +12,7 @@ from ddpdoctor.rules.nodal import named, only_met
 from ddpdoctor.rules.observed import observed
 
 
-@rule("ENV004", "duplicate-rank", Severity.ERROR)
+@rule("ENV004", "duplicate-rank", Severity.ERROR, signatures=(r"rank \d+ of \d+ ranks has already checked in",))
 def check(probe: Probe | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """Two processes of the job have the same RANK.
 

@@ -29,6 +29,7 @@ SHARE = 0.2
         r"illegal memory access was encountered",
         r"device-side assert triggered",
         r"unspecified launch failure",
+        r"the launch timed out and was terminated",
         r"CUDA error: misaligned address",
         r"CUDA error: an illegal instruction was encountered",
     ),

@@ -6,6 +6,7 @@ on another, or two launchers that both wait for the word of all nodes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -26,6 +27,7 @@ CODES: tuple[str, ...] = (
     "ENV017",
     "ENV019",
     "ENV020",
+    "LAUNCH031",
     "LAUNCH036",
     "NET003",
     "NET004",
@@ -36,6 +38,9 @@ CODES: tuple[str, ...] = (
 CODES += ("PROBE001", "PROBE002", "PROBE004", "ENV005")
 
 NO_ROUTE = 113
+NO_ANSWER = (r"connect\(\) timed out\. Original timeout was",)
+NO_ENDPOINT = (r"master_addr is only used for static rdzv_backend",)
+TWICE = (r"rank \d+ of \d+ ranks has already checked in",)
 SWALLOWED = (r"server socket on \[[^\]]*\]:\d+ has timed out, will retry",)
 RENDEZVOUS = (r"RendezvousTimeoutError", r"worker_count=\d+, timeout", r"Error: Socket Timeout$")
 
@@ -228,7 +233,7 @@ def _unreachable(scene: _Scene) -> Iterator[Told]:
         text = f"{_names(scene.nodes_of(lines))} could not connect to ({first.host}, {first.port}){other}. {_candidates(scene)}"
         yield "NET003", _told(scene, lines, text, [c.line for c in scene.counts])
         return
-    lines = [c.line for c in scene.counts] or matching(scene.log, SWALLOWED)
+    lines = [c.line for c in scene.counts] or matching(scene.log, SWALLOWED + NO_ANSWER)
     if lines:
         says = _joined(scene.counts[0]) if scene.counts else "the master address gave no answer"
         yield "NET003", _told(scene, lines, f"{says}. {_candidates(scene)}", [])
@@ -245,8 +250,31 @@ def _incomplete(scene: _Scene) -> Iterator[Told]:
     yield "PROBE004", _told(scene, lines, text, [], ranks=missing)
 
 
+def _checked_in_twice(scene: _Scene) -> Iterator[Told]:
+    """NCCL's bootstrap: a rank came that was there already."""
+    twice = matching(scene.log, TWICE)
+    if twice:
+        ranks = tuple(sorted({int(m[1]) for line in twice if (m := re.search(r"rank (\d+) of", line.text))}))
+        text = f"rank {', '.join(map(str, ranks))} came to NCCL's bootstrap twice: two processes say that they are it"
+        yield "ENV004", _told(scene, twice, text, [], ranks=ranks)
+
+
+def _without_endpoint(scene: _Scene) -> Iterator[Told]:
+    """c10d was given no endpoint, and then not all nodes met."""
+    lines = matching(scene.log, NO_ENDPOINT)
+    waited = matching(scene.log, (r"RendezvousTimeoutError",))
+    if lines and waited and not scene.knocks:
+        text = (
+            f"{_names(scene.nodes_of(lines))} started c10d without --rdzv-endpoint, or gave --master-addr in its place "
+            f"(c10d ignores it), and not all nodes met: each waits at its own localhost:29400"
+        )
+        yield "LAUNCH031", _told(scene, lines, text, waited)
+
+
 ORDER: tuple[Callable[[_Scene], Iterator[Told]], ...] = (
+    _checked_in_twice,
     _loopback,
+    _without_endpoint,
     _addresses_differ,
     _no_route,
     _swallowed,

@@ -15,6 +15,7 @@ from ddpdoctor.rules import rule
         r"OutOfMemoryError: CUDA out of memory\.? *$",
         r"CUDA error: out of memory",
         r"\bCUDA_ERROR_OUT_OF_MEMORY\b",
+        r"\b(CUBLAS|CUDNN|CUSPARSE)_STATUS_ALLOC_FAILED\b",
     ),
 )
 def gpu_out_of_memory() -> None:
@@ -57,6 +58,7 @@ def nccl_out_of_memory() -> None:
         r"Out of memory: Kill(ed)? process",
         r"Memory cgroup out of memory: Kill(ed)? process",
         r"invoked oom-killer",
+        r"killed due to (the node running low on memory|memory pressure \(OOM\))",
         r"DefaultCPUAllocator: (can't|not enough memory)",
         r"worker \(pid\(?s?\)? \d+\)? is killed by signal: Killed",
     ),

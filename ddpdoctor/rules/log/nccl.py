@@ -16,6 +16,9 @@ from ddpdoctor.rules import rule
         r"ncclUnhandledCudaError",
         r"ncclSystemError",
         r"internal error - please report this",
+        r"ncclInternalError",
+        r"ncclInvalid(Usage|Argument)",
+        r"NCCL error[^\n]*, invalid (usage|argument)\b",
     ),
 )
 def nccl_error_without_reason() -> None:

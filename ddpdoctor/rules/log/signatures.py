@@ -37,7 +37,7 @@ PRECISER = {
     "LAUNCH060": ("ENV010",),
     "LAUNCH501": ("ENV015", "LAUNCH013", "LAUNCH020"),
     "NET043": ("NET044",),
-    "NET031": ("NET029", "NET036"),
+    "TOPO009": ("LOG013",),
     "NET032": ("NET033",),
     "TOPO003": ("ENV064",),
     "TOPO015": ("TOPO016",),

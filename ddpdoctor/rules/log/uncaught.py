@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ddpdoctor.facts.log import Exit, Line, Log, Traceback, Who
+from ddpdoctor.facts.log.endings import SIGNALS
 from ddpdoctor.facts.log.story import own_exits, went_on
 from ddpdoctor.facts.log.waiting import parties, waits
 from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
 from ddpdoctor.rules import in_logs, rule
 from ddpdoctor.rules.log.ending import SIGKILL, ended, names_of
 from ddpdoctor.rules.log.files import is_missing_file, not_written_yet, on_some_nodes_only
+from ddpdoctor.rules.log.killed import SIGKILLED
 from ddpdoctor.rules.log.signatures import FAR, explained, finding_of, matching, shortened, softly_explained
 
 __all__: list[str] = []
@@ -34,16 +36,9 @@ PEERS_BEFORE = (
 )
 """What ranks print that waited for it to join."""
 
-SIGNALS = {
-    4: "SIGILL",
-    5: "SIGTRAP",
-    6: "SIGABRT",
-    7: "SIGBUS",
-    8: "SIGFPE",
-    11: "SIGSEGV",
-    13: "SIGPIPE",
-    31: "SIGSYS",
-}
+NOT_ITS_OWN = ("SIGHUP", "SIGINT", "SIGKILL", "SIGTERM")
+"""Signals that others send."""
+NAMES = {number: name for name, number in SIGNALS.items() if name not in NOT_ITS_OWN}
 NO_CAUSE = (
     "ChildFailedError",
     "CalledProcessError",
@@ -221,7 +216,15 @@ CRASHED = (
     r"return code = -(4|6|7|8|11)\b",
     r"exited on signal (4|6|7|8|11)\b",
     r"\(core dumped\)",
+    r"died with <Signals\.SIG(SEGV|BUS|ABRT|ILL|FPE): \d+>",
+    r"terminated with signal SIG(SEGV|BUS|ABRT|ILL|FPE)",
+    r"Worker exit type: SYSTEM_ERROR",
+    r"[Ww]orker process has died",
 )
+
+
+CANCELLED = (r"CANCELLED AT \S+ \*\*\*$",)
+"""What slurmstepd says of the other tasks as well when one of them failed."""
 
 
 @rule("LOG501", "worker-ended-without-traceback", Severity.ERROR, signatures=CRASHED)
@@ -247,15 +250,17 @@ def _crashed(log: Log, when: str) -> Iterator[Finding]:
     """Exit codes that no traceback and no line of that rank explains, one finding for each code."""
     lines = explained(log, "cause", "umbrella")
     told = [t for t in log.tracebacks if t.exception.rpartition(".")[2] not in NO_CAUSE]
-    speakers = [(t.source, t.who.rank) for t in told]
-    speakers += [(line.source, line.who.rank) for line in lines]
+    itself = matching(log, CRASHED + SIGKILLED + CANCELLED)
+    speakers = {(each.source, each.who.rank) for each in told}
+    speakers |= {(line.source, line.who.rank) for line in lines if line not in itself}
+    ranks = {rank for _, rank in speakers if rank is not None}
     found: dict[int, list[Exit]] = {}
     for each in own_exits(log):
-        said = (each.source, None) in speakers or (each.source, each.who.rank) in speakers
+        said = (each.source, None) in speakers or each.who.rank in ranks or (each.who.rank is None and bool(speakers))
         if not said and each.code != SIGKILL:
             found.setdefault(each.code, []).append(each)
     for code, exits in found.items():
-        name = SIGNALS.get(-code, "")
+        name = NAMES.get(-code, "")
         how = f"was ended by {name} (exit code {code})" if name else f"ended with exit code {code}"
         yield ended(log, exits, f"{how}{when} and printed no traceback")
 

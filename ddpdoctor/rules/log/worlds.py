@@ -1,4 +1,4 @@
-"""LAUNCH051, LAUNCH054, LAUNCH058, LAUNCH063, LAUNCH070, SCRIPT005, NET015: what several lines together say of the launch."""
+"""LAUNCH051, 054, 058, 063 and 070, SCRIPT005, NET015, NET018: what several lines together say of the launch."""
 
 from __future__ import annotations
 
@@ -19,11 +19,26 @@ NO_KEY = (r"KeyError: '(RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)'",)
 NO_LOCAL_RANK = (r"KeyError: 'LOCAL_RANK'",)
 NOT_PASSED = (r"arguments are required: --local[-_]rank",)
 NO_GROUP = (r"Default process group has not been initialized",)
+CLOSED = (r"RendezvousClosedError", r"The rendezvous '[^']*' is closed")
 UNKNOWN_NAME = (
     r"gai error: -\d+",
     r"host not found: Name or service not known",
     r"Temporary failure in name resolution",
 )
+
+
+@in_logs("NET018")
+def rendezvous_closed(log: Log) -> Iterator[Finding]:
+    """A launcher that comes to a rendezvous that is over: left from an earlier job, or ended by another node of this one."""
+    lines = matching(log, CLOSED)
+    if not lines:
+        return
+    title = "The rendezvous was closed before this launcher joined"
+    if log.exits or any(source.restarted_at is not None for source in log.sources) or log.world_size is not None:
+        title = "The rendezvous was closed: another node's launcher had ended or given up; its output holds the reason"
+    else:
+        title += ": an earlier run has the same --rdzv-id, or another node gave up first"
+    yield finding_of(log, lines, title, blames_speaker=False)
 
 
 @in_logs("LAUNCH063")

@@ -42,7 +42,8 @@ def ib_transport_retry_exceeded() -> None:
     ## Why it matters
     "NET/IB : Got completion from peer 10.0.0.2<38560> with status=12 … vendor err 129" is printed by the side that waited;
     the job then hangs until the watchdog ends it. At the first collective it means a wrong GID, rail or subnet; after hours
-    of training the peer died, or a link or switch is flapping.
+    of training the peer died, or a link or switch is flapping. Undetermined from this line alone: a GID that does not lead
+    to the other network (NET029), cards of different rails (NET036), a link that flaps (NET040), a peer that died (PROBE006).
 
     ## Fix
     Look at the peer that the line names first: did its process end? Then its link (ibstat, dmesg | grep mlx5), the GID index
@@ -95,7 +96,11 @@ def rail_crossing() -> None:
     "gloo-mesh-failed",
     Severity.ERROR,
     kind="umbrella",
-    signatures=(r"connectFullMesh failed with", r"failed to connect, willRetry=\d+, retry=\d+"),
+    signatures=(
+        r"connectFullMesh failed with",
+        r"failed to connect, willRetry=\d+, retry=\d+",
+        r"gloo/transport/tcp/pair\.cc:\d+\] connect \[[^\]]*\]:\d+: Connection (timed out|refused)",
+    ),
 )
 def gloo_mesh_failed() -> None:
     """The ranks could not connect to each other over Gloo.

@@ -1,0 +1,50 @@
+"""NET029, NET036: what the addresses in RDMA's errors say; without them NET031 names these two as candidates."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ddpdoctor.facts.log import Log
+from ddpdoctor.facts.log.marks import marked
+from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.rules import in_logs
+from ddpdoctor.rules.log.signatures import finding_of, matching
+
+__all__: list[str] = []
+
+RETRIES = (r"with (error|status=)\s?12\b[^\n]*vendor err 129",)
+PAIRED = (r"ibv_modify_qp failed with 110 Connection timed out[^\n]*local GID [^\n]*remote GID",)
+_GIDS = re.compile(r"(?P<side>local|remote) ?G[iI][dD]s?,? ?(?!index)(?P<gid>[0-9a-f:]+(?:\.\d+){0,3})")
+
+
+@in_logs("NET029")
+def gid_not_routable(log: Log) -> Iterator[Finding]:
+    """A peer does not answer: sure where RoCE uses a link-local address, otherwise one of several reasons."""
+    lines = matching(log, RETRIES)
+    if not lines:
+        return
+    local = [line for line in lines if "fe80:" in line.text]
+    if local and any(marked(log, "roce")):
+        yield finding_of(
+            log, local, "RoCE uses a link-local address (GID), which no router passes on", blames_speaker=True
+        )
+        return
+    title = "An RDMA peer does not answer; on RoCE a GID that does not lead to other networks is one reason"
+    yield replace(finding_of(log, lines, title, blames_speaker=True), severity=Severity.WARNING)
+
+
+@in_logs("NET036")
+def rail_crossing(log: Log) -> Iterator[Finding]:
+    """Two cards were paired whose addresses lie in different subnets."""
+    lines = [line for line in matching(log, PAIRED) if _are_of_two_subnets(line.text)]
+    if lines:
+        title = "NCCL paired network cards of different subnets, which did not reach each other"
+        yield finding_of(log, lines, title, blames_speaker=True)
+
+
+def _are_of_two_subnets(text: str) -> bool:
+    """Whether both GIDs hold an IPv4 address, and the addresses differ before their last number."""
+    networks = {m["gid"].rpartition(".")[0] for m in _GIDS.finditer(text) if m["gid"].startswith("::ffff:")}
+    return len(networks) > 1

@@ -113,8 +113,8 @@ def _literal_world(module: Module) -> int | None:
     """A world size that the text fixes, from 2 to 8."""
     given = [k.value for c in module.calls("dist.init_process_group") for k in c.keywords if k.arg == "world_size"]
     found = {v for g in given if isinstance(v := Reader(module, TWO_NODES[0]).value(g), int) and 2 <= v <= 8}
-    other = {Reader(module, one_node(8)[0]).value(g) for g in given}
-    return found.pop() if len(found) == 1 and found == other else None
+    others = [Reader(module, one_node(8)[0]).value(g) for g in given]
+    return found.pop() if len(found) == 1 and all(v in tuple(found) for v in others) else None
 
 
 def is_of_all(event: Event) -> bool:
@@ -246,7 +246,10 @@ def _blamed(run: Rehearsal, kind: str, event: Event, other: Event | None) -> Ite
         event, other, apart = other, event, run.apart(other.tests)
     if apart:
         test = apart[-1]
-        yield Disagreement(kind, event.chain[test.depth], event, other, test, run.data is not None)
+        at = event.chain[test.depth]
+        if test.module.parameter_called(at) is not None and len(event.chain) > test.depth + 1:
+            at = event.chain[test.depth + 1]  # in a decorator: what it wraps is to blame, not its own call of it
+        yield Disagreement(kind, at, event, other, test, run.data is not None)
 
 
 def _may_hide(run: Rehearsal, track: Track) -> bool:

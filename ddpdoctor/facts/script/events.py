@@ -89,6 +89,7 @@ class Matters:
     def __init__(self, names: frozenset[str]) -> None:
         self.names = names
         self._functions: dict[Function, bool] = {}
+        self._ending: dict[Function, bool] = {}
         self._statements: dict[ast.AST, bool] = {}
         self._calls: dict[ast.AST, list[ast.Call]] = {}
 
@@ -117,12 +118,29 @@ class Matters:
         target = module.target(call)
         return target is not None and self.function(target.module, target.function)
 
+    def runs(self, module: Module, function: Function) -> bool:
+        """Whether a function is worth rehearsing: it does something that is looked for, or may end the process."""
+        if self.function(module, function):
+            return True
+        if function not in self._ending:
+            self._ending[function] = False  # as above
+            self._ending[function] = any(self._ends(module, c) for s in function.body for c in self.calls(s))
+        return self._ending[function]
+
+    def _ends(self, module: Module, call: ast.Call) -> bool:
+        target = module.target(call)
+        return module.names.of(call.func) in EXITS or (target is not None and self.runs(target.module, target.function))
+
+    def acts(self, module: Module, call: ast.Call) -> bool:
+        """Whether a call does something that is looked for, may end the process, or runs what a decorator wraps."""
+        return self.call(module, call) or self._ends(module, call) or module.parameter_called(call) is not None
+
     def statement(self, module: Module, statement: ast.AST) -> bool:
         """Whether a statement does something that is looked for, or leaves its block."""
         if statement not in self._statements:
             self._statements[statement] = any(
                 isinstance(n, (ast.Return, ast.Break, ast.Continue, ast.Raise))
-                or (isinstance(n, ast.Call) and (module.names.of(n.func) in EXITS or self.call(module, n)))
+                or (isinstance(n, ast.Call) and self.acts(module, n))
                 for n in inner(statement)
             )
         return self._statements[statement]

@@ -178,6 +178,17 @@ class Module(Classes):
                     return _module(source, _Same(self._project))
         return None
 
+    def parameter_called(self, call: ast.Call) -> ast.arg | None:
+        """The parameter of an enclosing function that a call calls: so a decorator's inner function runs what it wraps."""
+        if not isinstance(call.func, ast.Name):
+            return None
+        scope = self.index.scope(call.func)
+        bound = self.names.bindings(call.func.id, scope)
+        if bound is None or bound[0] is scope or len(bound[1]) != 1 or bound[1][0].how is not Bound.PARAMETER:
+            return None
+        at = bound[1][0].at
+        return at if isinstance(at, ast.arg) else None
+
     # Who calls a function.
 
     @cached_property

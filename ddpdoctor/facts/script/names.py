@@ -134,6 +134,13 @@ class Names:
             return imports[0].target
         if len(bound[1]) == 1 and bound[1][0].how is Bound.VALUE:
             value = bound[1][0].value
+            if isinstance(value, ast.Call) and self._is_partial(value, depth):
+                value = value.args[0]
             if isinstance(value, (ast.Name, ast.Attribute)):
                 return self.dotted(value, depth + 1)
         return None
+
+    def _is_partial(self, call: ast.Call, depth: int) -> bool:
+        """functools.partial that leaves places and groups alone: what it makes is called like the function itself."""
+        keywords = {k.arg for k in call.keywords}
+        return len(call.args) == 1 and keywords <= {"op"} and self.dotted(call.func, depth + 1) == "functools.partial"

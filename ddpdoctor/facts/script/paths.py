@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ddpdoctor.facts.script.choices import Choices
+from ddpdoctor.facts.script.conditions import case_of, conditions
+from ddpdoctor.facts.script.decorating import wrapper_of
 from ddpdoctor.facts.script.events import EXITS, Matters
 from ddpdoctor.facts.script.index import Function
-from ddpdoctor.facts.script.module import Module
+from ddpdoctor.facts.script.module import Module, Target
 from ddpdoctor.facts.script.parameters import arguments
 from ddpdoctor.facts.script.rehearsal import Event, Leaving, Rehearsal, Test, Track
 from ddpdoctor.facts.script.values import Reader
@@ -89,6 +91,7 @@ class _Walk:
         self.loops: list[ast.AST] = []
         self.chain: list[ast.Call] = []
         self.running: list[Function] = []
+        self.wrapped: dict[ast.arg, tuple[Target, dict[str, object]]] = {}
 
     def given(self, function: Function | None) -> dict[str, object]:
         """What the parameters of a root hold: only a process's index is known better here than by reading."""
@@ -127,8 +130,25 @@ class _Walk:
             return None
         left = None
         for call in self.matters.calls(node):
-            left = self.call(call, frame) or left
+            depth = len(self.tests)
+            if self._comes_to(call, node, frame):
+                left = self.call(call, frame) or left
+            del self.tests[depth:]
         return left
+
+    def _comes_to(self, call: ast.Call, top: ast.AST, frame: Frame) -> bool:
+        """Whether this rank reaches a call through `and`, `or`, `… if … else …` and the `if` of comprehensions."""
+        for test, wanted in conditions(frame.module, call, top):
+            if not self.matters.acts(frame.module, call):
+                return False
+            truth = self.reader.truth(test, frame)
+            if isinstance(truth, Unknown):
+                self.is_open = True
+                return False
+            self._decided(test, truth, frame.module)
+            if truth is not wanted:
+                return False
+        return True
 
     def call(self, call: ast.Call, frame: Frame) -> str | None:
         module = frame.module
@@ -139,18 +159,22 @@ class _Walk:
             chain = (*self.chain, call)
             self.track.events.append(Event(name, call, frame, self.reader, chain, tuple(self.tests), tuple(self.loops)))
             return None
+        given = module.parameter_called(call)
+        if given in self.wrapped:
+            what, bound = self.wrapped[given]
+            return self._inlined(call, Frame(what.module, what.function, bound), what.function)
         target = module.target(call)
         if target is None:
             self._unseen(call, frame)
             return None
         function = target.function
-        if (
-            function in self.running
-            or len(self.chain) >= MAX_CALLS
-            or not self.matters.function(target.module, function)
-        ):
+        if function in self.running or len(self.chain) >= MAX_CALLS or not self.matters.runs(target.module, function):
             return None
         bound = arguments(self.reader, call, function, frame)
+        wrapper = wrapper_of(target.module, function)
+        if wrapper is not None and wrapper.inner not in self.running:
+            self.wrapped[wrapper.given] = (target, bound)
+            return self._inlined(call, Frame(wrapper.module, wrapper.inner), wrapper.inner)
         return self._inlined(call, Frame(target.module, function, bound), function)
 
     def _inlined(self, call: ast.Call, frame: Frame, function: Function) -> str | None:
@@ -265,9 +289,23 @@ class _Walk:
         return None
 
     def match(self, statement: ast.Match, frame: Frame) -> str | None:
-        if self.matters.statement(frame.module, statement):
-            self.is_open = True
-        return None
+        left = self.expression(statement.subject, frame)
+        if left is not None or not self.matters.statement(frame.module, statement):
+            return left
+        value = self.reader.value(statement.subject, frame)
+        depth = len(self.tests)
+        for case in statement.cases:
+            fits = case_of(self.reader, case, value, frame)
+            if isinstance(fits, Unknown):
+                self.is_open = True
+                break
+            self._decided(case.pattern, fits, frame.module)
+            if fits:
+                left = self.block(case.body, frame)
+                break
+            self.tests.pop()
+        del self.tests[depth:]
+        return left
 
 
 def _decides(statement: ast.For | ast.AsyncFor, name: str) -> bool:

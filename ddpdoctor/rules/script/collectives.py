@@ -32,6 +32,9 @@ def _test(module: Module, disagreement: Disagreement) -> str:
     node = disagreement.test.node
     if isinstance(node, (ast.If, ast.While)):
         return f"`{code(module, node.test, 50)}` (line {node.lineno})"
+    if isinstance(node, (ast.expr, ast.pattern)):
+        case = "case " if isinstance(node, ast.pattern) else ""
+        return f"`{case}{code(module, node, 50)}` (line {node.lineno})"
     return f"the decorator of {getattr(node, 'name', 'the function')}"
 
 

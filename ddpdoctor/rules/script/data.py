@@ -212,7 +212,7 @@ def shuffled(script: Script) -> Iterator[Finding]:
                     call,
                     "shuffle=True beside a sampler is a ValueError (mutually exclusive); expected the sampler alone",
                     "no shuffle",
-                    edits=(without_argument(module, call, shuffle),),
+                    edits=without_argument(module, call, shuffle),
                 )
 
 

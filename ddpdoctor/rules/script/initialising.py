@@ -13,7 +13,7 @@ from ddpdoctor.facts.script.world import Made
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import code, imported, point, replace, with_keyword, without_argument
-from ddpdoctor.rules.script.situation import argument, each_rank, has_more, start_of, value
+from ddpdoctor.rules.script.situation import argument, each_rank, has_more, is_literal, start_of, value
 from ddpdoctor.rules.script.variables import reads_ranks
 
 INIT = "dist.init_process_group"
@@ -48,7 +48,7 @@ def hard_coded(script: Script, launch: Launch | None = None) -> Iterator[Finding
             continue
         for call in module.calls(INIT):
             method = argument(call, 1, "init_method")
-            if method is None or not _is_literal(module, method):
+            if method is None or not is_literal(module, method):
                 continue
             address = value(module, method)
             if isinstance(address, str) and address.startswith("tcp://"):
@@ -60,18 +60,8 @@ def hard_coded(script: Script, launch: Launch | None = None) -> Iterator[Finding
                     "until the "
                     "timeout; expected env://",
                     "no init_method",
-                    edits=(without_argument(module, call, method),),
+                    edits=without_argument(module, call, method),
                 )
-
-
-def _is_literal(module: Module, node: ast.expr) -> bool:
-    """A text that stands in the file itself: no option, no parameter."""
-    if isinstance(node, (ast.Constant, ast.JoinedStr)):
-        return True
-    bound = module.names.bindings(node.id, module.index.scope(node)) if isinstance(node, ast.Name) else None
-    return bound is not None and all(
-        isinstance(b.value, (ast.Constant, ast.JoinedStr)) and isinstance(b.at, ast.Assign) for b in bound[1]
-    )
 
 
 @rule(
@@ -112,11 +102,19 @@ def without_rank(script: Script) -> Iterator[Finding]:
                     f"{scheme}:// without {' and '.join(missing)}: it does not read the environment "
                     f'("{missing[0].replace("_", " ")} parameter missing"); expected rank= and world_size=',
                     "rank= and world_size=, or env://",
-                    edits=_told(module, call, missing),
+                    edits=_told(module, call, missing, method),
                 )
 
 
-def _told(module: Module, call: ast.Call, missing: list[str]) -> tuple[Edit, ...]:
+def _told(module: Module, call: ast.Call, missing: list[str], method: ast.expr | None) -> tuple[Edit, ...]:
+    """With the names that the function knows the numbers by; without the address where a launcher knows them."""
+    function = module.index.function_of(call)
+    known = module.index.scopes[function].names if function is not None else {}
+    if all(name in known for name in missing):
+        return (with_keyword(module, call, ", ".join(f"{name}={name}" for name in missing)),)
+    if method is not None and not module.spawns and str(value(module, method)).startswith("tcp"):
+        others = [k.value for k in call.keywords if k.arg in ("rank", "world_size")]
+        return without_argument(module, call, method, *others)
     given = ", ".join(f'{name}=int(os.environ["{name.upper()}"])' for name in missing)
     return (with_keyword(module, call, given), *imported(module, "os", "import os"))
 
@@ -191,10 +189,17 @@ def _timeout(module: Module, given: ast.expr) -> Iterator[Finding]:
             "expected "
             f"timedelta(seconds={text})",
             f"timedelta(seconds={text})",
-            edits=(
-                replace(module, given, f"timedelta(seconds={text})"),
-                *imported(module, "timedelta", "from datetime import timedelta"),
-            ),
+            edits=_as_timedelta(module, given),
+        )
+    elif _is_numeric_option(module, given):
+        text = code(module, given)
+        yield point(
+            module,
+            given,
+            f"{text} is a number from the command line: torch raises a TypeError, because it wants a "
+            f"datetime.timedelta; expected timedelta(seconds={text})",
+            f"timedelta(seconds={text})",
+            edits=_as_timedelta(module, given),
         )
     elif (
         isinstance(found, Made) and found.name == "timedelta" and len(found.call.args) == 1 and not found.call.keywords
@@ -211,6 +216,20 @@ def _timeout(module: Module, given: ast.expr) -> Iterator[Finding]:
             )
 
 
+def _as_timedelta(module: Module, given: ast.expr) -> tuple[Edit, ...]:
+    return (
+        replace(module, given, f"timedelta(seconds={code(module, given)})"),
+        *imported(module, "timedelta", "from datetime import timedelta"),
+    )
+
+
+def _is_numeric_option(module: Module, given: ast.expr) -> bool:
+    """`args.timeout` of an option with `type=int` or `type=float`."""
+    option = module.options.get(given.attr) if isinstance(given, ast.Attribute) else None
+    kind = argument(option, None, "type") if option is not None else None
+    return kind is not None and module.names.of(kind) in ("int", "float")
+
+
 @rule("SCRIPT014", "init-arguments-positional", Severity.ERROR)
 def positional(script: Script) -> Iterator[Finding]:
     """rank and world_size are passed to init_process_group by position.
@@ -225,24 +244,22 @@ def positional(script: Script) -> Iterator[Finding]:
     """
     for module in modules(script):
         for call in module.calls(INIT):
-            wrong = [
-                a for at, a in enumerate(call.args[1:4], start=1) if not has_more(call) and _is_number(module, a, at)
-            ]
-            if wrong:
-                named = ["rank", "world_size"] if len(wrong) == 2 else [_name_of(wrong[0])]
-                if len(wrong) == 2 and _name_of(wrong[0]) == "world_size":
-                    named.reverse()
-                edits = tuple(replace(module, a, f"{n}={code(module, a)}") for n, a in zip(named, wrong, strict=False))
-                where = {1: "init_method", 2: "timeout", 3: "world_size"}[call.args.index(wrong[0])]
-                yield point(
-                    module,
-                    call,
-                    f"{code(module, wrong[0])} stands where {where} is expected, so that init_process_group raises a "
-                    "TypeError; expected "
-                    "rank= and world_size= by name",
-                    f"{named[0]}={code(module, wrong[0])}",
-                    edits=edits if len(named) == len(wrong) else (),
-                )
+            numbers = [] if has_more(call) else call.args[1:]
+            first = next((at for at, a in enumerate(numbers[:3], start=1) if _is_number(module, a, at)), None)
+            if first is None:
+                continue
+            wrong = call.args[first:]
+            named = [_name_of(a) for a in wrong]
+            where = {1: "init_method", 2: "timeout", 3: "world_size"}[first]
+            edits = tuple(replace(module, a, f"{n}={code(module, a, 200)}") for n, a in zip(named, wrong, strict=True))
+            yield point(
+                module,
+                call,
+                f"{code(module, wrong[0])} stands where {where} is expected, so that init_process_group raises a "
+                "TypeError; expected rank= and world_size= by name",
+                f"{named[0]}={code(module, wrong[0])}",
+                edits=edits if len(set(named)) == len(named) else (),
+            )
 
 
 def _is_number(module: Module, node: ast.expr, at: int) -> bool:
@@ -256,5 +273,4 @@ def _is_number(module: Module, node: ast.expr, at: int) -> bool:
 
 
 def _name_of(node: ast.expr) -> str:
-    text = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-    return "world_size" if "size" in text.lower() or "gpus" in text.lower() or "nprocs" in text.lower() else "rank"
+    return "world_size" if re.search(r"(?i)size|gpus|nprocs|count", ast.unparse(node)) else "rank"

@@ -7,13 +7,14 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
+from ddpdoctor.facts.script.conditions import conditions
 from ddpdoctor.facts.script.disagreement import is_of_all, program_runs
 from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.rehearsal import Event, Rehearsal
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import after, code, dist_of, point
-from ddpdoctor.rules.script.situation import backends, in_try, is_test
+from ddpdoctor.rules.script.situation import backends, in_try, is_test, last_value
 
 INIT = "dist.init_process_group"
 DESTROY = "dist.destroy_process_group"
@@ -101,7 +102,7 @@ def too_early(script: Script) -> Iterator[Finding]:
         for _, events in _first_tracks(module):
             for event, reason in _outside(events):
                 at = _shown(module, event)
-                if at is not None and at not in told and not in_try(module, at):
+                if at is not None and at not in told and not in_try(module, at) and not _asks_first(module, event):
                     told.add(at)
                     yield point(
                         module,
@@ -125,6 +126,36 @@ def _outside(events: list[Event]) -> Iterator[tuple[Event, str]]:
         for event in events[ends[-1] + 1 :]:
             if _needs_group(event):
                 yield event, f"was destroyed in line {events[ends[-1]].call.lineno}"
+
+
+def _asks_first(module: Module, event: Event) -> bool:
+    """Whether a condition around a call, or an exit before it, asks whether the process group is there."""
+    inner = conditions(event.frame.module, event.call, event.frame.module.index.statement(event.call))
+    tests = [getattr(t.node, "test", t.node) for t in event.tests] + [test for test, _ in inner]
+    if any(_asks(event.frame.module, test) or _asks(module, test) for test in tests):
+        return True
+    return any(_left_unless(owner, call) for owner in {module, event.frame.module} for call in event.chain)
+
+
+def _left_unless(module: Module, call: ast.Call) -> bool:
+    """Whether the function around a call returns before it where there is no process group."""
+    function = module.index.function_of(call) if call in module.index.parents else None
+    earlier = [s for s in function.body if s.lineno < call.lineno] if function is not None else []
+    return any(isinstance(s, ast.If) and _asks(module, s.test) for s in earlier)
+
+
+def _asks(module: Module, test: ast.AST, depth: int = 0) -> bool:
+    """Whether an expression asks torch for the group, itself or through a name or a function of this project."""
+    for node in ast.walk(test):
+        if isinstance(node, ast.Call) and module.names.of(node.func) in ("dist.is_initialized", "dist.is_available"):
+            return True
+        target = module.target(node) if isinstance(node, ast.Call) and depth < 3 else None
+        if target is not None and _asks(target.module, target.function, depth + 1):
+            return True
+        held = last_value(module, node) if isinstance(node, ast.Name) and depth < 3 else None
+        if held is not None and held is not node and _asks(module, held, depth + 1):
+            return True
+    return False
 
 
 def _needs_group(event: Event) -> bool:

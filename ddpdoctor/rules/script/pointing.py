@@ -163,20 +163,23 @@ def with_keyword(module: Module, call: ast.Call, text: str) -> Edit:
     return Edit(module.path, line, stop, line, stop, f", {text}")
 
 
-def without_argument(module: Module, call: ast.Call, value: ast.expr) -> Edit:
-    """A call without one of its arguments, given by its value."""
-    keyword = next((k for k in call.keywords if k.value is value), None)
-    node: ast.AST = keyword if keyword is not None else value
-    everything: list[ast.AST] = sorted(
+def without_argument(module: Module, call: ast.Call, *values: ast.expr) -> tuple[Edit, ...]:
+    """A call without some of its arguments, given by their values."""
+    given: list[ast.AST] = sorted(
         [*call.args, *call.keywords],
         key=lambda n: (n.lineno, n.col_offset),  # type: ignore[attr-defined]
     )
-    at = everything.index(node)
-    whole = replace(module, node, "")
-    if at + 1 < len(everything):
-        following = replace(module, everything[at + 1], "")
-        return Edit(module.path, whole.line, whole.column, following.line, following.column, "")
-    if at > 0:
-        previous = replace(module, everything[at - 1], "")
-        return Edit(module.path, previous.end_line, previous.end_column, whole.end_line, whole.end_column, "")
-    return whole
+    spans = [replace(module, each, "") for each in given]
+    goes = [each in values or (isinstance(each, ast.keyword) and each.value in values) for each in given]
+    if all(goes):
+        first, last = spans[0], spans[-1]
+        return (Edit(module.path, first.line, first.column, last.end_line, last.end_column, ""),)
+    edits = []
+    for at, span in enumerate(spans):
+        if goes[at] and all(goes[:at]):
+            following = spans[at + 1]
+            edits.append(Edit(module.path, span.line, span.column, following.line, following.column, ""))
+        elif goes[at]:
+            previous = spans[at - 1]
+            edits.append(Edit(module.path, previous.end_line, previous.end_column, span.end_line, span.end_column, ""))
+    return tuple(edits)

@@ -36,9 +36,9 @@ def contradicts(script: Script, launch: Launch | None = None) -> Iterator[Findin
             worlds, ranks = each_rank(module, world), each_rank(module, rank) if rank is not None else []
             is_fixed = worlds[0] == each_rank(module, world, one_node(8))[0]
             started = start.world if start is not None and start.gives_ranks and is_fixed else None
-            told = _contradiction(worlds, ranks, started)
+            told = _contradiction(worlds, ranks, started, is_fixed)
             if told:
-                edits = tuple(without_argument(module, call, a) for a in (rank, world) if a is not None)
+                named = [a for a in (rank, world) if a is not None and a not in call.args]
                 certain = start is not None and (start.nodes != 1 or started is not None)
                 yield point(
                     module,
@@ -46,11 +46,11 @@ def contradicts(script: Script, launch: Launch | None = None) -> Iterator[Findin
                     f"{told}; expected the launcher's rank and world size",
                     "init_process_group(backend) under a launcher",
                     severity=None if certain else Severity.WARNING,
-                    edits=edits[:1],
+                    edits=without_argument(module, call, *named) if named else (),
                 )
 
 
-def _contradiction(worlds: list[object], ranks: list[object], started: int | None) -> str:
+def _contradiction(worlds: list[object], ranks: list[object], started: int | None, is_fixed: bool) -> str:
     """What is wrong with rank and world_size on the ranks of two nodes with two GPUs each."""
     size = worlds[0]
     if type(size) is int and size > 1 and started is not None and size != started:
@@ -58,7 +58,7 @@ def _contradiction(worlds: list[object], ranks: list[object], started: int | Non
     if not ranks or not all(type(r) is int for r in ranks) or not all(type(w) is int for w in worlds):
         return ""
     per_node, local = [p.local_world_size for p in TWO_NODES], [p.local_rank for p in TWO_NODES]
-    if worlds == per_node and ranks == [p.rank for p in TWO_NODES]:
+    if worlds == per_node and not is_fixed and ranks == [p.rank for p in TWO_NODES]:
         return "the world size counts the GPUs of one node, the rank counts all nodes: a second node has ranks beyond the world"
     if worlds == [p.world_size for p in TWO_NODES] and ranks == local:
         return (

@@ -25,6 +25,7 @@ __all__ = [
     "in_rank_branch",
     "in_try",
     "is_distributed",
+    "is_literal",
     "is_quiet",
     "is_test",
     "last_value",
@@ -233,6 +234,16 @@ def last_value(module: Module, node: ast.expr) -> ast.expr | None:
     around = {p for p, _ in module.index.enclosing(node)}
     block = module.index.parents.get(last.at)
     return last.value if block in around else None
+
+
+def is_literal(module: Module, node: ast.expr) -> bool:
+    """A constant that stands in the file itself: no option, no parameter."""
+    if isinstance(node, (ast.Constant, ast.JoinedStr)):
+        return True
+    bound = module.names.bindings(node.id, module.index.scope(node)) if isinstance(node, ast.Name) else None
+    return bound is not None and all(
+        isinstance(b.value, (ast.Constant, ast.JoinedStr)) and isinstance(b.at, ast.Assign) for b in bound[1]
+    )
 
 
 def is_quiet(node: ast.AST) -> bool:

@@ -11,9 +11,9 @@ from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.vocabulary import VARIABLES
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.pointing import before, code, delete, point, replace
-from ddpdoctor.rules.script.situation import Start, argument, has_more, is_test, start_of, value
-from ddpdoctor.rules.script.variables import TORCHRUN, Setting, is_guarded, reads, reads_ranks, sets
+from ddpdoctor.rules.script.pointing import before, code, delete, point, replace, without_argument
+from ddpdoctor.rules.script.situation import Start, argument, has_more, is_literal, is_test, start_of, value
+from ddpdoctor.rules.script.variables import TORCHRUN, Setting, defaults, is_guarded, reads, reads_ranks, sets
 
 _OWN = ((None, "rank"), (None, "store"))
 
@@ -108,16 +108,17 @@ def master(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
         start = start_of(module, launch)
         under = "" if is_test(module) else _under_launcher(module, start)
         for setting in sets(module) if under else ():
-            if setting.name not in ("MASTER_ADDR", "MASTER_PORT") or setting.text is None or _agrees(setting, start):
+            text = setting.text or (setting.default if start is not None else None)
+            if setting.name not in ("MASTER_ADDR", "MASTER_PORT") or text is None or _agrees(text, start):
                 continue
             yield point(
                 module,
                 setting.node,
-                f"{setting.name} becomes {setting.text} here, but under {under} the store is elsewhere: every rank "
+                f"{setting.name} becomes {text} here, but under {under} the store is elsewhere: every rank "
                 "waits for a port that "
                 "nobody opened; expected the launcher's value",
                 f"no assignment to {setting.name}",
-                fix=f'Delete the line, or write os.environ.setdefault("{setting.name}", "{setting.text}").',
+                fix=f'Delete the line, or write os.environ.setdefault("{setting.name}", "{text}").',
                 severity=None if start is not None or reads_ranks(module) else Severity.WARNING,
                 edits=(_default(setting),),
             )
@@ -128,12 +129,12 @@ def _default(setting: Setting) -> Edit:
     return replace(module, setting.node, f'os.environ.setdefault("{setting.name}", {code(module, setting.given, 200)})')
 
 
-def _agrees(setting: Setting, start: Start | None) -> bool:
+def _agrees(text: str, start: Start | None) -> bool:
     """What a static launch line says itself."""
     plan = start.line.plan if start is not None else None
     if plan is None or plan.backend != "static":
         return False
-    return setting.text in (plan.host, str(plan.port))
+    return text in (plan.host, str(plan.port))
 
 
 @rule("SCRIPT007", "rank-hard-coded", Severity.ERROR)
@@ -199,19 +200,28 @@ def alone(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
                 "launcher's world size",
                 "no world_size=1",
                 severity=severity,
-                edits=(delete(module, node),) if isinstance(node, ast.stmt) else (),
+                edits=_of_all(module, node),
             )
             break
 
 
+def _of_all(module: Module, node: ast.AST) -> tuple[Edit, ...]:
+    """Without the numbers of one process, in the call or in the environment."""
+    if isinstance(node, ast.Call):
+        return without_argument(module, node, *(k.value for k in node.keywords if k.arg in ("rank", "world_size")))
+    fixed = [s.node for s in sets(module) if s.name in ("RANK", "LOCAL_RANK", "WORLD_SIZE") and s.text is not None]
+    return tuple(delete(module, each) for each in fixed if isinstance(each, ast.stmt))
+
+
 def _trains(module: Module) -> bool:
-    return bool(module.calls("DDP", "DistributedSampler")) and module.is_program
+    joins = bool(module.calls("DDP", "dist.init_process_group"))
+    return joins and bool(module.calls("DDP", "DistributedSampler")) and module.is_program
 
 
 def _worlds_of_one(module: Module) -> Iterator[ast.AST]:
     for call in module.calls("dist.init_process_group"):
         rank_given, world = argument(call, None, "rank"), argument(call, None, "world_size")
-        given = [x.value for x in (rank_given, world) if isinstance(x, ast.Constant)]
+        given = [value(module, x) for x in (rank_given, world) if x is not None and is_literal(module, x)]
         if given == [0, 1] and not is_guarded(module, call, "WORLD_SIZE"):
             yield call
     for setting in sets(module):
@@ -233,7 +243,7 @@ def too_late(script: Script) -> Iterator[Finding]:
     """
     for module in modules(script):
         inits = module.calls("dist.init_process_group")
-        for setting in sets(module) if inits else ():
+        for setting in (*sets(module), *defaults(module)) if inits else ():
             if not setting.name.startswith(("NCCL_", "TORCH_NCCL_")):
                 continue
             function = module.index.function_of(setting.node)

@@ -46,7 +46,7 @@ def options(script: Script) -> Iterator[Finding]:
                     "ProcessGroupNCCL.Options, or "
                     "timeout=",
                     "timeout=, or ProcessGroupNCCL.Options()",
-                    edits=(without_argument(module, call, given),),
+                    edits=without_argument(module, call, given),
                 )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ddpdoctor.facts.script.index import inner
 from ddpdoctor.facts.script.module import Module
-from ddpdoctor.rules.script.situation import value
+from ddpdoctor.rules.script.situation import argument, value
 
 TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "GROUP_RANK")
 
@@ -28,6 +28,16 @@ class Setting:
         found = value(self.module, self.given)
         return found if isinstance(found, str) else None
 
+    @property
+    def default(self) -> str | None:
+        """The default of the command line option that gives the value, also through str()."""
+        node = self.given
+        if isinstance(node, ast.Call) and self.module.names.of(node.func) == "str" and len(node.args) == 1:
+            node = node.args[0]
+        option = self.module.options.get(node.attr) if isinstance(node, ast.Attribute) else None
+        found = value(self.module, argument(option, None, "default")) if option is not None else None
+        return str(found) if isinstance(found, (str, int)) else None
+
 
 def sets(module: Module) -> Iterator[Setting]:
     """The variables that the file sets for good: not setdefault, and not where a condition asks for them first."""
@@ -45,6 +55,14 @@ def sets(module: Module) -> Iterator[Setting]:
         name = value(module, call.args[0]) if call.args else None
         if isinstance(name, str) and len(call.args) > 1:
             yield Setting(name, call, call.args[1], module)
+
+
+def defaults(module: Module) -> Iterator[Setting]:
+    """The variables that the file sets where they are not set yet."""
+    for call in module.calls("os.environ.setdefault"):
+        name = value(module, call.args[0]) if len(call.args) > 1 else None
+        if isinstance(name, str):
+            yield Setting(name, module.index.statement(call), call.args[1], module)
 
 
 def _updates(module: Module, call: ast.Call) -> Iterator[tuple[str, ast.expr]]:

@@ -60,7 +60,7 @@ def _ids(module: Module, call: ast.Call, given: ast.expr) -> tuple[str, tuple[Ed
     if model is not None and value(module, given) not in (None, []) and _is_on_cpu(module, model):
         return (
             f"{code(module, model)} is still on the CPU when it is wrapped with device_ids (ValueError)",
-            (without_argument(module, call, given),) if "gloo" in module.text and "nccl" not in module.text else (),
+            without_argument(module, call, given) if "gloo" in module.text and "nccl" not in module.text else (),
         )
     return "", ()
 

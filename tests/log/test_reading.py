@@ -7,6 +7,7 @@ import gzip
 import io
 import lzma
 import random
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from ddpdoctor.collectors.log import collect
 from ddpdoctor.collectors.log import crew as crew_of_readers
 from ddpdoctor.collectors.log.engines import engine
-from ddpdoctor.collectors.log.text import Part, Scanner, joined
+from ddpdoctor.collectors.log.text import Scanner
 from ddpdoctor.collectors.log.windows import windows
 from ddpdoctor.facts.codec import decode, encode
 from ddpdoctor.facts.log import Kind, Log
@@ -29,6 +30,7 @@ OOM = b"""[rank3]: Traceback (most recent call last):
 [rank3]:     out = model(x)
 [rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.
 """
+BAR = "Epoch 1:  12%|█▏        | 120/1000\r".encode()
 STEP = b"step 12 loss 2.7134 tokens/s 18211\n"
 
 
@@ -90,8 +92,9 @@ def test_a_line_of_10_mb_does_not_matter(tmp_path: Path) -> None:
 
 
 def test_carriage_returns_and_colours_are_seen_through(tmp_path: Path) -> None:
-    bar = "Epoch 1:  12%|█▏        | 120/1000\r".encode() * 30
-    log = _log(tmp_path / "log.txt", bar + b"\x1b[31m[rank1]:\x1b[0m CUDA out of memory. Tried to allocate 1 GiB\n")
+    log = _log(
+        tmp_path / "log.txt", BAR * 30 + b"\x1b[31m[rank1]:\x1b[0m CUDA out of memory. Tried to allocate 1 GiB\n"
+    )
     assert (log.lines[0].text, log.lines[0].who.rank) == ("CUDA out of memory. Tried to allocate 1 GiB", 1)
 
 
@@ -104,23 +107,25 @@ def test_the_same_line_a_million_times_is_kept_once(tmp_path: Path) -> None:
 
 
 @given(
-    st.lists(st.sampled_from([STEP, OOM, b"\n", b"\r", b"x" * 300 + b"\n", b"exitcode  : -9 (pid: 7)\n"]), max_size=40),
-    st.data(),
+    st.lists(
+        st.sampled_from(
+            [STEP, OOM, b"\n", b"\r", b"x" * 300 + b"\n", b"exitcode  : -9 (pid: 7)\n", BAR, STEP[:-1] + b"\r\n"]
+        ),
+        max_size=40,
+    ),
+    st.integers(40, 4000),
 )
-def test_a_file_read_in_spans_gives_what_it_gives_as_a_whole(pieces: list[bytes], data: st.DataObject) -> None:
+def test_a_file_read_in_spans_gives_what_it_gives_as_a_whole(pieces: list[bytes], span_bytes: int) -> None:
     text = b"".join(pieces)
-    scanner = Scanner(SIGNATURES)
-    whole = scanner.scan(io.BytesIO(text))
-    cut = data.draw(st.integers(1, max(1, len(text))))
-    parts: list[Part] = [scanner.scan(io.BytesIO(text), cut)]
-    rest = io.BytesIO(text)
-    rest.seek(cut - 1)
-    rest.readline()
-    parts.append(scanner.scan(rest))
-    again = joined(parts)
-    assert [(x.number, x.text, x.count) for x in again.lines] == [(x.number, x.text, x.count) for x in whole.lines]
-    assert [x.number for x in again.tracebacks] == [x.number for x in whole.tracebacks]
-    assert again.newlines == whole.newlines == text.count(b"\n")
+    with tempfile.NamedTemporaryFile(suffix=".log") as file, pytest.MonkeyPatch.context() as patch:
+        file.write(text)
+        file.flush()
+        whole = collect([file.name], SIGNATURES)
+        patch.setattr("ddpdoctor.collectors.log.SPAN_BYTES", span_bytes)
+        patch.setattr("ddpdoctor.collectors.log.crew.SPAN_BYTES", span_bytes)
+        patch.setattr("ddpdoctor.collectors.log.windows.CHUNK_BYTES", 70)
+        assert collect([file.name], SIGNATURES) == whole
+    assert whole.sources[0].lines == text.count(b"\n")
 
 
 @given(st.binary(max_size=3000), st.integers(1, 700))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import IO
@@ -11,7 +12,7 @@ from ddpdoctor.collectors.log.crew import SPAN_BYTES, on_all_cores, spans
 from ddpdoctor.collectors.log.inputs import UNREADABLE, Input, Patient, inputs_of, opened
 from ddpdoctor.collectors.log.kinds import kind_of
 from ddpdoctor.collectors.log.text import Part, Scanner, joined
-from ddpdoctor.collectors.log.windows import Readable
+from ddpdoctor.collectors.log.windows import AHEAD_BYTES, BEHIND_BYTES, Readable
 from ddpdoctor.facts.gaps import Gap
 from ddpdoctor.facts.log import Kind, Log, Source
 from ddpdoctor.facts.log.attribution import attributed
@@ -19,6 +20,8 @@ from ddpdoctor.facts.log.marks import MARKS
 from ddpdoctor.facts.log.prefix import who_of_name
 
 __all__ = ["READERS", "collect"]
+
+LINE_END = re.compile(rb"[\r\n]")
 
 Reader = Callable[[Readable, Scanner], Part]
 
@@ -104,12 +107,21 @@ def _read(
 
 
 def _span(file: Patient, kind: Kind, start: int, span_bytes: int | None, scanner: Scanner) -> Part:
-    """The lines that begin in one span of a large file; of what is no text, the first span gives all."""
+    """The lines that begin in one span of a large file; of what is no plain text, the first span gives all."""
     reader = READERS.get(kind, _text)
-    if reader is not _text:
+    if reader is not _text or file.is_recoded:
         return reader(file, scanner) if start == 0 else Part()
-    if start == 0:
-        return scanner.scan(file, span_bytes)
-    file.seek(start - 1)
-    over = len(file.readline()) - 1
-    return scanner.scan(file, None if span_bytes is None else max(0, span_bytes - over))
+    begin = _next_line(file, start)
+    most = None if span_bytes is None else _next_line(file, start + span_bytes) - begin
+    behind = min(begin, BEHIND_BYTES)
+    file.seek(begin - behind)
+    return scanner.scan(file, behind, most)
+
+
+def _next_line(file: Patient, place: int) -> int:
+    """Where the first line begins at `place` or behind it; where no line ends for long, a line is cut there."""
+    if place == 0:
+        return 0
+    file.seek(place - 1)
+    ended = LINE_END.search(file.read(AHEAD_BYTES))
+    return place if ended is None else place - 1 + ended.end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,9 +10,10 @@ from dataclasses import replace
 from ddpdoctor.facts.log import Exit, Frame, Traceback
 from ddpdoctor.facts.log.prefix import Prefixed, cleaned, split
 
-__all__ = ["Block", "exit_of", "pieces", "syntax_error_of", "traceback_of"]
+__all__ = ["LONGEST", "Block", "exit_of", "line_end", "syntax_error_of", "traceback_of"]
 
 LONGEST = 4000
+"""So many bytes of a line are looked at, around the place that matters."""
 MOST_LINES = 2000
 """So many lines are read on for the end of a traceback, those of other ranks in between included."""
 MOST_FRAMES = 200
@@ -28,49 +30,39 @@ _RANK = re.compile(r"(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)")
 _CODE = re.compile(r"(?P<code>-?\d+) \(pid: (?P<pid>\d+)\)")
 
 
-def pieces(data: bytes, place: int) -> Iterator[int]:
-    """A place in each piece, between carriage returns, of the line around `place`; only near it where the line is long."""
-    before = data.rfind(b"\n", max(0, place - LONGEST), place)
-    start = before + 1 if before >= 0 or place <= LONGEST else place - LONGEST // 4
-    end = data.find(b"\n", place, place + LONGEST)
-    end = end if end >= 0 else min(len(data), place + LONGEST)
-    while start < end:
-        stop = data.find(b"\r", start, end)
-        stop = stop if stop >= 0 else end
-        if stop > start:
-            yield start
-        start = stop + 1
-
-
 class Block:
-    """A line in a chunk, and the lines around it. A carriage return begins a new line, as progress bars use it."""
+    """A line in a chunk, and the lines around it. A carriage return begins a new line, as progress bars use it.
 
-    __slots__ = ("_data", "_end", "_start", "line")
+    Of a line longer than LONGEST only the part around `place` is taken.
+    """
+
+    __slots__ = ("_data", "end", "line", "start")
 
     def __init__(self, data: bytes, place: int) -> None:
         self._data = data
-        cut = max(0, place - LONGEST)
-        self._start = max(data.rfind(b"\n", cut, place), data.rfind(b"\r", cut, place), cut - 1) + 1
-        self._end = self._ending(place)
-        self.line = data[self._start : self._end].decode("utf-8", "replace")
+        far = max(0, place - LONGEST)
+        start = max(data.rfind(b"\n", far, place), data.rfind(b"\r", far, place)) + 1
+        self.start = start if start or not far else place - LONGEST // 4
+        self.end = line_end(data, place)
+        self.line = data[self.start : self.end]
 
     def behind(self, most: int) -> Iterator[str]:
         """The lines after this one, at most `most`."""
-        at = self._end
+        data, at = self._data, self.end
         for _ in range(most):
-            while self._data[at : at + 1] in (b"\r", b"\n"):
+            while (ended := data[at : at + 1]) in (b"\r", b"\n"):
                 at += 1
-                if self._data[at - 1 : at] == b"\n":
+                if ended == b"\n":
                     break
-            if at >= len(self._data):
+            if at >= len(data):
                 return
-            end = self._ending(at)
-            yield self._data[at:end].decode("utf-8", "replace")
+            end = line_end(data, at)
+            yield data[at:end].decode("utf-8", "replace")
             at = end
 
     def before(self, most: int) -> Iterator[str]:
         """The lines before this one, the nearest first, at most `most`."""
-        end = self._start - 1
+        end = self.start - 1
         for _ in range(most):
             if end <= 0:
                 return
@@ -78,21 +70,25 @@ class Block:
             yield self._data[start:end].decode("utf-8", "replace")
             end = start - 1
 
-    def _ending(self, start: int) -> int:
-        stop = min(start + LONGEST, len(self._data))
-        ends = [at for at in (self._data.find(b"\n", start, stop), self._data.find(b"\r", start, stop)) if at >= 0]
-        return min(ends, default=stop)
+
+def line_end(data: bytes, start: int) -> int:
+    """Where the line ends in which `start` is, LONGEST bytes on at most."""
+    stop = min(start + LONGEST, len(data))
+    newline = data.find(b"\n", start, stop)
+    stop = newline if newline >= 0 else stop
+    carriage_return = data.find(b"\r", start, stop)
+    return carriage_return if carriage_return >= 0 else stop
 
 
 def traceback_of(block: Block, number: int) -> Traceback | None:
     """The traceback that begins at this line; None where its end cannot be found."""
-    head = split(cleaned(block.line))
+    head = _own(block)
     if "─" in head.text:
         return _boxed(block, head, number)
     frames: list[Frame] = []
     strangers = 0
     for offset, raw in enumerate(block.behind(MOST_LINES), 1):
-        each = split(cleaned(raw))
+        each = _taken_apart(raw)
         if not _same(head, each):
             continue
         text = _GROUP.sub("", each.text) if head.text.lstrip()[:1] in "+|" else each.text
@@ -111,7 +107,7 @@ def traceback_of(block: Block, number: int) -> Traceback | None:
                     tuple(frames),
                     head.who,
                     head.time,
-                    has_joined=head.who.rank is not None and "[rank" in block.line,
+                    has_joined=head.who.rank is not None and b"[rank" in block.line,
                     begin=number,
                 )
             strangers += 1
@@ -122,12 +118,12 @@ def traceback_of(block: Block, number: int) -> Traceback | None:
 
 def syntax_error_of(block: Block, number: int) -> Traceback | None:
     """A script that Python cannot read: `File "train.py", line 12`, the line, a caret, and the exception, without a head."""
-    own = split(cleaned(block.line))
+    own = _own(block)
     ended = _EXCEPTION.match(own.text)
     if ended is None:
         return None
     for raw in block.before(4):
-        each = split(cleaned(raw))
+        each = _taken_apart(raw)
         frame = _FRAME.match(each.text)
         if frame is not None and _same(own, each):
             place = Frame(frame["file"], int(frame["line"]))
@@ -142,7 +138,7 @@ def _boxed(block: Block, head: Prefixed, number: int) -> Traceback | None:
     frames: list[Frame] = []
     is_closed = False
     for offset, raw in enumerate(block.behind(MOST_LINES), 1):
-        each = split(cleaned(raw))
+        each = _taken_apart(raw)
         if not _same(head, each) or not each.text.strip():
             continue
         frame = _BOXED.match(each.text)
@@ -165,12 +161,22 @@ def _is_exception(name: str, text: str) -> bool:
 
 
 def _same(head: Prefixed, other: Prefixed) -> bool:
-    return head.stream == other.stream
+    return head.stream is other.stream or head.stream == other.stream
+
+
+def _own(block: Block) -> Prefixed:
+    return _taken_apart(block.line.decode("utf-8", "replace"))
+
+
+@functools.lru_cache(2 * MOST_LINES)
+def _taken_apart(raw: str) -> Prefixed:
+    """Of the tracebacks of many ranks that print at once, each is looked for among the lines of all."""
+    return split(cleaned(raw))
 
 
 def exit_of(block: Block, number: int) -> Exit | None:
     """The row of torchrun's summary around its line `rank : 3 (local_rank: 1)`."""
-    own = split(cleaned(block.line))
+    own = _own(block)
     named = _RANK.search(own.text)
     if named is None or not _FIELD.match(own.text):
         return None
@@ -192,7 +198,7 @@ def exit_of(block: Block, number: int) -> Exit | None:
 
 def _fields(lines: Iterator[str], own: Prefixed) -> Iterator[tuple[str, str]]:
     for raw in lines:
-        each = split(cleaned(raw))
+        each = _taken_apart(raw)
         if not _same(own, each):
             continue
         found = _FIELD.match(each.text)

@@ -6,23 +6,24 @@ Both find every line that holds one of the literals, and perhaps more; the expre
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
+
+from ddpdoctor.collectors.log.blocks import LONGEST, line_end
 
 __all__ = ["DIGITS", "Engine", "engine"]
 
 DIGITS = b"0123456789"
-LONG_LINE = 1000
-"""In longer lines the place is told, not only the line."""
 MOST_SEEN = 100_000
 """So many lines that matter to nobody are remembered, without their digits."""
 
 
 class Engine(Protocol):
-    """Finds lines."""
+    """Finds lines, which a carriage return ends as well."""
 
     def candidates(self, data: bytes, start: int, end: int) -> Iterator[int]:
-        """A place in each line of `data[start:end]` that may matter, in order."""
+        """A place in each line of `data[start:end]` that may matter, in order; in a long line one every LONGEST bytes."""
 
 
 def engine(literals: Iterable[bytes]) -> Engine:
@@ -44,16 +45,15 @@ class _Fast:
         options = re2.Options()
         options.max_mem = 64 << 20
         options.encoding = re2.Options.Encoding.LATIN1
-        self._known = re2.compile(b"|".join(re2.escape(each) for each in sorted(literals)), options)
+        options.never_capture = True
+        self._search = re2.compile(b"|".join(re2.escape(each) for each in sorted(literals)), options).search
 
     def candidates(self, data: bytes, start: int, end: int) -> Iterator[int]:
-        """A place in each line that holds a literal."""
+        """The first literal in each line that holds one."""
         at = start
-        while (found := self._known.search(data, at, end)) is not None:
+        while (found := self._search(data, at, end)) is not None:
             yield found.start()
-            at = data.find(b"\n", found.end(), end)
-            if at < 0:
-                return
+            at = line_end(data, found.end())
 
 
 class _Plain:
@@ -67,7 +67,7 @@ class _Plain:
 
     def candidates(self, data: bytes, start: int, end: int) -> Iterator[int]:
         """The beginning of each line whose kind holds a literal."""
-        body = data[start:end]
+        body = data[start:end].replace(b"\r", b"\n")
         lines = body.translate(None, DIGITS).split(b"\n")
         fresh = set(lines) - self._seen
         if fresh:
@@ -80,11 +80,15 @@ class _Plain:
         at = start
         for kind, line in zip(lines, body.split(b"\n"), strict=True):
             if kind in self._hot:
-                yield at if len(line) < LONG_LINE else at + self._place(line)
+                yield from (at,) if len(line) < LONGEST else (at + place for place in self._places(line))
             at += len(line) + 1
 
-    def _place(self, line: bytes) -> int:
-        return min((place for each in self._whole if (place := line.find(each)) >= 0), default=0)
+    def _places(self, line: bytes) -> Iterator[int]:
+        after = 0
+        for place in sorted(each.start() for word in self._whole for each in re.finditer(re.escape(word), line)):
+            if place >= after:
+                yield place
+                after = place + LONGEST
 
     def _holding(self, lines: set[bytes]) -> set[bytes]:
         text = b"\n".join(lines)

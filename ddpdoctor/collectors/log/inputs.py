@@ -72,9 +72,10 @@ class Patient:
         self._file.seek(place)
         self._left = b""
 
-    def readline(self) -> bytes:
-        """The rest of the line, of a file that is not packed, after `seek`."""
-        return self._file.readline()
+    @property
+    def is_recoded(self) -> bool:
+        """Whether what is read are not the bytes of the file: places in the one are none in the other."""
+        return self._decode is not None
 
     def _more(self, size: int) -> bytes:
         pieces: list[bytes] = []

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from ddpdoctor.collectors.log.blocks import Block, exit_of, pieces, syntax_error_of, traceback_of
+from ddpdoctor.collectors.log.blocks import Block, exit_of, syntax_error_of, traceback_of
 from ddpdoctor.collectors.log.engines import DIGITS, engine
 from ddpdoctor.collectors.log.windows import BEHIND_BYTES, Readable, windows
 from ddpdoctor.facts.log import Exit, Line, Traceback, Who
-from ddpdoctor.facts.log.kernel import KernelLog
+from ddpdoctor.facts.log.kernel import WORDS, KernelLog
 from ddpdoctor.facts.log.literals import literals_of
 from ddpdoctor.facts.log.prefix import cleaned, split
 from ddpdoctor.facts.xids import Xid
@@ -21,15 +22,19 @@ LONGEST_LINE = 2000
 VARIANTS = 8
 """Of lines of one rank that differ in numbers alone, so many are kept."""
 TAIL_LINES = 30
-MOST_KINDS = 20_000
+MOST_KINDS = 10_000
+"""So many kinds of lines are remembered."""
 NO_DIGITS = dict.fromkeys(map(ord, "0123456789"))
 TAIL_BYTES = BEHIND_BYTES
 MOST_LINES = 20_000
 MOST_TRACEBACKS = 2_000
 
-TRACEBACK = b"Traceback (most recent call last)"
-EXIT = b"(local_rank: "
-SYNTAX = ("SyntaxError: ", "IndentationError: ", "TabError: ")
+READERS: dict[str, Callable[[Block, int], Traceback | Exit | None]] = {
+    "Traceback (most recent call last)": traceback_of,
+    "(local_rank: ": exit_of,
+    **dict.fromkeys(("SyntaxError: ", "IndentationError: ", "TabError: "), syntax_error_of),
+}
+"""Words in the line with which something begins, or ends, that stands on several lines, and who reads it."""
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 
 
@@ -50,69 +55,74 @@ class Part:
     problem: str | None = None
 
 
+class _Kind(NamedTuple):
+    """What lines that differ in digits alone have in common: who reads what begins there, and what they may match."""
+
+    reader: Callable[[Block, int], Traceback | Exit | None] | None
+    is_kernels: bool
+    patterns: tuple[re.Pattern[str], ...]
+
+
 class Scanner:
     """Looks for lines that match one of many patterns. Made once, used for every input."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         known = [(literal, p) for p in dict.fromkeys(patterns) for literal in literals_of(p)]
         self._patterns = [(literal.translate(NO_DIGITS), pattern) for literal, pattern in known]
-        self._engine = engine(
-            {literal.encode() for literal, _ in known} | {TRACEBACK, EXIT, *(word.encode() for word in SYNTAX)}
-        )
-        self._of_kinds: dict[bytes, list[re.Pattern[str]]] = {}
+        self._engine = engine({literal.encode() for literal, _ in known} | {word.encode() for word in READERS})
+        self._kinds: dict[bytes, _Kind] = {}
 
-    def scan(self, file: Readable, span_bytes: int | None = None) -> Part:
-        """Everything that matters in a file, or in the lines that begin in its next `span_bytes`."""
+    def scan(self, file: Readable, behind: int = 0, most: int | None = None) -> Part:
+        """Everything that matters in a file, or in `most` bytes that follow the first `behind`."""
         part = Part()
         keeper = _Keeper(part)
-        last = b""
-        for data, start, end in windows(file, span_bytes):
-            last = data[max(start, end - LONGEST_LINE) : end]
+        data, start, end = b"", 0, 0
+        for data, start, end in windows(file, behind, most):
             at = start
             for place in self._engine.candidates(data, start, end):
                 part.newlines += data.count(b"\n", at, place)
                 at = place
-                self._look(data, place, part.newlines + 1, keeper)
+                self._look(Block(data, place), part.newlines + 1, keeper)
             part.newlines += data.count(b"\n", at, end)
             part.size_bytes += end - start
-            part.tail = _last_lines(data, end, part.newlines)
+        part.tail = _last_lines(data, end, part.newlines)
         keeper.finish()
-        part.xids = keeper.kernel.finish(last.decode("utf-8", "replace").rstrip().rpartition("\n")[2])
+        last = data[max(start, end - LONGEST_LINE) : end].decode("utf-8", "replace")
+        part.xids = keeper.kernel.finish(last.rstrip().rpartition("\n")[2])
         return part
 
-    def _look(self, data: bytes, place: int, number: int, keeper: _Keeper) -> None:
-        """Each piece of a line between carriage returns is a line of its own to whoever reads it on a terminal."""
-        for piece in pieces(data, place):
-            self._look_at(Block(data, piece), number, keeper)
-
-    def _look_at(self, block: Block, number: int, keeper: _Keeper) -> None:
-        text = cleaned(block.line)
-        if TRACEBACK.decode() in text:
-            found = traceback_of(block, number)
+    def _look(self, block: Block, number: int, keeper: _Keeper) -> None:
+        key = block.line.translate(None, DIGITS)
+        kind = self._kinds.get(key)
+        if kind is None:
+            kind = self._kind(block)
+            if len(self._kinds) >= MOST_KINDS:
+                self._kinds.clear()
+            self._kinds[key] = kind
+        if kind == NOTHING:
+            return
+        text = cleaned(block.line.decode("utf-8", "replace"))
+        if kind.reader is not None:
+            keeper.take_block(kind.reader(block, number))
+        if kind.is_kernels:
+            keeper.kernel.take(text, number)
+        for pattern in kind.patterns:
+            found = pattern.search(text)
             if found is not None:
-                keeper.take_traceback(found)
-        elif EXIT.decode() in text:
-            ended = exit_of(block, number)
-            if ended is not None:
-                keeper.take_exit(ended)
-        elif any(word in text for word in SYNTAX):
-            broken = syntax_error_of(block, number)
-            if broken is not None:
-                keeper.take_traceback(broken)
-        keeper.kernel.take(text, number)
-        if any(known.search(text) for known in self._worth_trying(block.line, text)):
-            keeper.take_line(text, number)
+                keeper.take_text(text, number, found)
+                return
 
-    def _worth_trying(self, line: str, text: str) -> list[re.Pattern[str]]:
-        """The patterns that lines of this kind, digits aside, may match: the same for thousands of lines."""
-        kind = line.encode().translate(None, DIGITS)
-        known = self._of_kinds.get(kind)
-        if known is None:
-            plain = text.translate(NO_DIGITS)
-            known = [re.compile(p) for p in dict.fromkeys(p for literal, p in self._patterns if literal in plain)]
-            if len(self._of_kinds) < MOST_KINDS:
-                self._of_kinds[kind] = known
-        return known
+    def _kind(self, block: Block) -> _Kind:
+        text = cleaned(block.line.decode("utf-8", "replace"))
+        plain = text.translate(NO_DIGITS)
+        return _Kind(
+            next((reader for word, reader in READERS.items() if word in text), None),
+            any(word in text for word in WORDS),
+            tuple(re.compile(p) for p in dict.fromkeys(p for literal, p in self._patterns if literal in plain)),
+        )
+
+
+NOTHING = _Kind(None, False, ())
 
 
 def joined(parts: Sequence[Part]) -> Part:
@@ -150,29 +160,43 @@ class _Keeper:
         self._known: dict[tuple[Who, str], list[int]] = {}
         self._counts: dict[int, tuple[int, int]] = {}
 
-    def take_line(self, text: str, number: int) -> None:
-        prefixed = split(text)
-        self.take(Line(0, number, prefixed.text[:LONGEST_LINE].rstrip(), prefixed.who, prefixed.time))
+    def take_text(self, text: str, number: int, found: re.Match[str]) -> None:
+        """A line that a signature matches; of a long one the part that it does."""
+        said, who, time, _ = split(text)
+        prefix = len(text) - len(said)
+        if found.end() - prefix > LONGEST_LINE:
+            said = said[max(0, found.start() - prefix - LONGEST_LINE // 4) :]
+        said = said[:LONGEST_LINE].rstrip()
+        if not self._is_known(who, said, number):
+            self._part.lines.append(Line(0, number, said, who, time))
 
     def take(self, line: Line) -> None:
-        """A line, in the order of the file."""
-        same = self._known.setdefault((line.who, _NUMBERS.sub("#", line.text)[:200]), [])
-        if same and (len(same) >= VARIANTS or any(self._part.lines[i].text == line.text for i in same)):
-            count, _ = self._counts.get(same[0], (1, 0))
-            self._counts[same[0]] = (count + line.count, line.last or line.number)
-        elif len(self._part.lines) < MOST_LINES:
-            same.append(len(self._part.lines))
-            self._part.lines.append(line)
+        """A line that a span of the file has kept, in the order of the file."""
+        if not self._is_known(line.who, line.text, line.last or line.number, line.count):
             if line.count > 1:
-                self._counts[same[-1]] = (line.count, line.last)
+                self._counts[len(self._part.lines)] = (line.count, line.last)
+            self._part.lines.append(line)
 
-    def take_traceback(self, found: Traceback) -> None:
-        is_known = any(each.number == found.number for each in self._part.tracebacks[-8:])
-        if len(self._part.tracebacks) < MOST_TRACEBACKS and not is_known:
+    def _is_known(self, who: Who, text: str, number: int, count: int = 1) -> bool:
+        """Whether enough such lines of this rank are kept; the others are counted."""
+        kept = self._part.lines
+        same = self._known.setdefault((who, _NUMBERS.sub("#", text[:400])[:200]), [])
+        if same and (len(same) >= VARIANTS or any(kept[i].text == text for i in same)):
+            before, _ = self._counts.get(same[0], (1, 0))
+            self._counts[same[0]] = (before + count, number)
+            return True
+        if len(kept) < MOST_LINES:
+            same.append(len(kept))
+            return False
+        return True
+
+    def take_block(self, found: Traceback | Exit | None) -> None:
+        """What stands on several lines; None where its end was not found."""
+        if isinstance(found, Exit):
+            self._part.exits.append(found)
+        elif found is not None and not any(each.number == found.number for each in self._part.tracebacks[-8:]):
             self._part.tracebacks.append(found)
-
-    def take_exit(self, found: Exit) -> None:
-        self._part.exits.append(found)
+            del self._part.tracebacks[MOST_TRACEBACKS:]
 
     def finish(self) -> None:
         for index, (count, last) in self._counts.items():

@@ -19,25 +19,26 @@ class Readable(Protocol):
     def read(self, size: int = -1, /) -> bytes: ...
 
 
-def windows(file: Readable, span_bytes: int | None = None) -> Iterator[tuple[bytes, int, int]]:
+def windows(file: Readable, behind: int = 0, most: int | None = None) -> Iterator[tuple[bytes, int, int]]:
     """(data, start, end): `data[start:end]` is new; what stands around it was read before or is read again.
 
-    `span_bytes`: only the lines that begin in so many bytes; the last of them is completed.
+    Args:
+        behind: so many bytes at the beginning are not new.
+        most: so many are, all to the end without it.
     """
-    data, start, is_end = b"", 0, False
-    left = span_bytes
+    data = file.read(behind) if behind else b""
+    start, is_end = len(data), False
     while not is_end:
         more = file.read(CHUNK_BYTES)
         is_end = not more
         data += more
         end = len(data) if is_end else _line_end(data, start)
-        if left is not None and end - start >= left:
-            end = data.find(b"\n", max(start, start + left - 1)) + 1 or len(data)
-            is_end = True
+        if most is not None and end - start >= most:
+            end, is_end = start + most, True
         if end > start:
             yield data, start, end
-        if left is not None:
-            left -= end - start
+        if most is not None:
+            most -= end - start
         kept = max(0, end - BEHIND_BYTES)
         data, start = data[kept:], end - kept
 
@@ -47,5 +48,5 @@ def _line_end(data: bytes, start: int) -> int:
     last = len(data) - AHEAD_BYTES
     if last <= start:
         return start
-    end = data.rfind(b"\n", start, last) + 1
+    end = max(data.rfind(b"\n", start, last), data.rfind(b"\r", start, last)) + 1
     return end if end > 0 else last

@@ -10,17 +10,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ddpdoctor.cli import STARTED
+from ddpdoctor.cli.introducing import Introduction
 from ddpdoctor.facts.codec import encode
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.jobs import Job, job_id, job_of_line
 from ddpdoctor.facts.net import Outcome
 from ddpdoctor.facts.nodes import Form, Node, Nodes, Stranger
-from ddpdoctor.facts.variables import is_secret, without_secrets
 
 if TYPE_CHECKING:
     from ddpdoctor.cli.verdicts import Verdict
     from ddpdoctor.collectors.meeting import Meeting
-    from ddpdoctor.facts.launch import Line
     from ddpdoctor.facts.record import Facts
     from ddpdoctor.findings import Finding
     from ddpdoctor.meeting.session import Alone, Gathered
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["Convening", "job_to_meet"]
 
 HINT_SECONDS = 3.0
-SENT_PREFIXES = ("PET_", "TORCH", "MASTER_", "SLURM_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "NODE_")
 
 
 def job_to_meet(line: Facts | None, environ: Mapping[str, str]) -> Job | None:
@@ -81,7 +79,7 @@ class Convening:
     def __init__(self, job: Job, line: Facts | None, join_seconds: float, say: Callable[[str], None]) -> None:
         self.job = job
         launch = line.launch if line is not None else None
-        self._line = launch.lines[0] if launch is not None and launch.lines else None
+        self._introduction = Introduction(job, launch.lines[0] if launch is not None and launch.lines else None)
         self._torch = launch.torch if launch is not None else ""
         self._join_seconds = join_seconds
         self._say = say
@@ -96,12 +94,16 @@ class Convening:
         """Whether the ranks themselves meet, instead of nodes that will start them."""
         return self.job.form == Form.ENV
 
+    def nproc(self, facts: Facts) -> int | None:
+        """The ranks that this node's launcher starts, as the facts of its GPUs decide where the line says `auto` or `gpu`."""
+        return self._introduction.nproc(facts)
+
     def open(self) -> None:
         """Hold the job's port, where the store will be here: nobody can take it meanwhile, and others are not refused."""
         from ddpdoctor.collectors.meeting import claim, recognises, token_of
 
         job = self.job
-        script = os.path.basename(self._script() or "")
+        script = os.path.basename(self._introduction.script() or "")
         self._token = token_of("ddpdoctor meeting", job_id(os.environ), script)
         if job.form == Form.C10D:
             self._owns = recognises(job.master_addr) if job.is_host is None else job.is_host
@@ -138,7 +140,7 @@ class Convening:
         from ddpdoctor.meeting.guests import Guest
         from ddpdoctor.meeting.session import Gathered, Told
 
-        node = self._node(facts)
+        node = self._introduction.node(facts, self._owns)
         own = [encode(each) for each in (*errors, *self._lost_port(node, rules))]
         self._meeting = Meeting(
             node,
@@ -146,7 +148,7 @@ class Convening:
             max(min(self._join_seconds - (time.monotonic() - STARTED), limit), 1.0),
             main=self._main,
             errors=own,
-            line=self._told_line(),
+            line=self._introduction.told_line(),
             is_patient=self._is_patient,
             patience=self._join_seconds,
             say=self._say,
@@ -196,71 +198,6 @@ class Convening:
             )
             met = self._meeting.result(limit - HINT_SECONDS)
         return met
-
-    def _node(self, facts: Facts) -> Node:
-        """What this node tells of itself."""
-        from ddpdoctor.collectors.machine import this_machine
-        from ddpdoctor.collectors.meeting import machine_key, script_hash
-        from ddpdoctor.facts.traits import node_of
-
-        job, script, node = self.job, self._script(), node_of(facts)
-        return replace(
-            node,
-            full_name=job.local_addr or node.full_name,
-            form=job.form,
-            machine=machine_key(),
-            node_rank=job.node_rank,
-            rank=job.rank,
-            local_rank=job.local_rank,
-            world_size=job.world_size,
-            nnodes=job.nnodes,
-            least=job.least,
-            nproc=self.nproc(facts),
-            launcher=job.launcher,
-            uniform=job.uniform,
-            master_addr=job.master_addr,
-            master_port=job.master_port,
-            rdzv_id=job.rdzv_id,
-            owns=self._owns,
-            is_scheduled=self._is_scheduled(),
-            script=script and os.path.basename(script),
-            script_hash=script_hash(this_machine(), script) if script and os.path.isabs(script) else None,
-        )
-
-    def nproc(self, facts: Facts) -> int | None:
-        """The ranks that this node's launcher starts."""
-        if self.job.nproc is not None or self.is_of_ranks or self._line is None or self._line.plan is None:
-            return self.job.nproc
-        from ddpdoctor.facts.visibility import visible
-
-        word = self._line.plan.settings["nproc_per_node"].value
-        gpus = visible(facts.environ.variables if facts.environ else {}, facts.gpu).count if facts.gpu else 0
-        if word == "cpu" or (word == "auto" and not gpus):
-            return os.cpu_count()
-        return gpus or None
-
-    def _is_scheduled(self) -> bool:
-        """Whether a scheduler started this very command, perhaps several times on one node."""
-        launcher = Environ(variables=dict(os.environ)).launcher
-        return launcher is not None and launcher.name in ("srun", "openmpi", "mpich", "mvapich2", "jsrun")
-
-    def _script(self) -> str | None:
-        """The script's path; the name of a module, or of a script that is looked for elsewhere."""
-        line = self._line
-        if line is None or line.program is None:
-            return None
-        if line.script is not None:
-            return os.path.abspath(line.script.path)
-        found = (line.starter or line.program).reading.script
-        return None if found is None else found.known
-
-    def _told_line(self) -> dict[str, Any]:
-        """The launch line as the host needs it to hold it against the others'."""
-        if self._line is None or self.is_of_ranks:
-            return {}
-        variables = self._line.environ.variables.items()
-        known = {name: without_secrets(value) for name, value in variables if _is_sent(name)}
-        return {"argv": _launchers_words(self._line), "environ": known, "cwd": self._line.cwd or "/"}
 
     def _nodes_of(self, met: Gathered) -> Nodes:
         return Nodes(
@@ -326,19 +263,6 @@ class Convening:
             environ=replace(facts.environ, variables=variables),
             net=look_at_master(facts.net, Root(), job.master_addr, job.master_port),
         )
-
-
-def _is_sent(name: str) -> bool:
-    return name.startswith(SENT_PREFIXES) and not is_secret(name)
-
-
-def _launchers_words(line: Line) -> list[str]:
-    """The words of the launcher, up to the script: what the script is given is nobody else's business."""
-    starter = line.starter
-    script = starter.reading.script if starter is not None else None
-    end = script.end if script is not None else len(line.source)
-    kept = [word for word in line.argv if word.end <= end]
-    return [without_secrets(w.text) for w in kept if w.assignment is None or not is_secret(w.assignment[0])]
 
 
 def _stranger(introduction: Mapping[str, Any]) -> Stranger:

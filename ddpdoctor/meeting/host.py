@@ -14,7 +14,7 @@ from ddpdoctor.facts.codec import encode
 from ddpdoctor.facts.nodes import Node, Stranger
 from ddpdoctor.meeting.guests import Guest
 from ddpdoctor.meeting.links import serve_echo
-from ddpdoctor.meeting.sockets import listen
+from ddpdoctor.meeting.sockets import BACKLOG, listen
 from ddpdoctor.meeting.wire import MAX_HELLO_BYTES, PROTOCOL, WireError, decode_line, encode_line, hear, say, send
 
 __all__ = ["Host", "Seat"]
@@ -69,7 +69,7 @@ class Host:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await self._serve(reader, writer, via)
 
-        self._servers[name] = await asyncio.start_server(serve, sock=listening, limit=MAX_HELLO_BYTES)
+        self._servers[name] = await asyncio.start_server(serve, sock=listening, limit=MAX_HELLO_BYTES, backlog=BACKLOG)
         return int(listening.getsockname()[1])
 
     def has(self, name: str) -> bool:

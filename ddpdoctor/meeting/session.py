@@ -37,6 +37,8 @@ MORE_SECONDS = 3.0
 SURE_SECONDS = 3.0
 """How long an answer that will hardly change (no such name, no route, a stranger) is asked for again."""
 LOOK_SECONDS = 0.1
+CROWD_SECONDS = 0.02
+"""Where more come than can be looked at one by one, they are looked at so often."""
 MARGIN_SECONDS = 8.0
 """What a guest allows its host beyond the host's own deadline, for the tests of the network and the verdict."""
 MOST_TOLD = 64
@@ -157,6 +159,8 @@ class Session:
                     return None
             elif self._gives_up():
                 return self._alone()
+            if len(self.host.seats) > MOST_TOLD:
+                await asyncio.sleep(CROWD_SECONDS)
             self._changed.clear()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), LOOK_SECONDS)

@@ -10,7 +10,7 @@ import threading
 
 from ddpdoctor.facts.net import Outcome
 
-__all__ = ["dial", "listen", "outcome_of", "raise_file_limit", "resolve"]
+__all__ = ["BACKLOG", "dial", "listen", "outcome_of", "raise_file_limit", "resolve"]
 
 OUTCOMES = {
     errno.ECONNREFUSED: Outcome.REFUSED,
@@ -21,7 +21,7 @@ OUTCOMES = {
     errno.EACCES: Outcome.PROHIBITED,
     errno.EPERM: Outcome.PROHIBITED,
 }
-BACKLOG = 1024
+BACKLOG = 4096
 MOST_FILES = 1 << 16
 SEGMENT_BYTES = 1000
 """The largest piece that the meeting itself sends: what nodes tell each other must pass where large packets vanish."""

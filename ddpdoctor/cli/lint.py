@@ -90,7 +90,7 @@ def _judged(
         report = with_files(report, facts, rules, found, common)
         lines = (*facts.launch.lines, *(line for each in found.lines.values() for line in each))
         facts = replace(facts, launch=replace(facts.launch, lines=lines))
-    if facts.launch is not None and (scripts or any(line.script is not None for line in facts.launch.lines)):
+    if facts.launch is not None and (scripts or any(line.script and line.script.exists for line in facts.launch.lines)):
         from ddpdoctor.cli.lint_scripts import with_scripts
 
         report = with_scripts(report, scripts, facts.launch.lines, facts, common)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from multiprocessing.pool import Pool
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from ddpdoctor.cli.options import Common, seconds_left
 from ddpdoctor.cli.progress import Progress
@@ -22,6 +21,9 @@ from ddpdoctor.facts.record import Facts
 from ddpdoctor.facts.script import IdleComment, Script, SourceFile
 from ddpdoctor.findings import Finding, Report, Where
 from ddpdoctor.rules import Rule, load
+
+if TYPE_CHECKING:
+    from multiprocessing.pool import Pool
 
 __all__ = ["AREA", "named_by", "with_scripts"]
 
@@ -135,6 +137,8 @@ def _all(texts: list[ScriptText], plan: Plan, common: Common) -> Iterator[Judged
                 return
             yield _judge(at)
         return
+    import multiprocessing
+
     context = multiprocessing.get_context("fork")  # the rules are loaded and the texts are read already
     with context.Pool(PROCESSES, initializer=_alone) as pool:
         yield from _collected(pool, len(texts), common)
@@ -146,11 +150,13 @@ _waiting: list[ScriptText]
 
 
 def _collected(pool: Pool, count: int, common: Common) -> Iterator[Judged]:
+    from multiprocessing import TimeoutError as Late
+
     results = pool.imap(_judge_all, [range(at, min(at + CHUNK, count)) for at in range(0, count, CHUNK)])
     for _ in range(0, count, CHUNK):
         try:
             yield from results.next(timeout=max(0.01, seconds_left(common)))
-        except multiprocessing.TimeoutError:
+        except Late:
             return
 
 

@@ -8,11 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.gaps import Gap, Section
-from ddpdoctor.facts.net import Outcome
 
-__all__ = ["Form", "Link", "Node", "Nodes", "Split", "Stranger", "ranges", "split"]
+if TYPE_CHECKING:
+    from ddpdoctor.facts.net import Outcome
+
+__all__ = ["Form", "Link", "Node", "Nodes", "Split", "Stranger", "late_names", "ranges", "split"]
+
+
+def late_names() -> dict[str, type]:
+    """What is imported only when facts of nodes are read."""
+    from ddpdoctor.facts.net import Outcome
+
+    return {"Outcome": Outcome}
 
 
 class Form:
@@ -52,6 +62,8 @@ class Node:
     """The launcher computes ranks as node_rank times ranks per node: all nodes must have as many."""
     master_addr: str | None = None
     master_port: int | None = None
+    master_addresses: tuple[str, ...] = ()
+    """What the master's name leads to on this node, as far as the meeting asked."""
     rdzv_id: str | None = None
     owns: bool = False
     is_at_master: bool | None = None

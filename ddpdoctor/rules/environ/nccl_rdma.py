@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
-from ddpdoctor.facts.rdma import Rdma, RdmaPort
 from ddpdoctor.facts.versions import Versions, numbers
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
@@ -15,6 +14,7 @@ from ddpdoctor.rules.environ.settings import about, number, value
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.net import Net
+    from ddpdoctor.facts.rdma import Rdma, RdmaPort
 
 __all__ = ["gid_index_forced", "hca_no_match", "hca_prefix_match", "timeout_extreme"]
 

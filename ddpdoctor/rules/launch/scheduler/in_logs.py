@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from ddpdoctor.facts.log import Log
-from ddpdoctor.facts.log.marks import marked
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.log import Log
 
 
 @rule(
@@ -27,6 +29,8 @@ def slurm_interactive_single_task(log: Log) -> Iterator[Finding]:
     Start the script with srun inside the allocation (srun --ntasks-per-node=GPUS python train.py), or unset SLURM_NTASKS and
     SLURM_JOB_NAME in that shell.
     """
+    from ddpdoctor.facts.log.marks import marked
+
     hint = next(
         (line for line in log.lines if "command is available on your system but is not used" in line.text), None
     )

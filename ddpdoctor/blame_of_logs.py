@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ddpdoctor.facts.log import Log
-from ddpdoctor.facts.log.story import has_failed
+from ddpdoctor.facts.log.story import has_failed, went_on_for_long
 from ddpdoctor.findings import Finding, Role, Severity
 
 __all__ = ["arrange_log"]
@@ -48,11 +48,20 @@ def arrange_log(findings: Iterable[Finding], kinds: Mapping[str, str], log: Log)
     if not has_failed(log) and not any(_can_lead(f, kinds) for f in found):
         found = [_softened(f) if kinds.get(f.code) == "consequence" and f.role is None else f for f in found]
     leaders = [f for f in found if _can_lead(f, kinds)] or [f for f in found if _is_error(f)]
-    first = min(leaders, key=lambda f: _weight(f, kinds), default=None)
+    first = min(leaders, key=lambda f: (_weight(f, kinds), _is_long_ago(f, log)), default=None)
     leading = None if first is None else _weight(first, kinds)
     placed = [_with_role(f, kinds, leading, first) for f in found]
     return tuple(
-        sorted(placed, key=lambda f: (_ROLES[f.role or Role.CAUSE], -f.worst.weight, _weight(f, kinds), f.code))
+        sorted(
+            placed,
+            key=lambda f: (
+                _ROLES[f.role or Role.CAUSE],
+                -f.worst.weight,
+                _weight(f, kinds),
+                _is_long_ago(f, log),
+                f.code,
+            ),
+        )
     )
 
 
@@ -74,6 +83,13 @@ def _can_lead(finding: Finding, kinds: Mapping[str, str]) -> bool:
 def _weight(finding: Finding, kinds: Mapping[str, str]) -> tuple[int, bool]:
     at = next((number for number, codes in enumerate(LATER, 1) if finding.code in codes), 0)
     return at, kinds.get(finding.code) == "umbrella"
+
+
+def _is_long_ago(finding: Finding, log: Log) -> bool:
+    """Whether the job ran on for long after what the finding rests on: what came closer to its end goes before it."""
+    name, _, number = (finding.evidence[0].path if finding.evidence else "").rpartition(":")
+    source = next((i for i, each in enumerate(log.sources) if each.name == name), None)
+    return source is not None and number.isdigit() and went_on_for_long(log, source, int(number))
 
 
 def _with_role(

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ddpdoctor.facts.log.record import Exit, Line, Log, Traceback
 
-__all__ = ["ENDED_BY_LAUNCHER", "first_attempt", "has_failed", "last_words", "own_exits", "went_on"]
+__all__ = [
+    "ENDED_BY_LAUNCHER",
+    "first_attempt",
+    "has_failed",
+    "is_over",
+    "last_words",
+    "own_exits",
+    "went_on",
+    "went_on_for_long",
+]
 
 ENDED_BY_LAUNCHER = -15
 """SIGTERM: how launchers end the workers that are well."""
@@ -59,6 +69,23 @@ def went_on(log: Log, spoken: Line | Traceback) -> bool:
     return len(words) >= OWN_LINES and log.sources[spoken.source].lines > enough
 
 
+def is_over(log: Log, lines: Sequence[Line]) -> bool:
+    """Whether those who printed these lines, or the job as a whole, went on as if nothing had been."""
+    failed = has_failed(log)
+    if all(went_on(log, line) for line in lines) and (lines[0].who.rank is not None or not failed):
+        return True
+    return not failed and all(
+        len(last_words(log, line.source, max(line.number, line.last))) >= OWN_LINES for line in lines
+    )
+
+
+def went_on_for_long(log: Log, source: int, number: int) -> bool:
+    """Whether the next process that ended in this source did so far behind the line: something else may have ended it."""
+    ends = [each.begin or each.number for each in log.tracebacks if each.source == source and each.number >= number]
+    ends += [each.number for each in log.exits if each.source == source and each.number >= number]
+    return bool(ends) and min(ends) - number > OTHERS_LINES
+
+
 def first_attempt(log: Log) -> Log:
     """The log up to the first restart of the workers, where it shows how they failed; else all of it.
 
@@ -84,7 +111,10 @@ def _is_early(log: Log, each: Line | Traceback | Exit) -> bool:
 
 def has_failed(log: Log) -> bool:
     """Whether something shows that the job did not end well: an exit code, an abort, a traceback that ended a process."""
-    if own_exits(log) or any(_FAILED.search(line.text) for line in (*log.tails, *log.lines)):
+    if own_exits(log):
+        return True
+    ends = (line for line in (*log.tails, *log.lines) if _FAILED.search(line.text))
+    if any(len(last_words(log, line.source, max(line.number, line.last))) < OWN_LINES for line in ends):
         return True
     if any("Connection closed by peer [" in line.text and not went_on(log, line) for line in log.lines):
         return True  # Gloo prints it when a peer is lost, not when it leaves in order

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.log import Log, Who
+from ddpdoctor.facts.log.story import is_over
 from ddpdoctor.facts.log.waiting import Party, Wait, lagging, parties, waits
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import in_logs, rule
@@ -57,7 +58,7 @@ def collective_timeout(log: Log) -> Iterator[Finding]:
     torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (watchdogHandler), gloo/transport/tcp/unbound_buffer.cc.
     """
     lines = matching(log, SIGNATURES)
-    if not lines:
+    if not lines or is_over(log, lines):
         return
     missing = _missing(log)
     ranks = tuple(sorted({party.who.rank for party in missing if party.who.rank is not None}))

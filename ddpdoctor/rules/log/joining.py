@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from ddpdoctor.facts.log import Line, Log
 from ddpdoctor.facts.log.marks import marked
 from ddpdoctor.facts.log.rendezvous import Count, Keys, Knock, counts, is_loopback, keys, knocks
-from ddpdoctor.facts.log.story import own_exits
-from ddpdoctor.findings import Evidence, Finding, Where
+from ddpdoctor.facts.log.story import has_failed, is_over, own_exits
+from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
 from ddpdoctor.rules import in_logs
 from ddpdoctor.rules.log.signatures import matching, shortened
 
@@ -240,7 +240,10 @@ def _unreachable(scene: _Scene) -> Iterator[Told]:
 
 
 def _incomplete(scene: _Scene) -> Iterator[Told]:
-    lines = [k.line for k in scene.keys] + matching(scene.log, RENDEZVOUS)
+    waited = [
+        line for line in matching(scene.log, RENDEZVOUS) if "Waiting in" not in line.text or has_failed(scene.log)
+    ]
+    lines = [k.line for k in scene.keys] + waited
     if not lines:
         return
     ranks = tuple(sorted({rank for k in scene.keys for rank in k.ranks}))
@@ -319,11 +322,14 @@ def _ranks(log: Log) -> set[int]:
 
 def _told(scene: _Scene, lines: list[Line], text: str, also: list[Line], ranks: tuple[int, ...] = ()) -> Finding:
     log, first = scene.log, lines[0]
+    is_noise = is_over(log, lines)
     return Finding(
         text,
         tuple(Evidence(log.place(each.source, each.number), shortened(each.text)) for each in (*lines[:3], *also[:2])),
         where=Where(rank=ranks[0] if len(ranks) == 1 else None, file=log.sources[first.source].name, line=first.number),
         ranks=ranks,
+        severity=Severity.NOTE if is_noise else None,
+        role=Role.NOISE if is_noise else None,
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ddpdoctor.facts.log import Line, Log, Traceback
 from ddpdoctor.facts.log.literals import literals_of
-from ddpdoctor.facts.log.story import has_failed, went_on
+from ddpdoctor.facts.log.story import is_over
 from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
 from ddpdoctor.rules import Rule, load
 
@@ -118,7 +118,7 @@ def _look(rule: Rule, log: Log) -> Iterator[Finding]:
 def finding_of(log: Log, lines: list[Line], title: str, *, blames_speaker: bool) -> Finding:
     """One finding for all `lines`: the first one told, with its traceback's innermost frame of the job's own code."""
     first = lines[0]
-    is_over = all(went_on(log, line) for line in lines) and (first.who.rank is not None or not has_failed(log))
+    is_noise = is_over(log, lines)
     ranks = sorted({line.who.rank for line in lines if line.who.rank is not None}) if blames_speaker else []
     hosts = {line.who.host for line in lines if line.who.host is not None} if blames_speaker else set()
     traceback = next((found for line in lines if (found := traceback_of(log, line)) is not None), None)
@@ -135,8 +135,8 @@ def finding_of(log: Log, lines: list[Line], title: str, *, blames_speaker: bool)
             line=number,
         ),
         ranks=tuple(ranks),
-        severity=Severity.NOTE if is_over else None,
-        role=Role.NOISE if is_over else None,
+        severity=Severity.NOTE if is_noise else None,
+        role=Role.NOISE if is_noise else None,
     )
 
 

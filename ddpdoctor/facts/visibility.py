@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ddpdoctor.facts.gpu import Device, Gpu
 
-__all__ = ["Visibility", "cut", "listed", "visible"]
+__all__ = ["Visibility", "cut", "joined", "listed", "visible"]
 
 MOST = 1 << 20
 """More GPUs than a machine has."""
 
 _HIDDEN = ("", "-1", "none", "void", "nodevfiles")
+_JOINED = re.compile(r"\s*\d+\s*[-;:\s]\s*\d")
 _NUMBER = re.compile(r"[+-]?[0-9]+")
 
 
@@ -90,6 +91,11 @@ def listed(value: str | None) -> int | None:
     return min(own, 1) if value.startswith("MIG-") else own
 
 
+def joined(value: str) -> str | None:
+    """The first entry that was meant as several numbers (`0-7`, `0;1`, `0 1`): CUDA reads the first of them and stops."""
+    return next((entry for entry in value.split(",") if _JOINED.match(entry)), None)
+
+
 def cut(value: str) -> tuple[str, str, int] | None:
     """The entry that ends or empties the list whatever GPUs there are, what is wrong with it, and how many entries it costs.
 
@@ -112,7 +118,11 @@ def cut(value: str) -> tuple[str, str, int] | None:
 
 
 def _numbering(order: str | None, devices: tuple[Device, ...]) -> tuple[tuple[Device, ...], bool]:
-    """The devices as CUDA numbers them, and whether that is certain: like GPUs keep the PCI order."""
+    """The devices as CUDA numbers them, and whether that is certain: like GPUs keep the PCI order.
+
+    A GPU whose device node the container or the job may not open is none for CUDA.
+    """
+    devices = tuple(d for d in devices if d.error != "NO_PERMISSION")
     ordered = tuple(sorted(devices, key=lambda d: d.bus_id or "")) if all(d.bus_id for d in devices) else devices
     alike = len({(d.name, d.memory_total_bytes) for d in devices if d.error is None}) <= 1
     whole = not any(d.mig_mode for d in devices)

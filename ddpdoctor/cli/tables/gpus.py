@@ -147,7 +147,7 @@ def _memory(device: Device) -> str:
 
 def _state(device: Device) -> str:
     if device.error is not None:
-        return absence(device.error)[0]
+        return "not given to us" if device.error == "NO_PERMISSION" else absence(device.error)[0]
     words = []
     if device.mig_mode:
         words.append("MIG")

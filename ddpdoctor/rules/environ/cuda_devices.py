@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.launchers import TORCHRUN
+from ddpdoctor.facts.visibility import joined, listed
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.environ.settings import about
@@ -104,7 +105,7 @@ def one_gpu_per_rank(environ: Environ) -> Iterator[Finding]:
     Slurm, --gpus-per-task; torch/cuda/__init__.py: set_device.
     """
     ranks, seen = environ.local_world_size, environ.get(VISIBLE)
-    if environ.launcher in (None, TORCHRUN) or not ranks or ranks < 2 or not seen or "," in seen or seen == "-1":
+    if environ.launcher in (None, TORCHRUN) or not ranks or ranks < 2 or not seen or listed(seen) != 1 or joined(seen):
         return
     wrong = f"shows each of {ranks} ranks of this node one GPU, which is cuda:0 for every one of them"
     expected = f"{ranks} GPUs, unless the code selects cuda:0"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.launch import Launch, Line
-from ddpdoctor.facts.visibility import Visibility, visible
+from ddpdoctor.facts.visibility import Visibility, joined, visible
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
 
@@ -72,8 +72,8 @@ def cuda_visible_devices_invalid(environ: Environ, gpu: Gpu) -> Iterator[Finding
     """CUDA_VISIBLE_DEVICES has an entry that CUDA cannot use, so that the list is cut there.
 
     ## Why it matters
-    CUDA stops at the first bad entry without a word, and a repeated one empties the list: the high local ranks fail
-    with "invalid device ordinal".
+    CUDA stops at the first bad entry without a word, a repeated one empties the list, and of 0-7 it reads the 0 alone: the
+    high local ranks fail with "invalid device ordinal".
 
     ## Fix
     List only indices or UUIDs that nvidia-smi -L shows here; inside a container or a job the numbers begin at 0 again.
@@ -81,18 +81,23 @@ def cuda_visible_devices_invalid(environ: Environ, gpu: Gpu) -> Iterator[Finding
     ## Source
     CUDA programming guide, environment variables; torch/cuda/__init__.py: _device_count_nvml.
     """
-    if environ.get(VARIABLE) is None:
+    value = environ.get(VARIABLE)
+    if value is None:
         return
     devices = gpu.need(gpu.devices or None, "devices")
     seen = visible(environ.variables, gpu)
-    if not seen.dropped or _is_end_mark(seen) or "MIG device" in seen.why:
+    several = joined(value)
+    if several is None and (not seen.dropped or _is_end_mark(seen) or "MIG device" in seen.why):
         return
+    wrong = f"is cut at {seen.stopped_at!r} ({seen.why})"
+    if several is not None:
+        wrong = f"has the entry {several.strip()[:40]!r}, of which CUDA reads the first number only"
     ranks = environ.get("LOCAL_WORLD_SIZE") or ""
     is_enough = ranks.isdecimal() and 0 < int(ranks) <= seen.count
     yield Finding(
-        f"{VARIABLE}={seen.value} is cut at {seen.stopped_at!r} ({seen.why}): CUDA sees {seen.count} of "
-        f"{len(devices)} GPUs; expected every entry to name one GPU that is here",
-        evidence=(Evidence(f"environ.variables.{VARIABLE}", seen.value or "", "entries that exist"),),
+        f"{VARIABLE}={value} {wrong}: CUDA sees {seen.count} of {len(devices)} GPUs; "
+        "expected every entry to name one GPU that is here",
+        evidence=(Evidence(f"environ.variables.{VARIABLE}", value, "entries that exist"),),
         severity=Severity.WARNING if is_enough else None,
     )
 

@@ -36,8 +36,8 @@ def port_down(environ: Environ, net: Net, gpu: Gpu | None = None) -> Iterator[Fi
     for device, port in rdma.ports:
         if port.state is None or port.is_active or not takes(environ.settings.get(HCA), device.name, port.number):
             continue
-        # The second port of an Ethernet card is often left empty on purpose.
-        is_meant = is_all or named(environ, device) or not port.is_roce
+        # The second port of an Ethernet card is often left empty on purpose: then as many of its kind are down as up.
+        is_meant = is_all or named(environ, device) or not port.is_roce or _is_odd(rdma, device)
         physical = f", {port.physical_state}" if port.physical_state else ""
         yield Finding(
             f"RDMA port {port.number} of {device.name} is {port.state}{physical}; expected ACTIVE",
@@ -45,6 +45,12 @@ def port_down(environ: Environ, net: Net, gpu: Gpu | None = None) -> Iterator[Fi
             fix_command=f"ibstat {device.name} {port.number}",
             severity=None if is_meant else Severity.NOTE,
         )
+
+
+def _is_odd(rdma: Rdma, device: RdmaDevice) -> bool:
+    """Whether at least three quarters of four or more ports of this kind of card are up."""
+    alike = [port for other, port in rdma.ports if other.kind == device.kind and port.is_roce]
+    return len(alike) >= 4 and sum(port.is_active for port in alike) * 4 >= 3 * len(alike)
 
 
 @rule("NET038", "ib-port-rate-low", Severity.WARNING)

@@ -54,6 +54,8 @@ def _expected(gpu: GpuNode, alike: list[GpuNode], topo: Topo, is_bare: bool) -> 
     """How many links of a GPU should be active, from its neighbours of the same model, then from the published number."""
     model = nvlink_model(gpu.name)
     most = max(len(g.links) for g in alike)
+    if not is_bare and len(alike) == 1 and not gpu.active_links:
+        return 0  # a virtual machine of one GPU: its host has switched the links off
     if any(g.is_switched for g in alike):
         return max(most, model.links) if model is not None and not model.bridge_links and is_bare else most
     if model is not None and model.bridge_links:

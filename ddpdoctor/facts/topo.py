@@ -88,6 +88,11 @@ class GpuNode:
         return sum(link.is_active for link in self.links)
 
     @property
+    def untold_links(self) -> int:
+        """Links of which NVML did not say whether they are up."""
+        return max(0, (self.link_count or 0) - len(self.links))
+
+    @property
     def is_switched(self) -> bool:
         """Whether its links end at NVSwitches, by field 147 or by what each link says of its end."""
         return bool(self.switch_links) or any(link.remote == "switch" for link in self.links)

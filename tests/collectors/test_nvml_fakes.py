@@ -11,12 +11,15 @@ from pathlib import Path
 import pynvml
 import pytest
 from fakes import library
-from fakes.ctypes_library import CtypesLibrary
+from fakes.ctypes_library import CtypesLibrary, HungError
 
+from ddpdoctor.cli.tables.gpus import draw as draw_gpus
+from ddpdoctor.cli.tables.topo import draw as draw_topo
 from ddpdoctor.collectors import answers, collect
 from ddpdoctor.collectors.answers import Answers
 from ddpdoctor.collectors.machine import Machine, Root
 from ddpdoctor.collectors.nvml import __main__ as asking
+from ddpdoctor.collectors.process import Done, LateError
 from ddpdoctor.doctor import judge
 from ddpdoctor.rules import Rule, load
 
@@ -60,16 +63,6 @@ def test_pynvml_reads_the_same_from_the_object_and_from_the_c_library(
     theirs = steady(answers._fold(child.stdout))
     assert ours[0] == theirs[0]
     assert ours[1] == theirs[1]
-
-
-def _functions() -> list[str]:
-    fake = CtypesLibrary(library.profile("a100x8_nvlink_down"))
-    names = [name[1:] for name in dir(type(fake)) if name.startswith("_nvml")]
-    return sorted({*names, *_versions(names)})
-
-
-def _versions(names: list[str]) -> list[str]:
-    return [f"{name}{end}" for name in names for end in ("_v2", "_v3") if hasattr(pynvml, f"{name}{end}")]
 
 
 @pytest.mark.parametrize(
@@ -159,6 +152,40 @@ def test_a_healthy_node_stays_healthy_whichever_question_fails(
             if function == "nvmlDeviceGetHandleByIndex_v2":
                 allowed |= {"GPU004"}
             assert found - usual <= allowed, (function, code)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["h100x2_nvl", *(pytest.param(n, marks=pytest.mark.slow) for n in ("l40sx2_cross_numa", "a100x4_sxm_direct"))],
+)
+def test_a_hang_in_any_function_is_named_and_what_came_before_it_is_kept(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    node, rules = library.profile(name), load(("gpu", "topo"))
+    whole = CtypesLibrary(node)
+    usual = _judged(ask(whole, monkeypatch, capfd), tmp_path, rules)
+    monkeypatch.setattr(answers, "_is_installed", lambda machine: True)
+    for function in sorted(set(whole.calls)):
+
+        def run(*_: object, hangs: str = function, **__: object) -> Done:
+            try:
+                ask(CtypesLibrary(node, hang=hangs), monkeypatch, capfd)
+            except HungError:
+                raise LateError("python", 0.3, capfd.readouterr().out.encode()) from None
+            pytest.fail(f"{hangs} was not called")
+
+        monkeypatch.setattr(answers, "run", run)
+        facts = collect(Machine(root=Root(str(tmp_path))), ("environ", "gpu", "topo"))
+        assert facts.gpu is not None
+        assert facts.topo is not None
+        for gap in (facts.gpu.gap("nvml"), facts.topo.gap("gpus")):
+            assert gap is not None
+            assert function.removesuffix("_v2").removesuffix("_v3").removesuffix("WithFlags") in gap.reason
+        outcome = judge(facts, rules)
+        assert not outcome.crashed
+        assert {finding.code for finding in outcome.findings} <= usual, function
+        assert draw_gpus(facts, width=100, colour=False)
+        assert draw_topo(facts, width=100, colour=False)
 
 
 def _judged(found: Answers, root: Path, rules: tuple[Rule, ...]) -> set[str]:

@@ -1,7 +1,8 @@
 """An object to put into `pynvml.nvmlLib`: it answers what a node profile says, so that all of pynvml's own code runs.
 
 It reads the same table as the C library that `library.py` builds. `fail` makes a function answer a code, `missing` functions
-are not there at all, as in an old driver.
+are not there at all, as in an old driver. `hang` is a function that never returns: HungError ends the caller, which leaves what
+a killed process leaves.
 """
 
 # ruff: noqa: N802 - the methods are named after the functions of NVML
@@ -45,13 +46,17 @@ class Refusal(Exception):
         self.code = code
 
 
+class HungError(BaseException):
+    """A call that would never return."""
+
+
 class CtypesLibrary:
     """Every function of NVML that a profile has answers for."""
 
     def __init__(
-        self, node: dict[str, Any], *, fail: dict[str, int] | None = None, missing: tuple[str, ...] = ()
+        self, node: dict[str, Any], *, fail: dict[str, int] | None = None, missing: tuple[str, ...] = (), hang: str = ""
     ) -> None:
-        self.node, self.fail, self.missing = node, fail or {}, missing
+        self.node, self.fail, self.missing, self.hang = node, fail or {}, missing, hang
         self.gpus = node["gpus"]
         self.values = [library._values(gpu) for gpu in self.gpus]
         self.calls: list[str] = []
@@ -64,6 +69,8 @@ class CtypesLibrary:
 
         def call(*args: Any) -> int:
             self.calls.append(name)
+            if name == self.hang:
+                raise HungError(name)
             if name in self.fail:
                 return self.fail[name]
             try:

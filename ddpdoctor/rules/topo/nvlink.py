@@ -37,7 +37,7 @@ def nvlink_down(topo: Topo, gpu: Gpu | None = None) -> Iterator[Finding]:
     for each in gpus:
         alike = [g for g in gpus if g.name == each.name]
         expected = _expected(each, alike, topo, is_bare)
-        if each.active_links >= expected or each.index in divided:
+        if each.active_links + each.untold_links >= expected or each.index in divided:
             continue
         down = ", ".join(str(link.index) for link in each.links if not link.is_active)
         # What NVML lists is all up, and only the published number says that there should be more.

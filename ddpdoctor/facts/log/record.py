@@ -9,7 +9,7 @@ from enum import Enum
 from ddpdoctor.facts.gaps import Gap, Section
 from ddpdoctor.facts.xids import Xid
 
-__all__ = ["Exit", "Frame", "Kind", "Line", "Log", "Source", "Traceback", "Who"]
+__all__ = ["Exit", "Frame", "Kind", "Line", "Log", "Seat", "Source", "Traceback", "Who"]
 
 
 _LIBRARY = re.compile(
@@ -133,6 +133,15 @@ class Exit:
 
 
 @dataclass(frozen=True, slots=True)
+class Seat:
+    """The GPU of a host at a bus id without function (`0000:3b:00`), by NVML's index."""
+
+    host: str | None
+    bus_id: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
 class Log(Section):
     """Everything that was read. `world_size` is what the lines say, None when they do not.
 
@@ -146,8 +155,14 @@ class Log(Section):
     tails: tuple[Line, ...] = ()
     xids: tuple[Xid, ...] = ()
     """What kernels wrote of GPUs and NVSwitches, each with its source and line."""
+    seats: tuple[Seat, ...] = ()
+    """From collected facts among the inputs; what NCCL's lines say is not here."""
     world_size: int | None = None
     gaps: tuple[Gap, ...] = ()
+
+    def __hash__(self) -> int:
+        """Cheap: what is found out about a whole log is remembered by it."""
+        return hash((self.sources, len(self.lines), len(self.tracebacks), len(self.exits), len(self.tails)))
 
     @property
     def spoken(self) -> tuple[Line | Traceback | Exit, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -49,11 +50,17 @@ def own_exits(log: Log) -> list[Exit]:
 
 def last_words(log: Log, source: int, after: int) -> list[Line]:
     """The last lines of a source behind line `after` that look like a job that runs."""
-    return [
-        line
-        for line in log.tails
-        if line.source == source and line.number > after and not _TROUBLE.search(line.text[:300])
-    ]
+    return [line for line in _calm_tails(log).get(source, ()) if line.number > after]
+
+
+@functools.lru_cache(4)
+def _calm_tails(log: Log) -> dict[int, list[Line]]:
+    """By source, the last lines that look like a job that runs."""
+    found: dict[int, list[Line]] = {}
+    for line in log.tails:
+        if not _TROUBLE.search(line.text[:300]):
+            found.setdefault(line.source, []).append(line)
+    return found
 
 
 def went_on(log: Log, spoken: Line | Traceback) -> bool:
@@ -86,6 +93,7 @@ def went_on_for_long(log: Log, source: int, number: int) -> bool:
     return bool(ends) and min(ends) - number > OTHERS_LINES
 
 
+@functools.lru_cache(4)
 def first_attempt(log: Log) -> Log:
     """The log up to the first restart of the workers, where it shows how they failed; else all of it.
 
@@ -109,6 +117,7 @@ def _is_early(log: Log, each: Line | Traceback | Exit) -> bool:
     return not source.attempt and (source.restarted_at is None or each.number <= source.restarted_at)
 
 
+@functools.lru_cache(4)
 def has_failed(log: Log) -> bool:
     """Whether something shows that the job did not end well: an exit code, an abort, a traceback that ended a process."""
     if own_exits(log):

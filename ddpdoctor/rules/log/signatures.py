@@ -62,12 +62,21 @@ def by_signatures(rules: Iterable[Rule]) -> dict[str, Callable[[Log], Iterator[F
 
 def matching(log: Log, signatures: Iterable[str]) -> list[Line]:
     """The lines of the log that one of the signatures matches, in order."""
-    tried = [(literal, pattern) for pattern in signatures for literal in literals_of(pattern)]
-    return [
-        line
-        for line in log.lines
-        if any(literal in line.text and known(pattern).search(line.text) for literal, pattern in tried)
-    ]
+    places = {place for pattern in signatures for place in _places(log, pattern)}
+    return [log.lines[place] for place in sorted(places)]
+
+
+@functools.lru_cache(2048)
+def _places(log: Log, pattern: str) -> tuple[int, ...]:
+    """Which of the lines of the log the expression matches: several causes are asked for it, and against several others."""
+    texts = _texts(log)
+    near = {place for literal in literals_of(pattern) for place, text in enumerate(texts) if literal in text}
+    return tuple(place for place in sorted(near) if known(pattern).search(texts[place]))
+
+
+@functools.lru_cache(4)
+def _texts(log: Log) -> list[str]:
+    return [line.text for line in log.lines]
 
 
 @functools.cache
@@ -106,9 +115,8 @@ def softly_explained(log: Log) -> dict[tuple[int, int], str]:
 def _look(rule: Rule, log: Log) -> Iterator[Finding]:
     lines = matching(log, rule.signatures)
     if lines and rule.code in PRECISER:
-        others = matching(
-            log, [s for each in _catalogue() if each.code in PRECISER[rule.code] for s in each.signatures]
-        )
+        precise = [s for each in _catalogue() if each.code in PRECISER[rule.code] for s in each.signatures]
+        others = set(matching(log, precise))
         lines = [line for line in lines if line not in others]
     if lines:
         is_speaker = rule.kind not in ("consequence", "noise") and rule.code not in SPEAKS_OF_OTHERS

@@ -15,7 +15,7 @@ from ddpdoctor.facts.codec import FactsError, decode
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.record import SCHEMA, Facts
 
-__all__ = ["UnreadableError", "facts_for", "load_facts"]
+__all__ = ["UnreadableError", "facts_for", "load_facts", "text_of"]
 
 MAX_FACTS_BYTES = 64 << 20
 """Facts of a node of 16 GPUs are below 1 MiB."""
@@ -50,24 +50,30 @@ def load_facts(path: Path) -> Facts:
         UnreadableError: it cannot be read or holds no facts.
     """
     try:
-        saved = json.loads(_read(path))
+        saved = json.loads(text_of(path))
         if isinstance(saved, dict) and saved.get("schema") != SCHEMA:
             raise FactsError(f"$.schema: expected {SCHEMA!r}, got {saved.get('schema')!r:.60}")
         return decode(Facts, saved)
-    except OSError as error:
-        raise UnreadableError(f"{path}: {error.strerror}") from None
     except FactsError as error:
         raise UnreadableError(f"{path}: not facts that ddpdoctor collect wrote: {error}") from None
     except (ValueError, RecursionError) as error:
         raise UnreadableError(f"{path}: not JSON: {error!s:.200}") from None
 
 
-def _read(path: Path) -> str:
-    if str(path) == "-":
-        data = sys.stdin.buffer.read(MAX_FACTS_BYTES + 1) if sys.stdin else b""
-    else:
-        with path.open("rb") as file:
-            data = file.read(MAX_FACTS_BYTES + 1)
+def text_of(path: Path) -> str:
+    """What a saved file holds; `-` is standard input.
+
+    Raises:
+        UnreadableError: it cannot be read, or is too large for facts or a report.
+    """
+    try:
+        if str(path) == "-":
+            data = sys.stdin.buffer.read(MAX_FACTS_BYTES + 1) if sys.stdin else b""
+        else:
+            with path.open("rb") as file:
+                data = file.read(MAX_FACTS_BYTES + 1)
+    except OSError as error:
+        raise UnreadableError(f"{path}: {error.strerror}") from None
     if len(data) > MAX_FACTS_BYTES:
         raise UnreadableError(f"{path}: larger than {MAX_FACTS_BYTES >> 20} MiB, which facts never are")
     return data.decode("utf-8-sig", "replace")

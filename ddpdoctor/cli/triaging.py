@@ -5,20 +5,22 @@ from __future__ import annotations
 import socket
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ddpdoctor.cli.options import Common
-from ddpdoctor.cli.reading import UnreadableError, load_facts
+from ddpdoctor.cli.reading import UnreadableError, load_facts, text_of
 from ddpdoctor.cli.settings import rules_for
+from ddpdoctor.cli.standard_input import on_disk
 from ddpdoctor.collectors.hang import left_behind
 from ddpdoctor.collectors.log import collect
-from ddpdoctor.doctor import examine, extended, judge
+from ddpdoctor.doctor import Outcome, examine, extended, judge
 from ddpdoctor.facts.log import Kind, Log
 from ddpdoctor.facts.log.several import joined
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Report
-from ddpdoctor.rules import AREAS, of_hangs, of_logs
+from ddpdoctor.render.json import findings_in
+from ddpdoctor.rules import AREAS, Rule, of_hangs, of_logs
 
 __all__ = ["triaged"]
 
@@ -27,6 +29,13 @@ def triaged(paths: Iterable[str], common: Common, *, started: float, command: st
     """The report about these files, folders and standard input (`-`), and the facts that it rests on."""
     known = rules_for(common, tuple(AREAS.values()))
     rules = of_logs(known)
+    with on_disk(paths) as files:
+        return _triaged(files, rules, known, command, started)
+
+
+def _triaged(
+    paths: Sequence[str], rules: tuple[Rule, ...], known: tuple[Rule, ...], command: str, started: float
+) -> tuple[Report, Facts]:
     signatures = [signature for each in rules for signature in each.signatures]
     log = collect(paths, signatures, sys.stdin.buffer if sys.stdin else None)
     saved, unread = _saved(log)
@@ -39,15 +48,17 @@ def triaged(paths: Iterable[str], common: Common, *, started: float, command: st
         hang=left_behind(log, [each.hang for each in saved if each.hang is not None]),
     )
     gaps = (*log.gaps, *(facts.hang.gaps if facts.hang is not None else ()))
-    failures = (*(f"read {gap.reason}" for gap in gaps), *(f"read {problem}" for problem in unread))
+    told, unheard = _told(log)
+    failures = tuple(f"read {problem}" for problem in (*(gap.reason for gap in gaps), *unread, *unheard))
     if facts.hang is None:
-        return examine(facts, rules, command=command, started=started, failures=failures), facts
+        report = examine(facts, rules, command=command, started=started, failures=failures)
+        return (extended(report, [told], known) if told.findings else report), facts
     # What the dumps of the ranks show is more than what a line says of the same cause: it takes that line's place.
     dumps = judge(facts, of_hangs(known))
-    told = {finding.code for finding in dumps.findings}
-    rules = tuple(each for each in rules if each.code not in told)
+    shown = {finding.code for finding in dumps.findings}
+    rules = tuple(each for each in rules if each.code not in shown)
     report = examine(facts, rules, command=command, started=started, failures=failures)
-    return extended(report, [dumps], known), facts
+    return extended(report, [dumps, told], known), facts
 
 
 def _saved(log: Log) -> tuple[list[Facts], list[str]]:
@@ -59,4 +70,16 @@ def _saved(log: Log) -> tuple[list[Facts], list[str]]:
                 found.append(load_facts(Path(source.name)))
             except UnreadableError as error:
                 problems.append(str(error))
+    return found, problems
+
+
+def _told(log: Log) -> tuple[Outcome, list[str]]:
+    """What saved reports among the sources of a log found, and why some could not be read."""
+    found, problems = Outcome(), []
+    for source in log.sources:
+        if source.kind is Kind.REPORT:
+            try:
+                found.findings += findings_in(text_of(Path(source.name)))
+            except (UnreadableError, ValueError) as error:
+                problems.append(str(error) if isinstance(error, UnreadableError) else f"{source.name}: {error}")
     return found, problems

@@ -40,7 +40,8 @@ SHAPE = re.compile("|".join(f"(?:{shape})" for shape in _SHAPES), re.DOTALL)
 URL = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]{0,20}://)[^/@\s'\"<>]+@")
 _SECRET_NAMES = (
     r"token(?!i[sz])|secret|passw(?:or)?d|passphrase|passwd|pwd|credential|signature|bearer|cookie|\bsig\b|\bpass\b|\bpw\b"
-    r"|(?:api|access|account|private|auth|encryption)[-_]?key"
+    r"|(?:api|access|account|private|auth|encryption|signing|shared|session|service|storage|subscription|license|webhook"
+    r"|wandb|comet|neptune|clearml|mlflow|openai|anthropic|hf|huggingface|aws|azure|gcp|google|s3|minio|ssh|user|client)[-_]?key"
 )
 _NAME = rf"[\w.-]*(?:{_SECRET_NAMES})s?[\w.-]*"
 NAMED = re.compile(
@@ -49,6 +50,10 @@ NAMED = re.compile(
 )
 """`password=…`, `"api_key": "…"`, `--token …`, `sig=…`."""
 HEADER = re.compile(r"(?P<name>\b(?:Bearer|Basic|Token|Digest|ApiKey)\s+)(?P<value>[\w~+/.=-]{8,})", re.IGNORECASE)
+PASSWORD = re.compile(
+    r"(?P<name>\b(?:sshpass|docker login|podman login|mysql|mysqldump)\b[^|;&\n]*?\s-p ?)(?P<value>[^\s;|&]+)"
+)
+"""The programs whose `-p` is a password."""
 USER = re.compile(r"(?P<name>(?:^|\s)(?:-u|--user)[= ])(?P<value>[^\s:]+:\S+)")
 WORD = re.compile(r"[A-Za-z0-9_+/=.~-]{20,}")
 ENTROPY_BITS = 4.2
@@ -104,6 +109,7 @@ def _text(text: str, field: str) -> str:
     text = SHAPE.sub(lambda m: m[0] if _is_identity(field, m[0]) else REMOVED, text)
     text = NAMED.sub(_named, text)
     text = HEADER.sub(lambda m: m["name"] + REMOVED, text)
+    text = PASSWORD.sub(lambda m: m["name"] + REMOVED, text)
     text = USER.sub(lambda m: m["name"] + REMOVED, text)
     if IDENTITIES.search(field):
         return text

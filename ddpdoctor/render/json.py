@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from ddpdoctor import __version__
-from ddpdoctor.findings import Finding, Report, Where
+from ddpdoctor.findings import Evidence, Finding, Report, Role, Severity, Where
 
-__all__ = ["as_dict", "write"]
+__all__ = ["as_dict", "findings_in", "write"]
 
 SCHEMA = "ddpdoctor.report/1"
+
+OF_ONE_HOST = ("check", "hang")
+"""Commands whose findings are about the machine that they ran on."""
 
 DOCTOR = "ddpdoctor"
 """Stands for a code where the doctor itself failed, not one of its rules."""
@@ -57,3 +61,34 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "caused_by": finding.caused_by,
         "help": finding.help,
     }
+
+
+def findings_in(text: str) -> tuple[Finding, ...]:
+    """The findings of a report that `write` wrote; those about one machine with its name.
+
+    Raises:
+        ValueError: it is not JSON, or no such report; the message says what is wrong.
+    """
+    report = json.loads(text)
+    if not isinstance(report, dict) or report.get("schema") != SCHEMA:
+        raise ValueError(f"not a report of schema {SCHEMA}")
+    try:
+        host = report["host"] if report["command"] in OF_ONE_HOST else None
+        return tuple(_told(each, host) for each in report["findings"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not a whole report: {error!s:.100}") from None
+
+
+def _told(each: dict[str, Any], host: str | None) -> Finding:
+    words = {name: str(each[name]) for name in ("message", "fix", "code", "name", "why", "help")}
+    where = Where(**{name: each["where"].get(name) for name in Where.__dataclass_fields__})
+    return Finding(
+        **words,
+        evidence=tuple(Evidence(str(e["path"]), str(e["seen"]), str(e["expected"])) for e in each["evidence"]),
+        fix_command=each["fix_command"],
+        where=where if where.host is not None else replace(where, host=host),
+        ranks=tuple(int(rank) for rank in each["ranks"]),
+        severity=Severity(each["severity"]),
+        role=Role(each["role"]),
+        caused_by=each["caused_by"],
+    )

@@ -98,6 +98,22 @@ def test_what_is_no_secret_stays(text: str) -> None:
     assert without_secrets_in(text) == text
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "python train.py --wandb-key {} --lr 1",
+        "COMET_KEY={}",
+        "step 3: WANDB_API_KEY={} was read",
+        "Authorization: Bearer {}",
+        "sshpass -p {} ssh node2 hostname",
+        "docker login -u me -p {}",
+        "pip install -i https://me:{}@pypi.example.com/simple x",
+    ],
+)
+def test_a_secret_within_a_line_is_removed(text: str) -> None:
+    assert "hunter22" not in without_secrets_in(text.format("hunter22"))
+
+
 def test_the_word_behind_an_option_is_removed_and_hashes_of_versions_stay() -> None:
     assert without_secrets_in(["train.py", "--token", "abc", "--lr", "1"])[2] != "abc"
     commit = {"git_version": "0123456789abcdef0123456789abcdef01234567"}

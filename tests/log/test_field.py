@@ -20,6 +20,10 @@ from ddpdoctor.findings import Severity
 FIELD = Path(__file__).parents[2] / "fixtures" / "field.txt"
 
 
+EACH = 4
+"""One in so many is looked at in every run."""
+
+
 def _cases() -> Iterator[tuple[str, str, str]]:
     for part in re.split(r"^=== ", FIELD.read_text(), flags=re.MULTILINE)[1:]:
         head, _, text = part.partition("\n")
@@ -27,7 +31,13 @@ def _cases() -> Iterator[tuple[str, str, str]]:
         yield name, codes, text
 
 
-@pytest.mark.parametrize(("name", "codes", "text"), list(_cases()), ids=[name for name, _, _ in _cases()])
+@pytest.mark.parametrize(
+    ("name", "codes", "text"),
+    [
+        pytest.param(*case, id=case[0], marks=[pytest.mark.slow] if number % EACH else [])
+        for number, case in enumerate(_cases())
+    ],
+)
 def test_a_log_of_the_field_is_read_rightly(tmp_path: Path, name: str, codes: str, text: str) -> None:
     files = re.split(r"^--- (\S+)\n", text, flags=re.MULTILINE)
     for file, part in zip(files[1::2] or ["job.txt"], files[2::2] or [text], strict=True):

@@ -44,6 +44,7 @@ READERS: dict[Kind, Reader] = {
     Kind.EMPTY: _nothing,
     Kind.FACTS: _nothing,
     Kind.RAS: _nothing,
+    Kind.REPORT: _nothing,
 }
 """Who reads an input of each kind: it gets the unpacked bytes from the beginning. Other kinds are read as text."""
 

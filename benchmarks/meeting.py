@@ -23,7 +23,8 @@ from typing import Any
 from ddpdoctor.cli.verdicts import judge_nodes, rules_of_nodes, shares, written
 from ddpdoctor.facts.nodes import Node, Nodes
 from ddpdoctor.meeting.guests import Guest
-from ddpdoctor.meeting.session import Gathered, Session
+from ddpdoctor.meeting.results import Gathered
+from ddpdoctor.meeting.session import Session
 from ddpdoctor.meeting.sockets import listen, raise_file_limit
 from ddpdoctor.meeting.wire import MAX_LINE_BYTES, encode_line, hear
 from ddpdoctor.rules import load

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ddpdoctor.collectors.probe import Answer
     from ddpdoctor.facts.jobs import Job
     from ddpdoctor.facts.record import Facts
-    from ddpdoctor.findings import Report
+    from ddpdoctor.findings import Finding, Report
     from ddpdoctor.rules import Rule
 
 __all__ = ["check", "here"]
@@ -222,13 +222,18 @@ def _gather_jointly(
                 probing.import_early(1 if convening.is_of_ranks else job.nproc, ranks_environ)
             progress.phase("looking at this machine")
             facts, failures = look(common, convening, line, SECTIONS if looks else ("environ",))
-            own = own_errors(facts, line, _rules(plan))
+            rules = _rules(plan)
+
+            def judge_here(facts: Facts) -> list[Finding]:
+                return own_errors(facts, line, rules)
+
+            own = judge_here(facts)
             if own:
                 probing.stop()
             elif plan.probes:
                 probing.import_early(convening.nproc(facts), ranks_environ)
             across = rules_of_nodes(rules_for(common, (*SECTIONS, "launch", "probe")))
-            verdict = convening.meet(facts, own, max(seconds_left(common), 1.0), across)
+            verdict = convening.meet(facts, own, judge_here, max(seconds_left(common), 1.0), across)
             facts = verdict.facts or facts
             if plan.probes:
                 facts = probe_together(facts, verdict, convening, probing, line and line[0], progress.phase)

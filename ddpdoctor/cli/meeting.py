@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ddpdoctor.collectors.meeting import Meeting
     from ddpdoctor.facts.record import Facts
     from ddpdoctor.findings import Finding
-    from ddpdoctor.meeting.session import Alone, Gathered
+    from ddpdoctor.meeting.results import Alone, Gathered
     from ddpdoctor.rules import Rule
 
 __all__ = ["Convening", "job_to_meet"]
@@ -133,12 +133,23 @@ class Convening:
         """Names may appear late here, as those of pods do."""
         return "KUBERNETES_SERVICE_HOST" in os.environ
 
-    def meet(self, facts: Facts, errors: Iterable[Finding], limit: float, rules: Sequence[Rule]) -> Verdict:
-        """Meet the others; judge what they said, by `rules`, if this node is the host. All within `limit` seconds."""
+    def meet(
+        self,
+        facts: Facts,
+        errors: Iterable[Finding],
+        judge_here: Callable[[Facts], list[Finding]],
+        limit: float,
+        rules: Sequence[Rule],
+    ) -> Verdict:
+        """Meet the others; judge what they said, by `rules`, if this node is the host. All within `limit` seconds.
+
+        `errors` are what is wrong on this node already, which the others are told; `judge_here` says the same when it is
+        known how the way to the master ends.
+        """
         from ddpdoctor.cli import verdicts
         from ddpdoctor.collectors.meeting import Meeting
         from ddpdoctor.meeting.guests import Guest
-        from ddpdoctor.meeting.session import Gathered, Told
+        from ddpdoctor.meeting.results import Gathered, Told
 
         node = self._introduction.node(facts, self._owns)
         own = [encode(each) for each in (*errors, *self._lost_port(node, rules))]
@@ -152,6 +163,7 @@ class Convening:
             is_patient=self._is_patient,
             patience=self._join_seconds,
             say=self._say,
+            explain=lambda: [encode(each) for each in judge_here(self._with_way(facts))],
         )
         met = self._result(limit)
         if isinstance(met, Told):

@@ -27,6 +27,8 @@ ACROSS = (
     *("ENV013", "ENV018", "ENV019", "ENV020"),
 )
 """The rules of launch lines that hold one node's line against the others': each line by itself was judged where it was typed."""
+WAYS_END = ("NET004", "NET005", "NET006")
+"""How the way to the master ends on the node itself, which tells it."""
 MOST_NAMED = 6
 MOST_SENT = 16
 _OWN_NUMBER = re.compile(r"--(node|machine)[-_]rank[=\0]\d+")
@@ -108,7 +110,10 @@ def _with_a_line(findings: Iterable[Finding]) -> set[str]:
 
 
 def _follows(finding: Finding, others: Sequence[Finding]) -> Finding:
-    """A script that is missing on some nodes only is no mistake of the line."""
+    """A script that is missing on some nodes only is no mistake of the line; a wrong address shows in what it leads to."""
+    ends = [each.code for each in others if each.code in WAYS_END and each.where.host == finding.where.host]
+    if finding.code == "ENV020" and finding.where.host is not None and ends:
+        return replace(finding, role=Role.CONSEQUENCE, caused_by=ends[0])
     if finding.code == "LAUNCH003" and any(each.code == "HOST013" for each in others):
         return replace(finding, role=Role.CONSEQUENCE, caused_by="HOST013")
     return finding

@@ -72,7 +72,9 @@ def _attempt(root: Root, ip: str, port: int, seconds: float) -> Attempt:
     except OSError as error:
         number = error.errno
         outcome = OUTCOMES.get(number or 0, Outcome.FAILED)
-        if number == errno.EHOSTUNREACH:
+        if number == errno.EHOSTUNREACH and source_towards(ip) is None:
+            outcome = Outcome.NO_ROUTE  # the routing table of this machine says so itself
+        elif number == errno.EHOSTUNREACH:
             outcome = Outcome.PROHIBITED if time.monotonic() - started < PROMPT_SECONDS else Outcome.NO_HOST
     took = round(time.monotonic() - started, 3)
     if outcome in (Outcome.NO_ANSWER, Outcome.PROHIBITED) and _nobody_has(root, ip):

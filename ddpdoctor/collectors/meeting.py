@@ -18,7 +18,8 @@ from ddpdoctor.collectors.machine import Machine
 from ddpdoctor.collectors.waiting import NoAnswer, answer
 from ddpdoctor.facts.nodes import Node
 from ddpdoctor.meeting.guests import Guest
-from ddpdoctor.meeting.session import Alone, Gathered, Session, Told
+from ddpdoctor.meeting.results import Alone, Gathered, Told
+from ddpdoctor.meeting.session import Session
 from ddpdoctor.meeting.sockets import listen
 from ddpdoctor.meeting.visitor import Visitor
 from ddpdoctor.meeting.wire import PROTOCOL
@@ -123,10 +124,11 @@ class Meeting:
         is_patient: bool,
         patience: float,
         say: Callable[[str], None],
+        explain: Callable[[], list[dict[str, Any]]],
     ) -> None:
         guest = Guest(secrets.token_hex(8), node, tuple(errors), line)
         own = frozenset(address.partition("%")[0] for address in node.addresses)
-        self._session = Session(guest, token, join_seconds, own, main, is_patient, say, patience)
+        self._session = Session(guest, token, join_seconds, own, main, is_patient, say, patience, explain)
         self._answers: queue.Queue[Gathered | Told | Alone | Exception] = queue.Queue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._verdict: asyncio.Future[dict[str, Any]] | None = None

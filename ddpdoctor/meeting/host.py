@@ -53,6 +53,8 @@ class Host:
     is_full: bool = False
     """The job is complete: whoever comes now is one too many."""
     seconds_left: Callable[[], float] = lambda: 0.0
+    leads_to: Callable[[], str | None] = lambda: None
+    """The address at which this node found the host and is its guest, None while it is nobody's."""
     _servers: dict[str, asyncio.Server] = field(default_factory=dict)
     _unknown: dict[asyncio.StreamWriter, None] = field(default_factory=dict)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -202,6 +204,7 @@ class Host:
             "port": self.me.node.master_port,
             "has_main": self.has("main"),
             "owns": self.me.node.owns,
+            "guest_at": self.leads_to(),
             "seconds": self.seconds_left(),
         }
 

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ddpdoctor.facts.net import Outcome, is_loopback
+from ddpdoctor.meeting import calling
 from ddpdoctor.meeting.host import Host
-from ddpdoctor.meeting.sockets import resolve
+from ddpdoctor.meeting.sockets import answered, resolve
 from ddpdoctor.meeting.visitor import Visitor
 
 __all__ = ["DOORS", "Seeker"]
 
-DOORS = range(28913, 28917)
+DOORS = range(calling.PORT, calling.PORT + 4)
 """The side doors: below the ephemeral range, one for each ddpdoctor that meets on this machine."""
 CONFIRM_SECONDS = 1.0
 """How long the main port is tried again after the side door said that it is open there."""
@@ -29,6 +30,11 @@ LEAST_PATIENCE = 0.9
 MOST_PATIENCE = 4.0
 TOLD_BY_ICMP = (Outcome.PROHIBITED, Outcome.NO_HOST, Outcome.NO_ROUTE, Outcome.REFUSED)
 ICMP_SECONDS = 5.0
+CALL_AFTER_SECONDS = 1.5
+"""A host that is only late is not called for at once; for a name that leads nowhere waiting changes nothing."""
+CALL_PAUSE_SECONDS = 0.6
+EXPLAIN_SECONDS = 4.0
+NOWHERE = (Outcome.FAILED, Outcome.NO_ROUTE, Outcome.NO_HOST)
 
 
 @dataclass
@@ -43,6 +49,8 @@ class Seeker:
     visitor: Visitor
     own_addresses: frozenset[str]
     changed: Callable[[], None]
+    explain: Callable[[], list[dict[str, Any]]] = list
+    """What is wrong with this node's way to the master, as findings; it may take a while."""
     door: int | None = None
     way: Outcome | None = None
     since: float = field(default_factory=time.monotonic)
@@ -51,6 +59,8 @@ class Seeker:
     hosts: bool = False
     began: float = field(default_factory=time.monotonic)
     _tries: int = 0
+    _call_at: float = 0.0
+    _pause: float = CALL_PAUSE_SECONDS
 
     async def run(self) -> None:
         """Look for the host as long as this task is allowed to run; ends early where this node is the host itself."""
@@ -60,15 +70,17 @@ class Seeker:
         while True:
             self.addresses, self.error = await resolve(node.master_addr, RESOLVE_SECONDS)
             is_here = any(map(self._is_own, self.addresses))
-            if self.addresses and self.host.me.node.is_at_master is not is_here:
-                me = self.host.me
-                self.host.me = replace(me, node=replace(me.node, is_at_master=is_here))
+            me, known = self.host.me, (is_here, self.addresses)
+            if self.addresses and (me.node.is_at_master, me.node.master_addresses) != known:
+                told = replace(me.node, is_at_master=is_here, master_addresses=self.addresses)
+                self.host.me = replace(me, node=told)
             if self.host.has("main") and (is_here or await self._leads_back(node.master_port)):
                 self.way = None
                 self._host_here()
                 return
             if not await self._try_main(node.master_port):
                 await self._try_doors(is_here, node.master_port)
+                await self._call()
             self._tries += 1
             await asyncio.sleep(RETRY_SECONDS)
 
@@ -122,6 +134,9 @@ class Seeker:
                 return
             if chosen is None:
                 continue
+            further = doors[chosen].get("guest_at")
+            if isinstance(further, str) and await self._follow(further):
+                return
             is_same = doors[chosen].get("port") == port
             if not is_same and time.monotonic() - self.began < OTHER_PORT_SECONDS:
                 continue  # perhaps another job's: the own host may only be late
@@ -132,6 +147,29 @@ class Seeker:
             if await self.visitor.visit(self.host.me, address, chosen, way, MOST_PATIENCE) is None:
                 return
         self.hosts = self.host.has("main")
+
+    async def _follow(self, address: str) -> bool:
+        """Go where a node of this job, to which the master's address led, has found the host; whether it was there."""
+        doors = await self._doors(address, False)
+        hosting = [door for door, there in doors.items() if there["has_main"]]
+        return (
+            bool(hosting)
+            and await self.visitor.visit(self.host.me, address, hosting[0], self.way, MOST_PATIENCE) is None
+        )
+
+    async def _call(self) -> None:
+        """Call for the host on the own networks, less and less often, and go where it answers; say what is wrong here."""
+        now = time.monotonic()
+        if now < self._call_at or (self.way not in NOWHERE and now - self.began < CALL_AFTER_SECONDS):
+            return
+        self._call_at, self._pause = now + self._pause, self._pause * 2
+        found = await calling.call(calling.call_of(self.host.me, self.visitor.token))
+        if found is None:
+            return
+        errors = await answered(self.explain, EXPLAIN_SECONDS) or []
+        me = self.host.me
+        me = replace(me, errors=(*me.errors, *(each for each in errors if each not in me.errors)))
+        await self.visitor.visit(me, *found, self.way, MOST_PATIENCE)
 
     async def _doors(self, address: str, is_here: bool) -> dict[int, dict[str, Any]]:
         """Which doors of a machine are those of this job's other nodes, and how they introduce themselves."""

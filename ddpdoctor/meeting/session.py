@@ -16,17 +16,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ddpdoctor.facts.net import Outcome
-from ddpdoctor.facts.nodes import Form, Link, Node, Stranger
+from ddpdoctor.facts.nodes import Form, Link
+from ddpdoctor.meeting.calling import is_awaited, listen_for_calls
 from ddpdoctor.meeting.guests import Guest, State, assess, contradicts, expected, missing, ordered
 from ddpdoctor.meeting.host import Host
 from ddpdoctor.meeting.links import TEST_SECONDS
+from ddpdoctor.meeting.results import Alone, Gathered, Told
 from ddpdoctor.meeting.seeker import DOORS, Seeker
 from ddpdoctor.meeting.sockets import raise_file_limit
 from ddpdoctor.meeting.trials import orders, read_links, try_links
 from ddpdoctor.meeting.visitor import Visitor
-from ddpdoctor.meeting.wire import WireError, encode_line
+from ddpdoctor.meeting.wire import PROTOCOL, WireError, encode_line
 
-__all__ = ["Alone", "Gathered", "Session", "Told"]
+__all__ = ["Session"]
 
 GRACE_SECONDS = 2.5
 """How long others may still come when something is wrong already."""
@@ -37,51 +39,14 @@ MORE_SECONDS = 3.0
 SURE_SECONDS = 3.0
 """How long an answer that will hardly change (no such name, no route, a stranger) is asked for again."""
 LOOK_SECONDS = 0.1
+SURE_CALL_SECONDS = 2.0
+"""How long a place must have been empty before a node that was told another address is asked in."""
 CROWD_SECONDS = 0.02
 """Where more come than can be looked at one by one, they are looked at so often."""
 MARGIN_SECONDS = 8.0
 """What a guest allows its host beyond the host's own deadline, for the tests of the network and the verdict."""
 MOST_TOLD = 64
 """With more nodes than these only the host shows who has come."""
-
-
-@dataclass(frozen=True)
-class Gathered:
-    """What the host knows when the meeting is over; judging is not done here.
-
-    `guests` are in the order of their numbers. `missing` and `lacking` say who never came, by number and by count.
-    """
-
-    guests: tuple[Guest, ...]
-    links: tuple[Link, ...]
-    expected: int
-    missing: tuple[int, ...]
-    lacking: int
-    waited_seconds: float
-    hosted_by: int
-    is_main: bool
-    strangers: tuple[Stranger, ...]
-
-
-@dataclass(frozen=True)
-class Told:
-    """What the host made of it."""
-
-    verdict: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Alone:
-    """Nobody was met. `way` is what became of the way to the job's address and port; see Visitor for the rest."""
-
-    me: Guest
-    way: Outcome | None
-    waited_seconds: float
-    other_job: dict[str, Any] | None = None
-    is_other_version: bool = False
-    taken_by: Node | None = None
-    """The job is complete without this node: the one that has its place."""
-    lost_host: str | None = None
 
 
 @dataclass
@@ -100,6 +65,8 @@ class Session:
     say: Callable[[str], None] = lambda words: None
     patience: float = 30.0
     """The time to join as the user gave it, for sentences: a part of it was over before the meeting began."""
+    explain: Callable[[], list[dict[str, Any]]] = list
+    """What is wrong with this node's way to the master, as findings, asked only where it is closed."""
     places: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What each guest, by its key, is told besides the verdict: set before the verdict is."""
     _began: float = field(default_factory=time.monotonic)
@@ -116,10 +83,12 @@ class Session:
         self._changed = asyncio.Event()
         self._verdict: asyncio.Future[dict[str, Any]] = loop.create_future()
         self.host = Host(self.me, self.token, self._changed, seconds_left=lambda: self.left)
+        self.host.leads_to = lambda: self.visitor.seat
         self.host.most_unknown = max(16, min(self.host.most_unknown, files // 2))
         self.visitor = Visitor(self.token, self._is_seated, self._is_told, self._speak)
-        self.seeker = Seeker(self.host, self.visitor, self.own_addresses, self._changed.set)
+        self.seeker = Seeker(self.host, self.visitor, self.own_addresses, self._changed.set, self.explain)
         await self._open()
+        calls = await listen_for_calls(self._answer)
         seeking = asyncio.create_task(self.seeker.run())
         try:
             return await self._meet(judge)
@@ -127,7 +96,18 @@ class Session:
             seeking.cancel()
             with contextlib.suppress(asyncio.CancelledError, OSError, WireError):
                 await seeking
+            if calls is not None:
+                calls.close()
             await self.host.close()
+
+    def _answer(self, told: dict[str, Any], address: str) -> dict[str, Any] | None:
+        """What a node is answered that calls for its job's host: where this node's side door is, if it is the host."""
+        is_host = (self.me.node.owns or self.seeker.hosts) and not self.visitor.is_seated and not self.host.is_full
+        if not is_host or self.seeker.door is None or not is_awaited(told, self.me, self.host.guests, self.token):
+            return None
+        if told.get("master_addr") != self.me.node.master_addr and time.monotonic() - self._began < SURE_CALL_SECONDS:
+            return None
+        return {"ddpdoctor": PROTOCOL, "kind": "here", "token": self.token, "door": self.seeker.door}
 
     @property
     def left(self) -> float:

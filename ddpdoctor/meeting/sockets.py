@@ -7,10 +7,12 @@ import errno
 import resource
 import socket
 import threading
+from collections.abc import Callable
+from typing import TypeVar
 
 from ddpdoctor.facts.net import Outcome
 
-__all__ = ["BACKLOG", "dial", "listen", "outcome_of", "raise_file_limit", "resolve"]
+__all__ = ["BACKLOG", "answered", "dial", "listen", "outcome_of", "raise_file_limit", "resolve"]
 
 OUTCOMES = {
     errno.ECONNREFUSED: Outcome.REFUSED,
@@ -21,6 +23,7 @@ OUTCOMES = {
     errno.EACCES: Outcome.PROHIBITED,
     errno.EPERM: Outcome.PROHIBITED,
 }
+T = TypeVar("T")
 BACKLOG = 4096
 MOST_FILES = 1 << 16
 SEGMENT_BYTES = 1000
@@ -61,34 +64,42 @@ def listen(port: int, *, is_small: bool = True) -> socket.socket:
 
 
 async def resolve(name: str, seconds: float) -> tuple[tuple[str, ...], str | None]:
-    """The addresses of a name in getaddrinfo's order and None, or () and the resolver's words.
+    """The addresses of a name in getaddrinfo's order and None, or () and the resolver's words."""
+
+    def ask() -> tuple[tuple[str, ...], str | None]:
+        try:
+            entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+            return tuple(dict.fromkeys(str(entry[4][0]) for entry in entries)), None
+        except (OSError, UnicodeError) as error:
+            return (), (error.strerror if isinstance(error, OSError) else str(error)) or type(error).__name__
+
+    return await answered(ask, seconds) or ((), "no answer in time")
+
+
+async def answered(ask: Callable[[], T], seconds: float) -> T | None:
+    """What a blocking call returns, None when it takes too long.
 
     In a thread of its own that may be left behind: the resolver blocks in C, and an executor would wait for it at the end.
     """
     loop = asyncio.get_running_loop()
-    found: asyncio.Future[tuple[tuple[str, ...], str | None]] = loop.create_future()
+    found: asyncio.Future[T] = loop.create_future()
 
-    def tell(answer: tuple[tuple[str, ...], str | None]) -> None:
+    def tell(answer: T) -> None:
         if not found.done():
             found.set_result(answer)
 
-    def ask() -> None:
-        answer: tuple[tuple[str, ...], str | None]
-        try:
-            entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-            answer = tuple(dict.fromkeys(str(entry[4][0]) for entry in entries)), None
-        except (OSError, UnicodeError) as error:
-            answer = (), (error.strerror if isinstance(error, OSError) else str(error)) or type(error).__name__
+    def work() -> None:
+        answer = ask()
         try:
             loop.call_soon_threadsafe(tell, answer)
         except RuntimeError:
             return  # the meeting ended meanwhile
 
-    threading.Thread(target=ask, daemon=True).start()
+    threading.Thread(target=work, daemon=True).start()
     try:
         return await asyncio.wait_for(found, seconds)
     except asyncio.TimeoutError:
-        return (), "no answer in time"
+        return None
 
 
 async def dial(

@@ -33,12 +33,17 @@ class Visitor:
     came: Callable[[float], None]
     told: Callable[[dict[str, Any]], None]
     speak: Callable[[str], None]
-    is_seated: bool = False
+    seat: str | None = None
+    """The address of the host whose guest this node is."""
     other_job: dict[str, Any] | None = None
     other_since: float | None = None
     is_other_version: bool = False
     taken_by: Node | None = None
     lost_host: str | None = None
+
+    @property
+    def is_seated(self) -> bool:
+        return self.seat is not None
 
     async def ask(self, address: str, port: int) -> dict[str, Any]:
         """Who is there; {} when it is no ddpdoctor."""
@@ -66,7 +71,7 @@ class Visitor:
         try:
             guest = replace(me, clock=time.time(), node=replace(me.node, way=way))
             await say(writer, guest.hello(self.token))
-            refusal = self._refusal(me, await asyncio.wait_for(hear(reader), patience))
+            refusal = self._refusal(me, await asyncio.wait_for(hear(reader), patience), address)
             if refusal is not None:
                 return refusal
             await self._stay(reader, writer)
@@ -76,10 +81,10 @@ class Visitor:
         except (OSError, WireError):
             return None if self.is_seated else Outcome.STRANGER
         finally:
-            self.is_seated = False
+            self.seat = None
             writer.close()
 
-    def _refusal(self, me: Guest, welcome: dict[str, Any]) -> Outcome | None:
+    def _refusal(self, me: Guest, welcome: dict[str, Any], address: str) -> Outcome | None:
         kind, seconds = welcome.get("kind"), welcome.get("seconds")
         if kind == "other-job":
             self.other_since = self.other_since or time.monotonic()
@@ -90,7 +95,7 @@ class Visitor:
             self.is_other_version = True
         if kind != "welcome" or welcome.get("key") == me.key or not isinstance(seconds, (int, float)):
             return Outcome.STRANGER
-        self.is_seated, self.other_job, self.other_since, self.is_other_version = True, None, None, False
+        self.seat, self.other_job, self.other_since, self.is_other_version = address, None, None, False
         self.lost_host = str(welcome.get("host"))[:60]
         self.came(min(max(float(seconds), 0.0), 1e6))
         return None

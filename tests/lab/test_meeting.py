@@ -184,6 +184,31 @@ def _setting(job: Job) -> list[Process]:
     return [job.static(index, 3, env={"NCCL_ALGO": "Tree" if index == 2 else "Ring"}) for index in range(3)]
 
 
+def _names(host: Host, job: Job, **addresses: str) -> None:
+    """What this host takes the others' names for; an empty address: it does not know the name."""
+    known = {each.name: addresses.get(each.name, each.address) for each in job.lab.hosts}
+    host.file("hosts", "127.0.0.1 localhost\n" + "".join(f"{at} {name}\n" for name, at in known.items() if at))
+
+
+def _unknown_to_one(job: Job) -> list[Process]:
+    _names(job.lab.host(2), job, node0="")
+    return [job.static(index, 3) for index in range(3)]
+
+
+def _leads_elsewhere(job: Job) -> list[Process]:
+    _names(job.lab.host(2), job, node0=job.lab.host(1).address)
+    return [job.static(index, 3) for index in range(3)]
+
+
+def _leads_nowhere(job: Job) -> list[Process]:
+    _names(job.lab.host(1), job, node0="10.77.0.99")
+    return [job.c10d(index) for index in range(2)]
+
+
+def _own_master(job: Job) -> list[Process]:
+    return [job.static(index, address=f"node{index}") for index in range(2)]
+
+
 def _world_size(job: Job) -> list[Process]:
     return [job.ranked(0, 3), job.ranked(1, 3), job.ranked(2, 4)]
 
@@ -209,11 +234,15 @@ FAULTS = [
     ("nnodes differ", 2, _nnodes, "LAUNCH035", {}),
     ("the port is dropped", 2, _dropped, "NET007", {"host": "node0", "peer": "node1"}),
     ("only the master port is open", 2, _only_master, "NET009", {"peer": "node1"}),
+    ("one node does not know the master", 3, _unknown_to_one, "NET002", {"host": "node2", "node_rank": 2}),
     ("nobody hosts", 2, _nobody_hosts, "NET012", {"host": "node0"}),
 ]
 MORE = [
     ("one world size differs", 3, _world_size, "ENV005", {"host": "node2", "rank": 2}),
     ("ports differ", 2, _ports, "ENV019", {}),
+    ("the master's name leads one node to another", 3, _leads_elsewhere, "ENV020", {"host": "node2", "node_rank": 2}),
+    ("the master's name leads one node nowhere", 2, _leads_nowhere, "NET005", {"host": "node1"}),
+    ("each node its own master", 2, _own_master, "ENV020", {}),
     ("ids differ", 2, _ids, "LAUNCH039", {}),
     ("the port is rejected", 2, _rejected, "NET008", {"host": "node0", "peer": "node1"}),
     ("the port is forbidden", 2, _forbidden, "NET008", {"host": "node0", "peer": "node1"}),

@@ -9,7 +9,8 @@ from typing import Any
 
 from ddpdoctor.facts.nodes import Node
 from ddpdoctor.meeting.guests import Guest
-from ddpdoctor.meeting.session import Alone, Gathered, Session, Told
+from ddpdoctor.meeting.results import Alone, Gathered, Told
+from ddpdoctor.meeting.session import Session
 from ddpdoctor.meeting.sockets import listen
 
 TOKEN = f"job of {os.getpid()}"

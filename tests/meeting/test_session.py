@@ -17,7 +17,7 @@ from conftest import FULL
 sys.path.insert(0, str(Path(__file__).parent))
 from sessions import attend, free_port, meet, node
 
-from ddpdoctor.meeting.session import Alone, Gathered, Told
+from ddpdoctor.meeting.results import Alone, Gathered, Told
 from ddpdoctor.meeting.wire import MAX_HELLO_BYTES, PROTOCOL
 
 

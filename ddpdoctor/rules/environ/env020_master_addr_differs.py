@@ -6,13 +6,18 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ, shorten
 from ddpdoctor.facts.launch import Launch
+from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch import master
+from ddpdoctor.rules.net.ways import is_elsewhere
+from ddpdoctor.rules.nodal import named, only_met, place
 
 
 @rule("ENV020", "master-addr-differs", Severity.ERROR)
-def check(environ: Environ, launch: Launch | None = None) -> Iterator[Finding]:
+def check(
+    environ: Environ | None = None, launch: Launch | None = None, nodes: Nodes | None = None
+) -> Iterator[Finding]:
     """The nodes were given different master addresses.
 
     ## Why it matters
@@ -20,8 +25,14 @@ def check(environ: Environ, launch: Launch | None = None) -> Iterator[Finding]:
     `1/2 clients joined`, every other one times out against itself.
 
     ## Fix
-    Compute the address once, before srun: MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1).
+    One address that every node knows, the same on all: a name that /etc/hosts or DNS answers differently is as bad as two
+    names. Compute it once, before srun: MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1).
     """
+    if nodes is not None:
+        yield from _leads_elsewhere(nodes)
+    if only_met(nodes, environ):
+        return
+    assert environ is not None
     if launch is not None:
         yield from master.addresses_differ(launch)
     launcher, node = environ.launcher, environ.node_rank
@@ -43,3 +54,22 @@ def check(environ: Environ, launch: Launch | None = None) -> Iterator[Finding]:
         fix_command='export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
         where=Where(host=shorten(here), node_rank=node),
     )
+
+
+def _leads_elsewhere(nodes: Nodes) -> Iterator[Finding]:
+    """Some nodes look for the master on another machine, by the same name."""
+    if not nodes.nodes:
+        return
+    host = nodes.nodes[nodes.hosted_by]
+    same = [node for node in nodes.nodes if node.master_addr == host.master_addr and node.came != "main"]
+    found = [node for node in same if is_elsewhere(node, host)]
+    if found:
+        there = ", ".join(found[0].master_addresses[:4])
+        yield Finding(
+            f"MASTER_ADDR={shorten(host.master_addr or '')} leads {named(found)} to {there}: expected an address of"
+            f" {host.title} ({', '.join(host.addresses[:4])}), where the store will be",
+            tuple(
+                Evidence(f"nodes[{n.title}].master_addresses", ", ".join(n.master_addresses[:4])) for n in found[:16]
+            ),
+            where=place(found),
+        )

@@ -9,7 +9,7 @@ from ddpdoctor.facts.nodes import Node, Nodes
 from ddpdoctor.findings import Evidence, Finding, Where
 from ddpdoctor.rules.nodal import named, place
 
-__all__ = ["answered_by_another", "dropped", "other_ways", "rejected"]
+__all__ = ["answered_by_another", "dropped", "is_elsewhere", "other_ways", "rejected"]
 
 
 def dropped(nodes: Nodes) -> Iterator[Finding]:
@@ -32,13 +32,20 @@ def other_ways(nodes: Nodes) -> Iterator[Finding]:
     yield from _closed(nodes, (Outcome.FAILED, Outcome.NO_ROUTE), "no connection can be made to")
 
 
+def is_elsewhere(node: Node, host: Node) -> bool:
+    """Whether the master's name leads this node to another machine than the one that listens, which knows it better."""
+    known = {*host.addresses, *host.master_addresses}
+    has_told = bool(node.master_addresses) and bool(host.addresses)
+    return node is not host and has_told and not {*node.master_addresses} & known
+
+
 def _closed(nodes: Nodes, outcomes: Sequence[Outcome], what: str) -> Iterator[Finding]:
     if not nodes.is_main or len(nodes.nodes) < 2:
         return
-    found = [node for node in nodes.nodes if node.way in outcomes]
+    host = nodes.nodes[nodes.hosted_by]
+    found = [node for node in nodes.nodes if node.way in outcomes and not is_elsewhere(node, host)]
     if not found:
         return
-    host = nodes.nodes[nodes.hosted_by]
     others = [node for node in nodes.nodes if node.way is None and node is not host]
     yield Finding(
         f"from {named(found)} {what} {host.master_addr}:{host.master_port}, where {host.title} listens and its other ports"

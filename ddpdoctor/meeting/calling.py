@@ -1,0 +1,139 @@
+"""Calling for the others on the own network: for a node to which the job's address leads nowhere, or to a wrong machine.
+
+One small datagram to all on each local network, at the first of the doctor's own ports. Only the node that hosts the
+meeting answers, only a call of its own job for a place that is still empty, and with less than it was sent: where its
+side door is. Everything else is said there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import ipaddress
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+from ddpdoctor.meeting.guests import Guest, expected, missing
+from ddpdoctor.meeting.wire import PROTOCOL, WireError, decode_line, encode_line
+
+__all__ = ["PORT", "call", "call_of", "is_awaited", "listen_for_calls"]
+
+PORT = 28913
+MOST_BYTES = 1400
+MOST_INTERFACES = 16
+ANSWER_SECONDS = 0.5
+SIOCGIFFLAGS, SIOCGIFADDR, SIOCGIFNETMASK = 0x8913, 0x8915, 0x891B
+IFF_UP, IFF_BROADCAST, IFF_LOOPBACK = 0x1, 0x2, 0x8
+
+
+def call_of(me: Guest, token: str) -> dict[str, Any]:
+    """What a node calls: which place of which job it has."""
+    node = me.node
+    return {
+        "ddpdoctor": PROTOCOL,
+        "kind": "call",
+        "token": token,
+        "key": me.key,
+        "job": [node.form, node.nnodes, node.world_size, node.master_port, node.rdzv_id, node.script_hash],
+        "master_addr": node.master_addr,
+        "number": node.node_rank if node.rank is None else node.rank,
+    }
+
+
+def is_awaited(told: dict[str, Any], me: Guest, guests: list[Guest], token: str) -> bool:
+    """Whether a call comes from a node of this job that has not come to its meeting."""
+    mine = call_of(me, token)
+    if any(told.get(key) != mine[key] for key in ("ddpdoctor", "kind", "token", "job")) or told.get("key") == me.key:
+        return False
+    nodes = [guest.node for guest in guests]
+    number = told.get("number")
+    return len(nodes) < expected(nodes) and (number is None or number in missing(nodes))
+
+
+class _Ear(asyncio.DatagramProtocol):
+    """Hands every message of the protocol to `heard`, which may return an answer."""
+
+    def __init__(self, heard: Callable[[dict[str, Any], str], dict[str, Any] | None]) -> None:
+        self._heard = heard
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.DatagramTransport, transport)  # asyncio's own class does not say so before 3.12
+
+    def datagram_received(self, data: bytes, address: tuple[str, int]) -> None:
+        if len(data) > MOST_BYTES:
+            return
+        try:
+            answer = self._heard(decode_line(data), address[0])
+        except WireError:
+            return
+        if answer is not None:
+            self._transport.sendto(encode_line(answer), address)
+
+    def error_received(self, error: Exception) -> None:
+        """An ICMP message: nobody listens there."""
+
+
+async def listen_for_calls(
+    answer: Callable[[dict[str, Any], str], dict[str, Any] | None],
+) -> asyncio.BaseTransport | None:
+    """Answer calls until the transport is closed; None where the port cannot be had. Several doctors of a machine share it."""
+    with contextlib.suppress(OSError):
+        made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.setblocking(False)
+            made.bind(("", PORT))
+            return (await asyncio.get_running_loop().create_datagram_endpoint(lambda: _Ear(answer), sock=made))[0]
+        except OSError:
+            made.close()
+    return None
+
+
+async def call(message: dict[str, Any]) -> tuple[str, int] | None:
+    """Call once on every local network: the address and the side door of the host that answers first, None without one."""
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[tuple[str, int]] = loop.create_future()
+
+    def hear(told: dict[str, Any], address: str) -> None:
+        door = told.get("door")
+        is_ours = told.get("kind") == "here" and told.get("token") == message["token"]
+        if is_ours and type(door) is int and 0 < door < 65536 and not found.done():
+            found.set_result((address, door))
+
+    try:
+        transport, _ = await loop.create_datagram_endpoint(
+            lambda: _Ear(hear), local_addr=("0.0.0.0", 0), allow_broadcast=True
+        )
+    except OSError:
+        return None
+    try:
+        for everybody in _broadcasts():
+            transport.sendto(encode_line(message), (everybody, PORT))
+        return await asyncio.wait_for(found, ANSWER_SECONDS)
+    except asyncio.TimeoutError:
+        return None
+    finally:
+        transport.close()
+
+
+def _broadcasts() -> Iterator[str]:
+    """The broadcast address of each local network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+
+        def ask(name: str, what: int) -> bytes:
+            return fcntl.ioctl(asking, what, struct.pack("256s", name.encode()[:15]))
+
+        for _, name in socket.if_nameindex()[:MOST_INTERFACES]:
+            try:
+                (flags,) = struct.unpack("H", ask(name, SIOCGIFFLAGS)[16:18])
+                if flags & (IFF_UP | IFF_BROADCAST | IFF_LOOPBACK) != IFF_UP | IFF_BROADCAST:
+                    continue
+                address, mask = (socket.inet_ntoa(ask(name, what)[20:24]) for what in (SIOCGIFADDR, SIOCGIFNETMASK))
+            except OSError:
+                continue  # no IPv4 address
+            network = ipaddress.ip_network(f"{address}/{mask}", strict=False)
+            if network.prefixlen < 31:
+                yield str(network.broadcast_address)

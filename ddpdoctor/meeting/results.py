@@ -1,0 +1,51 @@
+"""What comes of a meeting, for the host, for its guests, and for a node that met nobody."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ddpdoctor.facts.net import Outcome
+from ddpdoctor.facts.nodes import Link, Node, Stranger
+from ddpdoctor.meeting.guests import Guest
+
+__all__ = ["Alone", "Gathered", "Told"]
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What the host knows when the meeting is over; judging is not done here.
+
+    `guests` are in the order of their numbers. `missing` and `lacking` say who never came, by number and by count.
+    """
+
+    guests: tuple[Guest, ...]
+    links: tuple[Link, ...]
+    expected: int
+    missing: tuple[int, ...]
+    lacking: int
+    waited_seconds: float
+    hosted_by: int
+    is_main: bool
+    strangers: tuple[Stranger, ...]
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the host made of it."""
+
+    verdict: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Alone:
+    """Nobody was met. `way` is what became of the way to the job's address and port; see Visitor for the rest."""
+
+    me: Guest
+    way: Outcome | None
+    waited_seconds: float
+    other_job: dict[str, Any] | None = None
+    is_other_version: bool = False
+    taken_by: Node | None = None
+    """The job is complete without this node: the one that has its place."""
+    lost_host: str | None = None

@@ -1,0 +1,79 @@
+"""Calls on the local network: the host answers those of its own job for whom a place is empty, and nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).parent))
+from sessions import node
+
+from ddpdoctor.meeting import calling
+from ddpdoctor.meeting.calling import call, call_of, is_awaited, listen_for_calls
+from ddpdoctor.meeting.guests import Guest
+
+TOKEN = f"job of {os.getpid()}"
+HOST = Guest("host", node(0, 29500, 3))
+
+
+def called(rank: int, port: int = 29500, token: str = TOKEN, key: str = "other", **more: Any) -> dict[str, Any]:
+    return call_of(Guest(key, node(rank, port, 3, **more)), token)
+
+
+def test_a_node_whose_place_is_empty_is_awaited() -> None:
+    assert is_awaited(called(1), HOST, [HOST], TOKEN)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        called(0),
+        called(3),
+        called(1, port=29501),
+        called(1, token="another job"),
+        called(1, key="host"),
+        called(1, script_hash="other"),
+        {**called(1), "ddpdoctor": 99},
+        {**called(1), "kind": "here"},
+        {},
+    ],
+)
+def test_whoever_else_calls_is_not_answered(told: dict[str, Any]) -> None:
+    assert not is_awaited(told, HOST, [HOST], TOKEN)
+
+
+@given(
+    st.dictionaries(st.sampled_from(list(called(1))), st.none() | st.integers() | st.text() | st.lists(st.integers()))
+)
+def test_nonsense_is_not_answered(told: dict[str, Any]) -> None:
+    assert not is_awaited(told, HOST, [HOST], TOKEN)
+
+
+def test_a_job_that_is_complete_answers_nobody() -> None:
+    guests = [HOST, *(Guest(f"key{rank}", node(rank, 29500, 3)) for rank in (1, 2))]
+    assert not is_awaited(called(1), HOST, guests, TOKEN)
+
+
+def test_a_call_is_answered_with_the_side_door(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calling, "_broadcasts", lambda: ["127.255.255.255"])
+
+    async def both() -> tuple[str, int] | None:
+        def answer(told: dict[str, Any], address: str) -> dict[str, Any] | None:
+            is_ours = is_awaited(told, HOST, [HOST], TOKEN)
+            return {"ddpdoctor": 1, "kind": "here", "token": TOKEN, "door": 28914} if is_ours else None
+
+        ear = await listen_for_calls(answer)
+        assert ear is not None
+        try:
+            return await call(called(1))
+        finally:
+            ear.close()
+
+    assert asyncio.run(both()) == ("127.0.0.1", 28914)

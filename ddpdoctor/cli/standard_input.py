@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from ddpdoctor.collectors.log.inputs import STDIN
 from ddpdoctor.collectors.log.kinds import kind_of
@@ -22,13 +23,14 @@ STREAMS = (Kind.TEXT, Kind.KERNEL, Kind.BINARY, Kind.EMPTY)
 def on_disk(paths: Iterable[str]) -> Iterator[list[str]]:
     """The paths; `-` becomes a file, which is removed in the end, unless its first bytes are those of a log."""
     given = list(paths)
-    if STDIN not in given or not sys.stdin or not _is_file(sys.stdin.buffer.peek(4096)):  # type: ignore[attr-defined]
+    stream: Any = sys.stdin.buffer if sys.stdin else None
+    if STDIN not in given or stream is None or not _is_file(stream.peek(4096)):
         yield given
         return
     with tempfile.TemporaryDirectory(prefix="ddpdoctor_") as folder:
         name = os.path.join(folder, "standard_input")
         with open(name, "wb") as file:
-            shutil.copyfileobj(sys.stdin.buffer, file)
+            shutil.copyfileobj(stream, file)
         yield [name if path == STDIN else path for path in given]
 
 

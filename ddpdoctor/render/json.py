@@ -80,7 +80,7 @@ def findings_in(text: str) -> tuple[Finding, ...]:
 
 
 def _told(each: dict[str, Any], host: str | None) -> Finding:
-    words = {name: str(each[name]) for name in ("message", "fix", "code", "name", "why", "help")}
+    words: Any = {name: str(each[name]) for name in ("message", "fix", "code", "name", "why", "help")}
     where = Where(**{name: each["where"].get(name) for name in Where.__dataclass_fields__})
     return Finding(
         **words,

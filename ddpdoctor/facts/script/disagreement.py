@@ -149,13 +149,24 @@ def disagreements(module: Module) -> tuple[Disagreement, ...]:
         for run in rehearse(module, root, places, matters_of(module)):
             asked |= run.asked_data
             for each in _compare(run):
-                found.setdefault((each.kind, each.at), each)
+                if not any(_mirrors(each, other) for other in found.values()):
+                    found.setdefault((each.kind, each.at), each)
         for data in (True, False) if asked else ():
             for run in rehearse(module, root, places, matters_of(module), data=data):
                 for each in _compare(run):
                     if not any(at is each.at for _, at in found):
                         found[(each.kind, each.at)] = each
     return tuple(d for d in found.values() if d.test.module is module)
+
+
+def _mirrors(one: Disagreement, two: Disagreement) -> bool:
+    """Whether two pairs of ranks disagree about the same two calls, seen from either side."""
+    return (
+        one.other is not None
+        and one.other.call is two.event.call
+        and two.other is not None
+        and two.other.call is one.event.call
+    )
 
 
 @lru_cache(maxsize=64)
@@ -181,6 +192,8 @@ def _pair(run: Rehearsal, one: Track, two: Track) -> Iterator[Disagreement]:
     a = [e for e in one.events if is_of_all(e)]
     b = [e for e in two.events if is_of_all(e)]
     if [e.name for e in a] == [e.name for e in b]:
+        yield from _turned_away(run, one, b)
+        yield from _turned_away(run, two, a)
         return
     if Counter(e.name for e in a) == Counter(e.name for e in b):
         at = next(i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x.name != y.name)
@@ -197,6 +210,30 @@ def _pair(run: Rehearsal, one: Track, two: Track) -> Iterator[Disagreement]:
     swapped = next(((x, y) for x, y in zip(*common, strict=False) if x.name != y.name), None)
     if swapped is not None:
         yield from _blamed(run, Kind.ORDER, *swapped)
+
+
+def _turned_away(run: Rehearsal, gone: Track, others: list[Event]) -> Iterator[Disagreement]:
+    """A rank leaves a loop in whose next turn the others communicate again."""
+    for left in gone.leavings:
+        apart = run.apart(left.tests)
+        loop = left.loops[-1] if left.loops else None
+        if (
+            loop is None
+            or not apart
+            or left.how not in ("break", "return")
+            or not _is_inside(apart[-1], loop, left.node)
+        ):
+            continue
+        again = next((e for e in others if loop in e.loops), None)
+        if again is not None:
+            sure = left.tests[-1] is apart[-1]
+            yield Disagreement(Kind.EXIT, left.node, again, None, apart[-1], run.data is not None, sure)
+
+
+def _is_inside(test: Test, loop: ast.AST, node: ast.AST) -> bool:
+    """Whether a condition and the statement that it guards stand in a loop of one function."""
+    index = test.module.index
+    return index.parents.get(node) is not None and loop in (p for p, _ in index.enclosing(test.node))
 
 
 def _alone(run: Rehearsal, lacking: Track, extra: list[Event]) -> Iterator[Disagreement]:

@@ -29,6 +29,7 @@ WATCHED = (
         "os.makedirs",
         "os.mkdir",
         "shutil.rmtree",
+        "pathlib.Path.mkdir",
         "Accelerator",
         "deepspeed.init_distributed",
         "deepspeed.initialize",
@@ -55,6 +56,8 @@ def name_of(module: Module, call: ast.Call) -> str | None:
     if not isinstance(call.func, ast.Attribute):
         return "forward" if _is_wrapped(module, call.func) else None
     attr = call.func.attr
+    if attr == "mkdir" and _is_path(module, call.func.value):
+        return "pathlib.Path.mkdir"
     if attr == "backward":
         return "backward" if module.wraps and not _is_unwrapped(call.func.value) else None
     if attr == "state_dict" and ast.unparse(call.func.value) in module.sharded:
@@ -67,6 +70,17 @@ def name_of(module: Module, call: ast.Call) -> str | None:
 
 def _is_unwrapped(node: ast.expr) -> bool:
     return isinstance(node, ast.Attribute) and node.attr == "module"
+
+
+def _is_path(module: Module, base: ast.expr) -> bool:
+    """`Path("a")`, `Path("a") / "b"`, or a name of one."""
+    if isinstance(base, ast.BinOp):
+        return _is_path(module, base.left)
+    if isinstance(base, ast.Name):
+        bound = module.names.bindings(base.id, module.index.scope(base))
+        made = bound[1][0].value if bound is not None and len(bound[1]) == 1 else None
+        return isinstance(made, ast.Call) and _is_path(module, made)
+    return isinstance(base, ast.Call) and module.names.of(base.func) == "pathlib.Path"
 
 
 def _is_wrapped(module: Module, func: ast.expr) -> bool:

@@ -62,6 +62,7 @@ class Stuck:
 class Exchange:
     """What became of the messages of one rehearsal."""
 
+    calls: set[ast.Call] = field(default_factory=set)
     stuck: list[Stuck] = field(default_factory=list)
     pairs: list[tuple[Message, Message]] = field(default_factory=list)
 
@@ -105,6 +106,7 @@ def _played(run: Rehearsal) -> Exchange | None:
     size = len(steps)
     result = Exchange()
     for message in (s for each in steps for s in each if isinstance(s, Message)):
+        result.calls.add(message.event.call)
         if message.peer == message.rank:
             result.stuck.append(Stuck("self", message))
         elif message.peer is not None and not 0 <= message.peer < size:
@@ -209,15 +211,11 @@ def _worlds(module: Module) -> list[tuple[Place, ...]]:
 
 @lru_cache(maxsize=64)
 def problems(module: Module) -> tuple[Stuck, ...]:
-    """Calls that never end, whatever the world size: each call once."""
-    worlds = exchanges(module)
-    if not worlds:
-        return ()
+    """Calls that never end, whatever the world size in which some rank does them: each call once."""
     found: dict[ast.Call, Stuck] = {}
-    for played in worlds[0]:
-        for stuck in played.stuck:
-            found.setdefault(stuck.message.event.call, stuck)
-    for played_there in worlds[1:]:
-        there = {s.message.event.call for each in played_there for s in each.stuck}
-        found = {call: stuck for call, stuck in found.items() if call in there}
-    return tuple(found.values())
+    ended: set[ast.Call] = set()
+    for played in exchanges(module):
+        stuck = {s.message.event.call: s for each in played for s in each.stuck}
+        ended |= {call for each in played for call in each.calls if call not in stuck}
+        found = {**stuck, **found}
+    return tuple(stuck for call, stuck in found.items() if call not in ended)

@@ -107,6 +107,13 @@ class Index:
             node = self.parents[node]
         return node
 
+    def outermost(self, node: ast.AST) -> ast.stmt:
+        """The statement of the module's own level around a node."""
+        while self.parents.get(node) is not self.tree:
+            node = self.parents[node]
+        assert isinstance(node, ast.stmt)
+        return node
+
 
 def index(tree: ast.Module) -> Index:
     """Walk the tree once."""

@@ -197,7 +197,7 @@ class _Walk:
         return enters
 
     def _decided(self, node: ast.AST, taken: bool, frame_module: Module) -> None:
-        self.track.decisions.setdefault(node, set()).add(taken)
+        self.track.decisions.setdefault(node, []).append(taken)
         self.tests.append(Test(node, taken, len(self.chain), frame_module))
 
     def _unseen(self, call: ast.Call, frame: Frame) -> None:
@@ -210,7 +210,7 @@ class _Walk:
             self.track.opaque.append((dotted, tuple(self.tests)))
 
     def _leave(self, how: str, node: ast.AST) -> str:
-        self.track.leavings.append(Leaving(how, node, tuple(self.tests), len(self.track.events)))
+        self.track.leavings.append(Leaving(how, node, tuple(self.tests), tuple(self.loops)))
         return how
 
     def _raise(self, node: ast.AST) -> str:

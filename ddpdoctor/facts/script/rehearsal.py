@@ -51,12 +51,12 @@ class Event:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Leaving:
-    """A rank left its block or the process early. `how` is return, break, continue, exit or raise."""
+    """A rank left its block or the process early, inside of `loops`. `how` is return, break, continue, exit or raise."""
 
     how: str
     node: ast.AST
     tests: tuple[Test, ...]
-    at: int
+    loops: tuple[ast.AST, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +66,7 @@ class Track:
     place: Place
     events: list[Event] = field(default_factory=list)
     leavings: list[Leaving] = field(default_factory=list)
-    decisions: dict[ast.AST, set[bool]] = field(default_factory=dict)
+    decisions: dict[ast.AST, list[bool]] = field(default_factory=dict)
     opaque: list[tuple[str, tuple[Test, ...]]] = field(default_factory=list)
     raised: bool = False
 
@@ -85,7 +85,8 @@ class Rehearsal:
     def differs(self, node: ast.AST) -> bool:
         """Whether the ranks took a condition differently."""
         seen = [t.decisions[node] for t in self.tracks if node in t.decisions]
-        return any(s != seen[0] for s in seen[1:]) or any(len(s) > 1 for s in seen)
+        ways = {frozenset(s) for s in seen}
+        return len(ways) > 1 or (frozenset((True, False)) in ways and any(s != seen[0] for s in seen))
 
     def apart(self, tests: Iterable[Test]) -> list[Test]:
         """Those of the conditions that the ranks took differently, outermost first."""

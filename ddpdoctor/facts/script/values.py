@@ -166,6 +166,8 @@ class Reader:
             guard = self._guard(binding.at, use, frame)
             if guard is False:
                 continue
+            if guard is Unknown.DATA:
+                return guard  # which binding was the last depends on the rank's own data
             literal = isinstance(binding.value, ast.Constant) and binding.how is not Bound.CHANGED
             if guard is True and binding.how is not Bound.PARAMETER:
                 values = []
@@ -181,6 +183,8 @@ class Reader:
             if parent in index.scopes or parent in around_use:
                 break
             if isinstance(parent, ast.If) and child is not parent.test:
+                if self.value(parent.test, frame) is Unknown.DATA:
+                    return Unknown.DATA
                 truth = self.truth(parent.test, frame)
                 if isinstance(truth, Unknown):
                     result = Unknown.SAME

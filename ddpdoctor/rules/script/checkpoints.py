@@ -9,23 +9,32 @@ from ddpdoctor.facts.script import Script
 from ddpdoctor.facts.script.disagreement import is_of_all, program_runs
 from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.rehearsal import Event, Rehearsal
-from ddpdoctor.facts.script.world import Unknown
+from ddpdoctor.facts.script.world import Device, Unknown
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.script.devices import selects
 from ddpdoctor.rules.script.pointing import before, code, dist_of, point, replace, with_keyword
 from ddpdoctor.rules.script.situation import (
     RANK_WORDS,
     argument,
+    each_rank,
     has_more,
     in_rank_branch,
     in_try,
+    in_turns,
     is_distributed,
     is_test,
+    last_value,
     names_in,
     value,
 )
 
 PER_RANK = {"rank", "local_rank", "global_rank", "RANK", "getpid", "process_index", "get_rank", "hostname", "uuid4"}
+
+
+_GPU_ZERO = ("cuda:0", Device("cuda", 0))
+_CURRENT = ("cuda", Device("cuda"))
+"""GPU 0 as well, unless each rank selected another."""
 
 
 def _here(module: Module, event: Event) -> bool:
@@ -96,8 +105,8 @@ def on_gpu_zero(script: Script) -> Iterator[Finding]:
             where = argument(call, 1, "map_location")
             if has_more(call) or in_rank_branch(module, call) or not _is_checkpoint(module, call):
                 continue
-            if where is None or value(module, where) in ("cuda:0", "cuda"):
-                seen = "without map_location" if where is None else f"onto {value(module, where)}"
+            if where is None or value(module, where) in (_GPU_ZERO if selects(module) else _GPU_ZERO + _CURRENT):
+                seen = "without map_location" if where is None else f"onto {code(module, where)}"
                 yield point(
                     module,
                     call,
@@ -224,14 +233,20 @@ def race(script: Script) -> Iterator[Finding]:
     Let rank 0 do it, then a barrier; `os.makedirs(path, exist_ok=True)`; write to a temporary name and rename.
     """
     for module in modules(script):
-        for name in ("os.makedirs", "os.mkdir", "shutil.rmtree"):
+        for name in ("os.makedirs", "os.mkdir", "shutil.rmtree", "pathlib.Path.mkdir"):
             for _, events in _by_all(module, name):
                 call = events[0].call
                 relaxed = argument(call, 2 if name == "os.makedirs" else 1, "exist_ok", "ignore_errors")
                 if relaxed is not None or in_try(module, call) or in_rank_branch(module, call) or has_more(call):
                     continue
-                if _one_path(module, events, 0, "name", "path"):
-                    edits = (with_keyword(module, call, "exist_ok=True"),) if name == "os.makedirs" else ()
+                if in_turns(module, call):
+                    continue
+                if (
+                    _one_folder(module, call)
+                    if name == "pathlib.Path.mkdir"
+                    else _one_path(module, events, 0, "name", "path")
+                ):
+                    edits = _relaxed(module, call, name)
                     yield point(
                         module,
                         call,
@@ -241,6 +256,24 @@ def race(script: Script) -> Iterator[Finding]:
                         "exist_ok=True",
                         edits=edits,
                     )
+
+
+def _one_folder(module: Module, call: ast.Call) -> bool:
+    """Whether a Path is the same on all ranks."""
+    base = call.func.value if isinstance(call.func, ast.Attribute) else call
+    made = last_value(module, base)
+    found = each_rank(module, made, trusting=True) if made is not None else [Unknown.VARIES]
+    return made is not None and Unknown.VARIES not in found and not names_in(made) & PER_RANK
+
+
+def _relaxed(module: Module, call: ast.Call, name: str) -> tuple[Edit, ...]:
+    """The same call, which takes it well when another rank was first."""
+    if name == "shutil.rmtree":
+        return (with_keyword(module, call, "ignore_errors=True"),)
+    if name == "os.mkdir":
+        path = code(module, call.args[0], 200) if len(call.args) == 1 else ""
+        return (replace(module, call, f"os.makedirs({path}, exist_ok=True)"),) if path else ()
+    return (with_keyword(module, call, "exist_ok=True"),)
 
 
 @rule(
@@ -268,15 +301,10 @@ def download(script: Script) -> Iterator[Finding]:
             continue
         for call in module.index.calls:
             name = module.names.of(call.func) or ""
-            if "torchvision.datasets" not in name and not name.startswith("torchvision.datasets"):
+            loads = "torchvision.datasets" in name and value(module, argument(call, None, "download")) is True
+            if not loads and name not in _DOWNLOADS:
                 continue
-            flag = argument(call, None, "download")
-            if (
-                flag is None
-                or value(module, flag) is not True
-                or in_rank_branch(module, call)
-                or _at_spawn_parent(module, call)
-            ):
+            if in_rank_branch(module, call) or _at_spawn_parent(module, call) or in_turns(module, call):
                 continue
             yield point(
                 module,
@@ -287,6 +315,9 @@ def download(script: Script) -> Iterator[Finding]:
                 "download=(local_rank == 0), with a barrier",
                 severity=Severity.WARNING,
             )
+
+
+_DOWNLOADS = ("urllib.request.urlretrieve", "torch.hub.download_url_to_file", "wget.download", "gdown.download")
 
 
 def _at_spawn_parent(module: Module, call: ast.Call) -> bool:

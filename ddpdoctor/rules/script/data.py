@@ -9,14 +9,26 @@ from collections.abc import Iterator
 from ddpdoctor.facts.script import Script
 from ddpdoctor.facts.script.index import Bound
 from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.facts.script.world import Made
+from ddpdoctor.facts.script.parameters import argument_of
+from ddpdoctor.facts.script.world import Made, Unknown
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.pointing import before, code, point, with_keyword, without_argument
-from ddpdoctor.rules.script.situation import argument, each_rank, has_more, in_rank_branch, is_test, value
+from ddpdoctor.rules.script.pointing import before, code, point, replace, with_keyword, without_argument
+from ddpdoctor.rules.script.situation import (
+    argument,
+    each_rank,
+    has_more,
+    in_rank_branch,
+    is_test,
+    last_value,
+    names_in,
+    value,
+)
 
 _EVALUATION = re.compile(r"(?i)(^|[^a-z])(val|valid|validation|test|eval|evaluation|dev|predict|infer|inference)")
+_EPOCH = re.compile(r"(?i)ep")
 _SHARDED = re.compile(r"(?i)rank|shard|split|world|num_replicas|node|worker|distributed|iterable|stream|webdataset|wds")
+_DRAWN = re.compile(r"\b(torch|np|numpy|random)\.(random\.)?(rand|randn|randint|random)\b")
 REDUCING = ("dist.all_reduce", "dist.all_gather", "dist.gather", "dist.reduce")
 
 
@@ -66,7 +78,7 @@ def missing(script: Script) -> Iterator[Finding]:
                 "expected "
                 "sampler=DistributedSampler(dataset)",
                 "sampler=DistributedSampler(dataset)",
-                edits=_sampled(module, call),
+                edits=(*(found := _sampled(module, call)), *(_epoch_told(module) if found else ())),
             )
 
 
@@ -75,13 +87,30 @@ def _sampled(module: Module, call: ast.Call) -> tuple[Edit, ...]:
     if dataset is None or "torch" not in module.index.scopes[module.tree].names:
         return ()
     sampler = f"sampler=torch.utils.data.DistributedSampler({code(module, dataset, 200)})"
-    shuffle = next((k.value for k in call.keywords if k.arg == "shuffle"), None)
+    shuffle = argument(call, 2, "shuffle")
     if shuffle is None:
         return (with_keyword(module, call, sampler),)
-    keyword = next(k for k in call.keywords if k.arg == "shuffle")
-    line, column = keyword.lineno, len(module.lines[keyword.lineno - 1].encode()[: keyword.col_offset].decode()) + 1
-    end = len(module.lines[(keyword.end_lineno or 1) - 1].encode()[: keyword.end_col_offset].decode()) + 1
-    return (Edit(module.path, line, column, keyword.end_lineno or line, end, sampler),)
+    keyword = next((k for k in call.keywords if k.arg == "shuffle"), shuffle)
+    return (
+        (replace(module, keyword, sampler),)
+        if len(call.args) <= 3 and call.args[-1:] != [shuffle]
+        else (
+            replace(module, shuffle, "shuffle=False" if call.keywords else f"{sampler}"),
+            *((with_keyword(module, call, sampler),) if call.keywords else ()),
+        )
+    )
+
+
+def _epoch_told(module: Module) -> tuple[Edit, ...]:
+    """The new sampler is told the epoch in the loop over epochs, through the only loader that is read in it."""
+    loop = _epochs(module)
+    if not isinstance(loop, ast.For) or not isinstance(loop.target, ast.Name):
+        return ()
+    read = [n.iter for n in ast.walk(loop) if isinstance(n, ast.For) and n is not loop]
+    loaders = {ast.unparse(r.args[0] if isinstance(r, ast.Call) and r.args else r) for r in read}
+    names = {text for text in loaders if text.replace(".", "_").isidentifier() and not _EVALUATION.search(text)}
+    told = f"{names.pop()}.sampler.set_epoch({loop.target.id})" if len(names) == 1 else ""
+    return (before(module, loop.body[0], told),) if told else ()
 
 
 def _trains(module: Module) -> bool:
@@ -103,19 +132,45 @@ def _shards_itself(module: Module) -> bool:
 
 
 def _is_plain(module: Module, call: ast.Call) -> bool:
-    """The dataset is made in this file without a word of ranks."""
+    """The dataset is made in this file without a word of ranks, also where a function is given it."""
     dataset = argument(call, 0, "dataset")
-    if dataset is None:
+    makers = list(_makers(module, dataset)) if dataset is not None else [None]
+    texts = [ast.unparse(made) for made in makers if made is not None]
+    if len(texts) < len(makers) or any(_SHARDED.search(text) for text in texts):
         return False
-    texts = [ast.unparse(dataset)]
-    if isinstance(dataset, (ast.Name, ast.Attribute)):
-        name = dataset.id if isinstance(dataset, ast.Name) else dataset.attr
-        bound = module.names.bindings(name, module.index.scope(dataset)) if isinstance(dataset, ast.Name) else None
-        bindings = bound[1] if bound is not None else []
-        if any(b.how is Bound.PARAMETER for b in bindings) or not bindings:
-            return False
-        texts += [ast.unparse(b.value) for b in bindings if b.value is not None]
-    return not any(_SHARDED.search(t) for t in texts)
+    return not (any(_DRAWN.search(text) for text in texts) and _is_seeded_by_rank(module))
+
+
+def _is_seeded_by_rank(module: Module) -> bool:
+    """Random data that each rank draws for itself is its own share."""
+    seeds = [c.args[0] for c in module.calls("torch.manual_seed", "random.seed", "numpy.random.seed") if c.args]
+    found = [each_rank(module, seed, trusting=True) for seed in seeds]
+    return any(Unknown.VARIES in f or any(v != f[0] for v in f) for f in found)
+
+
+def _makers(module: Module, node: ast.expr, depth: int = 0) -> Iterator[ast.expr | None]:
+    """The expressions that make what a name holds, through parameters and the calls that fill them; None: unknown."""
+    yield node if not isinstance(node, ast.Attribute) else None
+    if not isinstance(node, ast.Name):
+        return
+    bound = module.names.bindings(node.id, module.index.scope(node))
+    for binding in bound[1] if bound is not None and depth < 4 else ():
+        if binding.how is not Bound.PARAMETER:
+            yield binding.value
+            if isinstance(binding.value, ast.Name):
+                yield from _makers(module, binding.value, depth + 1)
+            continue
+        function = bound[0].function if bound is not None else None
+        calls = module.callers.get(function, []) if function is not None else []
+        is_method = function is not None and isinstance(module.index.parents.get(function), ast.ClassDef)
+        given = [argument_of(c, function, node.id, is_method) for c in calls] if function is not None else []
+        for each in given or [None]:
+            if each is None:
+                yield None
+            else:
+                yield from _makers(module, each, depth + 1)
+    if bound is None or depth >= 4:
+        yield None
 
 
 @rule("SCRIPT045", "sampler-epoch-not-set", Severity.WARNING)
@@ -162,22 +217,27 @@ def _sampler_name(module: Module, call: ast.Call) -> str:
     return "sampler"
 
 
-def _told(module: Module, loop: ast.For, name: str) -> tuple[Edit, ...]:
-    if not isinstance(loop.target, ast.Name) or (name == "sampler" and "sampler =" not in module.text):
+def _told(module: Module, loop: ast.For | ast.While, name: str) -> tuple[Edit, ...]:
+    counter = (
+        loop.target if isinstance(loop, ast.For) else next(n for n in ast.walk(loop.test) if isinstance(n, ast.Name))
+    )
+    if not isinstance(counter, ast.Name) or (name == "sampler" and "sampler =" not in module.text):
         return ()
     function = module.index.function_of(loop)
     local = function is not None and name in {n.id for n in ast.walk(function) if isinstance(n, ast.Name)}
     known = name.startswith("self.") or local or (function is None and "." not in name)
-    return (before(module, loop.body[0], f"{name}.set_epoch({loop.target.id})"),) if known else ()
+    return (before(module, loop.body[0], f"{name}.set_epoch({counter.id})"),) if known else ()
 
 
-def _epochs(module: Module) -> ast.For | None:
-    """A loop over epochs with a loop over batches, or a call, in it."""
+def _epochs(module: Module) -> ast.For | ast.While | None:
+    """A loop over epochs."""
     for node in module.index.parents:
-        if isinstance(node, ast.For) and isinstance(node.target, ast.Name) and "ep" in node.target.id.lower():
+        if isinstance(node, ast.For) and isinstance(node.target, ast.Name) and _EPOCH.search(node.target.id):
             single = value(module, node.iter)
             if isinstance(single, list) and len(single) < 2:
                 continue
+            return node
+        if isinstance(node, ast.While) and any(_EPOCH.search(name) for name in names_in(node.test)):
             return node
     return None
 
@@ -248,20 +308,34 @@ def iterable(script: Script) -> Iterator[Finding]:
         for call in module.calls("DistributedSampler"):
             dataset = argument(call, 0, "dataset")
             owner = module.class_of_value(dataset) if dataset is not None else None
+            if dataset is not None and _is_stream(module, dataset):
+                yield _unsized(module, call, code(module, dataset))
             if (
                 owner is None
                 or not module.is_a(owner, "IterableDataset")
                 or module.method(owner, "__len__") is not None
             ):
                 continue
-            yield point(
-                module,
-                call,
-                f"{owner.name} is an IterableDataset: it has no len(), so that DistributedSampler raises a "
-                "TypeError; expected the "
-                "dataset to divide its items by rank",
-                "islice(items, rank, None, world_size) in __iter__",
-            )
+            yield _unsized(module, call, owner.name)
+
+
+def _unsized(module: Module, call: ast.Call, name: str) -> Finding:
+    return point(
+        module,
+        call,
+        f"{name} is an IterableDataset: it has no len(), so that DistributedSampler raises a TypeError; expected the "
+        "dataset to divide its items by rank",
+        "islice(items, rank, None, world_size) in __iter__",
+        fix="No sampler; in the dataset: for item in itertools.islice(items, rank, None, world_size): yield item",
+    )
+
+
+def _is_stream(module: Module, node: ast.expr) -> bool:
+    """What `load_dataset(…, streaming=True)` gives."""
+    made = last_value(module, node)
+    name = module.names.of(made.func) if isinstance(made, ast.Call) else None
+    flag = argument(made, None, "streaming") if isinstance(made, ast.Call) else None
+    return name == "datasets.load_dataset" and value(module, flag) is True
 
 
 @rule("SCRIPT048", "sampler-pads-evaluation", Severity.NOTE)

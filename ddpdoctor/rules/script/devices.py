@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.launch import Launch
@@ -25,7 +26,18 @@ from ddpdoctor.rules.script.situation import (
 )
 
 LOCAL = 'int(os.environ["LOCAL_RANK"])'
+CREATED = frozenset(
+    f"torch.{name}"
+    for name in (
+        *("arange", "empty", "empty_like", "eye", "full", "ones", "ones_like", "rand", "randint", "randn"),
+        *("tensor", "zeros", "zeros_like"),
+    )
+)
+"""Functions of torch that make a tensor, on the CPU unless told."""
 SELECT = ("cuda.set_device", "torch.accelerator.set_device_index", "torch.accelerator.set_device_idx")
+
+
+_PREPARES = re.compile(r"(?i)device|gpu|cuda|setup|set_up|init|launch|prepare")
 
 
 def choices(module: Module) -> Iterator[tuple[ast.expr, ast.expr]]:
@@ -39,14 +51,28 @@ def choices(module: Module) -> Iterator[tuple[ast.expr, ast.expr]]:
             yield call, index
         elif call.args and not isinstance(call.args[0], ast.Constant):
             yield call, call.args[0]
+    for call in module.calls("cuda.device"):
+        if call.args:
+            yield call, call.args[0]
     for method in ("cuda", "to"):
         for call in module.method_calls.get(method, ()):
-            if call.args and not (method == "to" and isinstance(call.args[0], ast.Constant)):
-                yield call, call.args[0]
+            given = argument(call, 0, "device")
+            if given is not None and not (method == "to" and isinstance(given, ast.Constant)):
+                yield call, given
+    for call in created(module):
+        given = argument(call, None, "device")
+        if given is not None and not isinstance(given, ast.Constant):
+            yield call, given
     for call in module.calls("DDP"):
         ids = argument(call, 1, "device_ids")
         if isinstance(ids, (ast.List, ast.Tuple)) and len(ids.elts) == 1:
             yield ids, ids.elts[0]
+
+
+def created(module: Module) -> Iterator[ast.Call]:
+    """Calls that make tensors: torch.zeros and its like."""
+    for name in sorted(CREATED):
+        yield from module.calls(name)
 
 
 def _index(found: object) -> object:
@@ -130,7 +156,7 @@ def missing(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
         if start is not None and start.line.agent is not None and start.line.agent.given("virtual_local_rank"):
             continue
         first = _first_plain_cuda(module)
-        if first is None or _selects(module):
+        if first is None or selects(module):
             continue
         call = module.calls("dist.init_process_group")[0]
         statement = module.index.statement(call)
@@ -150,12 +176,12 @@ def _first_plain_cuda(module: Module) -> ast.AST | None:
     found: list[ast.Call] = [c for c in module.method_calls.get("cuda", ()) if not c.args and not c.keywords]
     for call in (*module.method_calls.get("to", ()), *module.calls("torch.device")):
         given = argument(call, 0, "device")
-        if given is not None and value(module, given) in ("cuda", Device("cuda")):
+        if given is not None and _is_plain(module, given):
             found.append(call)
     return min(found, key=lambda c: (c.lineno, c.col_offset), default=None)
 
 
-def _selects(module: Module) -> bool:
+def selects(module: Module) -> bool:
     """Anything that might choose a device, or leave only one visible."""
     if module.calls(*SELECT, "cuda.device") or "CUDA_VISIBLE_DEVICES" in module.text or "device_id=" in module.text:
         return True
@@ -164,12 +190,21 @@ def _selects(module: Module) -> bool:
     for call in module.method_calls.get("cuda", ()):
         if call.args or call.keywords:
             return True
+    if any(argument(c, 1, "index") is not None for c in module.calls("torch.device")) or _may_select(module):
+        return True
     for call in (*module.method_calls.get("to", ()), *module.calls("torch.device")):
         given = argument(call, 0, "device")
         plain = ("cuda", "cpu", Device("cuda"), Device("cpu"))
         if has_more(call) or (given is not None and value(module, given) not in plain and not _is_dtype(module, given)):
             return True
     return any(has_more(c) for c in module.calls("dist.init_process_group"))
+
+
+def _may_select(module: Module) -> bool:
+    """A function from elsewhere whose name says that it prepares the job or its devices."""
+    dotted = [module.names.dotted(c.func) or "" for c in module.index.calls if module.target(c) is None]
+    elsewhere = [name for name in dotted if "." in name and not name.startswith(("torch", "os.", "logging."))]
+    return any(_PREPARES.search(name.rpartition(".")[2]) for name in elsewhere)
 
 
 def _is_dtype(module: Module, node: ast.expr) -> bool:
@@ -211,12 +246,21 @@ def _block(module: Module, node: ast.AST) -> ast.AST:
     return module.index.parents[module.index.statement(node)]
 
 
+def _is_plain(module: Module, given: ast.expr) -> bool:
+    """CUDA without an index."""
+    return value(module, given) in ("cuda", Device("cuda"))
+
+
 def _touches(module: Module) -> list[ast.Call]:
     found = [c for c in module.method_calls.get("cuda", ()) if not c.args and not c.keywords]
     for call in module.method_calls.get("to", ()):
         given = argument(call, 0, "device")
         if given is not None and value(module, given) in ("cuda", Device("cuda")):
             found.append(call)
+    on_device = [
+        c for c in created(module) if (given := argument(c, None, "device")) is not None and _is_plain(module, given)
+    ]
+    found += on_device
     found += module.calls("cuda.empty_cache", "cuda.synchronize", "cuda.mem_get_info", "cuda.init")
     return sorted(found, key=lambda c: (c.lineno, c.col_offset))
 
@@ -240,7 +284,7 @@ def barrier(script: Script) -> Iterator[Finding]:
     """
     for module in modules(script):
         used = backends(module)
-        if not used or used != {"nccl"} or _selects(module) or module.frameworks:
+        if not used or used != {"nccl"} or selects(module) or module.frameworks:
             continue
         for call in module.calls("dist.barrier"):
             if argument(call, None, "device_ids", "group") is None and not call.args:

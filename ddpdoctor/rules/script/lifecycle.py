@@ -14,6 +14,7 @@ from ddpdoctor.facts.script.rehearsal import Event, Rehearsal
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import after, code, dist_of, point
+from ddpdoctor.rules.script.processes import start_method
 from ddpdoctor.rules.script.situation import backends, in_try, is_test, last_value
 
 INIT = "dist.init_process_group"
@@ -244,7 +245,7 @@ def not_destroyed(script: Script) -> Iterator[Finding]:
                     "code -6; expected "
                     "destroy_process_group() at its end",
                     "dist.destroy_process_group()",
-                    severity=None if _is_gloo(module) else Severity.NOTE,
+                    severity=None if _is_gloo(module) and not _is_forked(module, run) else Severity.NOTE,
                     edits=_destroyed(module, run),
                 )
                 break
@@ -253,6 +254,11 @@ def not_destroyed(script: Script) -> Iterator[Finding]:
 def _is_gloo(module: Module) -> bool:
     """The backend with which good runs were seen to end badly."""
     return any("gloo" in each for each in backends(module) or ())
+
+
+def _is_forked(module: Module, run: Rehearsal) -> bool:
+    """A child of a fork ends without the destructors that end badly."""
+    return any(s.function is run.root and start_method(module, s) == "fork" for s in module.spawns)
 
 
 def _may_clean(module: Module) -> bool:

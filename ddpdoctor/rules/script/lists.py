@@ -12,18 +12,23 @@ from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.vocabulary import GROUP_POSITION
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.pointing import code, dist_of, point, replace
+from ddpdoctor.rules.script.pointing import code, dist_of, point, replace, without_argument
 from ddpdoctor.rules.script.situation import (
     argument,
+    comes_to,
     each_rank,
     has_more,
-    in_rank_branch,
+    is_literal,
     last_value,
     start_of,
+    value,
 )
 
 _LISTS = {
     "dist.all_gather": (0, "tensor_list"),
+    "dist.all_gather_object": (0, "object_list"),
+    "dist.gather_object": (1, "object_gather_list"),
+    "dist.scatter_object_list": (1, "scatter_object_input_list"),
     "dist.gather": (1, "gather_list"),
     "dist.scatter": (1, "scatter_list"),
     "dist.reduce_scatter": (1, "input_list"),
@@ -64,20 +69,29 @@ def wrong_list(script: Script) -> Iterator[Finding]:
 def _wrong(
     module: Module, call: ast.Call, given: ast.expr | None, root: ast.expr | None, keyword: str, word: str
 ) -> Iterator[Finding]:
-    if in_rank_branch(module, call):
-        return
     places = places_of(module, module.index.function_of(call))
+    comes = comes_to(module, call)
+    if comes is None:
+        return
     roots = each_rank(module, root, places, trusting=True) if root is not None else [0] * len(places)
     if len(set(map(repr, roots))) != 1 or type(roots[0]) is not int:
         return
     lists: list[object] = [None] * len(places) if given is None else each_rank(module, given, places, trusting=True)
     filled = [_is_filled(v) for v in lists]
-    for place, is_filled in zip(places, filled, strict=True):
-        if is_filled is not None and is_filled is not (place.rank == roots[0]):
-            where = "on every rank" if is_filled else f"not on rank {roots[0]}"
+    for place, is_filled, is_here in zip(places, filled, comes, strict=True):
+        if is_here and is_filled is not None and is_filled is not (place.rank == roots[0]):
+            where = (
+                f"on rank {place.rank}"
+                if is_filled and not all(comes)
+                else "on every rank"
+                if is_filled
+                else f"not on rank {roots[0]}"
+            )
             misplaced = given if is_filled else None
             edits: tuple[Edit, ...] = ()
-            if misplaced is not None:
+            if misplaced is not None and not all(comes):
+                edits = without_argument(module, call, misplaced)
+            elif misplaced is not None:
                 only = f"{code(module, misplaced, 200)} if dist.get_rank() == {roots[0]} else None"
                 edits = (replace(module, misplaced, only),)
             yield point(
@@ -118,7 +132,7 @@ def fixed_length(script: Script, launch: Launch | None = None) -> Iterator[Findi
         start = start_of(module, launch)
         for name, (position, keyword) in _LISTS.items():
             for call in module.calls(name):
-                given = argument(call, int(position), str(keyword))
+                given = argument(call, position, keyword)
                 if given is None or argument(call, GROUP_POSITION.get(name), "group") is not None:
                     continue
                 length = _literal_length(module, given)
@@ -145,6 +159,10 @@ def _counted(module: Module, given: ast.expr) -> tuple[Edit, ...]:
     is_call = isinstance(made, ast.ListComp) or (
         isinstance(made, (ast.List, ast.Tuple)) and isinstance(made.elts[0], ast.Call)
     )
+    if isinstance(made, ast.BinOp):
+        return (replace(module, made.right, f"{dist_of(module)}.get_world_size()"),)
+    if isinstance(made, ast.List) and texts == {"None"}:
+        return (replace(module, made, f"[None] * {dist_of(module)}.get_world_size()"),)
     if made is None or len(texts) != 1 or not is_call:
         return ()
     return (replace(module, made, f"[{texts.pop()} for _ in range({dist_of(module)}.get_world_size())]"),)
@@ -161,12 +179,20 @@ def _literal_length(module: Module, node: ast.expr) -> int | None:
     made = last_value(module, node)
     if isinstance(made, (ast.List, ast.Tuple)) and made.elts and not any(isinstance(e, ast.Starred) for e in made.elts):
         return len(made.elts)
+    if isinstance(made, ast.BinOp) and isinstance(made.op, ast.Mult) and isinstance(made.left, ast.List):
+        count = _number(module, made.right)
+        return None if count is None else len(made.left.elts) * count
     if isinstance(made, ast.ListComp) and len(made.generators) == 1:
         items = made.generators[0].iter
         if isinstance(items, ast.Call) and module.names.of(items.func) == "range" and len(items.args) == 1:
-            count = items.args[0]
-            return count.value if isinstance(count, ast.Constant) and type(count.value) is int else None
+            return _number(module, items.args[0])
     return None
+
+
+def _number(module: Module, node: ast.expr) -> int | None:
+    """A whole number that stands in the file itself."""
+    found = value(module, node) if is_literal(module, node) else None
+    return found if type(found) is int else None
 
 
 @rule("SCRIPT042", "gather-list-aliased", Severity.ERROR)
@@ -187,6 +213,10 @@ def aliased(script: Script) -> Iterator[Finding]:
                 given = argument(call, int(position), str(keyword))
                 made = last_value(module, given) if given is not None else None
                 made = made.body if isinstance(made, ast.IfExp) else made
+                if isinstance(made, ast.ListComp) and _is_one(module, made):
+                    loop = made.generators[0]
+                    text = f"[{_copy(module, made.elt)} for {code(module, loop.target)} in {code(module, loop.iter)}]"
+                    yield _one_tensor(module, made, text)
                 if not isinstance(made, ast.BinOp) or not isinstance(made.op, ast.Mult):
                     continue
                 sides = [made.left, made.right]
@@ -194,15 +224,24 @@ def aliased(script: Script) -> Iterator[Finding]:
                 if one is not None and not isinstance(one.elts[0], ast.Constant):
                     count = sides[1 - sides.index(one)]
                     text = f"[{_copy(module, one.elts[0])} for _ in range({code(module, count)})]"
-                    yield point(
-                        module,
-                        made,
-                        f"{code(module, made)} is one tensor many times: after the call every entry shows the same "
-                        "rank's value; "
-                        "expected a tensor of its own for each rank",
-                        text,
-                        edits=(replace(module, made, text),),
-                    )
+                    yield _one_tensor(module, made, text)
+
+
+def _is_one(module: Module, made: ast.ListComp) -> bool:
+    """`[t for _ in range(n)]`: the element is a name that the comprehension does not bind."""
+    bound = {n.id for g in made.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)}
+    return isinstance(made.elt, ast.Name) and made.elt.id not in bound and len(made.generators) == 1
+
+
+def _one_tensor(module: Module, made: ast.expr, text: str) -> Finding:
+    return point(
+        module,
+        made,
+        f"{code(module, made)} is one tensor many times: after the call every entry shows the same rank's value; "
+        "expected a tensor of its own for each rank",
+        text,
+        edits=(replace(module, made, text),),
+    )
 
 
 def _copy(module: Module, node: ast.expr) -> str:

@@ -6,15 +6,24 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
+from ddpdoctor.facts.script.disagreement import places_of
 from ddpdoctor.facts.script.exchange import Stuck, exchanges, problems
 from ddpdoctor.facts.script.index import inner
 from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.rehearsal import Event
+from ddpdoctor.facts.script.vocabulary import GROUP_POSITION
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import code, point, replace
-from ddpdoctor.rules.script.situation import has_more, last_value
+from ddpdoctor.rules.script.situation import argument, each_rank, has_more, last_value
 
+_ROOTS = {
+    "dist.broadcast": (1, "src"),
+    "dist.broadcast_object_list": (1, "src"),
+    "dist.gather": (2, "dst"),
+    "dist.reduce": (1, "dst"),
+    "dist.scatter": (2, "src"),
+}
 IN_PLACE = ("zero_", "fill_", "copy_", "add_", "sub_", "mul_", "div_", "normal_", "uniform_", "random_")
 
 
@@ -205,7 +214,8 @@ def _kept(module: Module, call: ast.Call, statement: ast.Assign) -> Iterator[Fin
         return
     changed = _changed(module, call, statement, name)
     if changed is not None:
-        tensor = code(module, call.args[0]) if call.args else "the buffer"
+        given = argument(call, 0, "tensor")
+        tensor = code(module, given) if given is not None else "the buffer"
         yield point(
             module,
             changed,
@@ -218,7 +228,7 @@ def _kept(module: Module, call: ast.Call, statement: ast.Assign) -> Iterator[Fin
 
 def _changed(module: Module, call: ast.Call, statement: ast.Assign, request: str) -> ast.AST | None:
     """The first statement after an isend that writes to its tensor, unless something waits before."""
-    tensor = call.args[0] if call.args else None
+    tensor = argument(call, 0, "tensor")
     parent = module.index.parents[statement]
     block = next(
         (b for b in (getattr(parent, n, None) for n in ("body", "orelse")) if isinstance(b, list) and statement in b),
@@ -283,3 +293,25 @@ def nobody(script: Script) -> Iterator[Finding]:
                 f"rank {message.rank} names {what}; expected another rank of the world",
                 "0 <= peer < world_size, not the own rank",
             )
+        yield from _beyond(module)
+
+
+def _beyond(module: Module) -> Iterator[Finding]:
+    """Roots of collectives that no world has, such as `src=world_size`."""
+    for name, (position, word) in _ROOTS.items():
+        for call in module.calls(name):
+            root = argument(call, position, word)
+            if root is None or has_more(call) or argument(call, GROUP_POSITION.get(name), "group") is not None:
+                continue
+            places = places_of(module, module.index.function_of(call))
+            found = each_rank(module, root, places, trusting=True)
+            far = all(type(f) is int and f >= len(places) for f in found)
+            fixed = isinstance(root, ast.Constant) and places[-1].node_rank != 0
+            if far and not fixed:
+                yield point(
+                    module,
+                    call,
+                    f"{word}={code(module, root)} is rank {found[0]} in a world of {len(places)}, which has none "
+                    f'("invalid root rank"); expected a rank below the world size',
+                    f"0 <= {word} < world_size",
+                )

@@ -10,13 +10,14 @@ from ddpdoctor.facts.script.index import Function
 from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.spawning import Spawn
 from ddpdoctor.facts.script.world import Made
-from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.pointing import code, point, replace
+from ddpdoctor.rules.script.devices import CREATED
+from ddpdoctor.rules.script.pointing import point
 from ddpdoctor.rules.script.situation import argument, value
 
 
-def _method(module: Module, spawn: Spawn) -> str | None:
+def start_method(module: Module, spawn: Spawn) -> str | None:
     """The start method of a start of processes: `spawn` or `fork` where it is certain."""
     if spawn.how == "spawn":
         given = value(module, argument(spawn.call, None, "start_method"))
@@ -31,6 +32,9 @@ def _method(module: Module, spawn: Spawn) -> str | None:
         chosen = value(module, argument(call, 0, "method"))
         return chosen if isinstance(chosen, str) else None
     return "fork" if module.names.of(func) == "mp.Process" else None
+
+
+_CONTEXTS = ("cuda.init", "cuda.set_device", "cuda.synchronize", "cuda.empty_cache", "cuda.mem_get_info")
 
 
 @rule(
@@ -52,13 +56,10 @@ def unguarded(script: Script) -> Iterator[Finding]:
     """
     for module in modules(script):
         for spawn in module.spawns:
-            if _method(module, spawn) != "spawn":
+            if start_method(module, spawn) != "spawn":
                 continue
             at = _at_import(module, spawn.call)
             if at is not None:
-                statement = module.index.statement(at)
-                body = "\n".join(f"    {row}" for row in code(module, statement, 2000).splitlines())
-                one_line = statement.lineno == statement.end_lineno
                 yield point(
                     module,
                     at,
@@ -66,8 +67,25 @@ def unguarded(script: Script) -> Iterator[Finding]:
                     "RuntimeError about the "
                     'bootstrapping phase; expected it under if __name__ == "__main__":',
                     'if __name__ == "__main__":',
-                    edits=(replace(module, statement, f'if __name__ == "__main__":\n{body}'),) if one_line else (),
+                    edits=_under_guard(module, at),
                 )
+
+
+def _under_guard(module: Module, at: ast.AST) -> tuple[Edit, ...]:
+    """The rest of the file from the start of processes on, or from the choice of how they start, under a main guard."""
+    chosen = [at, *(c for c in module.calls("mp.set_start_method") if module.index.function_of(c) is None)]
+    first = min((module.index.outermost(each) for each in chosen), key=lambda s: s.lineno)
+    region = [s for s in module.tree.body if s.lineno >= first.lineno]
+    texts = [n for s in region for n in ast.walk(s) if isinstance(n, (ast.Constant, ast.JoinedStr))]
+    if any(n.end_lineno != n.lineno for n in texts) or any(
+        isinstance(s, (ast.FunctionDef, ast.ClassDef)) for s in region
+    ):
+        return ()
+    rows = module.lines[first.lineno - 1 :]
+    body = "".join(f"    {row}" if row.strip() else row for row in rows)
+    end = len(module.lines)
+    last = len(module.lines[-1].rstrip("\r\n")) + 1
+    return (Edit(module.path, first.lineno, 1, end, last, f'if __name__ == "__main__":\n{body}'.rstrip("\n")),)
 
 
 def _at_import(module: Module, node: ast.AST, depth: int = 0) -> ast.AST | None:
@@ -155,7 +173,7 @@ def cuda_after_fork(script: Script) -> Iterator[Finding]:
     for module in modules(script):
         yield from _in_workers(module)
         for spawn in module.spawns:
-            if _method(module, spawn) != "fork" or spawn.function is None:
+            if start_method(module, spawn) != "fork" or spawn.function is None:
                 continue
             touched = _cuda_before(module, spawn.call)
             if touched is not None and _uses_cuda(module, spawn.function):
@@ -176,31 +194,26 @@ def _in_workers(module: Module) -> Iterator[Finding]:
         dataset = argument(call, 0, "dataset")
         owner = module.class_of_value(dataset) if dataset is not None else None
         item = module.method(owner, "__getitem__") if owner is not None else None
-        if type(workers) is not int or workers < 1 or context is not None or item is None or "spawn" in module.text:
+        given = argument(call, 6, "collate_fn")
+        collate = module.target_of(given) if given is not None else None
+        if type(workers) is not int or workers < 1 or context is not None or "spawn" in module.text:
             continue
-        used = _cuda_call(module, item.function)
-        if used is not None:
+        for target in (item, collate):
+            used = _cuda_call(module, target.function) if target is not None and target.module is module else None
+            if used is None or target is None:
+                continue
             yield point(
                 module,
                 used,
-                f"{owner.name if owner else 'the dataset'} uses CUDA in __getitem__, which runs in the forked "
-                "workers of line "
-                f"{call.lineno} (Cannot re-initialize CUDA in forked subprocess); expected the move to the GPU in "
+                f"{target.function.name} uses CUDA, and it runs in the forked workers of line {call.lineno} (Cannot "
+                "re-initialize CUDA in forked subprocess); expected the move to the GPU in "
                 "the training loop",
                 "CPU tensors from the dataset",
             )
 
 
 def _cuda_call(module: Module, function: Function) -> ast.Call | None:
-    for node in ast.walk(function):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            first = value(module, node.args[0]) if node.args else None
-            device = value(module, argument(node, None, "device"))
-            if node.func.attr == "cuda" and module.names.of(node.func) is None:
-                return node
-            if (node.func.attr == "to" and _is_cuda(first)) or _is_cuda(device):
-                return node
-    return None
+    return next((n for n in ast.walk(function) if isinstance(n, ast.Call) and _moves(module, n)), None)
 
 
 def _is_cuda(found: object) -> bool:
@@ -218,12 +231,19 @@ def _cuda_before(module: Module, start: ast.Call) -> ast.Call | None:
     function = module.index.function_of(start)
     for call in module.index.calls:
         same = module.index.function_of(call) is function and call.lineno < start.lineno
-        name = module.names.of(call.func) or ""
-        touches = name in ("cuda.init", "cuda.set_device", "cuda.synchronize", "cuda.empty_cache", "cuda.mem_get_info")
-        moved = isinstance(call.func, ast.Attribute) and call.func.attr == "cuda" and not name
-        if same and (touches or moved):
+        if same and (module.names.of(call.func) in _CONTEXTS or _moves(module, call)):
             return call
     return None
+
+
+def _moves(module: Module, call: ast.Call) -> bool:
+    """`x.cuda()`, `x.to("cuda")`, `torch.zeros(1, device="cuda")`."""
+    attr = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    if attr == "cuda" and module.names.of(call.func) is None:
+        return True
+    given = argument(call, 0, "device") if attr == "to" else argument(call, None, "device")
+    is_call = attr == "to" or (module.names.of(call.func) or "") in CREATED
+    return is_call and given is not None and _is_cuda(value(module, given))
 
 
 @rule("SCRIPT069", "distributed-after-fork", Severity.ERROR)
@@ -239,26 +259,47 @@ def group_after_fork(script: Script) -> Iterator[Finding]:
     """
     for module in modules(script):
         for spawn in module.spawns:
-            if _method(module, spawn) != "fork" or spawn.function is None or not _talks(module, spawn.function):
+            if start_method(module, spawn) != "fork" or spawn.function is None or not _talks(module, spawn.function):
                 continue
-            here = module.index.function_of(spawn.call)
-            before = [
-                c
-                for c in module.calls("dist.init_process_group")
-                if module.index.function_of(c) is here and c.lineno < spawn.call.lineno
-            ]
+            before = [c for c in module.calls("dist.init_process_group") if _is_before(module, c, spawn.call)]
             if before and not _joins_itself(module, spawn.function):
-                yield point(
-                    module,
-                    spawn.call,
-                    f"the child is forked after init_process_group (line {before[0].lineno}) and communicates "
-                    "itself: it has no threads "
-                    "for it and hangs; expected the start before init, or spawn",
-                    'mp.get_context("spawn")',
-                )
+                yield _after_fork(module, spawn.call, before[0])
+        yield from _forks(module)
 
 
-def _talks(module: Module, function: Function) -> bool:
+def _forks(module: Module) -> Iterator[Finding]:
+    """os.fork after init_process_group, whose child communicates."""
+    for fork in module.calls("os.fork"):
+        before = [c for c in module.calls("dist.init_process_group") if _is_before(module, c, fork)]
+        statement = module.index.statement(fork)
+        name = statement.targets[0] if isinstance(statement, ast.Assign) else None
+        child = f"{ast.unparse(name)} == 0" if name is not None else ""
+        for branch in (n for n in module.index.parents if isinstance(n, ast.If) and n.lineno >= fork.lineno):
+            if before and ast.unparse(branch.test) == child and _talks(module, branch):
+                yield _after_fork(module, fork, before[0])
+
+
+def _after_fork(module: Module, start: ast.Call, init: ast.Call) -> Finding:
+    return point(
+        module,
+        start,
+        f"the child is forked after init_process_group (line {init.lineno}) and communicates itself: it has no threads "
+        "for it and hangs; expected the start before init, or spawn",
+        'mp.get_context("spawn")',
+        fix='Start the child before init_process_group, or with torch.multiprocessing.get_context("spawn").',
+    )
+
+
+def _is_before(module: Module, one: ast.Call, two: ast.Call) -> bool:
+    """Whether a call is certainly done before another: earlier in its function, or in one that calls that later."""
+    function, later = module.index.function_of(one), module.index.function_of(two)
+    if function is later:
+        return one.lineno < two.lineno
+    calls = module.callers.get(later, []) if later is not None else []
+    return any(module.index.function_of(c) is function and one.lineno < c.lineno for c in calls)
+
+
+def _talks(module: Module, function: ast.AST) -> bool:
     return any(
         (module.names.of(n.func) or "").startswith("dist.") for n in ast.walk(function) if isinstance(n, ast.Call)
     )

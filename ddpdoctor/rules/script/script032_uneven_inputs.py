@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.facts.script.index import inner
@@ -18,8 +17,7 @@ from ddpdoctor.rules.script.situation import (
     each_rank,
 )
 
-if TYPE_CHECKING:
-    pass
+_LISTINGS = ("glob.glob", "os.listdir", "os.scandir", "glob.iglob")
 
 
 @rule("SCRIPT032", "uneven-inputs", Severity.ERROR)
@@ -72,6 +70,10 @@ def _unequal(module: Module, node: ast.expr) -> tuple[str, bool]:
     if all(isinstance(f, (list, tuple)) for f in found):
         lengths = [len(f) for f in found if isinstance(f, (list, tuple))]
         return (f"gives the ranks {', '.join(map(str, lengths))} turns", True) if len(set(lengths)) > 1 else ("", False)
+    if isinstance(node, ast.Call) and module.names.of(node.func) == "range":
+        turns = _turns(module, node)
+        if len(set(turns)) > 1:
+            return f"gives the ranks {', '.join(map(str, turns))} turns", True
     source = node
     if isinstance(node, ast.Name):
         bound = module.names.bindings(node.id, module.index.scope(node))
@@ -84,6 +86,10 @@ def _unequal(module: Module, node: ast.expr) -> tuple[str, bool]:
         and source.args
     ):
         source = source.args[0]
+    if isinstance(source, ast.Call) and module.names.of(source.func) in _LISTINGS and source.args:
+        folder = each_rank(module, source.args[0], trusting=True)
+        if any(f != folder[0] for f in folder[1:]):
+            return "lists what this rank alone has", False
     part = source.slice if isinstance(source, ast.Subscript) else None
     if isinstance(part, ast.Slice) and part.step is not None and part.lower is not None and part.upper is None:
         lower = each_rank(module, part.lower, trusting=True)
@@ -91,6 +97,15 @@ def _unequal(module: Module, node: ast.expr) -> tuple[str, bool]:
         if lower == [p.rank for p in TWO_NODES] and not even:
             return "may give the first ranks one turn more", False
     return "", False
+
+
+def _turns(module: Module, node: ast.Call) -> list[int]:
+    """How many turns a range has on each rank, where all its bounds are known."""
+    bounds = [each_rank(module, a, trusting=True) for a in node.args]
+    if not bounds or not all(type(b) is int for each in bounds for b in each):
+        return []
+    rows = zip(*bounds, strict=True)
+    return [len(range(*row)) for row in rows if len(row) < 3 or row[2] != 0]
 
 
 def _is_cut(module: Module, node: ast.expr) -> bool:

@@ -19,6 +19,7 @@ READS = (
     "ipdb.set_trace",
     "sys.stdin.read",
     "sys.stdin.readline",
+    "sys.stdin.readlines",
     "IPython.embed",
 )
 
@@ -37,7 +38,10 @@ def stdin(script: Script) -> Iterator[Finding]:
     for module in modules(script):
         if not is_distributed(module):
             continue
-        for call in module.calls(*READS):
+        streams = [
+            n.iter for n in module.index.parents if isinstance(n, ast.For) and module.names.of(n.iter) == "sys.stdin"
+        ]
+        for call in (*module.calls(*READS), *streams):
             statement = module.index.statement(call)
             if not in_rank_branch(module, call) and not _of_parent(module, call):
                 yield point(
@@ -51,7 +55,7 @@ def stdin(script: Script) -> Iterator[Finding]:
                 )
 
 
-def _of_parent(module: Module, call: ast.Call) -> bool:
+def _of_parent(module: Module, call: ast.expr) -> bool:
     """Run by the process that spawns, not by the ranks."""
     function = module.index.function_of(call)
     spawned = {s.function for s in module.spawns}

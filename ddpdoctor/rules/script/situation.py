@@ -20,10 +20,12 @@ __all__ = [
     "Start",
     "argument",
     "backends",
+    "comes_to",
     "each_rank",
     "has_more",
     "in_rank_branch",
     "in_try",
+    "in_turns",
     "is_distributed",
     "is_literal",
     "is_quiet",
@@ -169,6 +171,29 @@ def in_rank_branch(module: Module, node: ast.AST) -> bool:
     return False
 
 
+def comes_to(module: Module, node: ast.AST) -> list[bool] | None:
+    """Which ranks reach a node by the conditions of its function; None where one of them is not known."""
+    readers = _readers(module, places_of(module, module.index.function_of(node)), True)
+    comes = [True] * len(readers)
+    for parent, child in module.index.enclosing(node):
+        if parent in module.index.scopes:
+            is_left = isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)) and _left_before(
+                module, parent, node, readers
+            )
+            return None if is_left or bool(getattr(parent, "decorator_list", ())) else comes
+        test = parent.test if isinstance(parent, (ast.If, ast.IfExp)) and child is not parent.test else None
+        if test is not None:
+            found = [r.truth(test) for r in readers]
+            body = getattr(parent, "body", None)
+            wanted = child in body if isinstance(body, list) else child is body
+            if any(isinstance(f, Unknown) for f in found):
+                if names_in(test) & RANK_WORDS or Unknown.VARIES in found:
+                    return None
+                continue
+            comes = [c and f is wanted for c, f in zip(comes, found, strict=True)]
+    return comes
+
+
 def _only_main(decorator: ast.expr) -> bool:
     text = ast.unparse(decorator)
     return "rank_zero" in text or "main_process" in text or "master" in text
@@ -212,6 +237,17 @@ def in_try(module: Module, node: ast.AST) -> bool:
         if parent in module.index.scopes:
             return False
     return False
+
+
+def in_turns(module: Module, node: ast.AST) -> bool:
+    """Whether one rank does it first and the others after it: between barriers in branches, or in a context for that."""
+    for parent, _ in module.index.enclosing(node):
+        items = parent.items if isinstance(parent, (ast.With, ast.AsyncWith)) else []
+        if any("first" in ast.unparse(item.context_expr) for item in items):
+            return True
+    function = module.index.function_of(node)
+    waits = [c for c in module.calls("dist.barrier") if module.index.function_of(c) is function]
+    return any(c.lineno < node.lineno and in_rank_branch(module, c) for c in waits)  # type: ignore[attr-defined]
 
 
 def truths(module: Module, test: ast.expr) -> list[bool | Unknown]:

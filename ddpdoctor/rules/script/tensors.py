@@ -11,6 +11,7 @@ from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.vocabulary import GROUP_POSITION
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.script.devices import CREATED
 from ddpdoctor.rules.script.pointing import after, code, point, replace, with_keyword
 from ddpdoctor.rules.script.situation import (
     argument,
@@ -21,10 +22,7 @@ from ddpdoctor.rules.script.situation import (
     value,
 )
 
-CREATED = frozenset(
-    f"torch.{name}"
-    for name in ("tensor", "zeros", "ones", "empty", "full", "rand", "randn", "arange", "randint", "eye")
-)
+_ON_CPU = CREATED | {f"torch.{kind}Tensor" for kind in ("", "Float", "Double", "Half", "Long", "Int", "Byte", "Bool")}
 _TENSORS = {
     "dist.all_reduce": (0,),
     "dist.broadcast": (0,),
@@ -72,7 +70,7 @@ def on_cpu(script: Script) -> Iterator[Finding]:
 def _cpu(module: Module, call: ast.Call, given: list[ast.expr]) -> Iterator[Finding]:
     for each in given:
         made = last_value(module, each)
-        if isinstance(made, ast.Call) and module.names.of(made.func) in CREATED and not has_more(made):
+        if isinstance(made, ast.Call) and _stays_on_cpu(module, made):
             device = argument(made, None, "device")
             if (device is None or value(module, device) == "cpu") and not _moved(module, each):
                 yield point(
@@ -81,9 +79,34 @@ def _cpu(module: Module, call: ast.Call, given: list[ast.expr]) -> Iterator[Find
                     f"{code(module, each)} is made on the CPU (line {made.lineno}) and NCCL takes CUDA tensors only "
                     '("No backend type associated with device type cpu"); expected it on the GPU of the rank',
                     'device="cuda"',
-                    edits=(with_keyword(module, made, 'device="cuda"'),) if device is None else (),
+                    edits=_on_gpu(module, made, device),
                 )
                 return
+
+
+def _stays_on_cpu(module: Module, made: ast.Call) -> bool:
+    """What a call makes lies on the CPU: a new tensor, or `x.cpu()`."""
+    name = module.names.of(made.func)
+    if isinstance(made.func, ast.Attribute) and made.func.attr == "cpu" and not made.args:
+        return name is None
+    like = name is not None and name.endswith("_like")
+    return name in _ON_CPU and not like and not has_more(made) and not _in_device_context(module, made)
+
+
+def _in_device_context(module: Module, node: ast.AST) -> bool:
+    """`with torch.device("cuda"):` around it."""
+    items = [i for p, _ in module.index.enclosing(node) if isinstance(p, (ast.With, ast.AsyncWith)) for i in p.items]
+    return any("device" in ast.unparse(item.context_expr) for item in items)
+
+
+def _on_gpu(module: Module, made: ast.Call, device: ast.expr | None) -> tuple[Edit, ...]:
+    if device is not None:
+        return (replace(module, device, '"cuda"'),)
+    if module.names.of(made.func) in CREATED:
+        return (with_keyword(module, made, 'device="cuda"'),)
+    if isinstance(made.func, ast.Attribute) and made.func.attr == "cpu":
+        return (replace(module, made, f"{code(module, made.func.value, 400)}.cuda()"),)
+    return (replace(module, made, f"{code(module, made, 400)}.cuda()"),)
 
 
 def _moved(module: Module, node: ast.expr) -> bool:
@@ -104,7 +127,7 @@ def read_early(script: Script) -> Iterator[Finding]:
     """
     for module in modules(script):
         for call in _asynchronous(module):
-            tensor = argument(call, 0, "tensor")
+            tensor = argument(call, 0, "tensor", "tensor_list", "output_tensor")
             if not isinstance(tensor, ast.Name):
                 continue
             read = _read_before_wait(module, call, tensor.id)
@@ -129,7 +152,7 @@ def _waited(module: Module, call: ast.Call) -> tuple[Edit, ...]:
 
 def _asynchronous(module: Module) -> Iterator[ast.Call]:
     yield from module.calls("dist.irecv")
-    for name in ("dist.all_reduce", "dist.broadcast", "dist.reduce"):
+    for name in ("dist.all_reduce", "dist.broadcast", "dist.reduce", "dist.all_gather", "dist.all_gather_into_tensor"):
         for call in module.calls(name):
             flag = argument(call, None, "async_op")
             if isinstance(flag, ast.Constant) and flag.value is True:
@@ -158,6 +181,8 @@ def _read_before_wait(module: Module, call: ast.Call, name: str) -> ast.AST | No
                 "get_future",
             ):
                 return None
+            if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and node.target.id == name:
+                return node
             if isinstance(node, ast.Name) and node.id in (handle, name) and isinstance(node.ctx, ast.Store):
                 return None
             if isinstance(node, ast.Name) and handle and node.id == handle:

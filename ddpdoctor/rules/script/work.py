@@ -60,7 +60,7 @@ def needs_gpu(script: Script, launch: Launch | None = None, gpu: Gpu | None = No
                 '"nccl" if torch.cuda.is_available() else "gloo"',
             )
             continue
-        asserted = next((a for a in module.index.parents if isinstance(a, ast.Assert) and _asks(module, a.test)), None)
+        asserted = next((a for a in module.index.parents if _demands(module, a)), None)
         chosen = next(
             (e for e in module.index.parents if isinstance(e, ast.IfExp) and _asks(module, e.test) and _cpu(e)), None
         )
@@ -85,6 +85,14 @@ def needs_gpu(script: Script, launch: Launch | None = None, gpu: Gpu | None = No
             severity=Severity.NOTE,
             edits=_either(module, call),
         )
+
+
+def _demands(module: Module, node: ast.AST) -> bool:
+    """`assert torch.cuda.is_available()`, or an error where it is not."""
+    if isinstance(node, ast.If):
+        negated = isinstance(node.test, ast.UnaryOp) and isinstance(node.test.op, ast.Not)
+        return negated and _asks(module, node.test) and isinstance(node.body[-1], ast.Raise)
+    return isinstance(node, ast.Assert) and _asks(module, node.test)
 
 
 def _has_none(gpu: Gpu | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.launch import Launch
@@ -13,7 +14,16 @@ from ddpdoctor.facts.script.vocabulary import PARAMETERS
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import code, imported, point, replace, without_argument
-from ddpdoctor.rules.script.situation import argument, each_rank, has_more, is_quiet, is_test, start_of, value
+from ddpdoctor.rules.script.situation import (
+    argument,
+    each_rank,
+    has_more,
+    is_quiet,
+    is_test,
+    last_value,
+    start_of,
+    value,
+)
 
 
 @rule(
@@ -102,10 +112,7 @@ def bypassed(script: Script) -> Iterator[Finding]:
     for module in modules(script):
         if not module.wrapped or not module.calls("DDP") or is_test(module):
             continue
-        for call in module.method_calls.get("module", ()):
-            base = call.func.value if isinstance(call.func, ast.Attribute) else None
-            if base is None or ast.unparse(base) not in module.wrapped:
-                continue
+        for call, past, wrapper in _past_the_wrapper(module):
             loop = next((p for p, _ in module.index.enclosing(call) if isinstance(p, (ast.For, ast.While))), None)
             function = module.index.function_of(call)
             region: ast.AST | None = loop or function
@@ -113,12 +120,45 @@ def bypassed(script: Script) -> Iterator[Finding]:
                 yield point(
                     module,
                     call,
-                    f"{code(module, call.func)}(...) goes past the wrapper, so that the backward pass averages no "
-                    "gradients and the "
-                    f"ranks drift apart; expected {code(module, base)}(...)",
-                    f"{code(module, base)}(...)",
-                    edits=(replace(module, call.func, code(module, base)),),
+                    f"{code(module, past)}(...) goes past the wrapper, so that the backward pass averages no gradients "
+                    f"and the ranks drift apart; expected {wrapper}(...)",
+                    f"{wrapper}(...)",
+                    edits=(replace(module, call.func, wrapper),),
                 )
+
+
+def _past_the_wrapper(module: Module) -> Iterator[tuple[ast.Call, ast.expr, str]]:
+    """Calls of the model inside a wrapper: the call, what it calls, and the wrapper's name."""
+    for call in module.index.calls:
+        func = call.func
+        if isinstance(func, ast.Attribute) and func.attr == "forward":
+            func = func.value
+        inside = last_value(module, func) if isinstance(func, ast.Name) else func
+        if isinstance(inside, ast.Attribute) and inside.attr == "module":
+            wrapper = ast.unparse(inside.value)
+            if wrapper in module.wrapped:
+                yield call, func, wrapper
+    for name, (wrapper, made) in _kept(module).items():
+        function = module.index.function_of(made)
+        calls = [c for c in module.index.calls if isinstance(c.func, ast.Name) and c.func.id == name]
+        inner = [c for c in calls if module.index.function_of(c) is function and c.lineno > made.lineno]
+        outer = [c for c in module.index.calls if ast.unparse(c.func) == wrapper] if inner else []
+        if inner and not outer:
+            yield from ((c, c.func, wrapper) for c in inner)
+
+
+def _kept(module: Module) -> dict[str, tuple[str, ast.Call]]:
+    """Models that keep their own name beside that of their wrapper: `ddp = DDP(model)`."""
+    found = {}
+    for made in module.calls("DDP"):
+        statement = module.index.parents.get(made)
+        model = argument(made, 0, "module")
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+        if isinstance(target, ast.Name) and isinstance(model, ast.Name) and model.id != target.id:
+            bound = module.names.bindings(model.id, module.index.scope(model))
+            if bound is not None and not any(b.line > made.lineno for b in bound[1]):
+                found[model.id] = (target.id, made)
+    return found
 
 
 def _has_backward(region: ast.AST) -> bool:
@@ -179,6 +219,9 @@ def _trainer(module: Module) -> bool:
     return any(n.endswith("Trainer") for n in names) and "transformers" in module.text
 
 
+_LOADS = re.compile(r"(?i)load|resume|restart|restore")
+
+
 @rule(
     "SCRIPT062",
     "checkpoint-has-module-prefix",
@@ -201,7 +244,7 @@ def prefixed(script: Script) -> Iterator[Finding]:
         if not wrapped or '"module."' in module.text or "'module." in module.text or "hasattr" in module.text:
             continue
         for call in module.calls("torch.save"):
-            for state in (n for n in ast.walk(call) if isinstance(n, ast.Call)):
+            for state in _states(module, call):
                 func = state.func
                 if (
                     not isinstance(func, ast.Attribute)
@@ -222,6 +265,15 @@ def prefixed(script: Script) -> Iterator[Finding]:
                 )
 
 
+def _states(module: Module, save: ast.Call) -> Iterator[ast.Call]:
+    """The calls in what is saved, also where a name holds it."""
+    given = argument(save, 0, "obj")
+    held = last_value(module, given) if isinstance(given, ast.Name) else given
+    for root in (save, held):
+        if root is not None and not (root is held and held is given):
+            yield from (n for n in ast.walk(root) if isinstance(n, ast.Call))
+
+
 def _certainly_wrapped(module: Module) -> set[str]:
     """Names that hold a DDP wrapper whatever the condition."""
     found = set()
@@ -239,6 +291,11 @@ def _is_main(statement: ast.If) -> bool:
 
 def _loads_wrapped(module: Module, name: str) -> bool:
     """Whether the same file loads checkpoints into the wrapper: then the keys fit."""
+    for call in module.index.calls:
+        last = getattr(call.func, "attr", getattr(call.func, "id", ""))
+        given = (*call.args, *(k.value for k in call.keywords))
+        if _LOADS.search(last) and any(ast.unparse(each) == name for each in given):
+            return True
     loads = module.method_calls.get("load_state_dict", ())
     return any(isinstance(c.func, ast.Attribute) and ast.unparse(c.func.value) == name for c in loads)
 

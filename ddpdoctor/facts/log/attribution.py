@@ -113,10 +113,11 @@ def _known(log: Log) -> _Known:
         if line.who.pid is not None and line.who.rank is None:
             known.by_pid.setdefault((line.who.host, line.who.pid), int(found["rank"]))
     known.rank_of_source = dict(_ranks_of_sources(log))
-    for index in range(len(log.sources)):
-        of_source = {each.who.host for each in log.spoken if each.source == index} - {None}
-        if len(of_source) == 1:
-            known.host_of_source[index] = str(of_source.pop())
+    hosts_of: dict[int, set[str]] = defaultdict(set)
+    for each in log.spoken:
+        if each.who.host is not None:
+            hosts_of[each.source].add(each.who.host)
+    known.host_of_source = {source: found.pop() for source, found in hosts_of.items() if len(found) == 1}
     known.tasks_are_nodes = _tasks_are_nodes(log)
     return known
 

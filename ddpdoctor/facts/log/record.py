@@ -162,7 +162,7 @@ class Log(Section):
 
     def __hash__(self) -> int:
         """Cheap: what is found out about a whole log is remembered by it."""
-        return hash((self.sources, len(self.lines), len(self.tracebacks), len(self.exits), len(self.tails)))
+        return hash((len(self.sources), len(self.lines), len(self.tracebacks), len(self.exits), len(self.tails)))
 
     @property
     def spoken(self) -> tuple[Line | Traceback | Exit, ...]:

@@ -69,14 +69,16 @@ def matching(log: Log, signatures: Iterable[str]) -> list[Line]:
 @functools.lru_cache(2048)
 def _places(log: Log, pattern: str) -> tuple[int, ...]:
     """Which of the lines of the log the expression matches: several causes are asked for it, and against several others."""
-    texts = _texts(log)
-    near = {place for literal in literals_of(pattern) for place, text in enumerate(texts) if literal in text}
+    texts, whole = _texts(log)
+    literals = [literal for literal in literals_of(pattern) if literal in whole]
+    near = {place for literal in literals for place, text in enumerate(texts) if literal in text}
     return tuple(place for place in sorted(near) if known(pattern).search(texts[place]))
 
 
 @functools.lru_cache(4)
-def _texts(log: Log) -> list[str]:
-    return [line.text for line in log.lines]
+def _texts(log: Log) -> tuple[list[str], str]:
+    texts = [line.text for line in log.lines]
+    return texts, "\n".join(texts)
 
 
 @functools.cache

@@ -13,6 +13,7 @@ __all__ = ["CLASSES", "NEEDS_NO_GRACE", "arrange", "weigh"]
 CLASSES: tuple[tuple[Kind, ...], ...] = (
     (Kind.BAD_ENVIRONMENT, Kind.RANK_OUT_OF_RANGE, Kind.DUPLICATE_RANK, Kind.WORLD_SIZE_DIFFERS, Kind.DUPLICATE_GPU),
     (Kind.PORT_TAKEN, Kind.MASTER_ELSEWHERE, Kind.STRANGER, Kind.UNRESOLVABLE),
+    (Kind.OUT_OF_FILES,),
     (Kind.GLOO_NO_INTERFACE, Kind.GLOO_LOOPBACK),
     (Kind.IMPORT_FAILED,),
     (Kind.MISMATCH,),
@@ -36,6 +37,7 @@ CLASSES: tuple[tuple[Kind, ...], ...] = (
     (Kind.LINK_BLOCKED, Kind.GLOO_UNREACHABLE),
     (Kind.PEER_ERROR,),
     (Kind.STORE_LOST,),
+    (Kind.OUT_OF_TIME,),
     (Kind.HANG,),
     (Kind.TERMINATED,),
 )

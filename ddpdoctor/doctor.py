@@ -63,8 +63,12 @@ def examine(
         passed=tuple(outcome.passed),
         skipped=tuple(outcome.skipped),
         crashed=tuple(outcome.crashed),
-        failures=failures,
+        failures=(*failures, *(f"finish the probe: {words}" for words in _out_of_time(facts))),
     )
+
+
+def _out_of_time(facts: Facts) -> tuple[str, ...]:
+    return facts.probe.out_of_time if facts.probe is not None else ()
 
 
 def judge(facts: Facts, rules: Iterable[Rule]) -> Outcome:

@@ -75,7 +75,7 @@ def _rules(common: Common, facts: Facts) -> tuple[Rule, ...]:
     """Those that have something of a probe to go by."""
     from ddpdoctor.cli.settings import rules_for
 
-    areas = ("environ", "net", "gpu", "probe", *(("versions", "launch") if facts.nodes is not None else ()))
+    areas = ("environ", "host", "net", "gpu", "probe", *(("versions", "launch") if facts.nodes is not None else ()))
     known = {name for name in ("probe", "nodes", "environ") if getattr(facts, name) is not None}
     seen = known & {"probe", "nodes"}
     return tuple(

@@ -50,6 +50,8 @@ class Kind(str, Enum):
     ELSEWHERE = "elsewhere"
     PEER_ERROR = "peer_error"
     STORE_LOST = "store_lost"
+    OUT_OF_FILES = "out_of_files"
+    OUT_OF_TIME = "out_of_time"
     HANG = "hang"
     TERMINATED = "terminated"
 
@@ -192,3 +194,8 @@ class Probe(Section):
     @property
     def has_failed(self) -> bool:
         return bool(self.observations)
+
+    @property
+    def out_of_time(self) -> tuple[str, ...]:
+        """Why the probe had to end before it could say what is wrong, if anything is; () when it could."""
+        return tuple(o.message for o in self.seen(Kind.OUT_OF_TIME) if o.is_cause)

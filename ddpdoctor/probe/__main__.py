@@ -15,7 +15,17 @@ def _interrupted(number: int, frame: FrameType | None) -> None:
     os._exit(130)
 
 
+def _open_missing_streams() -> None:
+    """Started with closed streams (`>&-`), the first files that we open would take their places."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (stays open as long as the process)
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+
+
 if __name__ == "__main__":
+    _open_missing_streams()
     signal.signal(signal.SIGINT, _interrupted)
     try:
         from ddpdoctor.probe.supervisor import main

@@ -40,8 +40,8 @@ def behind(board: Board, place: Place, log: str, phase: str, words: str) -> list
             hosts.setdefault(board.host_of(rank), []).append(rank)
     found = []
     for host, ranks in hosts.items():
-        told = f"{_who(ranks)}{f' on {host}' if host else ''} {words} when the time ran out"
-        found.append(Observation(Kind.ELSEWHERE, told, tuple(ranks), place.rank, host, phase=phase))
+        told = f"{_who(ranks)}{f' on {host}' if host else ''} {words} when --timeout ran out"
+        found.append(Observation(Kind.OUT_OF_TIME, told, tuple(ranks), place.rank, host, phase=phase))
     return found
 
 

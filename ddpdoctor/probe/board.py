@@ -76,13 +76,14 @@ class Board:
         """The number of a host that nobody stood for until now."""
         return self.store.add("hosts", 1) - 1
 
-    def post(self, card: Card) -> None:
-        self.store.set(f"card/{card.index}", json.dumps(vars(card)).encode())
+    def post(self, card: Card, name: str | None = None) -> None:
+        """Tell the others of this host, under its number or a name."""
+        self.store.set(f"card/{name or card.index}", json.dumps(vars(card)).encode())
 
     def count_hosts(self) -> int:
         return self.store.add("hosts", 0)
 
-    def card(self, index: int) -> Card | None:
+    def card(self, index: int | str) -> Card | None:
         """What a host tells of itself, None when it has not told it yet."""
         told = self.store.get(f"card/{index}")
         return Card(**json.loads(told)) if told else None
@@ -174,16 +175,24 @@ class Board:
         for observation in observations:
             self.publish("evidence", observation)
         self.publish("reports", pack([report]))
+        self.store.add("spoken", 1)
         for step in STEPS:
             self.store.set(f"go/{step}", FAILED)
+
+    def have_all_spoken(self) -> bool:
+        """Whether every rank has told what it saw of a failure."""
+        return self.store.add("spoken", 0) >= self.place.world_size
 
     def is_judge(self) -> bool:
         """Whether this rank is the first that asks: it waits for the others' evidence and gives the verdict."""
         return self.store.add("judge", 1) == 1
 
+    def evidence(self) -> tuple[Observation, ...]:
+        """What has been told so far of what went wrong."""
+        return tuple(decode(Observation, record) for record in self.log("evidence"))
+
     def gather(self) -> tuple[tuple[Observation, ...], tuple[RankReport, ...]]:
         """All evidence so far, and how far each rank got: by its own report, else as it signed in."""
-        evidence = tuple(decode(Observation, record) for record in self.log("evidence"))
         ranks = {
             r["rank"]: RankReport(
                 r["rank"], r["local_rank"], r["node_rank"], r["host"], None, r["world_size"], phase="join"
@@ -192,7 +201,7 @@ class Board:
         }
         ranks.update({report.rank: report for report in unpack(self.log("reports"))})
         unlike = self.differences()[1]
-        return evidence, tuple(replace(ranks[rank], traits=unlike.get(rank, {})) for rank in sorted(ranks))
+        return self.evidence(), tuple(replace(ranks[rank], traits=unlike.get(rank, {})) for rank in sorted(ranks))
 
     def decide(self, probe: Probe) -> Probe:
         """Offer a verdict; the first one offered is everybody's."""

@@ -19,10 +19,12 @@ from ddpdoctor.probe.heard import Heard
 from ddpdoctor.probe.offers import Offers
 from ddpdoctor.probe.place import Place
 from ddpdoctor.probe.proc import Elsewhere, Stat, read_stat
+from ddpdoctor.probe.progress import Progress
 
 __all__ = ["PHASE_SECONDS", "Child"]
 
 PHASE_SECONDS = {
+    "start": 20.0,
     "import": 20.0,
     "init": 25.0,
     "barrier": 10.0,
@@ -31,11 +33,14 @@ PHASE_SECONDS = {
     "measure": 20.0,
     "pairs": 30.0,
 }
-"""How long a worker may stay in a phase. `import` lasts as long as the process makes progress."""
+"""How long a worker may stay in a phase. The start of Python and the import last as long as the process makes progress."""
 DUE_CALL = "all_reduce of [1024] float64"
 STOPPED_SECONDS = 0.25
 TRACED_SECONDS = 2.0
 """A process that a debugger or strace attaches to stands still for a moment."""
+BETWEEN_LOOKS_SECONDS = 0.2
+STACK_SECONDS = 1.0
+"""How long a process may take to write its stack; it needs a millisecond unless the machine is very busy."""
 FRAME = re.compile(r'File "(.+)", line (\d+) in (.+)')
 
 
@@ -64,7 +69,7 @@ class Child:
         self.frames: list[tuple[str, int, str]] = []
         self._unread = b""
         self._still_since: float | None = None
-        self._progress: tuple[int, int] | None = None
+        self._progress = Progress()
         for fd in (messages, output):
             os.set_blocking(fd, False)
 
@@ -88,6 +93,7 @@ class Child:
                 self.frames.append((frame[1], int(frame[2]), frame[3]))
             return
         message: dict[str, Any] = json.loads(line)
+        self._progress.told()
         self.pid = message.get("pid", self.pid)
         self.ready = message.get("ready", self.ready)
         self.error = message.get("error", self.error)
@@ -125,7 +131,10 @@ class Child:
             self.read()
             return self._told(self.error) if self.error is not None else self._death(self.exit_code)
         stat = read_stat(self.pid) if self.pid else None
-        return self._stillness(stat, now) if stat is not None else None
+        if stat is None:
+            return None
+        self._progress.note(stat, now)
+        return self._stillness(stat, now)
 
     def _stillness(self, stat: Stat, now: float) -> Observation | None:
         if stat.state not in "Tt":
@@ -137,20 +146,26 @@ class Child:
         how = "is stopped (state T)" if stat.state == "T" else "is held by a debugger (state t)"
         return self.observe(Kind.STOPPED, f"{self.place.name} {how} in {self.phase}: its worker, pid {self.pid}")
 
-    def is_late(self, now: float, allowed: float) -> bool:
-        """Whether the worker has been in its phase for longer than `allowed`; an import only while nothing moves."""
-        if now - self.since <= allowed or self.phase in ("start", "done"):
+    @property
+    def waits(self) -> bool:
+        """Whether it has done what it was told and waits to be told more."""
+        return self.phase == "done" or (self.phase == "import" and self.ready is not None)
+
+    def is_late(self, now: float) -> bool:
+        """Whether the worker has been in its phase for too long; before torch is there, only while nothing moves."""
+        if self.waits or now - self.since <= PHASE_SECONDS.get(self.phase, 20.0):
             return False
-        if self.phase != "import" or self.pid is None:
-            return self.phase != "import"
-        if self.ready is not None:
-            return False  # imported, waiting for the others
-        stat = read_stat(self.pid)
-        progress = (stat.ticks // 5, stat.faults // 50) if stat else None
-        moved, self._progress = progress != self._progress, progress
-        if moved:
-            self.since = now - allowed + 2.0  # look again in two seconds
-        return not moved
+        return self.phase not in ("start", "import") or not self._progress.is_seen(now)
+
+    def unfinished(self, now: float) -> Observation | None:
+        """Why it is not through when the whole probe has to end: it still moves, or where it stands; None if it waits."""
+        if self.waits:
+            return None
+        if not self._progress.is_seen(now):
+            return self.locate()
+        took = f"after {now - self.started:.1f} s"
+        words = f"{self.place.name} was still busy in {self.phase} {took}, when --timeout ran out"
+        return self.observe(Kind.OUT_OF_TIME, words)
 
     def locate(self) -> Observation:
         """Where a late worker stands: outside every collective, waiting for its peers in one, or in the kernel."""
@@ -160,7 +175,12 @@ class Child:
                 f"{self.place.name} sits in an uninterruptible kernel call in {self.phase}: its worker, pid {self.pid}"
             )
             return self.observe(Kind.UNINTERRUPTIBLE, words)
-        first, second = self._innermost(), self._innermost()
+        if self.phase == "start":  # nobody would hear the signal that asks for its stack: it would end the process
+            words = f"{self.place.name} does not get as far as importing torch: its worker, pid {self.pid}"
+            return self.observe(Kind.ELSEWHERE, words)
+        first = self._innermost()
+        time.sleep(BETWEEN_LOOKS_SECONDS)
+        second = self._innermost()
         if second is None or first != second or self._is_inside(second[0]):
             return self.observe(Kind.HANG, f"{self.place.name} waits for its peers in {self.phase}")
         file, line, function = second
@@ -173,13 +193,14 @@ class Child:
         )
 
     def _innermost(self) -> tuple[str, int, str] | None:
+        self.read()
         self.frames.clear()
         try:
             os.kill(self.pid or 0, signal.SIGUSR1) if self.pid else None
         except ProcessLookupError:
             return None
-        end = time.monotonic() + 0.25
-        while time.monotonic() < end and self.messages >= 0:
+        end = time.monotonic() + STACK_SECONDS
+        while not self.frames and time.monotonic() < end and self.messages >= 0:
             select.select([self.messages], [], [], 0.05)
             self.read()
         return self.frames[0] if self.frames else None
@@ -206,7 +227,7 @@ class Child:
         name = signal.Signals(-code).name if code < 0 else None
         last = self.heard.last_words()
         how = f"was killed by {name}" if name else f"ended with exit code {code}"
-        if name == "SIGABRT" and self.heard.lost_its_peers:
+        if name == "SIGABRT" and self.phase not in ("start", "import") and self.heard.lost_its_peers:
             return self.observe(
                 Kind.PEER_ERROR, f"{self.place.name} lost its peers in {self.phase} and aborted: {last}"
             )

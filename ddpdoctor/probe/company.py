@@ -12,7 +12,7 @@ from ddpdoctor.probe.hosts import Card, gloo_address, has_route, is_loopback
 from ddpdoctor.probe.mesh import Mesh, peers_of
 from ddpdoctor.probe.neighbours import Neighbours
 from ddpdoctor.probe.place import Place
-from ddpdoctor.probe.pulse import Pulse, knock, observe_host, watched
+from ddpdoctor.probe.pulse import MOST_AT_HEAD, Pulse, knock, observe_host, watched
 
 __all__ = ["Company"]
 
@@ -20,6 +20,9 @@ REFRESH_SECONDS = 1.0
 RARELY_SECONDS = 5.0
 MOST_OFTEN = 1024
 """With more ranks than these, each asks its store RARELY_SECONDS apart whether it is still there."""
+HEAD = "head"
+"""The name under which the process that hosts the store leaves its card."""
+NO_HOST = -1
 
 
 class Company:
@@ -33,21 +36,24 @@ class Company:
         self._echo: Echo | None = None
         self._pulse: Pulse | None = None
         self._mesh: Mesh | None = None
-        self._store_host: Card | None = None
+        self._head: Card | None = None
         self._others: list[Card] = []
         self._has_met = False
         self._watches_store = False
         self._next = 0.0
 
     def enlist(self, board: Board) -> None:
-        """Stand for this host where nobody does yet; a job that is on one host alone needs no such thing."""
+        """Stand for this host where nobody does yet, and for the store where it is ours; on one host alone nobody needs that."""
         place = self.place
-        if place.local_world_size == place.world_size or not board.is_first_of_host():
+        if place.local_world_size == place.world_size:
+            return
+        is_first = board.is_first_of_host()
+        if not is_first and not place.hosts_store:
             return
         self._echo = Echo()
         own = board.store.own_address
-        self._card = Card(
-            board.next_host(),
+        card = Card(
+            board.next_host() if is_first else NO_HOST,
             place.host,
             place.rank,
             os.getpid(),
@@ -58,27 +64,39 @@ class Company:
             self._echo.token,
             *gloo_address(os.environ),
         )
-        board.post(self._card)
+        if is_first:
+            self._card = card
+            board.post(card)
+        if place.hosts_store:
+            board.post(card, HEAD)
 
     def meet(self, board: Board) -> None:
         """All have come: watch this host's ranks, and try the links to the other hosts."""
         self._has_met = True
         self.neighbours.update(board.neighbours())
+        self._find_head(board)
         self.hosts = board.count_hosts()
-        is_here = self.place.rank == 0 or any(each.rank == 0 for each in self.neighbours.others)
-        self._watches_store = is_here and not self.place.uses_agent_store
+        self._watches_store = not self.place.uses_agent_store and self._is_head_here
         if self.hosts < 2 or self._card is None:
             return
         own, store = self._card, board.store.address
         cards = {index: card for index in peers_of(own.index, self.hosts) if (card := board.card(index))}
-        head = board.host_of(0)
         self._others = list(cards.values())
-        self._store_host = next((card for card in cards.values() if card.host == head), None)
-        self._mesh = Mesh(own, list(cards.values()), store)
-        mine = watched(own.index, self.hosts, self._store_host.index if self._store_host else None)
-        if self._store_host is not None and self._store_host.index in mine:
-            self._watches_store = not self.place.uses_agent_store
-        self._pulse = Pulse(own.rank, [cards[index] for index in mine if index in cards], store)
+        self._mesh = Mesh(own, self._others, store)
+        mine = [cards[index] for index in watched(own.index, self.hosts) if index in cards]
+        if self._head is not None and self.hosts <= MOST_AT_HEAD:
+            mine = [*(card for card in mine if card.pid != self._head.pid or card.host != self._head.host), self._head]
+            self._watches_store = True
+        self._pulse = Pulse(own.rank, mine, store)
+
+    def _find_head(self, board: Board) -> None:
+        """Get to know the process that hosts the store, where it is ours and on another host."""
+        if self._head is None and not self.place.uses_agent_store and not self._is_head_here:
+            self._head = board.card(HEAD)
+
+    @property
+    def _is_head_here(self) -> bool:
+        return self.place.rank == 0 or any(each.rank == 0 for each in self.neighbours.others)
 
     @property
     def links_are_tried(self) -> bool:
@@ -124,6 +142,7 @@ class Company:
         self._next = now + (REFRESH_SECONDS if self.place.world_size <= MOST_OFTEN else RARELY_SECONDS)
         if not self._has_met:
             self.neighbours.update(board.neighbours())
+            self._find_head(board)
 
     def is_due(self, now: float) -> bool:
         """Whether to call a wait off and `refresh`: a store that was stopped shows only when it is asked something."""
@@ -142,23 +161,30 @@ class Company:
             self._pulse.stop()
             self._pulse = None
 
+    def is_store_gone(self, store_address: str) -> bool:
+        """Whether the process that hosts the store does not run, as far as that can be seen from here."""
+        if any(each.rank == 0 and not each.runs for each in self.neighbours.others):
+            return True
+        head = self._head
+        return head is not None and knock(head.address or store_address, head)[0] is not None
+
     def lost(self, store_address: str) -> Observation | None:
         """The store is gone: what is wrong with its host, or with this one; None when nothing is, or it is not known."""
-        card = self._store_host
+        card, own = self._head, self._card
         kind, words = knock(card.address or store_address, card) if card is not None else (None, "")
         if card is None or kind is None:
             return None
-        own = self._card
         if kind is Kind.HOST_LOST and own is not None and self._is_cut_off(card.address or store_address):
-            card, words = own, "reaches no other host any more: its network is cut"
-            return observe_host(card, kind, f"{card.host} {words}", self.place.rank)
+            return observe_host(
+                own, kind, f"{own.host} reaches no other host any more: its network is cut", self.place.rank
+            )
         return observe_host(card, kind, f"the supervisor on {card.host} that hosts the store {words}", self.place.rank)
 
     def _is_cut_off(self, address: str) -> bool:
         """Whether this host reaches nobody: it has no route any more, or none of several others answers."""
         if not has_route(address):
             return True
-        others = [card for card in self._others if card is not self._store_host]
+        others = [card for card in self._others if self._head is None or card.host != self._head.host]
         return bool(others) and all(knock(card.address, card)[0] is Kind.HOST_LOST for card in others[:3])
 
     def leave(self) -> None:

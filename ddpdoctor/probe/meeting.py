@@ -11,7 +11,7 @@ from ddpdoctor.facts.probe import Kind, Observation
 from ddpdoctor.probe.board import Board
 from ddpdoctor.probe.place import OWN_LAUNCHER, Place
 from ddpdoctor.probe.server import Server
-from ddpdoctor.probe.store import ANSWER_SECONDS, PATIENT_SECONDS, Store, StoreError, StoreLost, connect
+from ddpdoctor.probe.store import PATIENT_SECONDS, Store, StoreError, StoreLost, connect
 
 __all__ = ["Interrupted", "Trouble", "close_server", "host_store", "reach_store"]
 
@@ -57,8 +57,7 @@ def reach_store(place: Place, until: float, check: Callable[[], None]) -> Board:
         longest = PATIENT_SECONDS if place.uses_agent_store else ATTEMPT_SECONDS
         attempt = min(longest, max(until - time.monotonic(), 0.5))
         try:
-            patience = PATIENT_SECONDS if place.uses_agent_store else ANSWER_SECONDS
-            return Board(connect(place.master_addr, place.master_port, place.prefix, attempt, patience), place)
+            return Board(connect(place.master_addr, place.master_port, place.prefix, attempt), place)
         except StoreError as error:
             found = error
         check()

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from ddpdoctor.facts.probe import Kind, Observation
 from ddpdoctor.probe.echo import ask
+from ddpdoctor.probe.files import OUT_OF_FILES
 from ddpdoctor.probe.hosts import Card, is_loopback
 
 __all__ = ["Mesh", "peers_of"]
@@ -103,6 +104,8 @@ def reach(address: str, peer: Card) -> tuple[Kind | None, str]:
     except TimeoutError:
         return Kind.LINK_BLOCKED, f"dropped: no answer within {CONNECT_SECONDS:.1f} s"
     except OSError as error:
+        if error.errno in OUT_OF_FILES:
+            return None, ""  # that is no matter of the link
         return Kind.LINK_BLOCKED, _WORDS.get(error.errno or 0, str(error.strerror))
     return None, ""
 

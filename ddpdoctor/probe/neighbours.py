@@ -25,6 +25,12 @@ class Neighbour:
     node_rank: int | None = None
     stopped_at: float | None = None
 
+    @property
+    def runs(self) -> bool:
+        """Whether it is there and not stopped."""
+        stat = read_stat(self.pid)
+        return stat is not None and stat.started == self.started and stat.state not in "ZXTt"
+
     def observe(self, kind: Kind, words: str, seen_by: int, phase: str) -> Observation:
         return Observation(
             kind,
@@ -80,9 +86,6 @@ class Neighbours:
 
     def lower(self, node_rank: int | None) -> list[int]:
         """The lower ranks of this node whose supervisor still runs."""
-        running = ((each, read_stat(each.pid)) for each in self.others if each.rank < self.rank)
         return [
-            each.rank
-            for each, stat in running
-            if each.node_rank == node_rank and stat and stat.started == each.started and stat.state not in "ZXTt"
+            each.rank for each in self.others if each.rank < self.rank and each.node_rank == node_rank and each.runs
         ]

@@ -11,7 +11,9 @@ __all__ = ["Elsewhere", "Stat", "read_stat", "resident_bytes"]
 
 @dataclass(frozen=True)
 class Stat:
-    """`state` is the letter of /proc/PID/stat; `ticks` is CPU time in clock ticks; `started` tells pids apart."""
+    """`state` is the letter of /proc/PID/stat; `ticks` is CPU time in clock ticks, `faults` are pages that were mapped or read;
+    `started` tells pids apart.
+    """
 
     state: str
     ticks: int
@@ -20,13 +22,18 @@ class Stat:
 
 
 def read_stat(pid: int) -> Stat | None:
-    """The process's state, None when there is none of that pid."""
+    """The process's state, None when there is none of that pid.
+
+    Raises:
+        OSError: no file can be opened any more.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
-    return Stat(fields[0].decode(), int(fields[11]) + int(fields[12]), int(fields[9]), int(fields[19]))
+    numbers = [int(field) for field in fields[7:20]]
+    return Stat(fields[0].decode(), numbers[4] + numbers[5], numbers[0] + numbers[2], numbers[12])
 
 
 def resident_bytes(pid: int) -> int | None:

@@ -15,9 +15,10 @@ from collections.abc import Sequence
 
 from ddpdoctor.facts.probe import Kind, Observation
 from ddpdoctor.probe.echo import ask
+from ddpdoctor.probe.files import OUT_OF_FILES
 from ddpdoctor.probe.hosts import Card
 
-__all__ = ["Pulse", "knock", "observe_host", "watched"]
+__all__ = ["MOST_AT_HEAD", "Pulse", "knock", "observe_host", "watched"]
 
 BEAT_SECONDS = 0.4
 ANSWER_SECONDS = 0.9
@@ -26,16 +27,13 @@ KNOCK_SECONDS = 0.6
 NEXT = 3
 """How many of the following hosts each host watches: that many may vanish at once and are all named."""
 MOST_AT_HEAD = 64
-"""Up to so many hosts, all watch the one of the store as well."""
+"""Up to so many hosts, all watch the process that hosts the store as well."""
 QUESTION_BYTES = 64
 
 
-def watched(index: int, count: int, head: int | None) -> list[int]:
-    """The hosts that one host watches; `head` is the one of the store."""
-    found = {(index + step) % count for step in range(1, min(NEXT, count - 1) + 1)}
-    if head is not None and count <= MOST_AT_HEAD:
-        found.add(head)
-    return sorted(found - {index})
+def watched(index: int, count: int) -> list[int]:
+    """The hosts that one host watches."""
+    return sorted({(index + step) % count for step in range(1, min(NEXT, count - 1) + 1)})
 
 
 class Pulse:
@@ -100,4 +98,6 @@ def knock(address: str, card: Card) -> tuple[Kind | None, str]:
     except OSError as error:
         if error.errno in (errno.ECONNREFUSED, errno.ECONNRESET):
             return Kind.DIED, "ended: nothing listens any more where it answered"
+        if error.errno in OUT_OF_FILES:
+            return None, ""  # that is about this process
     return Kind.HOST_LOST, f"cannot be reached any more, and neither can its host ({address})"

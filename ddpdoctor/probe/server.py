@@ -10,6 +10,7 @@ import socket
 import threading
 from collections import deque
 
+from ddpdoctor.probe.files import OUT_OF_FILES
 from ddpdoctor.probe.wire import MAGIC, NONCE, NUMBER, SIGNED, Op, pack
 
 __all__ = ["Server", "listen"]
@@ -54,6 +55,7 @@ class Server:
         self._selector.register(self.listener, selectors.EVENT_READ)
         self._waker, self._woken = socket.socketpair()
         self._selector.register(self._woken, selectors.EVENT_READ)
+        self.is_out_of_files = False
         self._thread = threading.Thread(target=self._serve, name="ddpdoctor store", daemon=True)
         self._thread.start()
 
@@ -85,8 +87,11 @@ class Server:
     def _accept(self) -> None:
         try:
             link, _ = self.listener.accept()
-        except OSError:
-            return  # the peer was gone before we looked, or we are out of descriptors: it will try again
+        except OSError as error:
+            if error.errno in OUT_OF_FILES:  # it would take every file that is freed for what is to be told
+                self.is_out_of_files = True
+                self._selector.unregister(self.listener)
+            return  # else the peer was gone before we looked: it will try again
         link.setblocking(False)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._peers[link.fileno()] = _Peer(link)

@@ -14,10 +14,12 @@ from types import FrameType
 
 from ddpdoctor.facts.gaps import Gap
 from ddpdoctor.facts.probe import Kind, Observation, Probe
-from ddpdoctor.probe import child as workers
+from ddpdoctor.probe import files
 from ddpdoctor.probe.absent import behind, never_joined
 from ddpdoctor.probe.baseline import compare
 from ddpdoctor.probe.board import FAILED
+from ddpdoctor.probe.child import Child
+from ddpdoctor.probe.files import OUT_OF_FILES
 from ddpdoctor.probe.meeting import Interrupted, Trouble, close_server, host_store, reach_store
 from ddpdoctor.probe.offers import ask
 from ddpdoctor.probe.packing import telling
@@ -39,11 +41,10 @@ TELLING_SECONDS = 3.0
 class Session(Witness):
     """One rank from its start to the verdict."""
 
-    def __init__(self, place: Place, child: workers.Child, options: Namespace) -> None:
-        super().__init__(place, child, options.backend)
+    def __init__(self, place: Place, child: Child, options: Namespace) -> None:
         timeout: float = options.timeout
+        super().__init__(place, child, options.backend, max(timeout - CLOSING_SECONDS, timeout / 2))
         self.baseline: str | None = options.baseline
-        self.end = self.started + max(timeout - CLOSING_SECONDS, timeout / 2)
         self.join_until = min(self.started + options.join_timeout, self.end)
         self.server: Server | None = None
         self.gone: set[int] = set()
@@ -62,7 +63,12 @@ class Session(Witness):
         Raises:
             Interrupted: Ctrl-C.
         """
-        probe = self._run()
+        try:
+            probe = self._run()
+        except OSError as error:
+            if error.errno not in OUT_OF_FILES:
+                raise
+            probe = self.fail((self._out_of_files(),))
         found = probe.seen(Kind.DIED, Kind.STOPPED, Kind.HOST_LOST, Kind.NEVER_JOINED)
         self.gone = {rank for each in found for rank in each.ranks if rank != each.seen_by}
         return probe
@@ -70,7 +76,8 @@ class Session(Witness):
     def _run(self) -> Probe:
         try:
             self.server = host_store(self.place)
-            self.board = reach_store(self.place, self.join_until, self.check)
+            self.board = board = reach_store(self.place, self.join_until, self.check)
+            board.store.is_hopeless = lambda: self.company.is_store_gone(board.store.address)
             self._join()
             self._start_workers()
             return self._finish()
@@ -106,23 +113,27 @@ class Session(Witness):
         now = time.monotonic()
         self.child.read()
         found = self.child.look(now)
-        if found is None and self.child.is_late(now, self._allowed()):
-            if self.child.phase == "done":
-                raise Trouble(*self._unfinished())
+        if found is None and self.child.is_late(now):
             found = self.child.locate()
         found = found or self.company.look(now, self.child.phase)
+        if found is None and now > self.end:
+            found = self.child.unfinished(now)
         if self.signal == signal.SIGINT:
             self._tell_interrupt()
             raise Interrupted
+        if found is None and self.server is not None and self.server.is_out_of_files:
+            found = self._out_of_files()
         if found is None and self.signal == signal.SIGTERM:
             found = self.child.observe(Kind.TERMINATED, f"{self.place.name} was told to end (SIGTERM)")
         if found is not None:
             raise Trouble(found)
 
-    def _allowed(self) -> float:
-        """How long the worker may stay in its phase: less when the whole probe would end before."""
-        allowed = workers.PHASE_SECONDS.get(self.child.phase, 20.0)
-        return min(allowed, max(self.end - self.child.since, 0.5))
+    def _out_of_files(self) -> Observation:
+        """About this process. Its worker ends, so that there are files for what is still to be told."""
+        count = files.limit()
+        found = self.child.observe(Kind.OUT_OF_FILES, f"{self.place.name} may open {count} files, and needs more")
+        self.child.end()
+        return replace(found, value=str(count))
 
     def _tell_interrupt(self) -> None:
         if self.board is not None:

@@ -7,21 +7,20 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from ddpdoctor.facts.probe import Kind
 from ddpdoctor.probe.ping import answers_ping
 from ddpdoctor.probe.wire import MAGIC, NONCE, NUMBER, READY, SIGNED, Op, pack
 
-__all__ = ["ANSWER_SECONDS", "PATIENT_SECONDS", "Store", "StoreError", "StoreLost", "connect"]
+__all__ = ["PATIENT_SECONDS", "Store", "StoreError", "StoreLost", "connect"]
 
-ANSWER_SECONDS = 3.0
-"""How long our own server may take for one answer; it needs microseconds."""
 PATIENT_SECONDS = 10.0
-"""How long torch's own may take: it looks up the name of every client that comes, and answers nobody meanwhile."""
-HELLO_SECONDS = 4.0
-"""How long a program that accepted the connection may take to prove that it is a store."""
-
+"""How long one answer may take where nothing is known to be wrong: on a busy machine; and torch's own server looks up the name
+of every client that comes, and answers nobody meanwhile."""
+DOUBT_SECONDS = 0.5
+"""How long it may take until somebody looks whether anything is wrong."""
 PROMPT_SECONDS = 0.5
 """A "no route to host" that comes sooner was sent by a firewall; the kernel needs about 3 s to find nobody by ARP."""
 
@@ -41,23 +40,24 @@ class StoreLost(Exception):
 
 
 class Store:
-    """One connection to a TCPStore; every key gets `prefix`. One request at a time, `wait_begin` excepted."""
+    """One connection to a TCPStore; every key gets `prefix`. One request at a time, `wait_begin` excepted.
 
-    def __init__(self, link: socket.socket, prefix: str = "", seconds: float = ANSWER_SECONDS) -> None:
+    `seconds` is how long an answer may take, `is_hopeless` is asked meanwhile whether it is known that none will come;
+    `address` is where the store is.
+    """
+
+    def __init__(self, link: socket.socket, prefix: str = "", seconds: float = PATIENT_SECONDS) -> None:
         self.link = link
         self.prefix = prefix.encode()
         self.seconds = seconds
+        self.is_hopeless: Callable[[], bool] = lambda: False
         self.is_lost = False
-        link.settimeout(seconds)
+        self.address = ""
+        link.settimeout(min(DOUBT_SECONDS, seconds))
         self._send(bytes([Op.VALIDATE]) + MAGIC)
 
     def fileno(self) -> int:
         return self.link.fileno()
-
-    @property
-    def address(self) -> str:
-        """Where the store is."""
-        return str(self.link.getpeername()[0])
 
     @property
     def own_address(self) -> str:
@@ -130,26 +130,35 @@ class Store:
         return self._receive(NUMBER.unpack(self._receive(NUMBER.size))[0])
 
     def _send(self, request: bytes) -> None:
-        try:
-            self.link.sendall(request)
-        except TimeoutError:
-            raise self._lose(f"the store took no request within {self.seconds:.0f} s") from None
-        except OSError as error:
-            raise self._lose(f"the store's connection broke: {error.strerror}") from None
+        left, since = memoryview(request), time.monotonic()
+        while left:
+            try:
+                left = left[self.link.send(left) :]
+            except TimeoutError:
+                self._be_patient(since, "took no request")
+            except OSError as error:
+                raise self._lose(f"the store's connection broke: {error.strerror}") from None
 
     def _receive(self, size: int) -> bytes:
-        chunks = bytearray()
+        chunks, since = bytearray(), time.monotonic()
         while len(chunks) < size:
             try:
                 chunk = self.link.recv(min(size - len(chunks), 1 << 20))
             except TimeoutError:
-                raise self._lose(f"the store did not answer within {self.seconds:.0f} s") from None
+                self._be_patient(since, "did not answer")
+                continue
             except OSError as error:
                 raise self._lose(f"the store's connection broke: {error.strerror}") from None
             if not chunk:
                 raise self._lose("the store closed the connection")
             chunks += chunk
         return bytes(chunks)
+
+    def _be_patient(self, since: float, words: str) -> None:
+        """Give up when it took too long, or is known to be in vain."""
+        waited = time.monotonic() - since
+        if waited >= self.seconds or self.is_hopeless():
+            raise self._lose(f"the store {words} within {waited:.1f} s")
 
     def _lose(self, words: str) -> StoreLost:
         self.is_lost = True
@@ -159,8 +168,8 @@ class Store:
 Address = tuple[socket.AddressFamily, Any]
 
 
-def connect(host: str, port: int, prefix: str, seconds: float, patience: float = ANSWER_SECONDS) -> Store:
-    """One attempt to reach the store at host:port, which may take `patience` seconds for each answer from then on.
+def connect(host: str, port: int, prefix: str, seconds: float) -> Store:
+    """One attempt to reach the store at host:port.
 
     Raises:
         StoreError: it cannot be reached within `seconds`; the kind says how.
@@ -183,9 +192,8 @@ def connect(host: str, port: int, prefix: str, seconds: float, patience: float =
             errors.append(error)
             filtered = filtered or _filtered(error, str(address[0]), time.monotonic() - began)
             continue
-        store = _greet(link, prefix, min(max(HELLO_SECONDS, patience), max(seconds, 0.5)))
-        store.seconds = patience
-        link.settimeout(patience)
+        store = _greet(link, prefix, min(PATIENT_SECONDS, max(seconds, 0.5)))
+        store.seconds, store.address = PATIENT_SECONDS, str(address[0])
         return store
     if filtered is not None:
         raise StoreError(filtered, f"{host}:{port}: {errors[0].strerror or 'no answer'}")
@@ -203,8 +211,7 @@ def _filtered(error: OSError, address: str, took: float) -> Kind | None:
 
 def _greet(link: socket.socket, prefix: str, seconds: float) -> Store:
     try:
-        store = Store(link, prefix)
-        link.settimeout(seconds)
+        store = Store(link, prefix, seconds)
         if store.ping():
             return store
         seen = "answered something that no torch store says"

@@ -7,6 +7,7 @@ after a short grace one verdict is made of it, and every rank tells the same.
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import sys
@@ -17,9 +18,10 @@ from dataclasses import replace
 from ddpdoctor.facts.probe import Kind, Observation, Probe
 from ddpdoctor.probe.arguments import parse
 from ddpdoctor.probe.baseline import save
+from ddpdoctor.probe.files import OUT_OF_FILES, allow_more, limit
 from ddpdoctor.probe.lazily import is_worth_a_try, retry
 from ddpdoctor.probe.meeting import Interrupted
-from ddpdoctor.probe.place import BadEnvironment, read_place, short_host
+from ddpdoctor.probe.place import BadEnvironment, Place, read_place, short_host
 from ddpdoctor.probe.session import Session
 from ddpdoctor.probe.siblings import Siblings
 from ddpdoctor.probe.starting import WORKER, adopt, begin, take_over
@@ -36,7 +38,19 @@ def main(words: Sequence[str] | None = None) -> int:
         place = read_place(os.environ, options.job)
     except BadEnvironment as error:
         return _without_place(str(error), options, started)
+    try:
+        return _as_rank(place, options, started)
+    except OSError as error:
+        if error.errno not in OUT_OF_FILES:
+            raise
+        words = f"{place.name} may open {limit()} files, and needs more to start"
+        seen = Observation(Kind.OUT_OF_FILES, words, (place.rank,), place.rank, place.host, value=str(limit()))
+        return tell(Probe(observations=(seen,), launcher=place.launcher), place, True, options, started)
+
+
+def _as_rank(place: Place, options: argparse.Namespace, started: float) -> int:
     child = take_over(place, *options.worker) if options.worker else adopt(begin(WORKER), [place])[0]
+    allow_more()
     siblings = Siblings(place, os.getppid() if options.job is None else options.job)
     session = Session(place, child, options)
     signal.signal(signal.SIGTERM, session.on_signal)
@@ -46,6 +60,8 @@ def main(words: Sequence[str] | None = None) -> int:
         if session.signal == signal.SIGINT:  # it came while the ranks agreed: what they saw is the end of the others
             raise Interrupted
         child.end()
+        if probe.seen(Kind.OUT_OF_FILES):
+            session.leave()  # so that the report can be written
         session.company.neighbours.end_stopped()
         seconds_left = session.end - time.monotonic()
         if is_worth_a_try(probe, seconds_left):

@@ -22,7 +22,7 @@ def tell(probe: Probe, place: Place | None, is_first: bool, options: Any, starte
     """Print, write and hand on the verdict, if this rank `is_first` on its node. Returns the exit code of this rank."""
     if probe.has_failed:
         _tell_torchrun(probe)
-    code = 1 if probe.has_failed and options.fail_on != "never" else 0
+    code = 3 if probe.out_of_time else 1 if probe.has_failed and options.fail_on != "never" else 0
     is_head = place is None or place.rank == 0
     if options.hand_over:
         json.dump({"probe": encode(probe), "is_first": is_first, "is_head": is_head}, sys.stdout)
@@ -70,9 +70,13 @@ def _report(probe: Probe, place: Place | None, options: Any, started: float, is_
     order = {"probe": encode(probe), "options": vars(options), "started": started, "is_head": is_head}
     order["host"] = place.host if place else ""
     # A session of its own: a launcher that ends this rank's group meanwhile must not cost the report.
-    child = subprocess.Popen(
-        [sys.executable, "-m", "ddpdoctor.cli.probe_report"], stdin=subprocess.PIPE, start_new_session=True
-    )
+    try:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "ddpdoctor.cli.probe_report"], stdin=subprocess.PIPE, start_new_session=True
+        )
+    except OSError as error:
+        print(f"{headline(probe)}\nddpdoctor.probe: no report: {error.strerror}", file=sys.stderr)
+        return max(code, 3 if options.output else 1)
     try:
         child.communicate(json.dumps(order).encode(), timeout=REPORT_SECONDS)
     except subprocess.TimeoutExpired:

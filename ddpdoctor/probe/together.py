@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from ddpdoctor.blame import weigh
 from ddpdoctor.facts.probe import Kind, Observation, Probe
-from ddpdoctor.probe.child import PHASE_SECONDS, Child
+from ddpdoctor.probe.child import Child
 from ddpdoctor.probe.offers import ask
 from ddpdoctor.probe.plan import choose_backend
 
@@ -85,12 +85,9 @@ class Together:
         found = [seen for child in self.children if (seen := child.look(now))]
         if found:
             return found
-        late = any(child.is_late(now, self._allowed(child)) for child in self.children)
-        waiting = [c for c in self.children if c.phase == "done" or (c.phase == "import" and c.ready)]
-        return [child.locate() for child in self.children if child not in waiting] if late else []
-
-    def _allowed(self, child: Child) -> float:
-        return min(PHASE_SECONDS.get(child.phase, 20.0), max(self.end - child.since, 0.5))
+        if any(child.is_late(now) for child in self.children):
+            return [child.locate() for child in self.children if not child.waits]
+        return [seen for child in self.children if now > self.end and (seen := child.unfinished(now))]
 
     def _gather(self, found: list[Observation]) -> list[Observation]:
         """What else shows within the grace: the rank that failed first need not be the one that failed loudest."""

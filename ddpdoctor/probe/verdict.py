@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ddpdoctor.blame import NEEDS_NO_GRACE, weigh
@@ -20,19 +20,28 @@ __all__ = ["Witness", "ranges"]
 GRACE_SECONDS = 0.7
 """How long the judge waits for the evidence of others."""
 SHORT_SECONDS = 0.25
+LONG_SECONDS = 3.0
+"""How much longer, where nobody has: on a busy machine a rank needs its time to see where its worker stands."""
+UNCERTAIN = (Kind.HANG, Kind.OUT_OF_TIME)
 PLAIN = (Kind.DIED, Kind.STOPPED, Kind.HOST_LOST, Kind.NEVER_JOINED)
 STILL_SECONDS = 0.35
 LOOK_SECONDS = 0.1
+CUT_SECONDS = 0.5
+"""How much earlier than here the whole time may be over elsewhere."""
 
 
 class Witness:
-    """What one rank knows, and how it comes to a verdict. `waited` is how long it waited for the last rank to arrive."""
+    """What one rank knows, and how it comes to a verdict, `seconds` after its start at the latest.
 
-    def __init__(self, place: Place, child: Child, backend: str) -> None:
+    `waited` is how long it waited for the last rank to arrive.
+    """
+
+    def __init__(self, place: Place, child: Child, backend: str, seconds: float) -> None:
         self.place = place
         self.child = child
         self.backend = backend
         self.started = time.monotonic()
+        self.end = self.started + seconds
         self.company = Company(place)
         self.board: Board | None = None
         self.waited = 0.0
@@ -79,8 +88,10 @@ class Witness:
             grace = max((_grace(o) for o in observations), default=GRACE_SECONDS)
             if grace == 0.0 or self.board.is_judge():
                 self._linger(grace)
+                if not any(o.kind not in UNCERTAIN for o in self.board.evidence()):
+                    self._linger(LONG_SECONDS, self.board.have_all_spoken)
                 return self._judge()
-            end = time.monotonic() + GRACE_SECONDS + 2.0
+            end = time.monotonic() + LONG_SECONDS + 2.0
             while time.monotonic() < end:
                 verdict = self.board.verdict()
                 if verdict is not None:
@@ -101,9 +112,11 @@ class Witness:
         now = time.monotonic()
         self.child.read()
         found = self.child.look(now) or self.company.look(now, self.child.phase)
-        if found is None and self.child.ready is not None and self.child.phase not in ("import", "done"):
+        if found is None and now > self.end - CUT_SECONDS:
+            found = self.child.unfinished(now)
+        elif found is None and self.child.ready is not None and not self.child.waits:
             found = self.child.locate()
-            found = found if found.kind is not Kind.HANG else None
+        found = found if found is not None and found.kind is not Kind.HANG else None
         return [*([found] if found else []), *self.company.links()]
 
     def _judge(self) -> Probe:
@@ -115,11 +128,11 @@ class Witness:
         named = {rank for o in evidence for rank in o.ranks}
         return board.decide(self.probe(weigh(evidence), telling(ranks, named)))
 
-    def _linger(self, seconds: float) -> None:
+    def _linger(self, seconds: float, is_enough: Callable[[], bool] = lambda: False) -> None:
         """Let time pass; publish what the worker or a neighbour shows meanwhile."""
         end = time.monotonic() + seconds
         known = False
-        while time.monotonic() < end:
+        while time.monotonic() < end and not is_enough():
             time.sleep(min(LOOK_SECONDS, max(end - time.monotonic(), 0.0)))
             self.child.read()
             found = self.company.look(time.monotonic(), self.child.phase)

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,7 @@ def start(
     *words: str,
     environ: dict[str, str] | None = None,
     name: str = "",
+    preexec_fn: Callable[[], object] | None = None,
 ) -> Rank:
     """Start one plain env:// rank."""
     output = folder / f"report{name or rank}.json"
@@ -112,6 +114,7 @@ def start(
         stderr=subprocess.STDOUT,
         text=True,
         cwd=folder,
+        preexec_fn=preexec_fn,
     )
     return Rank(rank, process, output)
 

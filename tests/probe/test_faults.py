@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import sys
@@ -153,7 +154,7 @@ def test_a_supervisor_that_is_stopped_is_named_by_the_others(tmp_path: Path, vic
 
 
 def test_a_rank_that_is_elsewhere_is_named_with_its_line(tmp_path: Path) -> None:
-    ranks = start_all(tmp_path, 2, "--timeout", "9", environ=shim("sleep", 1))
+    ranks = start_all(tmp_path, 2, "--timeout", "12", environ=shim("sleep", 1))
     ends = [r.end() for r in ranks]
     assert [code for code, _ in ends] == [1, 1], ends
     assert causes(ranks[0].report) == [("PROBE009", 1)]
@@ -269,3 +270,44 @@ def test_garbage_in_the_environment_is_a_finding(tmp_path: Path) -> None:
     code, out = rank.end()
     assert code == 1
     assert "RANK='zero'" in out
+
+
+@pytest.mark.parametrize("seconds", ["0.5", pytest.param("3", marks=pytest.mark.slow)])
+def test_too_little_time_is_no_fault_of_a_rank_that_still_moves(tmp_path: Path, seconds: str) -> None:
+    ranks = start_all(tmp_path, 2, "--timeout", seconds, environ=shim("import-busy", 1))
+    ends = [r.end() for r in ranks]
+    assert [code for code, _ in ends] == [3, 3], ends
+    assert (ranks[0].report["verdict"], ranks[0].report["findings"]) == ("incomplete", [])
+    assert "--timeout ran out" in ranks[0].report["crashed"][0]["error"]
+
+
+@pytest.mark.parametrize("count", [16, pytest.param(24, marks=pytest.mark.slow)])
+def test_too_few_open_files_are_a_finding(tmp_path: Path, count: int) -> None:
+    size = 2 if count == 16 else 8
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    port = free_port()
+    ranks = [
+        start(tmp_path, rank, size, port, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (count, count)))
+        for rank in range(size)
+    ]
+    ends = [r.end() for r in ranks]
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
+    assert [code for code, _ in ends] == [1] * size, ends
+    assert causes(ranks[0].report) == [("HOST004", 0)]
+
+
+@pytest.mark.slow
+def test_closed_streams_change_nothing(tmp_path: Path) -> None:
+    port = free_port()
+    ranks = [start(tmp_path, rank, 2, port, preexec_fn=lambda: os.closerange(0, 3)) for rank in range(2)]
+    assert [r.end()[0] for r in ranks] == [0, 0]
+    assert ranks[0].report["verdict"] == "pass"
+
+
+@pytest.mark.slow
+def test_a_worker_out_of_memory_died_of_that(tmp_path: Path) -> None:
+    port = free_port()
+    limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20))  # noqa: E731
+    ranks = [start(tmp_path, rank, 2, port, preexec_fn=limit if rank else None) for rank in range(2)]
+    assert [r.end()[0] for r in ranks] == [1, 1]
+    assert causes(ranks[0].report) == [("PROBE005", 1)]

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.host import Host, local_ranks
+from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.observed import observed, only_probed
 
 LEAST = 20
 """Two gloo ranks under torchrun fail with 24 open files and run with 28 (measured with torch 2.13)."""
@@ -22,7 +24,9 @@ COMFORTABLE = 4096
     Severity.ERROR,
     signatures=("received 0 items of ancdata", "Too many open files"),
 )
-def check(host: Host, environ: Environ, gpu: Gpu | None = None) -> Iterator[Finding]:
+def check(
+    host: Host | None = None, environ: Environ | None = None, gpu: Gpu | None = None, probe: Probe | None = None
+) -> Iterator[Finding]:
     """The limit of open files is too low for this job.
 
     ## Why it matters
@@ -34,6 +38,12 @@ def check(host: Host, environ: Environ, gpu: Gpu | None = None) -> Iterator[Find
     Raise the limit where the job is started: ulimit -n 65536 in the script, LimitNOFILE for a daemon, docker run
     --ulimit nofile=65536:65536.
     """
+    if probe is not None:
+        yield from observed(probe.seen(Kind.OUT_OF_FILES), expected="a few for each rank of the job")
+    if only_probed(probe, host, environ):
+        return
+    assert host is not None
+    assert environ is not None
     limit = host.need(host.limits.open_files, "limits")
     ranks = local_ranks(environ, gpu) or 1
     world = max(environ.world_size or 0, ranks)

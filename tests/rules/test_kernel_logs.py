@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from ddpdoctor.collectors.log import collect
 from ddpdoctor.doctor import judge
+from ddpdoctor.facts.log import Log, Seat
+from ddpdoctor.facts.log.gpus import gpu_at
 from ddpdoctor.facts.log.kernel import KernelLog, stamp_of
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.facts.xids import BY_CAUSE, XIDS, xid_in
@@ -37,10 +39,12 @@ FORMS: dict[str, Form] = {
 OF_HOSTS = [form for form in FORMS if "node7" in FORMS[form](0, "")]
 
 
-def judged(folder: Path, text: str) -> list[Finding]:
+def judged(folder: Path, text: str, *others: str) -> list[Finding]:
     (folder / "kernel.txt").write_text(text)
     rules = of_logs(load(AREAS))
-    log = collect([str(folder / "kernel.txt")], [s for each in rules for s in each.signatures])
+    log = collect(
+        [str(folder / name) for name in ("kernel.txt", *others)], [s for each in rules for s in each.signatures]
+    )
     outcome = judge(Facts(schema=SCHEMA, collected_at="", hostname="here", log=log), rules)
     assert not outcome.crashed
     return outcome.findings
@@ -63,6 +67,39 @@ def test_an_xid_is_told_from_every_form_of_the_kernel_s_log(form: str, tmp_path:
     assert found.message.endswith("NVIDIA's action: restart the machine")
     # Without a host in the line, the path of the file may name one.
     assert (found.where.host == "node7") is (form in OF_HOSTS)
+
+
+NCCL_SAYS = "node7:100:200 [3] NCCL INFO comm 0x55d0 rank 11 nranks 16 cudaDev 3 nvmlDev 3 busId 4e000 commId 0x1 - Init COMPLETE"
+
+
+@pytest.mark.parametrize(
+    ("form", "lines", "gpu"),
+    [
+        ("journalctl -k", [NCCL_SAYS], 3),
+        ("dmesg", [NCCL_SAYS], 3),
+        ("dmesg", [NCCL_SAYS, NCCL_SAYS.replace("node7", "node8")], None),  # which host the kernel is of, nobody says
+        ("journalctl -k", [NCCL_SAYS.replace("node7", "node8")], None),
+        ("journalctl -k", [NCCL_SAYS, NCCL_SAYS.replace("4e000", "51000")], None),  # containers: all have a GPU 3
+        ("journalctl -k", [NCCL_SAYS.replace("busId 4e000", "busId 14e000")], None),  # another PCI domain
+        ("journalctl -k", [], None),
+    ],
+)
+def test_the_gpu_at_a_bus_id_is_named_where_nccl_s_lines_say_it(
+    form: str, lines: list[str], gpu: int | None, tmp_path: Path
+) -> None:
+    kernel = FORMS[form](5, "NVRM: Xid (PCI:0000:4e:00): 79, pid=2121, name=python3, GPU has fallen off the bus.")
+    (tmp_path / "ranks.txt").write_text("".join(f"{line}\n" for line in lines))
+    found = judged(tmp_path, kernel + "\n", "ranks.txt")
+    assert [each.where.gpu for each in found] == [gpu]
+    assert ("GPU 3 (0000:4e:00)" in found[0].message) is (gpu is not None)
+
+
+def test_the_gpu_at_a_bus_id_is_named_by_collected_facts() -> None:
+    seats = (Seat("node7.cluster", "0000:4e:00", 3), Seat("node8", "0000:4e:00", 5))
+    assert gpu_at(Log(seats=seats), "node7", "0000:4e:00") == 3
+    assert gpu_at(Log(seats=seats), "node8", "0000:4e:00") == 5
+    assert gpu_at(Log(seats=seats), None, "0000:4e:00") is None
+    assert gpu_at(Log(seats=seats), "node7", "0000:51:00") is None
 
 
 @pytest.mark.parametrize("code", sorted(XIDS))

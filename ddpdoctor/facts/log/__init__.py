@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ddpdoctor.facts.log.record import Exit, Frame, Kind, Line, Log, Source, Traceback, Who
+from ddpdoctor.facts.log.record import Exit, Frame, Kind, Line, Log, Seat, Source, Traceback, Who
 
-__all__ = ["Exit", "Frame", "Kind", "Line", "Log", "Source", "Traceback", "Who"]
+__all__ = ["Exit", "Frame", "Kind", "Line", "Log", "Seat", "Source", "Traceback", "Who"]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from ddpdoctor.facts.log import Log
+from ddpdoctor.facts.log.gpus import gpu_at
 from ddpdoctor.facts.xids import BY_CAUSE, Xid, meaning
 from ddpdoctor.findings import Finding, Where
 from ddpdoctor.rules import area_of, in_logs, load
@@ -37,11 +38,13 @@ def _shows(cause: str, xid: Xid) -> bool:
 
 
 def _place(log: Log, xid: Xid) -> tuple[str, Where]:
-    kind = "NVSwitch" if xid.is_switch else "GPU"
     file = log.sources[xid.source].name if xid.source is not None else None
     host = xid.host or (log.sources[xid.source].who.host if xid.source is not None else None)
-    on = f" of {host}" if host else ""
-    return f"the {kind} at {xid.bus_id}{on}", Where(host=host, file=file, line=xid.line)
+    gpu = None if xid.is_switch else gpu_at(log, host, xid.bus_id)
+    who = (
+        f"the {'NVSwitch' if xid.is_switch else 'GPU'} at {xid.bus_id}" if gpu is None else f"GPU {gpu} ({xid.bus_id})"
+    )
+    return f"{who} of {host}" if host else who, Where(host=host, gpu=gpu, file=file, line=xid.line)
 
 
 for _cause in (*BY_CAUSE, *SWITCHES):

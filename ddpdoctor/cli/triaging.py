@@ -6,6 +6,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ddpdoctor.cli.options import Common
@@ -15,7 +16,7 @@ from ddpdoctor.cli.standard_input import on_disk
 from ddpdoctor.collectors.hang import left_behind
 from ddpdoctor.collectors.log import collect
 from ddpdoctor.doctor import Outcome, examine, extended, judge
-from ddpdoctor.facts.log import Kind, Log
+from ddpdoctor.facts.log import Kind, Log, Seat
 from ddpdoctor.facts.log.several import joined
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Report
@@ -39,7 +40,7 @@ def _triaged(
     signatures = [signature for each in rules for signature in each.signatures]
     log = collect(paths, signatures, sys.stdin.buffer if sys.stdin else None)
     saved, unread = _saved(log)
-    log = joined(log, (each.log for each in saved if each.log is not None))
+    log = replace(joined(log, (each.log for each in saved if each.log is not None)), seats=_seats(saved))
     facts = Facts(
         schema=SCHEMA,
         collected_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
@@ -71,6 +72,17 @@ def _saved(log: Log) -> tuple[list[Facts], list[str]]:
             except UnreadableError as error:
                 problems.append(str(error))
     return found, problems
+
+
+def _seats(saved: Iterable[Facts]) -> tuple[Seat, ...]:
+    """Where the GPUs of the machines sit whose facts were collected."""
+    return tuple(
+        Seat(each.hostname, device.bus_id.partition(".")[0], device.index)
+        for each in saved
+        if each.gpu is not None
+        for device in each.gpu.devices
+        if device.bus_id is not None
+    )
 
 
 def _told(log: Log) -> tuple[Outcome, list[str]]:

@@ -84,7 +84,7 @@ NCCL_SAYS = "node7:100:200 [3] NCCL INFO comm 0x55d0 rank 11 nranks 16 cudaDev 3
         ("journalctl -k", [], None),
     ],
 )
-def test_the_gpu_at_a_bus_id_is_named_where_nccl_s_lines_say_it(
+def test_an_xid_s_gpu_is_the_one_that_nccl_s_lines_put_at_its_bus_id(
     form: str, lines: list[str], gpu: int | None, tmp_path: Path
 ) -> None:
     kernel = FORMS[form](5, "NVRM: Xid (PCI:0000:4e:00): 79, pid=2121, name=python3, GPU has fallen off the bus.")

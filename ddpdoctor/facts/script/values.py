@@ -147,7 +147,7 @@ class Reader:
         value = self.joined([(b, self._binding(b, owner.function, frame)) for b in bindings], node, frame)
         if value is Unknown.SAME and self.trusting and all(b.how is Bound.PARAMETER for b in bindings):
             return self._trusted(node.id)
-        if value is Unknown.DATA and is_reduced(module, frame.function or module.tree, node):
+        if (value is Unknown.DATA or isinstance(value, list)) and is_reduced(module, frame.function or module.tree, node):
             return Unknown.SAME
         return value
 

@@ -13,7 +13,7 @@ from ddpdoctor.facts.script.world import Device, Unknown
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.devices import selects
-from ddpdoctor.rules.script.pointing import before, code, dist_of, point, replace, with_keyword
+from ddpdoctor.rules.script.pointing import after, before, code, dist_of, point, replace, with_keyword
 from ddpdoctor.rules.script.situation import (
     RANK_WORDS,
     argument,
@@ -314,7 +314,21 @@ def download(script: Script) -> Iterator[Finding]:
                 "then a barrier",
                 "download=(local_rank == 0), with a barrier",
                 severity=Severity.WARNING,
+                edits=_one_first(module, call),
             )
+
+
+def _one_first(module: Module, call: ast.Call) -> tuple[Edit, ...]:
+    """Rank 0 goes first, between two barriers, where the process group is there already."""
+    function, statement = module.index.function_of(call), module.index.statement(call)
+    inits = [c for c in module.calls("dist.init_process_group") if module.index.function_of(c) is function]
+    if not any(c.lineno < call.lineno for c in inits):
+        return ()
+    dist, pad = dist_of(module), " " * (statement.col_offset + 4)
+    return (
+        before(module, statement, f"if {dist}.get_rank() != 0:\n{pad}{dist}.barrier()"),
+        after(module, statement, f"if {dist}.get_rank() == 0:\n{pad}{dist}.barrier()"),
+    )
 
 
 _DOWNLOADS = ("urllib.request.urlretrieve", "torch.hub.download_url_to_file", "wget.download", "gdown.download")

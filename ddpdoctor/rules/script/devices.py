@@ -12,7 +12,7 @@ from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.world import Device
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.pointing import after, code, imported, point, replace, with_keyword
+from ddpdoctor.rules.script.pointing import after, before, code, delete, imported, point, replace, with_keyword
 from ddpdoctor.rules.script.situation import (
     LOCAL_RANKS,
     RANKS,
@@ -238,8 +238,19 @@ def too_early(script: Script) -> Iterator[Finding]:
                     f"{code(module, select, 40)} in line "
                     f"{select.lineno} comes too late; expected the device to be selected first",
                     f"after line {select.lineno}",
+                    edits=_selected_first(module, select, early[0]),
                 )
                 break
+
+
+def _selected_first(module: Module, select: ast.Call, early: ast.Call) -> tuple[Edit, ...]:
+    """The choice of the device before the first use, by what a launcher tells."""
+    statement = module.index.statement(select)
+    if module.spawns or not isinstance(statement, ast.Expr) or each_rank(module, select.args[0]) != LOCAL_RANKS:
+        return ()
+    text = f"{code(module, select.func)}({LOCAL})"
+    there = before(module, module.index.statement(early), text)
+    return (there, delete(module, statement), *imported(module, "os", "import os"))
 
 
 def _block(module: Module, node: ast.AST) -> ast.AST:
@@ -295,6 +306,10 @@ def barrier(script: Script) -> Iterator[Finding]:
                     "this barrier lets NCCL guess the rank's GPU, because nothing selects one; expected device_id in "
                     f"init_process_group (line {init.lineno}) or torch.cuda.set_device",
                     "a known device",
-                    edits=(with_keyword(module, init, f'device_id=torch.device("cuda", {LOCAL})'),),
+                    edits=(
+                        with_keyword(module, init, f'device_id=torch.device("cuda", {LOCAL})'),
+                        *imported(module, "os", "import os"),
+                        *imported(module, "torch", "import torch"),
+                    ),
                 )
                 break

@@ -189,7 +189,7 @@ def _timeout(module: Module, given: ast.expr) -> Iterator[Finding]:
             "expected "
             f"timedelta(seconds={text})",
             f"timedelta(seconds={text})",
-            edits=_as_timedelta(module, given),
+            edits=as_timedelta(module, given),
         )
     elif _is_numeric_option(module, given):
         text = code(module, given)
@@ -199,7 +199,7 @@ def _timeout(module: Module, given: ast.expr) -> Iterator[Finding]:
             f"{text} is a number from the command line: torch raises a TypeError, because it wants a "
             f"datetime.timedelta; expected timedelta(seconds={text})",
             f"timedelta(seconds={text})",
-            edits=_as_timedelta(module, given),
+            edits=as_timedelta(module, given),
         )
     elif (
         isinstance(found, Made) and found.name == "timedelta" and len(found.call.args) == 1 and not found.call.keywords
@@ -216,7 +216,8 @@ def _timeout(module: Module, given: ast.expr) -> Iterator[Finding]:
             )
 
 
-def _as_timedelta(module: Module, given: ast.expr) -> tuple[Edit, ...]:
+def as_timedelta(module: Module, given: ast.expr) -> tuple[Edit, ...]:
+    """A number of seconds as the timedelta that torch wants."""
     return (
         replace(module, given, f"timedelta(seconds={code(module, given)})"),
         *imported(module, "timedelta", "from datetime import timedelta"),

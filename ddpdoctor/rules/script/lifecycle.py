@@ -13,7 +13,7 @@ from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.rehearsal import Event, Rehearsal
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.pointing import after, code, dist_of, point
+from ddpdoctor.rules.script.pointing import after, code, dist_of, moved, point, replace, under
 from ddpdoctor.rules.script.processes import start_method
 from ddpdoctor.rules.script.situation import backends, in_try, is_test, last_value
 
@@ -78,6 +78,7 @@ def _second(module: Module, at: ast.Call, first: Event) -> Finding:
         "expected "
         "one of the two",
         "one initialisation",
+        edits=under(module, module.index.statement(at), f"if not {dist_of(module)}.is_initialized():"),
     )
 
 
@@ -111,7 +112,24 @@ def too_early(script: Script) -> Iterator[Finding]:
                         f"{code(module, at.func)} needs the process group, which {reason}; expected it between "
                         "init_process_group and destroy_process_group",
                         "after init_process_group",
+                        edits=_in_time(module, at, events),
                     )
+
+
+def _in_time(module: Module, at: ast.Call, events: list[Event]) -> tuple[Edit, ...]:
+    """init_process_group goes before the call, or destroy_process_group behind it, in the same block."""
+    calls = [e.call for e in events if e.name in (INIT, DESTROY) and e.call in module.index.parents]
+    statement = module.index.statement(at)
+    for call in calls:
+        other = module.index.statement(call)
+        is_init = module.names.of(call.func) == INIT
+        names = {n.id for n in ast.walk(call) if isinstance(n, ast.Name)}
+        between = [s for s in module.index.parents if isinstance(s, ast.Assign) and at.lineno <= s.lineno < call.lineno]
+        if not isinstance(other, ast.Expr) or is_init is (call.lineno < at.lineno):
+            continue
+        if not any(n.id in names for s in between for t in s.targets for n in ast.walk(t) if isinstance(n, ast.Name)):
+            return moved(module, other, statement, behind=not is_init)
+    return ()
 
 
 def _outside(events: list[Event]) -> Iterator[tuple[Event, str]]:
@@ -205,7 +223,12 @@ def sync_batch_norm(script: Script) -> Iterator[Finding]:
                     "step on a GPU "
                     "fails; expected init_process_group before, or BatchNorm",
                     "a process group",
+                    edits=(replace(module, call, code(module, call.args[0], 400)),) if _converts(module, call) else (),
                 )
+
+
+def _converts(module: Module, call: ast.Call) -> bool:
+    return module.names.of(call.func) != "nn.SyncBatchNorm" and len(call.args) == 1
 
 
 def _is_main(statement: ast.If) -> bool:
@@ -273,6 +296,10 @@ def _may_clean(module: Module) -> bool:
 def _destroyed(module: Module, run: Rehearsal) -> tuple[Edit, ...]:
     """The call at the end of the root that joins the group."""
     body = getattr(run.root, "body", [])
-    if isinstance(run.root, ast.Module) or not body or isinstance(body[-1], ast.Return):
+    if isinstance(run.root, ast.Module):
+        first = next((e.chain[0] for e in run.tracks[0].events if e.name == INIT), None)
+        block = module.index.parents.get(module.index.statement(first)) if first is not None else None
+        body = getattr(block, "body", [])
+    if not body or isinstance(body[-1], ast.Return):
         return ()
     return (after(module, body[-1], f"{dist_of(module)}.destroy_process_group()"),)

@@ -12,10 +12,10 @@ from ddpdoctor.facts.script.index import inner
 from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.rehearsal import Event
 from ddpdoctor.facts.script.vocabulary import GROUP_POSITION
-from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.pointing import code, point, replace
-from ddpdoctor.rules.script.situation import argument, each_rank, has_more, last_value
+from ddpdoctor.rules.script.pointing import before, code, point, replace
+from ddpdoctor.rules.script.situation import argument, blocks, each_rank, has_more, last_value
 
 _ROOTS = {
     "dist.broadcast": (1, "src"),
@@ -62,7 +62,27 @@ def order(script: Script) -> Iterator[Finding]:
                 f"{other.lineno} to "
                 f"{what} as well: neither goes on; expected one of them in the other order, or isend and irecv",
                 "send on one side, recv on the other",
+                edits=_without_waiting(module, call, other),
             )
+
+
+def _without_waiting(module: Module, call: ast.Call, other: ast.Call) -> tuple[Edit, ...]:
+    """isend in place of send, waited for behind the recv, where all ranks run the same two lines."""
+    statement = module.index.statement(call)
+    block = next((b for b in blocks(module.index.parents[statement]) if statement in b), [])
+    following = block[block.index(statement) + 1] if block and statement is not block[-1] else None
+    names = ("dist.send", "dist.recv")
+    pair = [s.value for s in (statement, following) if isinstance(s, ast.Expr) and isinstance(s.value, ast.Call)]
+    if other is not call or len(pair) < 2 or {module.names.of(p.func) for p in pair} != set(names) or following is None:
+        return ()
+    send, recv = pair if module.names.of(pair[0].func) == names[0] else pair[::-1]
+    prefix = code(module, send.func).removesuffix("send")
+    text = f"request = {prefix}i{code(module, send, 400)[len(prefix) :]}"
+    indent = " " * statement.col_offset
+    return (
+        replace(module, statement, text),
+        replace(module, following, f"{code(module, recv, 400)}\n{indent}request.wait()"),
+    )
 
 
 @rule("SCRIPT035", "send-without-recv", Severity.ERROR)
@@ -223,6 +243,7 @@ def _kept(module: Module, call: ast.Call, statement: ast.Assign) -> Iterator[Fin
             "the receiver gets "
             "the new content; expected wait() first",
             f"{name}.wait() before",
+            edits=(before(module, module.index.statement(changed), f"{name}.wait()"),),
         )
 
 

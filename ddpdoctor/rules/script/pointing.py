@@ -15,9 +15,11 @@ __all__ = [
     "dist_of",
     "imported",
     "line_after",
+    "moved",
     "moved_out",
     "point",
     "replace",
+    "under",
     "with_keyword",
     "without_argument",
 ]
@@ -109,6 +111,25 @@ def line_after(module: Module, statement: ast.stmt, text: str, like: ast.stmt) -
 def _indent(module: Module, statement: ast.stmt) -> str:
     text = module.lines[statement.lineno - 1]
     return text[: len(text) - len(text.lstrip())] if text.strip() else ""
+
+
+def under(module: Module, statement: ast.stmt, head: str) -> tuple[Edit, ...]:
+    """A statement of one line goes under a new condition."""
+    if statement.lineno != statement.end_lineno or not module.lines[statement.lineno - 1].strip().startswith(
+        code(module, statement, 4000)
+    ):
+        return ()
+    indent = _indent(module, statement)
+    return (replace(module, statement, f"{head}\n{indent}    {code(module, statement, 4000)}"),)
+
+
+def moved(module: Module, statement: ast.stmt, there: ast.stmt, *, behind: bool = False) -> tuple[Edit, ...]:
+    """A statement of one line goes before another of its block, or behind it."""
+    index = module.index
+    if statement.lineno != statement.end_lineno or index.parents.get(statement) is not index.parents.get(there):
+        return ()
+    text = module.lines[statement.lineno - 1].strip()
+    return (delete(module, statement), after(module, there, text) if behind else before(module, there, text))
 
 
 def moved_out(module: Module, statement: ast.stmt) -> tuple[Edit, ...]:

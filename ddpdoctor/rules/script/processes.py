@@ -13,7 +13,7 @@ from ddpdoctor.facts.script.world import Made
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.devices import CREATED
-from ddpdoctor.rules.script.pointing import point
+from ddpdoctor.rules.script.pointing import after, code, point, replace, without_argument
 from ddpdoctor.rules.script.situation import argument, value
 
 
@@ -130,6 +130,7 @@ def ignored(script: Script) -> Iterator[Finding]:
                     "job ends with 0; "
                     "expected a look at exitcode",
                     "sys.exit(any(p.exitcode for p in processes))",
+                    edits=_looked_at(module, joins[0]),
                 )
                 break
             flag = value(module, argument(spawn.call, 3, "join")) if spawn.how == "spawn" else None
@@ -145,7 +146,28 @@ def ignored(script: Script) -> Iterator[Finding]:
                     "they do; expected "
                     "join=True",
                     "join=True",
+                    edits=(replace(module, argument(spawn.call, 3, "join") or spawn.call, "True"),),
                 )
+
+
+def _looked_at(module: Module, join: ast.Call) -> tuple[Edit, ...]:
+    """The parent ends badly when a child did, behind the loop that joins them."""
+    base = join.func.value if isinstance(join.func, ast.Attribute) else None
+    loop = module.index.parents.get(module.index.statement(join))
+    if isinstance(loop, ast.For) and isinstance(loop.target, ast.Name) and isinstance(base, ast.Name):
+        name, items = loop.target.id, code(module, loop.iter, 200)
+        return (
+            after(
+                module,
+                loop,
+                f"if any({name}.exitcode for {name} in {items}):\n{_inside(module, loop)}raise SystemExit(1)",
+            ),
+        )
+    return ()
+
+
+def _inside(module: Module, statement: ast.stmt) -> str:
+    return " " * (statement.col_offset + 4)
 
 
 def _is_text(call: ast.Call) -> bool:
@@ -184,7 +206,20 @@ def cuda_after_fork(script: Script) -> Iterator[Finding]:
                     "(RuntimeError); expected the "
                     "spawn start method",
                     'mp.set_start_method("spawn")',
+                    edits=_spawned(module, spawn),
                 )
+
+
+def _spawned(module: Module, spawn: Spawn) -> tuple[Edit, ...]:
+    """The same start with the spawn method."""
+    func = spawn.call.func
+    for call in module.calls("mp.get_context"):
+        chosen = argument(call, 0, "method")
+        if chosen is not None and value(module, chosen) == "fork":
+            return (replace(module, chosen, '"spawn"'),)
+    if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name):
+        return (replace(module, func.value, f'{func.value.id}.get_context("spawn")'),)
+    return ()
 
 
 def _in_workers(module: Module) -> Iterator[Finding]:
@@ -209,7 +244,15 @@ def _in_workers(module: Module) -> Iterator[Finding]:
                 "re-initialize CUDA in forked subprocess); expected the move to the GPU in "
                 "the training loop",
                 "CPU tensors from the dataset",
+                edits=_left_on_cpu(module, used),
             )
+
+
+def _left_on_cpu(module: Module, call: ast.Call) -> tuple[Edit, ...]:
+    given = argument(call, None, "device")
+    if isinstance(call.func, ast.Attribute) and call.func.attr in ("cuda", "to") and module.names.of(call.func) is None:
+        return (replace(module, call, code(module, call.func.value, 400)),)
+    return without_argument(module, call, given) if given is not None else ()
 
 
 def _cuda_call(module: Module, function: Function) -> ast.Call | None:

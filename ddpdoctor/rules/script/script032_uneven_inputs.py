@@ -10,11 +10,12 @@ from ddpdoctor.facts.script.index import inner
 from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.vocabulary import COLLECTIVES
 from ddpdoctor.facts.script.world import TWO_NODES
-from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.pointing import code, point
+from ddpdoctor.rules.script.pointing import code, point, replace
 from ddpdoctor.rules.script.situation import (
     each_rank,
+    last_value,
 )
 
 _LISTINGS = ("glob.glob", "os.listdir", "os.scandir", "glob.iglob")
@@ -50,7 +51,20 @@ def uneven(script: Script) -> Iterator[Finding]:
                     "loop; expected equally many turns on all ranks",
                     "the same number of turns on all ranks",
                     severity=None if certain else Severity.WARNING,
+                    edits=_cut(module, loop.iter),
                 )
+
+
+def _cut(module: Module, node: ast.expr) -> tuple[Edit, ...]:
+    """`items[rank::size]` of as many items as all ranks get alike."""
+    made = last_value(module, node)
+    part = made.slice if isinstance(made, ast.Subscript) else None
+    if not isinstance(made, ast.Subscript) or not isinstance(part, ast.Slice) or part.step is None:
+        return ()
+    if not isinstance(made.value, ast.Name):
+        return ()
+    items, size = made.value.id, code(module, part.step)
+    return (replace(module, made.value, f"{items}[: len({items}) // {size} * {size}]"),)
 
 
 def _communicates(module: Module, loop: ast.For) -> bool:
@@ -111,7 +125,7 @@ def _turns(module: Module, node: ast.Call) -> list[int]:
 def _is_cut(module: Module, node: ast.expr) -> bool:
     """Whether the divided sequence was cut to a multiple before."""
     if not isinstance(node, ast.Name):
-        return False
+        return "//" in ast.unparse(node)
     bound = module.names.bindings(node.id, module.index.scope(node))
     texts = [ast.unparse(b.value) for b in (bound[1] if bound is not None else []) if b.value is not None]
     return any("//" in t or "%" in t or ":" in t for t in texts)

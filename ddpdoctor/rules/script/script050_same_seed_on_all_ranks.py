@@ -11,7 +11,7 @@ from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.world import Unknown
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.pointing import code, point
+from ddpdoctor.rules.script.pointing import code, imported, point, replace
 from ddpdoctor.rules.script.situation import each_rank, names_in
 
 _AUGMENTS = re.compile(
@@ -43,6 +43,10 @@ def seed(script: Script) -> Iterator[Finding]:
             "of them; expected "
             "the seed plus the rank once the model is built",
             "seed + rank",
+            edits=(
+                replace(module, told[0].args[0], f'{code(module, told[0].args[0])} + int(os.environ.get("RANK", 0))'),
+                *imported(module, "os", "import os"),
+            ),
         )
 
 

@@ -12,7 +12,7 @@ from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.vocabulary import COLLECTIVES
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.pointing import code, point
+from ddpdoctor.rules.script.pointing import code, imported, point, with_keyword
 from ddpdoctor.rules.script.situation import argument, truths
 
 LONG = re.compile(
@@ -52,6 +52,10 @@ def long_work(script: Script) -> Iterator[Finding]:
                     "job",
                     "timeout=timedelta(hours=…)",
                     severity=Severity.WARNING,
+                    edits=(
+                        with_keyword(module, inits[0], "timeout=timedelta(hours=2)"),
+                        *imported(module, "timedelta", "from datetime import timedelta"),
+                    ),
                 )
 
 

@@ -9,7 +9,7 @@ from ddpdoctor.facts.script import Script
 from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.pointing import point
+from ddpdoctor.rules.script.pointing import code, point, replace
 
 MISSPELLED = ("init", "__int__", "_init_", "__init", "_init__", "__init_", "__ini__")
 
@@ -69,4 +69,10 @@ def _renamed(module: Module, method: ast.FunctionDef) -> tuple[Edit, ...]:
     if at < 0:
         return ()
     start = at + len("def ") + 1
-    return (Edit(module.path, method.lineno, start, method.lineno, start + len(method.name), "__init__"),)
+    name = Edit(module.path, method.lineno, start, method.lineno, start + len(method.name), "__init__")
+    base = [
+        replace(module, n, f"{code(module, n.value)}.__init__")
+        for n in ast.walk(method)
+        if isinstance(n, ast.Attribute) and n.attr == method.name and ast.unparse(n.value).startswith("super(")
+    ]
+    return (name, *base)

@@ -20,6 +20,7 @@ __all__ = [
     "Start",
     "argument",
     "backends",
+    "blocks",
     "comes_to",
     "each_rank",
     "has_more",
@@ -169,6 +170,12 @@ def in_rank_branch(module: Module, node: ast.AST) -> bool:
         if test is not None and _parts(test, readers):
             return True
     return False
+
+
+def blocks(node: ast.AST) -> list[list[ast.stmt]]:
+    """The blocks of statements directly under a node."""
+    found = [getattr(node, name, None) for name in ("body", "orelse", "finalbody")]
+    return [b for b in found if isinstance(b, list)]
 
 
 def comes_to(module: Module, node: ast.AST) -> list[bool] | None:

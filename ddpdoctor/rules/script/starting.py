@@ -49,7 +49,20 @@ def unset(script: Script) -> Iterator[Finding]:
                     "expected the index that "
                     "mp.spawn passes",
                     "the first argument of the spawned function",
+                    edits=_by_index(module, node, function, name),
                 )
+
+
+def _by_index(
+    module: Module, node: ast.AST, function: ast.FunctionDef | ast.AsyncFunctionDef | None, name: str
+) -> tuple[Edit, ...]:
+    """The index that mp.spawn passes, in the function that it runs itself."""
+    own = any(s.function is function and s.indexed for s in module.spawns)
+    if function is None or not own or not function.args.args or name == "WORLD_SIZE":
+        return ()
+    parent = module.index.parents[node]
+    whole = parent if isinstance(parent, ast.Call) and module.names.of(parent.func) == "int" else node
+    return (replace(module, whole, function.args.args[0].arg),)
 
 
 def _in_try(module: Module, node: ast.AST) -> bool:
@@ -120,13 +133,20 @@ def master(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
                 f"no assignment to {setting.name}",
                 fix=f'Delete the line, or write os.environ.setdefault("{setting.name}", "{text}").',
                 severity=None if start is not None or reads_ranks(module) else Severity.WARNING,
-                edits=(_default(setting),),
+                edits=_default(setting),
             )
 
 
-def _default(setting: Setting) -> Edit:
+def _default(setting: Setting) -> tuple[Edit, ...]:
+    """setdefault in place of an assignment; an update of the environment without the variable."""
     module = setting.module
-    return replace(module, setting.node, f'os.environ.setdefault("{setting.name}", {code(module, setting.given, 200)})')
+    if isinstance(setting.node, ast.Call) and module.names.of(setting.node.func) == "os.environ.update":
+        is_keyword = any(k.value is setting.given for k in setting.node.keywords)
+        return without_argument(module, setting.node, setting.given) if is_keyword else ()
+    target = setting.node.targets[0] if isinstance(setting.node, ast.Assign) else None
+    environ = code(module, target.value) if isinstance(target, ast.Subscript) else "os.environ"
+    text = f'{environ}.setdefault("{setting.name}", {code(module, setting.given, 200)})'
+    return (replace(module, setting.node, text),)
 
 
 def _agrees(text: str, start: Start | None) -> bool:

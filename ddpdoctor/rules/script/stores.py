@@ -9,10 +9,10 @@ from ddpdoctor.facts.script import Script
 from ddpdoctor.facts.script.disagreement import places_of
 from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.world import Made
-from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.initialising import INIT
-from ddpdoctor.rules.script.pointing import code, point, without_argument
+from ddpdoctor.rules.script.initialising import INIT, as_timedelta
+from ddpdoctor.rules.script.pointing import code, point, replace, with_keyword, without_argument
 from ddpdoctor.rules.script.situation import argument, each_rank, has_more, last_value, value
 
 
@@ -68,11 +68,28 @@ def store(script: Script) -> Iterator[Finding]:
         for call in module.calls(INIT):
             told = _passed(module, call)
             if told:
-                yield point(module, call, told, "store=, rank= and world_size=")
+                method = argument(call, 1, "init_method")
+                both = value(module, method) is not None and method is not None
+                edits = without_argument(module, call, method) if both and method is not None else ()
+                yield point(module, call, told, "store=, rank= and world_size=", edits=edits)
         for call in module.calls("dist.TCPStore"):
             told = _opened(module, call)
             if told:
-                yield point(module, call, told, "is_master=(rank == 0)")
+                yield point(module, call, told, "is_master=(rank == 0)", edits=_opened_once(module, call))
+
+
+def _opened_once(module: Module, call: ast.Call) -> tuple[Edit, ...]:
+    """The timeout as a timedelta; rank 0 as the only master, where a name holds the rank."""
+    late, master = argument(call, 4, "timeout"), argument(call, 3, "is_master")
+    if late is not None and type(value(module, late)) in (int, float):
+        return as_timedelta(module, late)
+    function = module.index.function_of(call)
+    known = {*module.index.scopes[module.tree].names, *(module.index.scopes[function].names if function else ())}
+    if "rank" not in known:
+        return ()
+    if master is None:
+        return (with_keyword(module, call, "is_master=rank == 0"),)
+    return (replace(module, master, "rank == 0"),)
 
 
 def _passed(module: Module, call: ast.Call) -> str:

@@ -12,10 +12,11 @@ from ddpdoctor.facts.script.vocabulary import GROUP_POSITION
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.devices import CREATED
-from ddpdoctor.rules.script.pointing import after, code, point, replace, with_keyword
+from ddpdoctor.rules.script.pointing import after, code, point, replace, with_keyword, without_argument
 from ddpdoctor.rules.script.situation import (
     argument,
     backends,
+    blocks,
     has_more,
     in_rank_branch,
     last_value,
@@ -170,7 +171,7 @@ def _read_before_wait(module: Module, call: ast.Call, name: str) -> ast.AST | No
     )
     if not (isinstance(parent, ast.Expr) or (isinstance(parent, ast.Assign) and handle)):
         return None
-    block = next((b for b in _blocks(module.index.parents[statement]) if statement in b), [])
+    block = next((b for b in blocks(module.index.parents[statement]) if statement in b), [])
     for following in block[block.index(statement) + 1 :] if block else ():
         for node in inner(following):
             if isinstance(node, ast.Attribute) and node.attr in (
@@ -208,11 +209,6 @@ def _is_read(module: Module, read: ast.Name, following: ast.stmt) -> bool:
     return not (target or "").startswith("dist.")
 
 
-def _blocks(node: ast.AST) -> list[list[ast.stmt]]:
-    found = [getattr(node, name, None) for name in ("body", "orelse", "finalbody")]
-    return [b for b in found if isinstance(b, list)]
-
-
 @rule("SCRIPT043", "reduce-result-on-other-ranks", Severity.WARNING)
 def elsewhere(script: Script) -> Iterator[Finding]:
     """The result of reduce is used on a rank that is not the destination.
@@ -243,7 +239,17 @@ def elsewhere(script: Script) -> Iterator[Finding]:
                     "holds the sum; "
                     "expected all_reduce, or a use on the destination only",
                     "all_reduce, or `if rank == dst`",
+                    edits=_on_all(module, call),
                 )
+
+
+def _on_all(module: Module, call: ast.Call) -> tuple[Edit, ...]:
+    """all_reduce in place of reduce, without its destination."""
+    root = argument(call, 1, "dst")
+    name = code(module, call.func).removesuffix("reduce")
+    if root is None or not isinstance(call.func, ast.Attribute):
+        return ()
+    return (replace(module, call.func, f"{name}all_reduce"), *without_argument(module, call, root))
 
 
 def _is_shown(module: Module, read: ast.AST) -> bool:
@@ -260,7 +266,7 @@ def _is_shown(module: Module, read: ast.AST) -> bool:
 
 def _used_after(module: Module, call: ast.Call, name: str) -> ast.AST | None:
     statement = module.index.statement(call)
-    block = next((b for b in _blocks(module.index.parents[statement]) if statement in b), [])
+    block = next((b for b in blocks(module.index.parents[statement]) if statement in b), [])
     for following in block[block.index(statement) + 1 :] if block else ():
         for node in inner(following):
             if isinstance(node, ast.Name) and node.id == name:

@@ -65,14 +65,24 @@ def _ids(module: Module, call: ast.Call, given: ast.expr) -> tuple[str, tuple[Ed
             replace(module, given, f"[{seen}]"),
         )
     if all(isinstance(v, (list, tuple)) and len(v) > 1 for v in found):
-        return f"device_ids has {len(found[0])} devices, one process drives one GPU (ValueError)", ()  # type: ignore[arg-type]
+        own = (replace(module, given, '[int(os.environ["LOCAL_RANK"])]'), *imported(module, "os", "import os"))
+        told = f"device_ids has {len(found[0])} devices, one process drives one GPU (ValueError)"  # type: ignore[arg-type]
+        return told, () if module.spawns else own
     model = argument(call, 0, "module")
     if model is not None and value(module, given) not in (None, []) and _is_on_cpu(module, model):
         return (
             f"{code(module, model)} is still on the CPU when it is wrapped with device_ids (ValueError)",
-            without_argument(module, call, given) if "gloo" in module.text and "nccl" not in module.text else (),
+            _on_device(module, call, model, given),
         )
     return "", ()
+
+
+def _on_device(module: Module, call: ast.Call, model: ast.expr, given: ast.expr) -> tuple[Edit, ...]:
+    """Without device_ids on the CPU; with NCCL the model moves to the device that they name."""
+    if "gloo" in module.text and "nccl" not in module.text:
+        return without_argument(module, call, given)
+    one = given.elts[0] if isinstance(given, (ast.List, ast.Tuple)) and len(given.elts) == 1 else None
+    return (replace(module, model, f"{code(module, model)}.to({code(module, one)})"),) if one is not None else ()
 
 
 def _is_on_cpu(module: Module, model: ast.expr) -> bool:

@@ -104,7 +104,9 @@ def line_of_text(
         commands = split(text, known)
     words = launching(commands) or (commands[-1].words if commands else ())
     background = next((c.operator == "&" for c in commands if c.words == words), False)
-    line = line_of(text, words, {**environ, **exported}, version, folder, node=node, is_background=background)
+    line = line_of(
+        text, words, {**environ, **exported}, version, folder, node=node, is_background=background, known=known
+    )
     return replace(line, before=before)
 
 
@@ -130,7 +132,7 @@ def again(line: Line, text: str, version: Version) -> Line:
     start = line.argv[0].start if line.argv else 0
     commands = split(text, line.known)
     words = min((c.words for c in commands), key=lambda words: abs(words[0].start - start), default=())
-    found = line_of(text, words, environ, version, line.cwd, file=line.file, batch=line.batch)
+    found = line_of(text, words, environ, version, line.cwd, file=line.file, batch=line.batch, known=line.known)
     is_new = line.script is None and found.script is not None and not found.script.exists
     return replace(
         found,
@@ -171,9 +173,10 @@ def line_of(
     first_line: int = 1,
     first_column: int = 1,
     batch: Layer | None = None,
+    known: Mapping[str, str] | None = None,
 ) -> Line:
     """A line from its words: its layers, the environment of the innermost one, what torchrun will do, the script."""
-    layers = peel(words, version)
+    layers = peel(words, version, known)
     innermost = layers[-1] if layers else None
     base = {} if any(each.launcher in ELSEWHERE for each in layers) else dict(environ)
     if innermost is not None:

@@ -48,6 +48,7 @@ _STARTS = (
     Launcher.PYTHON,
 )
 _NODE_COUNTS = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+_INDICES = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")
 
 
 def lines_of_shell(source: Source) -> tuple[Line, ...]:
@@ -97,10 +98,14 @@ class _Reader:
         yield from sorted(self.found, key=lambda line: (line.first_line, line.first_column))
 
     def allocated(self) -> dict[str, str]:
-        """The variables that Slurm sets to the number of nodes, where `#SBATCH --nodes` names one."""
-        options = () if self.batch is None else self.batch.reading.given
-        value = next((g.value for g in reversed(options) if g.flag in ("-N", "--nodes")), None)
-        return dict.fromkeys(_NODE_COUNTS, value) if value is not None and re.fullmatch(r"[1-9]\d{0,5}", value) else {}
+        """What Slurm sets in the body of a batch script: it is task 0, of as many nodes as `#SBATCH --nodes` names."""
+        if self.batch is None:
+            return {}
+        known = dict.fromkeys(_INDICES, "0")
+        value = next((g.value for g in reversed(self.batch.reading.given) if g.flag in ("-N", "--nodes")), None)
+        if value is not None and re.fullmatch(r"[1-9]\d{0,5}", value):
+            known.update(dict.fromkeys(_NODE_COUNTS, value))
+        return known
 
     def walk(self, node: Node, state: State, depth: int) -> None:
         """Go through a node in the order in which the shell would; `state` is changed as the shell's would be."""
@@ -200,8 +205,11 @@ class _Reader:
             state.folders = _moved(state.folders, texts[1:])
         elif name in ("source", ".") and len(texts) > 1 and not _HARMLESS.search(texts[1]):
             state.forget(list(state.known))
-        elif name in ("read", "getopts", "mapfile", "readarray", "eval"):
-            state.forget(texts[1:] if name != "eval" else list(state.known))
+        elif name in ("read", "getopts", "mapfile", "readarray"):
+            state.forget(texts[1:])
+        elif name == "eval":
+            self.launch(node, start, words, state)
+            state.forget(list(state.known))
         elif name == "set":
             state.all_exported = ("-a" in texts or "allexport" in texts) or (state.all_exported and "+a" not in texts)
         elif name in ("ulimit", "rm") or "install" in texts[1:4]:
@@ -212,7 +220,7 @@ class _Reader:
             self.launch(node, start, words, state)
 
     def launch(self, node: Node, start: int, words: Sequence[Word], state: State) -> None:
-        layers = peel(words, self.source.version)
+        layers = peel(words, self.source.version, state.known)
         if not any(each.launcher in _STARTS for each in layers) or _is_no_job(layers):
             return
         statement = _statement(node)
@@ -236,6 +244,7 @@ class _Reader:
                 first_line=mark.line,
                 first_column=mark.column,
                 batch=self.batch,
+                known=state.known,
             )
             for folder in folders
         ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ddpdoctor.facts.launch.layer import Layer, Variable
@@ -34,8 +34,12 @@ UNREAD = (Launcher.JSRUN, Launcher.RAY)
 _PYTHON_VALUES = ("-X", "-W", "-Q")
 
 
-def peel(words: Sequence[Word], torch: tuple[int, int]) -> tuple[Layer, ...]:
-    """The layers of one simple command, outermost first. Empty when it runs nothing."""
+def peel(words: Sequence[Word], torch: tuple[int, int], known: Mapping[str, str] | None = None) -> tuple[Layer, ...]:
+    """The layers of one simple command, outermost first. Empty when it runs nothing.
+
+    Args:
+        known: variables of the shell that reads the words, as far as their values are certain.
+    """
     layers: list[Layer] = []
     variables: tuple[Variable, ...] = ()
     rest: tuple[Word, ...] | None = tuple(words)
@@ -45,7 +49,7 @@ def peel(words: Sequence[Word], torch: tuple[int, int]) -> tuple[Layer, ...]:
             rest = rest[1:]
         if not rest:
             break
-        layer, rest = _layer(rest, torch)
+        layer, rest = _layer(rest, torch, known or {})
         if layer.launcher in ELSEWHERE:
             variables = tuple(v for v in layer.variables)
         else:
@@ -54,7 +58,9 @@ def peel(words: Sequence[Word], torch: tuple[int, int]) -> tuple[Layer, ...]:
     return tuple(layers)
 
 
-def _layer(words: tuple[Word, ...], torch: tuple[int, int]) -> tuple[Layer, tuple[Word, ...] | None]:
+def _layer(
+    words: tuple[Word, ...], torch: tuple[int, int], known: Mapping[str, str]
+) -> tuple[Layer, tuple[Word, ...] | None]:
     program = words[0]
     name = program.text.rpartition("/")[2]
     rest = words[1:]
@@ -69,7 +75,7 @@ def _layer(words: tuple[Word, ...], torch: tuple[int, int]) -> tuple[Layer, tupl
     if PYTHON.fullmatch(name):
         return _python(words, torch)
     if name in SHELLS:
-        return _shell(words)
+        return _shell(words, known)
     if name in ("srun", "sbatch", "salloc"):
         launcher = Launcher(name)
         layer, inner = wrapped(words, SRUN, launcher)
@@ -81,7 +87,7 @@ def _layer(words: tuple[Word, ...], torch: tuple[int, int]) -> tuple[Layer, tupl
     if name in WRAPPERS:
         syntax = WRAPPERS[name]
         if name in SHELL_TEXT and " " in words[-1].text.strip() and len(words) > 1:
-            return _shell_text(words, len(words) - 1)
+            return _shell_text(words, len(words) - 1, known)
         if syntax.subcommands and not (rest and any(w.text in syntax.subcommands for w in rest)):
             return Layer(Launcher.OTHER, program, words), None
         if name == "taskset" and not any(w.text.startswith(("-c", "--cpu-list")) or w.text == "-ac" for w in rest[:2]):
@@ -179,13 +185,13 @@ def _python_module(words: tuple[Word, ...], i: int, torch: tuple[int, int]) -> t
     return Layer(Launcher.PYTHON, words[0], words[: i + 1], reading), None
 
 
-def _shell(words: tuple[Word, ...]) -> tuple[Layer, tuple[Word, ...] | None]:
+def _shell(words: tuple[Word, ...], known: Mapping[str, str]) -> tuple[Layer, tuple[Word, ...] | None]:
     i = 1
     while i < len(words) and words[i].text.startswith(("-", "+")) and len(words[i].text) > 1:
         if "c" in words[i].text and not words[i].text.startswith("--"):
             if i + 1 >= len(words):
                 break
-            return _shell_text(words, i + 1)
+            return _shell_text(words, i + 1, known)
         i += 2 if words[i].text in ("-o", "-O", "+o") else 1
     return Layer(Launcher.SHELL, words[0], words), None
 
@@ -199,13 +205,13 @@ def _wrap(layer: Layer) -> tuple[Word, ...] | None:
     return launching(split(inner.text, inside=inner))
 
 
-def _shell_text(words: tuple[Word, ...], i: int) -> tuple[Layer, tuple[Word, ...] | None]:
+def _shell_text(words: tuple[Word, ...], i: int, known: Mapping[str, str]) -> tuple[Layer, tuple[Word, ...] | None]:
     word = words[i]
     launcher = Launcher.SHELL if words[0].text.rpartition("/")[2] in SHELLS else Launcher.WRAPPER
     layer = Layer(launcher, words[0], words[: i + 1], is_shell_text=True)
     if not word.is_literal or not word.raw:
         return layer, None
-    inner = inner_text(word)
+    inner = inner_text(word, known=known)
     commands = split(inner.text, inside=inner)
     return layer, launching(commands)
 

@@ -74,9 +74,9 @@ def split(text: str, known: Mapping[str, str] | None = None, *, inside: Inner | 
     return _Splitter(text, known or {}, inside).split()
 
 
-def inner_text(word: Word, option: str = "") -> Inner:
+def inner_text(word: Word, option: str = "", known: Mapping[str, str] | None = None) -> Inner:
     """The text of a quoted word as shell text of its own (`bash -c '…'`), behind an option that it begins with (`--wrap=…`)."""
-    piece, _ = _Splitter(word.raw, {}, None).word(len(option))
+    piece, _ = _Splitter(word.raw, known or {}, None).word(len(option))
     kind = word.raw[len(option) : len(option) + 1]
     kind = kind if kind in ("'", '"') else ""
     return Inner(
@@ -223,7 +223,16 @@ class _Splitter:
                 for p in parts
                 if p
             ]
-        return [Word(text, raw, first, last, context, splits=(loose or piece.many) and text.strip(UNKNOWN) == "")]
+        loose = loose or piece.many or (self.inside is not None and not piece.quoted)
+        splits = loose and text.strip(UNKNOWN) == ""
+        return [Word(text, raw, first, last, context, splits=splits, is_literal=self._is_alone(start, end))]
+
+    def _is_alone(self, start: int, end: int) -> bool:
+        """Nothing else came out of a variable that the word came out of."""
+        if self.inside is None:
+            return True
+        at = self.inside.offsets
+        return (start == 0 or at[start - 1] != at[start]) and (end == len(at) or at[end - 1] != at[end])
 
     def _place(self, start: int, end: int) -> tuple[str, int, int, str]:
         """Spelling, span and quotes of a word in the line's source."""

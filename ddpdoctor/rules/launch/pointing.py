@@ -37,7 +37,7 @@ def agents(launch: Launch) -> Iterator[tuple[Line, Layer, Plan]]:
 
 def shown(word: Word) -> str:
     """The word as the user wrote it, cut to a readable length."""
-    text = word.raw or plain(word.text)
+    text = word.raw if word.raw and word.is_literal else plain(word.text)
     return text if len(text) <= 60 else text[:59] + "…"
 
 
@@ -95,8 +95,11 @@ def corrected(line: Line, edits: Iterable[Edit]) -> str | None:
 
 
 def _is_expanded(line: Line, edit: Edit) -> bool:
-    """The edit would replace a variable that gave several words."""
-    return any(not w.is_literal and edit.start < w.end and w.start < edit.end for w in line.argv)
+    """The edit would replace a variable that gave several words, or put words behind one that holds the script too."""
+    words = (*line.argv, *(word for layer in line.layers for word in layer.own))
+    script = None if line.agent is None else line.agent.reading.script
+    is_behind = script is not None and not script.is_literal and edit.start == edit.end == script.end
+    return is_behind or any(not w.is_literal and edit.start < w.end and w.start < edit.end for w in words)
 
 
 def replace(word: Word, *texts: str) -> Edit:

@@ -9,6 +9,7 @@ from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.findings import Finding
 from ddpdoctor.rules.launch.pointing import after, agents, point, revalue, spelled
 from ddpdoctor.rules.launch.scheduler.allocation import is_one_of_several
+from ddpdoctor.rules.launch.scheduler.expanded import EARLY
 from ddpdoctor.rules.launch.scheduler.granted import allocated_nodes
 
 __all__ = ["same_for_all"]
@@ -25,6 +26,8 @@ def same_for_all(launch: Launch) -> Iterator[Finding]:
         if not (plan.given("master_addr") or plan.settings["rdzv_endpoint"].value or plan.given("node_rank")):
             continue  # nothing says where they meet: LAUNCH025
         given = layer.given("node_rank")
+        if given is not None and EARLY.search(given.value_word.raw):
+            continue  # the batch script's shell made it 0: LAUNCH059
         said = (
             f"with --node-rank={plan.node_rank}"
             if plan.given("node_rank")

@@ -16,6 +16,9 @@ from ddpdoctor.rules import rule
         r"Permission denied \(publickey",
         r"Host key verification failed",
         r"'?ssh -o PasswordAuthentication=no .* returned non-zero exit status 255",
+        r"ssh: connect to host \S+ port \d+: ",
+        r"ssh: Could not resolve hostname",
+        r"(ORTE|PRTE) (was unable to reliably start|has lost communication with|does not know how to route)",
     ),
 )
 def deepspeed_ssh_unreachable() -> None:

@@ -18,6 +18,8 @@ from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.pointing import agents, point, revalue
 from ddpdoctor.rules.launch.scheduler.counting import nodes
 
+__all__ = ["EARLY"]
+
 EARLY = re.compile(r"(?<!\\)\$\{?(SLURM_NODEID|SLURM_PROCID|SLURM_LOCALID)\b")
 
 

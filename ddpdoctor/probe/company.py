@@ -37,6 +37,7 @@ class Company:
         self._pulse: Pulse | None = None
         self._mesh: Mesh | None = None
         self._head: Card | None = None
+        self._answer: tuple[Kind | None, str] = (None, "")
         self._others: list[Card] = []
         self._has_met = False
         self._watches_store = False
@@ -165,13 +166,18 @@ class Company:
         """Whether the process that hosts the store does not run, as far as that can be seen from here."""
         if any(each.rank == 0 and not each.runs for each in self.neighbours.others):
             return True
-        head = self._head
-        return head is not None and knock(head.address or store_address, head)[0] is not None
+        return self._knock(store_address)[0] is not None
+
+    def _knock(self, store_address: str) -> tuple[Kind | None, str]:
+        """What is wrong with the process that hosts the store; asked until something is."""
+        if self._answer[0] is None and self._head is not None:
+            self._answer = knock(self._head.address or store_address, self._head)
+        return self._answer
 
     def lost(self, store_address: str) -> Observation | None:
         """The store is gone: what is wrong with its host, or with this one; None when nothing is, or it is not known."""
         card, own = self._head, self._card
-        kind, words = knock(card.address or store_address, card) if card is not None else (None, "")
+        kind, words = self._knock(store_address)
         if card is None or kind is None:
             return None
         if kind is Kind.HOST_LOST and own is not None and self._is_cut_off(card.address or store_address):

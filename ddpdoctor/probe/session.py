@@ -168,7 +168,9 @@ class Session(Witness):
                 return self._value(step)
             try:
                 self.check()
-            except Trouble:
+            except Trouble as trouble:
+                if any(map(self.is_about_store, trouble.observations)):
+                    raise  # the store will not answer
                 self._unwait()
                 if board.store.check(f"go/{step}"):
                     return self._value(step)  # a neighbour that is through may be gone already

@@ -81,7 +81,7 @@ class Witness:
         """Tell what was seen here, and agree with the others on what it means."""
         if self.board is None:
             return self.probe(weigh(observations), (self.child.report(),))
-        if any(o.kind in (Kind.DIED, Kind.STOPPED) and self._is_host(o) for o in observations):
+        if any(map(self.is_about_store, observations)):
             return self.alone("its process does not run", observations)
         try:
             self.board.fail(self.child.report(self.waited), [*observations, *self._own_condition(observations)])
@@ -101,9 +101,11 @@ class Witness:
         except StoreLost as lost:
             return self.alone(str(lost), observations)
 
-    def _is_host(self, seen: Observation) -> bool:
-        """Whether this is about the supervisor that hosts the store: asking it would only take time."""
-        return seen.ranks == (0,) and self.place.rank != 0 and not self.place.uses_agent_store and seen.pid is not None
+    def is_about_store(self, seen: Observation) -> bool:
+        """Whether the process that hosts the store does not run: asking it would only take time."""
+        place = self.place
+        is_host = seen.ranks == (0,) and place.rank != 0 and not place.uses_agent_store and seen.pid is not None
+        return is_host and seen.kind in (Kind.DIED, Kind.STOPPED)
 
     def _own_condition(self, told: tuple[Observation, ...]) -> list[Observation]:
         """When somebody else gave the alarm: what is wrong with this rank, as far as it can be seen at once."""
@@ -143,6 +145,8 @@ class Witness:
     def alone(self, words: str, observations: tuple[Observation, ...] = ()) -> Probe:
         """A verdict of this rank's own: the store is gone, so nobody can be asked."""
         self.company.hush()
+        if self.board is not None:
+            self.board.store.is_lost = True
         seen = [*observations, *self._dead_or_stopped(observations)]
         lost = None if seen or self.board is None else self.company.lost(self.board.store.address)
         seen.append(replace(lost, phase=self.child.phase) if lost is not None else self._without_store(words))
@@ -152,6 +156,8 @@ class Witness:
 
     def _dead_or_stopped(self, known: Sequence[Observation]) -> list[Observation]:
         """The ranks of this host that do not run. One that ends only now has lost the store as well."""
+        if any(map(self.is_about_store, known)):
+            return []
         found = self.company.look(time.monotonic(), self.child.phase)
         if found is None:
             time.sleep(STILL_SECONDS)

@@ -13,7 +13,19 @@ __all__ = ["arrange_log"]
 
 LATER: tuple[frozenset[str], ...] = (
     frozenset(
-        ("LOG500", "LOG501", "LOG011", "LOG020", "LOG021", "PROBE005", "PROBE006", "SCRIPT018", "SCRIPT061", "HOST013")
+        (
+            "ENV062",
+            "LOG500",
+            "LOG501",
+            "LOG011",
+            "LOG020",
+            "LOG021",
+            "PROBE005",
+            "PROBE006",
+            "SCRIPT018",
+            "SCRIPT061",
+            "HOST013",
+        )
     ),
     frozenset((*(f"SCRIPT{n:03}" for n in range(24, 36)), "SCRIPT065", "PROBE007", "PROBE008")),
     frozenset(

@@ -14,6 +14,7 @@ __all__ = [
     "first_attempt",
     "has_failed",
     "is_over",
+    "last_failure",
     "last_words",
     "own_exits",
     "went_on",
@@ -74,6 +75,12 @@ def went_on(log: Log, spoken: Line | Traceback) -> bool:
     alone = len({w.who.rank for w in words}) <= 1 and not log.exits
     enough = after + (OWN_LINES if alone and log.world_size in (None, 1) else OTHERS_LINES)
     return len(words) >= OWN_LINES and log.sources[spoken.source].lines > enough
+
+
+def last_failure(log: Log) -> Line | None:
+    """The first of the last lines that says that the job failed, and behind which nothing went on; None without one."""
+    ends = (line for line in log.tails if _FAILED.search(line.text))
+    return next((line for line in ends if len(last_words(log, line.source, line.number)) < OWN_LINES), None)
 
 
 def is_over(log: Log, lines: Sequence[Line]) -> bool:

@@ -39,6 +39,7 @@ def rank_death_not_propagated() -> None:
         r"due to a network error or a remote process exiting prematurely",
         r"Error encountered progressing operation=",
         r"NCCL communicator was aborted on rank \d+",
+        r"peer process has unexpectedly disconnected",
         r"NCCL communicator encountered error set by ProcessGroupNCCL",
         r"Call to recv from \S+ failed : Connection (reset by peer|refused)",
         r"socketPollConnect: Connect to \S+ returned 111\(Connection refused\)",

@@ -47,6 +47,9 @@ PRECISER = {
 _LOGGER = re.compile(r"^(\[[IWEF]\d*[ \d:.]* ?[\w.]+:\d+\] ?(\[c10d\] )?|[IWEF]\d{4} [\d:.]+ \d+ [\w./-]+:\d+\] )")
 """What c10d's and torch's loggers put before a message."""
 
+SAID_BY_LAUNCHERS = ("LAUNCH060",)
+"""Causes whose words scripts use as well: what a traceback through the script alone says is not about them."""
+
 OF_LAUNCHERS = ("LOG008", "LOG009", "LOG010")
 
 FAR = 40
@@ -94,10 +97,11 @@ def known(pattern: str) -> re.Pattern[str]:
 
 def explained(log: Log, *kinds: str) -> list[Line]:
     """The workers' lines that a signature of a cause of these kinds matches; what launchers say of them explains nothing."""
-    signatures = [
-        s for each in _catalogue() if each.kind in kinds and each.code not in OF_LAUNCHERS for s in each.signatures
-    ]
-    return [line for line in matching(log, signatures) if "torch/distributed/elastic/" not in line.text]
+    known = [each for each in _catalogue() if each.kind in kinds and each.code not in OF_LAUNCHERS]
+    scripts = matching(log, [s for each in known if each.code in SAID_BY_LAUNCHERS for s in each.signatures])
+    doubted = [line for line in scripts if _is_scripts(log, line)]
+    lines = matching(log, [s for each in known for s in each.signatures])
+    return [line for line in lines if "torch/distributed/elastic/" not in line.text and line not in doubted]
 
 
 def softly_explained(log: Log) -> dict[tuple[int, int], str]:
@@ -116,6 +120,8 @@ def softly_explained(log: Log) -> dict[tuple[int, int], str]:
 
 def _look(rule: Rule, log: Log) -> Iterator[Finding]:
     lines = matching(log, rule.signatures)
+    if rule.code in SAID_BY_LAUNCHERS:
+        lines = [line for line in lines if not _is_scripts(log, line)]
     if lines and rule.code in PRECISER:
         precise = [s for each in _catalogue() if each.code in PRECISER[rule.code] for s in each.signatures]
         others = set(matching(log, precise))
@@ -123,6 +129,12 @@ def _look(rule: Rule, log: Log) -> Iterator[Finding]:
     if lines:
         is_speaker = rule.kind not in ("consequence", "noise") and rule.code not in SPEAKS_OF_OTHERS
         yield finding_of(log, lines, rule.title, blames_speaker=is_speaker)
+
+
+def _is_scripts(log: Log, line: Line) -> bool:
+    """Whether the line ends a traceback that no launcher is part of."""
+    traceback = traceback_of(log, line)
+    return traceback is not None and not any("/torch/distributed/" in frame.file for frame in traceback.frames)
 
 
 def finding_of(log: Log, lines: list[Line], title: str, *, blames_speaker: bool) -> Finding:

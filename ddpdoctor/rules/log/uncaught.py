@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ddpdoctor.facts.log import Exit, Line, Log, Traceback, Who
 from ddpdoctor.facts.log.endings import SIGNALS
-from ddpdoctor.facts.log.story import own_exits, went_on
+from ddpdoctor.facts.log.story import last_failure, own_exits, went_on
 from ddpdoctor.facts.log.waiting import parties, waits
 from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
 from ddpdoctor.rules import in_logs, rule
@@ -244,6 +244,13 @@ def ended_without_traceback(log: Log) -> Iterator[Finding]:
     yield from crashed
     if lines and not crashed and not own_exits(log):
         yield finding_of(log, lines, "A worker crashed and printed no traceback", blames_speaker=True)
+    last = last_failure(log)
+    if last is not None and not (lines or crashed or own_exits(log) or log.tracebacks or log.xids or _said(log)):
+        yield finding_of(log, [last], "The job failed, and no line says why", blames_speaker=False)
+
+
+def _said(log: Log) -> bool:
+    return bool(explained(log, "cause", "umbrella", "consequence"))
 
 
 def _crashed(log: Log, when: str) -> Iterator[Finding]:

@@ -36,6 +36,7 @@ MOST_PAIRS = 8
         r"returned 113\(No route to host\)",
         r"connect returned No route to host",
         r"Connect to \S+ failed : No route to host",
+        r"unable to complete a TCP connection",
     ),
 )
 def blocked(nodes: Nodes) -> Iterator[Finding]:

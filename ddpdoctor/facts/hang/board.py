@@ -18,8 +18,8 @@ ONE_SIDED = frozenset(("gather", "scatter"))
 OVER = frozenset(state.value for state in State if state.is_over)
 
 Key = tuple[str, str, str, tuple[int, ...]]
-Look = tuple[object, ...]
-"""What must be equal on all ranks: the collectives under one sequence number, with their sizes and types."""
+Look = tuple[int, ...]
+"""What must be equal on all ranks: the collectives under one sequence number, a number for each name, sizes and types."""
 
 
 @dataclass(slots=True)
@@ -28,17 +28,18 @@ class Lane:
 
     dump: Dump
     group: Group
-    looks: Sequence[Look]
+    looks: Sequence[int]
     entries: dict[int, list[int]] = field(default_factory=dict)
     newest: int = -1
     newest_over: int = -1
 
-    def add(self, sequence: int, index: int) -> None:
+    def add(self, sequence: int, index: int, state: str) -> None:
         """Take in an entry of the dump."""
         self.entries.setdefault(sequence, []).append(index)
-        self.newest = max(self.newest, sequence)
-        if self.dump.states[index] in OVER:
-            self.newest_over = max(self.newest_over, sequence)
+        if sequence > self.newest:
+            self.newest = sequence
+        if sequence > self.newest_over and state in OVER:
+            self.newest_over = sequence
 
     @property
     def first_open(self) -> int | None:
@@ -77,7 +78,7 @@ class Lane:
         return call is not None and call.state is State.RETIRED and call.op.name in SYMMETRIC
 
 
-def _look(op: Op) -> Look:
+def _look(op: Op) -> tuple[object, ...]:
     numel = None if op.name in UNEVEN | ONE_SIDED else (op.input_numel, op.output_numel)
     return op.name, numel, None if op.name in ONE_SIDED else op.dtypes
 
@@ -90,20 +91,22 @@ class Board:
         self.world = max((d.world_size or 0 for d in dumps), default=0)
         self.lanes: dict[Key, dict[int, Lane]] = defaultdict(dict)
         self.messages: dict[int, list[Call]] = {}
+        looks: dict[tuple[object, ...], int] = {}
         for rank, dump in sorted(self.dumps.items()):
-            self._lay(rank, dump)
+            self._lay(rank, dump, [looks.setdefault(_look(op), len(looks)) for op in dump.ops])
 
-    def _lay(self, rank: int, dump: Dump) -> None:
-        looks = [_look(op) for op in dump.ops]
+    def _lay(self, rank: int, dump: Dump, looks: Sequence[int]) -> None:
         lanes = [self.lanes[group.key].setdefault(rank, Lane(dump, group, looks)) for group in dump.groups]
         messages: dict[tuple[int, str, int], list[Call]] = defaultdict(list)
-        for index, sequence in enumerate(dump.sequences):
-            op = dump.ops[dump.op_of[index]]
-            if not dump.p2p[index]:
-                lanes[dump.group_of[index]].add(sequence, index)
-            elif op.peer is not None:
-                way = messages[dump.group_of[index], op.name, op.peer]
-                if dump.states[index] in OVER:
+        columns = zip(dump.sequences, dump.group_of, dump.op_of, dump.states, dump.p2p, strict=True)
+        for index, (sequence, group, place, state, is_p2p) in enumerate(columns):
+            if not is_p2p:
+                lanes[group].add(sequence, index, state)
+                continue
+            op = dump.ops[place]
+            if op.peer is not None:
+                way = messages[group, op.name, op.peer]
+                if state in OVER:
                     way.clear()  # the messages of one way end in order as well
                 else:
                     way.append(dump.call(index))

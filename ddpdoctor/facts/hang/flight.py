@@ -7,6 +7,7 @@ numbers of `pg_status` as text; Gloo's `pg_config` has one entry with the name "
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from collections.abc import Iterable
@@ -32,6 +33,9 @@ _ENDINGS = re.compile(r"(\.(json|pkl|pickle|bin|dump|txt|log|out|gz|xz|bz2|zst|o
 _PEERS = re.compile(r"(send|recv) ?(\d+) ?(?:->|<-) ?(\d+)")
 
 
+SIZES_AND_TYPES = ("input_sizes", "output_sizes", "input_dtypes", "output_dtypes")
+Shape = tuple[str, str, int | None, int | None, str, int | None]
+"""The first fields of an `Op`: name, sizes as text, elements that go in and come out, types, peer."""
 Frame = tuple[str | None, int | None, str | None]
 """File, line and function."""
 NO_FRAME: Frame = (None, None, None)
@@ -94,7 +98,9 @@ class _Reading:
         self.status: dict[str, Any] = status if isinstance(status, dict) else {}
         self.groups: dict[tuple[str, str, str], int] = {}
         self.found: list[Group] = []
-        self.ops: dict[tuple[Any, ...], int] = {}
+        self.seen_groups: dict[str, int] = {}
+        self.seen_shapes: dict[str, Shape] = {}
+        self.ops: dict[tuple[Shape, Frame], int] = {}
         self.made: list[Op] = []
         self.stacks: dict[tuple[int, ...], Frame] = {}
         self.records: list[int] = []
@@ -134,6 +140,13 @@ class _Reading:
         parts.append(len(self.records) - 1)
 
     def _group(self, entry: dict[str, Any], backend: str) -> int:
+        """The index of its group; what reads the same is taken apart once."""
+        key = repr((entry.get("process_group"), entry.get("pg_name"), entry.get("pg_id"), backend))
+        if key not in self.seen_groups:
+            self.seen_groups[key] = self._new_group(entry, backend)
+        return self.seen_groups[key]
+
+    def _new_group(self, entry: dict[str, Any], backend: str) -> int:
         given = entry.get("process_group", entry.get("pg_name"))
         if isinstance(given, (list, tuple)) and given:
             name, description = str(given[0]), str(given[1]) if len(given) > 1 else ""
@@ -165,15 +178,17 @@ class _Reading:
         return ranks if is_default and ranks == tuple(range(len(ranks))) else ()
 
     def _op(self, entry: dict[str, Any], name: str) -> int:
+        """The index of its call; what reads the same is taken apart once."""
+        read = repr([name, *map(entry.get, SIZES_AND_TYPES)])
+        shape = self.seen_shapes.get(read)
+        if shape is None:
+            shape = self.seen_shapes[read] = _shape(name, *map(entry.get, SIZES_AND_TYPES))
         frame = self._own_frame(entry.get("frames"))
-        inputs, outputs = _sizes(entry.get("input_sizes")), _sizes(entry.get("output_sizes"))
-        types = (_words(entry.get("input_dtypes")), _words(entry.get("output_dtypes")))
-        key = (name, inputs, outputs, types, frame)
-        index = self.ops.get(key)
-        if index is None:
-            index = self.ops[key] = len(self.made)
-            self.made.append(_made(name, inputs, outputs, types, frame))
-        return index
+        key = (shape, frame)
+        if key not in self.ops:
+            self.ops[key] = len(self.made)
+            self.made.append(_made(shape, frame))
+        return self.ops[key]
 
     def _own_frame(self, frames: object) -> Frame:
         """The innermost frame of the user's code; dumps repeat the same stacks, so each is looked at once."""
@@ -211,25 +226,23 @@ class _Reading:
         )
 
 
-def _made(
-    name: str,
-    inputs: tuple[tuple[int, ...], ...],
-    outputs: tuple[tuple[int, ...], ...],
-    types: tuple[tuple[str, ...], tuple[str, ...]],
-    frame: Frame,
-) -> Op:
-    kind, peer = name, None
+@functools.lru_cache(1 << 14)
+def _made(shape: Shape, frame: Frame) -> Op:
+    """The same for many ranks."""
+    return Op(*shape, *frame)
+
+
+def _shape(name: str, input_sizes: object, output_sizes: object, input_types: object, output_types: object) -> Shape:
+    inputs, outputs = _sizes(input_sizes), _sizes(output_sizes)
+    types = _words(input_types) or _words(output_types)
     peers = _PEERS.fullmatch(name)
-    if peers:
-        kind, peer = peers[1], int(peers[3])
-    return Op(
-        kind,
+    return (
+        peers[1] if peers else name,
         _text(inputs or outputs),
         _numel(inputs),
         _numel(outputs),
-        ", ".join(dict.fromkeys(types[0] or types[1])),
-        peer,
-        *frame,
+        ", ".join(dict.fromkeys(types)),
+        int(peers[3]) if peers else None,
     )
 
 
@@ -256,7 +269,7 @@ def _configured(given: object) -> dict[str, tuple[int, ...]]:
 
 
 def _number(value: object) -> int | None:
-    if isinstance(value, int) and not isinstance(value, bool):
+    if type(value) is int:  # True is none
         return value
     if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value):
         return int(value)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Convening", "job_to_meet"]
 
 HINT_SECONDS = 3.0
+FRESH_SECONDS = 5.0
 
 
 def job_to_meet(line: Facts | None, environ: Mapping[str, str]) -> Job | None:
@@ -86,8 +87,10 @@ class Convening:
         self._main: socket.socket | None = None
         self._there: dict[str, Any] = {}
         self._owns = False
+        self._is_translated = False
         self._meeting: Meeting | None = None
         self._token = ""
+        self._way: tuple[float, Facts] | None = None
 
     @property
     def is_of_ranks(self) -> bool:
@@ -100,7 +103,7 @@ class Convening:
 
     def open(self) -> None:
         """Hold the job's port, where the store will be here: nobody can take it meanwhile, and others are not refused."""
-        from ddpdoctor.collectors.meeting import claim, recognises, token_of
+        from ddpdoctor.collectors.meeting import claim, is_translated, recognises, token_of
 
         job = self.job
         script = os.path.basename(self._introduction.script() or "")
@@ -111,6 +114,8 @@ class Convening:
             self._owns = (job.rank if self.is_of_ranks else job.node_rank) == 0
         if self._owns:
             self._main, self._there = claim(job.master_port, self._token)
+        if self._main is not None:
+            self._is_translated = is_translated(self._main, job.master_addr, job.master_port)
 
     @property
     def variables(self) -> dict[str, str | None]:
@@ -126,7 +131,7 @@ class Convening:
     @property
     def hides_the_master(self) -> bool:
         """Whether this machine is looked at as if nobody had told it where the master is."""
-        return not self._owns or bool(self._there) or self._is_patient
+        return not self._owns or bool(self._there) or self._is_patient or self._is_translated
 
     @property
     def _is_patient(self) -> bool:
@@ -163,7 +168,7 @@ class Convening:
             is_patient=self._is_patient,
             patience=self._join_seconds,
             say=self._say,
-            explain=lambda: [encode(each) for each in judge_here(self._with_way(facts))],
+            explain=lambda: [encode(each) for each in judge_here(self._with_way(facts, is_new=True))],
         )
         met = self._result(limit)
         if isinstance(met, Told):
@@ -261,20 +266,21 @@ class Convening:
         assert taken is not None
         return Nodes(nodes=(taken, met.me.node), expected=2, is_main=False)
 
-    def _with_way(self, facts: Facts) -> Facts:
-        """The facts with the way to the master, as NCCL and torch would go it."""
+    def _with_way(self, facts: Facts, *, is_new: bool = False) -> Facts:
+        """The facts with the way to the master, as NCCL and torch would go it; what the meeting has just seen of it counts."""
         from ddpdoctor.collectors.machine import Root
         from ddpdoctor.collectors.net import look_at_master
 
         if facts.net is None or facts.environ is None:
             return facts
+        if self._way is not None and not is_new and time.monotonic() - self._way[0] < FRESH_SECONDS:
+            return self._way[1]
         job = self.job
         variables = {**facts.environ.variables, "MASTER_ADDR": job.master_addr, "MASTER_PORT": str(job.master_port)}
-        return replace(
-            facts,
-            environ=replace(facts.environ, variables=variables),
-            net=look_at_master(facts.net, Root(), job.master_addr, job.master_port),
-        )
+        net = look_at_master(facts.net, Root(), job.master_addr, job.master_port)
+        facts = replace(facts, environ=replace(facts.environ, variables=variables), net=net)
+        self._way = (time.monotonic(), facts)
+        return facts
 
 
 def _stranger(introduction: Mapping[str, Any]) -> Stranger:

@@ -27,8 +27,17 @@ ACROSS = (
     *("ENV013", "ENV018", "ENV019", "ENV020"),
 )
 """The rules of launch lines that hold one node's line against the others': each line by itself was judged where it was typed."""
-WAYS_END = ("NET004", "NET005", "NET006")
-"""How the way to the master ends on the node itself, which tells it."""
+FOLLOWING = {
+    "HOST013": ("LAUNCH003",),
+    "LAUNCH034": ("LAUNCH039",),
+    "NET026": ("NET046",),
+    "NET046": ("NET004", "NET005", "NET006", "ENV020"),
+    "NET004": ("ENV020", "NET007", "NET008"),
+    "NET005": ("ENV020", "NET007", "NET008"),
+    "NET006": ("ENV020", "NET007", "NET008"),
+    "ENV025": ("NET009", "NET010"),
+}
+"""Causes, and what they show as on the same host: a script that is missing on some nodes is no mistake of the line."""
 MOST_NAMED = 6
 MOST_SENT = 16
 _OWN_NUMBER = re.compile(r"--(node|machine)[-_]rank[=\0]\d+")
@@ -91,9 +100,9 @@ def judge_nodes(rules: Sequence[Rule], nodes: Nodes, guests: Sequence[Guest], to
             replace(facts, nodes=None, environ=Environ(), launch=Launch(lines=lines, torch=torch)),
             across,
         )
-        known = {each.code for each in outcome.findings} - {
-            "LAUNCH036"
-        }  # seen on the machines, which proves more than a line
+        # What was seen on the machines proves more than a line, and so does that all met at one address, however it is spelled.
+        known = {each.code for each in outcome.findings} - {"LAUNCH036"}
+        known |= {"ENV020"} if nodes.is_main and all(node.came == "main" for node in nodes.nodes) else set()
         told.findings = [_placed(each, nodes.nodes) for each in told.findings if each.code not in known]
         told.skipped = []
         outcome.findings = [each for each in outcome.findings if each.code not in _with_a_line(told.findings)]
@@ -110,12 +119,11 @@ def _with_a_line(findings: Iterable[Finding]) -> set[str]:
 
 
 def _follows(finding: Finding, others: Sequence[Finding]) -> Finding:
-    """A script that is missing on some nodes only is no mistake of the line; a wrong address shows in what it leads to."""
-    ends = [each.code for each in others if each.code in WAYS_END and each.where.host == finding.where.host]
-    if finding.code == "ENV020" and finding.where.host is not None and ends:
-        return replace(finding, role=Role.CONSEQUENCE, caused_by=ends[0])
-    if finding.code == "LAUNCH003" and any(each.code == "HOST013" for each in others):
-        return replace(finding, role=Role.CONSEQUENCE, caused_by="HOST013")
+    """What follows from another finding about the same host, or about all."""
+    for cause, consequences in FOLLOWING.items():
+        there = [each.where.host for each in others if each.code == cause]
+        if finding.code in consequences and there and (finding.where.host in (*there, None) or there == [None]):
+            return replace(finding, role=Role.CONSEQUENCE, caused_by=cause)
     return finding
 
 

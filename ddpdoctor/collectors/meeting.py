@@ -24,11 +24,12 @@ from ddpdoctor.meeting.sockets import listen
 from ddpdoctor.meeting.visitor import Visitor
 from ddpdoctor.meeting.wire import PROTOCOL
 
-__all__ = ["Meeting", "claim", "machine_key", "recognises", "script_hash", "token_of"]
+__all__ = ["Meeting", "claim", "is_translated", "machine_key", "recognises", "script_hash", "token_of"]
 
 CLAIM_SECONDS = 0.6
 """How long a port that is taken is tried again: a check that has just ended may still hold it."""
 HOST_SECONDS = 2.0
+BACK_SECONDS = 0.5
 MAX_SCRIPT_BYTES = 16 << 20
 
 
@@ -44,6 +45,47 @@ def claim(port: int, token: str) -> tuple[socket.socket | None, dict[str, Any]]:
             if there.get("kind") in ("i-am", "other-job") or time.monotonic() > end:
                 return None, there
         time.sleep(0.1)
+
+
+def is_translated(main: socket.socket, host: str, port: int) -> bool:
+    """Whether an address that this machine does not have leads to the socket that it holds: a service, or a floating address."""
+    try:
+        return answer(lambda: not _is_own(host) and _leads_back(main, host, port), HOST_SECONDS)
+    except (NoAnswer, OSError, UnicodeError):
+        return False
+
+
+def _is_own(host: str) -> bool:
+    for family, kind, number, _, place in socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM):
+        with socket.socket(family, kind, number) as trying:
+            try:
+                trying.bind(place)
+                return True
+            except OSError:
+                continue
+    return False
+
+
+def _leads_back(main: socket.socket, host: str, port: int) -> bool:
+    """Connect, and look whether the other end comes out here. Whoever else connects meanwhile is closed, and tries again."""
+    word = secrets.token_bytes(16)
+    with socket.create_connection((host, port), BACK_SECONDS) as knocking:
+        knocking.sendall(word)
+        end = time.monotonic() + BACK_SECONDS
+        while time.monotonic() < end:
+            try:
+                there, _ = main.accept()
+            except BlockingIOError:
+                time.sleep(0.01)
+                continue
+            with there:
+                there.settimeout(0.2)
+                try:
+                    if there.recv(len(word)) == word:
+                        return True
+                except OSError:
+                    continue  # somebody else, who says nothing
+    return False
 
 
 def recognises(host: str) -> bool:

@@ -129,7 +129,10 @@ def assess(guests: Sequence[Guest]) -> State:
     if len(nodes) >= most and not missing(nodes):
         return State.COMPLETE
     if contradicts(guests):
-        return State.CONTRADICTING if len(nodes) < most else State.COMPLETE
+        placed = [
+            number for number in map(_number, nodes) if number is None or number < most
+        ]  # others take nobody's place
+        return State.CONTRADICTING if len(placed) < most else State.COMPLETE
     least = max((node.least for node in nodes if node.least), default=most)
     return State.ENOUGH if len(nodes) >= least else State.WAITING
 

@@ -35,6 +35,8 @@ CALL_AFTER_SECONDS = 1.5
 CALL_PAUSE_SECONDS = 0.6
 EXPLAIN_SECONDS = 4.0
 NOWHERE = (Outcome.FAILED, Outcome.NO_ROUTE, Outcome.NO_HOST)
+LOST = {*NOWHERE, Outcome.NO_ANSWER}
+"""Nothing comes back; that nobody has the address shows later than that nobody answers."""
 
 
 @dataclass
@@ -61,6 +63,8 @@ class Seeker:
     _tries: int = 0
     _call_at: float = 0.0
     _pause: float = CALL_PAUSE_SECONDS
+    _why: asyncio.Task[list[dict[str, Any]] | None] | None = None
+    """What is wrong with the way, being found out since it was seen to be closed."""
 
     async def run(self) -> None:
         """Look for the host as long as this task is allowed to run; ends early where this node is the host itself."""
@@ -120,7 +124,11 @@ class Seeker:
         if outcome is Outcome.NO_ANSWER and self.way in TOLD_BY_ICMP and time.monotonic() - self.since < ICMP_SECONDS:
             return
         if self.way is not outcome:
-            self.way, self.since = outcome, time.monotonic()
+            if not {self.way, outcome} <= LOST:
+                self.since = time.monotonic()
+            self.way = outcome
+            if outcome in LOST:
+                self._why = asyncio.create_task(answered(self.explain, EXPLAIN_SECONDS))
 
     async def _try_doors(self, is_here: bool, port: int) -> None:
         """The side doors of the machine that the endpoint leads to: that of the node with the main port, else the lowest."""
@@ -166,10 +174,10 @@ class Seeker:
         found = await calling.call(calling.call_of(self.host.me, self.visitor.token))
         if found is None:
             return
-        errors = await answered(self.explain, EXPLAIN_SECONDS) or []
         me = self.host.me
-        me = replace(me, errors=(*me.errors, *(each for each in errors if each not in me.errors)))
-        await self.visitor.visit(me, *found, self.way, MOST_PATIENCE)
+        errors = await self._why if self._why is not None else None
+        me = replace(me, errors=(*me.errors, *(each for each in errors or () if each not in me.errors)))
+        await self.visitor.visit(me, *found, None if me.node.is_at_master else self.way, MOST_PATIENCE)
 
     async def _doors(self, address: str, is_here: bool) -> dict[int, dict[str, Any]]:
         """Which doors of a machine are those of this job's other nodes, and how they introduce themselves."""

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from ddpdoctor.collectors.answers import Answers, nvml
-from ddpdoctor.collectors.cuda_init import cuda_error
+from ddpdoctor.collectors.cuda_init import cuda
 from ddpdoctor.collectors.gpu_processes import describe
 from ddpdoctor.collectors.kernel_log import read_xids
 from ddpdoctor.collectors.machine import Machine
@@ -38,7 +38,7 @@ def collect(machine: Machine) -> Gpu:
     nodes = tuple(name for name in machine.root.names("/dev") if name.startswith("nvidia"))
     error = answers.absent("node").get("init")
     devices, refused = _devices(machine, answers)
-    cuda = cuda_error(machine) if devices else None
+    cuda_error, multicast, silent = cuda(machine) if devices else (None, {}, ())
     xids, unread = read_xids(machine) if devices else (None, ())
     gaps = _gaps(answers, error, is_here=bool(nodes) or any(p.is_nvidia for p in pci))
     return Gpu(
@@ -51,11 +51,12 @@ def collect(machine: Machine) -> Gpu:
         kernel_modules=tuple(name for name in MODULES if machine.root.exists(f"/sys/module/{name}")),
         pci=pci,
         confidential_computing=answers.of("node").get("confidential_computing"),
-        cuda_error=cuda,
+        cuda_error=cuda_error,
+        multicast=multicast,
         sample_seconds=answers.of("node").get("sample_seconds"),
         xids=xids,
         other_accelerators=_others(machine, pci),
-        gaps=(*gaps, *refused, *unread),
+        gaps=(*gaps, *refused, *unread, *silent),
     )
 
 

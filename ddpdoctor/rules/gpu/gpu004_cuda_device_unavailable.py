@@ -39,14 +39,16 @@ def cuda_device_unavailable(gpu: Gpu) -> Iterator[Finding]:
     nvmlDeviceGetHandleByIndex answers an error that no other cause explains; cuInit answers 2 or 46.
     """
     gpu.need(gpu.devices or None, "devices")
-    for device in gpu.devices:
-        if device.error is not None and device.error not in TOLD_ELSEWHERE:
-            yield Finding(
-                f"GPU {device.index} answers {device.error} to NVML's first question; expected a device that answers",
-                (Evidence(f"gpu.devices[{device.index}].absent", device.error, "no such answer"),),
-                fix_command=f"nvidia-smi -q -i {device.index}",
-                where=Where(gpu=device.index),
-            )
+    broken = [(d, d.error) for d in gpu.devices if d.error is not None and d.error not in TOLD_ELSEWHERE]
+    if not broken and gpu.gap("cuda_error") is not None:
+        gpu.need(gpu.cuda_error, "cuda_error")
+    for device, error in broken:
+        yield Finding(
+            f"GPU {device.index} answers {error} to NVML's first question; expected a device that answers",
+            (Evidence(f"gpu.devices[{device.index}].absent", error, "no such answer"),),
+            fix_command=f"nvidia-smi -q -i {device.index}",
+            where=Where(gpu=device.index),
+        )
     if gpu.cuda_error in UNAVAILABLE:
         yield Finding(
             f"cuInit answers {gpu.cuda_error} ({UNAVAILABLE[gpu.cuda_error]}); expected 0",

@@ -32,9 +32,7 @@ FOLLOWING = {
     "LAUNCH034": ("LAUNCH039",),
     "NET026": ("NET046",),
     "NET046": ("NET004", "NET005", "NET006", "ENV020"),
-    "NET004": ("ENV020", "NET007", "NET008"),
-    "NET005": ("ENV020", "NET007", "NET008"),
-    "NET006": ("ENV020", "NET007", "NET008"),
+    **dict.fromkeys(("NET004", "NET005", "NET006"), ("ENV018", "ENV020", "NET007", "NET008", "PROBE001")),
     "ENV025": ("NET009", "NET010"),
 }
 """Causes, and what they show as on the same host: a script that is missing on some nodes is no mistake of the line."""

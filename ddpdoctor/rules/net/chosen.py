@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.ifnames import Choice, effective
 from ddpdoctor.facts.net import Net
+from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.net.links import gloo_elsewhere
+from ddpdoctor.rules.nodal import only_met
 from ddpdoctor.rules.observed import observed, only_probed
 
 __all__ = ["gloo", "nccl", "nothing_left"]
@@ -86,7 +89,9 @@ def nothing_left(environ: Environ, net: Net) -> Iterator[Finding]:
         r"gloo/transport/tcp/pair\.cc:\d+\] connect \[172\.1[7-9]\.",
     ),
 )
-def gloo(environ: Environ | None = None, net: Net | None = None, probe: Probe | None = None) -> Iterator[Finding]:
+def gloo(
+    environ: Environ | None = None, net: Net | None = None, nodes: Nodes | None = None, probe: Probe | None = None
+) -> Iterator[Finding]:
     """Gloo binds an address that leads to no other node.
 
     ## Why it matters
@@ -96,6 +101,10 @@ def gloo(environ: Environ | None = None, net: Net | None = None, probe: Probe | 
     ## Fix
     Set GLOO_SOCKET_IFNAME to the interface that reaches the other nodes, on every node.
     """
+    if nodes is not None:
+        yield from gloo_elsewhere(nodes)
+    if only_met(nodes, net, probe):
+        return
     seen = probe.seen(Kind.GLOO_UNREACHABLE) if probe else ()
     yield from observed(seen, expected="an address that the other nodes reach")
     if seen or only_probed(probe, environ, net):

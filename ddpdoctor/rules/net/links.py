@@ -10,10 +10,10 @@ from ddpdoctor.facts.nodes import Form, Link, Node, Nodes
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.nodal import place
+from ddpdoctor.rules.nodal import named, place
 from ddpdoctor.rules.observed import is_second_store, observed
 
-__all__ = ["blocked", "cut", "large_packets", "store_port"]
+__all__ = ["blocked", "cut", "gloo_elsewhere", "large_packets", "store_port"]
 
 _WORDS = {
     Outcome.REFUSED: "refused",
@@ -135,7 +135,7 @@ def large_packets(nodes: Nodes) -> Iterator[Finding]:
 
 
 def _tried(nodes: Nodes) -> list[Link]:
-    """The links that were tried.
+    """The links that were tried, but for those to an address of Gloo's that only NET024 has something to say about.
 
     Raises:
         CannotLook: none was.
@@ -143,7 +143,35 @@ def _tried(nodes: Nodes) -> list[Link]:
     links = [link for link in nodes.links if link.address]
     if not links:
         not_here("the network between the nodes was not tried")
-    return links
+    return [link for link in links if not _is_gloos_fault(nodes, link)]
+
+
+def gloo_elsewhere(nodes: Nodes) -> Iterator[Finding]:
+    """NET024: nobody reaches a node at the address that Gloo would publish, and others reach it at another one."""
+    lost = [link for link in nodes.links if _is_gloos_fault(nodes, link)]
+    for index in dict.fromkeys(link.target for link in lost):
+        target = nodes.nodes[index]
+        sources = [nodes.nodes[link.source] for link in lost if link.target == index]
+        yield Finding(
+            f"Gloo takes {target.gloo_address} on {target.title}, which {named(sources)} cannot reach, while its address"
+            f" {_other(target)} can be reached: expected an address on a network that the nodes share",
+            (Evidence(f"nodes[{target.title}].gloo_address", target.gloo_address or "", _other(target) or ""),),
+            where=place([target]),
+        )
+
+
+def _is_gloos_fault(nodes: Nodes, link: Link) -> bool:
+    """Whether a link fails only because of the address that Gloo chose: the same node reaches the target at another one."""
+    target = nodes.nodes[link.target]
+    if link.outcome is None or link.address != target.gloo_address or _other(target) is None:
+        return False
+    return any((x.source, x.target) == (link.source, link.target) and x.works for x in nodes.links)
+
+
+def _other(node: Node) -> str | None:
+    """The first address that NCCL would use, where it is not Gloo's."""
+    first = node.nccl_addresses[0].partition("/")[0] if node.nccl_addresses else None
+    return first if first != node.gloo_address else None
 
 
 def _pairs(links: Sequence[Link]) -> list[tuple[int, int]]:

@@ -116,6 +116,13 @@ def test_mig_instances_come_with_holes_in_their_slots(look: Look) -> None:
     assert "GPU016" in codes(facts)
 
 
+def test_the_place_in_a_rack_is_numbers_of_one_byte_and_a_text(look: Look) -> None:
+    gpu = look("gb200x4_tray", {"platform": {"serial": "182", "slot": 200, "tray": 0}}).gpu
+    assert gpu is not None
+    device = gpu.devices[0]
+    assert (device.chassis_serial, device.chassis_slot, device.chassis_tray) == ("182", 200, 0)
+
+
 def test_the_on_chip_memory_s_own_threshold(look: Look) -> None:
     assert codes(look("h200x1_vm", {"sram_threshold": 1})) == {"GPU020"}
 

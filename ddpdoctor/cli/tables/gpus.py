@@ -35,9 +35,10 @@ def draw(facts: Facts, *, width: int, colour: bool) -> str:
         if width >= NARROW and any(d.error is None for d in gpu.devices):
             pieces += [Text(""), health(gpu.devices)]
         if not seen.order_known:
-            pieces.append(
-                Text("?: unlike GPUs, numbered fastest first by CUDA; CUDA_DEVICE_ORDER=PCI_BUS_ID fixes the order")
-            )
+            why = "unlike GPUs, numbered fastest first by CUDA; CUDA_DEVICE_ORDER=PCI_BUS_ID fixes the order"
+            if any(d.mig_mode for d in gpu.devices):
+                why = "GPUs that MIG divides: a process gets the one instance that CUDA_VISIBLE_DEVICES=MIG-… names"
+            pieces.append(Text(f"?: {why}"))
     return draw_all(pieces, width=width, colour=colour)
 
 
@@ -63,7 +64,7 @@ def _head(gpu: Gpu, seen: Visibility) -> list[str]:
         cuda = f", CUDA up to {gpu.driver_cuda // 1000}.{gpu.driver_cuda % 1000 // 10}" if gpu.driver_cuda else ""
         lines.append(f"driver {gpu.driver_version}{cuda}")
     racks = {(d.chassis_serial, d.chassis_slot, d.chassis_tray) for d in gpu.devices if d.chassis_serial}
-    lines += [f"rack: chassis {serial}, slot {slot}, tray {tray}" for serial, slot, tray in sorted(racks, key=str)]
+    lines += [f"rack: chassis {serial}, slot {slot}, tray {tray}" for serial, slot, tray in sorted(racks)]
     gap = gpu.gap("nvml") or gpu.gap("devices")
     if gap is not None:
         lines.append(f"NVIDIA: {gap.reason}")

@@ -198,8 +198,12 @@ def health(asker: Asker, index: int, handle: Any) -> None:
 
 
 def _members_of(filled: Any, names: tuple[str, ...], _: Any) -> Any:
-    """The members of a structure that a call has filled; a number of one byte comes as `bytes`."""
-    values = [ord(v) if isinstance(v, bytes) and len(v) == 1 else v for v in (getattr(filled, n) for n in names)]
+    """The members of a structure that a call has filled. pynvml gives numbers of one byte as text: they are read as they lie."""
+    places = [getattr(type(filled), name) for name in names]
+    values = [
+        bytes(filled)[place.offset] if place.size == 1 else getattr(filled, name)
+        for name, place in zip(names, places, strict=True)
+    ]
     return values if len(values) > 1 else values[0]
 
 

@@ -134,3 +134,8 @@ def test_a_log_that_only_root_may_read_is_said_to_be_unknown() -> None:
     gap = {"path": "gpu.xids", "reason": "the kernel's log: needs root", "why": "needs_root"}
     shown = gpus.draw(machine("h200x1_vm", {"gpu": {"xids": None, "gaps": [gap]}}), width=100, colour=False)
     assert "driver's faults: the kernel's log: needs root" in shown
+
+
+def test_a_board_of_a_rack_is_shown_with_its_place_and_a_divided_gpu_with_what_decides() -> None:
+    assert "rack: chassis 1820325191045, slot 11, tray 6" in gpus.draw(machine("gb200x4_tray"), width=100, colour=False)
+    assert "a process gets the one instance" in gpus.draw(machine("a100x8_mig"), width=120, colour=False)

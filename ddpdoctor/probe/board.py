@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -164,11 +165,11 @@ class Board:
 
     def share(self, key: str, probe: Probe) -> None:
         """Publish a probe for all to read."""
-        self.store.set(key, json.dumps(encode(probe)).encode())
+        self.store.set(key, _packed(probe))
 
     def shared(self, key: str) -> Probe:
         """What was published there; all have waited for it."""
-        return decode(Probe, json.loads(self.store.get(key)))
+        return _unpacked(self.store.get(key))
 
     def fail(self, report: RankReport, observations: Iterable[Observation]) -> None:
         """Tell all ranks that something went wrong, and what was seen here; wakes whoever waits."""
@@ -193,23 +194,32 @@ class Board:
 
     def gather(self) -> tuple[tuple[Observation, ...], tuple[RankReport, ...]]:
         """All evidence so far, and how far each rank got: by its own report, else as it signed in."""
-        ranks = {
-            r["rank"]: RankReport(
-                r["rank"], r["local_rank"], r["node_rank"], r["host"], None, r["world_size"], phase="join"
-            )
-            for r in self.log("arrivals")
-        }
-        ranks.update({report.rank: report for report in unpack(self.log("reports"))})
-        unlike = self.differences()[1]
-        return self.evidence(), tuple(replace(ranks[rank], traits=unlike.get(rank, {})) for rank in sorted(ranks))
+        ranks = {report.rank: report for report in unpack(self.log("reports"))}
+        for r in self.log("arrivals"):
+            if r["rank"] not in ranks:
+                words = r["local_rank"], r["node_rank"], r["host"], None, r["world_size"]
+                ranks[r["rank"]] = RankReport(r["rank"], *words, phase="join")
+        for rank, traits in self.differences()[1].items():
+            if rank in ranks:
+                ranks[rank] = replace(ranks[rank], traits=traits)
+        return self.evidence(), tuple(ranks[rank] for rank in sorted(ranks))
 
     def decide(self, probe: Probe) -> Probe:
         """Offer a verdict; the first one offered is everybody's."""
-        return decode(Probe, json.loads(self.store.claim("verdict", json.dumps(encode(probe)).encode())))
+        return _unpacked(self.store.claim("verdict", _packed(probe)))
 
     def verdict(self) -> Probe | None:
         value = self.store.get("verdict")
-        return decode(Probe, json.loads(value)) if value else None
+        return _unpacked(value) if value else None
+
+
+def _packed(probe: Probe) -> bytes:
+    """Small, because every rank of the job reads it."""
+    return zlib.compress(json.dumps(encode(probe)).encode(), 1)
+
+
+def _unpacked(value: bytes) -> Probe:
+    return decode(Probe, json.loads(zlib.decompress(value)))
 
 
 def _lines(text: bytes) -> Iterable[dict[str, Any]]:

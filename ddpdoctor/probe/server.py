@@ -28,7 +28,7 @@ class _Peer:
 
     def __init__(self, link: socket.socket) -> None:
         self.link = link
-        self.received = bytearray()
+        self.received = b""
         self.unsent = bytearray()
         self.waiting: set[bytes] = set()
         self.popping: bytes | None = None
@@ -111,36 +111,31 @@ class Server:
                 if not chunk:
                     self._drop(peer)
                     return
-                peer.received += chunk
-                self._serving = peer
-                try:
-                    self._requests(peer)
-                finally:
-                    self._serving = None
+                self._requests(peer, peer.received + chunk)
             self._flush(peer)
         except BlockingIOError:
             return  # nothing to read after all
         except (OSError, _Broken):
             self._drop(peer)
 
-    def _requests(self, peer: _Peer) -> None:
+    def _requests(self, peer: _Peer, received: bytes) -> None:
         """Answer every request that has come whole; keep the rest for later."""
-        while peer.received:
-            reader = _Reader(peer.received)
-            try:
-                self._answer(peer, reader)
-            except IndexError:
-                return
-            del peer.received[: reader.at]
-
-    def _answer(self, peer: _Peer, reader: _Reader) -> None:
-        op = reader.take(1)[0]
-        if not peer.validated and op != Op.VALIDATE:
-            raise _Broken
-        handler = _HANDLERS.get(op)
-        if handler is None:
-            raise _Broken
-        handler(self, peer, reader)
+        reader = _Reader(received)
+        answered = 0
+        self._serving = peer
+        try:
+            while answered < len(received):
+                op = reader.take(1)[0]
+                handler = _HANDLERS.get(op)
+                if handler is None or not (peer.validated or op == Op.VALIDATE):
+                    raise _Broken
+                handler(self, peer, reader)
+                answered = reader.at
+        except IndexError:
+            pass  # the last one has not
+        finally:
+            self._serving = None
+        peer.received = received[answered:]
 
     def _say(self, peer: _Peer, answer: bytes) -> None:
         peer.unsent += answer
@@ -248,20 +243,24 @@ class Server:
 class _Reader:
     """Takes the parts of one request; IndexError when it has not come whole."""
 
-    def __init__(self, buffer: bytearray) -> None:
+    def __init__(self, buffer: bytes) -> None:
         self.buffer = buffer
         self.at = 0
 
     def take(self, size: int) -> bytes:
-        if len(self.buffer) < self.at + size:
+        begin, end = self.at, self.at + size
+        if len(self.buffer) < end:
             raise IndexError
-        self.at += size
-        return bytes(self.buffer[self.at - size : self.at])
+        self.at = end
+        return self.buffer[begin:end]
 
     def number(self) -> int:
-        value = int(NUMBER.unpack(self.take(NUMBER.size))[0])
+        if len(self.buffer) < self.at + NUMBER.size:
+            raise IndexError
+        value: int = NUMBER.unpack_from(self.buffer, self.at)[0]
         if value > LONGEST:
             raise _Broken
+        self.at += NUMBER.size
         return value
 
     def signed(self) -> int:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import islice
 
 from ddpdoctor.facts.script.events import COMPARED, WATCHED, Matters
-from ddpdoctor.facts.script.index import Function
+from ddpdoctor.facts.script.index import Function, inner
 from ddpdoctor.facts.script.module import Module
 from ddpdoctor.facts.script.paths import rehearse
 from ddpdoctor.facts.script.rehearsal import Event, Rehearsal, Test, Track
@@ -183,6 +183,8 @@ def program_runs(module: Module) -> tuple[Rehearsal, ...]:
 def _compare(run: Rehearsal) -> Iterator[Disagreement]:
     if run.is_open or any(t.raised for t in run.tracks) or len(run.tracks) < 2:
         return
+    if any(isinstance(node, (ast.Yield, ast.YieldFrom)) for s in getattr(run.root, "body", ()) for node in inner(s)):
+        return  # what happens in between stands elsewhere
     first, second = run.tracks[:2]
     for pair in [(first, t) for t in run.tracks[1:]] + [(second, t) for t in run.tracks[2:]]:
         yield from _pair(run, *pair)

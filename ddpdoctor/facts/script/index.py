@@ -150,6 +150,10 @@ def inner(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _bind(scope: Scope, name: str, binding: Binding) -> None:
+    while name in scope.elsewhere and scope.parent is not None:
+        scope = scope.parent  # global, nonlocal: the next scope outwards that has the name, or the module
+        while name not in scope.names and scope.parent is not None:
+            scope = scope.parent
     scope.names.setdefault(name, []).append(binding)
 
 

@@ -121,6 +121,12 @@ def _compare(reader: Reader, node: ast.Compare, frame: Frame) -> object:
         return Unknown.SAME if not known_one else isinstance(node.ops[0], ast.In)
     if isinstance(node.ops[0], (ast.Is, ast.IsNot)) and isinstance(values[0], Made) and values[1] is None:
         return isinstance(node.ops[0], ast.IsNot)
+    if (
+        isinstance(node.ops[0], (ast.Is, ast.IsNot))
+        and values == [Unknown.DATA, None]
+        and _may_be_none(node.left, frame)
+    ):
+        return Unknown.SAME
     if not all(known(v) and isinstance(v, (*PLAIN, Device)) for v in values) or any(has_unknown(v) for v in values):
         return worst(*values, *(Unknown.SAME if known(v) else v for v in values))
     for left, op, right in zip(values, node.ops, values[1:], strict=False):
@@ -130,6 +136,14 @@ def _compare(reader: Reader, node: ast.Compare, frame: Frame) -> object:
         if not result:
             return False
     return True
+
+
+def _may_be_none(node: ast.expr, frame: Frame) -> bool:
+    """Whether a name is also given None: then the configuration decides whether there is a value at all."""
+    bound = frame.module.names.bindings(node.id, frame.module.index.scope(node)) if isinstance(node, ast.Name) else None
+    values = [b.value for b in bound[1] if b.value is not None] if bound is not None else []
+    ends = [e for v in values for e in ((v.body, v.orelse) if isinstance(v, ast.IfExp) else (v,))]
+    return any(isinstance(e, ast.Constant) and e.value is None for e in ends)
 
 
 def has_unknown(value: object) -> bool:
@@ -144,7 +158,7 @@ def _either(reader: Reader, node: ast.IfExp, frame: Frame) -> object:
     literal = [isinstance(e, ast.Constant) for e in (node.body, node.orelse)]
     if values[0] == values[1] and type(values[0]) is type(values[1]):
         return values[0]
-    if literal[0] != literal[1]:
+    if literal[0] != literal[1] and truth is Unknown.SAME:
         return values[literal.index(False)]
     return worst(truth, *values)
 
@@ -233,12 +247,3 @@ def variable(reader: Reader, name: object, frame: Frame) -> object:
     if word is None:
         return worst(name)
     return str(reader.place_value(word))
-
-
-# Calls of known functions.
-
-
-# Attributes.
-
-
-# Parts of values, and what collectives make of names.

@@ -147,7 +147,9 @@ class Reader:
         value = self.joined([(b, self._binding(b, owner.function, frame)) for b in bindings], node, frame)
         if value is Unknown.SAME and self.trusting and all(b.how is Bound.PARAMETER for b in bindings):
             return self._trusted(node.id)
-        if (value is Unknown.DATA or isinstance(value, list)) and is_reduced(module, frame.function or module.tree, node):
+        if (value is Unknown.DATA or isinstance(value, list)) and is_reduced(
+            module, frame.function or module.tree, node
+        ):
             return Unknown.SAME
         return value
 
@@ -166,8 +168,8 @@ class Reader:
             guard = self._guard(binding.at, use, frame)
             if guard is False:
                 continue
-            if guard is Unknown.DATA:
-                return guard  # which binding was the last depends on the rank's own data
+            if guard in (Unknown.DATA, Unknown.VARIES):
+                return guard  # which binding was the last is not the same on all ranks
             literal = isinstance(binding.value, ast.Constant) and binding.how is not Bound.CHANGED
             if guard is True and binding.how is not Bound.PARAMETER:
                 values = []
@@ -186,6 +188,8 @@ class Reader:
                 if self.value(parent.test, frame) is Unknown.DATA:
                     return Unknown.DATA
                 truth = self.truth(parent.test, frame)
+                if truth is Unknown.VARIES:
+                    return truth
                 if isinstance(truth, Unknown):
                     result = Unknown.SAME
                 elif truth is not (child in parent.body):

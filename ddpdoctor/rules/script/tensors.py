@@ -205,6 +205,12 @@ def _is_read(module: Module, read: ast.Name, following: ast.stmt) -> bool:
     if isinstance(parent, ast.Attribute) and parent.attr in ("shape", "size", "device", "dtype", "numel"):
         return False
     call = next((p for p, _ in module.index.enclosing(read) if isinstance(p, ast.Call)), None)
+    if (
+        call is not None
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr in ("append", "add", "insert", "put")
+    ):
+        return False
     target = module.names.of(call.func) if call is not None else None
     return not (target or "").startswith("dist.")
 

@@ -40,8 +40,9 @@ def cuda_device_unavailable(gpu: Gpu) -> Iterator[Finding]:
     """
     gpu.need(gpu.devices or None, "devices")
     broken = [(d, d.error) for d in gpu.devices if d.error is not None and d.error not in TOLD_ELSEWHERE]
-    if not broken and gpu.gap("cuda_error") is not None:
-        gpu.need(gpu.cuda_error, "cuda_error")
+    silent = [name for name in ("nvml", "cuda_error") if gpu.gap(name) is not None]
+    if silent and not broken and gpu.cuda_error not in UNAVAILABLE:
+        gpu.need(None, silent[0])
     for device, error in broken:
         yield Finding(
             f"GPU {device.index} answers {error} to NVML's first question; expected a device that answers",

@@ -61,11 +61,11 @@ def _has_main(folder: str) -> bool:
 
 def _similar(path: str) -> str | None:
     try:
-        names = [n for n in os.listdir(os.path.dirname(path) or ".") if n.endswith(".py")]
+        names = {n[:-3]: n for n in os.listdir(os.path.dirname(path) or ".") if n.endswith(".py")}
     except OSError:
         return None
-    close = difflib.get_close_matches(os.path.basename(path), names, n=1, cutoff=0.75)
-    return close[0] if close else None
+    close = difflib.get_close_matches(os.path.splitext(os.path.basename(path))[0], names, n=1, cutoff=0.75)
+    return names[close[0]] if close else None
 
 
 def _described(path: str, executable: bool, shebang: bool, tree: ast.Module) -> Script:

@@ -272,6 +272,8 @@ def malformation(value: str) -> str | None:
         return "holds more than one host or a blank"
     if not re.fullmatch(r"[\w.-]+", value):
         return "holds characters that no host name has"
+    if re.fullmatch(r"\d+(\.\d+){3}", value):
+        return "is no IPv4 address (each of its numbers is at most 255)"
     return f"has {len(value)} characters, a host name at most {HOST_LIMIT}" if len(value) > HOST_LIMIT else None
 
 

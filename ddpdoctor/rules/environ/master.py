@@ -155,7 +155,7 @@ def _parts(value: str) -> tuple[str | None, str | None]:
     """The host and the port that were meant, where that is clear."""
     bare = re.sub(r"^[a-z][a-z0-9+.-]*://", "", value.strip().strip("\"'“”‘’"), flags=re.IGNORECASE).partition("/")[0]
     match = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([\w.-]{1,253}))(?::(\d{1,5}))?", bare)
-    return (match[1] or match[2], match[3]) if match else (None, None)
+    return (match[1] or match[2], match[3]) if match and match[2] != value else (None, None)
 
 
 @rule(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
-from ddpdoctor.facts.launch import Launch, is_known
+from ddpdoctor.facts.launch import Launch, Launcher, is_known
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.facts.visibility import listed, visible
 from ddpdoctor.findings import Evidence, Finding, Severity
@@ -40,6 +40,7 @@ def exceeds(
     """
     if launch is not None:
         yield from _lines_exceed(launch, gpu)
+        yield from _accelerate_exceeds(launch)
         return
     ranks, count = environ.local_world_size, _count(environ.variables, gpu)
     _needs_cuda(versions, gpu)
@@ -131,6 +132,23 @@ def _lines_exceed(launch: Launch, gpu: Gpu | None) -> Iterator[Finding]:
         text = f"{plan.nproc} processes, but {source} shows {count} GPUs: expected at most {count}"
         edits = None if given is None else [revalue(given, str(count))]
         yield point(launch, line, layer.program if given is None else given.value_word, text, f"at most {count}", edits)
+
+
+def _accelerate_exceeds(launch: Launch) -> Iterator[Finding]:
+    """accelerate's processes are all the machines' together."""
+    for line in launch.lines:
+        layer, value = line.layer(Launcher.ACCELERATE), line.environ.get(CVD)
+        if layer is None or line.agent is not None or layer.is_garbled or layer.given("cpu") or line.config:
+            continue
+        given, count = layer.given("num_processes"), listed(value) if is_known(value) else None
+        total, machines = layer.value("num_processes") or "", layer.value("num_machines") or "1"
+        if given is None or not count or not (total.isdigit() and machines.isdigit() and int(machines)):
+            continue
+        each = int(total) // int(machines)
+        if each > count:
+            text = f"{each} processes, but {CVD}={value} shows {count} GPUs: expected at most {count}"
+            wanted = [revalue(given, str(count * int(machines)))]
+            yield point(launch, line, given.value_word, text, f"at most {count}", wanted)
 
 
 def _lines_below(launch: Launch, gpu: Gpu | None) -> Iterator[Finding]:

@@ -138,6 +138,11 @@ def malformed(
             text = f"{shorten(value)} is a URL: expected HOST:PORT"
             edits = [revalue(endpoint, f"{host}:{port or 29400}")] if host else None
             yield point(launch, line, endpoint.value_word, text, "HOST:PORT", edits)
+        elif endpoint is not None and not plan.is_standalone and re.fullmatch(r"[\d.]+", plan.host or ""):
+            wrong = problem(plan.host or "")
+            if wrong is not None:
+                text = f"{plan.host} {wrong}: expected the address of one node"
+                yield point(launch, line, endpoint.value_word, text, "HOST:PORT")
 
 
 def _malformed(

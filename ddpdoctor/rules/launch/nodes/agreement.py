@@ -20,7 +20,7 @@ from ddpdoctor.rules.launch.rendezvous.meeting import host0
 from ddpdoctor.rules.launch.scheduler.counting import scheduled_nodes
 from ddpdoctor.rules.nodal import only_met
 
-__all__ = ["Node", "differing", "nodes_of"]
+__all__ = ["Node", "differing", "node_of", "nodes_of"]
 
 T = TypeVar("T", str, int)
 
@@ -35,11 +35,12 @@ class Node(NamedTuple):
 
 def nodes_of(launch: Launch) -> list[Node]:
     """The nodes whose lines can be read; [] unless there are at least two."""
-    found = [node for line in launch.nodes if (node := _node(line)) is not None]
+    found = [node for line in launch.nodes if (node := node_of(line)) is not None]
     return found if len(found) > 1 else []
 
 
-def _node(line: Line) -> Node | None:
+def node_of(line: Line) -> Node | None:
+    """A line whose torchrun or accelerate can be read."""
     if line.agent is not None:
         return None if line.plan is None or line.agent.is_garbled else Node(line, line.agent, line.plan)
     layer = line.layer(Launcher.ACCELERATE)

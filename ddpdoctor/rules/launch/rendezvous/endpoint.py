@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.launch import Edit, Launch, Launcher, Layer, Line, Word, quote
-from ddpdoctor.facts.launch.rendezvous import DEFAULT_C10D_PORT, DEFAULT_PORT
+from ddpdoctor.facts.launch.rendezvous import ACCELERATE_NAMES, DEFAULT_C10D_PORT, DEFAULT_PORT
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.launch.nodes.agreement import node_of, nodes_of
 from ddpdoctor.rules.launch.pointing import after, agents, before, point, remove, revalue, shown, spelled
 
 OVERRIDDEN = ("rdzv_backend", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port", "node_rank")
@@ -100,19 +101,20 @@ def rank_range(launch: Launch) -> Iterator[Finding]:
     ## Fix
     Give every node its own rank from 0 to nnodes-1.
     """
-    ranks = [line.plan.node_rank for line in launch.nodes if line.plan is not None]
+    ranks = [node.plan.node_rank for node in nodes_of(launch)]
     if len(ranks) > 1 and 0 not in ranks and None not in ranks:
         return  # nobody is rank 0: that is LAUNCH037
-    for line, layer, plan in agents(launch):
+    for line, layer, plan in (node for each in launch.lines if (node := node_of(each)) is not None):
         rank, nodes = plan.node_rank, plan.nnodes
-        given = layer.given("node_rank")
+        given = layer.given("node_rank") or layer.given(ACCELERATE_NAMES["node_rank"])
         if rank is None or nodes is None or plan.backend != "static" or plan.given("node_rank") is False:
             continue
         if rank < 0 or (rank >= nodes[1] > 1):
             meant = str(max(0, min(rank, nodes[1]) - 1))
             edits = [revalue(given, meant)] if given is not None and (rank == nodes[1] or rank < 0) else None
             word = layer.program if given is None else given.value_word
-            text = f"--node-rank is {rank} of {nodes[1]} nodes: expected 0 to {nodes[1] - 1}"
+            name = "--node-rank" if layer.launcher is not Launcher.ACCELERATE else "--machine_rank"
+            text = f"{name} is {rank} of {nodes[1]} nodes: expected 0 to {nodes[1] - 1}"
             yield point(launch, line, word, text, f"0 to {nodes[1] - 1}", edits)
 
 

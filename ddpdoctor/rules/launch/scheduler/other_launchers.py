@@ -208,17 +208,18 @@ def no_hostfile(launch: Launch) -> Iterator[Finding]:
     signatures=(r"Cannot specify num_nodes/gpus with include/exclude",),
 )
 def conflict(launch: Launch) -> Iterator[Finding]:
-    """deepspeed is given --include or --exclude together with --num_gpus or --num_nodes.
+    """deepspeed is given two of --include, --exclude and the numbers --num_gpus or --num_nodes.
 
     ## Why it matters
-    `ValueError: Cannot specify num_nodes/gpus with include/exclude`.
+    `ValueError: Cannot specify num_nodes/gpus with include/exclude`, or `include_str and exclude_str are mutually exclusive.`
 
     ## Fix
-    Keep --include or the numbers.
+    Keep one of them.
     """
     for line, layer in _layers(launch, Launcher.DEEPSPEED):
         chosen = next((g for d in ("include", "exclude") if (g := layer.given(d))), None)
-        counted: list[Given] = [g for d in ("num_gpus", "num_nodes", "num_accelerators") if (g := layer.given(d))]
+        others = ("exclude", "num_gpus", "num_nodes", "num_accelerators")
+        counted: list[Given] = [g for d in others if (g := layer.given(d)) and g is not chosen]
         if chosen is None or not counted:
             continue
         words = [w for g in counted for w in ([g.word] if g.is_joined else [g.word, g.value_word])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shlex
@@ -61,7 +62,7 @@ def run(
     from ddpdoctor.collectors.job import Job
 
     variables, argv = _command(common.launch)
-    job = Job(argv, {**os.environ, **variables})
+    job = Job(argv, {**os.environ, **variables}, when_quiet=_get_ready)
     started = time.time()
     try:
         code = job.run()
@@ -92,6 +93,7 @@ def _check(common: Common, options: list[str]) -> int:
     argv = [sys.executable, "-m", "ddpdoctor", "check", *words, "--quiet", "--", *(common.launch or ())]
     child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=sys.stderr)
     try:
+        _get_ready()
         code = child.wait((common.timeout or CHECK_SECONDS) + ENDING_SECONDS)
     except subprocess.TimeoutExpired:  # it should have ended by its own --timeout
         _end(child)
@@ -104,6 +106,16 @@ def _check(common: Common, options: list[str]) -> int:
     elif code == 3:
         print("ddpdoctor: the check could not be done; the job starts all the same", file=sys.stderr)
     return code
+
+
+def _get_ready() -> None:
+    """Import what the triage needs while nobody waits for it: when the job has failed, somebody does."""
+    try:
+        importlib.import_module("ddpdoctor.cli.triaging")
+        rules = importlib.import_module("ddpdoctor.rules")
+        rules.of_hangs(rules.of_logs(rules.load()))
+    except ImportError:
+        return  # the triage itself will say so
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

@@ -16,7 +16,7 @@ import termios
 import time
 import tty
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 
 __all__ = ["Copy", "Job"]
@@ -76,10 +76,14 @@ class Job:
     Args:
         argv: the command.
         environ: its environment.
+        when_quiet: called once, when the job has printed nothing for LOOK_SECONDS.
     """
 
-    def __init__(self, argv: Sequence[str], environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, argv: Sequence[str], environ: Mapping[str, str], when_quiet: Callable[[], None] | None = None
+    ) -> None:
         self.argv = tuple(argv)
+        self._when_quiet = when_quiet
         self.environ = environ
         self.copy = Copy()
         self.signals: list[int] = []
@@ -183,6 +187,9 @@ class Job:
                 else:
                     self._copy(fd)
             self._look()
+            if self._status is None and not ready and self._when_quiet is not None:
+                self._when_quiet()
+                self._when_quiet = None
             if self._status is not None:
                 end = end or time.monotonic() + DRAIN_SECONDS
                 if not ready and time.monotonic() >= end:

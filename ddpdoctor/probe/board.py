@@ -195,7 +195,7 @@ class Board:
     def gather(self) -> tuple[tuple[Observation, ...], tuple[RankReport, ...]]:
         """All evidence so far, and how far each rank got: by its own report, else as it signed in."""
         ranks = {report.rank: report for report in unpack(self.log("reports"))}
-        for r in self.log("arrivals"):
+        for r in self.log("arrivals") if len(ranks) < self.place.world_size else ():
             if r["rank"] not in ranks:
                 words = r["local_rank"], r["node_rank"], r["host"], None, r["world_size"]
                 ranks[r["rank"]] = RankReport(r["rank"], *words, phase="join")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from ddpdoctor.collectors import fabric_manager
@@ -44,6 +45,7 @@ def collect(machine: Machine) -> Topo:
         fabric_manager=manager,
         imex_channels=machine.root.names("/dev/nvidia-caps-imex-channels"),
         has_pci_bus=bool(machine.root.names("/sys/class/pci_bus")),
+        cpu_vendor=_cpu_vendor(machine) if gpus else None,
         sample_seconds=answers.of("node").get("sample_seconds"),
         gaps=(*gaps, *unseen),
     )
@@ -113,6 +115,14 @@ def _words(said: dict[str, Any]) -> dict[str, Any]:
     """The numbers of nvmlDeviceGetP2PStatus as the words that `nvidia-smi topo -p2p` prints."""
     words = {k: P2P_WORDS[v] if v in range(len(P2P_WORDS)) else "U" for k, v in said.items() if k != "level"}
     return {**words, **({"level": said["level"]} if "level" in said else {})}
+
+
+def _cpu_vendor(machine: Machine) -> str | None:
+    try:
+        found = re.search(r"^vendor_id\s*: (\S+)", machine.root.text("/proc/cpuinfo"), re.MULTILINE)
+    except OSError:
+        return None  # no /proc here, as in a captured tree
+    return found[1] if found else None
 
 
 def _nics(machine: Machine) -> tuple[Nic, ...]:

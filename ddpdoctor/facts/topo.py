@@ -151,6 +151,8 @@ class Topo(Section):
     fabric_manager: FabricManager | None = None
     imex_channels: tuple[str, ...] = ()
     has_pci_bus: bool | None = None
+    cpu_vendor: str | None = None
+    """`GenuineIntel` or `AuthenticAMD` (/proc/cpuinfo); None elsewhere."""
     sample_seconds: float | None = None
     gaps: tuple[Gap, ...] = ()
 

@@ -19,6 +19,8 @@ ORDER = ("LOC", NVLINK, OVER_GPU, "C2C", SWITCH, SWITCHES, "P2C", "PXN", HOST_BR
 OLD_LEVELS = ("LOC", SWITCH, SWITCHES, HOST_BRIDGE, SOCKETS)
 """What the numbers of NCCL_P2P_LEVEL mean."""
 USUAL_LEVEL = SWITCHES
+AMD, MOST_OF_AMD = "AuthenticAMD", 2
+"""On AMD's processors NCCL lets up to so many GPUs reach each other over any distance."""
 OF_NVML = {0: SWITCH, 10: SWITCH, 20: SWITCHES, 30: HOST_BRIDGE, 40: HOST_BRIDGE, 50: SOCKETS}
 
 FAR = 50
@@ -42,7 +44,8 @@ def ways(topo: Topo, settings: Mapping[str, str], among: tuple[int, ...]) -> tup
     links = {(pair.a, pair.b): count for pair, count in topo.linked_pairs() if pair.nvlink in ("OK", "U", None)}
     refused = {(pair.a, pair.b) for pair, _ in topo.linked_pairs()} - set(links)
     neighbours = {g: {a if b == g else b for a, b in links if g in (a, b)} for g in among}
-    most = _level(settings)
+    is_near = topo.cpu_vendor == AMD and len(among) <= MOST_OF_AMD
+    most = _level(settings, SOCKETS if is_near else USUAL_LEVEL)
     pairs = [p for p in topo.pairs if p.a in among and p.b in among]
     # A board on which all GPUs are linked, but for one at most: that one stands out.
     is_full = sum((p.a, p.b) in links for p in pairs) >= max(1, (len(among) - 1) * (len(among) - 2) // 2)
@@ -60,8 +63,8 @@ def ways(topo: Topo, settings: Mapping[str, str], among: tuple[int, ...]) -> tup
     return tuple(found)
 
 
-def _level(settings: Mapping[str, str]) -> str:
-    """The farthest distance over which NCCL uses peer access."""
+def _level(settings: Mapping[str, str], usual: str) -> str:
+    """The farthest distance over which NCCL uses peer access, `usual` without a setting."""
     if read_number(settings.get("NCCL_P2P_DISABLE", ""))[0] == 1:
         return "LOC"
     word = settings.get("NCCL_P2P_LEVEL", "")
@@ -69,7 +72,7 @@ def _level(settings: Mapping[str, str]) -> str:
         return word
     if word[:1].isdecimal() and word.isascii():
         return OLD_LEVELS[min(read_number(word)[0], len(OLD_LEVELS) - 1)]
-    return USUAL_LEVEL
+    return usual
 
 
 def _way(pair: Pair, distance: str, most: str, settings: Mapping[str, str], *, is_refused: bool, is_odd: bool) -> Way:

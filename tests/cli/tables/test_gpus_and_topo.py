@@ -139,3 +139,11 @@ def test_a_log_that_only_root_may_read_is_said_to_be_unknown() -> None:
 def test_a_board_of_a_rack_is_shown_with_its_place_and_a_divided_gpu_with_what_decides() -> None:
     assert "rack: chassis 1820325191045, slot 11, tray 6" in gpus.draw(machine("gb200x4_tray"), width=100, colour=False)
     assert "a process gets the one instance" in gpus.draw(machine("a100x8_mig"), width=120, colour=False)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "way"), [("AuthenticAMD", "PCIe peer-to-peer (SYS)"), ("GenuineIntel", "host memory")]
+)
+def test_nccl_lets_two_gpus_of_an_amd_machine_reach_each_other_over_any_distance(vendor: str, way: str) -> None:
+    patch = {"topo": {"cpu_vendor": vendor}, "environ": {"variables": {}}}
+    assert way in topo.draw(machine("l40sx2_cross_numa", patch), width=100, colour=False)

@@ -105,7 +105,13 @@ def apply(source: str, edits: Iterable[Edit]) -> str:
     Raises:
         ValueError: two edits overlap.
     """
-    ordered = sorted(edits, key=lambda edit: (edit.start, edit.end))
+    ordered: list[Edit] = []
+    for edit in sorted(edits, key=lambda edit: (edit.start, edit.end)):
+        last = ordered[-1] if ordered else edit
+        if edit.start < last.end and not (edit.text or last.text):  # two words taken out, and the blank between them
+            ordered[-1:] = [Edit(last.start, max(last.end, edit.end), "")]
+        else:
+            ordered.append(edit)
     for before, after in itertools.pairwise(ordered):
         if after.start < before.end:
             raise ValueError(f"edits overlap at {after.start}")

@@ -17,6 +17,7 @@ from ddpdoctor.rules.net.rdma_use import named, needs_rdma, used
 
 FINDS_GIDS = (2, 21)
 """From this version on NCCL looks for the entry by itself."""
+PORTS_SHOWN = 3
 
 
 def _is_roce(device: RdmaDevice, port: RdmaPort) -> bool:
@@ -48,20 +49,22 @@ def gid_not_routable(
     index = _index(environ, versions)
     if index is None:
         not_here("NCCL looks for the GID by itself, or its version is not known")
-    for device, port in used(environ, rdma):
-        if not _is_roce(device, port):
-            continue
-        entry = next((g for g in port.gids if g.index == index), None)
+    taken = [
+        (f"{device.name} port {port.number}", next((g for g in port.gids if g.index == index), None), port)
+        for device, port in used(environ, rdma)
+        if _is_roce(device, port)
+    ]
+    bad = [each for each in taken if each[1] is None or not each[1].is_routable]
+    if bad:
+        name, entry, port = bad[0]
+        others = f"; so with {', '.join(other for other, _, _ in bad[1:])}" if len(bad) > 1 else ""
         better = next((g for g in port.gids if g.is_routable and g.address and g.address.version == 4), None)
-        if entry is not None and entry.is_routable:
-            continue
         yield Finding(
-            f"NCCL uses GID {index} of {device.name} port {port.number}, {_words(entry)}; "
+            f"NCCL uses GID {index} of {name}, {_words(entry)}{others}; "
             f"expected a RoCE v2 entry with an IPv4 address{f', such as {better.index}' if better else ''}",
-            (
-                Evidence(
-                    "net.rdma.devices", f"{device.name}:{port.number} gid {index}: {_words(entry)}", "RoCE v2, IPv4"
-                ),
+            tuple(
+                Evidence("net.rdma.devices", f"{at} gid {index}: {_words(seen)}", "RoCE v2, IPv4")
+                for at, seen, _ in bad[:PORTS_SHOWN]
             ),
             fix_command=f"export NCCL_IB_GID_INDEX={better.index}" if better else None,
             severity=None if net.spans_nodes(environ) else Severity.WARNING,

@@ -46,7 +46,7 @@ def _closed(nodes: Nodes, outcomes: Sequence[Outcome], what: str) -> Iterator[Fi
     found = [node for node in nodes.nodes if node.way in outcomes and not is_elsewhere(node, host)]
     if not found:
         return
-    others = [node for node in nodes.nodes if node.way is None and node is not host]
+    others = [node for node in nodes.nodes if node.way is None and node is not host and not _is_beside(node, host)]
     yield Finding(
         f"from {named(found)} {what} {host.master_addr}:{host.master_port}, where {host.title} listens and its other ports"
         " can be reached: an open port was expected",
@@ -55,14 +55,19 @@ def _closed(nodes: Nodes, outcomes: Sequence[Outcome], what: str) -> Iterator[Fi
     )
 
 
+def _is_beside(node: Node, host: Node) -> bool:
+    """Whether a rank is on the machine of the one that listens: what it reaches says nothing of the network."""
+    return bool(host.machine) and node.machine == host.machine
+
+
 def _where(found: Sequence[Node], host: Node, others: Sequence[Node]) -> Where:
     """Those who cannot reach the port are to blame while others can; else the machine whose port is closed to all."""
     blamed, peers = (found, [host]) if others else ([host], found)
-    where = place(blamed)
+    where, names = place(blamed), {peer.host for peer in peers}
     return Where(
         host=where.host,
         node_rank=where.node_rank,
         rank=where.rank,
         local_rank=where.local_rank,
-        peer=peers[0].host if len(peers) == 1 else None,
+        peer=names.pop() if len(names) == 1 else None,
     )

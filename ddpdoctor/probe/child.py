@@ -104,6 +104,7 @@ class Child:
             self.phase, self.since = message["phase"], time.monotonic()
         if "measured" in message:
             self.measurements.append(Measurement(**message["measured"]))
+            self.since = time.monotonic()  # each is a stage of its own: a slow link takes its time and is no hang
         self.call = message.get("call", self.call)
         self.took |= message.get("took", {})
         if "pair" in message:

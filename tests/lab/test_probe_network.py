@@ -194,3 +194,12 @@ def test_a_host_whose_cable_is_pulled_is_named_by_the_others_and_by_itself(tmp_p
         lab.host(1).unplug()
         assert job.end() == [1, 1, 1]
         assert [job.causes(host)[:1] for host in lab.hosts] == [[("PROBE503", "node1")]] * 3
+
+
+@slow
+def test_a_host_that_sends_slowly_is_named_and_nobody_fails(tmp_path: Path) -> None:
+    with hosts(4) as lab:
+        lab.host(2).slow(16)
+        job = Job(lab, tmp_path)
+        assert job.end() == [0, 0, 0, 0]
+        assert [job.causes(host) for host in lab.hosts] == [[("PROBE012", "node2")]] * 4

@@ -21,8 +21,10 @@ __all__ = ["hang"]
 
 AREAS = ("host", "log", "probe", "script")
 """The areas of the causes that running ranks show."""
+ALIKE = "the ranks stand still, and /proc alone does not tell them apart; py-spy shows where each one waits: pip install py-spy"
 WATCH_SECONDS = 2.0
 RAS_SECONDS = 10.0
+IDLE_SHARE = 0.05
 
 
 def hang(
@@ -75,7 +77,16 @@ def hang(
             facts, problem = _with_ras(facts, machine)
             failures = (*failures, *problem)
     report = examine(facts, rules, command="hang", started=started, failures=failures)
+    if not report.findings and not common.quiet and _are_alike(facts):
+        print(f"ddpdoctor: {ALIKE}", file=sys.stderr)
     return emit(report, common, draw(facts, width=width(), colour=has_colour(common)))
+
+
+def _are_alike(facts: Facts) -> bool:
+    """Whether several ranks hardly use their CPU and no stack says what they wait for."""
+    processes = facts.hang.processes if facts.hang is not None else ()
+    is_idle = all(each.cpu_share is not None and each.cpu_share < IDLE_SHARE for each in processes)
+    return len(processes) > 1 and is_idle and not any(each.frames for each in processes)
 
 
 def _check(pids: list[int]) -> None:

@@ -39,6 +39,23 @@ if rank == 1:
     if case == "loads": next(iter(DataLoader(Stuck(), num_workers=1)))
     if case == "reads": open(f"{sys.argv[2]}/fifo").read()
     if case == "starts": subprocess.run(["sleep", "1000"])
+    if case == "locks":
+        import fcntl
+        held = open(f"{sys.argv[2]}/lock", "w")
+        if os.fork() == 0:
+            own = open(f"{sys.argv[2]}/lock", "w")
+            fcntl.flock(own, fcntl.LOCK_EX)
+            open(f"{sys.argv[2]}/locked", "w").close()
+            time.sleep(1000)
+        while not os.path.exists(f"{sys.argv[2]}/locked"): time.sleep(0.1)
+        fcntl.flock(held, fcntl.LOCK_EX)
+    if case == "forks":
+        import ctypes
+        libc = ctypes.CDLL(None)
+        if libc.vfork() == 0: libc.sleep(1000)
+    if case == "waits":
+        import queue
+        queue.Queue().get()
     if case == "computes":
         while True: pass
 dist.all_reduce(torch.ones(4))
@@ -112,6 +129,8 @@ CASES = [
     pytest.param("loads", "PROBE009", "data loader", marks=pytest.mark.slow),
     pytest.param("reads", "PROBE009", "file operation", marks=pytest.mark.slow),
     pytest.param("starts", "PROBE009", "sleep (pid", marks=pytest.mark.slow),
+    pytest.param("locks", "PROBE009", "file lock", marks=pytest.mark.slow),
+    pytest.param("forks", "PROBE009", "state D", marks=pytest.mark.slow),
     pytest.param("computes", "PROBE008", "computes", marks=pytest.mark.slow),
 ]
 
@@ -127,6 +146,16 @@ def test_the_rank_that_is_elsewhere_is_named_and_everybody_lives(
     assert [(each["code"], each["where"]["rank"]) for each in found] == [(code, 1)]
     assert words in found[0]["message"]
     assert found[0]["message"].endswith("ranks 0, 2 wait for it")
+
+
+@pytest.mark.slow
+def test_ranks_that_proc_does_not_tell_apart_are_no_all_clear(tmp_path: Path) -> None:
+    with _job("waits", tmp_path) as agent:
+        end = time.monotonic() + PATIENCE_SECONDS
+        said = ""
+        while "does not tell them apart" not in said and time.monotonic() < end:
+            said = doctor("hang", str(agent), "--no-stacks", "--watch", "1").stderr
+    assert "py-spy" in said
 
 
 def test_without_a_job_it_says_that_there_is_none() -> None:

@@ -35,3 +35,18 @@ def test_a_task_that_never_comes_is_named_with_its_node() -> None:
         )
     assert done.returncode == 1
     assert "rank 3 (node 1, n1) never arrived within 4 s" in " ".join(done.stdout.split())
+
+
+@pytest.mark.slow
+def test_collect_writes_a_file_for_each_node_with_all_its_ranks(tmp_path: Path) -> None:
+    words = f'cd "{tmp_path}"; exec {sys.executable} -m ddpdoctor collect -o facts.json'
+    with slurm(nodes=2, own_hosts=True) as cluster:
+        done = cluster.srun("-N2", "--ntasks-per-node=2", "sh", "-c", words, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    saved = {path.name: json.loads(path.read_text()) for path in tmp_path.iterdir()}
+    assert {name: each["hostname"] for name, each in saved.items()} == {
+        "facts.json": "node0",
+        "facts.node1.json": "node1",
+    }
+    ranks = {name: [each["rank"] for each in facts["hang"]["processes"]] for name, facts in saved.items()}
+    assert {name: sorted(each) for name, each in ranks.items()} == {"facts.json": [0, 1], "facts.node1.json": [2, 3]}

@@ -25,6 +25,7 @@ CONFIRM_PATIENCE = 1.3
 OTHER_PORT_SECONDS = 1.5
 """How long a node's own port is tried before it takes the side door of one that was told another port."""
 RESOLVE_SECONDS = 2.0
+LOOKUP_SECONDS = 20.0
 RETRY_SECONDS = 0.15
 LEAST_PATIENCE = 0.9
 MOST_PATIENCE = 4.0
@@ -61,6 +62,7 @@ class Seeker:
     hosts: bool = False
     began: float = field(default_factory=time.monotonic)
     _tries: int = 0
+    _lookup: asyncio.Task[tuple[tuple[str, ...], str | None]] | None = None
     _call_at: float = 0.0
     _pause: float = CALL_PAUSE_SECONDS
     _why: asyncio.Task[list[dict[str, Any]] | None] | None = None
@@ -72,7 +74,7 @@ class Seeker:
         if node.master_addr is None or node.master_port is None:
             return
         while True:
-            self.addresses, self.error = await resolve(node.master_addr, RESOLVE_SECONDS)
+            await self._resolve(node.master_addr)
             is_here = any(map(self._is_own, self.addresses))
             me, known = self.host.me, (is_here, self.addresses)
             if self.addresses and (me.node.is_at_master, me.node.master_addresses) != known:
@@ -87,6 +89,19 @@ class Seeker:
                 await self._call()
             self._tries += 1
             await asyncio.sleep(RETRY_SECONDS)
+
+    async def _resolve(self, name: str) -> None:
+        """Ask what the name leads to; a resolver that is slow is asked no second time while it thinks."""
+        if self._lookup is None or self._lookup.done():
+            self._lookup = asyncio.create_task(resolve(name, LOOKUP_SECONDS))
+        await asyncio.wait({self._lookup}, timeout=RESOLVE_SECONDS)
+        if self._lookup.done():
+            self.addresses, self.error = self._lookup.result()
+
+    @property
+    def _is_resolving(self) -> bool:
+        """Whether the resolver still owes its answer: that says nothing of the name, only of the resolver."""
+        return self._lookup is not None and not self._lookup.done() and not self.addresses
 
     @property
     def _patience(self) -> float:
@@ -110,7 +125,7 @@ class Seeker:
 
     async def _try_main(self, port: int) -> bool:
         """Take part at the job's own address and port; whether there was a host, which is over then or gone."""
-        if not self.addresses:
+        if not self.addresses and not self._is_resolving:
             self._note(Outcome.FAILED)
         for address in self.addresses:
             found = await self.visitor.visit(self.host.me, address, port, None, self._patience)
@@ -168,7 +183,11 @@ class Seeker:
     async def _call(self) -> None:
         """Call for the host on the own networks, less and less often, and go where it answers; say what is wrong here."""
         now = time.monotonic()
-        if now < self._call_at or (self.way not in NOWHERE and now - self.began < CALL_AFTER_SECONDS):
+        if (
+            self._is_resolving
+            or now < self._call_at
+            or (self.way not in NOWHERE and now - self.began < CALL_AFTER_SECONDS)
+        ):
             return
         self._call_at, self._pause = now + self._pause, self._pause * 2
         found = await calling.call(calling.call_of(self.host.me, self.visitor.token))

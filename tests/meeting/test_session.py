@@ -9,6 +9,7 @@ import socket
 import struct
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -190,3 +191,21 @@ def test_many_nodes_meet(count: int) -> None:
     assert len(host.guests) == count
     assert len(host.links) == count * (count - 1)
     assert all(isinstance(each, Told) for each in others)
+
+
+@pytest.mark.slow
+def test_a_resolver_that_is_slow_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    port, ask = free_port(), socket.getaddrinfo
+
+    def slowly(host: str, *more: object, **options: object) -> object:
+        if host == "slow.example":
+            time.sleep(6.0)
+            host = "127.0.0.1"
+        return ask(host, *more, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket, "getaddrinfo", slowly)
+    guest = replace(node(1, port), master_addr="slow.example")
+    host, other = meet(attend(node(0, port), seconds=25.0), attend(guest, seconds=25.0))
+    assert isinstance(host, Gathered)
+    assert [each.node.came for each in host.guests] == ["main", "main"]
+    assert isinstance(other, Told)

@@ -29,6 +29,7 @@ ACROSS = (
 """The rules of launch lines that hold one node's line against the others': each line by itself was judged where it was typed."""
 FOLLOWING = {
     "HOST013": ("LAUNCH003",),
+    "ENV002": ("ENV001",),
     "LAUNCH034": ("LAUNCH039",),
     "NET026": ("NET046",),
     "NET046": ("NET004", "NET005", "NET006", "ENV020"),

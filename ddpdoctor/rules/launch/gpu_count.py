@@ -50,8 +50,8 @@ def exceeds(
         return
     source = f"{CVD}={environ.get(CVD)}" if environ.get(CVD) is not None else "this node"
     yield Finding(
-        f"{ranks} ranks run on this node ({environ.local_size_name}), but {source} shows {count} "
-        f"{'GPU' if count == 1 else 'GPUs'}: expected at most {count} ranks",
+        f"{ranks} ranks run on this node ({environ.local_size_name}), but {source} shows {_gpus(count)}: expected at most"
+        f" {count} ranks",
         (Evidence("environ.local_world_size", str(ranks), f"at most {count}"),),
         fix=f"Start {count} ranks on this node, or show more GPUs in {CVD}.",
     )
@@ -83,6 +83,10 @@ def below(
         f"--nproc-per-node={count} or gpu, unless a rank uses several GPUs",
         (Evidence("environ.variables.LOCAL_WORLD_SIZE", str(ranks), str(count)),),
     )
+
+
+def _gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"
 
 
 def _count(variables: Mapping[str, str], gpu: Gpu | None) -> int | None:
@@ -129,7 +133,7 @@ def _lines_exceed(launch: Launch, gpu: Gpu | None) -> Iterator[Finding]:
             continue
         given = layer.given("nproc_per_node")
         source = f"{CVD}={value}" if value is not None else said or "this node"
-        text = f"{plan.nproc} processes, but {source} shows {count} GPUs: expected at most {count}"
+        text = f"{plan.nproc} processes, but {source} shows {_gpus(count)}: expected at most {count}"
         edits = None if given is None else [revalue(given, str(count))]
         yield point(launch, line, layer.program if given is None else given.value_word, text, f"at most {count}", edits)
 
@@ -146,7 +150,7 @@ def _accelerate_exceeds(launch: Launch) -> Iterator[Finding]:
             continue
         each = int(total) // int(machines)
         if each > count:
-            text = f"{each} processes, but {CVD}={value} shows {count} GPUs: expected at most {count}"
+            text = f"{each} processes, but {CVD}={value} shows {_gpus(count)}: expected at most {count}"
             wanted = [revalue(given, str(count * int(machines)))]
             yield point(launch, line, given.value_word, text, f"at most {count}", wanted)
 

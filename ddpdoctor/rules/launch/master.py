@@ -12,8 +12,9 @@ from dataclasses import replace
 
 from ddpdoctor.facts.environ import shorten
 from ddpdoctor.facts.launch import UNKNOWN, Edit, Launch, Layer, Line, Plan, Trouble, is_loopback, quote
+from ddpdoctor.facts.launch.rendezvous import ACCELERATE_NAMES
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules.launch.nodes.agreement import Node, differing, nodes_of
+from ddpdoctor.rules.launch.nodes.agreement import Node, differing, node_of, nodes_of
 from ddpdoctor.rules.launch.nodes.own_master import own_masters
 from ddpdoctor.rules.launch.pointing import after, agents, corrected, point, remove, revalue, shown, spelled, where
 from ddpdoctor.rules.launch.rendezvous.meeting import host0, most_nodes
@@ -162,7 +163,7 @@ def _malformed(
 
 def loopback(launch: Launch) -> Iterator[Finding]:
     """ENV017: a master address that is each node's own."""
-    for line, layer, plan in agents(launch):
+    for line, layer, plan in (node for each in launch.lines if (node := node_of(each)) is not None):
         if plan.backend != "static" or plan.settings["rdzv_endpoint"].value or not plan.given("master_addr"):
             continue
         count = most_nodes(line, plan)
@@ -170,7 +171,7 @@ def loopback(launch: Launch) -> Iterator[Finding]:
             continue
         if line.node is None and any(x.is_background for x in launch.lines):
             continue  # several agents of one script on one machine do meet there
-        given = layer.given("master_addr")
+        given = layer.given("master_addr") or layer.given(ACCELERATE_NAMES["master_addr"])
         text = f"{plan.host} is every node's own address, and the job has {count} nodes: expected node 0's"
         edits = None if given is None else [revalue(given, host0(line))]
         word = layer.program if given is None else given.value_word

@@ -104,7 +104,9 @@ def unknown(launch: Launch) -> Iterator[Finding]:
 
 def _unknown(launch: Launch) -> Iterator[Finding]:
     for line, layer, problem in _problems(launch, Trouble.UNRECOGNIZED):
-        flag, sign, value = problem.word.text.partition("=")
+        flag, sign, value = problem.word.text.replace(":", "=", ":" in problem.word.text.partition("=")[0]).partition(
+            "="
+        )
         if flag in ("--use-env", "--use_env") and layer.launcher is Launcher.TORCHRUN:
             continue
         meant = meant_by(flag, layer.launcher, table(layer, launch.version))
@@ -112,6 +114,8 @@ def _unknown(launch: Launch) -> Iterator[Finding]:
         if meant is not None:
             text = f"expected {meant}"
             edits = [replace(problem.word, f"{meant}{sign}{value}")]
+            if layer.given(meant[2:].replace("-", "_")) is not None:
+                edits = list(remove(line, problem.word, *_value(line, layer, problem.word)))
         else:
             text = f"it came with torch {newer[0]}.{newer[1]}" if newer else "expected one of its own options"
             edits = list(remove(line, problem.word, *_value(line, layer, problem.word)))

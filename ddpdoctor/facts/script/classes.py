@@ -29,6 +29,7 @@ class Classes:
     def __init__(self, index: Index, names: Names) -> None:
         self.index = index
         self.names = names
+        self._methods: dict[ast.ClassDef, dict[str, Function]] = {}
 
     def as_module(self) -> Module:
         """The whole file of which this is a part."""
@@ -65,9 +66,9 @@ class Classes:
 
     def method(self, owner: ast.ClassDef, name: str, depth: int = 0) -> Target | None:
         """A method of a class or of its bases in this file."""
-        for each in owner.body:
-            if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)) and each.name == name:
-                return Target(self.as_module(), each)
+        own = self._own_methods(owner).get(name)
+        if own is not None:
+            return Target(self.as_module(), own)
         for base in owner.bases:
             parent = self.class_named(base)
             if parent is not None and parent is not owner and depth < 5:
@@ -75,6 +76,12 @@ class Classes:
                 if found is not None:
                     return found
         return None
+
+    def _own_methods(self, owner: ast.ClassDef) -> dict[str, Function]:
+        if owner not in self._methods:
+            found = [m for m in owner.body if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef))]
+            self._methods[owner] = {m.name: m for m in reversed(found)}
+        return self._methods[owner]
 
     def is_a(self, owner: ast.ClassDef, *names: str, depth: int = 0) -> bool:
         """Whether a class is derived from one with these short names, directly or through classes of this file."""

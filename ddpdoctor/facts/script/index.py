@@ -63,11 +63,13 @@ class Scope:
 
 @dataclass(slots=True, eq=False)
 class Index:
-    """What the walk found. `attributes` holds assignments to `self.rank`, `args.gpu`, by ("args", "gpu")."""
+    """What the walk found. `around` is the scope of each name; `attributes` holds assignments to `self.rank`, `args.gpu`, by
+    ("args", "gpu")."""
 
     tree: ast.Module
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
     scopes: dict[ast.AST, Scope] = field(default_factory=dict)
+    around: dict[ast.AST, Scope] = field(default_factory=dict)
     calls: list[ast.Call] = field(default_factory=list)
     functions: list[Function] = field(default_factory=list)
     classes: list[ast.ClassDef] = field(default_factory=list)
@@ -78,6 +80,8 @@ class Index:
 
     def scope(self, node: ast.AST) -> Scope:
         """The scope that a node's names are looked up in; a function's own node belongs to the scope around it."""
+        if node in self.around:
+            return self.around[node]
         each = self.parents.get(node)
         while each is not None and each not in self.scopes:
             each = self.parents.get(each)
@@ -124,6 +128,8 @@ def index(tree: ast.Module) -> Index:
         node, scope, depth = stack.pop()
         if depth > found.depth:
             found.depth = depth
+        if isinstance(node, ast.Name):
+            found.around[node] = scope
         visit = _VISITS.get(type(node))
         if visit is not None:
             visit(found, node, scope)

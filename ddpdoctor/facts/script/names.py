@@ -87,13 +87,16 @@ class Names:
 
     def __init__(self, found: Index) -> None:
         self._index = found
+        self._short: dict[ast.AST, str | None] = {}
         self._known: dict[tuple[Scope, str], str | None] = {}
         self._stars = {name: f"{base}.{name}" for base in found.stars for name in _STARS.get(base, "").split()}
 
     def of(self, node: ast.AST) -> str | None:
         """The short name of an expression such as `dist.all_reduce`; None for what this file defines or nobody knows."""
-        dotted = self.dotted(node)
-        return None if dotted is None else short(dotted)
+        if node not in self._short:
+            dotted = self.dotted(node)
+            self._short[node] = None if dotted is None else short(dotted)
+        return self._short[node]
 
     def dotted(self, node: ast.AST, depth: int = 0) -> str | None:
         """The full dotted name."""

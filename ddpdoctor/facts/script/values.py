@@ -164,8 +164,9 @@ class Reader:
         if len(candidates) == 1:
             return candidates[0][1]()
         values: list[tuple[object, bool]] = []
+        around_use = {parent for parent, _ in frame.module.index.enclosing(use)}
         for binding, read in candidates:
-            guard = self._guard(binding.at, use, frame)
+            guard = self._guard(binding.at, around_use, frame)
             if guard is False:
                 continue
             if guard in (Unknown.DATA, Unknown.VARIES):
@@ -176,10 +177,9 @@ class Reader:
             values.append((read(), literal))
         return agreed(values)
 
-    def _guard(self, at: ast.AST, use: ast.AST, frame: Frame) -> bool | Unknown:
+    def _guard(self, at: ast.AST, around_use: set[ast.AST], frame: Frame) -> bool | Unknown:
         """Whether a statement is reached, by the conditions around it that are not around the use as well."""
         index = frame.module.index
-        around_use = {parent for parent, _ in index.enclosing(use)}
         result: bool | Unknown = True
         for parent, child in index.enclosing(at):
             if parent in index.scopes or parent in around_use:

@@ -98,6 +98,17 @@ def test_carriage_returns_and_colours_are_seen_through(tmp_path: Path) -> None:
     assert (log.lines[0].text, log.lines[0].who.rank) == ("CUDA out of memory. Tried to allocate 1 GiB", 1)
 
 
+def test_of_a_long_line_the_part_that_matters_is_kept(tmp_path: Path) -> None:
+    for before in (100, 2_500, 50_000):
+        log = _log(tmp_path / "log.txt", b"x" * before + b" CUDA out of memory. Tried to allocate 1 GiB" + b"y" * 9_000)
+        assert ["CUDA out of memory. Tried to allocate" in line.text for line in log.lines] == [True]
+
+
+def test_what_follows_a_line_that_matters_between_carriage_returns_is_seen(tmp_path: Path) -> None:
+    data = b"NCCL WARN Call failure\r" + BAR * 2_000 + OOM.replace(b"\n", b"\r\n") + BAR * 2_000
+    assert [line.text[:9] for line in _log(tmp_path / "log.txt", data).lines] == ["NCCL WARN", "torch.Out"]
+
+
 def test_the_same_line_a_million_times_is_kept_once(tmp_path: Path) -> None:
     line = b"[rank%d]: NCCL WARN Cuda failure 2 'out of memory' at %d\n"
     log = _log(tmp_path / "log.txt", b"".join(line % (i % 2, i) for i in range(20_000)))

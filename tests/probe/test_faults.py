@@ -154,7 +154,7 @@ def test_a_supervisor_that_is_stopped_is_named_by_the_others(tmp_path: Path, vic
 
 
 def test_a_rank_that_is_elsewhere_is_named_with_its_line(tmp_path: Path) -> None:
-    ranks = start_all(tmp_path, 2, "--timeout", "12", environ=shim("sleep", 1))
+    ranks = start_all(tmp_path, 2, environ=shim("sleep", 1))
     ends = [r.end() for r in ranks]
     assert [code for code, _ in ends] == [1, 1], ends
     assert causes(ranks[0].report) == [("PROBE009", 1)]

@@ -37,7 +37,7 @@ def train(rank, fault):
 
 fault, rank = os.environ["FAULT"], int(os.environ["RANK"])
 load(rank, fault)
-dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=4))
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=10))
 train(rank, fault)
 dist.destroy_process_group()
 """

@@ -49,9 +49,8 @@ def pair_up(stage: Stage, batches: Sequence[Sequence[Sequence[int]]]) -> list[Pa
             time.sleep(PAUSE_SECONDS)
             again = _gather(stage, _measure(stage, [[pair] for pair in suspects]))
             now = {(p.first, p.second): p for p in (*pairs, *again)}
-            for group in batch:
-                for pair in _suspects(_within(list(now.values()), group)):
-                    slow[pair] = slow.get(pair, 0) + 1
+            still = {pair for group in batch for pair in _slow(_within(list(now.values()), group))}
+            slow = {pair: times + (pair in still) for pair, times in slow.items()}
         found += [replace(p, slow_again=slow.get((p.first, p.second))) for p in pairs]
     return found
 
@@ -69,6 +68,13 @@ def _suspects(pairs: Sequence[PairSpeed]) -> list[tuple[int, int]]:
         own.sort(key=lambda p: -max(p.there_gb_per_s, p.back_gb_per_s))
         found += [(p.first, p.second) for p in own[:2]]
     return list(dict.fromkeys(found))[:MOST_SUSPECTS]
+
+
+def _slow(pairs: Sequence[PairSpeed]) -> set[tuple[int, int]]:
+    """The pairs that are slow, by themselves or with all others of one of their ends."""
+    ends = {each.end for each in slow_ends(pairs)}
+    own = {(p.first, p.second) for p in pairs if ends & {p.first, p.second}}
+    return own | {(p.first, p.second) for p in slow_pairs(pairs)}
 
 
 def _measure(stage: Stage, rounds: Sequence[Sequence[tuple[int, int]]]) -> list[PairSpeed]:

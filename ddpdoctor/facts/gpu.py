@@ -220,8 +220,11 @@ class Device:
     @property
     def error(self) -> str | None:
         """The code that NVML answered instead of a handle, or to everything: None for a GPU that answers."""
-        first = self.absent.get("uuid") if self.uuid is None else None
-        return self.absent.get("handle") or (first if first in OF_THE_WHOLE_GPU else None)
+        code = self.absent.get("handle")
+        if code or self.uuid is not None:
+            return code
+        first = self.absent.get("uuid")
+        return first if first in OF_THE_WHOLE_GPU else None
 
     @property
     def is_loaded(self) -> bool:
@@ -310,9 +313,10 @@ class Gpu(Section):
         Raises:
             CannotLook: there is no device, or none of them gave it and `or_none` does not allow that.
         """
-        known = [(d, getattr(d, name)) for d in self.answering() if getattr(d, name) is not None]
+        found = self.answering()
+        known = [(d, value) for d in found if (value := getattr(d, name)) is not None]
         if not known and not or_none:
-            reasons = [absence(d.absent.get(name)) for d in self.answering()]
+            reasons = [absence(d.absent.get(name)) for d in found]
             worst = next((r for r in reasons if r[1] is Why.UNANSWERED), reasons[0])
             raise CannotLook(f"{name.replace('_', ' ')}: {worst[0]}", worst[1])
         yield from known
@@ -324,7 +328,7 @@ class Gpu(Section):
             CannotLook: there is none.
         """
         self.need(self.devices or None, "devices")
-        found = tuple(d for d in self.devices if d.error is None)
+        found = tuple([d for d in self.devices if d.error is None])
         if not found:
             raise CannotLook("no GPU answers", Why.UNANSWERED)
         return found

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Section
-from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.visibility import visible
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.gpu import Gpu
 
 __all__ = [
     "UNLIMITED",

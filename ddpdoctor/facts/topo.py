@@ -100,7 +100,7 @@ class GpuNode:
     @property
     def links_to_switch(self) -> int:
         """Active links that end at an NVSwitch, or out of this system's sight, which means one."""
-        return sum(link.is_active and link.remote != "gpu" for link in self.links)
+        return len([link for link in self.links if link.is_active and link.remote != "gpu"])
 
 
 @dataclass(frozen=True, slots=True)

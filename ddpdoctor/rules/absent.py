@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ddpdoctor.facts.gaps import not_here
-from ddpdoctor.facts.gpu import Gpu
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.gpu import Gpu
 
 __all__ = ["need_gpus"]
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
-from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.host import Host, local_ranks, readable
-from ddpdoctor.facts.topo import Topo
 from ddpdoctor.facts.versions import Versions, numbers
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.absent import need_gpus
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.gpu import Gpu
+    from ddpdoctor.facts.topo import Topo
 
 CONNECTION_BYTES = 4096 + 524_288 + 4_915_200 + 4_194_304
 CHANNELS = 2

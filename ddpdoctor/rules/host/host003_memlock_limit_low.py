@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
-from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.host import UNLIMITED, Host, readable, visible_gpus
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.absent import need_gpus
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.gpu import Gpu
 
 CONTAINER_BYTES = 64 << 20
 """Below this a container has what its daemon was started with, not what anybody chose."""

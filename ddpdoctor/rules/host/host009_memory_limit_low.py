@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.host import UNLIMITED, Host, local_ranks, readable, visible_gpus
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.gpu import Gpu
 
 GPU_BYTES = 16 << 30
 """Pinned buffers, DataLoader workers and checkpoints of one GPU."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
-from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.host import Host, visible_gpus
 from ddpdoctor.facts.net import Net
 from ddpdoctor.facts.rdma import Gid, Rdma, RdmaDevice, RdmaPort
@@ -14,6 +14,9 @@ from ddpdoctor.facts.versions import Versions, numbers
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.net.rdma_use import named, needs_rdma, used
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.gpu import Gpu
 
 FINDS_GIDS = (2, 21)
 """From this version on NCCL looks for the entry by itself."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
-from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.host import visible_gpus
 from ddpdoctor.facts.net import Net
 from ddpdoctor.facts.rdma import Rdma, RdmaDevice, RdmaPort
 from ddpdoctor.rules.environ.settings import number
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.gpu import Gpu
 
 __all__ = ["HCA", "named", "needs_rdma", "used"]
 

@@ -14,10 +14,13 @@ from collections import Counter
 from pathlib import Path
 
 from ddpdoctor.cli.lint_scripts import with_scripts
-from ddpdoctor.cli.options import Common
+from ddpdoctor.cli.options import STARTED, Common
 from ddpdoctor.collectors.script import find
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Finding, Report
+
+SECONDS = 300.0
+"""For one project."""
 
 
 def main() -> int:
@@ -34,7 +37,8 @@ def main() -> int:
     for folder in folders:
         paths = find([folder]).paths
         started = time.perf_counter()
-        report = with_scripts(Report("lint", "", "", 0.0), [folder], (), Facts(SCHEMA, "", ""), Common(timeout=300.0))
+        common = Common(timeout=time.monotonic() - STARTED + SECONDS)  # counted from the start of this process
+        report = with_scripts(Report("lint", "", "", 0.0), [folder], (), Facts(SCHEMA, "", ""), common)
         seconds = time.perf_counter() - started
         rows = Counter(f.worst.value for f in report.findings)
         serious = rows["error"] + rows["warning"]

@@ -41,7 +41,7 @@ def _run(line: str, folder: Path) -> tuple[int, str]:
     return child.returncode, out
 
 
-EVERY = 15
+EVERY = 25
 """One real run in so many belongs to `make test`, all of them to `make test-all`: each takes seconds."""
 
 

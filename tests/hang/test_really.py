@@ -125,7 +125,7 @@ def _asked(pid: int, *words: str) -> list[dict[str, Any]]:
 
 CASES = [
     ("sleeps", "PROBE009", "sleeps"),
-    ("stops", "PROBE007", "is stopped"),
+    pytest.param("stops", "PROBE007", "is stopped", marks=pytest.mark.slow),
     pytest.param("loads", "PROBE009", "data loader", marks=pytest.mark.slow),
     pytest.param("reads", "PROBE009", "file operation", marks=pytest.mark.slow),
     pytest.param("starts", "PROBE009", "sleep (pid", marks=pytest.mark.slow),

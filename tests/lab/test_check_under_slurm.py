@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.root, pytest.mark.torch]
 CHECK = (sys.executable, "-m", "ddpdoctor", "check")
 
 
+@pytest.mark.slow
 def test_a_healthy_step_passes_without_a_master_being_set(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     with slurm(nodes=2) as cluster:

@@ -58,7 +58,7 @@ def _torchrun(argv: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 LAUNCHERS = [
-    pytest.param(_srun, 4, "Slurm (srun)", id="srun"),
+    pytest.param(_srun, 4, "Slurm (srun)", id="srun", marks=pytest.mark.slow),
     pytest.param(_srun_on_virtual_nodes, 4, "Slurm (srun)", id="srun on loopback", marks=pytest.mark.slow),
     pytest.param(_sbatch, 1, "No launcher started this process inside a Slurm job", id="sbatch body"),
     pytest.param(_openmpi, 2, "Open MPI", id="mpirun"),

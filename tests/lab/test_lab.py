@@ -256,6 +256,7 @@ def _until(holds: Callable[[], bool], seconds: float = 10) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_slurm_with_virtual_nodes_on_loopback() -> None:
     with slurm(nodes=2) as cluster:
         done = cluster.srun(

@@ -117,6 +117,7 @@ def test_a_rank_that_raised_before_it_joined_is_named(tmp_path: Path) -> None:
     assert (first["code"], first["ranks"], first["where"]["line"]) == ("PROBE005", [1], _line("/data/train.bin"))
 
 
+@pytest.mark.slow
 def test_a_rank_that_calls_another_collective_is_named(tmp_path: Path) -> None:
     first = _first(_by_hand(tmp_path, "order"))
     assert (first["code"], first["ranks"], first["where"]["line"]) == ("SCRIPT027", [1], _line("dist.broadcast"))

@@ -127,7 +127,7 @@ def test_a_worker_that_is_stopped_is_named(tmp_path: Path) -> None:
     assert causes(ranks[0].report) == [("PROBE007", 1)]
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_supervisor_that_is_killed_is_named_by_the_others(tmp_path: Path, victim: int) -> None:
     mark = tmp_path / "mark"
     ranks = start_all(tmp_path, 3, environ=shim("sleep", 2, mark))
@@ -211,6 +211,7 @@ def test_a_broken_torch_is_told_with_its_last_line(tmp_path: Path) -> None:
     assert "libcudart.so.99" in ranks[0].report["findings"][0]["message"]
 
 
+@pytest.mark.slow
 def test_a_slow_import_that_makes_progress_is_waited_for(tmp_path: Path) -> None:
     ranks = start_all(tmp_path, 2, environ=shim("import-busy", 1))
     ends = [r.end() for r in ranks]

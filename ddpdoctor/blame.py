@@ -8,7 +8,7 @@ from dataclasses import replace
 from ddpdoctor.facts.probe import Kind, Observation
 from ddpdoctor.findings import Finding, Role, Severity
 
-__all__ = ["CLASSES", "NEEDS_NO_GRACE", "arrange", "weigh"]
+__all__ = ["CLASSES", "NEEDS_NO_GRACE", "arrange", "in_order", "weigh"]
 
 CLASSES: tuple[tuple[Kind, ...], ...] = (
     (Kind.BAD_ENVIRONMENT, Kind.RANK_OUT_OF_RANGE, Kind.DUPLICATE_RANK, Kind.WORLD_SIZE_DIFFERS, Kind.DUPLICATE_GPU),
@@ -71,6 +71,11 @@ def arrange(findings: Iterable[Finding], kinds: Mapping[str, str]) -> tuple[Find
     if errors and not any(placed[i].role is Role.CAUSE for i in errors):
         placed.insert(0, replace(placed.pop(errors[0]), role=Role.CAUSE, caused_by=None))
     return tuple(placed)
+
+
+def in_order(finding: Finding) -> tuple[int, int]:
+    """The sort key of findings that have their roles: causes first, and of these the worst."""
+    return _ORDER[finding.role], -finding.worst.weight
 
 
 def weigh(observations: Iterable[Observation]) -> tuple[Observation, ...]:

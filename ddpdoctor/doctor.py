@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from ddpdoctor.blame import arrange
+from ddpdoctor.blame import arrange, in_order
 from ddpdoctor.facts.gaps import CannotLook, Gap, Why
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.findings import Crashed, Finding, Report, Severity, Skipped
 from ddpdoctor.rules import Rule, area_of
 
-__all__ = ["Outcome", "examine", "extended", "judge"]
+__all__ = ["Outcome", "examine", "extended", "judge", "retold"]
 
 
 @dataclass(slots=True)
@@ -103,7 +103,7 @@ def extended(
     total = Outcome(list(report.findings), list(report.passed), list(report.skipped), list(report.crashed))
     for each in outcomes:
         total.add(each)
-    findings = tuple({(f.code, f.message, f.where): f for f in reversed(total.findings)}.values())[::-1]
+    findings = _once(total.findings)
     told = {f.code for f in findings} | {c.code for c in total.crashed}
     passed = tuple(sorted(set(total.passed) - told))
     settled = told.union(passed)
@@ -115,6 +115,23 @@ def extended(
         crashed=tuple(dict.fromkeys(total.crashed)),
         failures=(*report.failures, *failures),
     )
+
+
+def retold(report: Report, told: Sequence[Finding]) -> Report:
+    """The report with the findings of saved ones, which keep their roles and, among equals, their order."""
+    findings = sorted(_once([*report.findings, *told]), key=in_order)
+    codes = {f.code for f in findings}
+    return replace(
+        report,
+        findings=tuple(findings),
+        passed=tuple(c for c in report.passed if c not in codes),
+        skipped=tuple(s for s in report.skipped if s.code not in codes),
+    )
+
+
+def _once(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """What two say alike once."""
+    return tuple({(f.code, f.message, f.where): f for f in reversed(findings)}.values())[::-1]
 
 
 def _arranged(findings: Iterable[Finding], rules: Iterable[Rule], facts: Facts) -> tuple[Finding, ...]:

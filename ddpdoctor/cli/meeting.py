@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Convening", "job_to_meet"]
 
 HINT_SECONDS = 3.0
+OTHER_VERSION = "at {} another version of ddpdoctor answers: install the same on every node"
 FRESH_SECONDS = 5.0
 
 
@@ -181,10 +182,15 @@ class Convening:
             self._meeting.conclude(verdicts.written(outcome, nodes), verdicts.places(met.guests, found))
             return replace(verdict, share=found.get(met.guests[met.hosted_by].key))
         facts = self._with_way(facts)
-        nodes = self._alone(node, met) if met is None or met.taken_by is None else self._superfluous(met)
+        if met is not None and met.taken_by is not None:
+            nodes = self._superfluous(met)
+        else:
+            is_explained = bool(own or (met is not None and met.other_job) or judge_here(facts))
+            nodes = self._alone(node, met, is_explained=is_explained)
         outcome = verdicts.judge_nodes(rules, nodes, (Guest("", nodes.nodes[0], tuple(own)),), self._torch)
         is_first = self.job.local_rank in (0, None)
-        return verdicts.Verdict(outcome, None, nodes, facts, is_host=True, is_first=is_first)
+        failures = (OTHER_VERSION.format(self.job.master_addr),) if met is not None and met.is_other_version else ()
+        return verdicts.Verdict(outcome, None, nodes, facts, is_host=True, is_first=is_first, failures=failures)
 
     def _lost_port(self, node: Node, rules: Sequence[Rule]) -> list[Finding]:
         """What is wrong when a node of another job holds the port that this node needs."""
@@ -241,17 +247,19 @@ class Convening:
             return {}
         return {str(n): job.hosts[n // size].partition(".")[0] for n in numbers if n // size < len(job.hosts)}
 
-    def _alone(self, node: Node, met: Alone | None) -> Nodes:
-        """A meeting of one: it can say of the node of rank 0 that nothing listened there, and of the others nothing."""
+    def _alone(self, node: Node, met: Alone | None, *, is_explained: bool) -> Nodes:
+        """A meeting of one: it can say of the node of rank 0 that it was not there, and of the others nothing.
+
+        `is_explained`: another job there, or what is wrong on this node or on its way to the master, says why already.
+        """
         way = met.way if met is not None else None
-        is_over = (
-            met is None or met.waited_seconds >= self._join_seconds
-        )  # not where an error of its own ended it before
-        is_absent = way in (None, Outcome.REFUSED) and not node.owns and is_over and (met is None or not met.other_job)
+        is_taken = way in (Outcome.STRANGER, Outcome.SILENT) and not is_explained
+        is_over = way in (None, Outcome.REFUSED) and (met is None or met.waited_seconds >= self._join_seconds)
+        is_absent = (is_over or not is_explained) and not is_taken and (met is None or not met.other_job)
         return Nodes(
-            nodes=(replace(met.me.node if met is not None else node, way=way),),
+            nodes=(replace(met.me.node if met is not None else node, way=way if is_taken else None),),
             expected=self.job.world_size if self.is_of_ranks else self.job.nnodes,
-            missing=(0,) if is_absent and self.job.form != Form.C10D else (),
+            missing=(0,) if is_absent and not node.owns and self.job.form != Form.C10D else (),
             missing_hosts=self._hosts((0,)),
             lacking=1 if is_absent else 0,
             waited_seconds=met.waited_seconds if met is not None else self._join_seconds,

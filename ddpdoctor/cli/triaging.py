@@ -15,11 +15,11 @@ from ddpdoctor.cli.settings import rules_for
 from ddpdoctor.cli.standard_input import on_disk
 from ddpdoctor.collectors.hang import left_behind
 from ddpdoctor.collectors.log import collect
-from ddpdoctor.doctor import Outcome, examine, extended, judge
+from ddpdoctor.doctor import examine, extended, judge, retold
 from ddpdoctor.facts.log import Kind, Log, Seat
 from ddpdoctor.facts.log.several import joined
 from ddpdoctor.facts.record import SCHEMA, Facts
-from ddpdoctor.findings import Report
+from ddpdoctor.findings import Finding, Report
 from ddpdoctor.render.json import findings_in
 from ddpdoctor.rules import AREAS, Rule, of_hangs, of_logs
 
@@ -53,13 +53,13 @@ def _triaged(
     failures = tuple(f"read {problem}" for problem in (*(gap.reason for gap in gaps), *unread, *unheard))
     if facts.hang is None:
         report = examine(facts, rules, command=command, started=started, failures=failures)
-        return (extended(report, [told], known) if told.findings else report), facts
+        return retold(report, told), facts
     # What the dumps of the ranks show is more than what a line says of the same cause: it takes that line's place.
     dumps = judge(facts, of_hangs(known))
     shown = {finding.code for finding in dumps.findings}
     rules = tuple(each for each in rules if each.code not in shown)
     report = examine(facts, rules, command=command, started=started, failures=failures)
-    return extended(report, [dumps, told], known), facts
+    return retold(extended(report, [dumps], known), told), facts
 
 
 def _saved(log: Log) -> tuple[list[Facts], list[str]]:
@@ -85,13 +85,14 @@ def _seats(saved: Iterable[Facts]) -> tuple[Seat, ...]:
     )
 
 
-def _told(log: Log) -> tuple[Outcome, list[str]]:
+def _told(log: Log) -> tuple[list[Finding], list[str]]:
     """What saved reports among the sources of a log found, and why some could not be read."""
-    found, problems = Outcome(), []
+    found: list[Finding] = []
+    problems = []
     for source in log.sources:
         if source.kind is Kind.REPORT:
             try:
-                found.findings += findings_in(text_of(Path(source.name)))
+                found += findings_in(text_of(Path(source.name)))
             except (UnreadableError, ValueError) as error:
                 problems.append(str(error) if isinstance(error, UnreadableError) else f"{source.name}: {error}")
     return found, problems

@@ -29,8 +29,15 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_saved_report_tells_its_findings_again(saved: Path) -> None:
-    assert as_dict(_report_of(saved))["findings"] == json.loads(saved.read_text())["findings"]
+@pytest.mark.parametrize("name", ["!sorted before every absolute path.txt", "~sorted behind.txt"])
+def test_a_saved_report_tells_its_findings_again_in_their_order(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_bytes(LOG.read_bytes())
+    Path("report.json").write_text(write(_report_of(Path(name))))
+    told = as_dict(_report_of(Path("report.json")))["findings"]
+    assert told == json.loads(Path("report.json").read_text())["findings"]
 
 
 def test_what_a_report_and_its_log_say_alike_is_told_once(saved: Path) -> None:

@@ -295,5 +295,28 @@ def test_two_jobs_at_one_port_are_told_apart(tmp_path: Path) -> None:
         ours, _, theirs = job.finish(*nodes)
     assert [node.code for node in nodes] == [0, 0, 1]
     assert not causes(ours)
-    assert causes(theirs)
-    assert causes(theirs) in (["LAUNCH041"], ["PROBE002"])  # after the job has met, nobody listens any more
+    # It met this job's nodes, or came when their ranks were probed, or when nobody listened any more.
+    assert causes(theirs) in (["LAUNCH041"], ["NET001"], ["PROBE002"])
+
+
+STORE = (
+    "from ddpdoctor.probe.server import Server; import time; Server('', 29500); print('up', flush=True); time.sleep({})"
+)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "codes"),
+    [
+        pytest.param(60.0, {"NET001"}, id="stays"),
+        pytest.param(4.0, {"NET001", "PROBE002"}, id="ends", marks=pytest.mark.slow),
+    ],
+)
+def test_a_node_that_finds_the_store_of_a_running_job_does_not_pass(
+    tmp_path: Path, seconds: float, codes: set[str]
+) -> None:
+    with hosts(2) as lab:
+        store = lab.host(0).start([sys.executable, "-c", STORE.format(seconds)])
+        store.wait_for("up", 20)
+        node = Job(lab, tmp_path, join=6.0).static(1)
+        assert node.wait(SECONDS) == 1
+    assert set(causes(json.loads((tmp_path / "report1.json").read_text()))) <= codes

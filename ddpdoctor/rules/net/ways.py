@@ -23,7 +23,9 @@ def rejected(nodes: Nodes) -> Iterator[Finding]:
 
 
 def answered_by_another(nodes: Nodes) -> Iterator[Finding]:
-    """NET001: the master listens, and from some nodes somebody else answers at its address and port."""
+    """NET001: somebody else answers at the master's address and port: to some nodes, or to the only one that is here."""
+    if len(nodes.nodes) == 1 and nodes.nodes[0].way in (Outcome.STRANGER, Outcome.SILENT):
+        yield _held(nodes.nodes[0])
     yield from _closed(nodes, (Outcome.STRANGER, Outcome.SILENT), "something else answers at")
 
 
@@ -52,6 +54,19 @@ def _closed(nodes: Nodes, outcomes: Sequence[Outcome], what: str) -> Iterator[Fi
         " can be reached: an open port was expected",
         tuple(Evidence(f"nodes[{node.title}].way", (node.way or Outcome.FAILED).value, "open") for node in found[:16]),
         where=_where(found, host, others),
+    )
+
+
+def _held(node: Node) -> Finding:
+    """A port that speaks TCPStore, or to which nothing else can be said: it is in the hands of a job that runs already."""
+    master = f"{node.master_addr}:{node.master_port}"
+    return Finding(
+        f"at {master} answers a store that is not at this meeting: a job runs there already, or node 0 of this one was"
+        " started without its check; expected the meeting",
+        (Evidence(f"nodes[{node.title}].way", (node.way or Outcome.STRANGER).value, "the meeting of this job"),),
+        fix=f"On {node.master_addr} find who listens with `MASTER_PORT={node.master_port} ddpdoctor ports`: end that job,"
+        " or give this one another port on every node. If it is this job's own, check before node 0 is started.",
+        where=Where(peer=node.master_addr),
     )
 
 

@@ -55,7 +55,7 @@ $(VENV)/.installed: pyproject.toml Makefile
 	touch $@
 
 $(VENV)/.tools: $(VENV)/.installed
-	$(BIN)/python -m pip install -q --group dev
+	$(BIN)/python -m pip install -q --group dev "numpy>=1.26"  # torch.distributed needs it for objects
 	touch $@
 
 debian:

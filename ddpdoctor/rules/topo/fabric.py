@@ -21,6 +21,18 @@ MASK = (
     (6, "access timeout recovery"),
 )
 """Two bits a subject from this bit on: 1 is true, 2 is false, 0 is not told."""
+WRONG = {
+    2: "wrong system GUID",
+    3: "wrong chassis serial number",
+    4: "no partition",
+    5: "too few NVLinks",
+    6: "incompatible GPU firmware",
+    7: "invalid location",
+    8: "invalid GPU state",
+}
+"""What four bits from bit 8 on say of the configuration; 1 is that nothing is wrong with it."""
+ASKED_FOR = ((12, "no partition assigned"), (14, "fabric manager disconnected"))
+"""Two bits a subject, 2 is the trouble: told by a summary that is not healthy only, for a node may do without."""
 
 
 def _fabrics(topo: Topo) -> list[tuple[GpuNode, Fabric]]:
@@ -106,20 +118,28 @@ def fabric_unhealthy(topo: Topo) -> Iterator[Finding]:
     Drain the node and read the fabric manager's log.
 
     ## Source
-    nvmlDeviceGetGpuFabricInfoV: healthMask, healthSummary (2 unhealthy, 3 limited).
+    nvmlDeviceGetGpuFabricInfoV: healthMask (its bits for trouble, and a configuration that is wrong), healthSummary (2 unhealthy,
+    3 limited).
     """
     for gpu, fabric in _fabrics(topo):
         mask = fabric.health_mask or 0
-        words = [word for bit, word in MASK if mask >> bit & 3 == 1]
-        if fabric.state != COMPLETED or not (words or fabric.health_summary in (2, 3)):
+        faults, is_ill = _faults(mask), fabric.health_summary in (2, 3)
+        if fabric.state != COMPLETED or not (faults or is_ill):
             continue
-        is_limited = not words and fabric.health_summary == 3
+        words = faults + [word for bit, word in ASKED_FOR if is_ill and mask >> bit & 3 == 2]
+        is_limited = not faults and fabric.health_summary == 3
         yield Finding(
             f"GPU {gpu.index} reports an unhealthy fabric ({', '.join(words) or 'health summary'}); expected healthy",
             evidence=(Evidence(f"topo.gpus[{gpu.index}].fabric.health_mask", f"{mask:#x}", "no problem bit"),),
             where=Where(gpu=gpu.index),
             severity=Severity.WARNING if is_limited else None,
         )
+
+
+def _faults(mask: int) -> list[str]:
+    words = [word for bit, word in MASK if mask >> bit & 3 == 1]
+    wrong = mask >> 8 & 0xF
+    return words + ([f"configuration: {WRONG.get(wrong, f'code {wrong}')}"] if wrong > 1 else [])
 
 
 @rule("TOPO022", "fabric-clique-mixed", Severity.WARNING)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.launchers import TORCHRUN
-from ddpdoctor.facts.visibility import joined, listed
+from ddpdoctor.facts.visibility import joined, listed, visible
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.environ.settings import about
@@ -91,7 +91,7 @@ def capabilities_missing(environ: Environ, host: Host | None = None, gpu: Gpu | 
         r"local_rank \d+ exceeds available GPUs in CUDA_VISIBLE_DEVICES",
     ),
 )
-def one_gpu_per_rank(environ: Environ) -> Iterator[Finding]:
+def one_gpu_per_rank(environ: Environ, gpu: Gpu | None = None) -> Iterator[Finding]:
     """Every rank sees only its own GPU, while the code may select cuda:LOCAL_RANK.
 
     ## Why it matters
@@ -107,6 +107,8 @@ def one_gpu_per_rank(environ: Environ) -> Iterator[Finding]:
     ranks, seen = environ.local_world_size, environ.get(VISIBLE)
     if environ.launcher in (None, TORCHRUN) or not ranks or ranks < 2 or not seen or listed(seen) != 1 or joined(seen):
         return
+    if gpu is not None and gpu.devices and not visible(environ.variables, gpu).count:
+        return  # that GPU is not here: ENV063
     wrong = f"shows each of {ranks} ranks of this node one GPU, which is cuda:0 for every one of them"
     expected = f"{ranks} GPUs, unless the code selects cuda:0"
     yield about(environ, VISIBLE, wrong, expected, severity=Severity.NOTE, command="export SLURM_GPU_BIND=none")

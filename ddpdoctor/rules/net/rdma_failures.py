@@ -95,13 +95,14 @@ def efa(environ: Environ, net: Net, gpu: Gpu | None = None) -> Iterator[Finding]
     """
     rdma = needs_rdma(environ, net, gpu)
     adapters = [d for d in rdma.devices if d.needs_plugin]
-    if not adapters or rdma.plugin is not None or environ.settings.get("NCCL_NET_PLUGIN", "none") != "none":
+    is_found = rdma.plugin is not None or rdma.has_plugin
+    if not adapters or is_found or environ.settings.get("NCCL_NET_PLUGIN", "none") != "none":
         return
-    if any(name.startswith(("FI_", "OFI_NCCL_")) for name in environ.settings):
+    if rdma.has_plugin is None and any(name.startswith(("FI_", "OFI_NCCL_")) for name in environ.settings):
         return  # somebody set the plugin up; it may be on the loader's own path
     yield Finding(
-        f"{len(adapters)} EFA adapters are here, and no libnccl-net.so is on LD_LIBRARY_PATH; expected the plugin aws-ofi-nccl",
+        f"{len(adapters)} EFA adapters are here, and the loader finds no libnccl-net.so; expected the plugin aws-ofi-nccl",
         (Evidence("net.rdma.plugin", "none", "libnccl-net.so of aws-ofi-nccl"),),
         fix_command="export LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib:/opt/amazon/efa/lib:$LD_LIBRARY_PATH",
-        severity=Severity.NOTE,
+        severity=Severity.WARNING if environ.is_multi_node else Severity.NOTE,
     )

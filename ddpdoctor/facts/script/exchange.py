@@ -19,7 +19,7 @@ from ddpdoctor.facts.script.rehearsal import Event, Rehearsal
 from ddpdoctor.facts.script.vocabulary import P2P
 from ddpdoctor.facts.script.world import Place, one_node
 
-__all__ = ["Exchange", "Stuck", "exchanges", "problems"]
+__all__ = ["Exchange", "Message", "Stuck", "exchanges", "problems"]
 
 MAX_RUNS = 6
 SIZES = (2, 3, 4)

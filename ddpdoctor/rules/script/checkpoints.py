@@ -13,7 +13,7 @@ from ddpdoctor.facts.script.world import Device, Unknown
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.devices import selects
-from ddpdoctor.rules.script.pointing import after, before, code, dist_of, point, replace, with_keyword
+from ddpdoctor.rules.script.pointing import after, before, code, dist_of, point, replace, under, with_keyword
 from ddpdoctor.rules.script.situation import (
     RANK_WORDS,
     argument,
@@ -165,11 +165,8 @@ def written_by_all(script: Script) -> Iterator[Finding]:
 
 def _on_one(module: Module, call: ast.Call) -> tuple[Edit, ...]:
     statement = module.index.statement(call)
-    if not isinstance(statement, ast.Expr) or statement.value is not call or statement.lineno != statement.end_lineno:
-        return ()
-    text = module.lines[statement.lineno - 1]
-    indent = text[: len(text) - len(text.lstrip())]
-    return (replace(module, statement, f"if {dist_of(module)}.get_rank() == 0:\n{indent}    {text.strip()}"),)
+    is_whole = isinstance(statement, ast.Expr) and statement.value is call
+    return under(module, statement, f"if {dist_of(module)}.get_rank() == 0:") if is_whole else ()
 
 
 @rule("SCRIPT061", "checkpoint-read-before-written", Severity.ERROR)

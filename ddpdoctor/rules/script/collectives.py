@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from ddpdoctor.facts.script import Script
 from ddpdoctor.facts.script.disagreement import Disagreement, Kind, disagreements
 from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.findings import Edit, Finding, Severity
+from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.pointing import code, moved_out, point
+from ddpdoctor.rules.script.pointing import code, point
+from ddpdoctor.rules.script.rewriting import agreed, called_by_all, in_one_order, reached_by_all
 from ddpdoctor.rules.script.situation import is_quiet
 
 _WORDS = {"backward": "the backward pass of the wrapped model", "forward": "the forward pass of the wrapped model"}
@@ -56,13 +57,6 @@ def _softer(disagreement: Disagreement) -> Severity | None:
     return Severity.NOTE if quiet else Severity.WARNING
 
 
-def _moved(module: Module, disagreement: Disagreement) -> tuple[Edit, ...]:
-    """Out of the branch that parts the ranks, where nothing else stands between."""
-    statement = module.index.statement(disagreement.at)
-    direct = module.index.parents.get(statement) is disagreement.test.node
-    return moved_out(module, statement) if direct else ()
-
-
 @rule("SCRIPT024", "collective-in-rank-branch", Severity.ERROR)
 def in_branch(script: Script) -> Iterator[Finding]:
     """A collective runs inside a branch that only some ranks enter.
@@ -87,7 +81,7 @@ def in_branch(script: Script) -> Iterator[Finding]:
             "others, which never call it; expected it on all ranks",
             "the same collectives on every rank",
             severity=_softer(each),
-            edits=_moved(module, each) if each.event.name != "forward" else (),
+            edits=called_by_all(module, each) if each.event.name != "forward" else (),
         )
 
 
@@ -111,6 +105,7 @@ def early_exit(script: Script) -> Iterator[Finding]:
             f"line {each.event.call.lineno} and wait for them; expected all ranks to reach it",
             f"all ranks in line {each.event.call.lineno}",
             severity=None if each.sure else Severity.WARNING,
+            edits=reached_by_all(module, each),
         )
 
 
@@ -134,6 +129,7 @@ def on_data(script: Script) -> Iterator[Finding]:
             "line "
             f"{each.event.call.lineno}; ranks that decide otherwise wait; expected one decision for all ranks",
             "a decision that all ranks share",
+            edits=agreed(module, each),
         )
 
 
@@ -163,6 +159,7 @@ def order(script: Script) -> Iterator[Finding]:
             "order on all "
             "ranks",
             "the same collectives in the same order",
+            edits=in_one_order(module, each),
         )
 
 
@@ -186,5 +183,5 @@ def new_group(script: Script) -> Iterator[Finding]:
             "number their groups "
             "differently from here on; expected it on all ranks, members or not",
             "new_group on every rank",
-            edits=_moved(module, each),
+            edits=called_by_all(module, each),
         )

@@ -214,7 +214,14 @@ def _sampler_name(module: Module, call: ast.Call) -> str:
     statement = module.index.statement(call)
     if isinstance(statement, ast.Assign) and statement.value is call:
         return ast.unparse(statement.targets[0])
-    return "sampler"
+    loader = module.index.parents.get(module.index.parents[call])
+    if not isinstance(loader, ast.Call) or module.names.of(loader.func) != "DataLoader":
+        return "sampler"
+    makers = [loader] if isinstance(statement, ast.Assign) else []
+    if isinstance(statement, ast.Return) and statement.value is loader and (function := module.index.function_of(call)):
+        makers = module.callers.get(function, [])
+    kept = [p.targets[0] for m in makers if isinstance(p := module.index.parents[m], ast.Assign)]
+    return f"{ast.unparse(kept[0])}.sampler" if len(makers) == len(kept) == 1 else "sampler"
 
 
 def _told(module: Module, loop: ast.For | ast.While, name: str) -> tuple[Edit, ...]:
@@ -224,8 +231,9 @@ def _told(module: Module, loop: ast.For | ast.While, name: str) -> tuple[Edit, .
     if not isinstance(counter, ast.Name) or (name == "sampler" and "sampler =" not in module.text):
         return ()
     function = module.index.function_of(loop)
-    local = function is not None and name in {n.id for n in ast.walk(function) if isinstance(n, ast.Name)}
-    known = name.startswith("self.") or local or (function is None and "." not in name)
+    root = name.partition(".")[0]
+    local = root in {n.id for n in ast.walk(function or module.tree) if isinstance(n, ast.Name)}
+    known = root == "self" or local
     return (before(module, loop.body[0], f"{name}.set_epoch({counter.id})"),) if known else ()
 
 

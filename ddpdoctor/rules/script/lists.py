@@ -12,7 +12,7 @@ from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.vocabulary import GROUP_POSITION
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.pointing import code, dist_of, point, replace, without_argument
+from ddpdoctor.rules.script.pointing import code, dist_of, imported, point, replace, with_keyword, without_argument
 from ddpdoctor.rules.script.situation import (
     argument,
     comes_to,
@@ -88,7 +88,7 @@ def _wrong(
                 else f"not on rank {roots[0]}"
             )
             misplaced = given if is_filled else None
-            edits: tuple[Edit, ...] = ()
+            edits: tuple[Edit, ...] = _lacking(module, call, given, all(comes), roots[0])
             if misplaced is not None and not all(comes):
                 edits = without_argument(module, call, misplaced)
             elif misplaced is not None:
@@ -103,6 +103,20 @@ def _wrong(
                 edits=edits,
             )
             return
+
+
+def _lacking(module: Module, call: ast.Call, given: ast.expr | None, by_all: bool, root: int) -> tuple[Edit, ...]:
+    """The list that a gather lacks on its destination, or the two arms of a choice the other way round."""
+    if isinstance(given, ast.IfExp):
+        one, two = code(module, given.body, 200), code(module, given.orelse, 200)
+        return (replace(module, given, f"{two} if {code(module, given.test, 200)} else {one}"),)
+    tensor = argument(call, 0, "tensor")
+    if module.names.of(call.func) != "dist.gather" or given is not None or tensor is None:
+        return ()
+    dist, name = dist_of(module), code(module, tensor, 200)
+    text = f"gather_list=[torch.zeros_like({name}) for _ in range({dist}.get_world_size())]"
+    only = f" if {dist}.get_rank() == {root} else None" if by_all else ""
+    return (*imported(module, "torch", "import torch"), with_keyword(module, call, f"{text}{only}"))
 
 
 def _is_filled(found: object) -> bool | None:
@@ -154,16 +168,14 @@ def _counted(module: Module, given: ast.expr) -> tuple[Edit, ...]:
     """The list made for any world size, where all its tensors are made alike."""
     made = last_value(module, given)
     texts = {ast.unparse(e) for e in made.elts} if isinstance(made, (ast.List, ast.Tuple)) else set()
-    if isinstance(made, ast.ListComp):
-        texts = {ast.unparse(made.elt)}
-    is_call = isinstance(made, ast.ListComp) or (
-        isinstance(made, (ast.List, ast.Tuple)) and isinstance(made.elts[0], ast.Call)
-    )
+    turns = made.generators[0].iter if isinstance(made, ast.ListComp) and len(made.generators) == 1 else None
+    if isinstance(turns, ast.Call) and len(turns.args) == 1 and module.names.of(turns.func) == "range":
+        return (replace(module, turns.args[0], f"{dist_of(module)}.get_world_size()"),)
     if isinstance(made, ast.BinOp):
         return (replace(module, made.right, f"{dist_of(module)}.get_world_size()"),)
     if isinstance(made, ast.List) and texts == {"None"}:
         return (replace(module, made, f"[None] * {dist_of(module)}.get_world_size()"),)
-    if made is None or len(texts) != 1 or not is_call:
+    if not isinstance(made, (ast.List, ast.Tuple)) or len(texts) != 1 or not isinstance(made.elts[0], ast.Call):
         return ()
     return (replace(module, made, f"[{texts.pop()} for _ in range({dist_of(module)}.get_world_size())]"),)
 

@@ -7,14 +7,23 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.facts.script.disagreement import places_of
-from ddpdoctor.facts.script.exchange import Stuck, exchanges, problems
+from ddpdoctor.facts.script.exchange import Message, Stuck, exchanges, problems
 from ddpdoctor.facts.script.index import inner
 from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.rehearsal import Event
 from ddpdoctor.facts.script.vocabulary import GROUP_POSITION
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.pointing import before, code, point, replace
+from ddpdoctor.rules.script.pointing import (
+    before,
+    code,
+    dist_of,
+    point,
+    replace,
+    under,
+    with_keyword,
+    without_argument,
+)
 from ddpdoctor.rules.script.situation import argument, blocks, each_rank, has_more, last_value
 
 _ROOTS = {
@@ -97,7 +106,8 @@ def alone(script: Script) -> Iterator[Finding]:
     Pair every send with a recv on the other rank, with the same tag.
     """
     for module in modules(script):
-        for each in _stuck(module, "alone"):
+        lonely = list(_stuck(module, "alone"))
+        for each in lonely:
             message = each.message
             what = ("send", "recv") if message.sends else ("recv", "send")
             tag = f" with tag {message.tag}" if message.tag else ""
@@ -108,7 +118,26 @@ def alone(script: Script) -> Iterator[Finding]:
                 "fits; expected a "
                 f"{what[1]} there with the same tag",
                 f"a matching {what[1]}",
+                edits=_same_tag(module, message, [other.message for other in lonely]),
             )
+
+
+def _same_tag(module: Module, message: Message, lonely: list[Message]) -> tuple[Edit, ...]:
+    """The tag of the send for the only receive of the same two ranks that waits for another."""
+    partners = {
+        other.event.call: other
+        for other in lonely
+        if (other.rank, other.peer, message.sends) == (message.peer, message.rank, not other.sends)
+    }
+    if len(partners) != 1:
+        return ()
+    sent, received = sorted((message, *partners.values()), key=lambda each: not each.sends)
+    tag = received.event.argument(3, "tag")
+    if tag is None:
+        return (with_keyword(module, received.event.call, f"tag={sent.tag}"),)
+    if sent.event.argument(3, "tag") is None:
+        return without_argument(module, received.event.call, tag)
+    return (replace(module, tag, str(sent.tag)),)
 
 
 @rule("SCRIPT036", "recv-buffer-mismatch", Severity.ERROR)
@@ -131,7 +160,30 @@ def buffer(script: Script) -> Iterator[Finding]:
                     problem = _mismatch(module, sent.event, received.event)
                     if problem and received.event.call not in told:
                         told.add(received.event.call)
-                        yield point(module, received.event.call, problem, "the shape and dtype that are sent")
+                        yield point(
+                            module,
+                            received.event.call,
+                            problem,
+                            "the shape and dtype that are sent",
+                            edits=_as_sent(module, sent.event, received.event),
+                        )
+
+
+def _as_sent(module: Module, sent: Event, received: Event) -> tuple[Edit, ...]:
+    """The buffer made with the size and dtype of what is sent, where it is made for this."""
+    given = received.argument(0, "tensor")
+    made = last_value(module, given) if given is not None else None
+    described = _described(module, sent)
+    if not isinstance(made, ast.Call) or described is None:
+        return ()
+    if (module.names.of(made.func) or "") not in ("torch.zeros", "torch.empty", "torch.ones"):
+        return ()
+    count, kind = described
+    maker = code(module, made.func)
+    dtype = kind and f", dtype={maker.rpartition('.')[0] or 'torch'}.{kind.removeprefix('torch.')}"
+    device = next((f", {code(module, k)}" for k in made.keywords if k.arg == "device"), "")
+    is_default = kind == "torch.float32" and not any(k.arg == "dtype" for k in made.keywords)
+    return (replace(module, made, f"{maker}({count}{'' if is_default else dtype}{device})"),)
 
 
 def _mismatch(module: Module, sent: Event, received: Event) -> str:
@@ -313,8 +365,24 @@ def nobody(script: Script) -> Iterator[Finding]:
                 message.event.call,
                 f"rank {message.rank} names {what}; expected another rank of the world",
                 "0 <= peer < world_size, not the own rank",
+                edits=_within(module, message) if each.kind == "nobody" else (),
             )
         yield from _beyond(module)
+
+
+def _within(module: Module, message: Message) -> tuple[Edit, ...]:
+    """A neighbour of a ring for messages that do not wait, else no message beyond the ends of the line."""
+    call = message.event.call
+    peer = argument(call, 1, "dst" if message.sends else "src")
+    if not isinstance(peer, ast.BinOp) or not isinstance(peer.op, (ast.Add, ast.Sub)):
+        return ()
+    size = f"{dist_of(module)}.get_world_size()"
+    function = module.index.function_of(call)
+    free = module.calls("dist.isend", "dist.irecv")
+    if any(module.index.function_of(c) is function for c in free):
+        return (replace(module, peer, f"({code(module, peer)}) % {size}"),)
+    ends = f"{code(module, peer)} < {size}" if isinstance(peer.op, ast.Add) else f"{code(module, peer)} >= 0"
+    return under(module, module.index.statement(call), f"if {ends}:")
 
 
 def _beyond(module: Module) -> Iterator[Finding]:
@@ -335,4 +403,5 @@ def _beyond(module: Module) -> Iterator[Finding]:
                     f"{word}={code(module, root)} is rank {found[0]} in a world of {len(places)}, which has none "
                     f'("invalid root rank"); expected a rank below the world size',
                     f"0 <= {word} < world_size",
+                    edits=(replace(module, root, f"{code(module, root)} - 1"),) if {*found} == {len(places)} else (),
                 )

@@ -14,9 +14,10 @@ __all__ = [
     "delete",
     "dist_of",
     "imported",
+    "indent_of",
+    "is_elif",
     "line_after",
     "moved",
-    "moved_out",
     "point",
     "replace",
     "under",
@@ -90,7 +91,7 @@ def delete(module: Module, statement: ast.stmt) -> Edit:
 
 def before(module: Module, statement: ast.stmt, text: str) -> Edit:
     """A new line before a statement, indented like it."""
-    return Edit(module.path, statement.lineno, 1, statement.lineno, 1, f"{_indent(module, statement)}{text}\n")
+    return Edit(module.path, statement.lineno, 1, statement.lineno, 1, f"{indent_of(module, statement)}{text}\n")
 
 
 def after(module: Module, statement: ast.stmt, text: str) -> Edit:
@@ -104,11 +105,12 @@ def line_after(module: Module, statement: ast.stmt, text: str, like: ast.stmt) -
     if line > len(module.lines) and module.lines and not module.lines[-1].endswith("\n"):
         last = len(module.lines)
         at = len(module.lines[-1]) + 1
-        return Edit(module.path, last, at, last, at, f"\n{_indent(module, like)}{text}\n")
-    return Edit(module.path, line, 1, line, 1, f"{_indent(module, like)}{text}\n")
+        return Edit(module.path, last, at, last, at, f"\n{indent_of(module, like)}{text}\n")
+    return Edit(module.path, line, 1, line, 1, f"{indent_of(module, like)}{text}\n")
 
 
-def _indent(module: Module, statement: ast.stmt) -> str:
+def indent_of(module: Module, statement: ast.stmt) -> str:
+    """What a statement's first line begins with."""
     text = module.lines[statement.lineno - 1]
     return text[: len(text) - len(text.lstrip())] if text.strip() else ""
 
@@ -119,7 +121,7 @@ def under(module: Module, statement: ast.stmt, head: str) -> tuple[Edit, ...]:
         code(module, statement, 4000)
     ):
         return ()
-    indent = _indent(module, statement)
+    indent = indent_of(module, statement)
     return (replace(module, statement, f"{head}\n{indent}    {code(module, statement, 4000)}"),)
 
 
@@ -132,25 +134,8 @@ def moved(module: Module, statement: ast.stmt, there: ast.stmt, *, behind: bool 
     return (delete(module, statement), after(module, there, text) if behind else before(module, there, text))
 
 
-def moved_out(module: Module, statement: ast.stmt) -> tuple[Edit, ...]:
-    """A statement of one line leaves the branch around it: behind the branch when it is its end, before it otherwise."""
-    branch = module.index.parents.get(statement)
-    simple = isinstance(branch, ast.If) and statement in branch.body and not branch.orelse
-    if not simple or not isinstance(branch, ast.If) or statement.lineno != statement.end_lineno:
-        return ()
-    if branch.lineno == statement.lineno or _is_elif(module, branch):
-        return ()
-    text = module.lines[statement.lineno - 1].strip()
-    if branch.body == [statement]:
-        return (replace(module, branch, text),)
-    is_last = statement is branch.body[-1]
-    if not is_last and statement is not branch.body[0]:
-        return ()
-    there = after(module, branch, text) if is_last else before(module, branch, text)
-    return (delete(module, statement), there)
-
-
-def _is_elif(module: Module, branch: ast.If) -> bool:
+def is_elif(module: Module, branch: ast.If) -> bool:
+    """Whether a branch is the `elif` of another."""
     return module.lines[branch.lineno - 1].lstrip().startswith("elif")
 
 

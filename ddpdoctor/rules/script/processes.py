@@ -163,7 +163,12 @@ def _looked_at(module: Module, join: ast.Call) -> tuple[Edit, ...]:
                 f"if any({name}.exitcode for {name} in {items}):\n{_inside(module, loop)}raise SystemExit(1)",
             ),
         )
-    return ()
+    statement = module.index.statement(join)
+    name = base.id if isinstance(base, ast.Name) and isinstance(statement, ast.Expr) else ""
+    ended = (*module.method_calls.get("kill", ()), *module.method_calls.get("terminate", ()))
+    if not name or any(isinstance(c.func, ast.Attribute) and ast.unparse(c.func.value) == name for c in ended):
+        return ()
+    return (after(module, statement, f"if {name}.exitcode:\n{_inside(module, statement)}raise SystemExit(1)"),)
 
 
 def _inside(module: Module, statement: ast.stmt) -> str:

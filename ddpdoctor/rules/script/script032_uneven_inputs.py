@@ -58,6 +58,11 @@ def uneven(script: Script) -> Iterator[Finding]:
 def _cut(module: Module, node: ast.expr) -> tuple[Edit, ...]:
     """`items[rank::size]` of as many items as all ranks get alike."""
     made = last_value(module, node)
+    if isinstance(node, ast.Call) and len(node.args) == 3 and module.names.of(node.func) == "range":
+        stop, size = code(module, node.args[1]), code(module, node.args[2])
+        starts = each_rank(module, node.args[0], trusting=True) == [p.rank for p in TWO_NODES]
+        by_world = set(each_rank(module, node.args[2], trusting=True)) == {len(TWO_NODES)}
+        return (replace(module, node.args[1], f"{stop} // {size} * {size}"),) if starts and by_world else ()
     part = made.slice if isinstance(made, ast.Subscript) else None
     if not isinstance(made, ast.Subscript) or not isinstance(part, ast.Slice) or part.step is None:
         return ()

@@ -33,6 +33,7 @@ __all__ = [
     "is_test",
     "last_value",
     "names_in",
+    "parts",
     "start_of",
     "truths",
     "value",
@@ -204,6 +205,11 @@ def comes_to(module: Module, node: ast.AST) -> list[bool] | None:
 def _only_main(decorator: ast.expr) -> bool:
     text = ast.unparse(decorator)
     return "rank_zero" in text or "main_process" in text or "master" in text
+
+
+def parts(module: Module, test: ast.expr) -> bool:
+    """Whether a condition tells the ranks of its function apart, or may."""
+    return _parts(test, _readers(module, places_of(module, module.index.function_of(test)), True))
 
 
 def _parts(test: ast.expr, readers: tuple[Reader, ...]) -> bool:

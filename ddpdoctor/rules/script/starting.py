@@ -186,7 +186,7 @@ def rank(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
                 + (f", in a world of {world}" if world else "")
                 + ": all wait for the other ranks; expected the launcher's value",
                 "no assignment to RANK",
-                edits=(delete(module, setting.node),) if isinstance(setting.node, ast.stmt) else (),
+                edits=_of_launcher(module) if isinstance(setting.node, ast.stmt) else (),
             )
 
 
@@ -226,9 +226,14 @@ def alone(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
 
 
 def _of_all(module: Module, node: ast.AST) -> tuple[Edit, ...]:
-    """Without the numbers of one process, in the call or in the environment."""
-    if isinstance(node, ast.Call):
-        return without_argument(module, node, *(k.value for k in node.keywords if k.arg in ("rank", "world_size")))
+    """Without the numbers of one process, in the call and in the environment."""
+    numbers = [k.value for k in node.keywords if k.arg in ("rank", "world_size")] if isinstance(node, ast.Call) else []
+    call = without_argument(module, node, *numbers) if isinstance(node, ast.Call) else ()
+    return (*call, *_of_launcher(module))
+
+
+def _of_launcher(module: Module) -> tuple[Edit, ...]:
+    """No numbers of the launcher written down."""
     fixed = [s.node for s in sets(module) if s.name in ("RANK", "LOCAL_RANK", "WORLD_SIZE") and s.text is not None]
     return tuple(delete(module, each) for each in fixed if isinstance(each, ast.stmt))
 

@@ -12,7 +12,7 @@ from ddpdoctor.facts.script.world import Made
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.initialising import INIT, as_timedelta
-from ddpdoctor.rules.script.pointing import code, point, replace, with_keyword, without_argument
+from ddpdoctor.rules.script.pointing import code, imported, point, replace, with_keyword, without_argument
 from ddpdoctor.rules.script.situation import argument, each_rank, has_more, last_value, value
 
 
@@ -70,12 +70,29 @@ def store(script: Script) -> Iterator[Finding]:
             if told:
                 method = argument(call, 1, "init_method")
                 both = value(module, method) is not None and method is not None
-                edits = without_argument(module, call, method) if both and method is not None else ()
+                edits = without_argument(module, call, method) if both and method is not None else _own(module, call)
                 yield point(module, call, told, "store=, rank= and world_size=", edits=edits)
         for call in module.calls("dist.TCPStore"):
             told = _opened(module, call)
             if told:
                 yield point(module, call, told, "is_master=(rank == 0)", edits=_opened_once(module, call))
+
+
+def _own(module: Module, call: ast.Call) -> tuple[Edit, ...]:
+    """The rank and world size that the launcher gives beside a store, the store's own world size where it has one."""
+    made = value(module, argument(call, None, "store"))
+    if not isinstance(made, Made) or made.name not in ("dist.TCPStore", "dist.FileStore") or module.spawns:
+        return ()
+    rank, world = argument(call, None, "rank"), argument(call, None, "world_size")
+    known = module.names.bindings("rank", module.index.scope(call)) is not None
+    text = "rank" if known else 'int(os.environ["RANK"])'
+    size = argument(made.call, 2 if made.name == "dist.TCPStore" else 1, "world_size")
+    count = code(module, size) if size is not None else 'int(os.environ["WORLD_SIZE"])'
+    needs = imported(module, "os", "import os") if "os." in text + count else ()
+    if rank is not None:
+        return (*needs, replace(module, rank, text)) if world is not None else ()
+    sizes = () if world is not None else (f"world_size={count}",)
+    return (*needs, with_keyword(module, call, ", ".join((f"rank={text}", *sizes))))
 
 
 def _opened_once(module: Module, call: ast.Call) -> tuple[Edit, ...]:

@@ -20,6 +20,7 @@ from ddpdoctor.rules.script.pointing import code, point, replace
 from ddpdoctor.rules.script.situation import (
     argument,
     backends,
+    comes_to,
     in_rank_branch,
     names_in,
     start_of,
@@ -141,8 +142,17 @@ def keys(script: Script) -> Iterator[Finding]:
                         "expected the same "
                         "keys on all ranks",
                         "the same keys on all ranks",
+                        edits=_of_rank_zero(module, call),
                     )
         yield from _dicts(module)
+
+
+def _of_rank_zero(module: Module, call: ast.Call) -> tuple[Edit, ...]:
+    """What rank 0 alone logs is said to be its own."""
+    comes = comes_to(module, call)
+    flag = next(k for k in call.keywords if k.arg == "sync_dist")
+    alone = comes is not None and comes[0] and not any(comes[1:])
+    return (replace(module, flag, "rank_zero_only=True"),) if alone else ()
 
 
 def _dicts(module: Module) -> Iterator[Finding]:

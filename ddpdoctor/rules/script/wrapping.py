@@ -59,35 +59,43 @@ def device_ids(script: Script) -> Iterator[Finding]:
 
 def _ids(module: Module, call: ast.Call, given: ast.expr) -> tuple[str, tuple[Edit, ...]]:
     found = each_rank(module, given)
+    model = argument(call, 0, "module")
+    on_cpu = model is not None and _is_on_cpu(module, model)
+    none = without_argument(module, call, given) if on_cpu and _is_of_cpu(module) else ()
     if all(type(v) is int for v in found) or (isinstance(given, ast.Name) and given.id in PARAMETERS):
         seen = code(module, given)
         return f"device_ids={seen} is a number (TypeError: object of type 'int' has no len())", (
-            replace(module, given, f"[{seen}]"),
+            none or (replace(module, given, f"[{seen}]"),)
         )
     if all(isinstance(v, (list, tuple)) and len(v) > 1 for v in found):
         own = (replace(module, given, '[int(os.environ["LOCAL_RANK"])]'), *imported(module, "os", "import os"))
         told = f"device_ids has {len(found[0])} devices, one process drives one GPU (ValueError)"  # type: ignore[arg-type]
-        return told, () if module.spawns else own
-    model = argument(call, 0, "module")
-    if model is not None and value(module, given) not in (None, []) and _is_on_cpu(module, model):
+        return told, none or (() if module.spawns else own)
+    if model is not None and on_cpu and value(module, given) not in (None, []):
         return (
             f"{code(module, model)} is still on the CPU when it is wrapped with device_ids (ValueError)",
-            _on_device(module, call, model, given),
+            none or _on_device(module, model, given),
         )
     return "", ()
 
 
-def _on_device(module: Module, call: ast.Call, model: ast.expr, given: ast.expr) -> tuple[Edit, ...]:
-    """Without device_ids on the CPU; with NCCL the model moves to the device that they name."""
-    if "gloo" in module.text and "nccl" not in module.text:
-        return without_argument(module, call, given)
+def _is_of_cpu(module: Module) -> bool:
+    return "gloo" in module.text and "nccl" not in module.text and "cuda" not in module.text
+
+
+def _on_device(module: Module, model: ast.expr, given: ast.expr) -> tuple[Edit, ...]:
+    """The model moves to the device that device_ids name."""
     one = given.elts[0] if isinstance(given, (ast.List, ast.Tuple)) and len(given.elts) == 1 else None
     return (replace(module, model, f"{code(module, model)}.to({code(module, one)})"),) if one is not None else ()
 
 
 def _is_on_cpu(module: Module, model: ast.expr) -> bool:
     """A model of a class of this file, or of torch.nn, that nothing moves to a GPU."""
-    if not isinstance(model, ast.Name) or "set_default_device" in module.text:
+    if "set_default_device" in module.text:
+        return False
+    if isinstance(model, ast.Call):
+        return (module.names.of(model.func) or "").startswith("nn.") and not model.keywords
+    if not isinstance(model, ast.Name):
         return False
     bound = module.names.bindings(model.id, module.index.scope(model))
     bindings = [b for b in bound[1] if b.line < model.lineno] if bound is not None else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ddpdoctor.collectors.comments import codes_in
 from ddpdoctor.facts.launch import Line
@@ -18,6 +18,8 @@ MAX_BYTES = 1 << 20
 
 _SHELL_NAME = re.compile(r"\.(sh|bash|ksh|sbatch|slurm|job|qsub)$")
 _YAML_NAME = re.compile(r"\.(ya?ml|json)$")
+_ENDS_IN_RETURN = re.compile(r"(#!|\s*[^#\s]).*\r$")
+"""Not a comment or an empty line, where bash may live with it."""
 _SHELL_FIRST = re.compile(r"#!.*?\b(?:bash|sh|dash|ksh)\b")
 
 
@@ -67,6 +69,7 @@ def _read(path: str, text: str, found: LaunchFiles, environ: Mapping[str, str], 
         codes = codes_in(line)
         if codes is not None:
             found.silenced[path, row] = codes
+    rows = text.split("\n") if "\r\n" in text else ()
     text = text.replace("\r\n", "\n")
     if _YAML_NAME.search(path):
         from ddpdoctor.collectors.manifest import lines_of_manifest
@@ -77,7 +80,9 @@ def _read(path: str, text: str, found: LaunchFiles, environ: Mapping[str, str], 
     elif _is_shell(path, text):
         from ddpdoctor.collectors.shell import Source, lines_of_shell, shell_error
 
-        found.lines[path] = lines_of_shell(Source(text, path, environ, version, _folders(path, cwd)))
+        lines = lines_of_shell(Source(text, path, environ, version, _folders(path, cwd)))
+        ends = next((i for i, line in enumerate(rows, 1) if _ENDS_IN_RETURN.match(line)), None)
+        found.lines[path] = tuple(replace(line, carriage_return=ends) for line in lines)
         error = shell_error(path, text)
         if error is not None:
             found.failures.append(error)

@@ -221,7 +221,7 @@ class _Reader:
 
     def launch(self, node: Node, start: int, words: Sequence[Word], state: State) -> None:
         layers = peel(words, self.source.version, state.known)
-        if not any(each.launcher in _STARTS for each in layers) or _is_no_job(layers):
+        if not any(each.launcher in _STARTS or each.slips for each in layers) or _is_no_job(layers):
             return
         statement = _statement(node)
         first, last = self.text.span(statement)
@@ -274,6 +274,8 @@ def _statement(node: Node) -> Node:
 def _is_no_job(layers: Sequence[Layer]) -> bool:
     """`srun hostname`, `python -c …`, `python -m pip …`: nothing that starts ranks."""
     last = layers[-1]
+    if last.slips:
+        return False
     if last.launcher is Launcher.PYTHON:
         script = last.reading.script
         return script is None or (last.given("module") is not None and len(layers) == 1)

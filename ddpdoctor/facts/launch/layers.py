@@ -20,7 +20,7 @@ from ddpdoctor.facts.launch.programs import (
     Syntax,
 )
 from ddpdoctor.facts.launch.shell import Simple, inner_text, split
-from ddpdoctor.facts.launch.slips import find_slips
+from ddpdoctor.facts.launch.slips import Slip, SlipKind, find_slips, slip_before_program
 from ddpdoctor.facts.launch.words import UNKNOWN, Word
 from ddpdoctor.facts.launch.wrapped import searched, unjudged, wrapped
 from ddpdoctor.facts.torchrun_options import Option, torchrun_options
@@ -44,11 +44,14 @@ def peel(words: Sequence[Word], torch: tuple[int, int], known: Mapping[str, str]
     variables: tuple[Variable, ...] = ()
     rest: tuple[Word, ...] | None = tuple(words)
     while rest and len(layers) < 20:
-        while rest and (pair := rest[0].assignment) is not None:
+        slip = slip_before_program(rest)
+        if slip is not None and not any(each.launcher is Launcher.CONTAINER for each in layers):
+            layers.append(Layer(Launcher.OTHER, slip.words[0], rest, variables=variables, slips=(slip,)))
+            break
+        if (pair := rest[0].assignment) is not None:
             variables = (*variables, Variable(pair[0], pair[1], rest[0]))
             rest = rest[1:]
-        if not rest:
-            break
+            continue
         layer, rest = _layer(rest, torch, known or {})
         if layer.launcher in ELSEWHERE:
             variables = tuple(v for v in layer.variables)
@@ -71,7 +74,7 @@ def _layer(
     if name == "accelerate":
         if rest and rest[0].text == "launch":
             return _launcher(Launcher.ACCELERATE, program, words[:2], rest[1:], torch)
-        return Layer(Launcher.OTHER, program, words), None
+        return _accelerate(words, torch)
     if PYTHON.fullmatch(name):
         return _python(words, torch)
     if name in SHELLS:
@@ -120,6 +123,17 @@ def _launcher(
         elif _names_launcher(reading.script):
             inner = (reading.script, *reading.arguments)
     return layer, inner
+
+
+def _accelerate(words: tuple[Word, ...], torch: tuple[int, int]) -> tuple[Layer, tuple[Word, ...] | None]:
+    """`accelerate` with another subcommand, or with the script or options of `accelerate launch` and no subcommand."""
+    program, rest = words[0], words[1:]
+    flags = {flag for option in ACCELERATE for flag in option.flags}
+    if not rest or not (rest[0].text.endswith(".py") or rest[0].text.partition("=")[0] in flags):
+        return Layer(Launcher.OTHER, program, words), None
+    layer, _ = _launcher(Launcher.ACCELERATE, program, words[:1], rest, torch)
+    slip = Slip(SlipKind.NO_COMMAND, (program,), (program.text, "launch"))
+    return replace(layer, slips=(slip,)), None
 
 
 def _names_launcher(script: Word) -> bool:

@@ -14,7 +14,6 @@ MPI = re.compile(r"(mpirun|mpiexec|orterun|prterun|aprun)(\.\w+)?")
 SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 MODULES = {
     "torch.distributed.run": Launcher.TORCHRUN,
-    "torch.distributed.launcher": Launcher.TORCHRUN,
     "torch.distributed.launch": Launcher.LEGACY,
     "accelerate.commands.launch": Launcher.ACCELERATE,
     "deepspeed.launcher.runner": Launcher.DEEPSPEED,

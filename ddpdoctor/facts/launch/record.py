@@ -63,6 +63,7 @@ class Line:
     `config` the top level of the file that accelerate's --config_file names (None: not read). `known` are the variables
     of a shell file that `source` names and whose values are certain there. `before` is what earlier commands settled:
     `memlock` (the argument of ulimit -l), `torch` (`cpu`: its build without CUDA was installed), `removed` (arguments of rm).
+    `carriage_return` is the first row of its shell file that bash runs and that ends in one; None: there is none.
     """
 
     source: str
@@ -85,6 +86,7 @@ class Line:
     marks: tuple[Mark, ...] = ()
     places: dict[str, Mark] = field(default_factory=dict)
     pod: Pod | None = None
+    carriage_return: int | None = None
 
     @property
     def agent(self) -> Layer | None:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from ddpdoctor.facts.launch.names import is_program
 from ddpdoctor.facts.launch.options import Reading, Trouble
 from ddpdoctor.facts.launch.words import UNKNOWN, Word
 from ddpdoctor.facts.torchrun_options import Option
 
-__all__ = ["DASHES", "Slip", "SlipKind", "find_slips"]
+__all__ = ["DASHES", "Slip", "SlipKind", "find_slips", "slip_before_program"]
 
 DASHES = "‐‑‒–—―−﹣-"
 QUOTES = "“”„‟‘’‚‛«»"
 SPACES = "\u00a0\u2007\u202f\u3000\u2009\u200a\u2002\u2003\u200b\u2060\ufeff"
 _VALUES = re.compile(r"\d+|gpu|cpu|auto|c10d|static|localhost|=.*")
+_NUMBERS = re.compile(r"[\d,]*\d[\d,]*")
 
 
 class SlipKind(str, Enum):
@@ -29,6 +32,8 @@ class SlipKind(str, Enum):
     JOINED = "quoted together"
     SPACED_EQUALS = "spaces around ="
     STRAY = "stray word"
+    LIST = "blank in a list"
+    NO_COMMAND = "no subcommand"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,28 @@ def find_slips(reading: Reading, own: Iterable[Word], options: tuple[Option, ...
     if not found:
         found += _stray(reading)
     return tuple(sorted(found, key=lambda slip: slip.words[0].start))
+
+
+def slip_before_program(words: Sequence[Word]) -> Slip | None:
+    """Why the shell starts another program than the launcher that stands there: `A=0, 1 torchrun`, `A = 1 torchrun`, `"$CMD"`."""
+    name = words[0].text.split()
+    if len(name) > 1 and words[0].raw and is_program(Word(name[0])):
+        return Slip(SlipKind.JOINED, (words[0],), tuple(name))
+    pair = words[0].assignment
+    after = words[1].text if len(words) > 2 else ""
+    if pair is None and after.startswith("=") and re.fullmatch("[A-Z][A-Z0-9_]+", words[0].text):
+        used = words[1 : 3 if after == "=" else 2]
+    elif pair is not None and pair[1] == "" and _NUMBERS.fullmatch(after):
+        used = words[1:2]
+    elif pair is not None and pair[1].endswith(",") and _NUMBERS.fullmatch(pair[1]):
+        used = tuple(itertools.takewhile(lambda word: _NUMBERS.fullmatch(word.text), words[1:]))
+    else:
+        return None
+    if not used or not any(is_program(word) for word in words[2:]):
+        return None
+    whole = words[0].text + "".join(word.text for word in used)
+    kind = SlipKind.LIST if pair is not None and pair[1] else SlipKind.SPACED_EQUALS
+    return Slip(kind, (words[0], *used), (whole,))
 
 
 def _characters(words: Iterable[Word], names: set[str]) -> Iterator[Slip]:

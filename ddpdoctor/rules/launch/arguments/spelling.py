@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from ddpdoctor.facts.launch import UNKNOWN, Edit, Launch, Line, Slip, SlipKind
+from ddpdoctor.facts.launch import UNKNOWN, Edit, Launch, Line, Slip, SlipKind, escape
 from ddpdoctor.facts.launch.slips import DASHES
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
@@ -26,6 +27,9 @@ _ODD = (SlipKind.ODD_SPACE, SlipKind.SMART_QUOTE, SlipKind.UNICODE_DASH)
 
 
 def _edits(line: Line, slip: Slip) -> list[Edit] | None:
+    word = slip.words[0]
+    if slip.kind is SlipKind.JOINED and re.fullmatch(r'"\$(\w+|\{\w+\})"', word.raw):
+        return [Edit(word.start, word.end, escape(word.raw[1:-1], word.context))]
     if any(UNKNOWN in w.text for w in slip.words):
         return _dashes(slip)
     if not slip.meant:
@@ -77,14 +81,17 @@ def stray(launch: Launch) -> Iterator[Finding]:
 
     ## Why it matters
     An option takes one value: in `--nproc_per_node 4 8 train.py` the 8 becomes the script, every worker ends with `can't open
-    file '…/8': [Errno 2] No such file or directory`, and train.py is only its argument.
+    file '…/8': [Errno 2] No such file or directory`, and train.py is only its argument. In `CUDA_VISIBLE_DEVICES=0, 1 torchrun …`
+    the shell starts a program of the name 1: `1: command not found`.
 
     ## Fix
-    Give one value per option and remove the other word.
+    Give one value per option and remove the other word; write lists without blanks.
     """
     yield from _found(
         launch, SlipKind.STRAY, "{word} is taken for the script: expected one value per option", "no word here"
     )
+    says = "{word} ends at the blank, and the shell takes the next word for the program: expected {meant}"
+    yield from _found(launch, SlipKind.LIST, says, "no blank in the list")
 
 
 @rule("LAUNCH015", "unicode-dash-in-option", Severity.ERROR, signatures=(r"can't open file '[^']*[–—][^']*'",))
@@ -145,7 +152,8 @@ def joined(launch: Launch) -> Iterator[Finding]:
 
     ## Why it matters
     argparse takes an argument with a blank in it for a positional: `'--nproc_per_node 2'` becomes the script (`unknown option
-    --nproc_per_node 2`), `'train.py --lr 1'` a file that is not there (`can't open file '…/train.py --lr 1'`).
+    --nproc_per_node 2`), `'train.py --lr 1'` a file that is not there (`can't open file '…/train.py --lr 1'`). A whole command in
+    a quoted variable, `"$CMD"`, is the name of a program: `command not found`.
 
     ## Fix
     Remove the quotes; in a script keep several options in a bash array.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddpdoctor.facts.launch import Edit, Launch, Launcher, Layer, Line, Plan, Problem, Setting, Trouble
+from ddpdoctor.facts.launch import Edit, Launch, Launcher, Layer, Line, Plan, Problem, Setting, SlipKind, Trouble
 from ddpdoctor.facts.torchrun_options import Option
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.arguments.options import READERS, table
 from ddpdoctor.rules.launch.arguments.values import bad, told
-from ddpdoctor.rules.launch.pointing import agents, point, remove, replace, shown
+from ddpdoctor.rules.launch.pointing import after, agents, point, remove, replace, shown
 
 KINDS = {"int": "a whole number", "float": "a number", "flag": "1 or 0"}
 TROUBLES = (Trouble.EXPECTED_VALUE, Trouble.IGNORED_VALUE, Trouble.INVALID_VALUE, Trouble.INVALID_CHOICE)
@@ -43,7 +43,7 @@ def refused(launch: Launch) -> Iterator[Finding]:
     such a value stops even `torchrun --help`.
 
     ## Fix
-    Give the option a value of its kind; a flag such as --standalone takes none.
+    Give the option a value of its kind; a flag such as --standalone takes none. accelerate wants its subcommand first.
 
     ## Source
     argparse: `ArgumentParser._get_values`; torch/distributed/argparse_util.py: `env`, `check_env`.
@@ -52,6 +52,11 @@ def refused(launch: Launch) -> Iterator[Finding]:
         for layer in line.layers:
             if layer.launcher in READERS and not layer.slips:
                 yield from _in_words(launch, line, layer)
+            for slip in layer.slips:
+                if slip.kind is SlipKind.NO_COMMAND:
+                    text = f"{shown(slip.words[0])} needs a subcommand first: expected {' '.join(slip.meant)}"
+                    edits = [after(slip.words[0], slip.meant[-1])]
+                    yield point(launch, line, slip.words[0], text, " ".join(slip.meant), edits)
     for line, layer, plan in agents(launch):
         yield from _in_settings(launch, line, layer, plan)
 

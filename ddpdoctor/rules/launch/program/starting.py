@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.launch import Edit, Launch, Launcher, Layer, Line, Plan, Script, escape
@@ -12,6 +13,8 @@ from ddpdoctor.rules.launch.pointing import agents, point, remove, shown
 __all__ = ["plain_python"]
 
 RANK = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+NO_MODULE = r"torchrun|torch\.(distributed\.)?(elastic\.)?(torchrun|run|launch|launcher|distributed_run)"
+"""Where people look for the module behind torchrun. The layers of a line have read the real ones as launchers."""
 
 
 def _legacy(launch: Launch) -> Iterator[tuple[Line, Layer, Plan]]:
@@ -188,6 +191,7 @@ def as_script(launch: Launch) -> Iterator[Finding]:
 
     ## Why it matters
     `can't open file '…/torchrun': [Errno 2] No such file or directory`, or `No module named torchrun`: it is a program on PATH.
+    The module behind it is torch.distributed.run; torch.distributed.torchrun and its likes do not exist.
 
     ## Fix
     Start it without python, or as python -m torch.distributed.run.
@@ -203,12 +207,16 @@ def as_script(launch: Launch) -> Iterator[Finding]:
             continue
         script = layer.reading.script
         module = layer.given("module")
-        if script.text not in modules or (module is not None and script.text != "torchrun"):
+        if module is not None and re.fullmatch(NO_MODULE, script.text):
+            name = right = modules["torchrun"]
+            text = f"python cannot run {script.text} as a module: expected -m {name}"
+        elif module is None and script.text in modules:
+            name = modules[script.text]
+            right = f"-m {name}"
+            text = f"{script.text} is a program, python takes it for a script: expected -m {name}"
+        else:
             continue
-        name = modules[script.text]
-        edit = Edit(script.start, script.end, escape(name if module is not None else f"-m {name}", script.context))
-        what = "a module" if module is not None else "a script"
-        text = f"{script.text} is a program, python takes it for {what}: expected -m {name}"
+        edit = Edit(script.start, script.end, escape(right, script.context))
         yield point(launch, line, script, text, f"-m {name}", [edit])
 
 

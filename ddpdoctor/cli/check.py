@@ -171,11 +171,13 @@ def _gather(plan: Plan) -> tuple[Facts, tuple[str, ...], Answer | None, Verdict 
     """
     from ddpdoctor.cli.probing import Probing, refusal, variables_of
     from ddpdoctor.cli.progress import Progress
+    from ddpdoctor.facts.nodes import Form
 
     common, line = plan.common, plan.line
     sections = (*SECTIONS, "launch", "probe") if common.facts is not None else SECTIONS
     gap = refusal(line) if plan.probes and line is not None else None
-    probing = Probing(common, plan.join_seconds, plan.no_meet, line and line[0])
+    is_rank = plan.job is not None and plan.job.form == Form.ENV  # then the line is of one rank, which joins the others
+    probing = Probing(common, plan.join_seconds, plan.no_meet, None if is_rank else line and line[0])
     if plan.job is not None:
         return _gather_jointly(plan, plan.job, probing)
     looks = probing.looks_at_the_machine()

@@ -103,6 +103,7 @@ def test_healthy_nodes_meet_and_their_ranks_are_probed_together(launch: Callable
         for report in reports:
             assert not [f for f in report["findings"] if f["severity"] != "note"]
             assert {"VERSION003", "NET009", "PROBE018"} <= set(report["passed"])
+        assert not any("probing the local ranks" in node.err for node in nodes)
         assert "node1" in nodes[0].out
         bound = lab.host(0).run([sys.executable, "-c", "import socket; socket.create_server(('', 29500))"], timeout=20)
         assert bound.returncode == 0, bound.stderr
@@ -213,6 +214,11 @@ def _leads_nowhere(job: Job) -> list[Process]:
     return [job.c10d(index) for index in range(2)]
 
 
+def _own_name_is_loopback(job: Job) -> list[Process]:
+    _names(job.lab.host(0), job, node0="127.0.1.1")
+    return [job.ranked(index) for index in range(2)]
+
+
 def _own_master(job: Job) -> list[Process]:
     return [job.static(index, address=f"node{index}") for index in range(2)]
 
@@ -250,6 +256,7 @@ MORE = [
     ("ports differ", 2, _ports, "ENV019", {}),
     ("the master's name leads one node to another", 3, _leads_elsewhere, "ENV020", {"host": "node2", "node_rank": 2}),
     ("the master's name leads one node nowhere", 2, _leads_nowhere, "NET005", {"host": "node1"}),
+    ("rank 0 takes its own name for the loopback", 2, _own_name_is_loopback, "NET017", {"host": "node0", "rank": 0}),
     ("each node its own master", 2, _own_master, "ENV020", {}),
     ("ids differ", 2, _ids, "LAUNCH039", {}),
     ("the port is rejected", 2, _rejected, "NET008", {"host": "node0", "peer": "node1"}),

@@ -1,6 +1,9 @@
 """`python -m ddpdoctor` is the command line."""
 
-from ddpdoctor.cli import main
+from ddpdoctor.own import leave_folder
 
 if __name__ == "__main__":
+    leave_folder()
+    from ddpdoctor.cli import main
+
     main()

@@ -20,11 +20,12 @@ ALLOWED: dict[str, set[str]] = {
     "blame_of_logs": {"findings", "facts"},
     "doctor": {"blame", "blame_of_logs", "facts", "findings", "rules"},
     "render": {"findings", "render", "", "rules"},
-    "collectors": {"facts", "collectors", "meeting", "probe", ""},
+    "collectors": {"facts", "collectors", "meeting", "own", "probe", ""},
     "meeting": {"facts", "meeting"},
-    "probe": {"probe", "facts", "blame", ""},
-    "cli": {"cli", "collectors", "doctor", "facts", "findings", "meeting", "render", "rules", "probe", ""},
-    "__main__": {"cli"},
+    "probe": {"probe", "facts", "blame", "own", ""},
+    "cli": {"cli", "collectors", "doctor", "facts", "findings", "meeting", "own", "render", "rules", "probe", ""},
+    "own": set(),
+    "__main__": {"cli", "own"},
     "": set(),
 }
 """A room and the rooms that it may import; "" is the package itself (its version)."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpdoctor.cli.options import Common, UsageError, seconds
+from ddpdoctor.own import command
 
 if TYPE_CHECKING:
     from ddpdoctor.collectors.probe import Node
@@ -160,7 +161,7 @@ def _words(common: Common) -> list[str]:
 
 def _start(words: list[str], node: Node) -> list[subprocess.Popen[bytes]]:
     width = {"COLUMNS": str(shutil.get_terminal_size((100, 24)).columns)}
-    line = [sys.executable, "-m", "ddpdoctor.probe", *words]
+    line = [*command("ddpdoctor.probe"), *words]
     return [
         subprocess.Popen(line, env=environ | width, stdin=subprocess.DEVNULL) for environ in node.environs(os.environ)
     ]

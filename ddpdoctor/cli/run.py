@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpdoctor.cli.options import Common, Format, UsageError, seconds
+from ddpdoctor.own import command
 
 if TYPE_CHECKING:
     from ddpdoctor.collectors.job import Job
@@ -90,7 +91,7 @@ def _check(common: Common, options: list[str]) -> int:
     given = {"--select": common.select, "--ignore": common.ignore, "--timeout": common.timeout}
     words = [word for option, value in given.items() if value is not None for word in (option, str(value))]
     words += ["--fail-on", common.fail_on.value, *options, *(["--no-color"] if common.no_color else [])]
-    argv = [sys.executable, "-m", "ddpdoctor", "check", *words, "--quiet", "--", *(common.launch or ())]
+    argv = [*command("ddpdoctor"), "check", *words, "--quiet", "--", *(common.launch or ())]
     child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=sys.stderr)
     try:
         _get_ready()

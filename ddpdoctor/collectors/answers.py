@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from dataclasses import dataclass, field
 from typing import Any
 
 from ddpdoctor.collectors.machine import Machine
 from ddpdoctor.collectors.process import LateError, run
+from ddpdoctor.own import command
 
 __all__ = ["Answers", "nvml"]
 
@@ -53,7 +53,7 @@ def _ask(machine: Machine) -> Answers:
     # A share of the deadline is left for those who wait for this answer.
     seconds = min(SECONDS, machine.deadline.left * 0.8)
     try:
-        done = run([sys.executable, "-m", "ddpdoctor.collectors.nvml"], seconds, environ=machine.environ)
+        done = run(command("ddpdoctor.collectors.nvml"), seconds, environ=machine.environ)
     except LateError as late:
         answers = _fold(late.out)
         call = answers.of("?")

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 
 from ddpdoctor.collectors.machine import Machine
 from ddpdoctor.collectors.process import LateError, run
 from ddpdoctor.facts.gaps import Gap
+from ddpdoctor.own import command
 
 __all__ = ["cuda"]
 
@@ -42,7 +42,7 @@ def cuda(machine: Machine) -> tuple[int | None, dict[str, bool], tuple[Gap, ...]
     # All GPUs are to be seen, whatever the variable says: ENV062 and ENV063 judge that.
     environ = {name: value for name, value in machine.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     try:
-        said = run([sys.executable, "-m", "ddpdoctor.collectors.cuda_init"], seconds, environ=environ).text.split("\n")
+        said = run(command("ddpdoctor.collectors.cuda_init"), seconds, environ=environ).text.split("\n")
     except LateError:
         return None, {}, (Gap("gpu.cuda_error", f"cuInit did not answer within {seconds:.1f} s"),)
     if not said[0].isdecimal():

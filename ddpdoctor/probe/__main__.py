@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from types import FrameType
+
+from ddpdoctor.own import leave_folder
 
 
-def _interrupted(number: int, frame: FrameType | None) -> None:
+def _interrupted(number: int, frame: object) -> None:
     """Ctrl-C before the rank has started: nobody waits for it yet, and its worker ends with it."""
     if os.environ.get("LOCAL_RANK", "0") == "0" and "--launched" not in sys.argv:
         os.write(2, b"ddpdoctor: interrupted\n")
@@ -25,6 +25,9 @@ def _open_missing_streams() -> None:
 
 
 if __name__ == "__main__":
+    leave_folder()
+    import signal
+
     _open_missing_streams()
     signal.signal(signal.SIGINT, _interrupted)
     try:

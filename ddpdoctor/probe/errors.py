@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-__all__ = ["WrongValue"]
+__all__ = ["HiddenModule", "WrongValue"]
+
+
+class HiddenModule(ImportError):
+    """torch cannot be imported, because `file` takes the place of a module."""
+
+    def __init__(self, words: str, module: str, file: str) -> None:
+        super().__init__(f"{words}; {file} takes the place of the module {module}: rename it")
+        self.file = file
 
 
 class WrongValue(Exception):

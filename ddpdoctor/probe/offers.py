@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+
+from ddpdoctor.own import command
 
 __all__ = ["Offers", "ask"]
 
@@ -36,7 +37,7 @@ def ask(transports: Iterable[str]) -> Offers:
         return Offers()
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "ddpdoctor.collectors.offers"],
+            command("ddpdoctor.collectors.offers"),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=SECONDS,

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
+
+from ddpdoctor.own import command
 
 if TYPE_CHECKING:
     from ddpdoctor.probe.child import Child
@@ -39,7 +40,7 @@ def begin(module: str, ranks: int = 1, environ: Mapping[str, str] = os.environ) 
     theirs = [(messages[1], control[0], output[1]) for messages, control, output in pipes]
     words = [",".join(map(str, fds)) for fds in theirs]
     process = subprocess.Popen(
-        [sys.executable, "-m", module, str(os.getpid()), *words],
+        [*command(module), str(os.getpid()), *words],
         stdin=subprocess.DEVNULL,
         stdout=theirs[0][2],
         stderr=theirs[0][2],
@@ -62,7 +63,7 @@ def run_probe(
         OSError: no process can be started.
     """
     return subprocess.Popen(
-        [sys.executable, "-m", module, *words],
+        [*command(module), *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

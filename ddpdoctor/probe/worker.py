@@ -22,6 +22,9 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
+from ddpdoctor.probe import hiding
+from ddpdoctor.probe.errors import HiddenModule, WrongValue
+
 __all__ = ["Channel", "confess", "die_with", "load_torch", "main", "run"]
 
 PATIENCE = timedelta(minutes=30)
@@ -79,16 +82,30 @@ def die_with(parent: int) -> None:
 def load_torch() -> Any:
     """torch with its distributed package; whatever the import raises.
 
-    Nothing of what an import makes is garbage: looking for it takes a tenth of the import's time.
+    Modules are looked for where a script in this folder finds them, the folder first. Nothing of what an import makes is
+    garbage: looking for it takes a tenth of the import's time.
     """
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.insert(0, "")
     gc.disable()
     try:
         import torch
         import torch.distributed
+    except Exception as error:
+        _explain_by_folder("".join(traceback.format_exception(error)))
+        raise
     finally:
         gc.enable()
     gc.freeze()
+    _explain_by_folder(hiding.prove(hiding.files()) or "")
     return torch
+
+
+def _explain_by_folder(words: str) -> None:
+    """Raise a better error where a file of this folder is why torch cannot be imported: it hides a module."""
+    found = words and hiding.explain(words, hiding.files())
+    if found:
+        raise HiddenModule(words.strip().rpartition("\n")[2], found.module, found.file)
 
 
 def run(channel: Channel, load: Callable[[], Any], already_seconds: float = 0.0) -> None:
@@ -209,14 +226,14 @@ def _kind_of(words: str) -> str:
 
 
 def confess(channel: Channel, error: BaseException, kind: str) -> None:
-    from ddpdoctor.probe.errors import WrongValue
-
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1] if frames else None
     words = " ".join(f"{type(error).__name__}: {error}".split())
     found: dict[str, Any] = {"kind": kind, "message": words[:2000]}
     if isinstance(error, WrongValue):
         found |= {"kind": "wrong_value", "message": str(error), "value": error.value, "expected": error.expected}
+    elif isinstance(error, HiddenModule):
+        found |= {"message": str(error)[:2000], "file": error.file}
     elif last is not None:
         found |= {"file": last.filename, "line": last.lineno, "function": last.name}
     channel.say(error=found)

@@ -86,6 +86,30 @@ def test_a_line_that_works_is_probed_with_its_own_number_of_ranks(tmp_path: Path
     assert "3 ranks, gloo" in done.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["random", "signal", "json", "torch"])
+def test_a_file_that_hides_a_module_is_named_and_disturbs_nobody_else(tmp_path: Path, module: str) -> None:
+    file = tmp_path / f"{module}.py"
+    file.write_text("x = 1\n")
+    done = _check("--format", "json", cwd=tmp_path)
+    report = _report(done)
+    assert done.returncode == 1, done.stderr
+    found = report["findings"][0]
+    assert (found["code"], found["where"]["file"]) == ("PROBE005", str(file))
+    assert f"{file} takes the place of the module {module}" in found["message"]
+
+
+@pytest.mark.slow
+def test_a_file_with_the_name_of_a_module_that_does_no_harm_is_no_finding(tmp_path: Path) -> None:
+    (tmp_path / "ftplib.py").write_text("x = 1\n")  # torch needs none of it
+    (tmp_path / "string.py").write_text(
+        "import sys\nsys.path.remove('')\ndel sys.modules['string']\nfrom string import *\n"
+        "from string import Template, Formatter\n"
+    )
+    done = _check("--format", "json", cwd=tmp_path)
+    assert [c for c in _report(done)["findings"] if c["code"].startswith("PROBE")] == [], done.stderr
+
+
 def test_ranks_that_a_launcher_started_meet_and_the_first_one_tells(tmp_path: Path) -> None:
     port = str(_free_port())
     job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from ddpdoctor.collectors.process import LateError, run
 from ddpdoctor.facts.codec import FactsError, decode
 from ddpdoctor.facts.hang.flight import rank_in_name
 from ddpdoctor.facts.hang.record import Dump, Group, Op
+from ddpdoctor.own import command
 
 __all__ = ["read_dumps"]
 
@@ -51,7 +51,7 @@ def _read(names: Sequence[str], seconds: float, found: dict[str, Dump]) -> None:
 
 def _answers(names: Sequence[str], seconds: float) -> tuple[str, str]:
     """The lines of one process, and what happened to it before the first file that has none."""
-    argv = [sys.executable, "-m", "ddpdoctor.collectors.hang.unpickle", *names]
+    argv = [*command("ddpdoctor.collectors.hang.unpickle"), *names]
     try:
         done = run(argv, seconds)
     except LateError as late:

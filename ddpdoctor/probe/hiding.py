@@ -1,0 +1,59 @@
+"""Files of the folder that a job starts in which take the place of modules that torch imports: a random.py, a torch/."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.machinery import PathFinder
+from typing import NamedTuple
+
+__all__ = ["Hidden", "explain", "files", "prove"]
+
+SECONDS = 30.0
+IMPORT = "import torch, torch.distributed"
+
+
+class Hidden(NamedTuple):
+    """A module that a script in this folder does not get, and the file that it gets instead."""
+
+    module: str
+    file: str
+
+
+def files() -> list[Hidden]:
+    """The modules in use here that this folder hides."""
+    try:
+        folder = os.getcwd()
+        entries = os.listdir(folder)
+    except OSError:
+        return []  # there is nothing to find in it, for nobody
+    used = {name.partition(".")[0] for name in sys.modules} | {"torch"}
+    elsewhere = [path for path in sys.path if path not in ("", folder)]
+    found = []
+    for entry in entries:
+        name = entry.removesuffix(".py")
+        file = os.path.join(folder, entry) if name != entry else os.path.join(folder, entry, "__init__.py")
+        if name not in used or name in sys.builtin_module_names or not os.path.isfile(file):
+            continue
+        if name in sys.stdlib_module_names or PathFinder.find_spec(name, elsewhere) is not None:
+            found.append(Hidden(name, file))
+    return found
+
+
+def prove(found: list[Hidden]) -> str | None:
+    """What Python says when a script in this folder imports torch; None when that works, or nothing is hidden."""
+    if not found:
+        return None
+    try:
+        line = [sys.executable, "-c", IMPORT]
+        done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return None  # it was not shown that they do any harm
+    return done.stderr.decode("utf-8", "replace") if done.returncode else None
+
+
+def explain(words: str, found: list[Hidden]) -> Hidden | None:
+    """The hidden module that an error is about, by its file or its name."""
+    by_file = (each for each in found if each.file in words)
+    return next(by_file, None) or next((each for each in found if f"'{each.module}'" in words), None)

@@ -56,10 +56,10 @@ def with_machines(report: Report, facts: Facts, rules: tuple[Rule, ...]) -> Repo
 
 
 def _shows_a_machine(line: Line) -> bool:
-    """A pod, a container, a scheduler's or a wrapper's limits, chosen GPUs, a rank, a store in a file."""
+    """A pod, a container, a scheduler's or a wrapper's limits, chosen GPUs, a rank, a store in a file, what is not exported."""
     return (
         line.pod is not None
-        or bool(line.before)
+        or bool(line.before or line.private)
         or not {"CUDA_VISIBLE_DEVICES", "RANK"}.isdisjoint(line.environ.variables)
         or any(layer.launcher in _LIMITING or layer.name in _BINDING for layer in line.layers)
         or any(sign in word.text for word in line.argv for sign in ("file://", "rdzv", "nccl"))

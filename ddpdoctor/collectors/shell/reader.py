@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from ddpdoctor.collectors.launch import line_of, settle
 from ddpdoctor.collectors.process import LateError, run
 from ddpdoctor.collectors.sbatch import batch_layer
+from ddpdoctor.collectors.shell.exports import unexported
 from ddpdoctor.collectors.shell.heredocs import script_in
 from ddpdoctor.collectors.shell.state import State
 from ddpdoctor.collectors.shell.text import Source, Text, below, parse
@@ -162,6 +163,7 @@ class _Reader:
         changed = set().union(*(assigned(self.text, c) for c in children[1:]))
         if plain and children[0].type != "command":
             state.known, state.environ, state.places = inner.known, inner.environ, inner.places
+            state.private = inner.private
         else:
             state.forget(changed)
 
@@ -204,12 +206,12 @@ class _Reader:
         if name in ("cd", "pushd"):
             state.folders = _moved(state.folders, texts[1:])
         elif name in ("source", ".") and len(texts) > 1 and not _HARMLESS.search(texts[1]):
-            state.forget(list(state.known))
+            state.forget([*state.known, *state.private])
         elif name in ("read", "getopts", "mapfile", "readarray"):
             state.forget(texts[1:])
         elif name == "eval":
             self.launch(node, start, words, state)
-            state.forget(list(state.known))
+            state.forget([*state.known, *state.private])
         elif name == "set":
             state.all_exported = ("-a" in texts or "allexport" in texts) or (state.all_exported and "+a" not in texts)
         elif name in ("ulimit", "rm") or "install" in texts[1:4]:
@@ -254,7 +256,8 @@ class _Reader:
         marks = () if self.source.place is None else tuple(self.marks(first, last))
         named = {name for name, value in state.known.items() if name.removesuffix("[@]") in line.source}
         known = {name: state.known[name] for name in named}
-        self.found.append(replace(line, marks=marks, places=dict(state.places), known=known, before=dict(state.before)))
+        line = replace(line, marks=marks, places=dict(state.places), known=known, before=dict(state.before))
+        self.found.append(replace(line, private=unexported(line, state, self.text.text)))
 
     def marks(self, first: int, last: int) -> Iterator[Mark]:
         """Where each row of a line stands in the file, for text that is a piece of it."""

@@ -63,6 +63,7 @@ class Line:
     `config` the top level of the file that accelerate's --config_file names (None: not read). `known` are the variables
     of a shell file that `source` names and whose values are certain there. `before` is what earlier commands settled:
     `memlock` (the argument of ulimit -l), `torch` (`cpu`: its build without CUDA was installed), `removed` (arguments of rm).
+    `private` are variables that the script sets and that are empty in the text which it quotes for another shell.
     `carriage_return` is the first row of its shell file that bash runs and that ends in one; None: there is none.
     """
 
@@ -86,6 +87,7 @@ class Line:
     marks: tuple[Mark, ...] = ()
     places: dict[str, Mark] = field(default_factory=dict)
     pod: Pod | None = None
+    private: tuple[str, ...] = ()
     carriage_return: int | None = None
 
     @property

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from textwrap import wrap
 
+from ddpdoctor.cli.output import WIDEST
 from ddpdoctor.cli.tables.links import about_links, about_peers
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.facts.topo import Topo
@@ -27,9 +29,9 @@ PAIRS_SHOWN = 6
 
 
 def draw(facts: Facts, *, width: int, colour: bool) -> str:
-    """The matrix, one line a GPU or NIC whatever the width, so that nothing is cut or wrapped.
+    """The matrix. In a pipe each GPU or NIC has one line of cells with tabs between them, whatever its length.
 
-    In a pipe the cells are parted by tabs; on a terminal with colours they stand as close as they fit.
+    On a terminal the cells stand as close as they fit, and columns that do not fit beside the others stand below them.
     """
     topo = facts.topo
     if topo is None:
@@ -39,13 +41,11 @@ def draw(facts: Facts, *, width: int, colour: bool) -> str:
         gap = topo.gap("gpus")
         return f"topology: {gap.reason if gap else 'no GPU'}\n"
     rows = _rows(topo)
-    lines = _coloured(rows) if colour else ["\t".join(row) for row in rows]
     cells = {cell for row in topo.matrix() for cell in row}
     used = [f"  {word:<4} = {text}" for word, text in LEGEND if word in cells or (word == "NV#" and _has_nvlink(cells))]
     nics = [f"  NIC{at} = {nic.name}" for at, nic in enumerate(topo.nics)]
     gap = topo.gap("gpus")
-    pieces = [
-        *lines,
+    about = [
         "",
         "Legend:",
         *used,
@@ -55,7 +55,17 @@ def draw(facts: Facts, *, width: int, colour: bool) -> str:
         *_about_ways(facts, topo),
         *([f"incomplete: {gap.reason}"] if gap else []),
     ]
-    return "\n".join(pieces) + "\n\n"
+    if colour or width < WIDEST:
+        lines = [*_blocks(rows, width, colour=colour), *(part for line in about for part in _folded(line, width))]
+    else:
+        lines = ["\t".join(row) for row in rows] + about
+    return "\n".join(lines) + "\n\n"
+
+
+def _folded(line: str, width: int) -> list[str]:
+    """A line that does not fit goes on below, two columns further in."""
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    return wrap(line, width, subsequent_indent=indent, break_on_hyphens=False) or [""]
 
 
 def _has_nvlink(cells: set[str]) -> bool:
@@ -76,24 +86,28 @@ def _rows(topo: Topo) -> list[list[str]]:
     return rows
 
 
-def _coloured(rows: list[list[str]]) -> list[str]:
-    """Narrow columns: the header stands above its cells, which a terminal can show for 16 GPUs too."""
-    header = ["", *rows[0]]
-    table = [header, *rows[1:]]
-    widths = [max(len(row[at].strip()) for row in table if at < len(row)) for at in range(len(header))]
-    return [
-        " ".join(_paint(cell.strip(), widths[at], is_cell=at > 0 and y > 0) for at, cell in enumerate(row)).rstrip()
-        for y, row in enumerate(table)
-    ]
+def _blocks(rows: list[list[str]], width: int, *, colour: bool) -> Iterator[str]:
+    """Narrow columns below their headers, as many side by side as there is room for; then the next ones."""
+    table = [["", *rows[0]], *rows[1:]]
+    cells = [[cell.strip() for cell in row] for row in table]
+    widths = [max(len(row[at]) for row in cells if at < len(row)) for at in range(len(table[0]))]
+    first = 1
+    while first < len(widths):
+        last, room = first + 1, width - widths[0] - 1 - widths[first]
+        while last < len(widths) and widths[last] < room:
+            room -= widths[last] + 1
+            last += 1
+        if first > 1:
+            yield ""
+        for y, row in enumerate(cells):
+            shown = [_paint(row[at], widths[at], colour=colour and y > 0) for at in range(first, min(last, len(row)))]
+            yield " ".join((f"{row[0]:<{widths[0]}}", *shown)).rstrip()
+        first = last
 
 
-def _paint(cell: str, width: int, *, is_cell: bool) -> str:
-    colour = ""
-    if is_cell:
-        colour = (
-            GREEN if cell.startswith("NV") else RED if cell == "ERR!" else YELLOW if cell in ("SYS", "NODE") else ""
-        )
-    return f"{colour}{cell:<{width}}{PLAIN}" if colour else f"{cell:<{width}}"
+def _paint(cell: str, width: int, *, colour: bool) -> str:
+    paint = GREEN if cell.startswith("NV") else RED if cell == "ERR!" else YELLOW if cell in ("SYS", "NODE") else ""
+    return f"{paint}{cell:<{width}}{PLAIN}" if colour and paint else f"{cell:<{width}}"
 
 
 def _about_ways(facts: Facts, topo: Topo) -> Iterator[str]:

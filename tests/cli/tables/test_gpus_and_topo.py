@@ -20,14 +20,31 @@ def test_every_gpu_has_one_line_that_fits(name: str, width: int) -> None:
     assert [line.split()[0] for line in lines[-8:]] == [str(i) for i in range(8)]
 
 
-def test_the_matrix_is_the_same_at_every_width() -> None:
-    facts = machine("h100x8_sxm_healthy")
-    assert topo.draw(facts, width=40, colour=False) == topo.draw(facts, width=100, colour=False)
+def test_the_matrix_of_a_pipe_has_one_line_a_gpu() -> None:
+    lines = topo.draw(machine("v100x16_dgx2"), width=100, colour=False).splitlines()
+    assert lines[0].split("\t")[:16] == [f"GPU{i}" for i in range(16)]
+    assert [line.split("\t")[0] for line in lines[1:17]] == [f"GPU{i}" for i in range(16)]
+
+
+@pytest.mark.parametrize("name", ["v100x16_dgx2", "h100x8_sxm_healthy", "gb200x4_tray"])
+@pytest.mark.parametrize("width", [40, 80, 100])
+def test_the_matrix_fits_a_terminal(name: str, width: int) -> None:
+    shown = re.sub(r"\033\[\d+m", "", topo.draw(machine(name), width=width, colour=True))
+    assert max(map(len, shown.splitlines())) <= width
+    facts = machine(name)
+    assert facts.topo is not None
+    whole = dict.fromkeys((f"GPU{g.index}" for g in facts.topo.gpus), "")
+    for line in shown.partition("\n\nLegend")[0].splitlines():
+        first, _, rest = line.partition(" ")
+        if first in whole:
+            whole[first] += f" {rest}"
+    for gpu, cells in zip(facts.topo.gpus, facts.topo.matrix(), strict=False):
+        assert whole[f"GPU{gpu.index}"].split() == [*cells, gpu.cpu_affinity or "N/A", gpu.numa_affinity or "N/A"]
 
 
 def test_a_terminal_gets_colours_and_narrow_columns() -> None:
     facts = machine("h100x8_fm_down")
-    plain, coloured = (topo.draw(facts, width=100, colour=colour) for colour in (False, True))
+    plain, coloured = (topo.draw(facts, width=200, colour=colour) for colour in (False, True))
     assert "\033" not in plain
     row = next(line for line in coloured.splitlines() if line.startswith("GPU0"))
     assert "\033[33mSYS" in row
@@ -36,13 +53,7 @@ def test_a_terminal_gets_colours_and_narrow_columns() -> None:
     )
 
 
-def test_sixteen_gpus_fit_a_terminal_and_one_gpu_has_a_matrix() -> None:
-    many = [
-        {"index": i, "bus_id": f"0000:{i:02x}:00.0", "cpu_affinity": "0-23", "numa_affinity": "0"} for i in range(16)
-    ]
-    shown = topo.draw(machine("cpu_vm", {"topo": {"gaps": [], "gpus": many}}), width=100, colour=True)
-    assert max(len(re.sub(r"\033\[\d+m", "", line)) for line in shown.splitlines()) <= 120
-    assert shown.count("GPU15") == 2
+def test_one_gpu_has_a_matrix() -> None:
     assert topo.draw(machine("t4x1_vm"), width=100, colour=False).splitlines()[1].split() == ["GPU0", "X", "N/A", "N/A"]
 
 

@@ -27,6 +27,11 @@ class Choices:
         self.asked_data = False
         self.statements = 0
 
+    def fails(self, place: Place) -> bool:
+        """Whether this rank alone meets an error that its own data or machine makes."""
+        self.asked_data = True
+        return self.data is not None and (place.rank == 0) is self.data
+
     def choose(self, module: Module, node: ast.expr, place: Place, unknown: Unknown, *, decides: bool) -> bool | None:
         """The choice for a condition; one that decides no branch of the walk itself only follows earlier choices."""
         if unknown is Unknown.VARIES:

@@ -36,7 +36,9 @@ class Classes:
         raise NotImplementedError
 
     def class_of_value(self, value: ast.expr) -> ast.ClassDef | None:
-        """The class of this file that an expression is an instance of: `self`, or a name bound to `Class(…)`."""
+        """The class of this file that an expression is an instance of: `self`, a name or attribute bound to `Class(…)`."""
+        if isinstance(value, ast.Attribute):
+            return self._class_kept(value)
         if not isinstance(value, ast.Name):
             return self._class_made(value)
         function = self.index.function_of(value)
@@ -52,6 +54,14 @@ class Classes:
             note = binding.at.annotation
             return self.class_named(note) if isinstance(note, ast.Name) else None
         return self._class_made(binding.value) if binding.how is Bound.VALUE and binding.value is not None else None
+
+    def _class_kept(self, value: ast.Attribute) -> ast.ClassDef | None:
+        """The class of what `self.name` holds, where one assignment of that class gives it."""
+        kept = self.index.attributes.get(("self", value.attr), ())
+        owner = self.class_of_value(value.value) if kept else None
+        own = [b for b in kept if owner is not None and self.index.class_of(b.at) is owner]
+        made = own[0].value if len(own) == 1 and own[0].how is Bound.VALUE else None
+        return self.class_of_value(made) if isinstance(made, (ast.Name, ast.Call)) else None
 
     def _class_made(self, value: ast.expr) -> ast.ClassDef | None:
         return self.class_named(value.func) if isinstance(value, ast.Call) else None

@@ -129,6 +129,9 @@ class Matters:
         """Whether a call does something that is looked for."""
         if self.named(module, call) is not None:
             return True
+        made = module.lambda_of(call)
+        if made is not None:
+            return call not in inner(made.body) and any(self.call(module, c) for c in self.calls(made.body))
         target = module.target(call)
         return target is not None and self.function(target.module, target.function)
 

@@ -1,8 +1,8 @@
 """Messages between ranks: the sends and receives of a rehearsal, matched as torch would match them.
 
 A blocking send or recv waits for its partner, a collective of the default group waits for everybody, isend and irecv do
-not wait here. What is still waiting when nobody can go on has no partner, or waits in a ring. A rehearsal in which one
-peer is unknown says nothing.
+not wait here; those of a batch are waited for when the rest has ended. What is still waiting when nobody can go on has no
+partner, or waits in a ring. A rehearsal in which one peer is unknown says nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Message:
 
     @property
     def sends(self) -> bool:
-        return self.event.name in ("dist.send", "dist.isend")
+        return _sends(self.event)
 
     @property
     def waits(self) -> bool:
@@ -67,6 +67,19 @@ class Exchange:
     pairs: list[tuple[Message, Message]] = field(default_factory=list)
 
 
+def _sends(event: Event) -> bool:
+    if event.name != "dist.P2POp":
+        return event.name in ("dist.send", "dist.isend")
+    what = event.argument(0, "op")
+    return what is not None and event.frame.module.names.of(what) == "dist.isend"
+
+
+def _peer(event: Event) -> ast.expr | None:
+    if event.name == "dist.P2POp":
+        return event.argument(2, "peer")
+    return event.argument(1, "dst" if _sends(event) else "src")
+
+
 def _steps(run: Rehearsal) -> list[list[Message | None]] | None:
     """Each rank's messages in order, None for a collective; None when a peer is unknown or in a group."""
     found = []
@@ -85,14 +98,15 @@ def _steps(run: Rehearsal) -> list[list[Message | None]] | None:
 
 
 def _message(event: Event, place: Place) -> Message | None:
-    sends = event.name in ("dist.send", "dist.isend")
-    if event.argument(2, "group") is not None or event.argument(None, "group_dst", "group_src") is not None:
+    batched = int(event.name == "dist.P2POp")
+    outside = event.argument(None, "group_dst", "group_src", "group_peer")
+    if event.argument(2 + batched, "group") is not None or outside is not None:
         return None
-    node = event.argument(1, "dst" if sends else "src")
+    node = _peer(event)
     peer = event.read(node) if node is not None else None
     if node is not None and type(peer) is not int and peer is not None:
         return None
-    tag = event.argument(3, "tag")
+    tag = event.argument(3 + batched, "tag")
     read = event.read(tag) if tag is not None else 0
     if type(read) is not int:
         return None
@@ -141,6 +155,8 @@ def _play(steps: list[list[Message | None]], result: Exchange) -> None:
             at = [a + 1 for a in at]
             moved = True
     result.stuck += _blocked(steps, at)
+    if not result.stuck:
+        result.stuck += [Stuck("alone", m) for m in posted if m.event.name == "dist.P2POp" and m.peer is not None]
 
 
 def _partner(now: Message, steps: list[list[Message | None]], at: list[int], posted: list[Message]) -> Message | None:
@@ -198,7 +214,7 @@ def _is_of_all(module: Module, run: Rehearsal) -> bool:
     messages = [[e for e in t.events if e.name in P2P] for t in run.tracks]
     if any(run.apart(e.tests) for each in messages for e in each):
         return True
-    peers = [[repr(e.read(e.argument(1, "dst", "src"))) for e in each] for each in messages]
+    peers = [[repr(e.read(_peer(e))) for e in each] for each in messages]
     return any(p != peers[0] for p in peers[1:])
 
 

@@ -189,6 +189,14 @@ class Module(Classes):
         at = bound[1][0].at
         return at if isinstance(at, ast.arg) else None
 
+    def lambda_of(self, call: ast.Call) -> ast.Lambda | None:
+        """The lambda that a call runs by the only name that it is given."""
+        if not isinstance(call.func, ast.Name):
+            return None
+        bound = self.names.bindings(call.func.id, self.index.scope(call.func))
+        made = bound[1][0].value if bound is not None and len(bound[1]) == 1 else None
+        return made if isinstance(made, ast.Lambda) and bound is not None and bound[1][0].how is Bound.VALUE else None
+
     # Who calls a function.
 
     @cached_property

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from ddpdoctor.facts.script.choices import Choices
 from ddpdoctor.facts.script.conditions import case_of, conditions
 from ddpdoctor.facts.script.decorating import wrapper_of
 from ddpdoctor.facts.script.events import EXITS, Matters
+from ddpdoctor.facts.script.failures import local_failure
 from ddpdoctor.facts.script.index import Function
 from ddpdoctor.facts.script.module import Module, Target
 from ddpdoctor.facts.script.parameters import arguments
@@ -69,6 +71,7 @@ def _run(
 
         reader = Reader(module, place, trusting=True, choose=choose)
         walk = _Walk(module, reader, Track(place), matters, MAX_STATEMENTS // len(places))
+        walk.fails = partial(choices.fails, place)
         function = None if isinstance(root, ast.Module) else root
         walk.root(root, Frame(module, function, walk.given(function)))
         tracks.append(walk.track)
@@ -87,6 +90,7 @@ class _Walk:
         self.track = track
         self.matters = matters
         self.is_open = False
+        self.fails: Callable[[], bool] = bool
         self.tests: list[Test] = []
         self.loops: list[ast.AST] = []
         self.chain: list[ast.Call] = []
@@ -163,6 +167,9 @@ class _Walk:
         if given in self.wrapped:
             what, bound = self.wrapped[given]
             return self._inlined(call, Frame(what.module, what.function, bound), what.function)
+        made = module.lambda_of(call)
+        if made is not None and len(self.chain) < MAX_CALLS:
+            return self._lambda(call, made, frame)
         target = module.target(call)
         if target is None:
             self._unseen(call, frame)
@@ -176,6 +183,13 @@ class _Walk:
             self.wrapped[wrapper.given] = (target, bound)
             return self._inlined(call, Frame(wrapper.module, wrapper.inner), wrapper.inner)
         return self._inlined(call, Frame(target.module, function, bound), function)
+
+    def _lambda(self, call: ast.Call, made: ast.Lambda, frame: Frame) -> str | None:
+        bound = {a.arg: self.reader.value(v, frame) for a, v in zip(made.args.args, call.args, strict=False)}
+        self.chain.append(call)
+        left = self.expression(made.body, Frame(frame.module, frame.module.index.function_of(made), bound))
+        self.chain.pop()
+        return left if left in ("exit", "raise") else None
 
     def _inlined(self, call: ast.Call, frame: Frame, function: Function) -> str | None:
         self.chain.append(call)
@@ -271,7 +285,16 @@ class _Walk:
         return self.block(statement.body, frame)
 
     def attempt(self, statement: ast.Try, frame: Frame) -> str | None:
-        left = self.block(statement.body, frame) or self.block(statement.orelse, frame)
+        handler = local_failure(self.matters, frame.module, statement)
+        failed = handler is not None and self.fails()
+        if handler is not None:
+            self._decided(handler, failed, frame.module)
+        if handler is not None and failed:
+            left = self.block(handler.body, frame)
+        else:
+            left = self.block(statement.body, frame) or self.block(statement.orelse, frame)
+        if handler is not None:
+            self.tests.pop()
         return self.block(statement.finalbody, frame) or left
 
     def leave(self, statement: ast.Return | ast.Break | ast.Continue, frame: Frame) -> str | None:
@@ -309,12 +332,16 @@ class _Walk:
 
 
 def _decides(statement: ast.For | ast.AsyncFor, name: str) -> bool:
-    """Whether a loop's counter stands in a condition or call of its body, so that the turns may differ."""
-    tests = (n.test for n in ast.walk(statement) if isinstance(n, (ast.If, ast.IfExp)))
-    calls = (
+    """Whether a loop's counter, or what is made of it, stands in a condition or call of its body: the turns may differ."""
+    tests = [n.test for n in ast.walk(statement) if isinstance(n, (ast.If, ast.IfExp))]
+    calls = [
         c for n in ast.walk(statement) if isinstance(n, ast.Call) for c in (*n.args, *(k.value for k in n.keywords))
-    )
-    return any(isinstance(n, ast.Name) and n.id == name for each in (*tests, *calls) for n in ast.walk(each))
+    ]
+    made = {name}
+    for each in (n for n in ast.walk(statement) if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name)):
+        if any(isinstance(n, ast.Name) and n.id in made for n in ast.walk(each.value)):
+            made |= {t.id for t in each.targets if isinstance(t, ast.Name)}
+    return any(isinstance(n, ast.Name) and n.id in made for each in (*tests, *calls) for n in ast.walk(each))
 
 
 _WALKS: dict[type, Callable[[_Walk, Any, Frame], str | None]] = {

@@ -70,7 +70,7 @@ GROUP_POSITION = {
 }
 """The position of `group` among positional arguments."""
 
-P2P = frozenset(("dist.send", "dist.recv", "dist.isend", "dist.irecv"))
+P2P = frozenset(("dist.send", "dist.recv", "dist.isend", "dist.irecv", "dist.P2POp"))
 
 METHODS = {
     "wait_for_everyone": "accelerator",

@@ -6,13 +6,13 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.disagreement import Disagreement, Kind, disagreements
+from ddpdoctor.facts.script.disagreement import Disagreement, Kind, disagreements, places_of
 from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import code, point
 from ddpdoctor.rules.script.rewriting import agreed, called_by_all, in_one_order, reached_by_all
-from ddpdoctor.rules.script.situation import is_quiet
+from ddpdoctor.rules.script.situation import argument, each_rank, is_quiet
 
 _WORDS = {"backward": "the backward pass of the wrapped model", "forward": "the forward pass of the wrapped model"}
 
@@ -33,6 +33,9 @@ def _test(module: Module, disagreement: Disagreement) -> str:
     node = disagreement.test.node
     if isinstance(node, (ast.If, ast.While)):
         return f"`{code(module, node.test, 50)}` (line {node.lineno})"
+    if isinstance(node, ast.ExceptHandler):
+        caught = f" {code(module, node.type, 50)}" if node.type is not None else ""
+        return f"`except{caught}` (line {node.lineno})"
     if isinstance(node, (ast.expr, ast.pattern)):
         case = "case " if isinstance(node, ast.pattern) else ""
         return f"`{case}{code(module, node, 50)}` (line {node.lineno})"
@@ -121,14 +124,21 @@ def on_data(script: Script) -> Iterator[Finding]:
     ## Fix
     Take the same path on all ranks: all_reduce the decision first, or compute a loss of zero over all parameters.
     """
+    told: set[ast.AST] = set()
     for module, each in _found(script, "", data=True):
+        failed = isinstance(each.test.node, ast.ExceptHandler)
+        if failed and each.test.node in told:
+            continue
+        told.add(each.test.node)
+        looks = "runs where this rank alone fails" if failed else "looks at this rank's own data"
         yield point(
             module,
-            each.at,
-            f"{_test(module, each)} looks at this rank's own data and decides whether it reaches {_named(each)} in "
+            each.test.node if failed else each.at,
+            f"{_test(module, each)} {looks} and decides whether it reaches {_named(each)} in "
             "line "
             f"{each.event.call.lineno}; ranks that decide otherwise wait; expected one decision for all ranks",
             "a decision that all ranks share",
+            severity=Severity.WARNING if failed else None,
             edits=agreed(module, each),
         )
 
@@ -185,3 +195,23 @@ def new_group(script: Script) -> Iterator[Finding]:
             "new_group on every rank",
             edits=called_by_all(module, each),
         )
+    for module in modules(script):
+        for call in module.calls("dist.new_group"):
+            if _is_of_each(module, call):
+                yield point(
+                    module,
+                    call,
+                    "every rank makes a group of other ranks here, and the groups count as one: their members look for "
+                    "each other under one name; expected all groups on every rank, in one order",
+                    "new_group for all groups on every rank",
+                )
+
+
+def _is_of_each(module: Module, call: ast.Call) -> bool:
+    """Whether the ranks of a group are computed from the own rank."""
+    ranks = argument(call, 0, "ranks")
+    if ranks is None or argument(call, None, "use_local_synchronization") is not None:
+        return False
+    found = each_rank(module, ranks, places_of(module, module.index.function_of(call)), trusting=True)
+    plain = all(isinstance(f, (list, tuple)) and all(type(r) is int for r in f) for f in found)
+    return plain and any(f != found[0] for f in found[1:])

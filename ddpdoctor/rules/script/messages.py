@@ -21,6 +21,7 @@ from ddpdoctor.rules.script.pointing import (
     point,
     replace,
     under,
+    waited,
     with_keyword,
     without_argument,
 )
@@ -295,7 +296,7 @@ def _kept(module: Module, call: ast.Call, statement: ast.Assign) -> Iterator[Fin
             "the receiver gets "
             "the new content; expected wait() first",
             f"{name}.wait() before",
-            edits=(before(module, module.index.statement(changed), f"{name}.wait()"),),
+            edits=waited(module, name, before(module, module.index.statement(changed), f"{name}.wait()"), statement),
         )
 
 

@@ -21,6 +21,7 @@ __all__ = [
     "point",
     "replace",
     "under",
+    "waited",
     "with_keyword",
     "without_argument",
 ]
@@ -107,6 +108,15 @@ def line_after(module: Module, statement: ast.stmt, text: str, like: ast.stmt) -
         at = len(module.lines[-1]) + 1
         return Edit(module.path, last, at, last, at, f"\n{indent_of(module, like)}{text}\n")
     return Edit(module.path, line, 1, line, 1, f"{indent_of(module, like)}{text}\n")
+
+
+def waited(module: Module, name: str, edit: Edit, statement: ast.stmt) -> tuple[Edit, ...]:
+    """A new `name.wait()` in place of the one that follows a statement later in its block: none may be waited for twice."""
+    parent = module.index.parents[statement]
+    block = next((b for n in ("body", "orelse", "finalbody") if statement in (b := getattr(parent, n, []))), [])
+    later = [s for s in block[block.index(statement) + 1 :] if isinstance(s, ast.Expr)] if block else []
+    old = next((s for s in later if ast.unparse(s) == f"{name}.wait()"), None)
+    return (edit,) if old is None else (edit, delete(module, old))
 
 
 def indent_of(module: Module, statement: ast.stmt) -> str:

@@ -38,6 +38,15 @@ def uneven(script: Script) -> Iterator[Finding]:
     for module in modules(script):
         if module.calls("Join") or any(f"{name}.join()" in module.text for name in module.wrapped):
             continue
+        for each in (n for n in module.index.parents if isinstance(n, ast.While)):
+            if _communicates(module, each) and _counts_apart(module, each):
+                yield point(
+                    module,
+                    each.test,
+                    f"{code(module, each.test)} ends this loop earlier on some ranks: they leave the others waiting in "
+                    "its collectives; expected equally many turns on all ranks",
+                    "the same number of turns on all ranks",
+                )
         for loop in (n for n in module.index.parents if isinstance(n, ast.For)):
             if not _communicates(module, loop):
                 continue
@@ -72,7 +81,21 @@ def _cut(module: Module, node: ast.expr) -> tuple[Edit, ...]:
     return (replace(module, made.value, f"{items}[: len({items}) // {size} * {size}]"),)
 
 
-def _communicates(module: Module, loop: ast.For) -> bool:
+def _counts_apart(module: Module, loop: ast.While) -> bool:
+    """Whether a counter that begins alike on all ranks runs up to a number that each rank has for itself."""
+    test = loop.test
+    if not isinstance(test, ast.Compare) or not isinstance(test.left, ast.Name) or len(test.ops) != 1:
+        return False
+    counter = test.left.id
+    ends = each_rank(module, test.comparators[0], trusting=True)
+    bound = module.names.bindings(counter, module.index.scope(test.left))
+    begins = [b.value for b in bound[1] if isinstance(b.at, ast.Assign)] if bound is not None else []
+    counts = any(isinstance(n, ast.AugAssign) and ast.unparse(n.target) == counter for n in inner(loop))
+    alike = bool(begins) and all(isinstance(b, ast.Constant) for b in begins)
+    return counts and alike and all(type(e) is int for e in ends) and len({*map(repr, ends)}) > 1
+
+
+def _communicates(module: Module, loop: ast.For | ast.While) -> bool:
     for node in inner(loop):
         if isinstance(node, ast.Call):
             name = module.names.of(node.func)

@@ -12,7 +12,7 @@ from ddpdoctor.facts.script.vocabulary import GROUP_POSITION
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.devices import CREATED
-from ddpdoctor.rules.script.pointing import after, code, point, replace, with_keyword, without_argument
+from ddpdoctor.rules.script.pointing import after, code, point, replace, waited, with_keyword, without_argument
 from ddpdoctor.rules.script.situation import (
     argument,
     backends,
@@ -24,6 +24,7 @@ from ddpdoctor.rules.script.situation import (
 )
 
 _ON_CPU = CREATED | {f"torch.{kind}Tensor" for kind in ("", "Float", "Double", "Half", "Long", "Int", "Byte", "Bool")}
+_ON_CPU |= {"torch.from_numpy"}
 _TENSORS = {
     "dist.all_reduce": (0,),
     "dist.broadcast": (0,),
@@ -129,14 +130,15 @@ def read_early(script: Script) -> Iterator[Finding]:
     for module in modules(script):
         for call in _asynchronous(module):
             tensor = argument(call, 0, "tensor", "tensor_list", "output_tensor")
-            if not isinstance(tensor, ast.Name):
+            if not isinstance(tensor, (ast.Name, ast.Attribute)):
                 continue
-            read = _read_before_wait(module, call, tensor.id)
+            text = ast.unparse(tensor)
+            read = _read_before_wait(module, call, text)
             if read is not None:
                 yield point(
                     module,
                     read,
-                    f"{tensor.id} is read while {code(module, call.func)} of line {call.lineno} may still be writing "
+                    f"{text} is read while {code(module, call.func)} of line {call.lineno} may still be writing "
                     "it: the value is "
                     "the old one or half done; expected wait() before",
                     "work.wait() before this line",
@@ -147,7 +149,9 @@ def read_early(script: Script) -> Iterator[Finding]:
 def _waited(module: Module, call: ast.Call) -> tuple[Edit, ...]:
     statement = module.index.statement(call)
     if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-        return (after(module, statement, f"{statement.targets[0].id}.wait()"),)
+        return waited(
+            module, statement.targets[0].id, after(module, statement, f"{statement.targets[0].id}.wait()"), statement
+        )
     return (replace(module, call, f"{code(module, call, 400)}.wait()"),)
 
 
@@ -182,19 +186,21 @@ def _read_before_wait(module: Module, call: ast.Call, name: str) -> ast.AST | No
                 "get_future",
             ):
                 return None
-            if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and node.target.id == name:
+            if isinstance(node, ast.AugAssign) and ast.unparse(node.target) == name:
                 return node
-            if isinstance(node, ast.Name) and node.id in (handle, name) and isinstance(node.ctx, ast.Store):
+            is_one = isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Store)
+            if is_one and ast.unparse(node) in (handle, name, name.partition(".")[0]):
                 return None
             if isinstance(node, ast.Name) and handle and node.id == handle:
                 return None
-        read = next((n for n in inner(following) if isinstance(n, ast.Name) and n.id == name), None)
-        if read is not None:
+        uses = (n for n in inner(following) if isinstance(n, (ast.Name, ast.Attribute)) and ast.unparse(n) == name)
+        read = next(uses, None)
+        if isinstance(read, (ast.Name, ast.Attribute)):
             return read if _is_read(module, read, following) else None
     return None
 
 
-def _is_read(module: Module, read: ast.Name, following: ast.stmt) -> bool:
+def _is_read(module: Module, read: ast.Name | ast.Attribute, following: ast.stmt) -> bool:
     """A use of the value: not the next collective's argument, not a mere question for its shape."""
     parent = module.index.parents[read]
     unused = (

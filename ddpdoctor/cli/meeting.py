@@ -181,11 +181,12 @@ class Convening:
             found = {} if verdict.has_errors else verdicts.shares(met.guests)
             self._meeting.conclude(verdicts.written(outcome, nodes), verdicts.places(met.guests, found))
             return replace(verdict, share=found.get(met.guests[met.hosted_by].key))
-        facts = self._with_way(facts)
+        is_lost = met is not None and met.lost_host is not None
+        facts = facts if is_lost else self._with_way(facts)  # the way was open a moment ago
         if met is not None and met.taken_by is not None:
             nodes = self._superfluous(met)
         else:
-            is_explained = bool(own or (met is not None and met.other_job) or judge_here(facts))
+            is_explained = is_lost or bool(own or (met is not None and met.other_job) or judge_here(facts))
             nodes = self._alone(node, met, is_explained=is_explained)
         outcome = verdicts.judge_nodes(rules, nodes, (Guest("", nodes.nodes[0], tuple(own)),), self._torch)
         is_first = self.job.local_rank in (0, None)
@@ -234,6 +235,7 @@ class Convening:
             hosted_by=met.hosted_by,
             is_main=met.is_main,
             strangers=met.strangers,
+            silent=met.silent,
         )
 
     def _hosts(self, numbers: Iterable[int]) -> dict[str, str]:
@@ -255,7 +257,8 @@ class Convening:
         way = met.way if met is not None else None
         is_taken = way in (Outcome.STRANGER, Outcome.SILENT) and not is_explained
         is_over = way in (None, Outcome.REFUSED) and (met is None or met.waited_seconds >= self._join_seconds)
-        is_absent = (is_over or not is_explained) and not is_taken and (met is None or not met.other_job)
+        is_other = met is not None and bool(met.other_job or met.lost_host)
+        is_absent = (is_over or not is_explained) and not is_taken and not is_other
         return Nodes(
             nodes=(replace(met.me.node if met is not None else node, way=way if is_taken else None),),
             expected=self.job.world_size if self.is_of_ranks else self.job.nnodes,

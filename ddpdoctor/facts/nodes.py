@@ -156,6 +156,8 @@ class Nodes(Section):
     lost_host: str | None = None
     """The host of the meeting, when it went away before it had told its verdict."""
     strangers: tuple[Stranger, ...] = ()
+    silent: tuple[int, ...] = ()
+    """Indices of nodes that came and then answered no more: stopped, or cut off. Their links say nothing."""
     gaps: tuple[Gap, ...] = ()
 
     @property

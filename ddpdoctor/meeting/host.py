@@ -15,7 +15,18 @@ from ddpdoctor.facts.nodes import Node, Stranger
 from ddpdoctor.meeting.guests import Guest
 from ddpdoctor.meeting.links import serve_echo
 from ddpdoctor.meeting.sockets import BACKLOG, listen
-from ddpdoctor.meeting.wire import MAX_HELLO_BYTES, PROTOCOL, WireError, decode_line, encode_line, hear, say, send
+from ddpdoctor.meeting.wire import (
+    MAX_HELLO_BYTES,
+    PROTOCOL,
+    SILENT_SECONDS,
+    WireError,
+    beat,
+    decode_line,
+    encode_line,
+    hear,
+    say,
+    send,
+)
 
 __all__ = ["Host", "Seat"]
 
@@ -37,6 +48,12 @@ class Seat:
     writer: asyncio.StreamWriter
     links: dict[str, Any] | None = None
     """What it saw of the network, as it told it."""
+    heard: float = field(default_factory=time.monotonic)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether its process was stopped, or its machine is gone: the connection does not show it."""
+        return time.monotonic() - self.heard > SILENT_SECONDS
 
 
 @dataclass
@@ -218,13 +235,18 @@ class Host:
             before.writer.close()
         node = replace(guest.node, came=via, waited_seconds=waited, clock_seconds=offset)
         seat = self.seats[guest.key] = Seat(replace(guest, node=node), writer)
+        beating = asyncio.create_task(beat(writer))
         try:
             await say(writer, self._introduction("welcome"))
             self.changed.set()
             while message := await hear(reader):
-                self._take(seat, message)
-                self.changed.set()
+                seat.heard = time.monotonic()
+                if message.get("kind") != "alive":
+                    self._take(seat, message)
+                    self.changed.set()
         finally:
+            beating.cancel()
+            await asyncio.gather(beating, return_exceptions=True)
             if self.seats.get(guest.key) is seat:
                 del self.seats[guest.key]
                 self.changed.set()

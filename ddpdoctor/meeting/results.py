@@ -28,6 +28,8 @@ class Gathered:
     hosted_by: int
     is_main: bool
     strangers: tuple[Stranger, ...]
+    silent: tuple[int, ...] = ()
+    """Those of the guests that answered no more when the network was tried."""
 
 
 @dataclass(frozen=True)

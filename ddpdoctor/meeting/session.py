@@ -239,12 +239,13 @@ class Session:
         guests = ordered(self.host.guests)
         is_well = assess(guests) in (State.COMPLETE, State.ENOUGH) and not contradicts(guests)
         links = await self._test(guests) if is_well and len(guests) > 1 else ()
+        silent = {at for at, guest in enumerate(guests) if is_well and self._is_silent(guest)}
         nodes = [guest.node for guest in guests]
         size, is_late = expected(nodes), self.left <= 0 and not is_well
         self._verdict = judge(
             Gathered(
                 guests=tuple(guests),
-                links=links,
+                links=tuple(link for link in links if not silent & {link.source, link.target}),
                 expected=size,
                 missing=missing(nodes) if is_late else (),
                 lacking=max(size - len(nodes), 0) if is_late else 0,
@@ -252,6 +253,7 @@ class Session:
                 hosted_by=next(i for i, guest in enumerate(guests) if guest.key == self.me.key),
                 is_main=self.host.has("main"),
                 strangers=tuple(self.host.strangers),
+                silent=tuple(sorted(silent)),
             )
         )
         verdict = await self._verdict
@@ -267,7 +269,7 @@ class Session:
         await asyncio.gather(*(self.host.tell(seat, encode_line(wanted[seat.guest.key])) for seat in seats))
         links = await try_links(wanted[self.me.key], self.token)
         end = time.monotonic() + 2 * TEST_SECONDS
-        while any(seat.links is None for seat in self._still(seats)) and time.monotonic() < end:
+        while any(seat.links is None and not seat.is_silent for seat in self._still(seats)) and time.monotonic() < end:
             self._changed.clear()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), LOOK_SECONDS)
@@ -275,6 +277,11 @@ class Session:
         for seat in seats:
             links += read_links(seat.links or {}, index[seat.guest.key], len(guests))
         return tuple(links)
+
+    def _is_silent(self, guest: Guest) -> bool:
+        """Whether a guest did not say what it saw of the network and says nothing else either."""
+        seat = self.host.seats.get(guest.key)
+        return seat is not None and seat.links is None and seat.is_silent
 
     def _still(self, seats: Sequence[Any]) -> list[Any]:
         """Those who are still here."""

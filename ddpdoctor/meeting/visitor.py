@@ -14,7 +14,7 @@ from ddpdoctor.facts.nodes import Node
 from ddpdoctor.meeting.guests import Guest
 from ddpdoctor.meeting.sockets import dial
 from ddpdoctor.meeting.trials import told_links, try_links
-from ddpdoctor.meeting.wire import MAX_LINE_BYTES, PROTOCOL, WireError, hear, say
+from ddpdoctor.meeting.wire import MAX_LINE_BYTES, PROTOCOL, SILENT_SECONDS, WireError, beat, hear, say
 
 __all__ = ["Visitor"]
 
@@ -74,7 +74,12 @@ class Visitor:
             refusal = self._refusal(me, await asyncio.wait_for(hear(reader), patience), address)
             if refusal is not None:
                 return refusal
-            await self._stay(reader, writer)
+            beating = asyncio.create_task(beat(writer))
+            try:
+                await self._stay(reader, writer)
+            finally:
+                beating.cancel()
+                await asyncio.gather(beating, return_exceptions=True)
             return None
         except asyncio.TimeoutError:
             return None if self.is_seated else Outcome.SILENT
@@ -106,9 +111,10 @@ class Visitor:
         Raises:
             OSError: the connection broke.
             WireError: the host does not keep to the protocol.
+            asyncio.TimeoutError: the host was stopped.
         """
         place: dict[str, Any] | None = None
-        while message := await hear(reader):
+        while message := await asyncio.wait_for(hear(reader), SILENT_SECONDS):
             kind = message.get("kind")
             if kind == "progress":
                 self.speak(str(message.get("words"))[:300])

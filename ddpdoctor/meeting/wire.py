@@ -14,7 +14,9 @@ __all__ = [
     "MAX_HELLO_BYTES",
     "MAX_LINE_BYTES",
     "PROTOCOL",
+    "SILENT_SECONDS",
     "WireError",
+    "beat",
     "decode_line",
     "encode_line",
     "hear",
@@ -27,6 +29,11 @@ MAX_HELLO_BYTES = 256 << 10
 """The longest first line: a node of 16 GPUs needs less than a tenth of it."""
 MAX_LINE_BYTES = 4 << 20
 """The longest line from a node that has been let in: links and verdicts of a thousand nodes."""
+
+
+BEAT_SECONDS = 0.5
+SILENT_SECONDS = 3.0
+"""Who says nothing for so long was stopped, or its machine is gone: every side says at least that it is alive."""
 
 
 class WireError(Exception):
@@ -91,3 +98,10 @@ async def send(writer: asyncio.StreamWriter, lines: bytes, seconds: float) -> No
         await asyncio.wait_for(writer.drain(), seconds)
     except asyncio.TimeoutError:
         raise TimeoutError("the other side does not read") from None
+
+
+async def beat(writer: asyncio.StreamWriter) -> None:
+    """Say that this side is alive, as long as the task is allowed to run and the other side reads."""
+    while not writer.is_closing():
+        await say(writer, {"kind": "alive"}, SILENT_SECONDS)
+        await asyncio.sleep(BEAT_SECONDS)

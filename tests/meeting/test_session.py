@@ -17,10 +17,14 @@ import pytest
 from conftest import FULL
 
 sys.path.insert(0, str(Path(__file__).parent))
-from sessions import attend, free_port, meet, node
+from sessions import TOKEN, attend, free_port, meet, node
 
+import ddpdoctor.meeting.host as host_side
+import ddpdoctor.meeting.visitor as guest_side
+from ddpdoctor.meeting import session
+from ddpdoctor.meeting.guests import Guest
 from ddpdoctor.meeting.results import Alone, Gathered, Told
-from ddpdoctor.meeting.wire import MAX_HELLO_BYTES, PROTOCOL
+from ddpdoctor.meeting.wire import MAX_HELLO_BYTES, PROTOCOL, encode_line
 
 
 def test_the_host_gathers_all_and_everybody_is_told_its_verdict() -> None:
@@ -101,6 +105,48 @@ def test_a_node_of_another_job_is_turned_away_and_the_job_goes_on() -> None:
     assert [each.script for each in host.strangers] == ["b.py"]
     assert isinstance(stranger, Alone)
     assert stranger.other_job is not None
+
+
+def test_a_guest_that_was_stopped_is_told_apart_from_a_network_that_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_side, "SILENT_SECONDS", 0.5)
+    port = free_port()
+
+    async def stopped() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(encode_line(Guest("stopped", node(1, port)).hello(TOKEN)))
+        while await reader.read(1 << 16):
+            pass  # it reads for ever and says nothing more
+        writer.close()
+
+    host, _ = meet(attend(node(0, port)), _after(0.3, stopped()))
+    assert isinstance(host, Gathered)
+    assert host.silent == (1,)
+    assert not host.links
+
+
+def test_a_guest_leaves_a_host_that_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guest_side, "SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(session, "SURE_SECONDS", 0.2)
+    port = free_port()
+
+    async def stopped() -> None:
+        async def welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if await reader.readline() and not came:
+                came.append(writer)
+                writer.write(encode_line({"kind": "welcome", "key": "host", "host": "host0", "seconds": 60.0}))
+            left.append(await reader.read(1))
+
+        came: list[asyncio.StreamWriter] = []
+        left: list[bytes] = []
+        server = await asyncio.start_server(welcome, "127.0.0.1", port)
+        while not left:
+            await asyncio.sleep(0.05)
+        server.close()
+        came[0].close()
+
+    alone, _ = meet(attend(node(1, port), seconds=60.0), stopped())
+    assert isinstance(alone, Alone)
+    assert alone.lost_host == "host0"
 
 
 async def _after(seconds: float, visit: object) -> object:

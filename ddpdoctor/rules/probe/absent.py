@@ -17,6 +17,14 @@ MOST_FINDINGS = 8
 
 def missing(nodes: Nodes) -> Iterator[Finding]:
     """PROBE001: one finding for each node that never came, one for all when there are many."""
+    for node in [nodes.nodes[index] for index in nodes.silent]:
+        yield about(
+            [node],
+            f"{node.title} came to the meeting and then answered no more: its process was stopped, or the network went away",
+            "nodes.silent",
+            node.title,
+            "what it sees of the network",
+        )
     absent = [number for number in nodes.missing if number != 0]
     if nodes.lacking_unnamed:
         yield _absent(nodes, (), f"{nodes.lacking_unnamed} of {nodes.expected} {_unit(nodes, 2)}")
@@ -28,7 +36,7 @@ def head_missing(nodes: Nodes) -> Iterator[Finding]:
     """PROBE002: the node of rank 0 never came."""
     if nodes.lost_host is not None:
         yield Finding(
-            f"{nodes.lost_host} hosted the meeting and went away before its end: expected it to stay",
+            f"{nodes.lost_host} hosted the meeting and went away, or was stopped, before its end: expected it to stay",
             (Evidence("nodes.lost_host", nodes.lost_host, "a verdict"),),
             where=Where(host=nodes.lost_host),
         )

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpdoctor.cli.options import Common, Format, seconds
+from ddpdoctor.facts.gaps import Why
+from ddpdoctor.findings import Severity
 
 if TYPE_CHECKING:
     from ddpdoctor.cli.probing import Probing
@@ -93,6 +95,8 @@ def check(
         )
         facts = replace(facts, nodes=verdict.nodes)
         lists.write(report, verdict)
+    report = _without_probe(report, facts, plan)
+    if verdict is not None:
         if answer is None and not verdict.is_first:
             return report.exit_code(common.fail_on.severity)
         if answer is None and is_told_elsewhere():
@@ -102,6 +106,13 @@ def check(
     if answer is not None and not answer.is_head:
         return _tell_shortly(report, common)
     return _tell(report, facts, plan)
+
+
+def _without_probe(report: Report, facts: Facts, plan: Plan) -> Report:
+    """The report that says so when ranks were to be probed, could not be, and nothing else that is wrong explains it."""
+    reasons = [gap.reason for gap in facts.gaps if plan.probes and gap.path == "probe" and gap.why is Why.UNANSWERED]
+    has_errors = any(each.worst is Severity.ERROR for each in report.findings)
+    return report if has_errors else replace(report, failures=(*report.failures, *reasons))
 
 
 def _read_line(common: Common) -> tuple[Facts, tuple[Rule, ...]] | None:

@@ -63,16 +63,17 @@ def emit_text(table: str, text: str | None, common: Common) -> bool:
         sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
         sys.stdout.write(text)
         return True
-    say(table)
-    if common.output is None:
-        return True
+    failure = None
     try:
-        write_file(common.output, table if text is None else text)
+        if common.output is not None:  # first: whoever reads standard output may be gone
+            write_file(common.output, table if text is None else text)
     except CannotWriteError as error:
+        failure = error
+    say(table)
+    if failure is not None:
         sys.stdout.flush()
-        print(f"ddpdoctor: {error}", file=sys.stderr)
-        return False
-    return True
+        print(f"ddpdoctor: {failure}", file=sys.stderr)
+    return failure is None
 
 
 def say(text: str) -> None:

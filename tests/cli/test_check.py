@@ -110,6 +110,21 @@ def test_a_file_with_the_name_of_a_module_that_does_no_harm_is_no_finding(tmp_pa
     assert [c for c in _report(done)["findings"] if c["code"].startswith("PROBE")] == [], done.stderr
 
 
+@pytest.mark.slow
+def test_a_probe_that_could_not_be_done_never_passes() -> None:
+    check = subprocess.Popen([*CHECK, "--format", "json"], stdout=subprocess.PIPE, text=True, env=CLEAN)
+    probes: list[psutil.Process] = []
+    end = time.monotonic() + 30
+    while not probes and time.monotonic() < end:
+        probes = [each for each in psutil.Process(check.pid).children() if "ddpdoctor.probe.local" in each.cmdline()]
+    probes[0].kill()
+    out, _ = check.communicate(timeout=60)
+    assert check.returncode == 3
+    report = json.loads(out)
+    assert report["verdict"] == "incomplete"
+    assert "the probe could not run" in report["crashed"][0]["error"]
+
+
 def test_ranks_that_a_launcher_started_meet_and_the_first_one_tells(tmp_path: Path) -> None:
     port = str(_free_port())
     job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}

@@ -108,6 +108,12 @@ def test_a_closed_pipe_ends_the_command_quietly(form: str) -> None:
     assert done.stderr == ""
 
 
+def test_a_closed_pipe_costs_no_report(tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    doctor("env", "--format", "json", "--output", str(file), shell='"$@" | true')
+    assert json.loads(file.read_text())["command"] == "env"
+
+
 def test_closed_streams_are_no_bug() -> None:
     assert doctor("env", shell='"$@" >&- 2>&-').returncode == 0
 

@@ -196,7 +196,7 @@ def line_of(
         host=_host(layers),
         script=_script(layers, cwd),
         config=_config(layers, cwd),
-        batch=batch or next((e for e in layers if e.launcher is Launcher.SBATCH and e is not innermost), None),
+        batch=next((e for e in layers if e.launcher is Launcher.SBATCH and e is not innermost), batch),
         is_background=is_background,
         plan=None if agent is None else plan_of(agent, base, version),
     )
@@ -264,4 +264,8 @@ def _outside(layers: Sequence[Layer], inner: Layer) -> list[Layer]:
 
 
 def _changes_folder(layer: Layer) -> bool:
+    texts = [g.value or "" for g in layer.reading.given if g.flag == "--wrap"]
+    texts += [layer.own[-1].text] if layer.is_shell_text else []
+    if any(re.search(r"(^|[\s;&|(])(cd|pushd)\s", text) for text in texts):
+        return True
     return any(g.flag in ("-C", "--chdir", "-D", "-wdir", "--wdir", "-wd", "--directory") for g in layer.reading.given)

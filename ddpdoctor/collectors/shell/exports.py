@@ -7,6 +7,7 @@ import re
 from ddpdoctor.collectors.shell.state import State
 from ddpdoctor.facts.launch import Launcher, Line
 from ddpdoctor.facts.launch.programs import REMOTE
+from ddpdoctor.facts.launch.shell import inner_text
 
 __all__ = ["unexported"]
 
@@ -25,12 +26,14 @@ def unexported(line: Line, state: State, text: str) -> tuple[str, ...]:
     layer = next((each for each in line.layers if each.is_shell_text), None)
     if layer is None or layer.name == "eval" or any(each.launcher is Launcher.CONTAINER for each in line.layers):
         return ()
-    raw = layer.own[-1].raw
-    if raw[:1] not in ("'", '"') or re.search(r"(^|[\s;&|'\"])(source|\.|eval|read)\s", raw):
+    word = layer.own[-1]
+    if word.context or not word.raw:
+        return ()
+    raw = re.sub(r"'[^']*'", "", inner_text(word).text)
+    if re.search(r"(^|[\s;&|])(source|\.|eval|read)\s", raw):
         return ()
     is_remote = any(each.name in REMOTE for each in line.layers)
-    sign = r"\$" if raw[0] == "'" else r"\\\$"
-    named = dict.fromkeys(a or b for a, b in re.findall(rf"{sign}(?:([A-Za-z_]\w*)|\{{([A-Za-z_]\w*)\}})", raw))
+    named = dict.fromkeys(a or b for a, b in re.findall(r"(?<!\\)\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", raw))
     candidates = state.private | set(state.places) if is_remote else state.private
     set_by_line = {variable.name for each in line.layers for variable in each.variables}
     return tuple(

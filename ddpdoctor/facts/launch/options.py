@@ -19,6 +19,7 @@ from ddpdoctor.facts.torchrun_options import Option
 
 __all__ = ["Given", "Problem", "Reading", "Trouble", "read"]
 
+_SCRIPT = re.compile(r"\.(py|sh)$")
 _NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 
 
@@ -191,7 +192,8 @@ class _Reader:
         return [_Found(f, f, text[2:]) for f in self.flags if f == text[:2]]
 
     def _take(self, found: dict[int, _Found]) -> int | None:
-        i = 0
+        """The index of the script. Behind a word that may be the script all may be the script's, unless one follows."""
+        i, sure = 0, None
         while i < len(self.words):
             word = self.words[i]
             if i in found:
@@ -202,10 +204,16 @@ class _Reader:
                 i += 1
             elif word.splits:
                 self.is_open = True
+                sure = word.start if sure is None else sure
                 i += 1
             else:
+                if sure is not None and not (_SCRIPT.search(word.text) or any(g.dest == "module" for g in self.given)):
+                    break
                 self._mark_after(i)
                 return i
+        if sure is not None:
+            self.given = [g for g in self.given if g.word.start < sure]
+            self.problems = [p for p in self.problems if p.word.start < sure]
         return None
 
     def _mark_after(self, script: int) -> None:

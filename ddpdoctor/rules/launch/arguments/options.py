@@ -125,7 +125,7 @@ def _unknown(launch: Launch) -> Iterator[Finding]:
         is_newer = is_newer and layer.launcher in READERS[:2] and meant is None
         severity = Severity.WARNING if is_newer else None  # a torch newer than our table may know it
         message = f"{name}{of} does not know {shown(problem.word)}: {text}"
-        yield point(launch, line, problem.word, message, text, edits, severity=severity)
+        yield point(launch, line, problem.word, message, text.removeprefix("expected "), edits, severity=severity)
 
 
 def _newer(flag: str, launcher: Launcher) -> Version | None:

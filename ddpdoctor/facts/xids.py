@@ -161,6 +161,7 @@ _LINE = re.compile(
     r"(?P<text>.*)"
 )
 MOST_TEXT = 200
+HOUR = 3600
 
 
 def meaning(xid: Xid) -> Meaning:
@@ -174,6 +175,14 @@ def action(xid: Xid) -> str:
         return "read the fabric manager's log and restart the machine" if xid.is_fatal else "none"
     changed = re.search(r"to 0x[0-9a-fA-F]+ \(([^)]+)\)", xid.text) if xid.code == 154 else None
     return changed[1] if changed is not None else meaning(xid).action
+
+
+def age(seconds: float) -> str:
+    """An age for people: `40 s`, `12 min`, `5 h`, `3 days`."""
+    for unit, size, most in (("s", 1, 120), ("min", 60, 2 * HOUR), ("h", HOUR, 48 * HOUR)):
+        if seconds < most:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / (24 * HOUR):.0f} days"
 
 
 def xid_in(line: str) -> Xid | None:

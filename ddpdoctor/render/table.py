@@ -181,7 +181,12 @@ def _number(count: int, word: str) -> str:
 def _brief(reason: str) -> str:
     """A reason up to its first comma or bracket: enough to be grouped by."""
     clause = re.split(r"[,;(]", " ".join(reason.split()))[0].strip()
-    return clause if len(clause) <= LONGEST_REASON else f"{clause[: LONGEST_REASON - 1]}…"
+    return _cut(clause, LONGEST_REASON)
+
+
+def _cut(text: str, longest: int) -> str:
+    """`text` up to the last word that fits."""
+    return text if cell_len(text) <= longest else f"{text[:longest].rpartition(' ')[0] or text[: longest - 1]}…"
 
 
 def _with_reasons(line: str, report: Report, width: int) -> str:
@@ -193,9 +198,11 @@ def _with_reasons(line: str, report: Report, width: int) -> str:
         rest = len(report.skipped) - told - count
         room = width - cell_len(line) - (cell_len(f"; {rest} for other reasons") if rest else 0)
         if cell_len(piece) > room:
-            if index or room < SHORTEST_REASON:
-                return f"{line}{'; ' if index else ''}{len(report.skipped) - told} for other reasons"
-            piece = f"{piece[: room - 1]}…"
+            if index:
+                return f"{line}; {len(report.skipped) - told} for other reasons"
+            if room < SHORTEST_REASON:
+                return line.removesuffix(": ")
+            piece = _cut(piece, room)
         line += piece
         told += count
     return line

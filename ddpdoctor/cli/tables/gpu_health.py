@@ -1,4 +1,4 @@
-"""How each GPU is: temperature, power, clocks, PCIe link, memory errors. What NVML does not tell is said in words."""
+"""How each GPU is: memory, temperature, power, clocks, PCIe link, memory errors. What NVML does not tell is said in words."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from ddpdoctor.facts.gpu import Device
 
 __all__ = ["health"]
 
+GIB = 1 << 30
 REASONS = (
     (0x40, "heat"),
     (0x80, "power brake"),
@@ -23,7 +24,7 @@ REASONS = (
 def health(devices: tuple[Device, ...]) -> Table:
     """One row a GPU that answers."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    names = ("GPU", "°C", "to limit", "W", "SM MHz", "PCIe", "ECC new", "remapped", "held by")
+    names = ("GPU", "GiB used", "°C", "to limit", "W", "SM MHz", "PCIe", "ECC new", "remapped", "held by")
     for name in names:
         table.add_column(name, overflow="fold", no_wrap=name == "GPU")
     for device in devices:
@@ -34,6 +35,7 @@ def health(devices: tuple[Device, ...]) -> Table:
 
 def _cells(device: Device) -> tuple[str, ...]:
     return (
+        _memory(device),
         device.says("temperature_celsius"),
         device.says("temperature_margin_celsius"),
         _of(device, "power_usage_mw", "power_limit_mw", 1000),
@@ -43,6 +45,12 @@ def _cells(device: Device) -> tuple[str, ...]:
         _both(device, "remap_correctable", "remap_uncorrectable"),
         _reason(device),
     )
+
+
+def _memory(device: Device) -> str:
+    if device.memory_total_bytes is None or device.memory_used_bytes is None:
+        return device.says("memory_used_bytes")
+    return f"{device.memory_used_bytes / GIB:.1f}/{device.memory_total_bytes / GIB:.0f}"
 
 
 def _of(device: Device, value: str, most: str, unit: int) -> str:

@@ -11,11 +11,10 @@ from ddpdoctor.cli.tables.gpu_health import health
 from ddpdoctor.facts.gpu import Device, Gpu, PciGpu, absence
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.facts.visibility import Visibility, visible
-from ddpdoctor.facts.xids import action
+from ddpdoctor.facts.xids import action, age
 
 __all__ = ["draw"]
 
-GIB = 1 << 30
 NARROW = 70
 XIDS_SHOWN = 5
 
@@ -52,9 +51,9 @@ def _xids(gpu: Gpu) -> list[str]:
         device = gpu.at(xid.bus_id)
         place = f"GPU {device.index}" if device is not None else xid.bus_id
         word = "SXid" if xid.is_switch else "Xid"
-        age = "some time" if xid.age_seconds is None else f"{xid.age_seconds / 3600:.1f} h"
+        ago = "some time" if xid.age_seconds is None else age(xid.age_seconds)
         boot = ", before the machine was started" if xid.restarts else ""
-        lines.append(f"{word} {xid.code} on {place}, {age} ago{boot}: {action(xid)}")
+        lines.append(f"{word} {xid.code} on {place}, {ago} ago{boot}: {action(xid)}")
     return lines
 
 
@@ -94,16 +93,8 @@ def _visibility(gpu: Gpu, seen: Visibility) -> str:
 def _table(gpu: Gpu, seen: Visibility, width: int, ranks: tuple[int | None, int | None, int]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     wide = width >= NARROW
-    for name in (
-        ("GPU", "CUDA", "rank", "node", "name", "GiB used", "bus id", "UUID", "state")
-        if wide
-        else (
-            "GPU",
-            "CUDA",
-            "name",
-            "state",
-        )
-    ):
+    names = ("rank", "node", "name", "bus id", "UUID") if wide else ("name",)
+    for name in ("GPU", "CUDA", *names, "state"):
         table.add_column(name, overflow="fold", no_wrap=name in ("GPU", "CUDA", "rank", "bus id", "UUID"))
     for device in gpu.devices:
         ordinal = _ordinal(device, seen)
@@ -115,9 +106,9 @@ def _table(gpu: Gpu, seen: Visibility, width: int, ranks: tuple[int | None, int 
         minor = device.says("minor") if device.minor is None else f"nvidia{device.minor}"
         uuid = device.uuid[:12] if device.uuid else device.says("uuid")
         bus_id = device.bus_id or device.says("bus_id")
-        row = (name, _memory(device), bus_id, uuid, state)
+        row = (name, bus_id, uuid, state)
         if device.error is not None:
-            row = ("-", "-", "-", "-", state)
+            row = ("-", "-", "-", state)
             minor = "-"
         table.add_row(str(device.index), ordinal, _rank(ordinal, ranks), minor, *row)
     return table
@@ -140,12 +131,6 @@ def _rank(ordinal: str, ranks: tuple[int | None, int | None, int]) -> str:
     return ordinal if size is None or int(ordinal) < size else "-"
 
 
-def _memory(device: Device) -> str:
-    if device.memory_total_bytes is None or device.memory_used_bytes is None:
-        return device.says("memory_used_bytes")
-    return f"{device.memory_used_bytes / GIB:.1f}/{device.memory_total_bytes / GIB:.0f}"
-
-
 def _state(device: Device) -> str:
     if device.error is not None:
         return "not given to us" if device.error == "NO_PERMISSION" else absence(device.error)[0]
@@ -155,13 +140,13 @@ def _state(device: Device) -> str:
     if device.compute_mode in (2, 3):
         words.append({2: "prohibited", 3: "exclusive"}[device.compute_mode])
     if device.ecc_uncorrected_volatile:
-        words.append(f"{device.ecc_uncorrected_volatile} ECC errors")
+        words.append(f"ECC errors: {device.ecc_uncorrected_volatile}")
     if device.remap_failure:
         words.append("remap failed")
     if device.remap_pending or device.retired_pages_pending:
         words.append("needs a reset")
     if device.processes:
-        words.append(f"{len(device.processes)} processes")
+        words.append(f"processes: {len(device.processes)}")
     if "NO_ANSWER" in device.absent.values():
         words.append("partly unanswered")
     return ", ".join(words) or "-"

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from ddpdoctor.facts.gaps import CannotLook
-from ddpdoctor.facts.gpu import DAY_SECONDS, Gpu
-from ddpdoctor.facts.xids import BY_CAUSE, OTHER, XIDS, Xid, action, meaning
+from ddpdoctor.facts.gpu import Gpu
+from ddpdoctor.facts.xids import BY_CAUSE, OTHER, XIDS, Xid, action, age, meaning
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
 
@@ -79,16 +79,8 @@ def _when(xid: Xid, of_a_log: bool) -> str:
         return f" before the machine was started again{f' ({xid.restarts} times)' if xid.restarts > 1 else ''}"
     if xid.age_seconds is None:
         return ""
-    age = _age(xid.age_seconds)
-    return f" {age} before the log ends" if of_a_log else f" {age} ago"
-
-
-def _age(seconds: float) -> str:
-    """An age for people: `40 s`, `12 min`, `5 h`, `3 days`."""
-    for unit, size, most in (("s", 1, 120), ("min", 60, FRESH_SECONDS), ("h", 3600, 2 * DAY_SECONDS)):
-        if seconds < most:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds / DAY_SECONDS:.0f} days"
+    told = age(xid.age_seconds)
+    return f" {told} before the log ends" if of_a_log else f" {told} ago"
 
 
 def found(gpu: Gpu, cause: str, *, among: set[str] | None = None) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from ddpdoctor.collectors.script import read
 from ddpdoctor.collectors.source_text import encoding_of
 from ddpdoctor.findings import Edit, Finding
 
-__all__ = ["patch"]
+__all__ = ["applied", "patch"]
 
 _ENDS = re.compile(r"\r\n|\r|\n")
 _LAYOUTS = [(indent, plain) for indent in (1, 2, 4, None, 0, 3) for plain in (False, True)]
@@ -50,7 +50,7 @@ def _script(path: str, findings: Sequence[Finding]) -> tuple[str, str, str, int]
     old = data.decode(encoding)
     end = _ENDS.search(old)
     edits, count = _chosen(path, old, findings)
-    return old, _applied(old, edits, end[0] if end else "\n"), encoding, count
+    return old, applied(old, edits, end[0] if end else "\n"), encoding, count
 
 
 def _chosen(path: str, text: str, findings: Iterable[Finding]) -> tuple[list[Edit], int]:
@@ -62,7 +62,7 @@ def _chosen(path: str, text: str, findings: Iterable[Finding]) -> tuple[list[Edi
         edits = [edit for edit in finding.edits if edit.file == path and edit not in kept]
         if any(_overlap(edit, other) for edit in edits for other in kept):
             continue
-        if is_python and not _parses(_applied(text, [*kept, *edits], "\n")):
+        if is_python and not _parses(applied(text, [*kept, *edits])):
             continue
         kept += edits
         count += 1
@@ -86,7 +86,8 @@ def _span(edit: Edit) -> tuple[tuple[int, int], tuple[int, int]]:
     return (edit.line, edit.column), (edit.end_line, edit.end_column)
 
 
-def _applied(text: str, edits: Sequence[Edit], end: str) -> str:
+def applied(text: str, edits: Sequence[Edit], end: str = "\n") -> str:
+    """A text with edits that do not overlap; their newlines become `end`."""
     starts = [0, *(match.end() for match in _ENDS.finditer(text))]
     mark = int(text.startswith("\ufeff"))
 
@@ -118,7 +119,7 @@ def _notebook(path: str, findings: Sequence[Finding]) -> tuple[str, str, str, in
     for number, (holder, key) in cells_of(data).items():
         own = [_moved(edit, cell) for edit in edits if (cell := _cell(edit, text.cells)) and cell.number == number]
         source = holder[key]
-        new = _applied(source if isinstance(source, str) else "".join(source), own, "\n")
+        new = applied(source if isinstance(source, str) else "".join(source), own)
         if own:
             holder[key] = new if isinstance(source, str) else new.splitlines(keepends=True)
     tail = text.raw[len(text.raw.rstrip("\n")) :]

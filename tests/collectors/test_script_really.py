@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 from script_runs import RIGHT, WRONG, header, start
+from scripts import judged
+
+from ddpdoctor.cli.patch import applied
+from ddpdoctor.rules import load
 
 pytestmark = pytest.mark.torch
 
@@ -35,3 +39,28 @@ def test_a_wrong_form_does_what_its_finding_promises(path: Path, tmp_path: Path)
         assert re.search(header(path, "sees"), outcome.output, re.DOTALL), outcome.output[-3000:]
         assert outcome.code is not None
         assert (outcome.code != 0) == (header(path, "exit", "1") == "1"), outcome.output[-3000:]
+
+
+DO_NOT_RUN = {
+    "exit_code_ignored": "its children fail, and the parent now says so",
+    "nccl_without_gpu": "it still selects a GPU",
+    "rank_zero_works_long": "it works longer than the few seconds that it gives itself",
+    "slurm_scheme": "it waits for the variables of a launcher",
+    "tcp_without_rank": "it waits for the variables of a launcher",
+}
+"""Corrected forms that end badly all the same."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", [p for p in WRONG if p.stem not in DO_NOT_RUN], ids=lambda p: p.stem)
+def test_a_corrected_form_runs(path: Path, tmp_path: Path) -> None:
+    rules = [each for each in load(("script",)) if "script" in each.needs and each.code < "SCRIPT500"]
+    findings = judged(path.read_text(), rules).findings
+    edits = list(dict.fromkeys(edit for finding in findings for edit in finding.edits))
+    if not edits or any(not finding.edits for finding in findings):
+        pytest.skip("its author decides")
+    corrected = tmp_path / "corrected" / path.name
+    corrected.parent.mkdir()
+    corrected.write_text(applied(path.read_text(), edits))
+    outcome = start(corrected, header(path, "run").split(", ")[0] or "torchrun", tmp_path)
+    assert outcome.code == 0, outcome.output[-3000:]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections import Counter
 from functools import cache
+from pathlib import Path
 
 import pytest
+from script_runs import WRONG
 from scripts import Case, cases, judged
 
+from ddpdoctor.cli.patch import applied
 from ddpdoctor.doctor import Outcome
 from ddpdoctor.rules import load
 
@@ -44,3 +49,36 @@ def test_every_edit_lies_inside_the_text(case: Case) -> None:
         for edit in finding.edits:
             assert (1, 1) <= (edit.line, edit.column) <= (edit.end_line, edit.end_column)
             assert edit.end_line <= len(rows) + 1
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.family}-{c.name}".replace(" ", "_"))
+def test_a_correction_takes_its_finding_away_and_makes_no_other(case: Case) -> None:
+    _corrected(case)
+
+
+@pytest.mark.parametrize("path", WRONG, ids=lambda p: p.stem)
+def test_a_correction_mends_a_wrong_form(path: Path) -> None:
+    _corrected(Case("wrong", path.stem, path.read_text(), frozenset(), ""))
+
+
+def _corrected(case: Case) -> None:
+    outcome = _outcome(case)
+    before = Counter(f.code for f in outcome.findings)
+    for finding in outcome.findings:
+        if not finding.edits:
+            continue
+        text = applied(case.text, finding.edits)
+        ast.parse(text)
+        after = Counter(f.code for f in judged(text, RULES, case.line).findings)
+        assert after[finding.code] < before[finding.code], text
+        assert not after - before, text
+
+
+WITHOUT = frozenset(f"SCRIPT0{number}" for number in (47, 48, 49, 69))
+"""Codes whose correction is the author's decision: docs/rules says what to write, and --diff has nothing."""
+
+
+@pytest.mark.parametrize("code", [each.code for each in RULES])
+def test_every_other_rule_corrects_something(code: str) -> None:
+    edits = [f.edits for case in CASES for f in _outcome(case).findings if f.code == code]
+    assert any(edits) is (code not in WITHOUT)

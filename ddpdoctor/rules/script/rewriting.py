@@ -49,7 +49,7 @@ def called_by_all(module: Module, disagreement: Disagreement) -> tuple[Edit, ...
         return ()
     if shared is None:
         return ()
-    together = [s for s in body if _communicates(module, s) and _is_call(s)]
+    together = [s for s in body if s is statement or (_communicates(module, s) and _is_call(s))]
     if together == branch.body and not branch.orelse:
         return (replace(module, branch.test, shared),) if shared else _as_one(module, branch)
     own = [statement]

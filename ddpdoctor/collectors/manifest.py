@@ -26,6 +26,12 @@ MOST_TEMPLATES = 50
 
 _SHELLS = ("bash", "sh", "dash", "ash", "zsh")
 _REFERENCE = re.compile(r"\$\(([A-Za-z_][\w.-]*)\)")
+_VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\})")
+_TEMPLATE = re.compile(
+    r"(?m)^\s*(?:- *)?(?:image|name|namespace|replicas|parallelism|completions|numNodes|\w+PerNode|[\w.-]+/[\w.-]+):"
+    r" *[\"']?\S*\$\{?[A-Za-z_]"
+)
+"""Fields in which a `$NAME` makes the file one for envsubst, as no field of Kubernetes has such variables."""
 _PYTORCH = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
 _PET = ("PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE", "PET_MASTER_ADDR", "PET_MASTER_PORT")
 _ELASTIC = (
@@ -155,6 +161,8 @@ def _container(path: str, text: str, container: At, pod: Pod, version: Version) 
         return
     environ, places = _environ(container, pod)
     texts = [_REFERENCE.sub(lambda m: environ.get(m[1], UNKNOWN), word or "") for word in words]
+    if _TEMPLATE.search(text):
+        texts = [_VARIABLE.sub(UNKNOWN, word) for word in texts]
     shell = _shell_text(texts)
     if shell is not None:
         item = items[shell]

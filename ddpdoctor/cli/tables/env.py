@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.console import RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -14,6 +17,8 @@ from ddpdoctor.facts.variables import meaning
 __all__ = ["draw"]
 
 NARROW = 70
+LONGEST_VALUE = 160
+"""The middle of longer values is left out."""
 SCHEDULERS = {"slurm": "Slurm", "lsf": "LSF", "pbs": "PBS", "sagemaker": "SageMaker", "kubernetes": "Kubernetes"}
 
 
@@ -34,7 +39,7 @@ def _header(environ: Environ) -> str:
     words = [_launched(environ), _place(environ)]
     if environ.master_addr:
         port = environ.get("MASTER_PORT") or environ.get("PET_MASTER_PORT") or "not set"
-        words.append(f"Master {shorten(environ.master_addr, 40)}, port {shorten(port, 12)}.")
+        words.append(f"Master {shorten(environ.master_addr, 64)}, port {shorten(port, 12)}.")
     return " ".join(word for word in words if word)
 
 
@@ -69,18 +74,28 @@ def _place(environ: Environ) -> str:
     return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
-def _table(environ: Environ, width: int) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False, width=width)
-    narrow = width < NARROW
-    table.add_column("variable", overflow="fold", ratio=None if not narrow else 3)
-    table.add_column("value", overflow="fold", ratio=2)
-    table.add_column("set by", overflow="fold")
-    if not narrow:
-        table.add_column("meaning", overflow="fold", ratio=3)
+def _rows(environ: Environ) -> Iterator[tuple[str, str, str, str]]:
+    """Name, value, who set it, and what it means."""
     for name, value in sorted(environ.settings.items(), key=_order):
         setter = environ.source(name)[1] or environ.setter(name)
-        cells = [shorten(name, 40), shorten(value, 20 if narrow else 44) or '""', shorten(setter, 40), meaning(name)]
-        table.add_row(*(Text(cell) for cell in (cells[:3] if narrow else cells)))
+        yield shorten(name, 40), shorten(value, LONGEST_VALUE) or '""', shorten(setter, 40), meaning(name)
+
+
+def _table(environ: Environ, width: int) -> Table:
+    """One row a variable; where there is no room for columns, who set it stands below."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), width=width, show_header=width >= NARROW)
+    if width < NARROW:
+        table.add_column(overflow="fold")
+        for name, value, setter, _ in _rows(environ):
+            table.add_row(Text(f"{name}={value}"))
+            table.add_row(Padding(Text(f"by {setter.removeprefix('by ')}", style="dim"), (0, 0, 0, 4)))
+        return table
+    table.add_column("variable", overflow="fold")
+    table.add_column("value", overflow="fold", ratio=2)
+    table.add_column("set by", overflow="fold")
+    table.add_column("meaning", overflow="fold", ratio=3)
+    for row in _rows(environ):
+        table.add_row(*map(Text, row))
     return table
 
 

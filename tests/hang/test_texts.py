@@ -67,10 +67,27 @@ RAS_JSON = {
                 {"rank": r, "host": "n0", "pid": 10 + r, "collective_counts": {"AllReduce": 7 - (r == 1)}}
                 for r in range(3)
             ],
-            "missing_ranks": [],
+            "missing_ranks": [
+                {"rank": 3, "host": "n1", "pid": 13, "status": {"unresponsive": True, "considered_dead": True}}
+            ],
         }
     ],
 }
+OF_TWO_KINDS = """NCCL version 2.30.4 compiled with CUDA 13.1
+
+#0-0 (00c0ffee00c0ffee) MISMATCH
+  Communicator ranks have different status
+  15 ranks have status RUNNING
+  Rank 9 has status FINALIZE -- GPU 1 managed by process 41 on node 10.0.0.2
+  Communicator ranks have different AllReduce operation counts
+  15 ranks have launched up to operation 6650
+  Rank 5 has launched up to operation 6649 -- GPU 5 (NVML 3) managed by process 4715 on node 10.0.0.1
+
+  Communicator ranks have different Broadcast operation counts
+  15 ranks have launched up to operation 12
+  Rank 7 has not launched any operations -- [process information not found]
+
+"""
 
 
 def test_py_spy_gives_the_main_thread_and_its_place() -> None:
@@ -112,7 +129,15 @@ def test_triage_reads_answers_of_ras(tmp_path: Path, content: str) -> None:
     (tmp_path / "ras.out").write_text(content)
     report = json.loads(doctor("triage", str(tmp_path / "ras.out"), "--format", "json").stdout)
     ranks = {each["code"]: each["ranks"] for each in report["findings"]}
-    assert ranks == ({"LOG004": [29], "LOG001": [3]} if content is RAS else {"LOG001": [1]})
+    assert ranks == ({"LOG004": [29], "LOG001": [3]} if content is RAS else {"LOG004": [3], "LOG001": [1]})
+
+
+def test_ras_counts_each_kind_of_collective_by_itself() -> None:
+    (answer,) = ras_of("ras.out", OF_TWO_KINDS)
+    assert (answer.size, answer.highest) == (16, {"AllReduce": 6650, "Broadcast": 12})
+    peers = {peer.rank: peer for peer in answer.peers}
+    assert (peers[5].counts, peers[5].host, peers[5].pid, peers[5].gpu) == ({"AllReduce": 6649}, "10.0.0.1", 4715, 5)
+    assert (peers[7].counts, peers[9].counts) == ({"Broadcast": 0}, {})
 
 
 def test_ras_is_asked_where_the_job_says() -> None:

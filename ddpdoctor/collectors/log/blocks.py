@@ -24,6 +24,8 @@ _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<f
 _BOXED = re.compile(r"│ (?P<file>/\S+\.py):(?P<line>\d+) in (?P<function>\S+)")
 _EXCEPTION = re.compile(r"(?P<name>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?::(?:\s(?P<message>.*))?)?$")
 _NAMES = ("Error", "Exception", "Interrupt", "Exit", "Warning", "Failure", "Timeout", "Iteration", "Fault", "Err")
+_HEAD = "Traceback (most recent call last)"
+_SPAWNED = re.compile(r"-- Process (\d+) terminated with the following error:")
 _GROUP = re.compile(r"^\s*[|+][-| ]?\s?")
 _FIELD = re.compile(r"\s*(?P<name>time|host|rank|exitcode|error_file|traceback)\s*: (?P<value>.*)")
 _RANK = re.compile(r"(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)")
@@ -85,10 +87,15 @@ def traceback_of(block: Block, number: int) -> Traceback | None:
     head = _own(block)
     if "─" in head.text:
         return _boxed(block, head, number)
+    who = replace(head.who, local_rank=_index_of_spawned(block, head))
+    lead = _lead(block, head)
     frames: list[Frame] = []
     strangers = 0
     for offset, raw in enumerate(block.behind(MOST_LINES), 1):
         each = _taken_apart(raw)
+        if lead is not None:
+            led = lead.match(each.text)
+            each = each._replace(text=each.text[led.end() :] if led else " ")
         if not _same(head, each):
             continue
         text = _GROUP.sub("", each.text) if head.text.lstrip()[:1] in "+|" else each.text
@@ -105,15 +112,39 @@ def traceback_of(block: Block, number: int) -> Traceback | None:
                     ended["name"],
                     (ended["message"] or "")[:1000],
                     tuple(frames),
-                    head.who,
+                    who,
                     head.time,
                     has_joined=head.who.rank is not None and b"[rank" in block.line,
                     begin=number,
                 )
             strangers += 1
-            if strangers > STRANGERS or "Traceback (most recent call last)" in text:
+            if strangers > STRANGERS or _HEAD in text:
                 return None
     return None
+
+
+def _lead(block: Block, head: Prefixed) -> re.Pattern[str] | None:
+    """What a logger of an unknown form puts before every line of the traceback; None where only its head has something.
+
+    Where numbers in it count lines or time, they may differ.
+    """
+    words = head.text.partition(_HEAD)[0]
+    if not words.strip():
+        return None
+    exact = re.escape(words)
+    following = [_taken_apart(raw).text for raw in block.behind(4)]
+    for known in (exact, re.sub(r"\d+", r"\\d+", exact)):
+        if any(re.match(known + r'\s+File "', text) for text in following):
+            return re.compile(known)
+    return None
+
+
+def _index_of_spawned(block: Block, head: Prefixed) -> int | None:
+    """The local rank: mp.spawn numbers its processes, and tells the number above what one of them raised."""
+    if head.who.local_rank is not None or head.who.rank is not None:
+        return head.who.local_rank
+    told = next((found for raw in block.before(2) if (found := _SPAWNED.search(raw))), None)
+    return int(told[1]) if told else None
 
 
 def syntax_error_of(block: Block, number: int) -> Traceback | None:

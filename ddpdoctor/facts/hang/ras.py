@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,14 +15,19 @@ from typing import Any
 __all__ = ["Peer", "Ras", "is_ras", "ras_of"]
 
 MOST_RANKS = 100_000
+IN_PROGRESS = 7
+"""ncclInProgress, which is no error."""
 _BEGINS = re.compile(
     r"^\s*NCCL version [\d.]+ compiled with CUDA|^\s*Job summary\s*$|^#\d+-\d+ \([0-9a-f]+\) [A-Z]+", re.MULTILINE
 )
 _COMMUNICATOR = re.compile(r"^#(\d+-\d+) \(([0-9a-f]+)\) ([A-Z_]+)")
 _HEADING = re.compile(r"^(INCOMPLETE|DEAD|TIMEOUT|MISMATCH)\b")
-_COUNT = re.compile(r"(\d+) ranks? ha(?:ve|s) (?:launched|completed) up to operation (\d+)")
-_RANK = re.compile(r"Rank (\d+)\b(?: -- GPU (\d+) managed by process (\d+) on node (\S+))?")
-_PROCESS = re.compile(r"Process (\d+) on node (\S+) managing GPU (\d+)")
+_KIND = re.compile(r"ranks have different (?:(\w+) operation counts|status)")
+_MANY = re.compile(r"(\d+) ranks? ha(?:ve|s) (?:launched up to operation (\d+)|not launched any operations)")
+_RANK = re.compile(
+    r"Rank (\d+)\b(?: has (?P<said>launched up to operation (?P<count>\d+)|not launched any operations|status \w+)"
+    r"| reported (?P<error>[^-]+?))?(?: -- GPUs? (?P<gpu>\d+)[^-]* managed by process (?P<pid>\d+) on node (?P<host>\S+))?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +44,12 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Ras:
-    """What NCCL's RAS answered about one communicator. `highest` is the count that its ranks came to, listed or not."""
+    """What NCCL's RAS answered about one communicator. `highest` is, by kind, the count that its ranks came to, listed or not."""
 
     source: str
     name: str = ""
     size: int | None = None
-    highest: int | None = None
+    highest: dict[str, int] = field(default_factory=dict)
     peers: tuple[Peer, ...] = ()
 
 
@@ -72,37 +78,58 @@ def ras_of(source: str, text: str) -> tuple[Ras, ...]:
 
 
 def _of_text(source: str, text: str) -> Iterator[Ras]:
-    found: dict[str, dict[int, Peer]] = {}
-    sizes: dict[str, int] = {}
-    highest: dict[str, int] = {}
-    name, trouble, count = "", "", None
+    reading = _Reading()
     for line in text.splitlines():
+        reading.take(line)
+    for name, peers in reading.found.items():
+        ranks = tuple(peers[rank] for rank in sorted(peers))
+        yield Ras(source, name, max(reading.sizes[name].values(), default=None), reading.highest[name], ranks)
+
+
+class _Reading:
+    """The communicator, the kind of collective and the count of which the lines speak that are being read."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, dict[int, Peer]] = {}
+        self.sizes: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self.highest: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        self.name = self.trouble = self.kind = ""
+        self.count: int | None = None
+
+    def take(self, line: str) -> None:
+        """Take in the next line."""
         communicator, heading = _COMMUNICATOR.match(line), _HEADING.match(line)
-        if communicator:
-            name, trouble, count = f"#{communicator[1]} ({communicator[2]})", communicator[3].lower(), None
-        elif heading:
-            name, trouble, count = "", heading[1].lower(), None
-        elif counted := _COUNT.search(line):
-            count = int(counted[2])
-            sizes[name] = sizes.get(name, 0) + int(counted[1])
-            highest[name] = max(highest.get(name, 0), count)
-        elif rank := _RANK.search(line):
-            _add(found.setdefault(name, {}), rank, trouble, count)
-    for each, peers in found.items():
-        yield Ras(source, each, sizes.get(each), highest.get(each), tuple(peers[rank] for rank in sorted(peers)))
+        if communicator or heading:
+            self.name = f"#{communicator[1]} ({communicator[2]})" if communicator else ""
+            self.trouble = (communicator[3] if communicator else heading[1] if heading else "").lower()
+            self.kind, self.count = "", None
+        elif kind := _KIND.search(line):
+            self.kind, self.count = kind[1] or "", None
+        elif many := _MANY.search(line):
+            self.count = int(many[2] or 0)
+            self._saw(int(many[1]), self.count)
+        elif (rank := _RANK.search(line)) and len(self.found.setdefault(self.name, {})) < MOST_RANKS:
+            self._add(rank)
 
+    def _saw(self, ranks: int, count: int) -> None:
+        self.sizes[self.name][self.kind] += ranks
+        self.highest[self.name][self.kind] = max(self.highest[self.name].get(self.kind, 0), count)
 
-def _add(peers: dict[int, Peer], match: re.Match[str], trouble: str, count: int | None) -> None:
-    rank = int(match[1])
-    if len(peers) >= MOST_RANKS:
-        return
-    before = peers.get(rank, Peer(rank))
-    words = trouble if trouble != "mismatch" and trouble != "running" else before.trouble
-    counts = before.counts if count is None else {"operations": count}
-    gpu, pid, host = match[2], match[3], match[4]
-    peers[rank] = Peer(
-        rank, host or before.host, int(pid) if pid else before.pid, int(gpu) if gpu else before.gpu, counts, words
-    )
+    def _add(self, found: re.Match[str]) -> None:
+        rank, said, count = int(found[1]), found["said"] or "", self.count
+        if "launched" in said:
+            count = int(found["count"] or 0)
+            self._saw(1, count)
+        before = self.found[self.name].get(rank, Peer(rank))
+        trouble = before.trouble if self.trouble in ("mismatch", "running") else self.trouble
+        self.found[self.name][rank] = Peer(
+            rank,
+            found["host"] or before.host,
+            int(found["pid"]) if found["pid"] else before.pid,
+            int(found["gpu"]) if found["gpu"] else before.gpu,
+            before.counts if count is None else {**before.counts, self.kind: count},
+            f"error {found['error'].strip()}" if found["error"] else trouble,
+        )
 
 
 def _of_json(source: str, content: Any) -> Iterator[Ras]:
@@ -113,8 +140,7 @@ def _of_json(source: str, content: Any) -> Iterator[Ras]:
                 source,
                 str(each.get("hash", each.get("comm_hash", "")))[:80],
                 _int(each.get("size", each.get("nranks"))),
-                None,
-                _peers(each),
+                peers=_peers(each),
             )
 
 
@@ -128,13 +154,15 @@ def _peers(communicator: dict[str, Any]) -> tuple[Peer, ...]:
         known = {str(k): n for k, v in counts.items() if (n := _int(v)) is not None} if isinstance(counts, dict) else {}
         status = each.get("status")
         error = (status if isinstance(status, dict) else each).get("async_error")
-        trouble = "" if error in (None, 0, "ncclSuccess", "NCCL_SUCCESS") else f"error {error}"
+        trouble = "" if error in (None, 0, IN_PROGRESS) else f"error {error}"
         host, pid = str(each.get("host", each.get("node", "")))[:200], _int(each.get("pid"))
         found[rank] = Peer(rank, host, pid, _int(each.get("cuda_dev")), known, trouble)
     for each in _dicts(communicator.get("missing_ranks")):
         rank = _int(each.get("rank"))
         if rank is not None:
-            trouble = "dead" if each.get("considered_dead") else "incomplete"
+            status = each.get("status")
+            is_dead = (status if isinstance(status, dict) else each).get("considered_dead") is True
+            trouble = "dead" if is_dead else "incomplete"
             found[rank] = Peer(rank, str(each.get("host", ""))[:200], _int(each.get("pid")), None, {}, trouble)
     return tuple(found[rank] for rank in sorted(found))
 

@@ -33,6 +33,7 @@ MARKS: dict[str, str] = {
     r"|(?P<signal>Killed|Terminated|Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception"
     r"|Out Of Memory))",
     "process_rank_ended": r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on signal (?P<signal>\d+)",
+    "nccl_warns": r"\bNCCL WARN ",
     "spawned_ended": r"process (?P<index>\d+) terminated with (?:signal (?P<signal>SIG[A-Z]+)|exit code (?P<code>\d+))",
     "died_with": r"died with <Signals\.(?P<signal>SIG[A-Z]+): \d+>",
     "return_code": r"exits with return code = (?P<code>-?\d+)",

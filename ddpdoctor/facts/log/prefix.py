@@ -13,6 +13,8 @@ __all__ = ["Prefixed", "cleaned", "split", "who_of_name"]
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|[\x00-\x08\x0b-\x1f\x7f]")
 
+_COUNTED = r"(?i:epoch|step|iter|rank|gpu|cuda|layer|fold|batch|device|stage|phase|worker_|loss|line|val|train|test|c10|[tdp]p\d)"
+"""Words with a number behind them that are no hosts."""
 _DATE = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
 _PREFIXES = re.compile(
     rf"""
@@ -23,12 +25,14 @@ _PREFIXES = re.compile(
     | (?P<task>\d{{1,5}}):\ (?=\S|\ {{2,}}File|\Z)                  # srun --label
     | \((?P<actor>\w+)\ (?:rank=\d+,?\ )?pid=(?P<pid>\d+)(?:,\ ip=(?P<ip>[\d.]+))?\)\ ?  # Ray
     | (?P<compose>[a-z][\w.-]*[-_]\d+)\s+\|\ ?                      # docker compose
+    | \[(?!{_COUNTED})(?P<node>[A-Za-z][\w.-]*-?\d[\w.-]*)\]\s(?=\S|\s+File)     # a host in brackets
     | \[?(?P<time>{_DATE})\]?:?\s*
     | (?P<syslog>[A-Z][a-z]{{2}}\ [ \d]\d\ \d\d:\d\d:\d\d)\ (?P<on>[\w.-]+)\ (?=\w+(?:\[\d+\])?:)
     | std(?:out|err)(?:\ [FP][ ]|:\ )                                # a container runtime's stream, accelerate test
     | (?:ERROR|WARNING|INFO|CRITICAL)\ \d\d-\d\d\ \d\d:\d\d:\d\d\ (?:\[)?[\w./]+:\d+\]\ ?   # vLLM's logger
     | [EWI]\d{4}\ \d\d:\d\d:\d\d\.\d+\ \d+\ torch/[\w/.]+:\d+\]\ (?=Traceback|\ \ |[\w.]+(?:Error|Exception)\b)  # torch's logger
     | \[\s*\d+\.\d{{6}}\][ ]                                        # the kernel's seconds
+    | \[(?:\d+|[\w.-]*\ ?\d\d:\d\d:\d\d[^]]*)\]\s+(?=\[rank\d+\]:)    # a line's number, a time of another form
     """,
     re.VERBOSE,
 )
@@ -38,7 +42,7 @@ _C10 = re.compile(r"\[[IWEF]\d*(?: (?P<time>\d\d:\d\d:\d\d\.\d+))? \w[\w.]*:\d+\
 _SRUN = re.compile(r"srun: error: (?P<host>[\w-]+)[\w.-]*: task (?P<task>\d{1,5}): ")
 # pdsh and docker compose logs put a host's name before each line.
 _NODE = re.compile(
-    r"(?!(?i:epoch|step|iter|rank|gpu|cuda|layer|fold|batch|device|stage|phase|worker_|loss|line|val|train|test)[\w.]*\d)"
+    rf"(?!{_COUNTED}[\w.]*\d)"
     r"(?P<host>[A-Za-z](?=[\w.-]{0,62}\d)[\w.-]{0,62}): (?=\S|\ {2,}\S)"
 )
 MOST = 8

@@ -34,7 +34,8 @@ _TROUBLE = re.compile(
 _FAILED = re.compile(
     r"\b(ABORTED|FAILED|Aborted|Killed|Terminated)\b|core dumped|srun: error|exit(ed with)?( exit)? code:? [1-9]"
     r"|non-zero (exit )?status|terminate called|taking the entire process down|Segmentation fault|Bus error"
-    r"|CANCELLED AT|RendezvousTimeoutError|OOMKilled|CrashLoopBackOff"
+    r"|CANCELLED AT|RendezvousTimeoutError|OOMKilled|CrashLoopBackOff|There are not enough slots available"
+    r"|NCCL INFO \S+\.cc:\d+ -> [1-7]\b|Test NCCL failure"
     r"|DistBackendError|ncclRemoteError|ncclSystemError|ncclInternalError|ncclUnhandledCudaError",
 )
 
@@ -44,9 +45,20 @@ OWN_LINES = 10
 
 
 def own_exits(log: Log) -> list[Exit]:
-    """How each worker ended, once, without those that the launcher ended."""
+    """How each worker ended, once, without those that the launcher ended and those that a restart made good."""
     once = {(e.who.host, e.who.rank, e.who.pid): e for e in log.exits}
-    return [each for each in once.values() if each.code not in (0, ENDED_BY_LAUNCHER)]
+    return [e for e in once.values() if e.code not in (0, ENDED_BY_LAUNCHER) and not _is_made_good(log, e)]
+
+
+def _is_made_good(log: Log, each: Exit) -> bool:
+    """Whether torchrun started the workers once more behind this exit, and the job then went on for long or ended well."""
+    if each.by != "torchrun":
+        return False
+    behind = [line for line in (*log.lines, *log.tails) if line.source == each.source and line.number > each.number]
+    if any("worker group successfully finished" in line.text for line in behind):
+        return True
+    is_far = log.sources[each.source].lines > each.number + OTHERS_LINES
+    return is_far and len(last_words(log, each.source, each.number)) >= OWN_LINES
 
 
 def last_words(log: Log, source: int, after: int) -> list[Line]:
@@ -66,6 +78,8 @@ def _calm_tails(log: Log) -> dict[int, list[Line]]:
 
 def went_on(log: Log, spoken: Line | Traceback) -> bool:
     """Whether the process that printed this went on as if nothing had been."""
+    if any(e.source == spoken.source and e.number >= spoken.number and _is_made_good(log, e) for e in log.exits):
+        return True
     after = max(spoken.number, spoken.last if isinstance(spoken, Line) else 0)
     words = last_words(log, spoken.source, after)
     who = spoken.who

@@ -20,6 +20,7 @@ def lagging(hang: Hang) -> Iterator[Finding]:
         behind = _behind(each)
         if behind:
             kind, late, low, high = behind
+            kind = kind or "collectives"
             yield _finding(
                 each,
                 late,
@@ -46,7 +47,7 @@ def _behind(ras: Ras) -> tuple[str, tuple[Peer, ...], int, int] | None:
     """The first kind of collective in which a minority of the ranks is behind."""
     for kind in sorted({kind for peer in ras.peers for kind in peer.counts}):
         counted = [peer for peer in ras.peers if kind in peer.counts]
-        high = max(ras.highest or 0, *(peer.counts[kind] for peer in counted))
+        high = max(ras.highest.get(kind, 0), *(peer.counts[kind] for peer in counted))
         late = tuple(peer for peer in counted if peer.counts[kind] < high)
         if late and (len(late) * 2 < (ras.size or len(counted)) or ras.size is None):
             return kind, late, min(peer.counts[kind] for peer in late), high

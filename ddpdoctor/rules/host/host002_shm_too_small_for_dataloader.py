@@ -26,6 +26,7 @@ FULL_BYTES = 1 << 20
         "Unexpected bus error encountered in worker",
         "killed by signal: Bus error",
         r"unable to allocate shared memory\(shm\) for file",
+        r"unable to (write to|resize) file <[^>]*>[^\n]*No space left on device",
     ),
 )
 def check(host: Host, environ: Environ, gpu: Gpu | None = None) -> Iterator[Finding]:

@@ -26,6 +26,7 @@ CONTAINER_BYTES = 64 << 20
     signatures=(
         r"ibv_reg_mr\w* failed[^\n]*Cannot allocate memory",
         r"ibv_create_(qp|cq) failed[^\n]*Cannot allocate memory",
+        r"NCCL WARN Call to ibv_create_(qp|cq) failed$",
     ),
 )
 def check(host: Host, environ: Environ, gpu: Gpu) -> Iterator[Finding]:

@@ -36,6 +36,8 @@ SIGKILLED = (
         r"Received (15|Signals\.SIGTERM|SIGTERM) death signal",
         r"TERM_(RUNLIMIT|PREEMPT|OWNER|MEMLIMIT)",
         r"Stopping container |\bPreempting pod|\bEvicted\b.{0,40}pod|DeadlineExceeded",
+        r"has been marked dead because the detector has missed|[Tt]he actor died because its node has died",
+        r"status is now: NodeNotReady|\bTaintManagerEviction\b|[Nn]ode is not ready.{0,40}[Ee]vict",
     ),
 )
 def scheduler_ended_job() -> None:

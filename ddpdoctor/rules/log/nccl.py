@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
-from ddpdoctor.findings import Severity
+from collections.abc import Iterator
+
+from ddpdoctor.facts.log import Log
+from ddpdoctor.facts.log.marks import marked
+from ddpdoctor.facts.log.story import has_failed
+from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.log.signatures import explained, finding_of, matching
+
+FAILED = (
+    r"unhandled (cuda|system) error",
+    r"ncclUnhandledCudaError",
+    r"ncclSystemError",
+    r"internal error - please report this",
+    r"ncclInternalError",
+    r"ncclInvalid(Usage|Argument)",
+    r"NCCL error[^\n]*, invalid (usage|argument)\b",
+)
 
 
 @rule(
@@ -11,17 +27,9 @@ from ddpdoctor.rules import rule
     "nccl-error-without-reason",
     Severity.ERROR,
     kind="umbrella",
-    signatures=(
-        r"unhandled (cuda|system) error",
-        r"ncclUnhandledCudaError",
-        r"ncclSystemError",
-        r"internal error - please report this",
-        r"ncclInternalError",
-        r"ncclInvalid(Usage|Argument)",
-        r"NCCL error[^\n]*, invalid (usage|argument)\b",
-    ),
+    signatures=FAILED,
 )
-def nccl_error_without_reason() -> None:
+def nccl_error_without_reason(log: Log) -> Iterator[Finding]:
     """NCCL failed, and the log does not hold its reason.
 
     ## Why it matters
@@ -33,3 +41,11 @@ def nccl_error_without_reason() -> None:
     Start once more with NCCL_DEBUG=WARN and give that log to `ddpdoctor triage`; `ddpdoctor check -- LAUNCH` looks for the usual
     reasons before the job.
     """
+    lines = matching(log, FAILED)
+    known = explained(log, "cause", "umbrella", "consequence", "noise")
+    warnings = [line for line, _ in marked(log, "nccl_warns") if line not in known]
+    if warnings and (lines or (has_failed(log) and not known and not log.tracebacks)):
+        title = "NCCL failed, and this warning of its own is the nearest to a reason that the log holds"
+        yield finding_of(log, [*warnings, *lines], title, blames_speaker=True)
+    elif lines:
+        yield finding_of(log, lines, "NCCL failed, and the log does not hold its reason", blames_speaker=True)

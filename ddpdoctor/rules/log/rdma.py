@@ -15,6 +15,7 @@ from ddpdoctor.rules.log.signatures import finding_of, matching
 __all__: list[str] = []
 
 RETRIES = (r"with (error|status=)\s?12\b[^\n]*vendor err 129",)
+UNROUTED = (r"ibv_modify_qp failed with (error |\d+ )?Network is unreachable",)
 PAIRED = (r"ibv_modify_qp failed with 110 Connection timed out[^\n]*local GID [^\n]*remote GID",)
 _GIDS = re.compile(r"(?P<side>local|remote) ?G[iI][dD]s?,? ?(?!index)(?P<gid>[0-9a-f:]+(?:\.\d+){0,3})")
 
@@ -22,6 +23,11 @@ _GIDS = re.compile(r"(?P<side>local|remote) ?G[iI][dD]s?,? ?(?!index)(?P<gid>[0-
 @in_logs("NET029")
 def gid_not_routable(log: Log) -> Iterator[Finding]:
     """A peer does not answer: sure where RoCE uses a link-local address, otherwise one of several reasons."""
+    unrouted = matching(log, UNROUTED)
+    if unrouted:
+        yield finding_of(
+            log, unrouted, "No route leads from an RDMA port to the address of its peer", blames_speaker=True
+        )
     lines = matching(log, RETRIES)
     if not lines:
         return

@@ -48,6 +48,8 @@ NO_CAUSE = (
     "BrokenPipeError",
 )
 WRAPPERS = ("ProcessRaisedException", "ProcessExitedException", "RayTaskError")
+KILLED = "Killed"
+"""What a shell prints last of a program that ended by SIGKILL, as a server ends itself after an exception."""
 CHAINED = 4
 """An empty line, "During handling of the above exception, another exception occurred:", and an empty line."""
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
@@ -81,7 +83,7 @@ def _groups(log: Log) -> list[_Group]:
 
 def _is_explained(each: Traceback, lines: list[Line]) -> bool:
     near = [line for line in lines if line.source == each.source and line.number in _own_lines(each)]
-    return any(_may_be_one(line.who, each.who) for line in near)
+    return any(_may_be_one(line.who, each.who) for line in near if line.text != KILLED)
 
 
 def _may_be_one(one: Who, other: Who) -> bool:

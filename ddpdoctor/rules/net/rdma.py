@@ -31,7 +31,10 @@ def _is_roce(device: RdmaDevice, port: RdmaPort) -> bool:
     "NET029",
     "roce-gid-not-routable",
     Severity.ERROR,
-    signatures=(r"with (error|status=)\s?12\b[^\n]*vendor err 129",),
+    signatures=(
+        r"with (error|status=)\s?12\b[^\n]*vendor err 129",
+        r"ibv_modify_qp failed with (error |\d+ )?Network is unreachable",
+    ),
 )
 def gid_not_routable(
     environ: Environ, net: Net, gpu: Gpu | None = None, versions: Versions | None = None
@@ -119,7 +122,7 @@ def gid_missing(environ: Environ, net: Net, gpu: Gpu | None = None) -> Iterator[
     "NET035",
     "ib-hca-unusable",
     Severity.ERROR,
-    signatures=(r"ibv_modify_qp failed with error (No such device|Invalid argument)",),
+    signatures=(r"ibv_modify_qp failed with (error|\d+) (No such device|Invalid argument)",),
 )
 def unusable(environ: Environ, net: Net, gpu: Gpu | None = None) -> Iterator[Finding]:
     """NCCL takes an RDMA port that has no address at all.

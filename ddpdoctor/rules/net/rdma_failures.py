@@ -54,7 +54,7 @@ def direct(environ: Environ, net: Net, topo: Topo, gpu: Gpu) -> Iterator[Finding
                 return
 
 
-@rule("NET040", "ib-link-flap", Severity.ERROR, signatures=(r"Got async event : port error",))
+@rule("NET040", "ib-link-flap", Severity.ERROR, signatures=(r"Got (non-fatal )?async event ?: port error",))
 def flap(environ: Environ, net: Net, gpu: Gpu | None = None) -> Iterator[Finding]:
     """An RDMA link went down for a moment.
 

@@ -31,9 +31,9 @@ def foreign_connection_on_nccl_port() -> None:
     Severity.ERROR,
     kind="umbrella",
     signatures=(
-        r"with (error|status=)\s?12\b",
-        r"ibv_modify_qp failed with (error )?(Connection timed out|110 Connection timed out)",
-        r"IBV_WC_RETRY_EXC_ERR",
+        r"with (error|status=)\s?1[23]\b",
+        r"ibv_modify_qp failed with (error |\d+ )?(Connection timed out|No route to host)",
+        r"status=IBV_WC_(RNR_)?RETRY_EXC_ERR",
     ),
 )
 def ib_transport_retry_exceeded() -> None:
@@ -57,8 +57,10 @@ def ib_transport_retry_exceeded() -> None:
     Severity.ERROR,
     kind="umbrella",
     signatures=(
-        r"Got completion (from peer \S+ )?with (error|status=)\s?(4|5|9|10|11)\b",
+        r"Got completion (from peer \S+ )?with (error|status=)\s?([1-9]|1[01])\b",
+        r"Got completion from peer \S+ with status=IBV_WC_(LOC|WR|MW|REM|BAD|FATAL|RESP|GENERAL)_",
         r"Got async event : local catastrophic error",
+        r"NET/IB : \S+ async fatal event",
     ),
 )
 def ib_completion_error() -> None:

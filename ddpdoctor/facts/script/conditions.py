@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.script.module import Module
     from ddpdoctor.facts.script.values import Reader
 
-__all__ = ["case_of", "conditions"]
+__all__ = ["case_of", "conditions", "exclusive"]
 
 
 def conditions(module: Module, call: ast.AST, top: ast.AST) -> list[tuple[ast.expr, bool]]:
@@ -25,6 +25,16 @@ def conditions(module: Module, call: ast.AST, top: ast.AST) -> list[tuple[ast.ex
         if parent is top:
             break
     return found
+
+
+def exclusive(module: Module, one: ast.AST, other: ast.AST) -> bool:
+    """Whether two nodes stand in the two arms of one branch: where one is reached, the other is not."""
+    arms = {parent: child for parent, child in module.index.enclosing(one) if isinstance(parent, ast.If)}
+    return any(
+        parent in arms and (child in parent.body) is not (arms[parent] in parent.body)
+        for parent, child in module.index.enclosing(other)
+        if isinstance(parent, ast.If) and child is not parent.test and arms.get(parent) is not parent.test
+    )
 
 
 def _around(parent: ast.AST, child: ast.AST) -> Iterator[tuple[ast.expr, bool]]:

@@ -83,6 +83,13 @@ def _is_path(module: Module, base: ast.expr) -> bool:
     return isinstance(base, ast.Call) and module.names.of(base.func) == "pathlib.Path"
 
 
+def _made(module: Module, base: ast.expr) -> str | None:
+    """The short name of the call whose result a name holds alone."""
+    bound = module.names.bindings(base.id, module.index.scope(base)) if isinstance(base, ast.Name) else None
+    made = bound[1][0].value if bound is not None and len(bound[1]) == 1 else None
+    return module.names.of(made.func) if isinstance(made, ast.Call) else None
+
+
 def _is_wrapped(module: Module, func: ast.expr) -> bool:
     return bool(module.wrapped) and ast.unparse(func) in module.wrapped
 
@@ -90,7 +97,7 @@ def _is_wrapped(module: Module, func: ast.expr) -> bool:
 def _fits(module: Module, base: ast.expr, kind: str) -> bool:
     text = base.attr if isinstance(base, ast.Attribute) else base.id if isinstance(base, ast.Name) else ""
     if kind == "accelerator":
-        return "accelerator" in text.lower()
+        return "accelerator" in text.lower() or _made(module, base) == "Accelerator"
     if kind == "engine":
         is_engine = "engine" in text.lower() and "deepspeed" in module.text
         return is_engine or (text == "trainer" and bool(module.frameworks & {"lightning", "pytorch_lightning"}))

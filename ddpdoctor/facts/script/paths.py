@@ -308,6 +308,10 @@ class _Walk:
             return self._raise(statement) if failed else self._leave("exit", statement)
         return self._raise(statement)
 
+    def definition(self, statement: ast.ClassDef, frame: Frame) -> str | None:
+        """What stands in a class beside its methods runs when the class is made."""
+        return self.block([s for s in statement.body if isinstance(s, (ast.Assign, ast.AnnAssign, ast.Expr))], frame)
+
     def skip(self, statement: ast.stmt, frame: Frame) -> str | None:
         return None
 
@@ -358,6 +362,6 @@ _WALKS: dict[type, Callable[[_Walk, Any, Frame], str | None]] = {
     ast.Raise: _Walk.raises,
     ast.FunctionDef: _Walk.skip,
     ast.AsyncFunctionDef: _Walk.skip,
-    ast.ClassDef: _Walk.skip,
+    ast.ClassDef: _Walk.definition,
     ast.Match: _Walk.match,
 }

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
+from ddpdoctor.facts.script.conditions import exclusive
 from ddpdoctor.facts.script.disagreement import places_of
 from ddpdoctor.facts.script.exchange import Message, Stuck, exchanges, problems
 from ddpdoctor.facts.script.index import inner
@@ -274,7 +275,8 @@ def not_waited(script: Script) -> Iterator[Finding]:
 def _kept(module: Module, call: ast.Call, statement: ast.Assign) -> Iterator[Finding]:
     name = statement.targets[0].id if isinstance(statement.targets[0], ast.Name) else ""
     root: ast.AST = module.index.function_of(call) or module.tree
-    uses = [n for n in ast.walk(root) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)]
+    loads = [n for n in ast.walk(root) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)]
+    uses = [n for n in loads if not exclusive(module, call, n)]
     if not uses:
         yield point(
             module,

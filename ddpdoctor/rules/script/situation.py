@@ -65,6 +65,12 @@ class Start:
         return self.launcher in (Launcher.TORCHRUN, Launcher.LEGACY, Launcher.ACCELERATE, Launcher.DEEPSPEED)
 
     @property
+    def is_rank(self) -> bool:
+        """The line is of one rank of several: its environment says which."""
+        size = self.line.environ.get("WORLD_SIZE") or ""
+        return self.line.environ.get("RANK") is not None and size.isdecimal() and int(size) > 1
+
+    @property
     def world(self) -> int | None:
         """The world size that the line asks for."""
         return None if self.nodes is None or self.per_node is None else self.nodes * self.per_node

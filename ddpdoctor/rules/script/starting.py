@@ -204,7 +204,7 @@ def alone(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
     """
     for module in modules(script):
         start = start_of(module, launch)
-        if start is not None and (not start.gives_ranks or start.world == 1):
+        if start is not None and not start.is_rank and (not start.gives_ranks or start.world == 1):
             continue
         certain = start is not None or reads_ranks(module)
         severity = None if certain else Severity.WARNING

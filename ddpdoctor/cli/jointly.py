@@ -15,6 +15,8 @@ from ddpdoctor.collectors.probe import Node
 from ddpdoctor.doctor import extended, judge
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Why
+from ddpdoctor.facts.nodes import Form
+from ddpdoctor.facts.nodes import Node as Member
 from ddpdoctor.findings import Finding, Report, Severity
 
 if TYPE_CHECKING:
@@ -94,9 +96,20 @@ def probe_together(
 def with_verdict(report: Report, verdict: Verdict, rules: Sequence[Rule], line: Facts | None) -> Report:
     """The report of this node with the verdict on all; what the verdict tells of this node is told once."""
     told = [_completed(each, line) for each in verdict.outcome.findings]
-    kept = tuple(each for each in report.findings if not _is_told(each, told))
+    own = [each for each in report.findings if each.code not in verdict.refuted and not _is_told(each, told)]
+    nodes = () if verdict.is_alone or verdict.has_errors or verdict.nodes is None else verdict.nodes.nodes
+    kept = tuple(_with_host(each, nodes) for each in own)
     outcome = replace(verdict.outcome, findings=told)
     return extended(replace(report, findings=kept), [outcome], rules, verdict.failures)
+
+
+def _with_host(finding: Finding, nodes: Sequence[Member]) -> Finding:
+    """What the probe says of a rank or a node that it never saw: all met before, in this order, and their hosts are known."""
+    where = finding.where
+    index = where.rank if nodes and nodes[0].form == Form.ENV else where.node_rank
+    if where.host is not None or index is None or not 0 <= index < len(nodes):
+        return finding
+    return replace(finding, where=replace(where, host=nodes[index].host))
 
 
 def _completed(finding: Finding, line: Facts | None) -> Finding:

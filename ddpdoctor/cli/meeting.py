@@ -86,6 +86,7 @@ class Convening:
         self._join_seconds = join_seconds
         self._say = say
         self._main: socket.socket | None = None
+        self._flag: socket.socket | None = None
         self._there: dict[str, Any] = {}
         self._owns = False
         self._is_translated = False
@@ -104,7 +105,7 @@ class Convening:
 
     def open(self) -> None:
         """Hold the job's port, where the store will be here: nobody can take it meanwhile, and others are not refused."""
-        from ddpdoctor.collectors.meeting import claim, is_translated, recognises, token_of
+        from ddpdoctor.collectors.meeting import claim, flag, is_translated, recognises, token_of
 
         job = self.job
         script = os.path.basename(self._introduction.script() or "")
@@ -116,6 +117,7 @@ class Convening:
         if self._owns:
             self._main, self._there = claim(job.master_port, self._token)
         if self._main is not None:
+            self._flag = flag(job.master_port)
             self._is_translated = is_translated(self._main, job.master_addr, job.master_port)
 
     @property
@@ -172,12 +174,14 @@ class Convening:
             explain=lambda: [encode(each) for each in judge_here(self._with_way(facts, is_new=True))],
         )
         met = self._result(limit)
+        if self._flag is not None:
+            self._flag.close()
         if isinstance(met, Told):
             return verdicts.read_verdict(met.verdict)
         if isinstance(met, Gathered):
             nodes = self._nodes_of(met)
             outcome = verdicts.judge_nodes(rules, nodes, met.guests, self._torch)
-            verdict = verdicts.Verdict(outcome, None, nodes, is_host=True)
+            verdict = verdicts.Verdict(outcome, None, nodes, refuted=verdicts.refuted(nodes), is_host=True)
             found = {} if verdict.has_errors else verdicts.shares(met.guests)
             self._meeting.conclude(verdicts.written(outcome, nodes), verdicts.places(met.guests, found))
             return replace(verdict, share=found.get(met.guests[met.hosted_by].key))
@@ -207,8 +211,9 @@ class Convening:
         """End it."""
         if self._meeting is not None:
             self._meeting.stop()
-        if self._main is not None:
-            self._main.close()
+        for held in (self._main, self._flag):
+            if held is not None:
+                held.close()
 
     def _result(self, limit: float) -> Any:
         """Wait, and tell somebody who waits how to go on without the others."""
@@ -272,9 +277,14 @@ class Convening:
         )
 
     def _superfluous(self, met: Alone) -> Nodes:
-        """The job was complete before this node came: it, and the one that has its place."""
+        """The job was complete before this node came: it, and the one that has its place. Without numbers nobody has: those
+        who came before are another job's nodes, as far as can be seen from here.
+        """
         taken = met.taken_by
         assert taken is not None
+        if self.job.form == Form.C10D:
+            other = Stranger(taken.host, taken.script, taken.rdzv_id)
+            return Nodes(nodes=(met.me.node,), expected=self.job.nnodes, strangers=(other,), is_main=False)
         return Nodes(nodes=(taken, met.me.node), expected=2, is_main=False)
 
     def _with_way(self, facts: Facts, *, is_new: bool = False) -> Facts:

@@ -20,7 +20,18 @@ from ddpdoctor.rules import Rule
 if TYPE_CHECKING:
     from ddpdoctor.meeting.guests import Guest
 
-__all__ = ["Share", "Verdict", "judge_nodes", "merged", "places", "read_verdict", "rules_of_nodes", "shares", "written"]
+__all__ = [
+    "Share",
+    "Verdict",
+    "judge_nodes",
+    "merged",
+    "places",
+    "read_verdict",
+    "refuted",
+    "rules_of_nodes",
+    "shares",
+    "written",
+]
 
 ACROSS = (
     *("LAUNCH034", "LAUNCH035", "LAUNCH036", "LAUNCH037", "LAUNCH039", "LAUNCH070"),
@@ -30,13 +41,17 @@ ACROSS = (
 FOLLOWING = {
     "HOST013": ("LAUNCH003",),
     "ENV002": ("ENV001",),
+    "ENV005": ("ENV001",),
     "LAUNCH034": ("LAUNCH039",),
+    **dict.fromkeys(("NET014", "NET017"), ("NET012",)),
     "NET026": ("NET046",),
     "NET046": ("NET004", "NET005", "NET006", "ENV020"),
     **dict.fromkeys(("NET004", "NET005", "NET006"), ("ENV018", "ENV020", "NET007", "NET008", "PROBE001")),
     "ENV025": ("NET009", "NET010"),
 }
 """Causes, and what they show as on the same host: a script that is missing on some nodes is no mistake of the line."""
+OF_SEVERAL_MACHINES = frozenset(("ENV017", "ENV024", "ENV027", "LAUNCH032", "NET017"))
+"""Addresses that mean each machine itself: no fault where all nodes turn out to be on one machine."""
 MOST_NAMED = 6
 MOST_SENT = 16
 _OWN_NUMBER = re.compile(r"--(node|machine)[-_]rank[=\0]\d+")
@@ -64,6 +79,8 @@ class Verdict:
     share: Share | None = None
     nodes: Nodes | None = None
     facts: Facts | None = None
+    refuted: frozenset[str] = frozenset()
+    """What the meeting showed to be no fault, although it looks like one from this node."""
     is_host: bool = False
     is_first: bool = True
     """This process tells for its machine: of ranks that met, the first one there."""
@@ -82,6 +99,11 @@ class Verdict:
 def rules_of_nodes(rules: Iterable[Rule]) -> tuple[Rule, ...]:
     """Those of the rules that hold nodes against each other."""
     return tuple(each for each in rules if each.code in ACROSS or "nodes" in (*each.needs, *each.wants))
+
+
+def refuted(nodes: Nodes) -> frozenset[str]:
+    """What is no fault of these nodes."""
+    return OF_SEVERAL_MACHINES if nodes.is_one_machine else frozenset()
 
 
 def judge_nodes(rules: Sequence[Rule], nodes: Nodes, guests: Sequence[Guest], torch: str) -> Outcome:
@@ -106,7 +128,9 @@ def judge_nodes(rules: Sequence[Rule], nodes: Nodes, guests: Sequence[Guest], to
         told.skipped = []
         outcome.findings = [each for each in outcome.findings if each.code not in _with_a_line(told.findings)]
         outcome.add(told)
-    outcome.findings = [_follows(each, outcome.findings) for each in outcome.findings]
+    moot = refuted(nodes)
+    findings = [each for each in outcome.findings if each.code not in moot]
+    outcome.findings = [_follows(each, findings) for each in findings]
     seen = {each.code for each in outcome.findings}
     outcome.passed = sorted({code for code in outcome.passed if code not in seen})
     return outcome
@@ -120,7 +144,7 @@ def _with_a_line(findings: Iterable[Finding]) -> set[str]:
 def _follows(finding: Finding, others: Sequence[Finding]) -> Finding:
     """What follows from another finding about the same host, or about all."""
     for cause, consequences in FOLLOWING.items():
-        there = [each.where.host for each in others if each.code == cause]
+        there = [each.where.host for each in others if each.code == cause and each.worst is Severity.ERROR]
         if finding.code in consequences and there and (finding.where.host in (*there, None) or there == [None]):
             return replace(finding, role=Role.CONSEQUENCE, caused_by=cause)
     return finding
@@ -253,6 +277,7 @@ def written(outcome: Outcome, nodes: Nodes) -> dict[str, Any]:
             )
         ),
         "findings": [encode(each) for each in outcome.findings],
+        "refuted": sorted(refuted(nodes)),
         "passed": outcome.passed,
         "skipped": [[each.code, each.reason, each.unanswered] for each in outcome.skipped],
         "crashed": [[each.code, each.error] for each in outcome.crashed],
@@ -273,7 +298,7 @@ def _extremes(nodes: Nodes) -> tuple[Link, ...]:
 
 def read_verdict(message: Mapping[str, Any]) -> Verdict:
     """A verdict as it came. What cannot be read is left out: the host is another version, or no doctor."""
-    findings, passed, skipped = (message.get(key) for key in ("findings", "passed", "skipped"))
+    findings, passed, skipped, moot = (message.get(key) for key in ("findings", "passed", "skipped", "refuted"))
     outcome = Outcome()
     if isinstance(findings, list):
         outcome.findings = [found for each in findings if (found := _finding(each)) is not None]
@@ -288,7 +313,8 @@ def read_verdict(message: Mapping[str, Any]) -> Verdict:
         nodes = None
     place = message.get("place")
     is_first = not isinstance(place, dict) or place.get("is_first") is not False
-    return Verdict(outcome, _share(place), nodes, is_first=is_first)
+    known = frozenset(code for code in OF_SEVERAL_MACHINES if isinstance(moot, list) and code in moot)
+    return Verdict(outcome, _share(place), nodes, refuted=known, is_first=is_first)
 
 
 def _share(place: object) -> Share | None:

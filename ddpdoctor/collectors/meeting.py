@@ -24,26 +24,52 @@ from ddpdoctor.meeting.sockets import listen
 from ddpdoctor.meeting.visitor import Visitor
 from ddpdoctor.meeting.wire import PROTOCOL
 
-__all__ = ["Meeting", "claim", "is_translated", "machine_key", "recognises", "script_hash", "token_of"]
+__all__ = ["Meeting", "claim", "flag", "is_translated", "machine_key", "recognises", "script_hash", "token_of"]
 
 CLAIM_SECONDS = 0.6
 """How long a port that is taken is tried again: a check that has just ended may still hold it."""
+ANSWER_SECONDS = 5.0
+"""How long a ddpdoctor that holds the port already, and still looks at its machine, is waited for."""
 HOST_SECONDS = 2.0
 BACK_SECONDS = 0.5
 MAX_SCRIPT_BYTES = 16 << 20
 
 
+def flag(port: int) -> socket.socket | None:
+    """A sign that a ddpdoctor holds this port, for others on this machine, until it is closed; None where there is one."""
+    sign = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        sign.bind(f"\0ddpdoctor/{port}")
+        return sign
+    except OSError:
+        sign.close()
+        return None
+
+
+def _is_flagged(port: int) -> bool:
+    sign = flag(port)
+    if sign is not None:
+        sign.close()
+    return sign is None
+
+
 def claim(port: int, token: str) -> tuple[socket.socket | None, dict[str, Any]]:
-    """The job's port, held for the meeting; or None, and how a ddpdoctor that sits there introduces itself ({}: none does)."""
-    end = time.monotonic() + CLAIM_SECONDS
+    """The job's port, held for the meeting; or None, and how a ddpdoctor that sits there introduces itself.
+
+    That is {} where none does, or one that cannot be talked to: the port is taken then.
+    """
+    started = time.monotonic()
     while True:
         try:
             return listen(port), {}
         except OSError:
             visitor = Visitor(token, lambda seconds: None, lambda verdict: None, lambda words: None)
             there = asyncio.run(visitor.ask("127.0.0.1", port))
-            if there.get("kind") in ("i-am", "other-job") or time.monotonic() > end:
+            if there.get("kind") in ("i-am", "other-job"):
                 return None, there
+            waited = time.monotonic() - started
+            if waited > ANSWER_SECONDS or (waited > CLAIM_SECONDS and not _is_flagged(port)):
+                return None, {}
         time.sleep(0.1)
 
 

@@ -184,6 +184,12 @@ class Nodes(Section):
         return self.form == Form.ENV and alone and all(count >= (self.expected or count) for count in counts)
 
     @property
+    def is_one_machine(self) -> bool:
+        """All nodes of the job are here, and on one machine: as by two launches in two terminals."""
+        machines = {node.machine for node in self.nodes}
+        return len(self.nodes) == self.expected and len(machines) == 1 and "" not in machines
+
+    @property
     def is_meeting(self) -> bool:
         """Several nodes met before their job, as opposed to collected files."""
         return self.form != Form.FILES

@@ -117,7 +117,8 @@ def contradicts(guests: Sequence[Guest]) -> bool:
         or len({node.master_port for node in nodes}) > 1
         or len({node.rdzv_id for node in nodes}) > 1
         or (len(nodes) >= size and not any(node.owns for node in nodes))
-        or len([node for node in nodes if node.owns]) > 1
+        or len(nodes) > size
+        or len({node.machine or node.host for node in nodes if node.owns}) > 1
     )
 
 

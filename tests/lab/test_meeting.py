@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -243,6 +245,39 @@ def _rank_ports(job: Job) -> list[Process]:
     return [job.ranked(0), job.ranked(1, port=29501)]
 
 
+def _two_jobs_of_one_script(job: Job) -> list[Process]:
+    return [job.c10d(index) for index in range(3)]
+
+
+def _checks_all_collectives(job: Job) -> list[Process]:
+    return [job.static(index, env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"} if index else {}) for index in range(2)]
+
+
+def _no_own_name(job: Job) -> list[Process]:
+    for host in job.lab.hosts:
+        host.file("hosts", "127.0.0.1 localhost\n")
+    return [job.c10d(index, endpoint=f"{job.lab.host(0).address}:29400") for index in range(2)]
+
+
+def _smaller_world(job: Job) -> list[Process]:
+    return [job.ranked(0, 3), job.ranked(1, 3), job.ranked(2, 2)]
+
+
+NEWER = """import json, socket
+listening = socket.create_server(("", 29500), family=socket.AF_INET6, dualstack_ipv6=True)
+print("ready", flush=True)
+while True:
+    with listening.accept()[0] as there:
+        there.recv(65536)
+        there.sendall(json.dumps({"ddpdoctor": 99, "kind": "other-version"}).encode() + b"\\n")
+"""
+
+
+def _another_ddpdoctor(job: Job) -> list[Process]:
+    job.lab.host(0).start([sys.executable, "-c", NEWER]).wait_for("ready", 30)
+    return [job.static(0), job.static(1)]
+
+
 FAULTS = [
     ("a node never comes", 2, _missing, "PROBE001", {"node_rank": 2}),
     ("nnodes differ", 2, _nnodes, "LAUNCH035", {}),
@@ -250,6 +285,11 @@ FAULTS = [
     ("one node does not know the master", 3, _unknown_to_one, "NET002", {"host": "node2", "node_rank": 2}),
 ]
 MORE = [
+    ("nodes of two jobs of one script", 3, _two_jobs_of_one_script, "LAUNCH040", {}),
+    ("one node checks all collectives", 2, _checks_all_collectives, "ENV030", {}),
+    ("hosts that do not know their own names", 2, _no_own_name, "NET014", {"host": "node0"}),
+    ("one rank was told a smaller world", 3, _smaller_world, "ENV005", {"host": "node2", "rank": 2}),
+    ("another version of ddpdoctor has the port", 2, _another_ddpdoctor, "NET001", {"host": "node0", "node_rank": 0}),
     ("nobody hosts", 2, _nobody_hosts, "NET012", {"host": "node0"}),
     ("the port is dropped", 2, _dropped, "NET007", {"host": "node0", "peer": "node1"}),
     ("one world size differs", 3, _world_size, "ENV005", {"host": "node2", "rank": 2}),
@@ -327,3 +367,51 @@ def test_a_node_that_finds_the_store_of_a_running_job_does_not_pass(
         node = Job(lab, tmp_path, join=6.0).static(1)
         assert node.wait(SECONDS) == 1
     assert set(causes(json.loads((tmp_path / "report1.json").read_text()))) <= codes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launch", [pytest.param(Job.static, id="static"), pytest.param(Job.c10d, id="c10d")])
+def test_two_launches_on_one_machine_meet_at_its_loopback_address(
+    launch: Callable[..., Process], tmp_path: Path
+) -> None:
+    more = {"endpoint": "localhost:29400"} if launch is Job.c10d else {"address": "127.0.0.1"}
+    with hosts(1) as lab:
+        nodes = []
+        for rank in range(2):
+            folder = tmp_path / str(rank)
+            folder.mkdir()
+            own = more if launch is Job.c10d else {**more, "rank": rank}
+            nodes.append(launch(Job(lab, folder), 0, **own))
+        assert [node.wait(SECONDS) for node in nodes] == [0, 0], [node.err for node in nodes]
+    for rank in range(2):
+        assert not causes(json.loads((tmp_path / str(rank) / "report0.json").read_text()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launch", [pytest.param(Job.static, id="static"), pytest.param(Job.c10d, id="c10d")])
+def test_a_host_that_is_stopped_while_it_waits_is_named(launch: Callable[..., Process], tmp_path: Path) -> None:
+    with hosts(2) as lab:
+        job = Job(lab, tmp_path)
+        host, guest = launch(job, 0, 3), launch(job, 1, 3)
+        host.wait_for("2 of 3", 60)
+        host.signal(signal.SIGSTOP)
+        assert guest.wait(SECONDS) == 1
+    report = json.loads((tmp_path / "report1.json").read_text())
+    assert causes(report) == ["PROBE002"]
+    assert first(report)["where"]["host"] == "node0"
+    assert report["seconds"] < JOIN
+
+
+@pytest.mark.slow
+def test_a_guest_that_is_stopped_for_a_second_is_not_blamed(tmp_path: Path) -> None:
+    with hosts(3) as lab:
+        job = Job(lab, tmp_path)
+        nodes = [job.static(index, 3) for index in range(2)]
+        nodes[0].wait_for("2 of 3", 60)
+        nodes.append(job.static(2, 3))
+        nodes[0].wait_for("3 of 3", 60)
+        nodes[1].signal(signal.SIGSTOP)
+        time.sleep(1.0)
+        nodes[1].signal(signal.SIGCONT)
+        reports = job.finish(*nodes)
+    assert [node.code for node in nodes] == [0, 0, 0], [report["findings"] for report in reports]

@@ -7,6 +7,7 @@ import pytest
 from ddpdoctor.collectors.launch import line_of, line_of_text
 from ddpdoctor.doctor import judge
 from ddpdoctor.facts.launch import Launch, Line, peel, split
+from ddpdoctor.facts.nodes import Form, Node, Nodes
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.rules import load
 
@@ -54,6 +55,17 @@ def test_before_torch_2_12_two_lines_without_a_port_share_the_default() -> None:
     lines = [_line("torchrun a.py &", torch=(2, 11)), _line("torchrun b.py", torch=(2, 11))]
     assert _codes(*lines, torch="2.11") == {"LAUNCH041"}
     assert _codes(_line("torchrun a.py &"), _line("torchrun b.py")) == set()
+
+
+def _c10d_node(index: int, nnodes: int) -> Node:
+    return Node(f"h{index}", Form.C10D, nnodes=nnodes, master_addr="h0", master_port=29400, rdzv_id="none")
+
+
+@pytest.mark.parametrize(("nnodes", "came", "code"), [(2, 3, {"LAUNCH040"}), (2, 2, set()), (4, 3, set())])
+def test_more_nodes_than_the_job_has_are_those_of_two_jobs(nnodes: int, came: int, code: set[str]) -> None:
+    nodes = Nodes(nodes=tuple(_c10d_node(index, nnodes) for index in range(came)), expected=nnodes)
+    facts = Facts(SCHEMA, "", "", nodes=nodes)
+    assert {f.code for f in judge(facts, [each for each in RULES if "nodes" in each.wants]).findings} == code
 
 
 C10D = "torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=h:29400 --rdzv_id=7 a.py"

@@ -116,12 +116,13 @@ def not_everywhere(nodes: Nodes) -> Iterator[Finding]:
         values = [value for value, _ in found.groups]
         if UNSET not in values or len(values) != 2 or name in NAMES_OF_CARDS:
             continue
-        yield differs(
-            found,
-            f"{name} (set on some nodes only)",
-            f"{PREFIX}{name}",
-            severity=None if name in MUST_AGREE else Severity.WARNING,
-        )
+        severity = None if _must_agree(name, values) else Severity.WARNING
+        yield differs(found, f"{name} (set on some nodes only)", f"{PREFIX}{name}", severity=severity)
+
+
+def _must_agree(name: str, values: list[str]) -> bool:
+    """Whether ranks with these values wait for each other: with DETAIL each one checks every collective with all others first."""
+    return name in MUST_AGREE or (name == "TORCH_DISTRIBUTED_DEBUG" and "DETAIL" in map(str.upper, values))
 
 
 @rule(
@@ -146,5 +147,5 @@ def nccl_differs(nodes: Nodes) -> Iterator[Finding]:
         values = [value for value, _ in found.groups if value != UNSET]
         if len(values) < 2 or name in NAMES_OF_CARDS or name in ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS"):
             continue
-        is_sure = name in MUST_AGREE
+        is_sure = _must_agree(name, values)
         yield differs(found, name, f"{PREFIX}{name}", severity=None if is_sure else Severity.WARNING)

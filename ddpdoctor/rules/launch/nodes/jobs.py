@@ -9,7 +9,7 @@ from ddpdoctor.facts.nodes import Form, Nodes
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.pointing import after, agents, point, revalue, spelled
-from ddpdoctor.rules.nodal import only_met
+from ddpdoctor.rules.nodal import named, only_met
 
 Agent = tuple[Line, Layer, Plan]
 
@@ -44,6 +44,18 @@ def _met(nodes: Nodes, *, same_id: bool) -> Iterator[Finding]:
         )
 
 
+def _too_many(nodes: Nodes) -> Iterator[Finding]:
+    """Nodes without numbers, more than their job has: those of two jobs."""
+    first, expected = nodes.nodes[nodes.hosted_by], nodes.expected
+    if nodes.form == Form.C10D and expected is not None and len(nodes.nodes) > expected:
+        place = f"{first.master_addr}:{first.master_port} as {first.rdzv_id!r}"
+        yield Finding(
+            f"{len(nodes.nodes)} nodes meet at {place} ({named(nodes.nodes)}), and the job has {expected}: expected an id and"
+            " a port of its own for each job",
+            (Evidence("nodes", str(len(nodes.nodes)), str(expected)),),
+        )
+
+
 @rule("LAUNCH040", "rdzv-id-shared", Severity.ERROR)
 def shared_id(launch: Launch | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """Two jobs meet at one endpoint under the same --rdzv-id.
@@ -57,6 +69,7 @@ def shared_id(launch: Launch | None = None, nodes: Nodes | None = None) -> Itera
     """
     if nodes is not None:
         yield from _met(nodes, same_id=True)
+        yield from _too_many(nodes)
     if only_met(nodes, launch):
         return
     assert launch is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 from dataclasses import replace
 from typing import NamedTuple
@@ -45,6 +46,8 @@ _NODE = re.compile(
     rf"(?!{_COUNTED}[\w.]*\d)"
     r"(?P<host>[A-Za-z](?=[\w.-]{0,62}\d)[\w.-]{0,62}): (?=\S|\ {2,}\S)"
 )
+_WRAPPED = re.compile(r'\{(?=.{0,2000}"(?:stream|time)":).{0,2000}?"(?:log|message)": ?("(?:[^"\\]|\\.)*")')
+"""A line that Docker or a collector of a cluster keeps as JSON."""
 MOST = 8
 """Prefixes before prefixes: a collector's time, a pod, a task, a role and torch's own."""
 
@@ -77,6 +80,9 @@ def cleaned(line: str) -> str:
 
 def split(line: str) -> Prefixed:
     """A clean line taken apart."""
+    wrapped = _WRAPPED.match(line) if line[:2] == '{"' else None
+    if wrapped is not None:
+        return split(cleaned(json.loads(wrapped[1], strict=False)).rstrip("\n"))
     at, time = 0, None
     rank = local = host = pid = task = None
     for _ in range(MOST):

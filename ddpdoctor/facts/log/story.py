@@ -54,11 +54,14 @@ def _is_made_good(log: Log, each: Exit) -> bool:
     """Whether torchrun started the workers once more behind this exit, and the job then went on for long or ended well."""
     if each.by != "torchrun":
         return False
-    behind = [line for line in (*log.lines, *log.tails) if line.source == each.source and line.number > each.number]
-    if any("worker group successfully finished" in line.text for line in behind):
-        return True
     is_far = log.sources[each.source].lines > each.number + OTHERS_LINES
-    return is_far and len(last_words(log, each.source, each.number)) >= OWN_LINES
+    return _ended_well(log, each) or (is_far and len(last_words(log, each.source, each.number)) >= OWN_LINES)
+
+
+def _ended_well(log: Log, each: Line | Exit) -> bool:
+    """Whether torchrun says further down in the same source that all its workers finished."""
+    behind = (line for line in (*log.lines, *log.tails) if line.source == each.source and line.number > each.number)
+    return any("worker group successfully finished" in line.text for line in behind)
 
 
 def last_words(log: Log, source: int, after: int) -> list[Line]:
@@ -143,7 +146,7 @@ def has_failed(log: Log) -> bool:
     """Whether something shows that the job did not end well: an exit code, an abort, a traceback that ended a process."""
     if own_exits(log):
         return True
-    ends = (line for line in (*log.tails, *log.lines) if _FAILED.search(line.text))
+    ends = (line for line in (*log.tails, *log.lines) if _FAILED.search(line.text) and not _ended_well(log, line))
     if any(len(last_words(log, line.source, max(line.number, line.last))) < OWN_LINES for line in ends):
         return True
     if any("Connection closed by peer [" in line.text and not went_on(log, line) for line in log.lines):

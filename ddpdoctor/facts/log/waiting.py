@@ -13,7 +13,7 @@ _WORK = re.compile(r"WorkNCCL\((?P<body>[^)]*(?:\(ms\))?[^)]*)\)")
 _FIELD = re.compile(r"(?P<name>\w+)=(?P<value>\[[\d, ]*\]|\w+)")
 _GROUP = re.compile(r"\[PG (?:ID )?(?P<group>\w+)")
 _NAMED = (
-    re.compile(r"\]: Ranks? (?P<ranks>\d+(?:, \d+)*) failed to pass monitoredBarrier"),
+    re.compile(r"\bRanks? (?P<ranks>\d+(?:, \d+)*) failed to pass monitoredBarrier"),
     re.compile(r"\[(?P<ranks>\d+(?:, \d+)*)\] finished collective #\d+, but didn't join collective"),
     re.compile(r"ranks? \[(?P<ranks>\d+(?:, \d+)*)\] (?:are|is) the lagging rank"),
 )

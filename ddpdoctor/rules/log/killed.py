@@ -21,6 +21,8 @@ SIGKILLED = (
     r"task \d+: Killed\b",
     r"line \d+: +\d+ Killed\b",
     r"^Killed$",
+    r"\bexited with code 137\b",
+    r"\bExit Code: +137\b",
 )
 
 

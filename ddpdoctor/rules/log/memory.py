@@ -58,6 +58,7 @@ def nccl_out_of_memory() -> None:
         r"Out of memory: Kill(ed)? process",
         r"Memory cgroup out of memory: Kill(ed)? process",
         r"invoked oom-killer",
+        r"systemd-oomd\[\d+\]: Killed \S+ due to memory",
         r"killed due to (the node running low on memory|memory pressure \(OOM\))",
         r"DefaultCPUAllocator: (can't|not enough memory)",
         r"worker \(pid\(?s?\)? \d+\)? is killed by signal: Killed",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from ddpdoctor.facts.log import Exit, Line, Log, Traceback, Who
 from ddpdoctor.facts.log.endings import SIGNALS
+from ddpdoctor.facts.log.marks import marked
 from ddpdoctor.facts.log.story import last_failure, own_exits, went_on
 from ddpdoctor.facts.log.waiting import parties, waits
 from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
@@ -39,9 +40,10 @@ PEERS_BEFORE = (
 NOT_ITS_OWN = ("SIGHUP", "SIGINT", "SIGKILL", "SIGTERM")
 """Signals that others send."""
 NAMES = {number: name for name, number in SIGNALS.items() if name not in NOT_ITS_OWN}
+SUMMARIES = ("ChildFailedError", "CalledProcessError")
+"""What launchers raise over a worker that failed."""
 NO_CAUSE = (
-    "ChildFailedError",
-    "CalledProcessError",
+    *SUMMARIES,
     "SignalException",
     "KeyboardInterrupt",
     "SystemExit",
@@ -247,12 +249,13 @@ def ended_without_traceback(log: Log) -> Iterator[Finding]:
     if lines and not crashed and not own_exits(log):
         yield finding_of(log, lines, "A worker crashed and printed no traceback", blames_speaker=True)
     last = last_failure(log)
-    if last is not None and not (lines or crashed or own_exits(log) or log.tracebacks or log.xids or _said(log)):
+    told = [t for t in log.tracebacks if t.exception.rpartition(".")[2] not in SUMMARIES]
+    if last is not None and not (lines or crashed or own_exits(log) or told or log.xids or _said(log)):
         yield finding_of(log, [last], "The job failed, and no line says why", blames_speaker=False)
 
 
 def _said(log: Log) -> bool:
-    return bool(explained(log, "cause", "umbrella", "consequence"))
+    return bool(explained(log, "cause", "umbrella", "consequence")) or any(marked(log, "nccl_warns"))
 
 
 def _crashed(log: Log, when: str) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -13,8 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpdoctor.collectors.hang.asking_ras import ask
+from ddpdoctor.collectors.log.kinds import kind_of
 from ddpdoctor.facts.hang.ras import is_ras, ras_of
 from ddpdoctor.facts.hang.stacks import as_processes, stacks_in
+from ddpdoctor.facts.log import Kind
 
 PYSPY = """Process {pid}: /usr/bin/python3 -u train.py
 Python v3.11.7 (/usr/bin/python3.11)
@@ -95,6 +98,30 @@ def test_py_spy_gives_the_main_thread_and_its_place() -> None:
     assert (stack.tool, stack.pid, stack.rank, len(stack.threads)) == ("py-spy", 12, 2, 2)
     assert stack.main is not None
     assert [frame.line for frame in stack.main.frames] == [3252, 83, 32, 90]
+
+
+def test_py_spy_as_json_gives_the_same(tmp_path: Path) -> None:
+    frames = [
+        {"name": "read", "filename": "/job/data.py", "line": 17},
+        {"name": "<module>", "filename": "/job/t.py", "line": 3},
+    ]
+    other = {"pid": 12, "thread_id": 2, "thread_name": "ThreadPool", "owns_gil": False, "frames": []}
+    main = {
+        **other,
+        "thread_id": 1,
+        "thread_name": "MainThread",
+        "frames": frames,
+        "process_info": {"command_line": "python t.py"},
+    }
+    text = json.dumps([other, main], indent=2)
+    assert kind_of(text.encode(), "rank_2.json") is Kind.STACKS
+    (stack,) = stacks_in("rank_2.json", text)
+    assert (stack.tool, stack.pid, stack.rank, stack.command) == ("py-spy", 12, 2, "python t.py")
+    assert stack.main is not None
+    assert [str(frame) for frame in stack.main.frames] == ["/job/data.py:17 in read", "/job/t.py:3 in <module>"]
+    for broken in ('[{"thread_id"', '[{"thread_id": 1, "frames": 3, "pid": "x"}]', '["thread_id"]'):
+        with contextlib.suppress(ValueError):
+            assert stacks_in("x", broken) == ()
 
 
 def test_faulthandler_writes_the_main_thread_last() -> None:

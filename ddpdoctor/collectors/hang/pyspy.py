@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from ddpdoctor.collectors.process import LateError, run
 from ddpdoctor.facts.hang import Frame
+from ddpdoctor.facts.hang.stacks import stacks_in
 
 __all__ = ["find_pyspy", "frames_of"]
 
@@ -56,9 +55,6 @@ def _ask(program: str, pid: int, seconds: float) -> tuple[Frame, ...]:
     done = run([program, "dump", "--pid", str(pid), "--nonblocking", "--full-filenames", "--json"], seconds)
     if done.code:
         raise ValueError((done.err.decode("utf-8", "replace").strip().splitlines() or ["py-spy failed"])[0])
-    threads: Sequence[dict[str, Any]] = json.loads(done.text)
-    main = next((t for t in threads if t.get("thread_name") == "MainThread"), threads[0] if threads else {})
-    return tuple(
-        Frame(str(f.get("filename", "")), int(f.get("line", 0)), str(f.get("name", "")))
-        for f in main.get("frames", ())[:64]
-    )
+    stacks = stacks_in("py-spy", done.text)
+    main = stacks[0].main if stacks else None
+    return main.frames[:64] if main is not None else ()

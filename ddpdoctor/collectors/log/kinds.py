@@ -57,6 +57,8 @@ def _json_kind(start: bytes) -> Kind | None:
         return Kind.ERROR_FILE
     if b'"communicators"' in start and b'"nccl_version"' in start:
         return Kind.RAS
+    if start[:1] == b"[" and b'"thread_id"' in start and b'"owns_gil"' in start:
+        return Kind.STACKS
     if b'"entries"' in start or b'"pg_config"' in start or b'"pg_status"' in start:
         return Kind.DUMP
     return None

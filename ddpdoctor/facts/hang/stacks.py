@@ -1,9 +1,12 @@
-"""Stacks as text: what `py-spy dump` prints, and what Python's faulthandler writes."""
+"""Stacks as files: what `py-spy dump` prints, also with --json, and what Python's faulthandler writes."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from ddpdoctor.facts.hang.flight import rank_in_name
 from ddpdoctor.facts.hang.record import Frame, Process, Stack, Thread
@@ -22,13 +25,51 @@ _PREFIX = re.compile(r"^\[?rank ?(\d+)\]?:? ?", re.IGNORECASE)
 
 
 def stacks_in(source: str, text: str) -> tuple[Stack, ...]:
-    """The stacks in a text, one a process; of faulthandler's, which tells no process, all threads are of one."""
+    """The stacks in a text, one a process; of faulthandler's, which tells no process, all threads are of one.
+
+    Raises:
+        ValueError: it begins like JSON and is none.
+    """
+    if text.lstrip()[:1] == "[" and '"thread_id"' in text:
+        try:
+            return tuple(_of_json(source, json.loads(text)))
+        except RecursionError:
+            raise ValueError("JSON that is nested too deeply") from None
     reading = _Reading(source)
     for line in text.splitlines():
         reading.take(line)
         if len(reading.found) > MOST_STACKS:
             break
     return tuple(reading.finish())
+
+
+def _of_json(source: str, content: Any) -> Iterator[Stack]:
+    """What py-spy dump --json writes: a list of threads, each with the process that it belongs to."""
+    found: dict[int | None, list[dict[str, Any]]] = defaultdict(list)
+    for each in content if isinstance(content, list) else ():
+        if isinstance(each, dict):
+            found[pid if isinstance(pid := each.get("pid"), int) else None].append(each)
+    for process, threads in list(found.items())[:MOST_STACKS]:
+        names = [str(each.get("thread_name") or "") for each in threads]
+        main = names.index("MainThread") if "MainThread" in names else 0
+        told = threads[main].get("process_info")
+        command = str(told.get("command_line", ""))[:500] if isinstance(told, dict) else ""
+        stacks = tuple(Thread(n, _frames(t), i == main) for i, (n, t) in enumerate(zip(names, threads, strict=True)))
+        if any(each.frames for each in stacks):
+            yield Stack(source, "py-spy", process, rank_in_name(source), command, stacks)
+
+
+def _frames(thread: dict[str, Any]) -> tuple[Frame, ...]:
+    frames = thread.get("frames")
+    return tuple(
+        Frame(
+            str(each.get("filename", "")),
+            line if isinstance(line := each.get("line"), int) else 0,
+            str(each.get("name")),
+        )
+        for each in (frames if isinstance(frames, list) else ())
+        if isinstance(each, dict)
+    )
 
 
 class _Reading:

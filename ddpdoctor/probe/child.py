@@ -18,7 +18,7 @@ from ddpdoctor.facts.probe import Kind, Measurement, Observation, RankReport, Un
 from ddpdoctor.probe.heard import Heard
 from ddpdoctor.probe.offers import Offers
 from ddpdoctor.probe.place import Place
-from ddpdoctor.probe.proc import Elsewhere, Stat, read_stat
+from ddpdoctor.probe.proc import STOPPED_SECONDS, Elsewhere, Stat, read_stat
 from ddpdoctor.probe.progress import Progress
 
 __all__ = ["PHASE_SECONDS", "Child"]
@@ -35,7 +35,6 @@ PHASE_SECONDS = {
 }
 """How long a worker may stay in a phase. The start of Python and the import last as long as the process makes progress."""
 DUE_CALL = "all_reduce of [1024] float64"
-STOPPED_SECONDS = 0.25
 TRACED_SECONDS = 2.0
 """A process that a debugger or strace attaches to stands still for a moment."""
 BETWEEN_LOOKS_SECONDS = 0.2

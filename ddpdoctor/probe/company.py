@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
 
 from ddpdoctor.facts.probe import Kind, Observation
@@ -13,6 +14,7 @@ from ddpdoctor.probe.mesh import Mesh, peers_of
 from ddpdoctor.probe.neighbours import Neighbours
 from ddpdoctor.probe.place import Place
 from ddpdoctor.probe.pulse import MOST_AT_HEAD, Pulse, knock, observe_host, watched
+from ddpdoctor.probe.siblings import Siblings
 
 __all__ = ["Company"]
 
@@ -20,6 +22,9 @@ REFRESH_SECONDS = 1.0
 RARELY_SECONDS = 5.0
 MOST_OFTEN = 1024
 """With more ranks than these, each asks its store RARELY_SECONDS apart whether it is still there."""
+KNOCKS = 2
+"""How often a process must not answer until it is taken for stopped: it may have been for a moment."""
+SIBLINGS_SECONDS = 0.25
 HEAD = "head"
 """The name under which the process that hosts the store leaves its card."""
 NO_HOST = -1
@@ -28,8 +33,10 @@ NO_HOST = -1
 class Company:
     """What one rank does to know of the others. `card` is set where it stands for its host."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, siblings: Siblings | None = None) -> None:
         self.place = place
+        self._siblings = siblings
+        self._next_siblings = 0.0
         self.neighbours = Neighbours(place.rank)
         self.hosts = 1
         self._card: Card | None = None
@@ -151,7 +158,14 @@ class Company:
 
     def look(self, now: float, phase: str) -> Observation | None:
         """A rank of this host that does not run, or another host of which nothing is heard."""
+        siblings = self._siblings
+        if siblings is not None and not self._has_met and now >= self._next_siblings:
+            self._next_siblings = now + SIBLINGS_SECONDS
+            self.neighbours.update(siblings.alike())
         found = self.neighbours.look(now, phase)
+        while found is not None and siblings is not None and found.pid in siblings.have_parted():
+            self.neighbours.forget(siblings.have_parted())
+            found = self.neighbours.look(now, phase)
         if found is None and self._pulse is not None and self._pulse.found:
             found = replace(self._pulse.found[0], phase=phase)
         return found
@@ -164,14 +178,15 @@ class Company:
 
     def is_store_gone(self, store_address: str) -> bool:
         """Whether the process that hosts the store does not run, as far as that can be seen from here."""
-        if any(each.rank == 0 and not each.runs for each in self.neighbours.others):
-            return True
-        return self._knock(store_address)[0] is not None
+        return self.neighbours.is_gone(0, time.monotonic()) or self._knock(store_address)[0] is not None
 
     def _knock(self, store_address: str) -> tuple[Kind | None, str]:
         """What is wrong with the process that hosts the store; asked until something is."""
         if self._answer[0] is None and self._head is not None:
-            self._answer = knock(self._head.address or store_address, self._head)
+            for _ in range(KNOCKS):
+                self._answer = knock(self._head.address or store_address, self._head)
+                if self._answer[0] is not Kind.STOPPED:
+                    break
         return self._answer
 
     def lost(self, store_address: str) -> Observation | None:

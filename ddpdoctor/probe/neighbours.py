@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable
-from dataclasses import dataclass
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 
 from ddpdoctor.facts.probe import Kind, Observation
-from ddpdoctor.probe.proc import read_stat
+from ddpdoctor.probe.proc import STOPPED_SECONDS, read_stat
 
 __all__ = ["Neighbour", "Neighbours"]
+
+UNSEEN_SECONDS = 0.7
+"""How much later than this rank another one may see that a process is stopped, which must not be dead by then."""
 
 
 @dataclass
@@ -53,32 +57,45 @@ class Neighbours:
         self.others = list(others)
 
     def update(self, others: Iterable[Neighbour]) -> None:
-        """Watch these from now on; what was seen of those that were watched before is kept."""
+        """Watch these as well; what was seen of those that were watched before is kept."""
         known = {(each.pid, each.started): each for each in self.others}
-        self.others = [known.get((each.pid, each.started), each) for each in others]
+        for each in others:
+            before = known.get((each.pid, each.started), each)
+            known[each.pid, each.started] = replace(each, stopped_at=before.stopped_at)
+        self.others = list(known.values())
+
+    def forget(self, pids: Collection[int]) -> None:
+        """Watch these no longer."""
+        self.others = [each for each in self.others if each.pid not in pids]
 
     def look(self, now: float, phase: str) -> Observation | None:
         """The first that is dead, or has been stopped for a moment; None when all run.
 
         `phase` is that of the rank that looks: all ranks go through the phases together.
         """
-        for each in self.others:
-            stat = read_stat(each.pid)
-            if stat is None or stat.state in "ZX" or stat.started != each.started:
-                return each.observe(Kind.DIED, "died", self.rank, phase)
-            if stat.state != "T":
-                each.stopped_at = None
-                continue
-            each.stopped_at = each.stopped_at or now
-            if now - each.stopped_at > 0.25:
-                return each.observe(Kind.STOPPED, "is stopped (state T)", self.rank, phase)
-        return None
+        return next((seen for each in self.others if (seen := self._look(each, now, phase))), None)
+
+    def is_gone(self, rank: int, now: float) -> bool:
+        """Whether this rank is one of them, and dead or stopped."""
+        return any(each.rank == rank and self._look(each, now, "") is not None for each in self.others)
+
+    def _look(self, each: Neighbour, now: float, phase: str) -> Observation | None:
+        stat = read_stat(each.pid)
+        if stat is None or stat.state in "ZX" or stat.started != each.started:
+            return each.observe(Kind.DIED, "died", self.rank, phase)
+        each.stopped_at = (each.stopped_at or now) if stat.state == "T" else None
+        if each.stopped_at is None or now - each.stopped_at < STOPPED_SECONDS:
+            return None
+        return each.observe(Kind.STOPPED, "is stopped (state T)", self.rank, phase)
 
     def end_stopped(self) -> None:
         """End the doctor's own supervisors that are stopped: their launcher would wait for them long after the verdict."""
-        for each in self.others:
+        stopped = [each for each in self.others if each.stopped_at is not None]
+        if stopped:
+            time.sleep(UNSEEN_SECONDS)
+        for each in stopped:
             stat = read_stat(each.pid)
-            if each.stopped_at is not None and stat and stat.started == each.started and stat.state == "T":
+            if stat is not None and stat.started == each.started and stat.state == "T":
                 try:
                     os.kill(each.pid, signal.SIGKILL)
                 except (ProcessLookupError, PermissionError):

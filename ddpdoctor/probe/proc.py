@@ -6,7 +6,10 @@ import os
 import signal
 from dataclasses import dataclass
 
-__all__ = ["Elsewhere", "Stat", "read_stat", "resident_bytes"]
+__all__ = ["STOPPED_SECONDS", "Elsewhere", "Stat", "read_stat", "resident_bytes"]
+
+STOPPED_SECONDS = 1.3
+"""How long a process may be stopped and is not to blame: checkpoints, debuggers and schedulers do that for a moment."""
 
 
 @dataclass(frozen=True)

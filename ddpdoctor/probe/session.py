@@ -26,6 +26,7 @@ from ddpdoctor.probe.packing import telling
 from ddpdoctor.probe.place import Place
 from ddpdoctor.probe.plan import choose_backend, choose_pairs, traits
 from ddpdoctor.probe.server import Server
+from ddpdoctor.probe.siblings import Siblings
 from ddpdoctor.probe.store import StoreLost
 from ddpdoctor.probe.verdict import Witness
 
@@ -41,9 +42,9 @@ TELLING_SECONDS = 3.0
 class Session(Witness):
     """One rank from its start to the verdict."""
 
-    def __init__(self, place: Place, child: Child, options: Namespace) -> None:
+    def __init__(self, place: Place, child: Child, options: Namespace, siblings: Siblings | None = None) -> None:
         timeout: float = options.timeout
-        super().__init__(place, child, options.backend, max(timeout - CLOSING_SECONDS, timeout / 2))
+        super().__init__(place, child, options.backend, max(timeout - CLOSING_SECONDS, timeout / 2), siblings)
         self.baseline: str | None = options.baseline
         self.join_until = min(self.started + options.join_timeout, self.end)
         self.server: Server | None = None

@@ -8,11 +8,18 @@ from __future__ import annotations
 import os
 import socket
 from binascii import crc32
+from collections.abc import Collection
 
+from ddpdoctor.probe.neighbours import Neighbour
 from ddpdoctor.probe.place import Place, host_key
 from ddpdoctor.probe.proc import read_stat
 
 __all__ = ["Siblings"]
+
+TOLD = b"told"
+EARLIER_SECONDS = 3.0
+"""How much earlier than this rank another one of the same launch may have been started."""
+TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Siblings:
@@ -23,6 +30,9 @@ class Siblings:
 
     def __init__(self, place: Place, job: int) -> None:
         same = f"{host_key()} {place.node_rank} {place.master_addr}:{place.master_port} {place.prefix} {job}"
+        self.place = place
+        self._is_told = False
+        self._parted: set[int] = set()
         self.rank = place.rank
         self.names = f"ddpdoctor/{crc32(same.encode()):08x}/"
         self.own = f"{self.names}{place.rank}/{os.getpid()}"
@@ -30,23 +40,51 @@ class Siblings:
         self.link.setblocking(False)
         self.link.bind(f"\0{self.own}")
 
-    def is_first(self) -> bool:
-        """Whether this rank speaks for the node: no other has spoken, and no lower one lives that will."""
-        return not self._has_heard() and all(rank >= self.rank for rank, pid in self._others() if _runs(pid))
+    def alike(self) -> list[Neighbour]:
+        """The other ranks that run already, before they sign in at the store; not what is left of a launch before this one."""
+        own = read_stat(os.getpid())
+        found = [(rank, pid, read_stat(pid)) for rank, pid in self._others()]
+        return [
+            Neighbour(rank, pid, stat.started, self.place.host, node_rank=self.place.node_rank)
+            for rank, pid, stat in found
+            if stat is not None and own is not None and own.started - stat.started < EARLIER_SECONDS * TICKS
+        ]
+
+    def is_first(self, gone: Collection[int]) -> bool:
+        """Whether this rank speaks for the node: no other has spoken, and no lower one lives that will; none of `gone` will."""
+        self._hear()
+        lower = [pid for rank, pid in self._others() if rank < self.rank and rank not in gone]
+        return not self._is_told and not any(map(_runs, lower))
 
     def speak(self) -> None:
         """Tell the others that the node's word is given."""
+        self._say(TOLD)
+
+    def part(self) -> None:
+        """Tell the others that this rank ends of its own accord."""
+        self._say(str(os.getpid()).encode())
+
+    def have_parted(self) -> set[int]:
+        """The pids of those that said so."""
+        self._hear()
+        return self._parted
+
+    def _say(self, word: bytes) -> None:
         for rank, pid in self._others():
             try:
-                self.link.sendto(b"told", f"\0{self.names}{rank}/{pid}")
+                self.link.sendto(word, f"\0{self.names}{rank}/{pid}")
             except OSError:
-                continue  # it is gone: it will not speak either
+                continue  # it is gone, or stopped and was told too much: it will not speak either
 
-    def _has_heard(self) -> bool:
-        try:
-            return bool(self.link.recv(16))
-        except OSError:
-            return False  # nothing came
+    def _hear(self) -> None:
+        while True:
+            try:
+                word = self.link.recv(16)
+            except OSError:
+                return  # nothing more came
+            if word.isdigit():
+                self._parted.add(int(word))
+            self._is_told = self._is_told or word == TOLD
 
     def _others(self) -> list[tuple[int, int]]:
         """Rank and pid of each."""

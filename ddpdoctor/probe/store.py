@@ -19,7 +19,7 @@ __all__ = ["PATIENT_SECONDS", "Store", "StoreError", "StoreLost", "connect"]
 PATIENT_SECONDS = 10.0
 """How long one answer may take where nothing is known to be wrong: on a busy machine; and torch's own server looks up the name
 of every client that comes, and answers nobody meanwhile."""
-DOUBT_SECONDS = 0.5
+DOUBT_SECONDS = 0.3
 """How long it may take until somebody looks whether anything is wrong."""
 PROMPT_SECONDS = 0.5
 """A "no route to host" that comes sooner was sent by a firewall; the kernel needs about 3 s to find nobody by ARP."""

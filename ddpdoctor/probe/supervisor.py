@@ -52,26 +52,30 @@ def _as_rank(place: Place, options: argparse.Namespace, started: float) -> int:
     child = take_over(place, *options.worker) if options.worker else adopt(begin(WORKER), [place])[0]
     allow_more()
     siblings = Siblings(place, os.getppid() if options.job is None else options.job)
-    session = Session(place, child, options)
+    session = Session(place, child, options, siblings)
     signal.signal(signal.SIGTERM, session.on_signal)
     signal.signal(signal.SIGINT, session.on_signal)
     try:
         probe = session.run()
+        siblings.part()
         if session.signal == signal.SIGINT:  # it came while the ranks agreed: what they saw is the end of the others
             raise Interrupted
         child.end()
         if probe.seen(Kind.OUT_OF_FILES):
             session.leave()  # so that the report can be written
-        session.company.neighbours.end_stopped()
         seconds_left = session.end - time.monotonic()
         if is_worth_a_try(probe, seconds_left):
             probe = replace(probe, retried_lazily=retry(session.place, seconds_left))
         if options.save_baseline and place.rank == 0 and not probe.has_failed:
             _save_baseline(probe, options.save_baseline)
-        is_first = siblings.is_first() and not session.company.neighbours.lower(place.node_rank)
+        lower = session.company.neighbours.lower(place.node_rank)
+        is_first = siblings.is_first(session.gone) and session.gone.issuperset(lower)
         if is_first:
             siblings.speak()
-        return tell(probe, place, is_first, options, started)
+        code = tell(probe, place, is_first, options, started)
+        if is_first:
+            session.company.neighbours.end_stopped()
+        return code
     except Interrupted:
         if place.local_rank in (0, None) and not options.launched:
             print("ddpdoctor: interrupted", file=sys.stderr)

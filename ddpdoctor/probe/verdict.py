@@ -13,6 +13,7 @@ from ddpdoctor.probe.child import Child
 from ddpdoctor.probe.company import Company
 from ddpdoctor.probe.packing import telling
 from ddpdoctor.probe.place import Place
+from ddpdoctor.probe.siblings import Siblings
 from ddpdoctor.probe.store import StoreLost
 
 __all__ = ["Witness", "ranges"]
@@ -36,13 +37,15 @@ class Witness:
     `waited` is how long it waited for the last rank to arrive.
     """
 
-    def __init__(self, place: Place, child: Child, backend: str, seconds: float) -> None:
+    def __init__(
+        self, place: Place, child: Child, backend: str, seconds: float, siblings: Siblings | None = None
+    ) -> None:
         self.place = place
         self.child = child
         self.backend = backend
         self.started = time.monotonic()
         self.end = self.started + seconds
-        self.company = Company(place)
+        self.company = Company(place, siblings)
         self.board: Board | None = None
         self.waited = 0.0
 

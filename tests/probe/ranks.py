@@ -73,6 +73,19 @@ def maps(pid: int) -> str:
         return ""
 
 
+def wait_for(is_there: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait for a condition."""
+    end = time.monotonic() + seconds
+    while not is_there():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.02)
+
+
+def has_place(rank: Rank) -> bool:
+    """Whether the supervisor is known to its siblings, though not yet to the store."""
+    return f"/{rank.process.pid}\n" in Path("/proc/net/unix").read_text()
+
+
 def left_over(token: str) -> list[str]:
     """Processes that still carry this token in their environment."""
     found = []

@@ -14,7 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from ranks import causes, free_port, left_over, shim, start, start_all
+from ranks import causes, free_port, has_place, left_over, shim, start, start_all, wait_for
 
 pytestmark = pytest.mark.torch
 HOST = socket.gethostname().partition(".")[0]
@@ -30,10 +30,7 @@ def nothing_stays(tmp_path: Path) -> object:
 
 
 def _wait_for(path: Path) -> None:
-    end = time.monotonic() + 30
-    while not path.exists():
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    wait_for(path.exists)
 
 
 def test_healthy_ranks_pass_and_measure(tmp_path: Path) -> None:
@@ -60,6 +57,42 @@ def test_a_rank_that_never_comes_is_named(tmp_path: Path) -> None:
     assert causes(rank.report) == [("PROBE001", None)]
     assert rank.report["findings"][0]["ranks"] == [1, 2]
     assert time.monotonic() - started < 8
+
+
+def test_a_rank_that_died_before_it_signed_in_is_named_at_once(tmp_path: Path) -> None:
+    port = free_port()
+    ranks = [start(tmp_path, rank, 3, port, "--join-timeout", "60") for rank in (1, 2)]  # nobody hosts the store
+    wait_for(lambda: all(map(has_place, ranks)))
+    time.sleep(0.5)  # they look at each other four times a second
+    ranks[1].process.kill()
+    died = time.monotonic()
+    ends = [rank.end() for rank in ranks]
+    assert ends[0][0] == 1, ends
+    assert time.monotonic() - died < 30
+    assert causes(ranks[0].report) == [("PROBE005", 2)]
+
+
+def test_a_rank_that_gives_up_before_the_others_is_not_to_blame(tmp_path: Path) -> None:
+    port = free_port()
+    ranks = [start(tmp_path, rank, 3, port, "--join-timeout", str(rank + 1)) for rank in (1, 2)]
+    assert [rank.end()[0] for rank in ranks] == [1, 1]
+    assert causes(ranks[0].report) == [("PROBE002", 0)]
+    assert not ranks[1].output.exists() or causes(ranks[1].report) == [("PROBE002", 0)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_moment_of_standing_still_is_no_fault(tmp_path: Path, victim: int) -> None:
+    ranks = start_all(tmp_path, 2, environ=shim("import-busy", 1 - victim))
+    wait_for(lambda: all(map(has_place, ranks)))
+    pids = [ranks[victim].process.pid, ranks[victim].worker()]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(1.0)
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    ends = [rank.end() for rank in ranks]
+    assert [code for code, _ in ends] == [0, 0], ends
 
 
 def test_the_head_that_never_comes_is_named(tmp_path: Path) -> None:
@@ -240,7 +273,7 @@ def test_a_master_that_cannot_be_resolved(tmp_path: Path) -> None:
 def test_ctrl_c_leaves_one_line_and_nothing_else(tmp_path: Path, moment: str) -> None:
     mark = tmp_path / "mark"
     ranks = start_all(tmp_path, 2, environ=shim("sleep", 1, mark))
-    time.sleep(0.5)
+    wait_for(lambda: all(map(has_place, ranks)))
     if moment == "import":
         ranks[0].worker()
     if moment == "collective":

@@ -11,8 +11,9 @@ from ddpdoctor.collectors.gpu_processes import describe
 from ddpdoctor.collectors.kernel_log import read_xids
 from ddpdoctor.collectors.machine import Machine
 from ddpdoctor.facts.codec import FactsError, decode
+from ddpdoctor.facts.device import Device
 from ddpdoctor.facts.gaps import Gap, Why
-from ddpdoctor.facts.gpu import Device, Gpu, PciGpu
+from ddpdoctor.facts.gpu import Gpu, PciGpu
 
 __all__ = ["collect", "short_bus_id"]
 

@@ -11,8 +11,8 @@ from ddpdoctor.collectors.gpu import INIT_WORDS, short_bus_id
 from ddpdoctor.collectors.machine import Machine
 from ddpdoctor.collectors.pci import acs_bridges, iommu
 from ddpdoctor.facts.codec import FactsError, decode
+from ddpdoctor.facts.device import OF_THE_WHOLE_GPU
 from ddpdoctor.facts.gaps import Gap, Why
-from ddpdoctor.facts.gpu import OF_THE_WHOLE_GPU
 from ddpdoctor.facts.topo import P2P_WORDS, GpuNode, Nic, Pair, Topo
 
 __all__ = ["collect"]

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ddpdoctor.facts.gpu import Device, Gpu
+    from ddpdoctor.facts.device import Device
+    from ddpdoctor.facts.gpu import Gpu
 
 __all__ = ["Visibility", "cut", "joined", "listed", "visible"]
 

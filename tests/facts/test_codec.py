@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpdoctor.facts.codec import FactsError, decode, encode
+from ddpdoctor.facts.device import Device
 from ddpdoctor.facts.gaps import Gap, Why
-from ddpdoctor.facts.gpu import Device
 from ddpdoctor.facts.net import Address, Interface, Net
 from ddpdoctor.facts.record import SCHEMA, Facts
 

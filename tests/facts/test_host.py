@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from ddpdoctor.facts.device import Device
 from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.gpu import Device, Gpu
+from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.host import Limit, count_cpus, local_ranks, readable, visible_gpus
 from ddpdoctor.facts.versions import NcclLibrary, Versions, numbers
 

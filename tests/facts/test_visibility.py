@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddpdoctor.facts.gpu import Device, Gpu, MigInstance
+from ddpdoctor.facts.device import Device, MigInstance
+from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.visibility import visible
 
 UUIDS = ("GPU-5ec6dada-1", "GPU-f86a71c6-2", "GPU-f86b0000-3", "GPU-be1fd673-4")

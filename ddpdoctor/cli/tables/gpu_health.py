@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from ddpdoctor.facts.gpu import Device
+from ddpdoctor.facts.device import Device
 
 __all__ = ["health"]
 

@@ -8,7 +8,8 @@ from rich.text import Text
 
 from ddpdoctor.cli.tables import draw_all
 from ddpdoctor.cli.tables.gpu_health import health
-from ddpdoctor.facts.gpu import Device, Gpu, PciGpu, absence
+from ddpdoctor.facts.device import Device, absence
+from ddpdoctor.facts.gpu import Gpu, PciGpu
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.facts.visibility import Visibility, visible
 from ddpdoctor.facts.xids import action, age

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
+from ddpdoctor.facts.device import Device
 from ddpdoctor.facts.gaps import unanswered
-from ddpdoctor.facts.gpu import Device, Gpu
+from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.gpu.finding import at

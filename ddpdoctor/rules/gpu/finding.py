@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddpdoctor.facts.gpu import Device
+from ddpdoctor.facts.device import Device
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 
 __all__ = ["at"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpdoctor.facts.gpu import Device, Gpu
+from ddpdoctor.facts.device import Device
+from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.gpu.xids import logged

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddpdoctor.facts.device import Device
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
-from ddpdoctor.facts.gpu import Device, Gpu
+from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.topo import Topo
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule

@@ -15,6 +15,7 @@ from ddpdoctor.facts.gaps import Why
 from ddpdoctor.findings import Severity
 
 if TYPE_CHECKING:
+    from ddpdoctor.cli.lint_scripts import Reading
     from ddpdoctor.cli.probing import Probing
     from ddpdoctor.cli.verdicts import Verdict
     from ddpdoctor.collectors.probe import Answer
@@ -72,7 +73,7 @@ def check(
     common = replace(common, timeout=common.timeout or DEFAULT_SECONDS)
     plan = Plan(common, no_probe, no_meet, join_timeout, _read_line(common))
     plan = replace(plan, job=_job(plan))
-    facts, failures, answer, verdict = _gather(plan)
+    facts, failures, answer, verdict, scripts = _gather(plan)
     from ddpdoctor.doctor import examine  # after the probe was started: its import of torch is the longest part
 
     rules = _rules(plan)
@@ -85,7 +86,7 @@ def check(
         launch = plan.line[0].launch
         machines = rules_of_machines(common, launch.lines if launch is not None else ())
         report = repaired(with_machines(report, plan.line[0], machines), *plan.line)
-        report = _with_scripts(report, plan.line[0], facts, common)
+        report = (scripts or _judge_scripts(plan.line[0], facts, common)).added_to(report)
     if verdict is not None:
         from ddpdoctor.cli.jointly import is_told_elsewhere, with_verdict
         from ddpdoctor.cli.settings import rules_for
@@ -145,13 +146,13 @@ def here(line: Facts, machine: Facts) -> Facts:
     return replace(machine, environ=environ, launch=line.launch)
 
 
-def _with_scripts(report: Report, line: Facts, machine: Facts, common: Common) -> Report:
-    """The report with what is wrong in the script that the line starts, judged against the GPUs of this machine too."""
-    if line.launch is None or all(each.script is None for each in line.launch.lines):
-        return report
-    from ddpdoctor.cli.lint_scripts import with_scripts
+def _judge_scripts(line: Facts, machine: Facts, common: Common) -> Reading:
+    """What is wrong in the script that the line starts, judged against the GPUs of this machine too."""
+    from ddpdoctor.cli.lint_scripts import Reading, judge_scripts
 
-    return with_scripts(report, (), line.launch.lines, replace(machine, launch=line.launch), common)
+    if line.launch is None or all(each.script is None for each in line.launch.lines):
+        return Reading()
+    return judge_scripts((), line.launch.lines, replace(machine, launch=line.launch), common)
 
 
 def _rules(plan: Plan) -> tuple[Rule, ...]:
@@ -176,9 +177,9 @@ def _rules(plan: Plan) -> tuple[Rule, ...]:
     return tuple(each for each in rules if not without & set(each.needs))
 
 
-def _gather(plan: Plan) -> tuple[Facts, tuple[str, ...], Answer | None, Verdict | None]:
-    """The facts, what could not be done to get them, what the probe said of this rank's turn to tell, and the meeting's
-    verdict.
+def _gather(plan: Plan) -> tuple[Facts, tuple[str, ...], Answer | None, Verdict | None, Reading | None]:
+    """The facts, what could not be done to get them, what the probe said of this rank's turn to tell, the meeting's
+    verdict, and what is wrong in the script if that was told to the other nodes.
     """
     from ddpdoctor.cli.probing import Probing, refusal, variables_of
     from ddpdoctor.cli.progress import Progress
@@ -210,14 +211,14 @@ def _gather(plan: Plan) -> tuple[Facts, tuple[str, ...], Answer | None, Verdict 
                 facts = replace(facts_for(common, SECTIONS)[0], probe=facts.probe)
         finally:
             probing.stop()
-    return facts, failures, probing.answer, None
+    return facts, failures, probing.answer, None, None
 
 
 def _gather_jointly(
     plan: Plan, job: Job, probing: Probing
-) -> tuple[Facts, tuple[str, ...], Answer | None, Verdict | None]:
+) -> tuple[Facts, tuple[str, ...], Answer | None, Verdict | None, Reading | None]:
     """The same together with the other nodes of the job."""
-    from ddpdoctor.cli.jointly import look, own_errors, probe_together
+    from ddpdoctor.cli.jointly import errors_of, look, own_errors, probe_together
     from ddpdoctor.cli.meeting import Convening
     from ddpdoctor.cli.options import seconds_left
     from ddpdoctor.cli.probing import variables_of
@@ -237,8 +238,12 @@ def _gather_jointly(
             facts, failures = look(common, convening, line, SECTIONS if looks else ("environ",))
             rules = _rules(plan)
 
+            # torch is being imported meanwhile
+            scripts = _judge_scripts(line[0], facts, common) if line is not None and looks else None
+            wrong = errors_of(scripts.outcomes) if scripts is not None else []
+
             def judge_here(facts: Facts) -> list[Finding]:
-                return own_errors(facts, line, rules)
+                return own_errors(facts, line, rules) + wrong
 
             own = judge_here(facts)
             if own:
@@ -253,7 +258,7 @@ def _gather_jointly(
         finally:
             convening.stop()
             probing.stop()
-    return facts, failures, probing.answer, verdict
+    return facts, failures, probing.answer, verdict, scripts
 
 
 def _tell(report: Report, facts: Facts, plan: Plan) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from ddpdoctor.cli.options import Common
 from ddpdoctor.cli.probing import MOST_RANKS, Probing, variables_of
 from ddpdoctor.cli.verdicts import Verdict, why_no_ranks
 from ddpdoctor.collectors.probe import Node
-from ddpdoctor.doctor import extended, judge
+from ddpdoctor.doctor import Outcome, extended, judge
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.nodes import Form
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.record import Facts
     from ddpdoctor.rules import Rule
 
-__all__ = ["is_told_elsewhere", "look", "own_errors", "probe_together", "with_verdict"]
+__all__ = ["errors_of", "is_told_elsewhere", "look", "own_errors", "probe_together", "with_verdict"]
 
 
 def look(
@@ -42,10 +42,17 @@ def look(
 
 def own_errors(facts: Facts, line: tuple[Facts, tuple[Rule, ...]] | None, rules: Sequence[Rule]) -> list[Finding]:
     """What is wrong on this node already, by `rules`: the others are told."""
-    errors = [*judge(facts, [each for each in rules if "nodes" not in each.needs]).findings]
-    if line is not None:
-        errors += judge(*line).findings
-    return [each for each in errors if each.worst is Severity.ERROR]
+    return errors_of(
+        (
+            judge(facts, [each for each in rules if "nodes" not in each.needs]),
+            *((judge(*line),) if line is not None else ()),
+        )
+    )
+
+
+def errors_of(outcomes: Iterable[Outcome]) -> list[Finding]:
+    """The errors among what rules said."""
+    return [each for outcome in outcomes for each in outcome.findings if each.worst is Severity.ERROR]
 
 
 def _with_master(facts: Facts, convening: Convening) -> Facts:

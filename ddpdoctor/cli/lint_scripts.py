@@ -25,7 +25,7 @@ from ddpdoctor.rules import Rule, load
 if TYPE_CHECKING:
     from multiprocessing.pool import Pool
 
-__all__ = ["AREA", "named_by", "with_scripts"]
+__all__ = ["AREA", "Reading", "judge_scripts", "named_by", "with_scripts"]
 
 AREA = "script"
 IDLE = "SCRIPT550"
@@ -62,6 +62,19 @@ class Judged:
     failure: str | None = None
 
 
+@dataclass(slots=True)
+class Reading:
+    """What came of all scripts: by these rules, and what the doctor itself could not do."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    rules: tuple[Rule, ...] = ()
+    failures: list[str] = field(default_factory=list)
+
+    def added_to(self, report: Report) -> Report:
+        """The report with it."""
+        return extended(report, self.outcomes, self.rules, tuple(self.failures))
+
+
 def named_by(lines: Iterable[Line]) -> dict[str, tuple[Line, ...]]:
     """The Python scripts that launch lines start, with the lines of each."""
     found: dict[str, tuple[Line, ...]] = {}
@@ -79,7 +92,12 @@ def _short(path: str) -> str:
 
 
 def with_scripts(report: Report, paths: Sequence[str], lines: Iterable[Line], known: Facts, common: Common) -> Report:
-    """The report with what is wrong in these scripts, in folders of them, and in the scripts that the lines start.
+    """The report with what `judge_scripts` says."""
+    return judge_scripts(paths, lines, known, common).added_to(report)
+
+
+def judge_scripts(paths: Sequence[str], lines: Iterable[Line], known: Facts, common: Common) -> Reading:
+    """What is wrong in these scripts, in folders of them, and in the scripts that the lines start.
 
     Args:
         known: the facts that scripts are judged with; those of a launch line take the place of its `launch`.
@@ -89,12 +107,11 @@ def with_scripts(report: Report, paths: Sequence[str], lines: Iterable[Line], kn
     by_path = {os.path.realpath(path): starts for path, starts in started.items()}
     rules = rules_for(common, (AREA,))
     left_out = {each.code for each in load((AREA,))} - {each.code for each in rules}
-    outcomes = []
-    failures = list(found.failures)
+    reading = Reading(rules=rules, failures=list(found.failures))
     with Progress(common.quiet or len(found.paths) < MANY) as progress:
         progress.phase(f"reading {len(found.paths)} scripts")
         texts, unread = _texts(found, {*by_path}, common)
-        failures += unread
+        reading.failures += unread
         beside = with_modules([each.source for each in texts])
         plan = Plan(rules, known, by_path, beside, frozenset(left_out))
         progress.phase(f"judging {len(texts)} scripts")
@@ -102,11 +119,11 @@ def with_scripts(report: Report, paths: Sequence[str], lines: Iterable[Line], kn
         for each in _all(texts, plan, common):
             done += 1
             progress.step(f"judging {len(texts)} scripts: {done} done")
-            outcomes.append(each.outcome)
-            failures += [] if each.failure is None else [each.failure]
+            reading.outcomes.append(each.outcome)
+            reading.failures += [] if each.failure is None else [each.failure]
     if done < len(texts):
-        failures.append(f"judge {len(texts) - done} of {len(texts)} scripts: --timeout ran out")
-    return extended(report, outcomes, rules, tuple(failures))
+        reading.failures.append(f"judge {len(texts) - done} of {len(texts)} scripts: --timeout ran out")
+    return reading
 
 
 def _texts(found: Scripts, started: set[str], common: Common) -> tuple[list[ScriptText], list[str]]:

@@ -30,6 +30,8 @@ __all__ = ["Convening", "job_to_meet"]
 HINT_SECONDS = 3.0
 OTHER_VERSION = "at {} another version of ddpdoctor answers: install the same on every node"
 FRESH_SECONDS = 5.0
+MOST_TOLD = 32
+"""Errors of its own that a node tells the others: a script may have any number."""
 
 
 def job_to_meet(line: Facts | None, environ: Mapping[str, str]) -> Job | None:
@@ -160,7 +162,7 @@ class Convening:
         from ddpdoctor.meeting.results import Gathered, Told
 
         node = self._introduction.node(facts, self._owns)
-        own = [encode(each) for each in (*errors, *self._lost_port(node, rules))]
+        own = [encode(each) for each in (*self._lost_port(node, rules), *errors)][:MOST_TOLD]
         self._meeting = Meeting(
             node,
             self._token,

@@ -253,6 +253,20 @@ def _checks_all_collectives(job: Job) -> list[Process]:
     return [job.static(index, env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"} if index else {}) for index in range(2)]
 
 
+ALONE = SCRIPT.replace("'gloo'", "'gloo', rank=0, world_size=1")
+
+
+def _one_script_is_alone(job: Job) -> list[Process]:
+    (job.folder / "copy").mkdir()
+    (job.folder / "copy" / "train.py").write_text(ALONE)
+    return [job.static(0), job.static(1, script="copy/train.py")]
+
+
+def _every_rank_is_alone(job: Job) -> list[Process]:
+    (job.folder / "train.py").write_text(ALONE)
+    return [job.ranked(index) for index in range(2)]
+
+
 def _no_own_name(job: Job) -> list[Process]:
     for host in job.lab.hosts:
         host.file("hosts", "127.0.0.1 localhost\n")
@@ -285,6 +299,8 @@ FAULTS = [
     ("one node does not know the master", 3, _unknown_to_one, "NET002", {"host": "node2", "node_rank": 2}),
 ]
 MORE = [
+    ("one node's script makes a world of one", 2, _one_script_is_alone, "SCRIPT008", {"host": "node1", "node_rank": 1}),
+    ("the script makes every rank a world of one", 2, _every_rank_is_alone, "SCRIPT008", {}),
     ("nodes of two jobs of one script", 3, _two_jobs_of_one_script, "LAUNCH040", {}),
     ("one node checks all collectives", 2, _checks_all_collectives, "ENV030", {}),
     ("hosts that do not know their own names", 2, _no_own_name, "NET014", {"host": "node0"}),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
-from ddpdoctor.facts.launch import Launch, Launcher, is_known
+from ddpdoctor.facts.launch import Launch, Launcher, Line, is_known
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.facts.visibility import listed, visible
 from ddpdoctor.findings import Evidence, Finding, Severity
@@ -127,7 +127,7 @@ def _lines_exceed(launch: Launch, gpu: Gpu | None) -> Iterator[Finding]:
         granted, said = granted_gpus(line)
         if value is None and granted is not None:
             count = granted
-        elif line.script is not None and not line.script.nccl:
+        elif line.script is not None and not line.script.nccl and not _chooses_gpus(line):
             continue
         if plan.nproc is None or not count or plan.nproc <= count:
             continue
@@ -136,6 +136,12 @@ def _lines_exceed(launch: Launch, gpu: Gpu | None) -> Iterator[Finding]:
         text = f"{plan.nproc} processes, but {source} shows {_gpus(count)}: expected at most {count}"
         edits = None if given is None else [revalue(given, str(count))]
         yield point(launch, line, layer.program if given is None else given.value_word, text, f"at most {count}", edits)
+
+
+def _chooses_gpus(line: Line) -> bool:
+    """The GPUs are listed on the line or in its file, for a script that may use them in a module of its own."""
+    on_line = any(v.name == CVD for layer in line.layers for v in layer.variables) or CVD in line.places
+    return on_line and line.script is not None and line.script.backend is None
 
 
 def _accelerate_exceeds(launch: Launch) -> Iterator[Finding]:

@@ -51,6 +51,7 @@ def _own(line: Line) -> tuple[Word | None, re.Match[str] | None]:
     if line.agent is not None:
         given = line.agent.given("rdzv_endpoint") or line.agent.given("master_addr")
         words = [] if given is None else [given.value_word]
+        words += [each for word in words if (each := _set_inside(line, word)) is not None]
     for word in words:
         pattern = _IN_DOUBLE if word.context == '"' else _IN_SINGLE
         inside = bool(word.context) or (line.task_starter is None and (line.node is not None or line.pod is not None))
@@ -58,6 +59,18 @@ def _own(line: Line) -> tuple[Word | None, re.Match[str] | None]:
         if match is not None:
             return word, match
     return None, None
+
+
+def _set_inside(line: Line, word: Word) -> Word | None:
+    """The assignment, in the text for the shell of each task, of the variable that stands in a word."""
+    shell = next((layer.own[-1] for layer in line.layers if layer.is_shell_text), None)
+    name = re.search(r"\$\{?(\w+)", word.raw)
+    if shell is None or name is None or shell.context or re.search(r"\b(if|case)\b|\|\||\[ ", shell.raw):
+        return None
+    found = re.search(rf"\b{name[1]}=[^;&|\n]*", shell.raw)
+    if found is None:
+        return None
+    return Word("", found[0], shell.start + found.start(), shell.start + found.end(), shell.raw[:1])
 
 
 def _runs_on_many(line: Line) -> bool:

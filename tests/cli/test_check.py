@@ -174,7 +174,7 @@ def test_no_meet_probes_this_node_alone() -> None:
     assert "meeting" not in done.stderr
 
 
-@pytest.mark.parametrize("delay", [0.3, 0.9, 1.5])
+@pytest.mark.parametrize("delay", [0.9, *(pytest.param(each, marks=pytest.mark.slow) for each in (0.3, 1.5))])
 def test_ctrl_c_while_ranks_run_leaves_no_process_behind(delay: float) -> None:
     check = subprocess.Popen(
         CHECK, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=CLEAN, start_new_session=True

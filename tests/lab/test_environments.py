@@ -60,7 +60,9 @@ def _torchrun(argv: list[str]) -> subprocess.CompletedProcess[str]:
 LAUNCHERS = [
     pytest.param(_srun, 4, "Slurm (srun)", id="srun", marks=pytest.mark.slow),
     pytest.param(_srun_on_virtual_nodes, 4, "Slurm (srun)", id="srun on loopback", marks=pytest.mark.slow),
-    pytest.param(_sbatch, 1, "No launcher started this process inside a Slurm job", id="sbatch body"),
+    pytest.param(
+        _sbatch, 1, "No launcher started this process inside a Slurm job", id="sbatch body", marks=pytest.mark.slow
+    ),
     pytest.param(_openmpi, 2, "Open MPI", id="mpirun"),
     pytest.param(_hydra, 2, "MPICH", id="mpiexec"),
     pytest.param(_torchrun, 2, "torchrun", id="torchrun", marks=pytest.mark.torch),

@@ -271,6 +271,7 @@ def test_slurm_with_virtual_nodes_on_loopback() -> None:
         assert batch.stdout.split() == ["body", "0", "node0", "node0"]
 
 
+@pytest.mark.slow
 def test_slurm_with_hosts_of_their_own_and_gpus() -> None:
     with slurm(nodes=2, gpus=2, own_hosts=True) as cluster:
         line = ("--ntasks-per-node=1", "--gpus-per-node=2", "sh", "-c", "echo $(uname -n) $CUDA_VISIBLE_DEVICES")

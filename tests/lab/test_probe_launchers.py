@@ -127,6 +127,7 @@ def test_a_rank_that_never_starts_is_named_on_every_living_host(tmp_path: Path) 
         assert (cause["code"], cause["ranks"], cause["where"]["rank"]) == ("PROBE001", [2], 2)
 
 
+@pytest.mark.slow
 def test_a_head_that_never_starts_is_named(tmp_path: Path) -> None:
     with hosts(3) as lab:
         started = time.monotonic()
@@ -142,8 +143,15 @@ def test_a_head_that_never_starts_is_named(tmp_path: Path) -> None:
         assert cause["where"]["rank"] == 0, cause
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize(
+    ("how", "victim"),
+    [
+        pytest.param(signal.SIGSTOP, 1, id="stopped-1"),
+        pytest.param(signal.SIGSTOP, 0, id="stopped-0", marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, 0, id="killed-0", marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, 1, id="killed-1", marks=pytest.mark.slow),
+    ],
+)
 def test_a_worker_that_is_hurt_is_named_with_its_host_on_both(
     lab: Lab, tmp_path: Path, victim: int, how: signal.Signals
 ) -> None:

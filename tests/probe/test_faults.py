@@ -72,6 +72,7 @@ def test_a_rank_that_died_before_it_signed_in_is_named_at_once(tmp_path: Path) -
     assert causes(ranks[0].report) == [("PROBE005", 2)]
 
 
+@pytest.mark.slow
 def test_a_rank_that_gives_up_before_the_others_is_not_to_blame(tmp_path: Path) -> None:
     port = free_port()
     ranks = [start(tmp_path, rank, 3, port, "--join-timeout", str(rank + 1)) for rank in (1, 2)]
@@ -134,7 +135,7 @@ def test_a_rank_out_of_range(tmp_path: Path) -> None:
     assert causes(ranks[0].report) == [("ENV001", 2)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSEGV, marks=pytest.mark.slow)])
 def test_a_worker_that_dies_is_named_with_its_signal(tmp_path: Path, number: signal.Signals) -> None:
     mark = tmp_path / "mark"
     ranks = start_all(tmp_path, 2, environ=shim("sleep", 1, mark))
@@ -186,6 +187,7 @@ def test_a_supervisor_that_is_stopped_is_named_by_the_others(tmp_path: Path, vic
     assert ("PROBE007", victim) in causes(others[0].report)
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_elsewhere_is_named_with_its_line(tmp_path: Path) -> None:
     ranks = start_all(tmp_path, 2, environ=shim("sleep", 1))
     ends = [r.end() for r in ranks]
@@ -251,6 +253,7 @@ def test_a_slow_import_that_makes_progress_is_waited_for(tmp_path: Path) -> None
     assert [code for code, _ in ends] == [0, 0], ends
 
 
+@pytest.mark.slow
 def test_a_stranger_on_the_master_port(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         port = stranger.getsockname()[1]
@@ -260,6 +263,7 @@ def test_a_stranger_on_the_master_port(tmp_path: Path) -> None:
     assert causes(ranks[0].report) == [("NET001", 0)]
 
 
+@pytest.mark.slow
 def test_a_master_that_cannot_be_resolved(tmp_path: Path) -> None:
     rank = start(tmp_path, 1, 2, free_port(), environ={"MASTER_ADDR": "no-such-host.invalid"})
     started = time.monotonic()
@@ -286,6 +290,7 @@ def test_ctrl_c_leaves_one_line_and_nothing_else(tmp_path: Path, moment: str) ->
         assert "Traceback" not in out
 
 
+@pytest.mark.slow
 def test_ctrl_c_wins_over_what_the_end_of_the_others_looks_like(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     ranks = start_all(tmp_path, 2, environ=shim("sleep", 1, mark))

@@ -46,6 +46,7 @@ def test_torchrun_tells_the_rank_that_failed_in_its_own_summary(tmp_path: Path) 
     assert "traceback : ddpdoctor probe: rank 1 on " in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["mpirun.openmpi", "mpiexec.hydra"])
 def test_mpi_launchers(launcher: str) -> None:
     if shutil.which(launcher) is None:

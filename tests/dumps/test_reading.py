@@ -152,6 +152,7 @@ def test_a_bare_list_of_entries_is_a_dump() -> None:
         ("trace-2-of-8.bin", 2),
         ("Rank=11.dump", 11),
         ("upload.bin", None),
+        ("job_4711/upload.bin", None),
     ],
 )
 def test_the_rank_is_read_from_the_name(name: str, rank: int | None) -> None:

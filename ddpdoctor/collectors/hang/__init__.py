@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ddpdoctor.facts.gaps import Gap
 from ddpdoctor.facts.hang import Dump, Hang, Ras, Stack
+from ddpdoctor.facts.hang.choose import NAMELESS, choose
 from ddpdoctor.facts.hang.flight import NOT_DUMPS
 from ddpdoctor.facts.log import Kind, Log, Source
 
@@ -27,13 +28,18 @@ def left_behind(log: Log, saved: Sequence[Hang] = ()) -> Hang | None:
 
     read = read_dumps(dumps) if dumps else ()
     unread = (d for d in read if d.problem is not None and not len(d) and not _is_other_data(d))
+    nameless = [words for words in choose(read)[1] if words.endswith(NAMELESS)]
     hang = _texts(texts)
     return Hang(
         dumps=(*read, *(dump for each in saved for dump in each.dumps)),
         stacks=hang.stacks,
         processes=tuple(process for each in saved for process in each.processes),
         ras=(*hang.ras, *(answer for each in saved for answer in each.ras)),
-        gaps=(*hang.gaps, *(Gap(f"hang.{d.source}", f"{d.source}: {d.problem}") for d in unread)),
+        gaps=(
+            *hang.gaps,
+            *(Gap(f"hang.{d.source}", f"{d.source}: {d.problem}") for d in unread),
+            *(Gap("hang.dumps", words) for words in nameless),
+        ),
     )
 
 

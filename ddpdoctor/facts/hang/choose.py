@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from ddpdoctor.facts.hang.record import Dump
 
-__all__ = ["choose"]
+__all__ = ["NAMELESS", "choose"]
+
+NAMELESS = "neither its name nor its content says which rank it is of"
 
 STALE_SECONDS = 3600.0
 """A dump whose last entry is so much older than everything in the others is from an earlier run, whatever the clocks."""
@@ -40,7 +42,7 @@ def choose(dumps: Sequence[Dump]) -> tuple[tuple[Dump, ...], tuple[str, ...]]:
 
 def _placed(dumps: Sequence[Dump], left: list[str]) -> list[Dump]:
     """The dumps with a rank; the only one without gets the only rank that is missing."""
-    found = [d for d in dumps if len(d) or (d.rank is not None and d.problem is None)]
+    found = [_within_world(d) for d in dumps if len(d) or (d.rank is not None and d.problem is None)]
     nameless = [d for d in found if d.rank is None]
     found = [d for d in found if d.rank is not None]
     world = max((d.world_size or 0 for d in dumps), default=0)
@@ -49,5 +51,11 @@ def _placed(dumps: Sequence[Dump], left: list[str]) -> list[Dump]:
         return [*found, replace(nameless[0], rank=missing[0])]
     if len(nameless) == len(dumps) == 1 and world <= 1:
         return [replace(nameless[0], rank=0)]
-    left += [f"{d.source}: neither its name nor its content says which rank it is of" for d in nameless]
+    left += [f"{d.source}: {NAMELESS}" for d in nameless]
     return found
+
+
+def _within_world(dump: Dump) -> Dump:
+    """The dump without its rank where a number in its name cannot be one."""
+    is_one = dump.rank is None or not dump.world_size or dump.rank < dump.world_size
+    return dump if is_one else replace(dump, rank=None)

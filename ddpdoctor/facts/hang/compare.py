@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from ddpdoctor.facts.hang.board import Board
 from ddpdoctor.facts.hang.choose import choose
-from ddpdoctor.facts.hang.conflict import Conflict
+from ddpdoctor.facts.hang.conflict import Cause, Conflict, ranges
 from ddpdoctor.facts.hang.mismatch import mismatches
 from ddpdoctor.facts.hang.record import Dump
 from ddpdoctor.facts.hang.waiting import deadlocks
@@ -26,4 +26,13 @@ def compare(dumps: Sequence[Dump]) -> tuple[Conflict, ...]:
     """The disagreements among the dumps, the first cause first; empty when nothing waits and all fits."""
     chosen, _ = choose(dumps)
     board = Board(chosen)
-    return tuple((mismatches(board) or deadlocks(board))[:MOST_CONFLICTS])
+    return tuple((mismatches(board) or deadlocks(board) or _unknown(board))[:MOST_CONFLICTS])
+
+
+def _unknown(board: Board) -> list[Conflict]:
+    """All that was recorded came to its end: the ranks whose dumps are missing may wait in something else."""
+    missing = tuple(rank for rank in range(board.world) if rank not in board.dumps)
+    if not missing or not board.dumps:
+        return []
+    message = f"every collective in the dumps came to its end, and {ranges(missing)} left none: what they wait in is not known"
+    return [Conflict(Cause.NO_DUMP, message, missing, is_certain=False)]

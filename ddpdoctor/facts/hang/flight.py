@@ -47,14 +47,14 @@ class NotADumpError(ValueError):
 
 def rank_in_name(name: str) -> int | None:
     """The rank that a file's name says: `nccl_trace_rank_3`, `fr_3.json`, `rank3/dump.pkl`; None when it says none."""
-    for part in reversed(name.replace("\\", "/").split("/")[-3:]):
+    for depth, part in enumerate(reversed(name.replace("\\", "/").split("/")[-3:])):
         stem = part
         while shorter := _ENDINGS.sub("", stem):
             if shorter == stem:
                 break
             stem = shorter
         found = _RANK.findall(stem)
-        match = None if found else _OF.search(stem) or _LAST.search(stem)
+        match = None if found or depth else _OF.search(stem) or _LAST.search(stem)  # folders have numbers of their own
         if found or match:
             return int(found[-1]) if found else int(match[1]) if match else None
     return None

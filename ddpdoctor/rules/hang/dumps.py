@@ -56,7 +56,8 @@ def collective_timeout(hang: Hang) -> Iterator[Finding]:
             hang, each, "; what it did since is the cause: `ddpdoctor hang` on its node, or py-spy dump, tells"
         )
     for each in _conflicts(hang, Cause.NO_DUMP):
-        yield _finding(hang, each, "; read its own output")
+        severity = None if each.waiting else Severity.WARNING
+        yield _finding(hang, each, "; read its own output" if each.waiting else "", severity)
     for each in _conflicts(hang, Cause.NOT_STARTED):
         yield _finding(hang, each)
     for each in _conflicts(hang, Cause.TOGETHER):

@@ -52,14 +52,16 @@ def corrected_high(gpu: Gpu) -> Iterator[Finding]:
 
     ## Source
     nvmlDeviceGetMemoryErrorCounter and nvmlDeviceGetTotalEccErrors, corrected, volatile: above 20,000,000 in memory or
-    10,000 on the chip (Azure), or 50,000,000 together (GCM).
+    10,000 on the chip (Azure), or 50,000,000 together (GCM). Xid 92 in the kernel's log.
     """
+    found = tuple(logged(gpu, "GPU021"))
+    yield from found
     limits = (
         ("ecc_corrected_dram", DRAM_MOST),
         ("ecc_corrected_sram", SRAM_MOST),
         ("ecc_corrected_volatile", TOTAL_MOST),
     )
-    for device, _ in gpu.each("ecc_corrected_volatile"):
+    for device, _ in gpu.each("ecc_corrected_volatile", or_none=bool(found)):
         for field, most in limits:
             count = getattr(device, field)
             if count is not None and count > most:
@@ -161,9 +163,11 @@ def inforom(gpu: Gpu) -> Iterator[Finding]:
     Update the firmware of the board, or have it replaced.
 
     ## Source
-    nvmlDeviceValidateInforom answers CORRUPTED_INFOROM (14).
+    nvmlDeviceValidateInforom answers CORRUPTED_INFOROM (14); Xid 93 where NVML does not say.
     """
-    for device, state in gpu.each("inforom"):
+    found = tuple(logged(gpu, "GPU028", unless="inforom"))
+    yield from found
+    for device, state in gpu.each("inforom", or_none=bool(found)):
         if state != "OK":
             text = f"the InfoROM of GPU {device.index} is corrupted (nvmlDeviceValidateInforom); expected a valid one"
             yield at(device, "inforom", text, "OK")

@@ -9,10 +9,8 @@ from ddpdoctor.facts.script.module import Module
 
 __all__ = ["local_failure"]
 
-_OF_ONE_RANK = frozenset(
-    ("", "Exception", "BaseException", "RuntimeError", "ValueError", "OSError", "IOError", "FileNotFoundError")
-)
-"""What a handler catches that need not happen to all ranks; a missing module, Ctrl-C or the end of the data does."""
+_OF_ONE_RANK = frozenset(("", "Exception", "BaseException", "RuntimeError"))
+"""What a handler catches that need not happen to all ranks; a missing file or module, Ctrl-C, the end of the data does."""
 
 
 def local_failure(matters: Matters, module: Module, statement: ast.Try) -> ast.ExceptHandler | None:

@@ -208,10 +208,10 @@ def new_group(script: Script) -> Iterator[Finding]:
 
 
 def _is_of_each(module: Module, call: ast.Call) -> bool:
-    """Whether the ranks of a group are computed from the own rank."""
+    """Whether the ranks of a group are computed from the own rank; a group of that rank alone does no harm."""
     ranks = argument(call, 0, "ranks")
     if ranks is None or argument(call, None, "use_local_synchronization") is not None:
         return False
     found = each_rank(module, ranks, places_of(module, module.index.function_of(call)), trusting=True)
-    plain = all(isinstance(f, (list, tuple)) and all(type(r) is int for r in f) for f in found)
+    plain = all(isinstance(f, (list, tuple)) and len(f) > 1 and all(type(r) is int for r in f) for f in found)
     return plain and any(f != found[0] for f in found[1:])

@@ -310,7 +310,8 @@ def iterable(script: Script) -> Iterator[Finding]:
     every rank reads all of it.
 
     ## Fix
-    Divide inside the dataset, by rank and by worker: `itertools.islice(items, rank, None, world_size)`.
+    Divide inside the dataset, by rank and by worker: `itertools.islice(items, rank, None, world_size)`. `--diff` leaves
+    this to the author, who knows how the items are read.
     """
     for module in modules(script):
         for call in module.calls("DistributedSampler"):
@@ -354,7 +355,8 @@ def pads(script: Script) -> Iterator[Finding]:
     Where the size of the dataset is no multiple of the world size, some samples count twice in the metric.
 
     ## Fix
-    Gather the predictions and cut them to len(dataset), or weight by the real count.
+    Gather the predictions and cut them: `torch.cat(parts)[: len(dataset)]`; or weight by the real count. `--diff` leaves
+    this to the author, who knows the metric.
     """
     for module in modules(script):
         if module.frameworks or is_test(module) or not module.calls(*REDUCING):

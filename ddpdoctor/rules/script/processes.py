@@ -303,7 +303,8 @@ def group_after_fork(script: Script) -> Iterator[Finding]:
     its bytes.
 
     ## Fix
-    Start children before init_process_group, or with the spawn start method and a group of their own.
+    Start children before init_process_group, or with `torch.multiprocessing.get_context("spawn")` and a group of their
+    own. `--diff` leaves this to the author, who knows what the child is to say to whom.
     """
     for module in modules(script):
         for spawn in module.spawns:

@@ -209,7 +209,8 @@ def not_reduced(script: Script) -> Iterator[Finding]:
     The curve shows the loss of one share of the data: noisier than the job, and not comparable between world sizes.
 
     ## Fix
-    all_reduce the sum and the count, then log on rank 0.
+    On all ranks `dist.all_reduce(total)` and `dist.all_reduce(count)`, then log `total / count` on rank 0. `--diff` leaves
+    this to the author, who knows what the mean is taken over.
     """
     for module in modules(script):
         if (

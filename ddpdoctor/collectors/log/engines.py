@@ -15,6 +15,8 @@ from ddpdoctor.collectors.log.blocks import LONGEST, line_end
 __all__ = ["DIGITS", "Engine", "engine"]
 
 DIGITS = b"0123456789"
+_WORDS = re.compile(rb"[A-Za-z)\]] [A-Za-z(\[]")
+"""What most literals hold, and lines of data such as base64 or JSON without text do not."""
 MOST_SEEN = 100_000
 """So many lines that matter to nobody are remembered, without their digits."""
 
@@ -61,7 +63,9 @@ class _Plain:
 
     def __init__(self, literals: Iterable[bytes]) -> None:
         self._whole = sorted(literals)
-        self._literals = sorted({each.translate(None, DIGITS) for each in self._whole})
+        literals = sorted({each.translate(None, DIGITS) for each in self._whole})
+        self._sentences = [each for each in literals if _WORDS.search(each)]
+        self._words = [each for each in literals if not _WORDS.search(each)]
         self._seen: set[bytes] = set()
         self._hot: set[bytes] = set()
 
@@ -91,9 +95,14 @@ class _Plain:
                 after = place + LONGEST
 
     def _holding(self, lines: set[bytes]) -> set[bytes]:
-        text = b"\n".join(lines)
+        sentences = [line for line in lines if _WORDS.search(line)]
+        return self._with(self._words, b"\n".join(lines)) | self._with(self._sentences, b"\n".join(sentences))
+
+    @staticmethod
+    def _with(literals: list[bytes], text: bytes) -> set[bytes]:
+        """The lines of the text that hold one of the literals."""
         found = set()
-        for literal in self._literals:
+        for literal in literals:
             at = text.find(literal)
             while at >= 0:
                 begin = text.rfind(b"\n", 0, at) + 1

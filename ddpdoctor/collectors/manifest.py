@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ddpdoctor.collectors.launch import line_of
+from ddpdoctor.collectors.manifest_network import policies, restricted
 from ddpdoctor.collectors.manifest_pods import described, gpus_of
 from ddpdoctor.collectors.shell import Source, lines_of_shell
 from ddpdoctor.collectors.yaml_nodes import At, documents, number, text_of
@@ -54,9 +55,12 @@ def lines_of_manifest(path: str, text: str, version: Version) -> tuple[tuple[Lin
         return (), []
     found: list[Line] = []
     roots, failures = documents(path, text)
+    closing = policies(roots)
     for root in roots:
+        namespace = text_of(root.get("metadata", "namespace"))
         for template in itertools.islice(_templates(root), MOST_TEMPLATES):
-            found += _lines(path, text, template, version)
+            pod = restricted(template.pod, template.at, namespace, closing) if closing else template.pod
+            found += _lines(path, text, replace(template, pod=pod), version)
     return tuple(found), failures
 
 

@@ -31,7 +31,8 @@ class Pod:
     False for an emptyDir on disk. `at` is the container's place in the file, the other marks are those of what they name.
     `cpus` and `memory_bytes` are the container's limits; `has_rdma`: it asks for an RDMA device, or may use the host's.
     `service` is the headless service of its pods. `is_elastic`: the operator chooses the rendezvous. `is_meshed`: the
-    sidecar of a service mesh is asked for.
+    sidecar of a service mesh is asked for. `open_ports` are the ranges that the manifest's network policies leave open between
+    the job's pods (None: all, or not known), `policy_at` the first policy that closes the others.
     """
 
     operator: Operator
@@ -58,3 +59,5 @@ class Pod:
     mesh_at: Mark | None = None
     cpus_at: Mark | None = None
     memory_at: Mark | None = None
+    open_ports: tuple[tuple[int, int], ...] | None = None
+    policy_at: Mark | None = None

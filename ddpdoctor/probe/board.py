@@ -91,19 +91,7 @@ class Board:
 
     def observe(self, kind: Kind, words: str, value: str | None = None, expected: str | None = None) -> Observation:
         """An observation about this rank."""
-        place = self.place
-        return Observation(
-            kind,
-            words,
-            ranks=(place.rank,),
-            seen_by=place.rank,
-            host=place.host,
-            node_rank=place.node_rank,
-            local_rank=place.local_rank,
-            pid=os.getpid(),
-            value=value,
-            expected=expected,
-        )
+        return self.place.observe(kind, words, pid=os.getpid(), value=value, expected=expected)
 
     def count(self, step: str) -> bool:
         """Say that this rank has reached the step; whether it is the last one."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from ddpdoctor.facts.pairs import PairSpeed
 from ddpdoctor.facts.probe import Kind, Measurement, Observation, RankReport, Unsupported
+from ddpdoctor.probe.files import drain
 from ddpdoctor.probe.heard import Heard
 from ddpdoctor.probe.offers import Offers
 from ddpdoctor.probe.place import Place
@@ -78,9 +79,9 @@ class Child:
 
     def read(self) -> None:
         """Take in all that the worker has written, without waiting."""
-        self.output, text = _drain(self.output)
+        self.output, text = drain(self.output)
         self.heard.take(text)
-        self.messages, text = _drain(self.messages)
+        self.messages, text = drain(self.messages)
         *lines, self._unread = (self._unread + text).split(b"\n")
         for line in lines:
             self._take(line.decode("utf-8", "replace"))
@@ -238,18 +239,7 @@ class Child:
 
     def observe(self, kind: Kind, message: str) -> Observation:
         """An observation about this worker's rank."""
-        place = self.place
-        return Observation(
-            kind,
-            message,
-            ranks=(place.rank,),
-            seen_by=place.rank,
-            host=place.host,
-            node_rank=place.node_rank,
-            local_rank=place.local_rank,
-            pid=self.pid,
-            phase=self.phase,
-        )
+        return self.place.observe(kind, message, pid=self.pid, phase=self.phase)
 
     def report(self, waited_seconds: float | None = None) -> RankReport:
         """How far this rank got."""
@@ -305,18 +295,3 @@ class Child:
             if fd >= 0:
                 os.close(fd)
         self.messages = self.output = self.control = -1
-
-
-def _drain(fd: int) -> tuple[int, bytes]:
-    """What can be read now; the descriptor becomes -1 (and is closed) at its end."""
-    chunks = []
-    while fd >= 0:
-        try:
-            chunk = os.read(fd, 1 << 16)
-        except BlockingIOError:
-            break
-        if not chunk:
-            os.close(fd)
-            fd = -1
-        chunks.append(chunk)
-    return fd, b"".join(chunks)

@@ -133,17 +133,8 @@ class Company:
         return self._about_gloo(Kind.GLOO_LOOPBACK, words, given if source == "GLOO_SOCKET_IFNAME" else address)
 
     def _about_gloo(self, kind: Kind, words: str, value: str) -> Observation:
-        place = self.place
-        return Observation(
-            kind,
-            f"on {place.host} {words}",
-            ranks=(place.rank,),
-            seen_by=place.rank,
-            host=place.host,
-            node_rank=place.node_rank,
-            phase="init",
-            value=value,
-        )
+        words = f"on {self.place.host} {words}"
+        return self.place.observe(kind, words, local_rank=None, phase="init", value=value)
 
     def refresh(self, board: Board, now: float) -> None:
         """Now and then, between waits: while ranks still come, watch those of this host that came meanwhile."""

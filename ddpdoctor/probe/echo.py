@@ -9,9 +9,8 @@ import os
 import selectors
 import socket
 import struct
-import threading
 
-from ddpdoctor.probe.server import listen
+from ddpdoctor.probe.serving import Serving
 
 __all__ = ["TOKEN_BYTES", "Echo", "ask"]
 
@@ -21,38 +20,14 @@ LARGEST = 1 << 16
 MOST_GUESTS = 512
 
 
-class Echo:
+class Echo(Serving):
     """Answers in a daemon thread from its construction until `close`, on a port that the kernel chooses."""
 
     def __init__(self) -> None:
         self.token = os.urandom(TOKEN_BYTES // 2).hex()
-        self.listener = listen("", 0)
-        self.port = int(self.listener.getsockname()[1])
+        super().__init__("", 0)
         self._guests: dict[socket.socket, bytearray] = {}
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self.listener, selectors.EVENT_READ)
-        self._waker, self._woken = socket.socketpair()
-        self._selector.register(self._woken, selectors.EVENT_READ)
-        self._thread = threading.Thread(target=self._serve, name="ddpdoctor echo", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop answering."""
-        self._waker.close()
-        self._thread.join(2.0)
-
-    def _serve(self) -> None:
-        while True:
-            for key, _ in self._selector.select():
-                if key.fileobj is self._woken:
-                    for link in (*self._guests, self.listener, self._woken):
-                        link.close()
-                    self._selector.close()
-                    return
-                if key.fileobj is self.listener:
-                    self._admit()
-                elif isinstance(key.fileobj, socket.socket):
-                    self._answer(key.fileobj)
+        self._start()
 
     def _admit(self) -> None:
         try:
@@ -66,7 +41,7 @@ class Echo:
         self._guests[link] = bytearray()
         self._selector.register(link, selectors.EVENT_READ)
 
-    def _answer(self, link: socket.socket) -> None:
+    def _answer(self, link: socket.socket, events: int) -> None:
         """Take in what came; send back a request that is whole, drop a guest that is none of ours."""
         heard = self._guests[link]
         try:

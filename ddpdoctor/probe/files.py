@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import resource
 
-__all__ = ["OUT_OF_FILES", "allow_more", "limit"]
+__all__ = ["OUT_OF_FILES", "allow_more", "drain", "limit"]
 
 OUT_OF_FILES = (errno.EMFILE, errno.ENFILE)
 MOST = 1 << 20
@@ -25,3 +26,18 @@ def allow_more() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         except (OSError, ValueError):
             return  # it stays as it was
+
+
+def drain(fd: int) -> tuple[int, bytes]:
+    """What can be read now; the descriptor becomes -1 (and is closed) at its end."""
+    chunks = []
+    while fd >= 0:
+        try:
+            chunk = os.read(fd, 1 << 16)
+        except BlockingIOError:
+            break
+        if not chunk:
+            os.close(fd)
+            fd = -1
+        chunks.append(chunk)
+    return fd, b"".join(chunks)

@@ -111,18 +111,8 @@ def _absent_head(place: Place, master: str, seconds: float) -> Observation:
 
 
 def _observe(place: Place, kind: Kind, words: str) -> Observation:
-    return Observation(
-        kind,
-        words,
-        ranks=(place.rank,),
-        seen_by=place.rank,
-        host=place.host,
-        node_rank=place.node_rank,
-        local_rank=place.local_rank,
-        pid=os.getpid(),
-        phase="connect",
-        value=f"{place.master_addr}:{place.master_port}",
-    )
+    master = f"{place.master_addr}:{place.master_port}"
+    return place.observe(kind, words, pid=os.getpid(), phase="connect", value=master)
 
 
 def host_store(place: Place) -> Server | None:

@@ -7,9 +7,11 @@ import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.launchers import BY_HAND, Launcher
+from ddpdoctor.facts.probe import Kind, Observation
 
 __all__ = ["OWN_LAUNCHER", "BadEnvironment", "Place", "host_key", "read_place"]
 
@@ -19,6 +21,7 @@ PORTS = 10000
 """Where a scheduler gives ranks but no master, the port is one of these, by the number of the job."""
 
 MOST_NODES = 65536
+MOST_RANKS = 1 << 20
 
 
 class BadEnvironment(Exception):
@@ -55,6 +58,11 @@ class Place:
         """How sentences call this rank."""
         return f"rank {self.rank} on {self.host}"
 
+    def observe(self, kind: Kind, message: str, **details: Any) -> Observation:
+        """An observation of this rank about itself."""
+        where = {"host": self.host, "node_rank": self.node_rank, "local_rank": self.local_rank}
+        return Observation(kind, message, (self.rank,), self.rank, **(where | details))
+
     def host_of(self, node: int | None) -> str | None:
         """The short name of a node, where the scheduler names the nodes and all have as many ranks as this one."""
         alike = len(self.hosts) * (self.local_world_size or 0) == self.world_size
@@ -78,7 +86,7 @@ def read_place(environ: Mapping[str, str], job: int | None = None) -> Place:
         )
     counts = BY_HAND if environ.get("RANK") and environ.get("WORLD_SIZE") else row
     rank = _number(environ, _name(environ, counts.rank), 0)
-    world_size = _number(environ, _name(environ, counts.world_size), 1)
+    world_size = _number(environ, _name(environ, counts.world_size), 1, MOST_RANKS)
     master = _master(environ, told, row, world_size, os.getppid() if job is None else job)
     ours = environ.get("DDPDOCTOR_RUN")
     run = f"{environ.get('TORCHELASTIC_RUN_ID', ours or 'env')}.{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
@@ -168,7 +176,7 @@ def _needed(environ: Mapping[str, str], name: str) -> str:
     return value
 
 
-def _number(environ: Mapping[str, str], name: str, least: int) -> int:
+def _number(environ: Mapping[str, str], name: str, least: int, most: int | None = None) -> int:
     value = _needed(environ, name)
     try:
         number = int(value)
@@ -176,6 +184,8 @@ def _number(environ: Mapping[str, str], name: str, least: int) -> int:
         raise BadEnvironment(f"{name}={value!r:.60} is no integer") from None
     if number < least:
         raise BadEnvironment(f"{name}={number} is less than {least}")
+    if most is not None and number > most:
+        raise BadEnvironment(f"{name}={value:.40} is more than any job has")
     return number
 
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import selectors
 import socket
-import threading
 from collections import deque
 
 from ddpdoctor.probe.files import OUT_OF_FILES
+from ddpdoctor.probe.serving import Serving
 from ddpdoctor.probe.wire import MAGIC, NONCE, NUMBER, SIGNED, Op, pack
 
-__all__ = ["Server", "listen"]
+__all__ = ["Server"]
 
 LONGEST = 1 << 30
 """A length above this is no TCPStore request: the connection is closed."""
@@ -36,7 +36,7 @@ class _Peer:
         self.validated = False
 
 
-class Server:
+class Server(Serving):
     """Listens from its construction on; serves in a daemon thread until `close`. The key `mark` is there from the start.
 
     Raises:
@@ -44,47 +44,16 @@ class Server:
     """
 
     def __init__(self, host: str, port: int, mark: str = "hosted") -> None:
-        self.listener = listen(host, port)
-        self.port = int(self.listener.getsockname()[1])
+        super().__init__(host, port)
         self._values: dict[bytes, bytes | bytearray] = {mark.encode(): b"ddpdoctor"}
         self._waiting: dict[bytes, set[_Peer]] = {}
         self._serving: _Peer | None = None
         self._queues: dict[bytes, deque[bytes]] = {}
         self._peers: dict[int, _Peer] = {}
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self.listener, selectors.EVENT_READ)
-        self._waker, self._woken = socket.socketpair()
-        self._selector.register(self._woken, selectors.EVENT_READ)
         self.is_out_of_files = False
-        self._thread = threading.Thread(target=self._serve, name="ddpdoctor store", daemon=True)
-        self._thread.start()
+        self._start()
 
-    def close(self) -> None:
-        """Stop serving and close every connection."""
-        self._waker.close()
-        self._thread.join(2.0)
-
-    def _serve(self) -> None:
-        while True:
-            for key, events in self._selector.select():
-                if key.fileobj is self._woken:
-                    self._end()
-                    return
-                if key.fileobj is self.listener:
-                    self._accept()
-                    continue
-                peer = self._peers.get(key.fd)
-                if peer is not None:
-                    self._talk(peer, events)
-
-    def _end(self) -> None:
-        for peer in list(self._peers.values()):
-            self._drop(peer)
-        self.listener.close()
-        self._woken.close()
-        self._selector.close()
-
-    def _accept(self) -> None:
+    def _admit(self) -> None:
         try:
             link, _ = self.listener.accept()
         except OSError as error:
@@ -104,7 +73,10 @@ class Server:
         del self._peers[peer.link.fileno()]
         peer.link.close()
 
-    def _talk(self, peer: _Peer, events: int) -> None:
+    def _answer(self, link: socket.socket, events: int) -> None:
+        peer = self._peers.get(link.fileno())
+        if peer is None:
+            return  # it was dropped meanwhile
         try:
             if events & selectors.EVENT_READ:
                 chunk = peer.link.recv(1 << 16)
@@ -290,10 +262,3 @@ _HANDLERS = {
     Op.PING: Server._ping,
     Op.LIST: Server._list,
 }
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; `host` "" is every address, IPv6 and IPv4, as torch's own server takes."""
-    if host == "" and socket.has_dualstack_ipv6():
-        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=4096)
-    return socket.create_server((host, port), backlog=4096)

@@ -1,0 +1,69 @@
+"""What listens on a port and answers whoever comes, in a thread of its own: the store and the echo of a host."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+
+__all__ = ["Serving"]
+
+
+class Serving:
+    """Listens from its construction on and serves in a daemon thread from `_start` until `close`.
+
+    `host` "" is every address, port 0 one that the kernel chooses.
+
+    Raises:
+        OSError: the port cannot be had.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self.listener = listen(host, port)
+        self.port = int(self.listener.getsockname()[1])
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self.listener, selectors.EVENT_READ)
+        self._waker, self._woken = socket.socketpair()
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._serve, name="ddpdoctor serving", daemon=True)
+
+    def close(self) -> None:
+        """Stop serving and close every connection."""
+        self._waker.close()
+        self._thread.join(2.0)
+
+    def _start(self) -> None:
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            for key, events in self._selector.select():
+                if key.fileobj is self._woken:
+                    self._end()
+                    return
+                if key.fileobj is self.listener:
+                    self._admit()
+                elif isinstance(key.fileobj, socket.socket):
+                    self._answer(key.fileobj, events)
+
+    def _end(self) -> None:
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.fileobj, socket.socket):
+                key.fileobj.close()
+        self.listener.close()
+        self._selector.close()
+
+    def _admit(self) -> None:
+        """Somebody knocks at the listener."""
+        raise NotImplementedError
+
+    def _answer(self, link: socket.socket, events: int) -> None:
+        """A guest's connection can be read, or written to."""
+        raise NotImplementedError
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; `host` "" is every address, IPv6 and IPv4, as torch's own server takes."""
+    if host == "" and socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=4096)
+    return socket.create_server((host, port), backlog=4096)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from functools import lru_cache
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
@@ -102,12 +103,15 @@ def _show(console: Console, finding: Finding, line: Line, width: int) -> None:
 
 
 def _show_part(console: Console, finding: Finding, text: str, column: int, length: int, width: int) -> None:
-    """The part of a text around a column, with carets below it."""
-    start = max(0, column - max(0, width - 20 - min(length, width // 2)))
-    shown = text[start : start + width]
+    """The part of a text around a column, with carets below it: a tab takes one cell, a wide character two."""
+    text = text.replace("\t", " ")
+    length = max(1, cell_len(text[column : column + length]))
+    most = max(0, width - 20 - min(length, width // 2))
+    start = max(0, column - most)
+    while cell_len(text[start:column]) > most:
+        start += 1
+    before = cell_len(text[start:column])
     label = f" {finding.code}"
-    carets = "^" * max(1, min(length, width - (column - start) - len(label)))
-    console.print(Text(shown), no_wrap=True, crop=True)
-    console.print(
-        Text(" " * (column - start) + carets + label, style=COLOURS[finding.worst.value]), no_wrap=True, crop=True
-    )
+    carets = "^" * max(1, min(length, width - before - len(label)))
+    console.print(Text(text[start : start + width]), no_wrap=True, crop=True)
+    console.print(Text(" " * before + carets + label, style=COLOURS[finding.worst.value]), no_wrap=True, crop=True)

@@ -25,9 +25,9 @@ ALSO = {
     "versions": ("LAUNCH071",),
     "net": ("ENV021", "ENV022", "ENV023", "ENV024", "ENV026", "ENV027"),
     "ports": ("ENV014", "ENV015"),
-    "gpus": ("ENV060", "ENV061", "ENV062", "ENV063", "ENV064", "ENV065", "LAUNCH023", "LAUNCH024"),
+    "gpus": ("ENV060", "ENV061", "ENV062", "ENV063", "ENV064", "ENV065", "LAUNCH023", "LAUNCH024", "VERSION006"),
 }
-"""Rules of other areas (launch, environ) that judge nothing but what a part shows."""
+"""Rules of other areas (launch, environ, versions) that judge nothing but what a part shows."""
 
 HELP = {
     "env": "The variables of launchers, torch, NCCL, Gloo, CUDA and OpenMP: who set them and what is wrong.",
@@ -51,7 +51,9 @@ def _part(command: str) -> Callable[[Common], int]:
         started = time.time()
         rules = rules_for(common, (SECTIONS[command][-1],))
         if command in ALSO:
-            rules += tuple(each for each in rules_for(common, ("launch", "environ")) if each.code in ALSO[command])
+            rules += tuple(
+                each for each in rules_for(common, ("launch", "environ", "versions")) if each.code in ALSO[command]
+            )
         if common.facts is None:  # a part starts no ranks and reads no launch line
             rules = tuple(each for each in rules if not {"probe", "launch"} & set(each.needs))
         needed = {*SECTIONS[command], *(name for each in rules for name in (*each.needs, *each.wants))}

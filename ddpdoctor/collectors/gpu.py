@@ -15,7 +15,7 @@ from ddpdoctor.facts.device import Device
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.gpu import Gpu, PciGpu
 
-__all__ = ["collect", "short_bus_id"]
+__all__ = ["INIT_WORDS", "collect", "short_bus_id", "why_of"]
 
 MODULES = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nouveau", "amdgpu", "xe", "i915", "habanalabs")
 DISPLAY, ACCELERATOR = "0x03", "0x12"
@@ -69,6 +69,11 @@ def short_bus_id(bus_id: object) -> str | None:
     return f"{domain[-4:]}:{rest}"
 
 
+def why_of(error: str) -> Why:
+    """What an error of nvmlInit means: without library or driver there is no GPU for us, all else is no answer."""
+    return Why.NOT_HERE if error in ("LIBRARY_NOT_FOUND", "DRIVER_NOT_LOADED") else Why.UNANSWERED
+
+
 def _gaps(answers: Answers, error: str | None, *, is_here: bool) -> tuple[Gap, ...]:
     """Why there are no devices, or not all that there is to say of them."""
     fields = ("devices", "driver_version", "driver_cuda")
@@ -77,13 +82,8 @@ def _gaps(answers: Answers, error: str | None, *, is_here: bool) -> tuple[Gap, .
     if error is not None:
         words = INIT_WORDS.get(error, f"nvmlInit answered {error}")
         if error == "LIBRARY_NOT_FOUND":
-            reason = f"{words}: no driver library" if is_here else f"no NVIDIA GPU here ({words})"
-            why = Why.NOT_HERE
-        else:
-            reason, why = words, Why.NEEDS_ROOT if error == "NO_PERMISSION" else Why.UNANSWERED
-        if error == "DRIVER_NOT_LOADED":
-            why = Why.NOT_HERE  # that is an answer: GPU002 judges it
-        return tuple(Gap(f"gpu.{name}", reason, why) for name in fields)
+            words = f"{words}: no driver library" if is_here else f"no NVIDIA GPU here ({words})"
+        return tuple(Gap(f"gpu.{name}", words, why_of(error)) for name in fields)
     count = answers.of("node").get("count")
     if count == 0:
         return (Gap("gpu.devices", "NVML lists no GPU", Why.NOT_HERE),)

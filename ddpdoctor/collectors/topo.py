@@ -7,7 +7,7 @@ from typing import Any
 
 from ddpdoctor.collectors import fabric_manager
 from ddpdoctor.collectors.answers import Answers, nvml
-from ddpdoctor.collectors.gpu import INIT_WORDS, short_bus_id
+from ddpdoctor.collectors.gpu import INIT_WORDS, short_bus_id, why_of
 from ddpdoctor.collectors.machine import Machine
 from ddpdoctor.collectors.pci import acs_bridges, iommu
 from ddpdoctor.facts.codec import FactsError, decode
@@ -56,10 +56,13 @@ def _gaps(answers: Answers) -> tuple[Gap, ...]:
         return (Gap("topo.gpus", answers.trouble),)
     error = answers.absent("node").get("init")
     if error is not None:
-        why = Why.NEEDS_ROOT if error == "NO_PERMISSION" else Why.NOT_HERE
         words = INIT_WORDS.get(error, f"nvmlInit answered {error}")
-        return (Gap("topo.gpus", f"no NVIDIA GPU here ({words})" if error == "LIBRARY_NOT_FOUND" else words, why),)
-    return () if answers.of("node").get("count") else (Gap("topo.gpus", "NVML lists no GPU", Why.NOT_HERE),)
+        words = f"no NVIDIA GPU here ({words})" if error == "LIBRARY_NOT_FOUND" else words
+        return (Gap("topo.gpus", words, why_of(error)),)
+    count = answers.of("node").get("count")
+    if count is None:
+        return (Gap("topo.gpus", f"nvmlDeviceGetCount answered {answers.absent('node').get('count', 'nothing')}"),)
+    return () if count else (Gap("topo.gpus", "NVML lists no GPU", Why.NOT_HERE),)
 
 
 def _gpu(machine: Machine, answers: Answers, index: int) -> dict[str, Any]:

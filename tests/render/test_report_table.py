@@ -34,7 +34,7 @@ def test_it_reads_like_this() -> None:
     )
 
 
-@pytest.mark.parametrize("width", [40, 80, 100])
+@pytest.mark.parametrize("width", [40, *(pytest.param(w, marks=pytest.mark.slow) for w in (80, 100))])
 @given(report=reports)
 @settings(max_examples=25, deadline=None)
 def test_nothing_but_commands_is_wider_than_the_terminal(width: int, report: Report) -> None:

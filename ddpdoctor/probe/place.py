@@ -87,6 +87,8 @@ def read_place(environ: Mapping[str, str], job: int | None = None) -> Place:
     counts = BY_HAND if environ.get("RANK") and environ.get("WORLD_SIZE") else row
     rank = _number(environ, _name(environ, counts.rank), 0)
     world_size = _number(environ, _name(environ, counts.world_size), 1, MOST_RANKS)
+    if environ.get("LOCAL_RANK"):  # scripts choose their GPU by it
+        _number(environ, "LOCAL_RANK", 0)
     master = _master(environ, told, row, world_size, os.getppid() if job is None else job)
     ours = environ.get("DDPDOCTOR_RUN")
     run = f"{environ.get('TORCHELASTIC_RUN_ID', ours or 'env')}.{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"

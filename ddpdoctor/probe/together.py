@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import time
 from collections.abc import Callable
@@ -26,6 +27,7 @@ class Together:
         self.children = children
         self.port = port
         self.backend = backend
+        self._parent = os.getppid()
         self.started = time.monotonic()
         self.end = self.started + max(timeout - CLOSING_SECONDS, timeout / 2)
 
@@ -72,6 +74,8 @@ class Together:
         while True:
             files = [fd for child in self.children for fd in child.files()]
             select.select(files, [], [], LOOK_SECONDS)
+            if os.getppid() != self._parent:
+                raise SystemExit(1)  # it was killed: nobody waits for the answer
             found = self._look()
             if found:
                 return self._gather(found)

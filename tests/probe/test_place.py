@@ -89,6 +89,8 @@ def test_ranks_of_mpi_on_several_nodes_need_a_master() -> None:
     [
         ("RANK", "a", "RANK='a' is no integer"),
         ("WORLD_SIZE", "0", "WORLD_SIZE=0 is less than 1"),
+        ("WORLD_SIZE", "9" * 20, "is more than any job has"),
+        ("LOCAL_RANK", "cuda:0", "LOCAL_RANK='cuda:0' is no integer"),
         ("RANK", "-1", "RANK=-1 is less than 0"),
         ("MASTER_PORT", "70000", "MASTER_PORT=70000 is no port"),
         ("MASTER_ADDR", "", "MASTER_ADDR is empty"),

@@ -33,6 +33,8 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--fail-on", choices=("error", "warning", "never"), default="error")
     parser.add_argument("--quiet", "-q", action="store_true", help="only findings")
     parser.add_argument("--no-color", action="store_true", help="no colours")
+    # What torch.distributed.launch and deepspeed add to the line of every rank, whose environment says the same.
+    parser.add_argument("--local-rank", "--local_rank", type=int, help=argparse.SUPPRESS)
     # What `ddpdoctor check` uses: the facts on standard output instead of a report.
     parser.add_argument("--hand-over", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--job", type=int, help=argparse.SUPPRESS)

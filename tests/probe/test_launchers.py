@@ -38,6 +38,21 @@ def test_torchrun_healthy(tmp_path: Path) -> None:
     assert done.stdout.count("backend gloo") == 1, "one table"
 
 
+@pytest.mark.slow
+def test_the_old_launcher_adds_a_local_rank() -> None:
+    words = [
+        "-m",
+        "torch.distributed.launch",
+        "--nproc-per-node=2",
+        f"--master-port={free_port()}",
+        "-m",
+        "ddpdoctor.probe",
+    ]
+    done = _run([sys.executable, *words])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("backend gloo") == 1
+
+
 def test_torchrun_tells_the_rank_that_failed_in_its_own_summary(tmp_path: Path) -> None:
     output = tmp_path / "r.json"
     done = _run([*TORCHRUN, "--output", str(output), "--format", "json"], **shim("raise", 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from ddpdoctor.doctor import Outcome, extended, judge
 from ddpdoctor.facts.launch import Launch, Line
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.facts.script import IdleComment, Script, SourceFile
+from ddpdoctor.facts.script.module import modules
 from ddpdoctor.findings import Finding, Report, Where
 from ddpdoctor.rules import Rule, load
 
@@ -51,6 +53,8 @@ class Plan:
     lines: dict[str, tuple[Line, ...]] = field(default_factory=dict)
     beside: tuple[SourceFile, ...] = ()
     left_out: frozenset[str] = frozenset()
+    end: float = 1e9
+    """When `--timeout` is over, as time.monotonic() counts."""
 
 
 @dataclass(slots=True)
@@ -113,7 +117,8 @@ def judge_scripts(paths: Sequence[str], lines: Iterable[Line], known: Facts, com
         texts, unread = _texts(found, {*by_path}, common)
         reading.failures += unread
         beside = with_modules([each.source for each in texts])
-        plan = Plan(rules, known, by_path, beside, frozenset(left_out))
+        end = time.monotonic() + seconds_left(common)
+        plan = Plan(rules, known, by_path, beside, frozenset(left_out), end)
         progress.phase(f"judging {len(texts)} scripts")
         done = 0
         for each in _all(texts, plan, common):
@@ -195,13 +200,14 @@ def _judge(number: int) -> Judged:
     outcome = Outcome()
     late: list[str] = []
     try:
-        with _limited():
+        with _limited(plan.end):
             outcome = _outcome(text, starts, plan)
     except TooLong:
         late = ["all"]
     late += sorted({each.code for each in outcome.crashed if each.error.startswith(TooLong.__name__)})
     outcome.crashed = [each for each in outcome.crashed if each.code not in late]
-    told = f"judge {path} by {', '.join(late)}: not done within {FILE_SECONDS:.0f} s of a CPU"
+    limit = "--timeout ran out" if time.monotonic() >= plan.end else f"not done within {FILE_SECONDS:.0f} s of a CPU"
+    told = f"judge {path} by {', '.join(late)}: {limit}"
     return Judged(path, outcome, failure=told if late else None)
 
 
@@ -210,19 +216,22 @@ class TooLong(Exception):
 
 
 @contextmanager
-def _limited() -> Iterator[None]:
-    """Ends the rules of one file after FILE_SECONDS, one after the other: no text may hold up the others."""
+def _limited(end: float) -> Iterator[None]:
+    """Ends the rules of one file after FILE_SECONDS or at `end`, one after the other: no text may hold up the others."""
 
     def late(number: int, frame: FrameType | None) -> None:
-        raise TooLong(f"{FILE_SECONDS:.0f} s are over")
+        raise TooLong("its time is over")
 
-    before = signal.signal(signal.SIGPROF, late)
+    before = [(each, signal.signal(each, late)) for each in (signal.SIGPROF, signal.SIGALRM)]
     signal.setitimer(signal.ITIMER_PROF, FILE_SECONDS, FILE_SECONDS / 20)
+    signal.setitimer(signal.ITIMER_REAL, max(0.001, end - time.monotonic()), 0.1)
     try:
         yield
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
+        for each, handler in before:
+            signal.signal(each, handler)
 
 
 def _outcome(text: ScriptText, starts: tuple[Line, ...], plan: Plan) -> Outcome:
@@ -231,6 +240,7 @@ def _outcome(text: ScriptText, starts: tuple[Line, ...], plan: Plan) -> Outcome:
     facts = replace(plan.known, script=script, launch=None, environ=None)
     rules = [each for each in plan.rules if each.code != IDLE]
     outcome = Outcome()
+    tuple(modules(script))  # read once: a file that takes all its time here is not read again by every rule
     for line in starts:
         assert line.script is not None
         named = replace(line, script=replace(line.script, path=text.source.path))

@@ -182,15 +182,18 @@ def _container(path: str, text: str, container: At, pod: Pod, version: Version) 
         argv.append(Word(word, raw, at, at + len(raw)))
         marks.append(Mark(item.line, item.column, at))
         at += len(raw) + 1
-    if not _is_launch(argv, version):
+    if not _is_launch(argv, version, is_whole=container.get("command") is not None):
         return
     source = " ".join(w.raw for w in argv)
     line = line_of(source, argv, environ, version, None, file=path, first_line=items[0].line)
     yield replace(line, first_column=items[0].column, marks=tuple(marks), places=places, pod=pod)
 
 
-def _is_launch(words: Sequence[Word], version: Version) -> bool:
+def _is_launch(words: Sequence[Word], version: Version, *, is_whole: bool) -> bool:
+    """The words start ranks, or were meant to; arguments alone go to a program of the image, which may be a shell."""
     layers = peel(words, version)
+    if any(each.slips and not starts_ranks(each.launcher) for each in layers):
+        return is_whole
     kinds = {each.launcher for each in layers}
     python = any(each.launcher is Launcher.PYTHON and each.reading.script is not None for each in layers)
     return python or Launcher.MPIRUN in kinds or any(starts_ranks(kind) for kind in kinds)

@@ -207,6 +207,10 @@ def _shell(words: tuple[Word, ...], known: Mapping[str, str]) -> tuple[Layer, tu
                 break
             return _shell_text(words, i + 1, known)
         i += 2 if words[i].text in ("-o", "-O", "+o") else 1
+    found = slip_before_program(words[i:]) if i < len(words) else None
+    if found is not None and found.kind is SlipKind.JOINED:  # a command where the shell wants the name of a script
+        slip = replace(found, meant=("-c", words[i].text))
+        return Layer(Launcher.SHELL, words[0], words, slips=(slip,)), None
     return Layer(Launcher.SHELL, words[0], words), None
 
 

@@ -9,7 +9,7 @@ from ddpdoctor.facts.launch import UNKNOWN, Edit, Launch, Line, Slip, SlipKind, 
 from ddpdoctor.facts.launch.slips import DASHES
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.launch.pointing import point, remove, replace, shown
+from ddpdoctor.rules.launch.pointing import before, point, remove, replace, shown
 
 
 def _found(launch: Launch, kind: SlipKind, says: str, expected: str) -> Iterator[Finding]:
@@ -28,6 +28,8 @@ _ODD = (SlipKind.ODD_SPACE, SlipKind.SMART_QUOTE, SlipKind.UNICODE_DASH)
 
 def _edits(line: Line, slip: Slip) -> list[Edit] | None:
     word = slip.words[0]
+    if slip.kind is SlipKind.JOINED and slip.meant[0] == "-c":
+        return [before(word, "-c")]
     if slip.kind is SlipKind.JOINED and re.fullmatch(r'"\$(\w+|\{\w+\})"', word.raw):
         return [Edit(word.start, word.end, escape(word.raw[1:-1], word.context))]
     if any(UNKNOWN in w.text for w in slip.words):

@@ -21,7 +21,7 @@ from ddpdoctor.collectors.shell.heredocs import script_in
 from ddpdoctor.collectors.shell.state import State
 from ddpdoctor.collectors.shell.text import Source, Text, below, parse
 from ddpdoctor.collectors.shell.variables import assign, assigned, declare
-from ddpdoctor.facts.launch import UNKNOWN, Launcher, Layer, Line, Mark, Word, peel, split
+from ddpdoctor.facts.launch import UNKNOWN, Launcher, Layer, Line, Mark, Word, peel, split, starts_ranks
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -280,12 +280,9 @@ def _is_no_job(layers: Sequence[Layer]) -> bool:
     if last.slips:
         return False
     if last.launcher is Launcher.PYTHON:
-        script = last.reading.script
-        return script is None or (last.given("module") is not None and len(layers) == 1)
-    return last.launcher is Launcher.OTHER and not any(
-        each.launcher in (Launcher.TORCHRUN, Launcher.LEGACY, Launcher.ACCELERATE, Launcher.DEEPSPEED)
-        for each in layers
-    )
+        script, is_module = last.reading.script, last.given("module") is not None and len(layers) == 1
+        return script is None or (is_module and "torchrun" not in script.text)
+    return last.launcher is Launcher.OTHER and not any(starts_ranks(each.launcher) for each in layers)
 
 
 def _is_elsewhere(line: Line) -> bool:

@@ -22,7 +22,7 @@ EFA_WORDS = "an EFA adapter, through the plugin aws-ofi-nccl"
 def main() -> None:
     """Print them as one JSON object."""
     facts = collect(this_machine(SECONDS), ("gpu", "topo", "net"))
-    json.dump(offers(facts.gpu, facts.topo, facts.net.rdma if facts.net else None), sys.stdout)
+    sys.stdout.write(json.dumps(offers(facts.gpu, facts.topo, facts.net.rdma if facts.net else None)))
 
 
 def offers(gpu: Gpu | None, topo: Topo | None, rdma: Rdma | None) -> dict[str, Any]:

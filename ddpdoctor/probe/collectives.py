@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,13 @@ CELL_SECONDS = 0.02
 """How long one collective at one size is repeated, as far as a few repetitions allow."""
 SLOWEST_SECONDS = 0.5
 """A collective that takes longer than this at one size is not tried at larger ones."""
+CPU_SECONDS = 0.15
+"""What may be spent without a GPU: larger sizes are left out when they would take longer, for the job waits."""
+RUNS = 2
+"""How often a collective runs before it is decided how often to repeat it: the first run connects."""
+LATENCY_BYTES = 64 << 10
+"""A collective of no more than this shows the latency, and nothing of how long a large one takes."""
+OTHERS = ("broadcast", "all_gather", "reduce_scatter", "all_to_all", "send/recv")
 
 
 class Stage:
@@ -159,23 +167,34 @@ def busbw_factor(collective: str, ranks: int) -> float:
 
 
 def measure(stage: Stage) -> Iterator[dict[str, Any]]:
-    """Latency and bandwidth of each collective at a few sizes: JSON values of facts' `Measurement`."""
-    yield _timed(stage, "barrier", 0, stage.barrier, 10)
+    """Latency and bandwidth of each collective at a few sizes: JSON values of facts' `Measurement`.
+
+    all_reduce first, at every size; then the others, at one size after the other, as far as the time goes.
+    """
+    yield _timed("barrier", 0, statistics.median(_seconds(stage, stage.barrier) for _ in range(10)), 10, stage)
     if stage.world_size == 1:
         return
-    sizes = CPU_SIZES if stage.device.type == "cpu" else _sizes_with_room(stage)
-    for name in ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "send/recv"):
-        for size in sizes:
-            try:
-                operation = _operation(stage, name, size)
-                seconds = _common_seconds(stage, operation)
-            except (RuntimeError, NotImplementedError, ValueError) as error:
-                if not _is_unsupported(error):
-                    raise
-                break
-            yield _timed(stage, name, size, operation, _repetitions(seconds))
-            if seconds > SLOWEST_SECONDS:
-                break
+    on_cpu = stage.device.type == "cpu"
+    sizes = CPU_SIZES if on_cpu else _sizes_with_room(stage)
+    left = CPU_SECONDS if on_cpu else math.inf
+    rates: dict[str, float] = {}
+    for name, size in [("all_reduce", size) for size in sizes] + [(name, size) for size in sizes for name in OTHERS]:
+        if size > LATENCY_BYTES and size * RUNS * rates.get(name, 0.0) > left:
+            continue
+        try:
+            operation = _operation(stage, name, size)
+            seconds = _common_seconds(stage, operation)
+        except (RuntimeError, NotImplementedError, ValueError) as error:
+            if not _is_unsupported(error):
+                raise
+            rates[name] = math.inf
+            continue
+        times = _repetitions(seconds)
+        latency = statistics.median(_seconds(stage, operation) for _ in range(times)) if times > 1 else seconds
+        yield _timed(name, size, latency, times, stage)
+        left -= (RUNS + times) * seconds
+        if size > LATENCY_BYTES or seconds > SLOWEST_SECONDS:
+            rates[name] = seconds / size if seconds < SLOWEST_SECONDS else math.inf
 
 
 def _sizes_with_room(stage: Stage) -> tuple[int, ...]:
@@ -220,8 +239,7 @@ def _seconds(stage: Stage, operation: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def _timed(stage: Stage, name: str, size: int, operation: Callable[[], object], times: int) -> dict[str, Any]:
-    seconds = statistics.median(_seconds(stage, operation) for _ in range(times))
+def _timed(name: str, size: int, seconds: float, times: int, stage: Stage) -> dict[str, Any]:
     found = {"collective": name, "size_bytes": size, "iterations": times, "latency_seconds": seconds}
     if size:
         algbw = size / seconds / 1e9

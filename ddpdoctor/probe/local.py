@@ -32,7 +32,7 @@ def main(words: Sequence[str] | None = None) -> int:
         probe = _probe(begin(TEMPLATE, options.nproc), options)
     except SystemExit:
         return 130
-    json.dump({"probe": probe}, sys.stdout)
+    sys.stdout.write(json.dumps({"probe": probe}))
     return 0
 
 

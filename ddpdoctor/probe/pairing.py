@@ -22,6 +22,8 @@ CPU_BYTES, GPU_BYTES = 1 << 20, 16 << 20
 TIMES = 5
 SLOW_SECONDS = 0.05
 """A small transfer that takes longer than this is not repeated with large ones."""
+PATIENT_SECONDS = 0.01
+"""Without a GPU a large transfer that should take longer than this is replaced by a smaller one."""
 AGAIN = 2
 PAUSE_SECONDS = 1.0
 MOST_SUSPECTS = 8
@@ -92,13 +94,19 @@ def _measure(stage: Stage, rounds: Sequence[Sequence[tuple[int, int]]]) -> list[
 def _lead(stage: Stage, peer: int) -> PairSpeed:
     latency = min(_ping(stage, peer) for _ in range(PINGS)) / 2
     small = _there(stage, peer, SMALL_BYTES)
-    size = CPU_BYTES if stage.device.type == "cpu" else GPU_BYTES
-    size, times = (size, TIMES) if small < SLOW_SECONDS else (SMALL_BYTES, 1)
+    size, times = (_large(stage, small), TIMES) if small < SLOW_SECONDS else (SMALL_BYTES, 1)
     _send(stage, peer, [size, times])
     there = min(_there(stage, peer, size) for _ in range(times))
     back = min(_back(stage, peer, size) for _ in range(times))
     there, back = (max(seconds - latency, 1e-9) for seconds in (there, back))
     return PairSpeed(stage.rank, peer, latency, size / there / 1e9, size / back / 1e9)
+
+
+def _large(stage: Stage, small: float) -> int:
+    """The bytes of a transfer that shows the bandwidth, where SMALL_BYTES took `small` seconds."""
+    if stage.device.type != "cpu":
+        return GPU_BYTES
+    return CPU_BYTES if small * CPU_BYTES / SMALL_BYTES < PATIENT_SECONDS else 2 * SMALL_BYTES
 
 
 def _follow(stage: Stage, peer: int) -> None:

@@ -26,7 +26,7 @@ def tell(probe: Probe, place: Place | None, is_first: bool, options: Any, starte
     code = 3 if probe.out_of_time else 1 if probe.has_failed and options.fail_on != "never" else 0
     is_head = place is None or place.rank == 0
     if options.hand_over:
-        json.dump({"probe": encode(probe), "is_first": is_first, "is_head": is_head}, sys.stdout)
+        sys.stdout.write(json.dumps({"probe": encode(probe), "is_first": is_first, "is_head": is_head}))
         return code
     if not is_first:
         return code

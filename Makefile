@@ -9,22 +9,22 @@ BIN := $(VENV)/bin
 DEBIAN := iproute2 nftables procps strace tmux gcc slurmctld slurmd slurm-client munge openmpi-bin mpich
 COMMANDS := ip nft ps strace tmux gcc slurmctld munged mpirun.openmpi mpiexec.hydra
 
-.PHONY: check test test-all static docs debian benchmarks clean
+.PHONY: check test test-all static compiled docs debian benchmarks clean
 
-check: $(VENV)/.installed
+check: compiled
 	$(BIN)/ddpdoctor check
 
 # What only computes runs on all cores; what starts ranks, launchers and hosts runs alone, because it is about time.
 ALONE := tests/probe tests/lab tests/hang/test_really.py tests/dumps/test_really.py tests/cli/test_check.py tests/collectors/test_launch_really.py tests/collectors/test_script_really.py tests/collectors/test_net_between_nodes.py
 PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q
 
-test: $(VENV)/.tools debian static
+test: $(VENV)/.tools compiled debian static
 	$(PYTEST) -n auto -m "not slow" tests $(ALONE:%=--ignore=%)
 	DDPDOCTOR_ONE_IN=20 VERSIONS=3.10 sh tests/pythons.sh
 	DDPDOCTOR_ONE_IN=20 VERSIONS=3.13 TESTS="tests/facts tests/rules tests/test_layers.py" sh tests/pythons.sh
 	$(PYTEST) -m "not slow" $(ALONE)
 
-test-all: $(VENV)/.tools debian static
+test-all: $(VENV)/.tools compiled debian static
 	DDPDOCTOR_FULL=1 $(PYTEST) -n auto tests $(ALONE:%=--ignore=%)
 	sh tests/pythons.sh
 	DDPDOCTOR_FULL=1 $(PYTEST) $(ALONE)
@@ -34,10 +34,14 @@ static: $(VENV)/.tools
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# pip compiles what it installs, but not a package that it only links to: every start of the command would do it again.
+compiled: $(VENV)/.installed
+	$(BIN)/python -m compileall -q ddpdoctor
+
 docs: $(VENV)/.tools
 	$(BIN)/python -m ddpdoctor.render.manual docs/rules
 
-benchmarks: $(VENV)/.tools
+benchmarks: $(VENV)/.tools compiled
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks/startup.py
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks/gpus.py
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks/control_plane.py

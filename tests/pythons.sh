@@ -27,6 +27,7 @@ for version in ${VERSIONS:-3.10 3.11 3.12 3.13}; do
         fi
         touch "$venv/.tools"
     fi
+    "$venv/bin/python" -m compileall -q ddpdoctor
     echo "== Python $version: the tests that need neither torch nor root"
     PATH="$PWD/$venv/bin:$PATH" "$venv/bin/python" -m pytest -q -n auto -p no:cacheprovider \
         ${TESTS:-tests/facts tests/rules tests/render tests/cli tests/log tests/test_layers.py} \

@@ -29,6 +29,8 @@ MEANT = {
     "main_process_port": 4, "port": 4, "master_port": 4,
 }  # fmt: skip
 """Names that people give, and the row of SAME that they mean."""
+SHORT = {"-n": 0, "-N": 1, "-p": 4}
+"""The short ones of srun, mpirun and ssh."""
 
 
 def meant_by(flag: str, launcher: Launcher, options: tuple[Option, ...]) -> str | None:
@@ -36,7 +38,7 @@ def meant_by(flag: str, launcher: Launcher, options: tuple[Option, ...]) -> str 
     flags = [f for option in options for f in option.flags if f.startswith("--")]
     name = flag.lstrip("-").replace("-", "_").lower()
     style = "-" if "-" in flag[2:] and "_" not in flag[2:] else "_"
-    row = MEANT.get(name)
+    row = SHORT.get(flag, MEANT.get(name))
     if row is not None:
         column = {Launcher.ACCELERATE: 1, Launcher.DEEPSPEED: 2}.get(launcher, 0)
         return _styled(SAME[row][column], style, flags)

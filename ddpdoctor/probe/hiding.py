@@ -5,13 +5,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.machinery import PathFinder
 from typing import NamedTuple
 
+from ddpdoctor.probe.proc import die_with
+
 __all__ = ["Hidden", "explain", "files", "prove"]
 
-SECONDS = 30.0
-IMPORT = "import torch, torch.distributed"
+SECONDS = 30
+STEP_SECONDS = 0.5
+IMPORT = (
+    f"import faulthandler; faulthandler.dump_traceback_later({SECONDS}, exit=True); import torch, torch.distributed"
+)
+"""Where it has not ended after so long, it ends with its stack, which shows whether a file of this folder is at work."""
 
 
 class Hidden(NamedTuple):
@@ -41,16 +48,35 @@ def files() -> list[Hidden]:
     return found
 
 
-def prove(found: list[Hidden]) -> str | None:
-    """What Python says when a script in this folder imports torch; None when that works, or nothing is hidden."""
+def prove(found: list[Hidden], beat: Callable[[], None]) -> str | None:
+    """What Python says when a script in this folder imports torch; None when that works, or nothing is hidden.
+
+    That takes as long as importing torch does: `beat` is called all the while.
+    """
     if not found:
         return None
+    parent = os.getpid()
     try:
-        line = [sys.executable, "-c", IMPORT]
-        done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS)
-    except (OSError, subprocess.TimeoutExpired):
+        process = subprocess.Popen(
+            [sys.executable, "-c", IMPORT],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            preexec_fn=lambda: die_with(parent),
+        )
+    except OSError:
         return None  # it was not shown that they do any harm
-    return done.stderr.decode("utf-8", "replace") if done.returncode else None
+    for _ in range(int(2 * SECONDS / STEP_SECONDS)):
+        try:
+            words = process.communicate(timeout=STEP_SECONDS)[1].decode("utf-8", "replace")
+        except subprocess.TimeoutExpired:
+            beat()
+            continue
+        if not process.returncode:
+            return None
+        return f"{words}\ntorch is not imported after {SECONDS} s" if words.startswith("Timeout (") else words
+    process.kill()
+    return None  # not even its stack was to be had
 
 
 def explain(words: str, found: list[Hidden]) -> Hidden | None:

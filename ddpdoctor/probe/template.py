@@ -9,7 +9,8 @@ import sys
 import time
 from typing import Any
 
-from ddpdoctor.probe.worker import Channel, confess, die_with, load_torch, run
+from ddpdoctor.probe.proc import die_with
+from ddpdoctor.probe.worker import Channel, confess, load_torch, run
 
 __all__ = ["main"]
 
@@ -23,8 +24,13 @@ def main() -> None:
     for channel in channels:
         channel.say(pid=os.getpid(), phase="import")
     started = time.monotonic()
+
+    def beat() -> None:
+        for channel in channels:
+            channel.say()
+
     try:
-        torch = load_torch()
+        torch = load_torch(beat)
     except BaseException as error:  # told for every rank: each of them would fail alike
         for channel in channels:
             confess(channel, error, "import_failed")

@@ -7,7 +7,6 @@ thread waits in C++.
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import gc
 import json
@@ -24,8 +23,9 @@ from typing import Any
 
 from ddpdoctor.probe import hiding
 from ddpdoctor.probe.errors import HiddenModule, WrongValue
+from ddpdoctor.probe.proc import die_with
 
-__all__ = ["Channel", "confess", "die_with", "load_torch", "main", "run"]
+__all__ = ["Channel", "confess", "load_torch", "main", "run"]
 
 PATIENCE = timedelta(minutes=30)
 """torch's own deadline in the worker: never the one that ends the probe, the supervisor's are shorter."""
@@ -68,19 +68,12 @@ def main() -> None:
     """Run as a process of its own: `python -m ddpdoctor.probe.worker PARENT MESSAGES,CONTROL,OUTPUT`."""
     die_with(int(sys.argv[1]))
     messages, control, _ = (int(fd) for fd in sys.argv[2].split(","))
-    run(Channel(messages, control), load_torch)
+    channel = Channel(messages, control)
+    run(channel, lambda: load_torch(channel.say))
 
 
-def die_with(parent: int) -> None:
-    """Ask the kernel to end this process when its parent ends, however that happens."""
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(0)
-
-
-def load_torch() -> Any:
-    """torch with its distributed package; whatever the import raises.
+def load_torch(beat: Callable[[], None]) -> Any:
+    """torch with its distributed package; whatever the import raises. `beat` is called while that is waited for elsewhere.
 
     Modules are looked for where a script in this folder finds them, the folder first. Nothing of what an import makes is
     garbage: looking for it takes a tenth of the import's time.
@@ -97,7 +90,7 @@ def load_torch() -> Any:
     finally:
         gc.enable()
     gc.freeze()
-    _explain_by_folder(hiding.prove(hiding.files()) or "")
+    _explain_by_folder(hiding.prove(hiding.files(), beat) or "")
     return torch
 
 

@@ -111,6 +111,15 @@ def test_a_file_with_the_name_of_a_module_that_does_no_harm_is_no_finding(tmp_pa
 
 
 @pytest.mark.slow
+def test_a_busy_machine_takes_its_time_to_show_that_a_file_does_no_harm(tmp_path: Path) -> None:
+    (tmp_path / "traceback.py").write_text(  # the ranks have the right one already, and only try what this one does
+        "import sys, time\ntime.sleep(24)\nsys.path.remove('')\ndel sys.modules['traceback']\nimport traceback\n"
+    )
+    done = _check("--format", "json", cwd=tmp_path)
+    assert [c for c in _report(done)["findings"] if c["code"].startswith("PROBE")] == [], done.stderr
+
+
+@pytest.mark.slow
 def test_a_probe_that_could_not_be_done_never_passes() -> None:
     check = subprocess.Popen([*CHECK, "--format", "json"], stdout=subprocess.PIPE, text=True, env=CLEAN)
     probes: list[psutil.Process] = []

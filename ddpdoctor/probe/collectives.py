@@ -179,7 +179,8 @@ def measure(stage: Stage) -> Iterator[dict[str, Any]]:
     left = CPU_SECONDS if on_cpu else math.inf
     rates: dict[str, float] = {}
     for name, size in [("all_reduce", size) for size in sizes] + [(name, size) for size in sizes for name in OTHERS]:
-        if size > LATENCY_BYTES and size * RUNS * rates.get(name, 0.0) > left:
+        rate = rates.get(name, 0.0)
+        if rate == math.inf or (size > LATENCY_BYTES and size * RUNS * rate > left):
             continue
         try:
             operation = _operation(stage, name, size)

@@ -23,7 +23,7 @@ GRACE_SECONDS = 0.7
 SHORT_SECONDS = 0.25
 LONG_SECONDS = 3.0
 """How much longer, where nobody has: on a busy machine a rank needs its time to see where its worker stands."""
-UNCERTAIN = (Kind.HANG, Kind.OUT_OF_TIME)
+UNCERTAIN = (Kind.HANG, Kind.OUT_OF_TIME, Kind.PEER_ERROR)
 PLAIN = (Kind.DIED, Kind.STOPPED, Kind.HOST_LOST, Kind.NEVER_JOINED)
 STILL_SECONDS = 0.35
 LOOK_SECONDS = 0.1
@@ -91,8 +91,8 @@ class Witness:
             grace = max((_grace(o) for o in observations), default=GRACE_SECONDS)
             if grace == 0.0 or self.board.is_judge():
                 self._linger(grace)
-                if not any(o.kind not in UNCERTAIN for o in self.board.evidence()):
-                    self._linger(LONG_SECONDS, self.board.have_all_spoken)
+                if all(o.kind in UNCERTAIN for o in self.board.evidence()):
+                    self._linger(LONG_SECONDS, self._is_settled)
                 return self._judge()
             end = time.monotonic() + LONG_SECONDS + 2.0
             while time.monotonic() < end:
@@ -103,6 +103,10 @@ class Witness:
             return self._judge()
         except StoreLost as lost:
             return self.alone(str(lost), observations)
+
+    def _is_settled(self) -> bool:
+        """Whether nobody needs to be waited for: all have told what they saw, or one of them which process does not run."""
+        return self._board.have_all_spoken() or any(o.kind in PLAIN for o in self._board.evidence())
 
     def is_about_store(self, seen: Observation) -> bool:
         """Whether the process that hosts the store does not run: asking it would only take time."""

@@ -15,7 +15,8 @@ from ddpdoctor.rules import rule
 TIMES = 2
 """How often what was slow must be slow again."""
 OF_BASELINE = 0.5
-LARGE_BYTES = 1 << 20
+LARGE_BYTES = 256 << 10
+"""From here on the bandwidth counts, not the latency; without a GPU few collectives are measured at larger sizes."""
 SLOW_RAIL = 0.6
 
 
@@ -173,8 +174,9 @@ def _share(now: Measurement, then: Measurement) -> float:
 
 def _below(now: Measurement, usual: float, what: str, count: int) -> Finding:
     more = f" (and {count - 1} more collectives and sizes)" if count > 1 else ""
+    size = f"{now.size_bytes >> 20} MiB" if now.size_bytes >> 20 else f"{now.size_bytes >> 10} KiB"
     return Finding(
-        f"{now.collective} of {now.size_bytes >> 20} MiB reaches {now.busbw_gb_per_s:.3g} GB/s bus bandwidth,"
+        f"{now.collective} of {size} reaches {now.busbw_gb_per_s:.3g} GB/s bus bandwidth,"
         f" {what}: {usual:.3g} GB/s{more}",
         (Evidence(f"probe.measurements.{now.collective}", f"{now.busbw_gb_per_s:.3g}", f"about {usual:.3g}"),),
     )

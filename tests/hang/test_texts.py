@@ -161,10 +161,29 @@ def test_triage_reads_answers_of_ras(tmp_path: Path, content: str) -> None:
 
 def test_ras_counts_each_kind_of_collective_by_itself() -> None:
     (answer,) = ras_of("ras.out", OF_TWO_KINDS)
-    assert (answer.size, answer.highest) == (16, {"AllReduce": 6650, "Broadcast": 12})
+    assert (answer.size, {kind: max(tally) for kind, tally in answer.tallies.items()}) == (
+        16,
+        {"AllReduce": 6650, "Broadcast": 12},
+    )
     peers = {peer.rank: peer for peer in answer.peers}
     assert (peers[5].counts, peers[5].host, peers[5].pid, peers[5].gpu) == ({"AllReduce": 6649}, "10.0.0.1", 4715, 5)
     assert (peers[7].counts, peers[9].counts) == ({"Broadcast": 0}, {})
+
+
+AHEAD = """#0-0 (fa93daea854b060b) MISMATCH
+  Communicator ranks have different AllGather operation counts
+  30 ranks have launched up to operation 640
+  2 ranks have launched up to operation 641
+  Rank 12 -- GPU 4 managed by process 323032 on node 10.0.0.4
+  Rank 13 -- GPU 5 managed by process 323033 on node 10.0.0.4
+"""
+
+
+def test_those_that_ras_lists_because_they_are_ahead_are_not_blamed(tmp_path: Path) -> None:
+    (tmp_path / "ras.out").write_text(AHEAD)
+    (found,) = json.loads(doctor("triage", str(tmp_path / "ras.out"), "--format", "json").stdout)["findings"]
+    assert (found["code"], found["ranks"]) == ("LOG001", [])
+    assert "ranks 12-13 launched 641 AllGather and wait for others, of which 30 launched 640" in found["message"]
 
 
 def test_ras_is_asked_where_the_job_says() -> None:

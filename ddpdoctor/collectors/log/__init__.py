@@ -43,7 +43,7 @@ READERS: dict[Kind, Reader] = {
     Kind.DUMP: _nothing,
     Kind.EMPTY: _nothing,
     Kind.FACTS: _nothing,
-    Kind.RAS: _nothing,
+    Kind.RAS: _text,
     Kind.REPORT: _nothing,
 }
 """Who reads an input of each kind: it gets the unpacked bytes from the beginning. Other kinds are read as text."""

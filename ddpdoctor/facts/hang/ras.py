@@ -44,12 +44,12 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Ras:
-    """What NCCL's RAS answered about one communicator. `highest` is, by kind, the count that its ranks came to, listed or not."""
+    """What NCCL's RAS answered about one communicator. `tallies` say, by kind, how many ranks came to which count."""
 
     source: str
     name: str = ""
     size: int | None = None
-    highest: dict[str, int] = field(default_factory=dict)
+    tallies: dict[str, dict[int, int]] = field(default_factory=dict)
     peers: tuple[Peer, ...] = ()
 
 
@@ -83,7 +83,9 @@ def _of_text(source: str, text: str) -> Iterator[Ras]:
         reading.take(line)
     for name, peers in reading.found.items():
         ranks = tuple(peers[rank] for rank in sorted(peers))
-        yield Ras(source, name, max(reading.sizes[name].values(), default=None), reading.highest[name], ranks)
+        tallies = {kind: dict(counted) for kind, counted in reading.tallies[name].items()}
+        size = max((sum(counted.values()) for counted in tallies.values()), default=None)
+        yield Ras(source, name, size, tallies, ranks)
 
 
 class _Reading:
@@ -91,8 +93,7 @@ class _Reading:
 
     def __init__(self) -> None:
         self.found: dict[str, dict[int, Peer]] = {}
-        self.sizes: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        self.highest: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        self.tallies: defaultdict[str, defaultdict[str, Counter[int]]] = defaultdict(lambda: defaultdict(Counter))
         self.name = self.trouble = self.kind = ""
         self.count: int | None = None
 
@@ -107,19 +108,15 @@ class _Reading:
             self.kind, self.count = kind[1] or "", None
         elif many := _MANY.search(line):
             self.count = int(many[2] or 0)
-            self._saw(int(many[1]), self.count)
+            self.tallies[self.name][self.kind][self.count] += int(many[1])
         elif (rank := _RANK.search(line)) and len(self.found.setdefault(self.name, {})) < MOST_RANKS:
             self._add(rank)
-
-    def _saw(self, ranks: int, count: int) -> None:
-        self.sizes[self.name][self.kind] += ranks
-        self.highest[self.name][self.kind] = max(self.highest[self.name].get(self.kind, 0), count)
 
     def _add(self, found: re.Match[str]) -> None:
         rank, said, count = int(found[1]), found["said"] or "", self.count
         if "launched" in said:
             count = int(found["count"] or 0)
-            self._saw(1, count)
+            self.tallies[self.name][self.kind][count] += 1
         before = self.found[self.name].get(rank, Peer(rank))
         trouble = before.trouble if self.trouble in ("mismatch", "running") else self.trouble
         self.found[self.name][rank] = Peer(

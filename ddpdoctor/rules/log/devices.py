@@ -10,12 +10,23 @@ from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import in_logs, rule
 from ddpdoctor.rules.log.signatures import finding_of, matching
 
+NOT_LOADED = (
+    r"couldn't communicate with the NVIDIA driver",
+    r"NVML: Driver Not Loaded",
+    r"NVRM: The NVIDIA probe routine (was not called|failed)",
+    r"NVRM: No NVIDIA (GPU|devices?|graphics adapter)",
+)
+OFF_THE_BUS = (r"fallen off the bus",)
 ORDINAL = (r"invalid device ordinal",)
-BUSY = re.compile(r"Process \d+ has (?P<size>[\d.]+) (?P<unit>[GM])iB memory in use")
+IN_USE = (r"Process \d+ has [\d.]+ (GiB|MiB) memory in use",)
+BUSY = re.compile(r"Process (?P<pid>\d+) has (?P<size>[\d.]+) (?P<unit>[GM])iB memory in use")
 OWN = re.compile(r"this process has (?P<size>[\d.]+) (?P<unit>[GM])iB memory in use")
 ALLOCATED = re.compile(r"Of the allocated memory (?P<size>[\d.]+) (?P<unit>[GM])iB is allocated by PyTorch")
 CONTEXT_MIB = 1500
 """CUDA's context and the libraries of one process."""
+SIBLINGS = 3
+NEAR = 16
+"""Numbers of processes that a launcher's loop leaves between two ranks at most."""
 SHARE = 0.2
 """A foreign process that holds less than this part of what the rank itself holds is not why memory ran out."""
 
@@ -98,14 +109,38 @@ def _node(line: Line) -> object:
     return line.who.host if line.who.host is not None else line.who.node_rank
 
 
+@in_logs("GPU002")
+def driver_not_loaded(log: Log) -> Iterator[Finding]:
+    """The driver is not there; a GPU that has fallen off the bus makes its probe fail as well."""
+    lines = matching(log, NOT_LOADED)
+    if matching(log, OFF_THE_BUS):
+        lines = [line for line in lines if "probe routine failed" not in line.text]
+    if lines:
+        yield finding_of(
+            log, lines, "The NVIDIA kernel driver is not loaded, or has not taken the GPUs", blames_speaker=True
+        )
+
+
 @in_logs("GPU010")
 def foreign_memory(log: Log) -> Iterator[Finding]:
     """A rank ran out of memory on a GPU of which another process holds a good part."""
-    lines = [
-        line for line in matching(log, (r"Process \d+ has [\d.]+ (GiB|MiB) memory in use",)) if _is_foreign(line.text)
-    ]
-    if lines:
-        yield finding_of(log, lines, "Another process uses the GPU", blames_speaker=True)
+    lines = [line for line in matching(log, IN_USE) if _is_foreign(line.text)]
+    if not lines:
+        return
+    title = "Another process uses the GPU"
+    if _are_siblings(lines[0].text):
+        title = (
+            "Several processes with neighbouring numbers, as one launcher starts them, use this GPU: ranks that did not select "
+            "one of their own (SCRIPT002, SCRIPT003), more ranks than GPUs (GPU005), or another job"
+        )
+    yield finding_of(log, lines, title, blames_speaker=True)
+
+
+def _are_siblings(text: str) -> bool:
+    """Whether the processes that are listed beside the rank itself are as many, as alike and as close as ranks are."""
+    others = list(BUSY.finditer(text))
+    pids, sizes = [int(found["pid"]) for found in others], {_mib(found) for found in others}
+    return len(pids) >= SIBLINGS and max(pids) - min(pids) <= NEAR * len(pids) and max(sizes) <= 1.1 * min(sizes)
 
 
 def _is_foreign(text: str) -> bool:
@@ -115,7 +150,9 @@ def _is_foreign(text: str) -> bool:
     if own is not None:
         return listed > SHARE * _mib(own)
     allocated = ALLOCATED.search(text)
-    return allocated is None or listed > (1 + 2 * SHARE) * _mib(allocated) + CONTEXT_MIB
+    if allocated is None:
+        return len(BUSY.findall(text)) > 1
+    return listed > (1 + 2 * SHARE) * _mib(allocated) + CONTEXT_MIB
 
 
 def _mib(found: re.Match[str]) -> float:

@@ -44,6 +44,12 @@ TWICE = (r"rank \d+ of \d+ ranks has already checked in",)
 SWALLOWED = (r"server socket on \[[^\]]*\]:\d+ has timed out, will retry",)
 RENDEZVOUS = (r"RendezvousTimeoutError", r"worker_count=\d+, timeout", r"Error: Socket Timeout$")
 
+CROWD = re.compile(r"world_size=(?P<world>\d+), worker_count=(?P<came>\d+)")
+TOO_MANY = (
+    "processes with another WORLD_SIZE (ENV005), two launchers, or a launcher and mp.spawn (LAUNCH056, LAUNCH058), or a "
+    "store or init file that still holds an earlier run's keys (NET018): take a fresh port or file, and count the processes."
+)
+
 DECIDES = "ddpdoctor check -- LAUNCH, with each node's own line, on every node at the same time, tells these apart."
 
 
@@ -61,6 +67,17 @@ class _Scene:
         """Every node, or file, that printed anything."""
         spoken = [line for group in (self.log.lines, self.log.tails) for line in group]
         return frozenset(self.node_of(line) for line in spoken)
+
+    def spans_hosts(self, lines: list[Line]) -> bool:
+        """Whether these lines were certainly printed on several hosts: by their names, by node_ranks, or in files of nodes."""
+        for told in ([line.who.host for line in lines], [line.who.node_rank for line in lines]):
+            known = {each for each in told if each is not None}
+            if known and None not in told:
+                return len(known) > 1
+            if len(known) > 1:
+                return True
+        files = [self.log.sources[line.source] for line in lines]
+        return len({f.name for f in files if f.who.rank is None and f.who.local_rank is None}) > 1
 
     def node_of(self, line: Line) -> str:
         if line.who.host is not None:
@@ -87,7 +104,7 @@ def _decide(log: Log) -> Iterator[Told]:
 def _loopback(scene: _Scene) -> Iterator[Told]:
     """Each node looks for the store on itself: the host of one waits, or several nodes knock at themselves."""
     own = [k for k in scene.knocks if is_loopback(k.host)]
-    if own and (scene.counts or len(scene.nodes) > 1):
+    if own and scene.spans_hosts([*(k.line for k in own), *(c.line for c in scene.counts)]):
         first = own[0]
         waits = f", while {_joined(scene.counts[0])}" if scene.counts else ""
         yield (
@@ -246,6 +263,11 @@ def _incomplete(scene: _Scene) -> Iterator[Told]:
     lines = [k.line for k in scene.keys] + waited
     if not lines:
         return
+    crowd = [f for line in waited if (f := CROWD.search(line.text)) and int(f["came"]) > int(f["world"])]
+    if crowd:
+        text = f"{crowd[0]['came']} workers came to a group of {crowd[0]['world']}. Undetermined: {TOO_MANY}"
+        yield "PROBE004", _told(scene, waited, text, [])
+        return
     ranks = tuple(sorted({rank for k in scene.keys for rank in k.ranks}))
     missing = ranks if len({k.ranks for k in scene.keys}) == 1 and ranks != (0,) else ()
     who = f"rank {missing[0]} did not write its address" if len(missing) == 1 else "not all members came in time"
@@ -294,7 +316,7 @@ ORDER: tuple[Callable[[_Scene], Iterator[Told]], ...] = (
 def _candidates(scene: _Scene) -> str:
     """What the lines leave open."""
     if scene.knocks and scene.counts:
-        named = "a firewall on the master port (NET007, NET008), another port or address (ENV019, ENV020), a late node (PROBE003)"
+        named = "a firewall on the master port (NET007, NET008), another port or address (ENV017 to ENV020), a late node (PROBE003)"
     elif scene.knocks:
         named = "rank 0 did not start (PROBE002) or died first, a wrong address (ENV018, NET012), a closed port (NET007, NET008)"
     elif scene.counts:

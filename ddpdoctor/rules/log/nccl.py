@@ -1,4 +1,4 @@
-"""LOG502: NCCL's errors whose reason only NCCL's own log would tell."""
+"""LOG502, TOPO009: NCCL's errors whose reason only NCCL's own log would tell, and those of which it tells half."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ddpdoctor.facts.log import Log
 from ddpdoctor.facts.log.marks import marked
 from ddpdoctor.facts.log.story import has_failed
 from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import in_logs, rule
 from ddpdoctor.rules.log.signatures import explained, finding_of, matching
 
 FAILED = (
@@ -20,6 +20,8 @@ FAILED = (
     r"ncclInvalid(Usage|Argument)",
     r"NCCL error[^\n]*, invalid (usage|argument)\b",
 )
+
+MULTICAST = (r"transport/nvls\.cc:\d+ NCCL WARN Cuda failure",)
 
 
 @rule(
@@ -49,3 +51,16 @@ def nccl_error_without_reason(log: Log) -> Iterator[Finding]:
         yield finding_of(log, [*warnings, *lines], title, blames_speaker=True)
     elif lines:
         yield finding_of(log, lines, "NCCL failed, and the log does not hold its reason", blames_speaker=True)
+
+
+@in_logs("TOPO009")
+def multicast_failed(log: Log) -> Iterator[Finding]:
+    """NVLink SHARP fails at its set-up, for one of a few reasons that look alike from here."""
+    lines = [line for line in matching(log, MULTICAST) if "out of memory" not in line.text]
+    if lines:
+        title = (
+            "NVLink SHARP could not be set up. Undetermined: the fabric manager was restarted and the GPUs were not reset "
+            "(TOPO009), it does not run (TOPO007), or this machine's partition has no multicast (TOPO010); with "
+            "NCCL_NVLS_ENABLE=0 the job runs without it"
+        )
+        yield finding_of(log, lines, title, blames_speaker=True)

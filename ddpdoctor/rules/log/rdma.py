@@ -16,6 +16,7 @@ __all__: list[str] = []
 
 RETRIES = (r"with (error|status=)\s?12\b[^\n]*vendor err 129",)
 UNROUTED = (r"ibv_modify_qp failed with (error |\d+ )?Network is unreachable",)
+NO_ADDRESS = (r"ibv_modify_qp failed with (error|\d+) (No such device|Invalid argument)",)
 PAIRED = (r"ibv_modify_qp failed with 110 Connection timed out[^\n]*local GID [^\n]*remote GID",)
 _GIDS = re.compile(r"(?P<side>local|remote) ?G[iI][dD]s?,? ?(?!index)(?P<gid>[0-9a-f:]+(?:\.\d+){0,3})")
 
@@ -39,6 +40,18 @@ def gid_not_routable(log: Log) -> Iterator[Finding]:
         return
     title = "An RDMA peer does not answer; on RoCE a GID that does not lead to other networks is one reason"
     yield replace(finding_of(log, lines, title, blames_speaker=True), severity=Severity.WARNING)
+
+
+@in_logs("NET035")
+def unusable(log: Log) -> Iterator[Finding]:
+    """A port that NCCL took and cannot use, or one that it had to leave out, which other nodes may have taken."""
+    lines = matching(log, NO_ADDRESS)
+    if lines:
+        yield finding_of(log, lines, "NCCL takes an RDMA port that has no address at all", blames_speaker=True)
+    left_out = matching(log, (r"NET/IB : Unable to open device",))
+    if left_out:
+        title = "NCCL cannot open an RDMA device that it sees and leaves it out: where other nodes use theirs, the job hangs"
+        yield replace(finding_of(log, left_out, title, blames_speaker=True), severity=Severity.WARNING)
 
 
 @in_logs("NET036")

@@ -37,7 +37,6 @@ PRECISER = {
     "LAUNCH060": ("ENV010",),
     "LAUNCH501": ("ENV015", "LAUNCH013", "LAUNCH020"),
     "NET043": ("NET044",),
-    "TOPO009": ("LOG013",),
     "NET032": ("NET033",),
     "TOPO003": ("ENV064",),
     "TOPO015": ("TOPO016",),
@@ -47,8 +46,11 @@ PRECISER = {
 _LOGGER = re.compile(r"^(\[[IWEF]\d*[ \d:.]* ?[\w.]+:\d+\] ?(\[c10d\] )?|[IWEF]\d{4} [\d:.]+ \d+ [\w./-]+:\d+\] )")
 """What c10d's and torch's loggers put before a message."""
 
-SAID_BY_LAUNCHERS = ("LAUNCH060",)
+SAID_BY_LAUNCHERS = ("LAUNCH060", "NET002")
 """Causes whose words scripts use as well: what a traceback through the script alone says is not about them."""
+
+_DOWNLOAD = re.compile(r"urlopen error|HTTPS?ConnectionPool|NewConnectionError|Max retries exceeded|Failed to resolve")
+"""What libraries say that fetch something from the web."""
 
 OF_LAUNCHERS = ("LOG008", "LOG009", "LOG010")
 
@@ -132,7 +134,9 @@ def _look(rule: Rule, log: Log) -> Iterator[Finding]:
 
 
 def _is_scripts(log: Log, line: Line) -> bool:
-    """Whether the line ends a traceback that no launcher is part of."""
+    """Whether the line ends a traceback that no launcher is part of, or tells of a download."""
+    if _DOWNLOAD.search(line.text):
+        return True
     traceback = traceback_of(log, line)
     return traceback is not None and not any("/torch/distributed/" in frame.file for frame in traceback.frames)
 

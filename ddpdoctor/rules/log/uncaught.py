@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ddpdoctor.facts.log import Exit, Line, Log, Traceback, Who
+from ddpdoctor.facts.log.attribution import CHAINED_LINES
 from ddpdoctor.facts.log.endings import SIGNALS
 from ddpdoctor.facts.log.marks import marked
 from ddpdoctor.facts.log.story import last_failure, own_exits, went_on
@@ -26,6 +27,7 @@ PEERS_OF_A_GROUP = (
     r"Watchdog caught collective operation timeout",
     r"Timed out waiting \d+ms for (recv|send) operation",
     r"due to a network error or a remote process exiting prematurely",
+    r"Horovod has been shut down",
 )
 """What ranks print that had formed a group with the one that ended."""
 
@@ -49,11 +51,9 @@ NO_CAUSE = (
     "SystemExit",
     "BrokenPipeError",
 )
-WRAPPERS = ("ProcessRaisedException", "ProcessExitedException", "RayTaskError")
+WRAPPERS = ("ProcessRaisedException", "ProcessExitedException", "RayTaskError", "CheckpointException")
 KILLED = "Killed"
 """What a shell prints last of a program that ended by SIGKILL, as a server ends itself after an exception."""
-CHAINED = 4
-"""An empty line, "During handling of the above exception, another exception occurred:", and an empty line."""
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 
 
@@ -80,7 +80,13 @@ def _groups(log: Log) -> list[_Group]:
         found.setdefault((name, _NUMBERS.sub("#", each.message)[:80], each.place), []).append(each)
     if any(not _is_wrapper(t) for t in log.tracebacks if t.exception.rpartition(".")[2] not in NO_CAUSE):
         found = {key: group for key, group in found.items() if not _is_wrapper(group[0])}
-    return [_group(group) for group in found.values()]
+    return _told_once([_group(group) for group in found.values()])
+
+
+def _told_once(groups: list[_Group]) -> list[_Group]:
+    """Without those that tell again, by a logger or a parent and without a rank, what a rank raised itself."""
+    ranked = {(g.first.exception, g.first.message) for g in groups if g.ranks}
+    return [g for g in groups if g.ranks or (g.first.exception, g.first.message) not in ranked]
 
 
 def _is_explained(each: Traceback, lines: list[Line]) -> bool:
@@ -108,7 +114,7 @@ def _follows(each: Traceback, other: Traceback) -> bool:
     """Whether it was raised while the other was handled: the first one of a chain is the cause."""
     return (
         (each.source, each.who) == (other.source, other.who)
-        and 0 < each.begin - other.number <= CHAINED
+        and 0 < each.begin - other.number <= CHAINED_LINES
         and not _is_wrapper(other)
     )
 
@@ -138,9 +144,7 @@ def _stage(log: Log, group: _Group) -> str:
         return "PROBE006"
     if waited:
         return "PROBE005"
-    if others and group.ranks:
-        return "PROBE006" if group.first.has_joined else "PROBE005"
-    return "LOG500"
+    return "PROBE006" if others and group.ranks and group.first.has_joined else "LOG500"
 
 
 def _is_others(line: Line, group: _Group) -> bool:
@@ -227,6 +231,13 @@ CRASHED = (
 )
 
 
+ABORTED = re.compile(r"error: Aborted|return code = -6\b|on signal 6\b|SIGABRT")
+
+HINTS = {
+    "SIGBUS": ": /dev/shm, or the disk of a file that it maps, was full (HOST001, HOST002), or such a file was cut"
+}
+"""What ends a process by a signal as a rule."""
+
 CANCELLED = (r"CANCELLED AT \S+ \*\*\*$",)
 """What slurmstepd says of the other tasks as well when one of them failed."""
 
@@ -243,7 +254,7 @@ def ended_without_traceback(log: Log) -> Iterator[Finding]:
     Start the ranks with PYTHONFAULTHANDLER=1: a crash then prints the Python stack. Look for the rank's last own line, and in
     the kernel's log of its node (dmesg | grep -E "segfault|traps").
     """
-    lines = matching(log, CRASHED)
+    lines = [line for line in matching(log, CRASHED) if not _is_said_why(log, line)]
     crashed = [] if matching(log, (*PEERS_OF_A_GROUP, *PEERS_BEFORE)) else list(_crashed(log, ""))
     yield from crashed
     if lines and not crashed and not own_exits(log):
@@ -252,6 +263,14 @@ def ended_without_traceback(log: Log) -> Iterator[Finding]:
     told = [t for t in log.tracebacks if t.exception.rpartition(".")[2] not in SUMMARIES]
     if last is not None and not (lines or crashed or own_exits(log) or told or log.xids or _said(log)):
         yield finding_of(log, [last], "The job failed, and no line says why", blames_speaker=False)
+
+
+def _is_said_why(log: Log, line: Line) -> bool:
+    """Whether the process aborted over an error that it had printed itself: C++ ends so after an exception."""
+    said = explained(log, "cause", "umbrella") if ABORTED.search(line.text) else []
+    return any(
+        each.source == line.source and _may_be_one(each.who, line.who) for each in said if each.text != line.text
+    )
 
 
 def _said(log: Log) -> bool:
@@ -274,7 +293,7 @@ def _crashed(log: Log, when: str) -> Iterator[Finding]:
     for code, exits in found.items():
         name = NAMES.get(-code, "")
         how = f"was ended by {name} (exit code {code})" if name else f"ended with exit code {code}"
-        yield ended(log, exits, f"{how}{when} and printed no traceback")
+        yield ended(log, exits, f"{how}{when} and printed no traceback{HINTS.get(name, '')}")
 
 
 def _silent(log: Log) -> Iterator[Finding]:

@@ -122,7 +122,10 @@ def gid_missing(environ: Environ, net: Net, gpu: Gpu | None = None) -> Iterator[
     "NET035",
     "ib-hca-unusable",
     Severity.ERROR,
-    signatures=(r"ibv_modify_qp failed with (error|\d+) (No such device|Invalid argument)",),
+    signatures=(
+        r"ibv_modify_qp failed with (error|\d+) (No such device|Invalid argument)",
+        r"NET/IB : Unable to open device",
+    ),
 )
 def unusable(environ: Environ, net: Net, gpu: Gpu | None = None) -> Iterator[Finding]:
     """NCCL takes an RDMA port that has no address at all.

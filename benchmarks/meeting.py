@@ -20,7 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ddpdoctor.cli.verdicts import judge_nodes, rules_of_nodes, shares, written
+from ddpdoctor.cli.verdict_lines import written
+from ddpdoctor.cli.verdicts import judge_nodes, rules_of_nodes, shares
 from ddpdoctor.facts.nodes import Node, Nodes
 from ddpdoctor.meeting.guests import Guest
 from ddpdoctor.meeting.results import Gathered

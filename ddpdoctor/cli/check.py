@@ -133,7 +133,7 @@ def _job(plan: Plan) -> Job | None:
     """The job whose other nodes this one meets; None with --no-meet, or when nobody says that there are any."""
     if plan.no_meet or plan.common.facts is not None:
         return None
-    from ddpdoctor.cli.meeting import job_to_meet
+    from ddpdoctor.cli.job import job_to_meet
 
     return job_to_meet(plan.line and plan.line[0], os.environ)
 

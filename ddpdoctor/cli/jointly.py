@@ -107,7 +107,7 @@ def with_verdict(report: Report, verdict: Verdict, rules: Sequence[Rule], line: 
     nodes = () if verdict.is_alone or verdict.has_errors or verdict.nodes is None else verdict.nodes.nodes
     kept = tuple(_with_host(each, nodes) for each in own)
     outcome = replace(verdict.outcome, findings=told)
-    return extended(replace(report, findings=kept), [outcome], rules, verdict.failures)
+    return extended(replace(report, findings=kept), [outcome], rules)
 
 
 def _with_host(finding: Finding, nodes: Sequence[Member]) -> Finding:

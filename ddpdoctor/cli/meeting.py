@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ddpdoctor.cli import STARTED
 from ddpdoctor.cli.introducing import Introduction
 from ddpdoctor.facts.codec import encode
-from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.jobs import Job, job_id, job_of_line
+from ddpdoctor.facts.jobs import Job, job_id
 from ddpdoctor.facts.net import Outcome
 from ddpdoctor.facts.nodes import Form, Node, Nodes, Stranger
 
@@ -25,56 +24,12 @@ if TYPE_CHECKING:
     from ddpdoctor.meeting.results import Alone, Gathered
     from ddpdoctor.rules import Rule
 
-__all__ = ["Convening", "job_to_meet"]
+__all__ = ["Convening"]
 
 HINT_SECONDS = 3.0
-OTHER_VERSION = "at {} another version of ddpdoctor answers: install the same on every node"
 FRESH_SECONDS = 5.0
 MOST_TOLD = 32
 """Errors of its own that a node tells the others: a script may have any number."""
-
-
-def job_to_meet(line: Facts | None, environ: Mapping[str, str]) -> Job | None:
-    """The job whose other nodes this one should meet, None where there are none or nobody says where."""
-    first = line.launch.lines[0] if line is not None and line.launch is not None and line.launch.lines else None
-    if first is None or (first.starter is None and first.task_starter is None):
-        return _job_of_ranks(environ)
-    found = job_of_line(first)
-    if found is None:
-        return None
-    from ddpdoctor.probe.place import node_names
-
-    names = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or ""
-    return replace(found, hosts=node_names(names))
-
-
-def _job_of_ranks(environ: Mapping[str, str]) -> Job | None:
-    """The job of a process that is one rank of several: of srun, mpirun, or plain env://."""
-    from ddpdoctor.probe.place import BadEnvironment, read_place
-
-    told = Environ(variables=dict(environ))
-    if told.rank is None or (told.world_size or 0) < 2 or told.is_multi_node is False:
-        return None
-    try:
-        place = read_place(environ, os.getppid())
-    except BadEnvironment:
-        return None
-    if place.uses_agent_store:
-        return None
-    return Job(
-        form=Form.ENV,
-        launcher=place.launcher,
-        nnodes=told.nnodes,
-        least=None,
-        nproc=place.local_world_size,
-        node_rank=place.node_rank,
-        master_addr=place.master_addr,
-        master_port=place.master_port,
-        rank=place.rank,
-        local_rank=place.local_rank,
-        world_size=place.world_size,
-        hosts=place.hosts,
-    )
 
 
 class Convening:
@@ -156,7 +111,7 @@ class Convening:
         `errors` are what is wrong on this node already, which the others are told; `judge_here` says the same when it is
         known how the way to the master ends.
         """
-        from ddpdoctor.cli import verdicts
+        from ddpdoctor.cli import verdict_lines, verdicts
         from ddpdoctor.collectors.meeting import Meeting
         from ddpdoctor.meeting.guests import Guest
         from ddpdoctor.meeting.results import Gathered, Told
@@ -179,13 +134,13 @@ class Convening:
         if self._flag is not None:
             self._flag.close()
         if isinstance(met, Told):
-            return verdicts.read_verdict(met.verdict)
+            return verdict_lines.read_verdict(met.verdict)
         if isinstance(met, Gathered):
             nodes = self._nodes_of(met)
             outcome = verdicts.judge_nodes(rules, nodes, met.guests, self._torch)
             verdict = verdicts.Verdict(outcome, None, nodes, refuted=verdicts.refuted(nodes), is_host=True)
             found = {} if verdict.has_errors else verdicts.shares(met.guests)
-            self._meeting.conclude(verdicts.written(outcome, nodes), verdicts.places(met.guests, found))
+            self._meeting.conclude(verdict_lines.written(outcome, nodes), verdict_lines.places(met.guests, found))
             return replace(verdict, share=found.get(met.guests[met.hosted_by].key))
         is_lost = met is not None and met.lost_host is not None
         facts = facts if is_lost else self._with_way(facts)  # the way was open a moment ago
@@ -196,8 +151,7 @@ class Convening:
             nodes = self._alone(node, met, is_explained=is_explained)
         outcome = verdicts.judge_nodes(rules, nodes, (Guest("", nodes.nodes[0], tuple(own)),), self._torch)
         is_first = self.job.local_rank in (0, None)
-        failures = (OTHER_VERSION.format(self.job.master_addr),) if met is not None and met.is_other_version else ()
-        return verdicts.Verdict(outcome, None, nodes, facts, is_host=True, is_first=is_first, failures=failures)
+        return verdicts.Verdict(outcome, None, nodes, facts, is_host=True, is_first=is_first)
 
     def _lost_port(self, node: Node, rules: Sequence[Rule]) -> list[Finding]:
         """What is wrong when a node of another job holds the port that this node needs."""
@@ -262,9 +216,11 @@ class Convening:
         `is_explained`: another job there, or what is wrong on this node or on its way to the master, says why already.
         """
         way = met.way if met is not None else None
-        is_taken = way in (Outcome.STRANGER, Outcome.SILENT) and not is_explained
+        told = met.other_version or (_stranger(met.other_job) if met.other_job else None) if met is not None else None
+        strangers = () if told is None else (told,)
+        is_taken = way in (Outcome.STRANGER, Outcome.SILENT) and not is_explained and not strangers
         is_over = way in (None, Outcome.REFUSED) and (met is None or met.waited_seconds >= self._join_seconds)
-        is_other = met is not None and bool(met.other_job or met.lost_host)
+        is_other = bool(strangers) or (met is not None and met.lost_host is not None)
         is_absent = (is_over or not is_explained) and not is_taken and not is_other
         return Nodes(
             nodes=(replace(met.me.node if met is not None else node, way=way if is_taken else None),),
@@ -275,7 +231,7 @@ class Convening:
             waited_seconds=met.waited_seconds if met is not None else self._join_seconds,
             is_main=False,
             lost_host=met.lost_host if met is not None else None,
-            strangers=(_stranger(met.other_job),) if met is not None and met.other_job else (),
+            strangers=strangers,
         )
 
     def _superfluous(self, met: Alone) -> Nodes:

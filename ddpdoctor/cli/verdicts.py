@@ -1,20 +1,20 @@
-"""What the host of a meeting makes of what the nodes said, for all of them; and the same as lines of JSON between them."""
+"""What the host of a meeting makes of what the nodes said, for all of them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ddpdoctor.doctor import Outcome, judge
-from ddpdoctor.facts.codec import FactsError, decode, encode
+from ddpdoctor.facts.codec import FactsError, decode
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.launch import Launch, Line
-from ddpdoctor.facts.nodes import Form, Link, Node, Nodes
+from ddpdoctor.facts.nodes import Form, Node, Nodes
 from ddpdoctor.facts.record import SCHEMA, Facts
-from ddpdoctor.findings import Finding, Role, Severity, Skipped, Where
+from ddpdoctor.findings import Finding, Role, Severity, Where
 from ddpdoctor.rules import Rule
 
 if TYPE_CHECKING:
@@ -23,14 +23,12 @@ if TYPE_CHECKING:
 __all__ = [
     "Share",
     "Verdict",
+    "finding_of",
     "judge_nodes",
     "merged",
-    "places",
-    "read_verdict",
     "refuted",
     "rules_of_nodes",
     "shares",
-    "written",
 ]
 
 ACROSS = (
@@ -44,6 +42,7 @@ FOLLOWING = {
     "ENV005": ("ENV001",),
     "LAUNCH034": ("LAUNCH039",),
     **dict.fromkeys(("NET014", "NET017"), ("NET012",)),
+    "NET002": ("ENV020", "NET003"),
     "NET026": ("NET046",),
     "NET046": ("NET004", "NET005", "NET006", "ENV020"),
     **dict.fromkeys(("NET004", "NET005", "NET006"), ("ENV018", "ENV020", "NET007", "NET008", "PROBE001")),
@@ -53,7 +52,6 @@ FOLLOWING = {
 OF_SEVERAL_MACHINES = frozenset(("ENV017", "ENV024", "ENV027", "LAUNCH032", "NET017"))
 """Addresses that mean each machine itself: no fault where all nodes turn out to be on one machine."""
 MOST_NAMED = 6
-MOST_SENT = 16
 _OWN_NUMBER = re.compile(r"--(node|machine)[-_]rank[=\0]\d+")
 
 
@@ -84,7 +82,6 @@ class Verdict:
     is_host: bool = False
     is_first: bool = True
     """This process tells for its machine: of ranks that met, the first one there."""
-    failures: tuple[str, ...] = ()
 
     @property
     def is_alone(self) -> bool:
@@ -108,7 +105,7 @@ def refuted(nodes: Nodes) -> frozenset[str]:
 
 def judge_nodes(rules: Sequence[Rule], nodes: Nodes, guests: Sequence[Guest], torch: str) -> Outcome:
     """The findings about the job: what the nodes' lines say, what the nodes are, and every node's own errors."""
-    own = [(guest.node, _finding(each)) for guest in guests for each in guest.errors]
+    own = [(guest.node, finding_of(each)) for guest in guests for each in guest.errors]
     outcome = Outcome(findings=merged([(node, each) for node, each in own if each is not None], len(guests)))
     facts = Facts(schema=SCHEMA, collected_at="", hostname="", nodes=nodes)
     outcome.add(judge(facts, [each for each in rules if "nodes" in (*each.needs, *each.wants)]))
@@ -222,7 +219,8 @@ def _ranks(nodes: Iterable[Node]) -> tuple[int, ...]:
     return tuple(sorted(node.rank for node in nodes if node.form == Form.ENV and node.rank is not None))
 
 
-def _finding(told: object) -> Finding | None:
+def finding_of(told: object) -> Finding | None:
+    """A finding that a node sent, None where it is none."""
     try:
         return decode(Finding, told)
     except FactsError:
@@ -239,91 +237,6 @@ def shares(guests: Sequence[Guest]) -> dict[str, Share]:
         found[guest.key] = Share(first, index, len(guests), world)
         first += guest.node.nproc or 0
     return found
-
-
-def places(guests: Sequence[Guest], found: Mapping[str, Share]) -> dict[str, dict[str, Any]]:
-    """What each guest is told besides the verdict: its share of the probe, and whether it is the one to tell on its machine."""
-    firsts: dict[str, str] = {}
-    for guest in guests:
-        firsts.setdefault(guest.node.machine or guest.key, guest.key)
-    tellers = set(firsts.values())
-    return {
-        guest.key: {
-            "is_first": guest.key in tellers or guest.node.form != Form.ENV,
-            **(asdict(found[guest.key]) if guest.key in found else {}),
-        }
-        for guest in guests
-    }
-
-
-def written(outcome: Outcome, nodes: Nodes) -> dict[str, Any]:
-    """A verdict as it is sent; of many nodes the first ones are named."""
-    return {
-        "nodes": encode(
-            Nodes(
-                nodes=tuple(
-                    Node(
-                        n.host,
-                        n.form,
-                        node_rank=n.node_rank,
-                        rank=n.rank,
-                        master_addr=n.master_addr,
-                        master_port=n.master_port,
-                    )
-                    for n in nodes.nodes[:MOST_SENT]
-                ),
-                links=_extremes(nodes),
-                expected=len(nodes.nodes),
-            )
-        ),
-        "findings": [encode(each) for each in outcome.findings],
-        "refuted": sorted(refuted(nodes)),
-        "passed": outcome.passed,
-        "skipped": [[each.code, each.reason, each.unanswered] for each in outcome.skipped],
-        "crashed": [[each.code, each.error] for each in outcome.crashed],
-    }
-
-
-def _extremes(nodes: Nodes) -> tuple[Link, ...]:
-    """The slowest link, and the narrowest: all that a summary shows."""
-    timed = [link for link in nodes.links if link.latency_seconds is not None]
-    measured = [link for link in nodes.links if link.gb_per_s is not None]
-    found = []
-    if timed:
-        found.append(max(timed, key=lambda link: link.latency_seconds or 0.0))
-    if measured:
-        found.append(min(measured, key=lambda link: link.gb_per_s or 0.0))
-    return tuple(found)
-
-
-def read_verdict(message: Mapping[str, Any]) -> Verdict:
-    """A verdict as it came. What cannot be read is left out: the host is another version, or no doctor."""
-    findings, passed, skipped, moot = (message.get(key) for key in ("findings", "passed", "skipped", "refuted"))
-    outcome = Outcome()
-    if isinstance(findings, list):
-        outcome.findings = [found for each in findings if (found := _finding(each)) is not None]
-    if isinstance(passed, list):
-        outcome.passed = [code for code in passed if isinstance(code, str)]
-    for each in skipped if isinstance(skipped, list) else ():
-        if isinstance(each, list) and len(each) == 3 and isinstance(each[0], str) and isinstance(each[1], str):
-            outcome.skipped.append(Skipped(each[0], each[1], each[2] is True))
-    try:
-        nodes = decode(Nodes, message.get("nodes"))
-    except FactsError:
-        nodes = None
-    place = message.get("place")
-    is_first = not isinstance(place, dict) or place.get("is_first") is not False
-    known = frozenset(code for code in OF_SEVERAL_MACHINES if isinstance(moot, list) and code in moot)
-    return Verdict(outcome, _share(place), nodes, refuted=known, is_first=is_first)
-
-
-def _share(place: object) -> Share | None:
-    if not isinstance(place, dict):
-        return None
-    numbers = [place.get(name) for name in ("first_rank", "node_rank", "nnodes", "world_size")]
-    if not all(type(number) is int and 0 <= number < 1 << 24 for number in numbers):
-        return None
-    return Share(*numbers)  # type: ignore[arg-type]
 
 
 def why_no_ranks(outcome: Outcome) -> Gap:

@@ -24,7 +24,17 @@ from ddpdoctor.meeting.sockets import listen
 from ddpdoctor.meeting.visitor import Visitor
 from ddpdoctor.meeting.wire import PROTOCOL
 
-__all__ = ["Meeting", "claim", "flag", "is_translated", "machine_key", "recognises", "script_hash", "token_of"]
+__all__ = [
+    "Meeting",
+    "claim",
+    "flag",
+    "is_own",
+    "is_translated",
+    "machine_key",
+    "recognises",
+    "script_hash",
+    "token_of",
+]
 
 CLAIM_SECONDS = 0.6
 """How long a port that is taken is tried again: a check that has just ended may still hold it."""
@@ -76,12 +86,20 @@ def claim(port: int, token: str) -> tuple[socket.socket | None, dict[str, Any]]:
 def is_translated(main: socket.socket, host: str, port: int) -> bool:
     """Whether an address that this machine does not have leads to the socket that it holds: a service, or a floating address."""
     try:
-        return answer(lambda: not _is_own(host) and _leads_back(main, host, port), HOST_SECONDS)
+        return answer(lambda: not _has(host) and _leads_back(main, host, port), HOST_SECONDS)
     except (NoAnswer, OSError, UnicodeError):
         return False
 
 
-def _is_own(host: str) -> bool:
+def is_own(host: str) -> bool:
+    """Whether a name or an address is one of this machine's; False where nothing is known of it in time."""
+    try:
+        return answer(lambda: _has(host), HOST_SECONDS)
+    except (NoAnswer, OSError, UnicodeError):
+        return False
+
+
+def _has(host: str) -> bool:
     for family, kind, number, _, place in socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM):
         with socket.socket(family, kind, number) as trying:
             try:

@@ -48,7 +48,7 @@ class Job:
 
 
 def job_of_line(line: Line) -> Job | None:
-    """The job of a launch line, None where there is nobody to meet or the line does not say where."""
+    """The job of a launch line, None where the line does not say where its nodes meet. It may be a job of one node."""
     if line.task_starter is not None or any(e.launcher in ELSEWHERE or e.name in ("ssh", "pdsh") for e in line.layers):
         return None
     if line.plan is not None and line.agent is not None and not line.agent.is_garbled:
@@ -58,20 +58,21 @@ def job_of_line(line: Line) -> Job | None:
 
 
 def _of_torchrun(plan: Plan) -> Job | None:
-    if not plan.is_multinode or plan.is_standalone or plan.is_rewritten or plan.nnodes is None:
+    host, port, backend = plan.host, plan.port, plan.backend
+    if plan.is_rewritten:  # it would run alone at a port of its own, whatever master the line names
+        host, port, backend = plan.settings["master_addr"].value, DEFAULT_PORT, Form.STATIC
+    if plan.is_standalone or plan.nnodes is None or backend not in (Form.STATIC, Form.C10D) or not host or port is None:
         return None
-    if plan.backend not in (Form.STATIC, Form.C10D) or not plan.host or plan.port is None:
-        return None
-    is_static = plan.backend == Form.STATIC
+    is_static = backend == Form.STATIC
     return Job(
-        form=plan.backend,
+        form=backend,
         launcher="torchrun",
         nnodes=plan.nnodes[1],
         least=plan.nnodes[1] if is_static else plan.nnodes[0],
         nproc=plan.nproc,
         node_rank=plan.node_rank if is_static else None,
-        master_addr=plan.host,
-        master_port=plan.port,
+        master_addr=host,
+        master_port=port,
         rdzv_id=plan.rdzv_id,
         local_addr=plan.settings["local_addr"].value if "local_addr" in plan.settings else None,
         is_host=None if is_static else _is_host(plan.settings["rdzv_conf"].value),
@@ -93,10 +94,10 @@ def _of_accelerate(line: Line) -> Job | None:
     def told(option: str) -> str | None:
         return layer.value(option) or config.get(option)
 
-    machines, rank = as_integer(told("num_machines")), as_integer(told("machine_rank"))
+    machines, rank = as_integer(told("num_machines")) or 1, as_integer(told("machine_rank"))
     host, ranks = told("main_process_ip"), as_integer(told("num_processes"))
     port = as_integer(told("main_process_port")) or DEFAULT_PORT
-    if machines is None or machines < 2 or not host or told("rdzv_backend") not in (None, "static"):
+    if not host or told("rdzv_backend") not in (None, "static"):
         return None
     return Job(
         form=Form.STATIC,

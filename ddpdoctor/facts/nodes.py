@@ -120,12 +120,16 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Stranger:
-    """Somebody at the job's port who is none of the job: a node of another job, or (without `is_node`) no ddpdoctor at all."""
+    """Somebody at the job's port who is none of the job: a node of another job, or (without `is_node`) no ddpdoctor at all.
+
+    `protocol` is the number of the doctor's protocol, where it is a node of this job whose ddpdoctor speaks another one.
+    """
 
     host: str
     script: str | None = None
     rdzv_id: str | None = None
     is_node: bool = True
+    protocol: int | None = None
 
     @property
     def title(self) -> str:

@@ -186,8 +186,11 @@ class Host:
         if not message:
             return
         if message.get("ddpdoctor") != PROTOCOL:
-            await say(writer, {"ddpdoctor": PROTOCOL, "kind": "other-version"})
-            raise WireError("another version")
+            if message.get("token") == self.token:
+                self._remember(writer, message)
+                self.changed.set()
+            await say(writer, {"ddpdoctor": PROTOCOL, "kind": "other-version", "host": self.me.node.host})
+            return
         if message.get("token") != self.token:
             self._remember(writer, message)
             await say(writer, {**self._introduction("other-job"), "token": self.token})
@@ -272,6 +275,8 @@ class Host:
         node = (message or {}).get("node")
         if isinstance(node, dict) and isinstance(node.get("host"), str):
             words = {key: node[key][:80] for key in ("script", "rdzv_id") if isinstance(node.get(key), str)}
-            self.strangers[Stranger(node["host"][:80], **words)] = None
+            told = (message or {}).get("ddpdoctor")
+            protocol = told if type(told) is int and told != PROTOCOL else None
+            self.strangers[Stranger(node["host"][:80], is_node=protocol is None, protocol=protocol, **words)] = None
         elif message is None:
             self.strangers[Stranger(str(peer[0]).removeprefix("::ffff:"), is_node=False)] = None

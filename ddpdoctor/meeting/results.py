@@ -47,7 +47,8 @@ class Alone:
     way: Outcome | None
     waited_seconds: float
     other_job: dict[str, Any] | None = None
-    is_other_version: bool = False
+    other_version: Stranger | None = None
+    """The host, where its ddpdoctor speaks another protocol."""
     taken_by: Node | None = None
     """The job is complete without this node: the one that has its place."""
     lost_host: str | None = None

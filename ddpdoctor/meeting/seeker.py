@@ -189,7 +189,8 @@ class Seeker:
             or (self.way not in NOWHERE and now - self.began < CALL_AFTER_SECONDS)
         ):
             return
-        self._call_at, self._pause = now + self._pause, self._pause * 2
+        self._call_at = now + self._pause
+        self._pause = CALL_PAUSE_SECONDS if self.way in NOWHERE else self._pause * 2  # there it will soon give up
         found = await calling.call(calling.call_of(self.host.me, self.visitor.token))
         if found is None:
             return

@@ -39,7 +39,7 @@ MORE_SECONDS = 3.0
 SURE_SECONDS = 3.0
 """How long an answer that will hardly change (no such name, no route, a stranger) is asked for again."""
 LOOK_SECONDS = 0.1
-SURE_CALL_SECONDS = 2.0
+SURE_CALL_SECONDS = 1.0
 """How long a place must have been empty before a node that was told another address is asked in."""
 CROWD_SECONDS = 0.02
 """Where more come than can be looked at one by one, they are looked at so often."""
@@ -152,7 +152,7 @@ class Session:
         visitor = self.visitor
         waited = self.patience if self.left <= 0 else round(time.monotonic() - self._began, 1)
         way = self.seeker.way
-        taken, version = visitor.taken_by, visitor.is_other_version
+        taken, version = visitor.taken_by, visitor.other_version
         return Alone(self.host.me, way, waited, visitor.other_job, version, taken, visitor.lost_host)
 
     def _is_seated(self, seconds: float) -> None:
@@ -192,6 +192,7 @@ class Session:
             self._count, self._count_since = len(guests), now
             await self._show(guests)
         is_wrong = bool(self.me.errors) or (contradicts(guests) and len(guests) > 1)
+        is_wrong = is_wrong or any(each.protocol is not None for each in self.host.strangers)
         self._wrong_since = (self._wrong_since or now) if is_wrong else None
         if self.left <= 0:
             return True

@@ -10,7 +10,7 @@ from typing import Any
 
 from ddpdoctor.facts.codec import FactsError, decode
 from ddpdoctor.facts.net import Outcome
-from ddpdoctor.facts.nodes import Node
+from ddpdoctor.facts.nodes import Node, Stranger
 from ddpdoctor.meeting.guests import Guest
 from ddpdoctor.meeting.sockets import dial
 from ddpdoctor.meeting.trials import told_links, try_links
@@ -37,7 +37,7 @@ class Visitor:
     """The address of the host whose guest this node is."""
     other_job: dict[str, Any] | None = None
     other_since: float | None = None
-    is_other_version: bool = False
+    other_version: Stranger | None = None
     taken_by: Node | None = None
     lost_host: str | None = None
 
@@ -97,10 +97,10 @@ class Visitor:
         if kind == "full":
             self.taken_by = _node(welcome.get("node"))
         if kind == "other-version":
-            self.is_other_version = True
+            self.other_version = _other_version(welcome, address)
         if kind != "welcome" or welcome.get("key") == me.key or not isinstance(seconds, (int, float)):
             return Outcome.STRANGER
-        self.seat, self.other_job, self.other_since, self.is_other_version = address, None, None, False
+        self.seat, self.other_job, self.other_since, self.other_version = address, None, None, None
         self.lost_host = str(welcome.get("host"))[:60]
         self.came(min(max(float(seconds), 0.0), 1e6))
         return None
@@ -127,6 +127,12 @@ class Visitor:
                 self.lost_host = None
                 self.told({**message, "place": place})
                 return
+
+
+def _other_version(told: dict[str, Any], address: str) -> Stranger:
+    host, protocol = told.get("host"), told.get("ddpdoctor")
+    name = host[:80] if isinstance(host, str) and host else address
+    return Stranger(name, is_node=False, protocol=protocol if type(protocol) is int else 0)
 
 
 def _node(told: object) -> Node | None:

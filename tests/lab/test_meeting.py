@@ -124,6 +124,14 @@ def _ports(job: Job) -> list[Process]:
     return [job.static(0), job.static(1, port=29501)]
 
 
+def _misspelled(job: Job) -> list[Process]:
+    return [job.static(0), job.static(1, address="nod0")]
+
+
+def _one_node_alone(job: Job) -> list[Process]:
+    return [job.c10d(0, 2), job.c10d(1, 1)]
+
+
 def _ids(job: Job) -> list[Process]:
     return [job.c10d(0, run="a"), job.c10d(1, run="b")]
 
@@ -316,6 +324,8 @@ MORE = [
     ("large packets vanish", 2, _mtu, "NET023", {}),
     ("a stranger has the port", 2, _taken, "NET001", {"host": "node0", "node_rank": 0}),
     ("the address is node 1's", 2, _swapped, "ENV018", {"host": "node0", "node_rank": 0}),
+    ("one node has a misspelled master", 2, _misspelled, "NET002", {"host": "node1", "node_rank": 1}),
+    ("one node has no number of nodes", 2, _one_node_alone, "LAUNCH035", {}),
     ("a node rank twice", 3, _same_rank, "LAUNCH036", {"node_rank": 1}),
     ("an interface that is not there", 2, _interface, "ENV026", {"host": "node1"}),
     ("one setting differs", 3, _setting, "ENV031", {"host": "node2", "node_rank": 2}),

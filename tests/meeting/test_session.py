@@ -12,6 +12,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import FULL
@@ -105,6 +106,24 @@ def test_a_node_of_another_job_is_turned_away_and_the_job_goes_on() -> None:
     assert [each.script for each in host.strangers] == ["b.py"]
     assert isinstance(stranger, Alone)
     assert stranger.other_job is not None
+
+
+def test_nodes_whose_doctors_speak_other_protocols_both_learn_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "SURE_SECONDS", 0.2)
+    monkeypatch.setattr(session, "GRACE_SECONDS", 0.2)
+    port = free_port()
+
+    async def older() -> dict[str, Any]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(encode_line({**Guest("older", node(1, port)).hello(TOKEN), "ddpdoctor": 0}))
+        told = json.loads(await reader.readline())
+        writer.close()
+        return dict(told)
+
+    host, told = meet(attend(node(0, port)), _after(0.3, older()))
+    assert isinstance(host, Gathered)
+    assert [(each.host, each.protocol, each.is_node) for each in host.strangers] == [("host1", 0, False)]
+    assert (told["kind"], told["ddpdoctor"], told["host"]) == ("other-version", 1, "host0")
 
 
 def test_a_guest_that_was_stopped_is_told_apart_from_a_network_that_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,7 +164,9 @@ def no_route(net: Net | None = None, probe: Probe | None = None) -> Iterator[Fin
     assert net is not None
     attempt = _ended(net, Outcome.NO_ROUTE)
     if attempt is not None:
-        yield _finding(attempt, f"this node has no route to {attempt.address} (errno {attempt.errno})")
+        finding = _finding(attempt, f"this node has no route to {attempt.address} (errno {attempt.errno})")
+        is_offline = all(name.startswith("lo") for name in net.running)
+        yield replace(finding, role=Role.CONSEQUENCE, caused_by="NET022") if is_offline else finding
 
 
 @rule("NET007", "master-port-dropped", Severity.ERROR)

@@ -1,0 +1,51 @@
+"""Which job a launch line has other nodes to meet for."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from ddpdoctor.cli.job import job_to_meet
+from ddpdoctor.collectors.launch import line_of_argv
+from ddpdoctor.facts.launch import Launch
+from ddpdoctor.facts.nodes import Form
+from ddpdoctor.facts.record import SCHEMA, Facts
+
+ELSEWHERE = "192.0.2.7"
+"""An address that no machine has."""
+
+
+def _facts(line: str) -> Facts:
+    read = line_of_argv(shlex.split(line), {}, (2, 6), "/job")
+    return Facts(schema=SCHEMA, collected_at="", hostname="", launch=Launch(lines=(read,)))
+
+
+@pytest.mark.parametrize(
+    ("line", "form"),
+    [
+        (f"torchrun --master-addr={ELSEWHERE} --master-port=29500 train.py", Form.STATIC),
+        (f"torchrun --node-rank=1 --master-addr={ELSEWHERE} --master-port=29500 train.py", Form.STATIC),
+        (f"torchrun --rdzv-backend=c10d --rdzv-endpoint={ELSEWHERE}:29400 train.py", Form.C10D),
+        (f"accelerate launch --main_process_ip {ELSEWHERE} --main_process_port 29500 train.py", Form.STATIC),
+    ],
+)
+def test_one_node_whose_master_is_another_machine_meets_it(line: str, form: str) -> None:
+    job = job_to_meet(_facts(line), {})
+    assert job is not None
+    assert (job.form, job.nnodes, job.master_addr) == (form, 1, ELSEWHERE)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torchrun --nproc-per-node=2 train.py",
+        "torchrun --standalone train.py",
+        "torchrun --master-addr=127.0.0.1 --master-port=29500 train.py",
+        "torchrun --master-addr=localhost --master-port=29500 train.py",
+        "torchrun --rdzv-backend=c10d --rdzv-endpoint=localhost:0 train.py",
+        "accelerate launch --num_processes 2 train.py",
+    ],
+)
+def test_one_node_that_is_its_own_master_meets_nobody(line: str) -> None:
+    assert job_to_meet(_facts(line), {}) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import re
@@ -14,6 +15,8 @@ __all__ = ["Cell", "Notebook", "NotebookError", "cells_of", "read_notebook"]
 _RUNS_PYTHON = {"capture", "time", "timeit", "prun", "python", "python3"}
 """Cell magics whose body is Python of the same notebook."""
 _MAGIC = re.compile(r"(\s*)(?:[%!?]|[\w.]+\s*=\s*[%!](?!=)|[\w.%]+\?{1,2}\s*$)")
+_AUTOMAGIC = re.compile(r"(\s*)(?:ls|cd|mkdir|rmdir|cp|mv|rm|cat|pip3?|conda)\s+[\w./~$'\"-]")
+"""Commands that IPython takes without their percent sign where the line is no Python."""
 _CELL_MAGIC = re.compile(r"\s*%%(\w+)")
 
 
@@ -95,7 +98,7 @@ def _python(source: str) -> list[str]:
         return ["" for _ in lines]
     row = 0
     while row < len(lines):
-        match = _MAGIC.match(lines[row])
+        match = _MAGIC.match(lines[row]) or _automagic(lines[row])
         if match is not None and not _goes_on("\n".join(lines[:row])):
             command, lines[row] = lines[row], f"{match[1]}pass"
             while command.rstrip().endswith("\\") and row + 1 < len(lines):
@@ -103,6 +106,14 @@ def _python(source: str) -> list[str]:
                 command, lines[row] = lines[row], ""
         row += 1
     return lines
+
+
+def _automagic(line: str) -> re.Match[str] | None:
+    match = _AUTOMAGIC.match(line)
+    try:
+        return None if match is None or ast.parse(line.strip()) else match
+    except (SyntaxError, ValueError):
+        return match
 
 
 def _goes_on(text: str) -> bool:

@@ -73,6 +73,7 @@ def test_the_cells_of_a_notebook_are_one_text() -> None:
         ("x = %timeit -o f()\n?x\nx??", "pass\npass\npass"),
         ("x = (7\n%2)", "x = (7\n%2)"),
         ("s = '''\n!no\n%no\n'''", "s = '''\n!no\n%no\n'''"),
+        ("ls ../out/\npip install langchain\ncat = 3", "pass\npass\ncat = 3"),
         ("x == 1 != 2", "x == 1 != 2"),
         ("%%bash\nls", "\n"),
         ("%%time\nx = 1", "pass\nx = 1"),

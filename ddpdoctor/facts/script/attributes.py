@@ -7,8 +7,9 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ddpdoctor.facts.script.index import Binding, Bound
+from ddpdoctor.facts.script.index import Binding, Bound, Function
 from ddpdoctor.facts.script.operators import tried
+from ddpdoctor.facts.script.parameters import agreed
 from ddpdoctor.facts.script.vocabulary import ATTRIBUTES, PARAMETERS, SUBGROUP
 from ddpdoctor.facts.script.world import Device, Frame, Unknown
 
@@ -66,8 +67,25 @@ def _assigned(reader: Reader, base: str, node: ast.Attribute, frame: Frame) -> o
     option = module.options.get(node.attr) if _OPTIONS.match(base) else None
     if option is not None and not assigned:
         return _option(reader, node.attr, option, frame)
-    candidates = [(b, _read(reader, b, frame)) for b in assigned]
-    return reader.joined(candidates, node, frame) if candidates else NotImplemented
+    return _last(reader, assigned, node, frame) if assigned else NotImplemented
+
+
+def _last(reader: Reader, assigned: list[Binding], node: ast.Attribute, frame: Frame) -> object:
+    """What the assignments before this use in its own function give; where there is none, what the others agree on.
+
+    In which order the other functions run is not known: none of them takes another's assignment back.
+    """
+    index = frame.module.index
+    here = index.function_of(node)
+    own = [b for b in assigned if index.function_of(b.at) is here and b.line <= node.lineno]
+    by_function: dict[Function | None, list[Binding]] = {}
+    for each in own or assigned:
+        by_function.setdefault(index.function_of(each.at), []).append(each)
+    found = []
+    for bindings in by_function.values():
+        value = reader.joined([(b, _read(reader, b, frame)) for b in bindings], node, frame)
+        found.append((value, all(isinstance(b.value, ast.Constant) for b in bindings)))
+    return agreed(found) if len(found) > 1 else found[0][0]
 
 
 def _read(reader: Reader, binding: Binding, frame: Frame) -> Callable[[], object]:

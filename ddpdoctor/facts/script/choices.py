@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import lru_cache
 
 from ddpdoctor.facts.script.module import Module
@@ -15,6 +16,23 @@ __all__ = ["Choices"]
 def _text(node: ast.expr) -> str:
     """What a condition says, wherever it stands: the same words are chosen alike. Each node is asked for many times."""
     return ast.dump(node)
+
+
+_COUNTS = re.compile(
+    r"(?i)^(num|n|total)_?(gpus?|procs?|process(es)?|devices?|ranks?|replicas)$|^((distributed_|dist_)?world_?size|nprocs?|ngpus?)$"
+)
+
+
+@lru_cache(maxsize=4096)
+def _asks_for_many(node: ast.expr) -> bool | None:
+    """The truth of `num_gpus > 1` and its likes where ranks are told apart; None for another condition."""
+    if not isinstance(node, ast.Compare) or len(node.ops) != 1:
+        return None
+    left, right = node.left, node.comparators[0]
+    name = left.attr if isinstance(left, ast.Attribute) else getattr(left, "id", "")
+    if not isinstance(right, ast.Constant) or right.value != 1 or not _COUNTS.match(name):
+        return None
+    return {ast.Gt: True, ast.NotEq: True, ast.Eq: False, ast.LtE: False}.get(type(node.ops[0]))
 
 
 class Choices:
@@ -40,6 +58,9 @@ class Choices:
             self.asked_data = True
             if self.data is not None:
                 return (place.rank == 0) is self.data
+        many = _asks_for_many(node)
+        if many is not None:
+            return many
         key: object = _text(node)
         if isinstance(node, ast.Name):
             key = (id(module.index.function_of(node)), key)

@@ -217,7 +217,7 @@ def _pair(run: Rehearsal, one: Track, two: Track) -> Iterator[Disagreement]:
 def _turned_away(run: Rehearsal, gone: Track, others: list[Event]) -> Iterator[Disagreement]:
     """A rank leaves a loop in whose next turn the others communicate again."""
     for left in gone.leavings:
-        apart = run.apart(left.tests)
+        apart = run.apart(left.reasons)
         loop = left.loops[-1] if left.loops else None
         if (
             loop is None
@@ -228,7 +228,7 @@ def _turned_away(run: Rehearsal, gone: Track, others: list[Event]) -> Iterator[D
             continue
         again = next((e for e in others if loop in e.loops), None)
         if again is not None:
-            sure = left.tests[-1] is apart[-1]
+            sure = left.reasons[-1] is apart[-1]
             yield Disagreement(Kind.EXIT, left.node, again, None, apart[-1], run.data is not None, sure)
 
 
@@ -243,14 +243,14 @@ def _alone(run: Rehearsal, lacking: Track, extra: list[Event]) -> Iterator[Disag
     if _may_hide(run, lacking):
         return
     for event in sorted(extra, key=lambda e: e.name == "forward"):
-        if run.apart(event.tests) and not _is_of_another_model(run, event, extra):
+        if run.apart(event.tests) and not _is_of_another_model(run, event, extra) and not _is_up_to_callers(run, event):
             kind = Kind.GROUP if event.name.startswith("dist.new_") else Kind.BRANCH
             yield from _blamed(run, kind, event, None)
-    left = next((x for x in lacking.leavings if run.apart(x.tests)), None)
+    left = next((x for x in lacking.leavings if run.apart(x.reasons)), None)
     plain = next((e for e in extra if not run.apart(e.tests)), None)
     if left is not None and plain is not None:
-        test = run.apart(left.tests)[-1]
-        sure = left.tests[-1] is test
+        test = run.apart(left.reasons)[-1]
+        sure = left.reasons[-1] is test
         yield Disagreement(Kind.EXIT, left.node, plain, None, test, run.data is not None, sure)
 
 
@@ -259,6 +259,20 @@ def _is_of_another_model(run: Rehearsal, event: Event, extra: list[Event]) -> bo
     test = run.apart(event.tests)[-1].node
     forward = any(e.name == "forward" and any(t.node is test for t in e.tests) for e in extra)
     return event.name == "backward" and not forward
+
+
+def _is_up_to_callers(run: Rehearsal, event: Event) -> bool:
+    """Whether a parameter decides, in a function that the ranks of the branch call, and the text does not tell how."""
+    branch = run.apart(event.tests)[0]
+    for test in event.tests:
+        if test.chosen and test.depth > branch.depth and isinstance(test.node, ast.If):
+            function = test.module.index.function_of(test.node)
+            given = (
+                {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)} if function is not None else set()
+            )
+            if any(isinstance(n, ast.Name) and n.id in given for n in ast.walk(test.node.test)):
+                return True
+    return False
 
 
 def _extra(run: Rehearsal, a: list[Event], b: list[Event]) -> list[Event]:

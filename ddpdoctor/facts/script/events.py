@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from ddpdoctor.facts.script.index import Function, inner
 from ddpdoctor.facts.script.module import Module
@@ -40,6 +41,10 @@ WATCHED = (
 """Short names of calls that a rehearsal writes down."""
 
 EXITS = frozenset(("sys.exit", "os._exit", "exit", "quit"))
+
+
+_SHARDING = re.compile(r"fsdp_plugin|deepspeed_plugin|FullyShardedDataParallelPlugin|automatic_checkpoint_naming")
+"""What makes accelerate's states an affair of all ranks."""
 
 
 def in_order(node: ast.AST) -> list[ast.Call]:
@@ -96,7 +101,9 @@ def _is_wrapped(module: Module, func: ast.expr) -> bool:
 
 def _fits(module: Module, base: ast.expr, kind: str) -> bool:
     text = base.attr if isinstance(base, ast.Attribute) else base.id if isinstance(base, ast.Name) else ""
-    if kind == "accelerator":
+    if kind == "sharding accelerator" and not _SHARDING.search(module.text):
+        return False  # each process writes and reads for itself then
+    if kind.endswith("accelerator"):
         return "accelerator" in text.lower() or _made(module, base) == "Accelerator"
     if kind == "engine":
         is_engine = "engine" in text.lower() and "deepspeed" in module.text

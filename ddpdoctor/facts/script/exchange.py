@@ -212,6 +212,9 @@ def _is_of_all(module: Module, run: Rehearsal) -> bool:
     if isinstance(run.root, ast.Module) or any(s.function is run.root for s in module.spawns):
         return True
     messages = [[e for e in t.events if e.name in P2P] for t in run.tracks]
+    is_method = isinstance(module.index.parents.get(run.root), ast.ClassDef)
+    if is_method and len({_sends(e) for each in messages for e in each}) < 2:
+        return False  # the other side of the messages may stand in another class
     if any(run.apart(e.tests) for each in messages for e in each):
         return True
     peers = [[repr(e.read(_peer(e))) for e in each] for each in messages]

@@ -127,6 +127,8 @@ def _compare(reader: Reader, node: ast.Compare, frame: Frame) -> object:
         and _may_be_none(node.left, frame)
     ):
         return Unknown.SAME
+    if Unknown.DATA in values and all(_is_size(each) for each in (node.left, *node.comparators)):
+        return Unknown.SAME  # a batch held against itself: whether it is whole, which it is everywhere or nowhere
     if not all(known(v) and isinstance(v, (*PLAIN, Device)) for v in values) or any(has_unknown(v) for v in values):
         return worst(*values, *(Unknown.SAME if known(v) else v for v in values))
     for left, op, right in zip(values, node.ops, values[1:], strict=False):
@@ -136,6 +138,16 @@ def _compare(reader: Reader, node: ast.Compare, frame: Frame) -> object:
         if not result:
             return False
     return True
+
+
+def _is_size(node: ast.expr) -> bool:
+    """`len(batch)`, `batch.shape[0]`, `batch.size(0)`."""
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.value, ast.Attribute) and node.value.attr == "shape"
+    func = node.func if isinstance(node, ast.Call) else None
+    return (isinstance(func, ast.Name) and func.id == "len") or (
+        isinstance(func, ast.Attribute) and func.attr == "size"
+    )
 
 
 def _may_be_none(node: ast.expr, frame: Frame) -> bool:

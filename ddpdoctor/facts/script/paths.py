@@ -207,12 +207,12 @@ class _Walk:
         if not any(name in ONLY_ON_MAIN for name in last):
             return True
         enters = self.reader.place.rank == 0
-        self._decided(function, enters, frame_module=self.module)
+        self._decided(function, enters, self.module)
         return enters
 
-    def _decided(self, node: ast.AST, taken: bool, frame_module: Module) -> None:
+    def _decided(self, node: ast.AST, taken: bool, module: Module, *, chosen: bool = False) -> None:
         self.track.decisions.setdefault(node, []).append(taken)
-        self.tests.append(Test(node, taken, len(self.chain), frame_module))
+        self.tests.append(Test(node, taken, len(self.chain), module, chosen))
 
     def _unseen(self, call: ast.Call, frame: Frame) -> None:
         """A function whose text is not at hand, inside a condition: it might do what the other ranks do."""
@@ -224,7 +224,7 @@ class _Walk:
             self.track.opaque.append((dotted, tuple(self.tests)))
 
     def _leave(self, how: str, node: ast.AST) -> str:
-        self.track.leavings.append(Leaving(how, node, tuple(self.tests), tuple(self.loops)))
+        self.track.leavings.append(Leaving(how, node, tuple(self.tests), tuple(self.loops), len(self.chain)))
         return how
 
     def _raise(self, node: ast.AST) -> str:
@@ -246,7 +246,8 @@ class _Walk:
         if isinstance(truth, Unknown):
             self.is_open = True
             return None
-        self._decided(statement, truth, frame.module)
+        chosen = isinstance(self.reader.value(statement.test, frame), Unknown)
+        self._decided(statement, truth, frame.module, chosen=chosen)
         left = self.block(statement.body if truth else statement.orelse, frame)
         self.tests.pop()
         return left

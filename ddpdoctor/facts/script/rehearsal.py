@@ -15,12 +15,16 @@ __all__ = ["Event", "Leaving", "Rehearsal", "Test", "Track"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Test:
-    """A condition around an event: the statement, which way was taken, and how many calls deep it stands."""
+    """A condition around an event: the statement, which way was taken, and how many calls deep it stands.
+
+    `chosen`: nothing in the text decides it.
+    """
 
     node: ast.AST
     taken: bool
     depth: int
     module: Module
+    chosen: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,12 +55,21 @@ class Event:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Leaving:
-    """A rank left its block or the process early, inside of `loops`. `how` is return, break, continue, exit or raise."""
+    """A rank left its block or the process early, inside of `loops`. `how` is return, break, continue, exit or raise.
+
+    `depth`: how many calls deep. A return leaves no more than its own function, whoever calls that.
+    """
 
     how: str
     node: ast.AST
     tests: tuple[Test, ...]
     loops: tuple[ast.AST, ...] = ()
+    depth: int = 0
+
+    @property
+    def reasons(self) -> tuple[Test, ...]:
+        """The conditions around it that decide whether what it leaves goes on."""
+        return self.tests if self.how in ("exit", "raise") else tuple(t for t in self.tests if t.depth == self.depth)
 
 
 @dataclass(slots=True, eq=False)

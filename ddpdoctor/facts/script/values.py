@@ -125,7 +125,7 @@ class Reader:
     def _name(self, node: ast.Name, frame: Frame) -> object:
         value = self._looked_up(node, frame)
         is_named = self.trusting and value is Unknown.SAME and node.id in PARAMETERS
-        return self._trusted(node.id) if is_named else value
+        return self._trusted(node.id) if is_named and not _counts(node, frame) else value
 
     def _looked_up(self, node: ast.Name, frame: Frame) -> object:
         if node.id in frame.bound:
@@ -284,6 +284,12 @@ class Reader:
 
     def _other(self, node: ast.expr, frame: Frame) -> object:
         return other(self, node, frame)
+
+
+def _counts(node: ast.Name, frame: Frame) -> bool:
+    """Whether a name is a loop's counter: `for rank in range(world_size)` goes through all ranks on every rank."""
+    bound = frame.module.names.bindings(node.id, frame.module.index.scope(node))
+    return bound is not None and any(b.how is Bound.ITEM for b in bound[1])
 
 
 def _inside(node: ast.AST, binding: Binding) -> bool:

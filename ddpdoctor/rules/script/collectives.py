@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.facts.script.disagreement import Disagreement, Kind, disagreements, places_of
+from ddpdoctor.facts.script.index import Binding
 from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
@@ -125,9 +126,10 @@ def on_data(script: Script) -> Iterator[Finding]:
     Take the same path on all ranks: all_reduce the decision first, or compute a loss of zero over all parameters.
     """
     told: set[ast.AST] = set()
-    for module, each in _found(script, "", data=True):
+    found = list(_found(script, "", data=True))
+    for module, each in sorted(found, key=lambda f: f[1].at not in set(ast.walk(f[1].test.node))):
         failed = isinstance(each.test.node, ast.ExceptHandler)
-        if failed and each.test.node in told:
+        if each.test.node in told or _may_join(module, each.test.node):
             continue
         told.add(each.test.node)
         looks = "runs where this rank alone fails" if failed else "looks at this rank's own data"
@@ -141,6 +143,22 @@ def on_data(script: Script) -> Iterator[Finding]:
             severity=Severity.WARNING if failed else None,
             edits=agreed(module, each),
         )
+
+
+def _may_join(module: Module, node: ast.AST) -> bool:
+    """Whether `with model.join():` or `with Join([model]):` stands around, where ranks may skip a batch."""
+    around = [p for p, _ in module.index.enclosing(node) if isinstance(p, (ast.With, ast.AsyncWith))]
+    opened = [item.context_expr for each in around for item in each.items]
+    made = [c.func for c in opened if isinstance(c, ast.Call)]
+    names = {getattr(f, "attr", getattr(f, "id", "")) for f in made}
+    kept = [b.value for f in made if isinstance(f, ast.Name) for b in _bindings(module, f)]
+    names |= {v.attr for v in kept if isinstance(v, ast.Attribute)}
+    return bool(names & {"join", "Join"})
+
+
+def _bindings(module: Module, name: ast.Name) -> list[Binding]:
+    bound = module.names.bindings(name.id, module.index.scope(name))
+    return bound[1] if bound is not None else []
 
 
 @rule("SCRIPT027", "collective-order-mismatch", Severity.ERROR)

@@ -272,7 +272,7 @@ def _touches(module: Module) -> list[ast.Call]:
         c for c in created(module) if (given := argument(c, None, "device")) is not None and _is_plain(module, given)
     ]
     found += on_device
-    found += module.calls("cuda.empty_cache", "cuda.synchronize", "cuda.mem_get_info", "cuda.init")
+    found += module.calls("cuda.synchronize", "cuda.mem_get_info", "cuda.init")
     return sorted(found, key=lambda c: (c.lineno, c.col_offset))
 
 

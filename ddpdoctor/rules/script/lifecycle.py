@@ -276,7 +276,8 @@ def not_destroyed(script: Script) -> Iterator[Finding]:
 
 def _is_gloo(module: Module) -> bool:
     """The backend with which good runs were seen to end badly."""
-    return any("gloo" in each for each in backends(module) or ())
+    used = backends(module)
+    return bool(used) and all("gloo" in each for each in used or ())
 
 
 def _is_forked(module: Module, run: Rehearsal) -> bool:

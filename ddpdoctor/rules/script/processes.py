@@ -14,7 +14,7 @@ from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.devices import CREATED
 from ddpdoctor.rules.script.pointing import after, code, point, replace, without_argument
-from ddpdoctor.rules.script.situation import argument, value
+from ddpdoctor.rules.script.situation import argument, is_test, value
 
 
 def start_method(module: Module, spawn: Spawn) -> str | None:
@@ -34,7 +34,7 @@ def start_method(module: Module, spawn: Spawn) -> str | None:
     return "fork" if module.names.of(func) == "mp.Process" else None
 
 
-_CONTEXTS = ("cuda.init", "cuda.set_device", "cuda.synchronize", "cuda.empty_cache", "cuda.mem_get_info")
+_CONTEXTS = ("cuda.init", "cuda.set_device", "cuda.synchronize", "cuda.mem_get_info")
 
 
 @rule(
@@ -118,6 +118,7 @@ def ignored(script: Script) -> Iterator[Finding]:
             "exitcode" in module.text
             or "ProcessRaisedException" in module.text
             or not module.calls("dist.init_process_group")
+            or is_test(module)
         ):
             continue
         for spawn in module.spawns:

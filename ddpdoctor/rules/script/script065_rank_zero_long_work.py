@@ -71,7 +71,8 @@ def _long(module: Module, statement: ast.If) -> ast.Call | None:
                 last = getattr(node.func, "attr", getattr(node.func, "id", ""))
                 known = module.names.of(node.func) or ""
                 is_map = last == "map" and isinstance(node.func, ast.Attribute) and not known
-                if (LONG.search(last) and not known.startswith(("torch.", "dist."))) or is_map:
+                is_made = last[:1].isupper()  # an Evaluator is made here, it does not evaluate yet
+                if (LONG.search(last) and not is_made and not known.startswith(("torch.", "dist."))) or is_map:
                     return node
     return None
 

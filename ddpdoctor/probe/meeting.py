@@ -142,8 +142,8 @@ def host_store(place: Place) -> Server | None:
     raise Trouble(_observe(place, Kind.PORT_TAKEN, words))
 
 
-def close_server(server: Server | None, board: Board | None, awaited: int) -> None:
-    """Say goodbye; the host of the store waits a moment until so many have said it."""
+def close_server(server: Server | None, board: Board | None, awaited: int, stay_seconds: float = 0.0) -> None:
+    """Say goodbye; the host of the store waits a moment until so many have said it, the others stay until it has gone."""
     if board is None:
         return
     store: Store = board.store
@@ -156,6 +156,8 @@ def close_server(server: Server | None, board: Board | None, awaited: int) -> No
         while server is not None and gone < awaited and time.monotonic() < end:
             time.sleep(0.02)
             gone = store.add("goodbye", 0)
+        if server is None and stay_seconds:
+            store.wait_closed(stay_seconds)
     except StoreLost:
         pass  # the others are gone already: nobody waits for us
     store.close()

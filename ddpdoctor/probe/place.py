@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.launchers import BY_HAND, Launcher
+from ddpdoctor.facts.launchers import BY_HAND, TORCHRUN, Launcher
 from ddpdoctor.facts.probe import Kind, Observation
 
 __all__ = ["OWN_LAUNCHER", "BadEnvironment", "Place", "host_key", "read_place"]
@@ -57,6 +57,11 @@ class Place:
     def name(self) -> str:
         """How sentences call this rank."""
         return f"rank {self.rank} on {self.host}"
+
+    @property
+    def may_be_ended(self) -> bool:
+        """Whether the launcher ends all ranks, without giving them time, as soon as one ends with a failure."""
+        return self.launcher not in (OWN_LAUNCHER, BY_HAND.title, TORCHRUN.title)
 
     def observe(self, kind: Kind, message: str, **details: Any) -> Observation:
         """An observation of this rank about itself."""

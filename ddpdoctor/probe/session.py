@@ -35,6 +35,10 @@ __all__ = ["Session"]
 CLOSING_SECONDS = 2.5
 """What is kept of --timeout for the verdict and the report."""
 LOOK_SECONDS = 0.1
+STAY_SECONDS = 10.0
+"""How long a failed rank stays until rank 0 has told why, where its launcher would end that one as well."""
+JUDGING_SECONDS = 1.0
+"""How much longer, where rank 0 hands over what is known to somebody who tells it."""
 TELLING_SECONDS = 3.0
 """How long a rank that failed on its own tries to reach the others."""
 
@@ -50,6 +54,8 @@ class Session(Witness):
         self.server: Server | None = None
         self.gone: set[int] = set()
         """The ranks whose supervisors are not there to say goodbye."""
+        self._hands_over: bool = options.hand_over
+        self._stay_seconds = 0.0
         self.signal: int | None = None
         self._wake, self._waker = os.pipe()
         os.set_blocking(self._waker, False)
@@ -72,6 +78,7 @@ class Session(Witness):
             probe = self.fail((self._out_of_files(),))
         found = probe.seen(Kind.DIED, Kind.STOPPED, Kind.HOST_LOST, Kind.NEVER_JOINED)
         self.gone = {rank for each in found for rank in each.ranks if rank != each.seen_by}
+        self._stay_seconds = STAY_SECONDS if probe.has_failed and self.place.may_be_ended else 0.0
         return probe
 
     def _run(self) -> Probe:
@@ -102,7 +109,9 @@ class Session(Witness):
         """Let the store go once the others have read what they need."""
         signal.set_wakeup_fd(-1)
         self.company.leave()
-        close_server(self.server, self.board, self.place.world_size - len(self.gone))
+        close_server(self.server, self.board, self.place.world_size - len(self.gone), self._stay_seconds)
+        if self._stay_seconds and self._hands_over and self.server is None:
+            time.sleep(JUDGING_SECONDS)
 
     def check(self) -> None:
         """Look at everything that can be known without the store.

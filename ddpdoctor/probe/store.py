@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import socket
 import threading
 import time
@@ -63,6 +64,10 @@ class Store:
     def own_address(self) -> str:
         """Where this process is, seen from the store."""
         return str(self.link.getsockname()[0])
+
+    def wait_closed(self, seconds: float) -> None:
+        """Wait until the store's own process closes the connection: it says nothing that it is not asked for."""
+        select.select([self], [], [], seconds)
 
     def close(self) -> None:
         self.link.close()

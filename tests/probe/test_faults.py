@@ -151,6 +151,21 @@ def test_a_worker_that_dies_is_named_with_its_signal(tmp_path: Path, number: sig
     assert first["where"]["host"] == HOST
 
 
+@pytest.mark.slow
+def test_a_worker_that_died_is_named_though_its_supervisor_is_late_to_see_it(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    ranks = start_all(tmp_path, 2, environ=shim("sleep", 1, mark))
+    _wait_for(mark)
+    os.kill(ranks[1].process.pid, signal.SIGSTOP)
+    os.kill(ranks[1].worker(), signal.SIGKILL)
+    time.sleep(1.0)  # rank 0 has lost its peer long ago
+    os.kill(ranks[1].process.pid, signal.SIGCONT)
+    ends = [r.end() for r in ranks]
+    assert [code for code, _ in ends] == [1, 1], ends
+    assert causes(ranks[0].report) == [("PROBE006", 1)]
+    assert "SIGKILL" in ranks[0].report["findings"][0]["message"]
+
+
 def test_a_worker_that_is_stopped_is_named(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     ranks = start_all(tmp_path, 2, environ=shim("sleep", 1, mark))
@@ -268,7 +283,7 @@ def test_a_master_that_cannot_be_resolved(tmp_path: Path) -> None:
     rank = start(tmp_path, 1, 2, free_port(), environ={"MASTER_ADDR": "no-such-host.invalid"})
     started = time.monotonic()
     code, out = rank.end()
-    assert time.monotonic() - started < 7
+    assert time.monotonic() - started < 25
     assert code == 1, out
     assert causes(rank.report) == [("NET002", 1)]
 

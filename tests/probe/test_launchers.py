@@ -61,16 +61,30 @@ def test_torchrun_tells_the_rank_that_failed_in_its_own_summary(tmp_path: Path) 
     assert "traceback : ddpdoctor probe: rank 1 on " in done.stderr
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["mpirun.openmpi", "mpiexec.hydra"])
-def test_mpi_launchers(launcher: str) -> None:
+def _mpi(launcher: str, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
     if shutil.which(launcher) is None:
         pytest.skip(f"{launcher} is not installed")
     options = ["--oversubscribe", "--mca", "btl_tcp_if_include", "lo", "--mca", "oob_tcp_if_include", "lo"]
-    words = [launcher, *(options if "openmpi" in launcher else []), "-n", "2", sys.executable, "-m", "ddpdoctor.probe"]
-    done = _run(words, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), **ROOT)
+    line = [launcher, *(options if "openmpi" in launcher else []), "-n", "2", sys.executable, "-m", "ddpdoctor.probe"]
+    return _run([*line, *words], MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), **ROOT, **more)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["mpirun.openmpi", "mpiexec.hydra"])
+def test_mpi_launchers(launcher: str) -> None:
+    done = _mpi(launcher)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("backend gloo") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["mpirun.openmpi", "mpiexec.hydra"])
+def test_mpi_launchers_end_no_rank_before_the_report_is_written(launcher: str, tmp_path: Path) -> None:
+    output = tmp_path / "r.json"
+    done = _mpi(launcher, "--output", str(output), "--format", "json", **shim("raise", 1))
+    assert done.returncode != 0
+    assert causes(json.loads(output.read_text())) == [("PROBE006", 1)]
+    assert "illegal memory access" in done.stdout
 
 
 def test_the_doctors_own_launcher_passes_and_names_a_node_that_never_comes(tmp_path: Path) -> None:

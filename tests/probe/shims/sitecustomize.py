@@ -76,5 +76,6 @@ class Shim:
         dist.all_reduce = all_reduce
 
 
-if os.environ.get("SHIM_RANK") in (os.environ.get("RANK"), "every") and "ddpdoctor.probe.worker" in sys.orig_argv:
+RANK = os.environ.get("RANK") or os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("PMI_RANK")
+if os.environ.get("SHIM_RANK") in (RANK, "every") and "ddpdoctor.probe.worker" in sys.orig_argv:
     sys.meta_path.insert(0, Shim())

@@ -32,7 +32,7 @@ def _told(*texts: str) -> list[tuple[int, int | None]]:
             [(-11, 3)],
         ),
         ("MPI_ABORT was invoked on rank 5 in communicator MPI_COMM_WORLD", [(1, 5)]),
-        ("torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with exit code 2", [(2, None)]),
+        ("torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with exit code 2", [(2, 1)]),
         ("[2024-01-01] [ERROR] [launch.py:321:sigkill_handler] ['python'] exits with return code = -7", [(-7, None)]),
         ("Command '['python3', 'a.py']' died with <Signals.SIGSEGV: 11>.", [(-11, None)]),
         ("srun: error: gpu-a02: task 5: Exited with exit code 0", []),

@@ -10,7 +10,7 @@ from dataclasses import replace
 from ddpdoctor.facts.log import Exit, Frame, Traceback
 from ddpdoctor.facts.log.prefix import Prefixed, cleaned, split
 
-__all__ = ["LONGEST", "Block", "exit_of", "line_end", "syntax_error_of", "traceback_of"]
+__all__ = ["LONGEST", "Block", "beheaded", "exit_of", "line_end", "syntax_error_of", "traceback_of"]
 
 LONGEST = 4000
 """So many bytes of a line are looked at, around the place that matters."""
@@ -21,11 +21,15 @@ STRANGERS = 60
 """Between two lines of one traceback may stand so many of processes whose lines have the same prefix."""
 
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
+_CUT = re.compile(rb'(?:[^\n]*\n){0,8}?(?P<lead>[^"\n]{0,100}?)  File "[^"\n]+", line \d+, in ')
+"""A traceback whose head stood above the beginning of the text."""
 _BOXED = re.compile(r"│ (?P<file>/\S+\.py):(?P<line>\d+) in (?P<function>\S+)")
 _EXCEPTION = re.compile(r"(?P<name>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?::(?:\s(?P<message>.*))?)?$")
 _NAMES = ("Error", "Exception", "Interrupt", "Exit", "Warning", "Failure", "Timeout", "Iteration", "Fault", "Err")
 _HEAD = "Traceback (most recent call last)"
 _SPAWNED = re.compile(r"-- Process (\d+) terminated with the following error:")
+_RANKED = re.compile(r": \(RANK (\d+)\)\s*$")
+"""What torch.distributed.checkpoint puts behind the head of each traceback that it has gathered."""
 _GROUP = re.compile(r"^\s*[|+][-| ]?\s?")
 _FIELD = re.compile(r"\s*(?P<name>time|host|rank|exitcode|error_file|traceback)\s*: (?P<value>.*)")
 _RANK = re.compile(r"(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)")
@@ -87,7 +91,9 @@ def traceback_of(block: Block, number: int) -> Traceback | None:
     head = _own(block)
     if "─" in head.text:
         return _boxed(block, head, number)
+    ranked = _RANKED.search(head.text)
     who = replace(head.who, local_rank=_index_of_spawned(block, head))
+    who = replace(who, rank=int(ranked[1])) if ranked else who
     lead = _lead(block, head)
     frames: list[Frame] = []
     strangers = 0
@@ -121,6 +127,14 @@ def traceback_of(block: Block, number: int) -> Traceback | None:
             if strangers > STRANGERS or _HEAD in text:
                 return None
     return None
+
+
+def beheaded(data: bytes) -> Traceback | None:
+    """The traceback in whose middle a text begins, as one that was cut by `tail` or in a report."""
+    cut = _CUT.match(data)
+    if cut is None or b"Traceback" in cut[0] or b"hread 0x" in cut[0]:
+        return None
+    return traceback_of(Block(b"%s%s:\n%s" % (cut["lead"], _HEAD.encode(), data), 0), 0)
 
 
 def _lead(block: Block, head: Prefixed) -> re.Pattern[str] | None:

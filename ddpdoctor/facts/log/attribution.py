@@ -7,16 +7,20 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from ddpdoctor.facts.log.endings import told_in_lines
+from ddpdoctor.facts.log.endings import SIGNALS, told_in_lines
 from ddpdoctor.facts.log.marks import marked
+from ddpdoctor.facts.log.neighbours import with_neighbours
 from ddpdoctor.facts.log.record import Exit, Line, Log, Source, Traceback, Who
 
-__all__ = ["attributed", "world_size_of"]
+__all__ = ["CHAINED_LINES", "attributed", "world_size_of"]
 
 Spoken = TypeVar("Spoken", Line, Traceback, Exit)
 
 MESSAGE_LINES = 5
 """So many lines an exception's message may have: NCCL's has four."""
+
+CHAINED_LINES = 4
+"""An empty line, "During handling of the above exception, another exception occurred:", and an empty line."""
 
 AGENT = "torch/distributed/elastic"
 
@@ -26,6 +30,7 @@ class _Known:
     """What the log as a whole says of its processes."""
 
     by_pid: dict[tuple[str | None, int], int] = field(default_factory=dict)
+    by_actor: dict[int, int] = field(default_factory=dict)
     by_local: dict[tuple[int, int], int] = field(default_factory=dict)
     rank_of_source: dict[int, int] = field(default_factory=dict)
     host_of_source: dict[int, str] = field(default_factory=dict)
@@ -35,7 +40,7 @@ class _Known:
 
 def attributed(log: Log) -> Log:
     """The log with every line, traceback and exit given to its rank and host as far as these are known."""
-    log = replace(log, exits=(*log.exits, *told_in_lines(log.lines, log.exits)))
+    log = with_neighbours(replace(log, exits=(*log.exits, *told_in_lines(log.lines, log.exits))))
     named = replace(
         log,
         lines=tuple(_with_source(log, each) for each in log.lines if not _is_code(log, each)),
@@ -112,6 +117,9 @@ def _known(log: Log) -> _Known:
     for line, found in marked(log, "communicator"):
         if line.who.pid is not None and line.who.rank is None:
             known.by_pid.setdefault((line.who.host, line.who.pid), int(found["rank"]))
+    for _, found in marked(log, "ray_worker"):
+        known.by_pid[found["host"], int(found["pid"])] = int(found["rank"])
+        known.by_actor[int(found["pid"])] = int(found["rank"])
     known.rank_of_source = dict(_ranks_of_sources(log))
     hosts_of: dict[int, set[str]] = defaultdict(set)
     for each in log.spoken:
@@ -157,7 +165,7 @@ def _given(each: Spoken, known: _Known) -> Spoken:
     who = each.who
     rank, node_rank = who.rank, who.node_rank
     if rank is None and who.pid is not None:
-        rank = known.by_pid.get((who.host, who.pid))
+        rank = known.by_pid.get((who.host, who.pid), known.by_actor.get(who.pid))
     if rank is None and who.local_rank is not None:
         rank = known.by_local.get((each.source, who.local_rank))
         if rank is None and known.has_one_node:
@@ -184,14 +192,33 @@ def _by_summary(tracebacks: tuple[Traceback, ...], exits: tuple[Exit, ...]) -> t
     given = list(tracebacks)
     for source in {each.source for each in exits}:
         known = {t.who.rank for t in tracebacks if t.source == source}
-        failed = [e for e in _once(exits) if e.source == source and e.code > 0 and e.who.rank not in known]
+        failed = [e for e in _once(exits) if e.source == source and _is_own(e) and e.who.rank not in known]
         lost = [
             i for i, t in enumerate(tracebacks) if t.source == source and t.who.rank is None and not _is_launchers(t)
         ]
-        if len(failed) == len(lost) and len({(tracebacks[i].exception, tracebacks[i].message) for i in lost}) <= 1:
-            for index, ended in zip(lost, failed, strict=True):
-                given[index] = replace(given[index], who=_merged(ended.who, given[index].who))
+        chains = _chains(tracebacks, lost)
+        heads = {(tracebacks[chain[0]].exception, tracebacks[chain[0]].message) for chain in chains}
+        if len(failed) == len(chains) and len(heads) <= 1:
+            for chain, ended in zip(chains, failed, strict=True):
+                for index in chain:
+                    given[index] = replace(given[index], who=_merged(ended.who, given[index].who))
     return tuple(given)
+
+
+def _chains(tracebacks: tuple[Traceback, ...], indices: Iterable[int]) -> list[list[int]]:
+    """The tracebacks at these indices; those that were raised while another was handled with that one."""
+    chains: list[list[int]] = []
+    for i in indices:
+        if chains and 0 < tracebacks[i].begin - tracebacks[chains[-1][-1]].number <= CHAINED_LINES:
+            chains[-1].append(i)
+        else:
+            chains.append([i])
+    return chains
+
+
+def _is_own(each: Exit) -> bool:
+    """Whether a Python exception may have ended the process: C++ turns one that leaves a destructor into an abort."""
+    return each.code > 0 or each.code == -SIGNALS["SIGABRT"]
 
 
 def _with_traceback(line: Line, tracebacks: tuple[Traceback, ...]) -> Line:

@@ -112,8 +112,8 @@ def _whos(who: Who, told: dict[str, str | None]) -> Iterator[Who]:
             yield Who(host=host, task=task)
     elif told.get("rank"):
         yield Who(rank=int(told["rank"] or 0), host=host, pid=pid)
-    elif told.get("local"):
-        yield Who(local_rank=int(told["local"] or 0), host=host, pid=pid)
+    elif local := told.get("local") or told.get("index"):
+        yield Who(local_rank=int(local), host=host, pid=pid)
     else:
         yield Who(host=host)
 

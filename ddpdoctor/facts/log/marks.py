@@ -15,6 +15,7 @@ __all__ = ["MARKS", "marked"]
 
 MARKS: dict[str, str] = {
     "clients": r"waiting for clients\. (?P<joined>\d+)/(?P<expected>\d+) clients joined",
+    "tries": r"client socket has failed to connect to \[(?P<host>[^\]]+)\]:(?P<port>\d+) \(errno: (?P<number>110|113) - ",
     "keys": r"wait timeout after \d+ms, keys: (?P<keys>.*)",
     "communicator": r"comm 0x[0-9a-f]+ rank (?P<rank>\d+) n?[Rr]anks (?P<ranks>\d+)",
     "member": r"GLOBAL_RANK: (?P<rank>\d+), MEMBER: (?P<member>\d+)/(?P<members>\d+)",
@@ -41,6 +42,11 @@ MARKS: dict[str, str] = {
     "step_ended": r"_step_signal: Terminating|srun: (?:Force )?Terminat(?:ing|ed) ",
     "roce": r"NET/IB : Using [^\n]*/RoCE",
     "size": r"rank=(?P<rank>\d+), size=(?P<size>\d+), local=",
+    "ray_worker": r"ip=(?P<host>[\d.]+), pid=(?P<pid>\d+)\) world_rank=(?P<rank>\d+)",
+    "ray_task": r"ray::\S+ \(pid=(?P<pid>\d+), ip=(?P<host>[\d.]+)",
+    "ray_actor": r"^\s+pid: (?P<pid>\d+)$",
+    "pod": r"^Name: {2,}(?P<pod>[a-z0-9][a-z0-9.-]*)$",
+    "pod_row": r"^(?P<pod>[a-z0-9][a-z0-9.-]*-[a-z0-9.-]+) +\d+/\d+ +(?:OOMKilled|Evicted|CrashLoopBackOff) ",
     "collective": r"(?:SeqNum|SequenceNumber)=(?P<seq>\d+), OpType=(?P<op>\w+)",
 }
 

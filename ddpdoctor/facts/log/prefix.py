@@ -34,6 +34,7 @@ _PREFIXES = re.compile(
     | [EWI]\d{4}\ \d\d:\d\d:\d\d\.\d+\ \d+\ torch/[\w/.]+:\d+\]\ (?=Traceback|\ \ |[\w.]+(?:Error|Exception)\b)  # torch's logger
     | \[\s*\d+\.\d{{6}}\][ ]                                        # the kernel's seconds
     | \[(?:\d+|[\w.-]*\ ?\d\d:\d\d:\d\d[^]]*)\]\s+(?=\[rank\d+\]:)    # a line's number, a time of another form
+    | [^][\n]{1, 100}?(?=\[rank\d+\]:\ )                             # a logger of another form
     """,
     re.VERBOSE,
 )
@@ -150,10 +151,13 @@ def _with_writer(text: str, who: Who, time: str | None) -> Prefixed:
     return Prefixed(text, who, time, stream)
 
 
-def who_of_name(name: str) -> tuple[Who, int | None]:
-    """What a file's name says of all its lines, and the attempt in a torchrun --log-dir tree."""
-    path = name.replace("\\", "/")
-    tree = _ATTEMPT.search(path)
+def who_of_name(name: str, above: int = 0) -> tuple[Who, int | None]:
+    """What a file's name says of all its lines, and the attempt in a torchrun --log-dir tree.
+
+    The first `above` characters, a path that all inputs share, tell that tree at most.
+    """
+    tree = _ATTEMPT.search(name.replace("\\", "/"))
+    path = name[above:].replace("\\", "/")
     host = _HOST_NAMES.search(path.rpartition("/")[2]) or _HOST_NAMES.search(path)
     node = _NODE_NAMES.search(path)
     rank = None if tree else _RANK_NAMES.search(_NODE_NAMES.sub("", path))

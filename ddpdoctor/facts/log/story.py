@@ -34,7 +34,7 @@ _TROUBLE = re.compile(
 _FAILED = re.compile(
     r"\b(ABORTED|FAILED|Aborted|Killed|Terminated)\b|core dumped|srun: error|exit(ed with)?( exit)? code:? [1-9]"
     r"|non-zero (exit )?status|terminate called|taking the entire process down|Segmentation fault|Bus error"
-    r"|CANCELLED AT|RendezvousTimeoutError|OOMKilled|CrashLoopBackOff|There are not enough slots available"
+    r"|died with <Signals|CANCELLED AT|RendezvousTimeoutError|OOMKilled|CrashLoopBackOff|There are not enough slots available"
     r"|NCCL INFO \S+\.cc:\d+ -> [1-7]\b|Test NCCL failure"
     r"|DistBackendError|ncclRemoteError|ncclSystemError|ncclInternalError|ncclUnhandledCudaError",
 )

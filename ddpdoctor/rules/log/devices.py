@@ -18,6 +18,12 @@ NOT_LOADED = (
 )
 OFF_THE_BUS = (r"fallen off the bus",)
 ORDINAL = (r"invalid device ordinal",)
+ISOLATED = (r"transport/p2p\.cc:\d+ NCCL WARN Cuda failure (101 )?'invalid device ordinal'",)
+TOLD = (
+    r"nvmlDeviceGetHandleByPciBusId\(\) failed: Not Found",
+    r"Child failed to attach to shmseg",
+    r"local_rank \d+ exceeds available GPUs in CUDA_VISIBLE_DEVICES",
+)
 IN_USE = (r"Process \d+ has [\d.]+ (GiB|MiB) memory in use",)
 BUSY = re.compile(r"Process (?P<pid>\d+) has (?P<size>[\d.]+) (?P<unit>[GM])iB memory in use")
 OWN = re.compile(r"this process has (?P<size>[\d.]+) (?P<unit>[GM])iB memory in use")
@@ -89,6 +95,22 @@ def high_local_ranks(log: Log) -> Iterator[Finding]:
     if failed and others and min(map(int, map(str, failed))) > max(map(int, map(str, others))):
         title = f"More processes per node than visible GPUs: local ranks from {min(map(int, map(str, failed)))} on have no GPU"
         yield finding_of(log, lines, title, blames_speaker=True)
+
+
+@in_logs("ENV064")
+def peers_gpu_unseen(log: Log) -> Iterator[Finding]:
+    """NCCL could not find, in one process, the GPU of another one."""
+    lines = matching(log, ISOLATED)
+    if lines:
+        title = (
+            "NCCL cannot open the GPU of a peer: each process sees only its own. Undetermined: CUDA_VISIBLE_DEVICES, srun's "
+            "--gpus-per-task or the container gives one GPU to each rank (ENV064), or IMEX between the machines does not work "
+            "(TOPO023)"
+        )
+        yield finding_of(log, lines, title, blames_speaker=True)
+    told = matching(log, TOLD)
+    if told:
+        yield finding_of(log, told, "Every rank sees only its own GPU", blames_speaker=True)
 
 
 @in_logs("SCRIPT001")

@@ -1,4 +1,4 @@
-"""HOST013, SCRIPT061: files that some ranks do not find."""
+"""HOST013, SCRIPT060, SCRIPT061: files that some ranks do not find, or that are not whole."""
 
 from __future__ import annotations
 
@@ -10,11 +10,16 @@ from ddpdoctor.facts.log import Log, Traceback
 from ddpdoctor.findings import Evidence, Finding, Where
 from ddpdoctor.rules import in_logs
 from ddpdoctor.rules.log.ending import names_of
+from ddpdoctor.rules.log.signatures import finding_of, matching
 
 __all__ = ["MISSING_FILE", "is_missing_file"]
 
 MISSING_FILE = re.compile(r"\[Errno 2\] No such file or directory: '(?P<path>[^']+)'")
 CHECKPOINT = re.compile(r"checkpoint|ckpt|\.(pt|pth|bin|safetensors)$|step[_-]?\d+|epoch[_-]?\d+", re.IGNORECASE)
+DAMAGED = (
+    "A checkpoint is damaged: cut off when it was downloaded, copied or saved (compare its size with the original's), or "
+    "written by several ranks at once. Undetermined: its size, and whether all ranks save it, decides"
+)
 
 
 def is_missing_file(each: Traceback) -> bool:
@@ -32,6 +37,14 @@ def on_some_nodes_only(log: Log) -> Iterator[Finding]:
 def not_written_yet(log: Log) -> Iterator[Finding]:
     """Ranks other than 0 miss a checkpoint on the node where rank 0 runs."""
     yield from _found(log, of_nodes=False)
+
+
+@in_logs("SCRIPT060")
+def damaged_checkpoint(log: Log) -> Iterator[Finding]:
+    """A file of torch.save that is not whole: that several ranks wrote it is only one of the reasons."""
+    lines = matching(log, (r"PytorchStreamReader failed",))
+    if lines:
+        yield finding_of(log, lines, DAMAGED, blames_speaker=True)
 
 
 def _found(log: Log, *, of_nodes: bool) -> Iterator[Finding]:

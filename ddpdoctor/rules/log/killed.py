@@ -37,13 +37,14 @@ SIGKILLED = (
         r"this job is preempted",
         r"Received (15|Signals\.SIGTERM|SIGTERM) death signal",
         r"TERM_(RUNLIMIT|PREEMPT|OWNER|MEMLIMIT)",
+        r"node was low on resource: ",
         r"Stopping container |\bPreempting pod|\bEvicted\b.{0,40}pod|DeadlineExceeded",
         r"has been marked dead because the detector has missed|[Tt]he actor died because its node has died",
         r"status is now: NodeNotReady|\bTaintManagerEviction\b|[Nn]ode is not ready.{0,40}[Ee]vict",
     ),
 )
 def scheduler_ended_job() -> None:
-    """The scheduler ended the job: its time was over, it was preempted, cancelled, or its node was lost.
+    """The scheduler ended the job: its time was over, it was preempted, evicted or cancelled, or its node was lost.
 
     ## Why it matters
     One line of slurmstepd, often in the error file only ("CANCELLED AT … DUE TO TIME LIMIT"), and then every rank prints a
@@ -51,7 +52,7 @@ def scheduler_ended_job() -> None:
 
     ## Fix
     Ask for more time (sbatch --time), save a checkpoint on SIGUSR1 or SIGTERM (sbatch --signal=B:USR1@120), and requeue
-    with a new rendezvous id.
+    with a new rendezvous id. For an evicted pod ask for what it uses (resources.requests), memory or ephemeral-storage.
     """
 
 

@@ -1,4 +1,4 @@
-"""LOG008, LOG009, LOG010, LOG016, LOG017: what launchers print around a failure, and after a good end."""
+"""LOG008, LOG009, LOG010, LOG016, LOG017, LOG503: what launchers print around a failure, and after a good end."""
 
 from __future__ import annotations
 
@@ -71,6 +71,33 @@ def launcher_closing_signal() -> None:
 
     ## Fix
     Look at the worker with another exit code than -15.
+    """
+
+
+@rule(
+    "LOG503",
+    "tasks-not-started",
+    Severity.ERROR,
+    signatures=(
+        r"execve\(\): [^\n]*(Permission denied|No such file or directory|Exec format error)",
+        r"Task launch for \S+ failed on node",
+        r"Application launch failed: ",
+        r"srun: error: Unable to (create step|allocate resources|confirm allocation)",
+        r"error: Unable to satisfy cpu bind request",
+        r"srun: fatal: ",
+    ),
+)
+def tasks_not_started() -> None:
+    """Slurm could not start the tasks of the step.
+
+    ## Why it matters
+    "execve(): train.py: Permission denied", "Task launch for 36.0 failed on node n17: Job credential expired" or "Unable to
+    create step": no line of the script ever ran, and srun's "Exited with exit code 13" looks like a failure of the script.
+
+    ## Fix
+    Start the interpreter (srun python train.py) or make the file executable on every node; for a node that refuses, compare
+    its clock with the others', look at its slurmd log and leave it out (srun --exclude); for a step, ask for no more than the
+    allocation holds.
     """
 
 

@@ -47,6 +47,7 @@ def rank_death_not_propagated() -> None:
         r"(Another|another) (rank|process) (has )?(reported|signaled|detected) (an )?(error|exception)",
         r"Received a (dump|global) signal due to a collective timeout from",
         r"Observed flight recorder dump signal from another rank",
+        r"Horovod has been shut down",
     ),
 )
 def peer_connection_closed() -> None:

@@ -39,6 +39,7 @@ PRECISER = {
     "NET043": ("NET044",),
     "NET032": ("NET033",),
     "TOPO003": ("ENV064",),
+    "LOG020": ("ENV064",),
     "TOPO015": ("TOPO016",),
 }
 """Causes whose signature a line of a more precise cause matches as well: such a line shows only the latter."""

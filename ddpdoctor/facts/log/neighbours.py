@@ -1,0 +1,54 @@
+"""Whom lines speak of that have no prefix of their own: lines above them say it, as Ray and kubectl write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TypeVar
+
+from ddpdoctor.facts.log.marks import marked
+from ddpdoctor.facts.log.record import Line, Log, Traceback, Who
+
+__all__ = ["with_neighbours"]
+
+Spoken = TypeVar("Spoken", Line, Traceback)
+
+TASK_LINES = 60
+"""So many lines below `ray::X.method() (pid=…, ip=…)` its error may end."""
+ACTOR_LINES = 6
+"""So many lines below the process id of an actor stands how it died."""
+POD_LINES = 200
+"""So many lines `kubectl describe` tells of one pod."""
+
+
+def with_neighbours(log: Log) -> Log:
+    """The log with the worker or the pod for lines and tracebacks that are about one without saying so themselves."""
+    told = sorted(_told(log), key=lambda each: each[1])
+    if not told:
+        return log
+    return replace(
+        log,
+        lines=tuple(_given(each, told) for each in log.lines),
+        tracebacks=tuple(_given(each, told) for each in log.tracebacks),
+    )
+
+
+def _told(log: Log) -> Iterator[tuple[int, int, int, Who]]:
+    """The source, the line, how far it reaches, and whom it names."""
+    for line, found in marked(log, "ray_task"):
+        yield line.source, line.number, TASK_LINES, Who(host=found["host"], pid=int(found["pid"]))
+    for line, found in marked(log, "ray_actor"):
+        yield line.source, line.number, ACTOR_LINES, Who(pid=int(found["pid"]))
+    for line, found in marked(log, "pod"):
+        yield line.source, line.number, POD_LINES, Who(host=found["pod"])
+    for line, found in marked(log, "pod_row"):
+        yield line.source, line.number, 0, Who(host=found["pod"])
+
+
+def _given(each: Spoken, told: list[tuple[int, int, int, Who]]) -> Spoken:
+    if each.who.pid is not None or each.who.rank is not None:
+        return each
+    near = [who for source, at, reach, who in told if source == each.source and at <= each.number <= at + reach]
+    if not near:
+        return each
+    return replace(each, who=replace(each.who, host=near[-1].host or each.who.host, pid=near[-1].pid))

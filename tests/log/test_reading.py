@@ -185,6 +185,13 @@ def test_any_bytes_are_read_to_their_end(data: bytes) -> None:
     assert part.newlines == (OOM + data).count(b"\n")
 
 
+def test_where_the_logs_lie_says_nothing_of_who_wrote_them(tmp_path: Path) -> None:
+    folder = tmp_path / "node7" / "rank5"
+    folder.mkdir(parents=True)
+    log = _log(folder / "job.txt", b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n")
+    assert (log.lines[0].who.rank, log.lines[0].who.host) == (None, None)
+
+
 def test_a_log_survives_being_saved(tmp_path: Path) -> None:
     log = _log(tmp_path / "rank3.txt", OOM * 3)
     assert decode(Log, encode(log)) == log

@@ -57,7 +57,10 @@ def collect(paths: Iterable[str], signatures: Sequence[str], stdin: IO[bytes] | 
     scanner = Scanner((*signatures, *MARKS.values()))
     inputs = inputs_of(paths)
     tasks = [(each, start, size) for each in inputs for start, size in _spans(each)]
-    read = on_all_cores(lambda task: _read(*task, scanner, stdin), tasks, sum(each.size_bytes for each in inputs))
+    above = len(_above([each.name for each in inputs]))
+    read = on_all_cores(
+        lambda task: _read(*task, above, scanner, stdin), tasks, sum(each.size_bytes for each in inputs)
+    )
     found: dict[str, list[tuple[Source, Part]]] = {}
     for (each, _, _), answer in zip(tasks, read, strict=True):
         found.setdefault(each.name, []).append(answer)
@@ -78,6 +81,17 @@ def collect(paths: Iterable[str], signatures: Sequence[str], stdin: IO[bytes] | 
     return attributed(log)
 
 
+def _above(names: Sequence[str]) -> str:
+    """The path that all inputs have in common: where the logs lie says nothing of who wrote them."""
+    folders = [name.split("/")[:-1] for name in names]
+    shared = next((i for i, parts in enumerate(zip(*folders, strict=False)) if len({*parts}) > 1), None)
+    return (
+        "".join(part + "/" for part in folders[0][: min(map(len, folders)) if shared is None else shared])
+        if folders
+        else ""
+    )
+
+
 def _spans(each: Input) -> list[tuple[int, int | None]]:
     if each.path is None or each.packing or each.problem is not None or each.size_bytes < 2 * SPAN_BYTES:
         return [(0, None)]
@@ -85,9 +99,9 @@ def _spans(each: Input) -> list[tuple[int, int | None]]:
 
 
 def _read(
-    each: Input, start: int, span_bytes: int | None, scanner: Scanner, stdin: IO[bytes] | None
+    each: Input, start: int, span_bytes: int | None, above: int, scanner: Scanner, stdin: IO[bytes] | None
 ) -> tuple[Source, Part]:
-    who, attempt = who_of_name(each.name)
+    who, attempt = who_of_name(each.name, above)
     source = Source(each.name, Kind.TEXT, each.size_bytes, who=who, attempt=attempt, problem=each.problem)
     if each.problem is not None:
         return source, Part()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from ddpdoctor.collectors.log.blocks import Block, exit_of, syntax_error_of, traceback_of
+from ddpdoctor.collectors.log.blocks import Block, beheaded, exit_of, syntax_error_of, traceback_of
 from ddpdoctor.collectors.log.engines import DIGITS, engine
 from ddpdoctor.collectors.log.windows import BEHIND_BYTES, Readable, windows
 from ddpdoctor.facts.log import Exit, Line, Traceback, Who
@@ -78,6 +78,8 @@ class Scanner:
         keeper = _Keeper(part)
         data, start, end = b"", 0, 0
         for data, start, end in windows(file, behind, most):
+            if not (behind or part.size_bytes):
+                keeper.take_block(beheaded(data))
             at = start
             for place in self._engine.candidates(data, start, end):
                 part.newlines += data.count(b"\n", at, place)

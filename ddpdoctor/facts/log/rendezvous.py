@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ddpdoctor.facts.log.marks import marked
 from ddpdoctor.facts.log.record import Line, Log
+from ddpdoctor.facts.log.story import last_words
 
 __all__ = ["Count", "Keys", "Knock", "counts", "is_loopback", "keys", "knocks", "of_agents"]
 
@@ -64,7 +65,19 @@ def knocks(log: Log) -> list[Knock]:
         key = (line.source, line.who.rank, knock.host, knock.port)
         if key not in found or (found[key].errno is None and errno is not None):
             found[key] = knock
-    return list(found.values())
+    return list(found.values()) or _last_tries(log)
+
+
+def _last_tries(log: Log) -> list[Knock]:
+    """Tries that got no answer, several of them at one address, with which the only log ends."""
+    tries = list(marked(log, "tries"))
+    ends = len(log.sources) == 1 and tries and not last_words(log, tries[-1][0].source, tries[-1][0].number)
+    if not ends:
+        return []
+    line, match = tries[-1]
+    if sum(each.count for each, other in tries if other.groups() == match.groups()) < 2:
+        return []
+    return [Knock(line, match["host"].removeprefix("::ffff:"), int(match["port"]), int(match["number"]))]
 
 
 def counts(log: Log) -> list[Count]:

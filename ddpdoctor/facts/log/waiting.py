@@ -17,7 +17,10 @@ _NAMED = (
     re.compile(r"\[(?P<ranks>\d+(?:, \d+)*)\] finished collective #\d+, but didn't join collective"),
     re.compile(r"ranks? \[(?P<ranks>\d+(?:, \d+)*)\] (?:are|is) the lagging rank"),
 )
-TIMED_OUT = ("Watchdog caught collective operation timeout", "Timed out waiting ")
+_FROM = re.compile(r"reached monitoredBarrier, but received errors while waiting for send/recv from rank (?P<rank>\d+)")
+"""What the others print: rank 0 keeps the barrier, and names the rank that did not come if it is there itself."""
+TIMED_OUT = ("Watchdog caught collective operation timeout", "Timed out waiting ", "Timeout at NCCL work: ")
+_NUMBER = re.compile(r"Timeout at NCCL work: (?P<seq>\d+)")
 FAR = 40
 
 
@@ -52,7 +55,8 @@ def waits(log: Log) -> list[Wait]:
             continue
         work = _WORK.search(line.text)
         fields = {m["name"]: m["value"] for m in _FIELD.finditer(work["body"])} if work is not None else {}
-        seq = fields.get("SeqNum", "")
+        number = _NUMBER.search(line.text)
+        seq = fields.get("SeqNum", number["seq"] if number is not None else "")
         wait = Wait(
             line,
             line.who,
@@ -75,6 +79,9 @@ def lagging(log: Log) -> tuple[tuple[int, ...], Line | None]:
             for match in known.finditer(line.text):
                 ranks |= {int(rank) for rank in match["ranks"].split(", ")}
                 said = said or line
+    for line in log.lines if not ranks else ():
+        if (keeper := _FROM.search(line.text)) is not None:
+            return (int(keeper["rank"]),), line
     return tuple(sorted(ranks)), said
 
 

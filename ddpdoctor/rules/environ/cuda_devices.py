@@ -87,6 +87,7 @@ def capabilities_missing(environ: Environ, host: Host | None = None, gpu: Gpu | 
     Severity.ERROR,
     signatures=(
         r"nvmlDeviceGetHandleByPciBusId\(\) failed: Not Found",
+        r"transport/p2p\.cc:\d+ NCCL WARN Cuda failure (101 )?'invalid device ordinal'",
         r"Child failed to attach to shmseg",
         r"local_rank \d+ exceeds available GPUs in CUDA_VISIBLE_DEVICES",
     ),

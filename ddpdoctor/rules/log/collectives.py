@@ -18,6 +18,7 @@ SIGNATURES = (
     r"Some NCCL operations have failed or timed out",
     r"Ranks? [\d, ]+ failed to pass monitoredBarrier in \d+ ms",
     r"lagging/dead/mismatched ranks",
+    r"Timed out receiving the shared seed from the distribtued store",
     r"successfully reached monitoredBarrier, but received errors while waiting",
 )
 ASPECTS = ("Op type", "Tensor shapes", "Tensor dtypes")
@@ -153,7 +154,7 @@ def order_differs(log: Log) -> Iterator[Finding]:
     if len(waited) < 2:
         return
     for seq in sorted({wait.seq for wait in waited if wait.seq is not None}):
-        same = [wait for wait in waited if wait.seq == seq]
+        same = [wait for wait in waited if wait.seq == seq and wait.op is not None]
         if len({wait.op for wait in same}) > 1 and len({wait.group for wait in same}) == 1:
             yield _differing(log, same, f"different operations as collective number {seq}")
             return

@@ -316,7 +316,7 @@ ORDER: tuple[Callable[[_Scene], Iterator[Told]], ...] = (
 def _candidates(scene: _Scene) -> str:
     """What the lines leave open."""
     if scene.knocks and scene.counts:
-        named = "a firewall on the port (NET007, NET008), another port or address (ENV017, ENV019, ENV020), a late node (PROBE003)"
+        named = "a firewall (NET007, NET008), another port or address (ENV017, ENV019, ENV020), a late node (PROBE003)"
     elif scene.knocks:
         named = "rank 0 did not start (PROBE002) or died first, a wrong address (ENV018, NET012), a closed port (NET007, NET008)"
     elif scene.counts:

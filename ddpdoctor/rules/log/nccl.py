@@ -21,6 +21,8 @@ FAILED = (
     r"NCCL error[^\n]*, invalid (usage|argument)\b",
 )
 
+ECHOES = ("Failed to execute operation", "Error encountered progressing operation")
+"""What NCCL's proxy says of a failure that it has told before."""
 MULTICAST = (r"transport/nvls\.cc:\d+ NCCL WARN Cuda failure",)
 
 
@@ -44,9 +46,12 @@ def nccl_error_without_reason(log: Log) -> Iterator[Finding]:
     reasons before the job.
     """
     lines = matching(log, FAILED)
-    known = explained(log, "cause", "umbrella", "consequence", "noise")
-    warnings = [line for line, _ in marked(log, "nccl_warns") if line not in known]
-    if warnings and (lines or (has_failed(log) and not known and not log.tracebacks)):
+    known = explained(log, "cause", "umbrella", "consequence")
+    noise = explained(log, "noise")
+    warnings = [line for line, _ in marked(log, "nccl_warns") if line not in known and line not in noise]
+    warnings.sort(key=lambda line: any(echo in line.text for echo in ECHOES))
+    has_cause = bool(explained(log, "cause", "umbrella") or log.tracebacks)
+    if warnings and (lines or (has_failed(log) and not has_cause)):
         title = "NCCL failed, and this warning of its own is the nearest to a reason that the log holds"
         yield finding_of(log, [*warnings, *lines], title, blames_speaker=True)
     elif lines:

@@ -54,6 +54,21 @@ def unusable(log: Log) -> Iterator[Finding]:
         yield replace(finding_of(log, left_out, title, blames_speaker=True), severity=Severity.WARNING)
 
 
+@in_logs("NET023")
+def large_packets_lost(log: Log) -> Iterator[Finding]:
+    """Large messages that were not acknowledged, or a work request that the adapter refused, for which MTUs are one reason."""
+    lines = matching(log, (r"writev \[[^\]]*\]:\d+: Connection timed out",))
+    if lines:
+        yield finding_of(log, lines, "Small packets pass between the nodes and large ones vanish", blames_speaker=True)
+    refused = matching(log, (r"local access violation work queue error",))
+    if refused:
+        title = (
+            "An RDMA adapter refused a work request. Undetermined: MTUs that differ between the ends (NET023), or memory that "
+            "the card may not read (NET033); NCCL_NET_GDR_LEVEL=LOC for one run decides"
+        )
+        yield finding_of(log, refused, title, blames_speaker=True)
+
+
 @in_logs("NET036")
 def rail_crossing(log: Log) -> Iterator[Finding]:
     """Two cards were paired whose addresses lie in different subnets."""

@@ -11,7 +11,7 @@ from ddpdoctor.facts.script.index import Binding, Bound, Function
 from ddpdoctor.facts.script.operators import tried
 from ddpdoctor.facts.script.parameters import agreed
 from ddpdoctor.facts.script.vocabulary import ATTRIBUTES, PARAMETERS, SUBGROUP
-from ddpdoctor.facts.script.world import Device, Frame, Unknown
+from ddpdoctor.facts.script.world import Device, Frame, Made, Unknown
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.script.values import Reader
@@ -38,6 +38,10 @@ def attribute(reader: Reader, node: ast.Attribute, frame: Frame) -> object:
     if node.attr in ("local_rank",) and _is_self_of_framework(node, frame):
         return reader.place.local_rank
     base = reader.value(node.value, frame) if not isinstance(node.value, ast.Name) or dotted is None else Unknown.SAME
+    if isinstance(base, Made) and base.name in ("argparse.Namespace", "types.SimpleNamespace"):
+        given = next((k.value for k in base.call.keywords if k.arg == node.attr), None)
+        if given is not None and isinstance(base.frame, Frame):
+            return reader.value(given, base.frame)
     if isinstance(base, Device) and node.attr in ("index", "type"):
         return getattr(base, node.attr)
     if reader.trusting and dotted is None:

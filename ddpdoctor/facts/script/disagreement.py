@@ -14,7 +14,7 @@ from ddpdoctor.facts.script.events import COMPARED, WATCHED, Matters
 from ddpdoctor.facts.script.index import Function, inner
 from ddpdoctor.facts.script.module import Module
 from ddpdoctor.facts.script.paths import rehearse
-from ddpdoctor.facts.script.rehearsal import Event, Rehearsal, Test, Track
+from ddpdoctor.facts.script.rehearsal import Event, Leaving, Rehearsal, Test, Track
 from ddpdoctor.facts.script.values import Reader
 from ddpdoctor.facts.script.vocabulary import GROUP_POSITION, P2P, words
 from ddpdoctor.facts.script.world import TWO_NODES, Place, one_node
@@ -128,8 +128,8 @@ def is_of_all(event: Event) -> bool:
     group = event.argument(position, "group", "process_group", "pg", "device_mesh", "mesh")
     if any(k.arg is None for k in event.call.keywords):
         return False
-    if isinstance(group, ast.Attribute) and event.frame.module.names.of(group) is None:
-        return False  # a group that an object keeps: who is in it stands elsewhere
+    if isinstance(group, (ast.Attribute, ast.Call)) and event.frame.module.names.of(group) is None:
+        return False  # a group that an object keeps or a function gives: who is in it stands elsewhere
     return group is None or event.read(group) is None
 
 
@@ -185,9 +185,18 @@ def _compare(run: Rehearsal) -> Iterator[Disagreement]:
         return
     if any(isinstance(node, (ast.Yield, ast.YieldFrom)) for s in getattr(run.root, "body", ()) for node in inner(s)):
         return  # what happens in between stands elsewhere
+    if any(_asks_again(run, left) for t in run.tracks for left in t.leavings):
+        return
     first, second = run.tracks[:2]
     for pair in [(first, t) for t in run.tracks[1:]] + [(second, t) for t in run.tracks[2:]]:
         yield from _pair(run, *pair)
+
+
+def _asks_again(run: Rehearsal, left: Leaving) -> bool:
+    """Whether a rank only begins an endless loop's next turn: the others wait until it comes by, as for an input."""
+    loop = left.loops[-1] if left.how == "continue" and left.loops else None
+    endless = isinstance(loop, ast.While) and isinstance(loop.test, ast.Constant) and bool(loop.test.value)
+    return endless and bool(run.apart(left.reasons))
 
 
 def _pair(run: Rehearsal, one: Track, two: Track) -> Iterator[Disagreement]:

@@ -209,9 +209,20 @@ class Reader:
                 return part_of(self, binding, here)
             if binding.how is Bound.CHANGED and binding.value is not None:
                 return worst(self.value(binding.value, here))
+            if binding.how is Bound.IMPORT:
+                return self._imported(frame.module, binding.target)
             return Unknown.SAME
 
         return read
+
+    def _imported(self, module: Module, dotted: str) -> object:
+        """What a module beside assigns once, at its own level, to the name that is imported from it."""
+        base, _, name = dotted.rpartition(".")
+        other = module.beside(base) if base else None
+        bindings = other.index.scopes[other.tree].names.get(name, ()) if other is not None else ()
+        if other is None or len(bindings) != 1 or bindings[0].how is not Bound.VALUE or bindings[0].value is None:
+            return Unknown.SAME
+        return self.value(bindings[0].value, self.frame_of(bindings[0].value, other))
 
     def _outer(self, function: Function | None, frame: Frame) -> Frame:
         key = (id(frame.module), id(function))

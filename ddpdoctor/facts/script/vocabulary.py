@@ -221,6 +221,8 @@ MAKERS = frozenset(
         "mp.Process",
         "deepspeed.initialize",
         "argparse.ArgumentParser",
+        "argparse.Namespace",
+        "types.SimpleNamespace",
     )
 )
 """Functions whose results the rules want to follow to the call that made them."""

@@ -22,6 +22,7 @@ from ddpdoctor.rules.script.situation import (
     in_rank_branch,
     in_try,
     in_turns,
+    is_alone,
     is_distributed,
     is_test,
     last_value,
@@ -30,6 +31,7 @@ from ddpdoctor.rules.script.situation import (
 )
 
 PER_RANK = {"rank", "local_rank", "global_rank", "RANK", "getpid", "process_index", "get_rank", "hostname", "uuid4"}
+PER_RANK |= {"mkdtemp", "mkstemp", "TemporaryDirectory", "NamedTemporaryFile", "gethostname"}
 
 
 _GPU_ZERO = ("cuda:0", Device("cuda", 0))
@@ -45,7 +47,7 @@ def _by_all(module: Module, name: str) -> Iterator[tuple[Rehearsal, list[Event]]
     """Calls that every rank of the program makes in every way in which any does, as one event a rank."""
     found: dict[ast.Call, tuple[Rehearsal, list[Event]]] = {}
     parted: set[ast.Call] = set()
-    for run in program_runs(module):
+    for run in program_runs(module) if not is_alone(module) else ():
         if not any(e.name in ("dist.init_process_group", "DDP", "FSDP") for e in run.tracks[0].events):
             continue
         for event in (e for t in run.tracks for e in t.events if e.name == name and _here(module, e)):

@@ -19,6 +19,7 @@ from ddpdoctor.rules.script.situation import (
     each_rank,
     has_more,
     in_rank_branch,
+    is_alone,
     is_test,
     last_value,
     names_in,
@@ -63,7 +64,7 @@ def missing(script: Script) -> Iterator[Finding]:
     `DataLoader(dataset, sampler=DistributedSampler(dataset), ...)`, without shuffle=True.
     """
     for module in modules(script):
-        if not module.calls("DDP") or module.frameworks or _shards_itself(module):
+        if not module.calls("DDP") or module.frameworks or is_alone(module) or _shards_itself(module):
             continue
         for call in module.calls("DataLoader"):
             given = {k.arg for k in call.keywords}

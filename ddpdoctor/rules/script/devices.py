@@ -20,6 +20,7 @@ from ddpdoctor.rules.script.situation import (
     backends,
     each_rank,
     has_more,
+    is_alone,
     is_test,
     start_of,
     value,
@@ -149,6 +150,8 @@ def missing(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
     for module in modules(script):
         used = backends(module)
         if not used or any("nccl" not in b for b in used) or module.frameworks or not module.is_program:
+            continue
+        if is_alone(module):
             continue
         start = start_of(module, launch)
         if start is not None and start.per_node == 1:

@@ -66,12 +66,18 @@ def wrong_list(script: Script) -> Iterator[Finding]:
                 yield from _wrong(module, call, given, argument(call, 2, root), str(keyword), root)
 
 
+def _is_of_program(module: Module, call: ast.Call) -> bool:
+    """Whether it is known here which ranks come to a call: not in a helper that only other files call."""
+    function = module.index.function_of(call)
+    return function is None or function in module.callers or any(s.function is function for s in module.spawns)
+
+
 def _wrong(
     module: Module, call: ast.Call, given: ast.expr | None, root: ast.expr | None, keyword: str, word: str
 ) -> Iterator[Finding]:
     places = places_of(module, module.index.function_of(call))
     comes = comes_to(module, call)
-    if comes is None:
+    if comes is None or (given is None and not _is_of_program(module, call)):
         return
     roots = each_rank(module, root, places, trusting=True) if root is not None else [0] * len(places)
     if len(set(map(repr, roots))) != 1 or type(roots[0]) is not int:

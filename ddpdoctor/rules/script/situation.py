@@ -157,8 +157,16 @@ def _is_chosen(module: Module, node: ast.expr) -> bool:
 
 
 def is_distributed(module: Module) -> bool:
-    """The file itself joins a process group or wraps its model."""
+    """The file itself joins a process group or wraps its model, and does not say that it is alone."""
+    if is_alone(module):
+        return False
     return bool(module.calls("dist.init_process_group", "DDP", "FSDP")) or bool(module.spawns)
+
+
+def is_alone(module: Module) -> bool:
+    """Whether the text itself makes a world of one process, as scripts do that only convert a checkpoint."""
+    sizes = [argument(c, None, "world_size") for c in module.calls("dist.init_process_group")]
+    return bool(sizes) and all(given is not None and value(module, given) == 1 for given in sizes)
 
 
 def in_rank_branch(module: Module, node: ast.AST) -> bool:

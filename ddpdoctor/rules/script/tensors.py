@@ -19,6 +19,7 @@ from ddpdoctor.rules.script.situation import (
     blocks,
     has_more,
     in_rank_branch,
+    is_test,
     last_value,
     value,
 )
@@ -240,6 +241,7 @@ def elsewhere(script: Script) -> Iterator[Finding]:
                 not isinstance(tensor, ast.Name)
                 or argument(call, 3, "group") is not None
                 or in_rank_branch(module, call)
+                or is_test(module)
             ):
                 continue
             read = _used_after(module, call, tensor.id)
@@ -266,7 +268,12 @@ def _on_all(module: Module, call: ast.Call) -> tuple[Edit, ...]:
 
 def _is_shown(module: Module, read: ast.AST) -> bool:
     """A use that is a result: returned, printed, logged, computed on; not put away into a dict or list."""
+    function = module.index.function_of(read)
     for parent, child in module.index.enclosing(read):
+        if isinstance(parent, ast.Return) and function is not None and "reduce" in function.name:
+            return False  # a reduce of the project's own: its callers know where the result is
+        if isinstance(parent, ast.Assign) and _is_for_some(module, parent):
+            return False
         if isinstance(parent, (ast.Dict, ast.List, ast.Tuple)):
             return False
         if isinstance(parent, ast.Assign) and not isinstance(parent.targets[0], ast.Name):
@@ -276,12 +283,31 @@ def _is_shown(module: Module, read: ast.AST) -> bool:
     return False
 
 
+def _is_for_some(module: Module, statement: ast.Assign) -> bool:
+    """Whether what is computed goes into a name that only branches of some ranks read."""
+    name = statement.targets[0]
+    scope = module.index.scope(name)
+    uses = [
+        n
+        for n, around in module.index.around.items()
+        if isinstance(n, ast.Name) and around is scope and isinstance(name, ast.Name) and n.id == name.id
+    ]
+    reads = [n for n in uses if isinstance(n.ctx, ast.Load) and n.lineno > statement.lineno]
+    return bool(reads) and all(in_rank_branch(module, n) for n in reads)
+
+
+def _is_shape(module: Module, node: ast.Name) -> bool:
+    """`tensor.device`, `tensor.shape`: nothing of its value."""
+    parent = module.index.parents.get(node)
+    return isinstance(parent, ast.Attribute) and parent.attr in ("device", "dtype", "shape", "is_cuda")
+
+
 def _used_after(module: Module, call: ast.Call, name: str) -> ast.AST | None:
     statement = module.index.statement(call)
     block = next((b for b in blocks(module.index.parents[statement]) if statement in b), [])
     for following in block[block.index(statement) + 1 :] if block else ():
         for node in inner(following):
-            if isinstance(node, ast.Name) and node.id == name:
+            if isinstance(node, ast.Name) and node.id == name and not _is_shape(module, node):
                 if not isinstance(node.ctx, ast.Load):
                     return None
                 inside = next((p for p, _ in module.index.enclosing(node) if isinstance(p, ast.Call)), None)

@@ -78,12 +78,12 @@ def probe_together(
     """The facts with those of the probe over all nodes, or with the reason why there is none."""
     if verdict.has_errors:
         return replace(facts, gaps=(*facts.gaps, why_no_ranks(verdict.outcome)))
+    if verdict.is_alone:
+        return replace(facts, gaps=(*facts.gaps, Gap("probe", "the other nodes were not met", Why.NOT_HERE)))
     if convening.is_of_ranks:
         return probing.finish(facts, say)
     job, share = convening.job, verdict.share
     nproc = convening.nproc(facts)
-    if verdict.is_alone:
-        return replace(facts, gaps=(*facts.gaps, Gap("probe", "the other nodes were not met", Why.NOT_HERE)))
     if share is None or not nproc or nproc > MOST_RANKS:
         reason = "how many ranks a node starts is not known" if not nproc else f"{nproc} ranks on one node are too many"
         return replace(facts, gaps=(*facts.gaps, Gap("probe", reason, Why.NOT_HERE)))

@@ -137,7 +137,7 @@ class Convening:
             return verdict_lines.read_verdict(met.verdict)
         if isinstance(met, Gathered):
             nodes = self._nodes_of(met)
-            outcome = verdicts.judge_nodes(rules, nodes, met.guests, self._torch)
+            outcome = verdicts.judge_nodes(rules, nodes, met.guests, self._torch, met.gone)
             verdict = verdicts.Verdict(outcome, None, nodes, refuted=verdicts.refuted(nodes), is_host=True)
             found = {} if verdict.has_errors else verdicts.shares(met.guests)
             self._meeting.conclude(verdict_lines.written(outcome, nodes), verdict_lines.places(met.guests, found))
@@ -197,6 +197,7 @@ class Convening:
             is_main=met.is_main,
             strangers=met.strangers,
             silent=met.silent,
+            left=met.left if met.lacking else (),
         )
 
     def _hosts(self, numbers: Iterable[int]) -> dict[str, str]:

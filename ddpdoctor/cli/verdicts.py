@@ -43,7 +43,7 @@ FOLLOWING = {
     "LAUNCH034": ("LAUNCH039",),
     **dict.fromkeys(("NET014", "NET017"), ("NET012",)),
     "NET002": ("ENV020", "NET003"),
-    "NET026": ("NET046",),
+    "NET026": ("NET012", "NET046"),
     "NET046": ("NET004", "NET005", "NET006", "ENV020"),
     **dict.fromkeys(("NET004", "NET005", "NET006"), ("ENV018", "ENV020", "NET007", "NET008", "PROBE001")),
     "ENV025": ("NET009", "NET010"),
@@ -103,10 +103,15 @@ def refuted(nodes: Nodes) -> frozenset[str]:
     return OF_SEVERAL_MACHINES if nodes.is_one_machine else frozenset()
 
 
-def judge_nodes(rules: Sequence[Rule], nodes: Nodes, guests: Sequence[Guest], torch: str) -> Outcome:
-    """The findings about the job: what the nodes' lines say, what the nodes are, and every node's own errors."""
-    own = [(guest.node, finding_of(each)) for guest in guests for each in guest.errors]
-    outcome = Outcome(findings=merged([(node, each) for node, each in own if each is not None], len(guests)))
+def judge_nodes(
+    rules: Sequence[Rule], nodes: Nodes, guests: Sequence[Guest], torch: str, gone: Sequence[Guest] = ()
+) -> Outcome:
+    """The findings about the job: what the nodes' lines say, what the nodes are, and every node's own errors, with those
+    that nodes told which have `gone`.
+    """
+    own = [(guest.node, finding_of(each)) for guest in (*guests, *gone) for each in guest.errors]
+    found = [(node, each) for node, each in own if each is not None]
+    outcome = Outcome(findings=merged(found, len(guests) + len(gone)))
     facts = Facts(schema=SCHEMA, collected_at="", hostname="", nodes=nodes)
     outcome.add(judge(facts, [each for each in rules if "nodes" in (*each.needs, *each.wants)]))
     across = [each for each in rules if each.code in ACROSS]

@@ -162,6 +162,8 @@ class Nodes(Section):
     strangers: tuple[Stranger, ...] = ()
     silent: tuple[int, ...] = ()
     """Indices of nodes that came and then answered no more: stopped, or cut off. Their links say nothing."""
+    left: tuple[Node, ...] = ()
+    """Nodes that came and went away again, where not all are here."""
     gaps: tuple[Gap, ...] = ()
 
     @property

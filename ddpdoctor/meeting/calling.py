@@ -2,7 +2,7 @@
 
 One small datagram to all on each local network, at the first of the doctor's own ports. Only the node that hosts the
 meeting answers, only a call of its own job for a place that is still empty, and with less than it was sent: where its
-side door is. Everything else is said there.
+side door is. Everything else is said there. A node that gives up, because no answer came, says why in the same way.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from typing import Any, cast
 from ddpdoctor.meeting.guests import Guest, expected, missing
 from ddpdoctor.meeting.wire import PROTOCOL, WireError, decode_line, encode_line
 
-__all__ = ["PORT", "call", "call_of", "is_awaited", "listen_for_calls"]
+__all__ = ["PORT", "call", "call_of", "is_awaited", "leave", "leaving", "listen_for_calls"]
 
 PORT = 28913
 MOST_BYTES = 1400
 MOST_INTERFACES = 16
 ANSWER_SECONDS = 0.5
+MOST_SAID = 300
+"""Characters of a sentence in a datagram."""
+WHAT_MATTERS = ("code", "name", "severity", "role", "where")
 SIOCGIFFLAGS, SIOCGIFADDR, SIOCGIFNETMASK = 0x8913, 0x8915, 0x891B
 IFF_UP, IFF_BROADCAST, IFF_LOOPBACK = 0x1, 0x2, 0x8
 
@@ -44,13 +47,38 @@ def call_of(me: Guest, token: str) -> dict[str, Any]:
 
 
 def is_awaited(told: dict[str, Any], me: Guest, guests: list[Guest], token: str) -> bool:
-    """Whether a call comes from a node of this job that has not come to its meeting."""
+    """Whether a call, or a farewell, comes from a node of this job that has not come to its meeting."""
     mine = call_of(me, token)
-    if any(told.get(key) != mine[key] for key in ("ddpdoctor", "kind", "token", "job")) or told.get("key") == me.key:
+    if told.get("kind") not in ("call", "gone") or told.get("key") == me.key:
+        return False
+    if any(told.get(key) != mine[key] for key in ("ddpdoctor", "token", "job")):
         return False
     nodes = [guest.node for guest in guests]
     number = told.get("number")
     return len(nodes) < expected(nodes) and (number is None or number in missing(nodes))
+
+
+def leaving(me: Guest, token: str, errors: list[dict[str, Any]]) -> dict[str, Any]:
+    """What a node says that gives up: which place of which job it leaves empty, and why, as far as a datagram holds it."""
+    said: dict[str, Any] = {**call_of(me, token), "kind": "gone", "host": me.node.host[:60], "errors": []}
+    for each in errors:
+        short = {key: each[key] for key in WHAT_MATTERS if key in each}
+        longer = [*said["errors"], {**short, "message": str(each.get("message"))[:MOST_SAID]}]
+        if len(encode_line({**said, "errors": longer})) > MOST_BYTES:
+            break
+        said["errors"] = longer
+    return said
+
+
+async def leave(message: dict[str, Any]) -> None:
+    """Say it on every local network; nobody answers."""
+    with contextlib.suppress(OSError):
+        transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
+            asyncio.DatagramProtocol, local_addr=("0.0.0.0", 0), allow_broadcast=True
+        )
+        for everybody in _broadcasts():
+            transport.sendto(encode_line(message), (everybody, PORT))
+        transport.close()
 
 
 class _Ear(asyncio.DatagramProtocol):

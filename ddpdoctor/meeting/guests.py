@@ -12,7 +12,7 @@ from ddpdoctor.facts.codec import FactsError, decode, encode
 from ddpdoctor.facts.nodes import Form, Node
 from ddpdoctor.meeting.wire import PROTOCOL, WireError
 
-__all__ = ["Guest", "State", "assess", "contradicts", "expected", "missing", "ordered"]
+__all__ = ["Guest", "State", "assess", "contradicts", "expected", "gone_of", "missing", "ordered", "roll"]
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,23 @@ class Guest:
         return cls(key, node, tuple(errors), line, port or 0, message.get("has_main") is True, clock)
 
 
+def gone_of(told: dict[str, Any], host: Node) -> Guest:
+    """Somebody who gave up, as its farewell says, in the job of `host`."""
+    number, errors = told.get("number"), told.get("errors")
+    is_rank, is_number = host.form == Form.ENV, type(number) is int
+    node = Node(
+        str(told.get("host"))[:60],
+        host.form,
+        node_rank=number if is_number and not is_rank else None,
+        rank=number if is_number and is_rank else None,
+    )
+    return Guest(
+        str(told.get("key"))[:64],
+        node,
+        tuple(e for e in errors if isinstance(e, dict)) if isinstance(errors, list) else (),
+    )
+
+
 class State(Enum):
     """What the host of the meeting should do."""
 
@@ -136,6 +153,19 @@ def assess(guests: Sequence[Guest]) -> State:
         return State.CONTRADICTING if len(placed) < most else State.COMPLETE
     least = max((node.least for node in nodes if node.least), default=most)
     return State.ENOUGH if len(nodes) >= least else State.WAITING
+
+
+def roll(guests: Sequence[Guest]) -> str:
+    """Who has come and who is awaited, in words."""
+    nodes = [guest.node for guest in guests]
+    size, absent = expected(nodes), missing(nodes)
+    unit = "rank" if nodes[0].form == Form.ENV else "node"
+    here = ", ".join(node.host for node in nodes[:8]) + (", …" if len(nodes) > 8 else "")
+    words = f"{len(nodes)} of {size} {unit}s are here ({here})"
+    if len(nodes) < size:
+        awaited = ", ".join(map(str, absent[:8])) + (", …" if len(absent) > 8 else "")
+        words += f"; waiting for {unit} {awaited}" if awaited else f"; waiting for {size - len(nodes)} more"
+    return words
 
 
 def ordered(guests: Sequence[Guest]) -> list[Guest]:

@@ -64,6 +64,8 @@ class Host:
     token: str
     changed: asyncio.Event
     seats: dict[str, Seat] = field(default_factory=dict)
+    left: dict[str, Node] = field(default_factory=dict)
+    """Nodes that were here and went away, by their hosts."""
     strangers: dict[Stranger, None] = field(default_factory=dict)
     opened: float = field(default_factory=time.monotonic)
     most_unknown: int = MOST_UNKNOWN
@@ -237,6 +239,7 @@ class Host:
             waited = before.guest.node.waited_seconds or waited
             before.writer.close()
         node = replace(guest.node, came=via, waited_seconds=waited, clock_seconds=offset)
+        self.left.pop(node.host, None)
         seat = self.seats[guest.key] = Seat(replace(guest, node=node), writer)
         beating = asyncio.create_task(beat(writer))
         try:
@@ -252,6 +255,7 @@ class Host:
             await asyncio.gather(beating, return_exceptions=True)
             if self.seats.get(guest.key) is seat:
                 del self.seats[guest.key]
+                self.left[node.host] = node
                 self.changed.set()
 
     def _take(self, seat: Seat, message: dict[str, Any]) -> None:

@@ -30,6 +30,10 @@ class Gathered:
     strangers: tuple[Stranger, ...]
     silent: tuple[int, ...] = ()
     """Those of the guests that answered no more when the network was tried."""
+    left: tuple[Node, ...] = ()
+    """Nodes that came and went away again."""
+    gone: tuple[Guest, ...] = ()
+    """Nodes that gave up before they had come, and said why."""
 
 
 @dataclass(frozen=True)

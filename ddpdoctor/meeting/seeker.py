@@ -194,10 +194,14 @@ class Seeker:
         found = await calling.call(calling.call_of(self.host.me, self.visitor.token))
         if found is None:
             return
-        me = self.host.me
-        errors = await self._why if self._why is not None else None
-        me = replace(me, errors=(*me.errors, *(each for each in errors or () if each not in me.errors)))
+        me = replace(self.host.me, errors=tuple(await self.reasons()))
         await self.visitor.visit(me, *found, None if me.node.is_at_master else self.way, MOST_PATIENCE)
+
+    async def reasons(self) -> list[dict[str, Any]]:
+        """What is wrong with this node, and with its way to the master where that is closed."""
+        errors = await self._why if self._why is not None else None
+        own = self.host.me.errors
+        return [*own, *(each for each in errors or () if each not in own)]
 
     async def _doors(self, address: str, is_here: bool) -> dict[int, dict[str, Any]]:
         """Which doors of a machine are those of this job's other nodes, and how they introduce themselves."""

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ddpdoctor.facts.net import Outcome
-from ddpdoctor.facts.nodes import Form, Link
-from ddpdoctor.meeting.calling import is_awaited, listen_for_calls
-from ddpdoctor.meeting.guests import Guest, State, assess, contradicts, expected, missing, ordered
+from ddpdoctor.facts.nodes import Link
+from ddpdoctor.meeting.calling import is_awaited, leave, leaving, listen_for_calls
+from ddpdoctor.meeting.guests import Guest, State, assess, contradicts, expected, gone_of, missing, ordered, roll
 from ddpdoctor.meeting.host import Host
 from ddpdoctor.meeting.links import TEST_SECONDS
 from ddpdoctor.meeting.results import Alone, Gathered, Told
@@ -69,6 +69,8 @@ class Session:
     """What is wrong with this node's way to the master, as findings, asked only where it is closed."""
     places: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What each guest, by its key, is told besides the verdict: set before the verdict is."""
+    _gone: dict[str, Guest] = field(default_factory=dict)
+    """Nodes of this job that gave up before they had come, and what each said was wrong."""
     _began: float = field(default_factory=time.monotonic)
     _wrong_since: float | None = None
     _count: int = 0
@@ -101,9 +103,15 @@ class Session:
             await self.host.close()
 
     def _answer(self, told: dict[str, Any], address: str) -> dict[str, Any] | None:
-        """What a node is answered that calls for its job's host: where this node's side door is, if it is the host."""
+        """What a node is answered that calls for its job's host: where this node's side door is, if it is the host. One that
+        gives up is remembered.
+        """
         is_host = (self.me.node.owns or self.seeker.hosts) and not self.visitor.is_seated and not self.host.is_full
         if not is_host or self.seeker.door is None or not is_awaited(told, self.me, self.host.guests, self.token):
+            return None
+        if told["kind"] == "gone":
+            self._gone[str(told.get("key"))] = gone_of(told, self.me.node)
+            self._changed.set()
             return None
         if told.get("master_addr") != self.me.node.master_addr and time.monotonic() - self._began < SURE_CALL_SECONDS:
             return None
@@ -138,7 +146,7 @@ class Session:
                     await self._finish(judge)
                     return None
             elif self._gives_up():
-                return self._alone()
+                return await self._leave()
             if len(self.host.seats) > MOST_TOLD:
                 await asyncio.sleep(CROWD_SECONDS)
             self._changed.clear()
@@ -147,6 +155,13 @@ class Session:
         verdict = self._verdict.result()
         await self.host.tell_all(verdict)  # to those who had found this node only
         return Told(verdict)
+
+    async def _leave(self) -> Alone:
+        """Nobody was met: whoever hears it is told why."""
+        met = self._alone()
+        if met.taken_by is None and met.other_job is None and (errors := await self.seeker.reasons()):
+            await leave(leaving(self.host.me, self.token, errors))
+        return met
 
     def _alone(self) -> Alone:
         visitor = self.visitor
@@ -192,9 +207,9 @@ class Session:
             self._count, self._count_since = len(guests), now
             await self._show(guests)
         is_wrong = bool(self.me.errors) or (contradicts(guests) and len(guests) > 1)
-        is_wrong = is_wrong or any(each.protocol is not None for each in self.host.strangers)
+        is_wrong = is_wrong or bool(self._gone) or any(each.protocol is not None for each in self.host.strangers)
         self._wrong_since = (self._wrong_since or now) if is_wrong else None
-        if self.left <= 0:
+        if self.left <= 0 or (self._gone and len(guests) + len(self._gone) >= expected([g.node for g in guests])):
             return True
         if state is State.COMPLETE:
             is_clear = self.host.has("main") and all(guest.node.came == "main" for guest in guests)
@@ -217,14 +232,7 @@ class Session:
 
     async def _show(self, guests: Sequence[Guest]) -> None:
         """Who has come and who is awaited."""
-        nodes = [guest.node for guest in guests]
-        size, absent = expected(nodes), missing(nodes)
-        unit = "rank" if nodes[0].form == Form.ENV else "node"
-        here = ", ".join(node.host for node in nodes[:8]) + (", …" if len(nodes) > 8 else "")
-        words = f"{len(nodes)} of {size} {unit}s are here ({here})"
-        if len(nodes) < size:
-            awaited = ", ".join(map(str, absent[:8])) + (", …" if len(absent) > 8 else "")
-            words += f"; waiting for {unit} {awaited}" if awaited else f"; waiting for {size - len(nodes)} more"
+        words = roll(guests)
         self._speak(words)
         if len(guests) <= MOST_TOLD:
             await self.host.tell_all({"kind": "progress", "words": words})
@@ -242,19 +250,22 @@ class Session:
         links = await self._test(guests) if is_well and len(guests) > 1 else ()
         silent = {at for at, guest in enumerate(guests) if is_well and self._is_silent(guest)}
         nodes = [guest.node for guest in guests]
+        gone = {guest.node.node_rank if guest.node.rank is None else guest.node.rank for guest in self._gone.values()}
         size, is_late = expected(nodes), self.left <= 0 and not is_well
         self._verdict = judge(
             Gathered(
                 guests=tuple(guests),
                 links=tuple(link for link in links if not silent & {link.source, link.target}),
                 expected=size,
-                missing=missing(nodes) if is_late else (),
-                lacking=max(size - len(nodes), 0) if is_late else 0,
+                missing=tuple(n for n in missing(nodes) if n not in gone) if is_late else (),
+                lacking=max(size - len(nodes) - len(gone), 0) if is_late else 0,
                 waited_seconds=self.patience if is_late else round(time.monotonic() - self._began, 1),
                 hosted_by=next(i for i, guest in enumerate(guests) if guest.key == self.me.key),
                 is_main=self.host.has("main"),
                 strangers=tuple(self.host.strangers),
                 silent=tuple(sorted(silent)),
+                left=tuple(self.host.left.values()),
+                gone=tuple(self._gone.values()),
             )
         )
         verdict = await self._verdict

@@ -249,6 +249,15 @@ def _from_one(job: Job) -> list[Process]:
     return [job.ranked(0, rank=1), job.ranked(1, rank=2)]
 
 
+def _own_master_of_ranks(job: Job) -> list[Process]:
+    return [job.ranked(index, address=f"node{index}") for index in range(2)]
+
+
+def _nothing_comes_back(job: Job) -> list[Process]:
+    job.lab.cut(job.lab.host(0), job.lab.host(1), one_way=True)
+    return [job.static(0), job.static(1)]
+
+
 def _rank_ports(job: Job) -> list[Process]:
     return [job.ranked(0), job.ranked(1, port=29501)]
 
@@ -317,6 +326,8 @@ MORE = [
     ("the master's name leads one node nowhere", 2, _leads_nowhere, "NET005", {"host": "node1"}),
     ("rank 0 takes its own name for the loopback", 2, _own_name_is_loopback, "NET017", {"host": "node0", "rank": 0}),
     ("each node its own master", 2, _own_master, "ENV020", {}),
+    ("each rank its own master", 2, _own_master_of_ranks, "ENV020", {}),
+    ("nothing from the master reaches one node", 2, _nothing_comes_back, "NET004", {"peer": "10.77.0.1"}),
     ("ids differ", 2, _ids, "LAUNCH039", {}),
     ("the port is rejected", 2, _rejected, "NET008", {"host": "node0", "peer": "node1"}),
     ("the port is forbidden", 2, _forbidden, "NET008", {"host": "node0", "peer": "node1"}),

@@ -16,8 +16,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from sessions import node
 
 from ddpdoctor.meeting import calling
-from ddpdoctor.meeting.calling import call, call_of, is_awaited, listen_for_calls
-from ddpdoctor.meeting.guests import Guest
+from ddpdoctor.meeting.calling import call, call_of, is_awaited, leaving, listen_for_calls
+from ddpdoctor.meeting.guests import Guest, gone_of
+from ddpdoctor.meeting.wire import encode_line
 
 TOKEN = f"job of {os.getpid()}"
 HOST = Guest("host", node(0, 29500, 3))
@@ -54,6 +55,32 @@ def test_whoever_else_calls_is_not_answered(told: dict[str, Any]) -> None:
 )
 def test_nonsense_is_not_answered(told: dict[str, Any]) -> None:
     assert not is_awaited(told, HOST, [HOST], TOKEN)
+
+
+def test_a_farewell_fits_into_a_datagram_however_much_is_wrong() -> None:
+    wrong = {
+        "code": "NET004",
+        "severity": "error",
+        "message": "x" * 5000,
+        "where": {"peer": "10.0.0.1"},
+        "fix": "y" * 5000,
+    }
+    said = leaving(Guest("other", node(1, 29500, 3)), TOKEN, [wrong] * 50)
+    assert len(encode_line(said)) <= calling.MOST_BYTES
+    assert is_awaited(said, HOST, [HOST], TOKEN)
+    gone = gone_of(said, HOST.node)
+    assert (gone.node.host, gone.node.node_rank) == ("host1", 1)
+    assert {each["code"] for each in gone.errors} == {"NET004"}
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["key", "host", "number", "errors"]),
+        st.none() | st.integers() | st.text() | st.lists(st.integers()),
+    )
+)
+def test_nonsense_is_no_farewell_that_harms(told: dict[str, Any]) -> None:
+    assert not gone_of(told, HOST.node).errors
 
 
 def test_a_job_that_is_complete_answers_nobody() -> None:

@@ -22,7 +22,8 @@ from sessions import TOKEN, attend, free_port, meet, node
 
 import ddpdoctor.meeting.host as host_side
 import ddpdoctor.meeting.visitor as guest_side
-from ddpdoctor.meeting import session
+from ddpdoctor.meeting import calling, session
+from ddpdoctor.meeting.calling import leave, leaving
 from ddpdoctor.meeting.guests import Guest
 from ddpdoctor.meeting.results import Alone, Gathered, Told
 from ddpdoctor.meeting.wire import MAX_HELLO_BYTES, PROTOCOL, encode_line
@@ -124,6 +125,35 @@ def test_nodes_whose_doctors_speak_other_protocols_both_learn_it(monkeypatch: py
     assert isinstance(host, Gathered)
     assert [(each.host, each.protocol, each.is_node) for each in host.strangers] == [("host1", 0, False)]
     assert (told["kind"], told["ddpdoctor"], told["host"]) == ("other-version", 1, "host0")
+
+
+def test_a_host_is_told_why_a_node_gives_up_that_it_never_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calling, "_broadcasts", lambda: ["127.255.255.255"])
+    wrong = {"code": "NET004", "severity": "error", "message": "nothing comes back"}
+
+    async def lost() -> None:
+        await leave(leaving(Guest("lost", node(1, port)), TOKEN, [wrong]))
+
+    port, started = free_port(), time.monotonic()
+    host, _ = meet(attend(node(0, port), seconds=30.0), _after(0.5, lost()))
+    assert isinstance(host, Gathered)
+    assert [(guest.node.host, guest.errors) for guest in host.gone] == [("host1", (wrong,))]
+    assert (host.missing, host.lacking) == ((), 0)
+    assert time.monotonic() - started < 15
+
+
+def test_a_node_that_came_and_went_is_remembered() -> None:
+    port = free_port()
+
+    async def brief() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(encode_line(Guest("brief", node(1, port, 3)).hello(TOKEN)))
+        await reader.readline()
+        writer.close()
+
+    host, _ = meet(attend(node(0, port, 3), seconds=2.0), _after(0.3, brief()))
+    assert isinstance(host, Gathered)
+    assert [each.host for each in host.left] == ["host1"]
 
 
 def test_a_guest_that_was_stopped_is_told_apart_from_a_network_that_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from ddpdoctor.facts.launch import Launch
 from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.environ import told
 from ddpdoctor.rules.launch import master
 from ddpdoctor.rules.net.ways import is_elsewhere
 from ddpdoctor.rules.nodal import named, only_met, place
@@ -30,6 +31,7 @@ def check(
     """
     if nodes is not None:
         yield from _leads_elsewhere(nodes)
+        yield from told.addresses_differ(nodes)
     if only_met(nodes, environ):
         return
     assert environ is not None

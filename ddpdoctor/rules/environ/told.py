@@ -13,7 +13,7 @@ from ddpdoctor.facts.nodes import Form, Nodes, split
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules.nodal import about, differs, named
 
-__all__ = ["elsewhere", "loopback", "ports_differ"]
+__all__ = ["addresses_differ", "elsewhere", "loopback", "ports_differ"]
 
 
 def loopback(nodes: Nodes) -> Iterator[Finding]:
@@ -72,6 +72,15 @@ def ports_differ(nodes: Nodes) -> Iterator[Finding]:
     found = split((n for n in nodes.nodes if _by_value(n.form, n.launcher)), lambda node: _text(node.master_port))
     if found is not None:
         yield differs(found, "the master port", "master_port")
+
+
+def addresses_differ(nodes: Nodes) -> Iterator[Finding]:
+    """ENV020, for ranks: other words for the master, which did not lead to the one that the others mean."""
+    by_value = [node for node in nodes.nodes if _by_value(node.form, node.launcher)]
+    found = split(by_value, lambda node: node.master_addr)
+    host = nodes.nodes[nodes.hosted_by] if nodes.nodes else None
+    if found is not None and any(n.came != "main" and host and n.master_addr != host.master_addr for n in by_value):
+        yield differs(found, "the master address", "master_addr")
 
 
 def _by_value(form: str, launcher: str) -> bool:

@@ -79,11 +79,15 @@ def _absent(nodes: Nodes, numbers: Sequence[int], who: str) -> Finding:
     is_rank = nodes.form == Form.ENV
     cause = _cause(first) if len(here) == 1 and not nodes.may_be_one_machine else None
     one = numbers[0] if len(numbers) == 1 else None
+    went = [n for n in nodes.left if not numbers or (n.rank if is_rank else n.node_rank) in numbers]
+    also = f"; {named(went)} came and went away again" if went and one is None else ""
+    who, what = (named(went), "came and went away again,") if went and not also else (who, "never came")
+    host = nodes.missing_hosts.get(str(one)) if one is not None else None
     return Finding(
-        f"{who} never came within {nodes.waited_seconds:.0f} s{where}; here were {named(here)}, expected {nodes.expected}",
+        f"{who} {what} within {nodes.waited_seconds:.0f} s{where}; here were {named(here)}, expected {nodes.expected}{also}",
         (Evidence("nodes.missing", who, f"all {nodes.expected} of them"),),
         where=Where(
-            host=nodes.missing_hosts.get(str(one)) if one is not None else None,
+            host=host or (went[0].host if len(went) == 1 else None),
             node_rank=None if is_rank else one,
             rank=one if is_rank else None,
         ),

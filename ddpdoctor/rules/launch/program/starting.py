@@ -12,6 +12,9 @@ from ddpdoctor.rules.launch.pointing import agents, point, remove, shown
 
 __all__ = ["plain_python"]
 
+FORGOTTEN = (
+    "Export MASTER_ADDR (the host of rank 0) and MASTER_PORT (one free port there) with the same values for every rank."
+)
 RANK = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 NO_MODULE = r"torchrun|torch\.(distributed\.)?(elastic\.)?(torchrun|run|launch|launcher|distributed_run)"
 """Where people look for the module behind torchrun. The layers of a line have read the real ones as launchers."""
@@ -163,7 +166,14 @@ def alone(launch: Launch) -> Iterator[Finding]:
     for line, layer, script in plain_python(launch):
         if not script.initialises or line.task_starter is not None or line.batch is not None:
             continue
-        if all(name in line.environ.variables for name in RANK):
+        absent = [name for name in RANK if name not in line.environ.variables]
+        if absent and not {"RANK", "WORLD_SIZE"} & {*absent}:  # it is a rank already, of which something was forgotten
+            text = (
+                f"{script.path} needs {' and '.join(absent)}, which nobody sets: expected the same value for every rank"
+            )
+            yield point(launch, line, layer.program, text, " and ".join(absent), fix=FORGOTTEN)
+            continue
+        if not absent:
             continue
         count = "gpu" if script.nccl else "2"
         edits = [Edit(layer.program.start, layer.own[-1].end, f"torchrun --nproc-per-node={count}")]

@@ -23,7 +23,9 @@ def nodes_of(probe: Probe) -> Nodes | None:
     if not failed and not any(each.traits for each in probe.ranks):
         return None
     sizes = Counter(each.host for each in probe.ranks)
-    nodes = tuple(_node(probe, each, sizes[each.host]) for each in _representatives(probe))
+    chosen = _representatives(probe)
+    form = Form.STATIC if len(chosen) == len(sizes) else Form.ENV
+    nodes = tuple(_node(probe, each, sizes[each.host], form) for each in chosen)
     return Nodes(nodes=nodes, links=tuple(_links(nodes, failed)), expected=len(nodes))
 
 
@@ -37,11 +39,11 @@ def _representatives(probe: Probe) -> list[RankReport]:
     return sorted(probe.ranks, key=lambda report: report.rank)
 
 
-def _node(probe: Probe, report: RankReport, nproc: int) -> Node:
+def _node(probe: Probe, report: RankReport, nproc: int, form: str) -> Node:
     traits = {name: value for name, value in {**probe.traits, **report.traits}.items() if value}
     return Node(
         host=report.host,
-        form=Form.STATIC if report.node_rank is not None else Form.ENV,
+        form=form if report.node_rank is not None else Form.ENV,
         node_rank=report.node_rank,
         rank=report.rank,
         local_rank=report.local_rank,

@@ -165,7 +165,9 @@ class Child:
         if not self._progress.is_seen(now):
             return self.locate()
         took = f"after {now - self.started:.1f} s"
-        words = f"{self.place.name} was still busy in {self.phase} {took}, when --timeout ran out"
+        frame = self._innermost() if self.phase != "start" else None
+        at = f" at {frame[0]}:{frame[1]}" if frame else ""
+        words = f"{self.place.name} was still busy in {self.phase}{at} {took}, when --timeout ran out"
         return self.observe(Kind.OUT_OF_TIME, words)
 
     def locate(self) -> Observation:
@@ -182,7 +184,7 @@ class Child:
         first = self._innermost()
         time.sleep(BETWEEN_LOOKS_SECONDS)
         second = self._innermost()
-        if second is None or first != second or self._is_inside(second[0]):
+        if first is None or second is None or first[0] != second[0] or self._is_inside(second[0]):
             return self.observe(Kind.HANG, f"{self.place.name} waits for its peers in {self.phase}")
         file, line, function = second
         doing = "does not finish importing torch" if self.phase == "import" else f"never entered {self.phase}"

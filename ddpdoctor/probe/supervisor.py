@@ -22,6 +22,7 @@ from ddpdoctor.probe.files import OUT_OF_FILES, allow_more, limit
 from ddpdoctor.probe.lazily import is_worth_a_try, retry
 from ddpdoctor.probe.meeting import Interrupted
 from ddpdoctor.probe.place import BadEnvironment, Place, read_place, short_host
+from ddpdoctor.probe.proc import die_with
 from ddpdoctor.probe.session import Session
 from ddpdoctor.probe.siblings import Siblings
 from ddpdoctor.probe.starting import WORKER, adopt, begin, take_over
@@ -34,6 +35,8 @@ def main(words: Sequence[str] | None = None) -> int:
     """Probe as the rank that the environment names. Returns the exit code."""
     options = parse(words)
     started = time.time()
+    if options.launched:
+        die_with(os.getppid())
     try:
         place = read_place(os.environ, options.job)
     except BadEnvironment as error:

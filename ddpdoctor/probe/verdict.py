@@ -27,6 +27,8 @@ UNCERTAIN = (Kind.HANG, Kind.OUT_OF_TIME, Kind.PEER_ERROR)
 PLAIN = (Kind.DIED, Kind.STOPPED, Kind.HOST_LOST, Kind.NEVER_JOINED)
 STILL_SECONDS = 0.35
 LOOK_SECONDS = 0.1
+AWAY_SECONDS = 2.0
+"""Who has been in a phase for less than this holds nobody up: the others may have been told to end."""
 CUT_SECONDS = 0.5
 """How much earlier than here the whole time may be over elsewhere."""
 
@@ -123,7 +125,7 @@ class Witness:
         found = self.child.look(now) or self.company.look(now, self.child.phase)
         if found is None and now > self.end - CUT_SECONDS:
             found = self.child.unfinished(now)
-        elif found is None and self.child.ready is not None and not self.child.waits:
+        elif found is None and self.child.ready and not self.child.waits and now - self.child.since > AWAY_SECONDS:
             found = self.child.locate()
         found = found if found is not None and found.kind is not Kind.HANG else None
         return [*([found] if found else []), *self.company.links()]

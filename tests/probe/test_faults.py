@@ -203,12 +203,25 @@ def test_a_supervisor_that_is_stopped_is_named_by_the_others(tmp_path: Path, vic
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_elsewhere_is_named_with_its_line(tmp_path: Path) -> None:
-    ranks = start_all(tmp_path, 2, environ=shim("sleep", 1))
+@pytest.mark.parametrize("what", ["sleep", "compute"])
+def test_a_rank_that_is_elsewhere_is_named_with_its_line(tmp_path: Path, what: str) -> None:
+    ranks = start_all(tmp_path, 2, environ=shim(what, 1))
     ends = [r.end() for r in ranks]
     assert [code for code, _ in ends] == [1, 1], ends
     assert causes(ranks[0].report) == [("PROBE009", 1)]
     assert ranks[0].report["findings"][0]["where"]["file"].endswith("sitecustomize.py")
+
+
+@pytest.mark.slow
+def test_a_rank_that_was_told_to_end_is_named_and_no_other_that_is_on_its_way(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    ranks = start_all(tmp_path, 2, environ=shim("sleep", 0, mark))
+    _wait_for(mark)
+    os.kill(ranks[1].process.pid, signal.SIGTERM)
+    ends = [r.end() for r in ranks]
+    assert [code for code, _ in ends] == [1, 1], ends
+    assert causes(ranks[0].report) in ([("PROBE501", 1)], [("PROBE009", 0)])  # the latter where that took two seconds
+    assert "SIGTERM" in ranks[0].output.read_text()
 
 
 def test_an_error_of_one_rank_is_told_by_all(tmp_path: Path) -> None:

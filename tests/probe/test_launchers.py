@@ -15,7 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from ranks import causes, free_port, shim
+from ranks import causes, free_port, left_over, shim, wait_for
 
 pytestmark = pytest.mark.torch
 
@@ -105,6 +105,19 @@ def test_ctrl_c_ends_the_doctors_own_launcher() -> None:
     out, _ = running.communicate(timeout=20)
     assert running.returncode == 130, out
     assert "Traceback" not in out
+
+
+@pytest.mark.slow
+def test_ranks_end_with_the_launcher_that_was_killed(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    doctor = [sys.executable, "-m", "ddpdoctor", "probe"]
+    running = subprocess.Popen(
+        doctor, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT, env=_environ(**shim("import-sleep", 0, mark))
+    )
+    wait_for(mark.exists)
+    running.kill()
+    running.wait()
+    wait_for(lambda: not left_over(str(mark)), 5.0)
 
 
 def test_without_a_launcher_it_says_what_to_type() -> None:

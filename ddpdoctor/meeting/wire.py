@@ -45,6 +45,9 @@ def encode_line(message: dict[str, Any]) -> bytes:
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
 
 
+ALIVE = encode_line({"kind": "alive"})
+
+
 def decode_line(line: bytes) -> dict[str, Any]:
     """One message as it came.
 
@@ -94,6 +97,8 @@ async def send(writer: asyncio.StreamWriter, lines: bytes, seconds: float) -> No
         OSError: the connection broke, or the other side does not read.
     """
     writer.write(lines)
+    if not writer.transport.get_write_buffer_size():
+        return  # all of it has gone already: nothing to wait for
     try:
         await asyncio.wait_for(writer.drain(), seconds)
     except asyncio.TimeoutError:
@@ -103,5 +108,5 @@ async def send(writer: asyncio.StreamWriter, lines: bytes, seconds: float) -> No
 async def beat(writer: asyncio.StreamWriter) -> None:
     """Say that this side is alive, as long as the task is allowed to run and the other side reads."""
     while not writer.is_closing():
-        await say(writer, {"kind": "alive"}, SILENT_SECONDS)
         await asyncio.sleep(BEAT_SECONDS)
+        await send(writer, ALIVE, SILENT_SECONDS)

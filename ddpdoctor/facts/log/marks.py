@@ -42,6 +42,7 @@ MARKS: dict[str, str] = {
     "step_ended": r"_step_signal: Terminating|srun: (?:Force )?Terminat(?:ing|ed) ",
     "roce": r"NET/IB : Using [^\n]*/RoCE",
     "size": r"rank=(?P<rank>\d+), size=(?P<size>\d+), local=",
+    "oom_killed": r"Killed process (?P<pid>\d+) \(",
     "ray_worker": r"ip=(?P<host>[\d.]+), pid=(?P<pid>\d+)\) world_rank=(?P<rank>\d+)",
     "ray_task": r"ray::\S+ \(pid=(?P<pid>\d+), ip=(?P<host>[\d.]+)",
     "ray_actor": r"^\s+pid: (?P<pid>\d+)$",

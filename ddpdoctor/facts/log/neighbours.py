@@ -1,4 +1,4 @@
-"""Whom lines speak of that have no prefix of their own: lines above them say it, as Ray and kubectl write."""
+"""Whom lines speak of that have no prefix of their own: other lines say it, as Ray, kubectl and the kernel write."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeVar
 
+from ddpdoctor.facts.log.endings import SIGNALS
 from ddpdoctor.facts.log.marks import marked
 from ddpdoctor.facts.log.record import Line, Log, Traceback, Who
 
@@ -23,7 +24,7 @@ POD_LINES = 200
 
 def with_neighbours(log: Log) -> Log:
     """The log with the worker or the pod for lines and tracebacks that are about one without saying so themselves."""
-    told = sorted(_told(log), key=lambda each: each[1])
+    told = sorted((*_told(log), *_killed(log)), key=lambda each: each[1])
     if not told:
         return log
     return replace(
@@ -45,10 +46,19 @@ def _told(log: Log) -> Iterator[tuple[int, int, int, Who]]:
         yield line.source, line.number, 0, Who(host=found["pod"])
 
 
+def _killed(log: Log) -> Iterator[tuple[int, int, int, Who]]:
+    """The kernel's word for a process that a launcher saw end by SIGKILL."""
+    ended = {each.who.pid: each.who for each in log.exits if each.code == -SIGNALS["SIGKILL"] and each.who.pid}
+    for line, found in marked(log, "oom_killed"):
+        if int(found["pid"]) in ended:
+            yield line.source, line.number, 0, ended[int(found["pid"])]
+
+
 def _given(each: Spoken, told: list[tuple[int, int, int, Who]]) -> Spoken:
     if each.who.pid is not None or each.who.rank is not None:
         return each
     near = [who for source, at, reach, who in told if source == each.source and at <= each.number <= at + reach]
     if not near:
         return each
-    return replace(each, who=replace(each.who, host=near[-1].host or each.who.host, pid=near[-1].pid))
+    who = near[-1]
+    return replace(each, who=replace(who, host=who.host or each.who.host, task=each.who.task))

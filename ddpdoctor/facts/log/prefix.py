@@ -14,7 +14,10 @@ __all__ = ["Prefixed", "cleaned", "split", "who_of_name"]
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|[\x00-\x08\x0b-\x1f\x7f]")
 
-_COUNTED = r"(?i:epoch|step|iter|rank|gpu|cuda|layer|fold|batch|device|stage|phase|worker_|loss|line|val|train|test|c10|[tdp]p\d)"
+_COUNTED = (
+    r"(?i:epoch|step|iter|rank|gpu(?!0\d|-|\d{3})|cuda|layer|fold|batch|device|stage|phase|worker_|loss|line|val|train|test"
+    r"|c10|[tdp]p\d)"
+)
 """Words with a number behind them that are no hosts."""
 _DATE = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
 _PREFIXES = re.compile(
@@ -38,6 +41,8 @@ _PREFIXES = re.compile(
     """,
     re.VERBOSE,
 )
+_VLLM = re.compile(r"Worker_TP(\d+)")
+"""A worker of vLLM that shares its model with tensor parallelism alone: then its number is its rank."""
 _NCCL = re.compile(r"(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<gpu>-?\d+)\] ")
 _GROUP = re.compile(r"\[(?:PG (?:ID )?\S+ (?:PG GUID )?[^\]\n]*?)?Rank (?P<rank>\d+)\]")
 _C10 = re.compile(r"\[[IWEF]\d*(?: (?P<time>\d\d:\d\d:\d\d\.\d+))? \w[\w.]*:\d+\] ?")
@@ -103,6 +108,8 @@ def split(line: str) -> Prefixed:
             task = int(value)
         elif kind == "pid" or kind == "ip":
             pid, host = int(match["pid"]), match["ip"] or host
+            of_vllm = _VLLM.fullmatch(match["actor"])
+            rank = int(of_vllm[1]) if of_vllm else rank
         elif kind is not None:
             host = value
     node = _NODE.match(line, at) if host is None else None

@@ -156,6 +156,16 @@ def has_failed(log: Log) -> bool:
     ]
     return any(
         not went_on(log, each)
-        and not any(line.source == each.source and abs(line.number - each.number) < 120 for line in farewell)
+        and (
+            _is_agents_end(each)
+            or not any(line.source == each.source and abs(line.number - each.number) < 120 for line in farewell)
+        )
         for each in log.tracebacks
+    )
+
+
+def _is_agents_end(each: Traceback) -> bool:
+    """Whether torchrun itself ended on a store that was gone while it still watched its workers."""
+    return each.exception.endswith("RendezvousConnectionError") and any(
+        frame.file.endswith(("/bin/torchrun", "/torch/distributed/run.py")) for frame in each.frames
     )

@@ -85,10 +85,14 @@ def launcher_closing_signal() -> None:
         r"srun: error: Unable to (create step|allocate resources|confirm allocation)",
         r"error: Unable to satisfy cpu bind request",
         r"srun: fatal: ",
+        r"There are not enough slots available in the system",
+        r"could not select device driver",
+        r"nvidia-container-cli: ",
+        r"OCI runtime create failed",
     ),
 )
 def tasks_not_started() -> None:
-    """Slurm could not start the tasks of the step.
+    """The tasks, or their containers, could not be started.
 
     ## Why it matters
     "execve(): train.py: Permission denied", "Task launch for 36.0 failed on node n17: Job credential expired" or "Unable to
@@ -97,7 +101,7 @@ def tasks_not_started() -> None:
     ## Fix
     Start the interpreter (srun python train.py) or make the file executable on every node; for a node that refuses, compare
     its clock with the others', look at its slurmd log and leave it out (srun --exclude); for a step, ask for no more than the
-    allocation holds.
+    allocation holds. For a container without GPUs install the NVIDIA Container Toolkit on that node and restart Docker.
     """
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from ddpdoctor.facts.log import Line, Log, Traceback
 from ddpdoctor.facts.log.literals import literals_of
-from ddpdoctor.facts.log.story import is_over
+from ddpdoctor.facts.log.story import has_failed, is_over
 from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
 from ddpdoctor.rules import Rule, load
 
@@ -30,6 +31,7 @@ SPEAKS_OF_OTHERS = frozenset(
 """Umbrellas that the victims print: whoever says it is not to blame."""
 
 PRECISER = {
+    "LOG010": ("LOG505",),
     "LAUNCH003": ("LAUNCH004", "LAUNCH014", "LAUNCH015", "LAUNCH018", "LAUNCH055"),
     "LAUNCH009": ("LAUNCH013", "LAUNCH050", "LAUNCH052"),
     "LAUNCH001": ("LAUNCH009", "LAUNCH050", "LAUNCH052"),
@@ -50,6 +52,7 @@ _LOGGER = re.compile(r"^(\[[IWEF]\d*[ \d:.]* ?[\w.]+:\d+\] ?(\[c10d\] )?|[IWEF]\
 SAID_BY_LAUNCHERS = ("LAUNCH060", "NET002")
 """Causes whose words scripts use as well: what a traceback through the script alone says is not about them."""
 
+_WARNS = re.compile(r"\[W\d*[ \d:.]* ?[\w.]+:\d+\]")
 _DOWNLOAD = re.compile(r"urlopen error|HTTPS?ConnectionPool|NewConnectionError|Max retries exceeded|Failed to resolve")
 """What libraries say that fetch something from the web."""
 
@@ -131,7 +134,13 @@ def _look(rule: Rule, log: Log) -> Iterator[Finding]:
         lines = [line for line in lines if line not in others]
     if lines:
         is_speaker = rule.kind not in ("consequence", "noise") and rule.code not in SPEAKS_OF_OTHERS
-        yield finding_of(log, lines, rule.title, blames_speaker=is_speaker)
+        found = finding_of(log, lines, rule.title, blames_speaker=is_speaker)
+        is_mild = rule.severity is Severity.ERROR and found.severity is None
+        if is_mild and all(_WARNS.match(line.text) for line in lines) and not has_failed(log):
+            found = replace(
+                found, severity=Severity.WARNING
+            )  # torch tried something else, and nothing shows that it failed
+        yield found
 
 
 def _is_scripts(log: Log, line: Line) -> bool:
@@ -145,6 +154,7 @@ def _is_scripts(log: Log, line: Line) -> bool:
 def finding_of(log: Log, lines: list[Line], title: str, *, blames_speaker: bool) -> Finding:
     """One finding for all `lines`: the first one told, with its traceback's innermost frame of the job's own code."""
     first = lines[0]
+    told = next((line for line in lines if line.who.rank is not None), first) if blames_speaker else first
     is_noise = is_over(log, lines)
     ranks = sorted({line.who.rank for line in lines if line.who.rank is not None}) if blames_speaker else []
     hosts = {line.who.host for line in lines if line.who.host is not None} if blames_speaker else set()
@@ -152,7 +162,7 @@ def finding_of(log: Log, lines: list[Line], title: str, *, blames_speaker: bool)
     frame = None if traceback is None else traceback.place
     file, number = (log.sources[first.source].name, first.number) if frame is None else (frame.file, frame.line)
     return Finding(
-        f"{title.rstrip('.')}: {speaker(first)}{shortened(_LOGGER.sub('', first.text).strip())}",
+        f"{title.rstrip('.')}: {speaker(told)}{shortened(_LOGGER.sub('', first.text).strip())}",
         tuple(Evidence(log.place(line.source, line.number), shortened(line.text)) for line in lines[:3]),
         where=Where(
             host=hosts.pop() if len(hosts) == 1 else None,

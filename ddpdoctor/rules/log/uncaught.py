@@ -54,6 +54,8 @@ NO_CAUSE = (
 WRAPPERS = ("ProcessRaisedException", "ProcessExitedException", "RayTaskError", "CheckpointException")
 KILLED = "Killed"
 """What a shell prints last of a program that ended by SIGKILL, as a server ends itself after an exception."""
+_POINTS = re.compile(r"^Caught |[Ss]ee (the )?(stack trace for )?root cause")
+"""Messages that only point to another exception."""
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 
 
@@ -121,7 +123,7 @@ def _follows(each: Traceback, other: Traceback) -> bool:
 
 def _is_wrapper(each: Traceback) -> bool:
     """Raised by a parent process over what it was told of its child, whose own traceback stands beside it."""
-    return each.exception.rpartition(".")[2] in WRAPPERS or each.message.startswith("Caught ")
+    return each.exception.rpartition(".")[2] in WRAPPERS or _POINTS.search(each.message) is not None
 
 
 def _group(group: list[Traceback]) -> _Group:
@@ -196,7 +198,7 @@ def uncaught_exception(log: Log) -> Iterator[Finding]:
     soft = softly_explained(log)
     for each in log.tracebacks:
         code = next((soft[each.source, n] for n in _own_lines(each) if (each.source, n) in soft), None)
-        if code is not None and not went_on(log, each):
+        if code is not None and each.exception.rpartition(".")[2] not in NO_CAUSE and not went_on(log, each):
             yield replace(_finding(log, _group([each]), ""), role=Role.CONSEQUENCE, caused_by=code)
             return
 

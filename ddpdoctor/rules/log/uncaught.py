@@ -1,4 +1,4 @@
-"""LOG500, LOG501, PROBE005, PROBE006: processes that ended by an exception or a signal that no other rule knows."""
+"""LOG500, PROBE005, PROBE006: processes that ended by an exception that no other rule knows."""
 
 from __future__ import annotations
 
@@ -6,51 +6,19 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ddpdoctor.facts.log import Exit, Line, Log, Traceback, Who
+from ddpdoctor.facts.log import Line, Log, Traceback
 from ddpdoctor.facts.log.attribution import CHAINED_LINES
-from ddpdoctor.facts.log.endings import SIGNALS
-from ddpdoctor.facts.log.marks import marked
-from ddpdoctor.facts.log.story import last_failure, own_exits, went_on
+from ddpdoctor.facts.log.story import own_exits, went_on
 from ddpdoctor.facts.log.waiting import parties, waits
 from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
 from ddpdoctor.rules import in_logs, rule
-from ddpdoctor.rules.log.ending import SIGKILL, ended, names_of
+from ddpdoctor.rules.log.crashes import NO_CAUSE, PEERS_BEFORE, PEERS_OF_A_GROUP, crashed, may_be_one
+from ddpdoctor.rules.log.ending import SIGKILL, names_of
 from ddpdoctor.rules.log.files import is_missing_file, not_written_yet, on_some_nodes_only
-from ddpdoctor.rules.log.killed import SIGKILLED
-from ddpdoctor.rules.log.signatures import FAR, explained, finding_of, matching, shortened, softly_explained
+from ddpdoctor.rules.log.signatures import FAR, explained, matching, shortened, softly_explained
 
 __all__: list[str] = []
 
-PEERS_OF_A_GROUP = (
-    r"Connection closed by (remote )?peer",
-    r"Connection reset by peer",
-    r"Watchdog caught collective operation timeout",
-    r"Timed out waiting \d+ms for (recv|send) operation",
-    r"due to a network error or a remote process exiting prematurely",
-    r"Horovod has been shut down",
-)
-"""What ranks print that had formed a group with the one that ended."""
-
-PEERS_BEFORE = (
-    r"\d+/\d+ clients joined",
-    r"wait timeout after \d+ms, keys:",
-    r"RendezvousTimeoutError",
-    r"worker_count=\d+",
-)
-"""What ranks print that waited for it to join."""
-
-NOT_ITS_OWN = ("SIGHUP", "SIGINT", "SIGKILL", "SIGTERM")
-"""Signals that others send."""
-NAMES = {number: name for name, number in SIGNALS.items() if name not in NOT_ITS_OWN}
-SUMMARIES = ("ChildFailedError", "CalledProcessError")
-"""What launchers raise over a worker that failed."""
-NO_CAUSE = (
-    *SUMMARIES,
-    "SignalException",
-    "KeyboardInterrupt",
-    "SystemExit",
-    "BrokenPipeError",
-)
 WRAPPERS = ("ProcessRaisedException", "ProcessExitedException", "RayTaskError", "CheckpointException")
 KILLED = "Killed"
 """What a shell prints last of a program that ended by SIGKILL, as a server ends itself after an exception."""
@@ -93,13 +61,7 @@ def _told_once(groups: list[_Group]) -> list[_Group]:
 
 def _is_explained(each: Traceback, lines: list[Line]) -> bool:
     near = [line for line in lines if line.source == each.source and line.number in _own_lines(each)]
-    return any(_may_be_one(line.who, each.who) for line in near if line.text != KILLED)
-
-
-def _may_be_one(one: Who, other: Who) -> bool:
-    """Whether nothing that is known of both tells them apart."""
-    pairs = ((one.rank, other.rank), (one.host, other.host), (one.task, other.task))
-    return all(a is None or b is None or a == b for a, b in pairs)
+    return any(may_be_one(line.who, each.who) for line in near if line.text != KILLED)
 
 
 def _own_lines(each: Traceback) -> range:
@@ -208,7 +170,7 @@ def before_init(log: Log) -> Iterator[Finding]:
     """A rank ended before it had joined the process group, and the others waited for it."""
     yield from _raised(log, "PROBE005", " before it joined the process group")
     if matching(log, PEERS_BEFORE) and not matching(log, PEERS_OF_A_GROUP):
-        yield from _crashed(log, " before it joined the process group")
+        yield from crashed(log, " before it joined the process group")
 
 
 @in_logs("PROBE006")
@@ -216,86 +178,8 @@ def after_init(log: Log) -> Iterator[Finding]:
     """A rank ended after the process group was formed, and the others lost their connection to it."""
     yield from _raised(log, "PROBE006", " after it had joined the process group")
     if matching(log, PEERS_OF_A_GROUP):
-        yield from _crashed(log, " after it had joined the process group")
+        yield from crashed(log, " after it had joined the process group")
         yield from _silent(log)
-
-
-CRASHED = (
-    r"Segmentation fault",
-    r"Fatal Python error: ",
-    r"return code = -(4|6|7|8|11)\b",
-    r"exited on signal (4|6|7|8|11)\b",
-    r"\(core dumped\)",
-    r"died with <Signals\.SIG(SEGV|BUS|ABRT|ILL|FPE): \d+>",
-    r"terminated with signal SIG(SEGV|BUS|ABRT|ILL|FPE)",
-    r"Worker exit type: SYSTEM_ERROR",
-    r"[Ww]orker process has died",
-)
-
-
-ABORTED = re.compile(r"error: Aborted|return code = -6\b|on signal 6\b|SIGABRT")
-
-HINTS = {
-    "SIGBUS": ": /dev/shm, or the disk of a file that it maps, was full (HOST001, HOST002), or such a file was cut"
-}
-"""What ends a process by a signal as a rule."""
-
-CANCELLED = (r"CANCELLED AT \S+ \*\*\*$",)
-"""What slurmstepd says of the other tasks as well when one of them failed."""
-
-
-@rule("LOG501", "worker-ended-without-traceback", Severity.ERROR, signatures=CRASHED)
-def ended_without_traceback(log: Log) -> Iterator[Finding]:
-    """A worker ended by a signal of its own or with an exit code, and printed no traceback.
-
-    ## Why it matters
-    "exitcode : -11" (a segmentation fault), -6 (an abort), -7 (a bus error) or a number that the script chose: Python had no
-    chance to say where, and the launcher's summary is all there is.
-
-    ## Fix
-    Start the ranks with PYTHONFAULTHANDLER=1: a crash then prints the Python stack. Look for the rank's last own line, and in
-    the kernel's log of its node (dmesg | grep -E "segfault|traps").
-    """
-    lines = [line for line in matching(log, CRASHED) if not _is_said_why(log, line)]
-    crashed = [] if matching(log, (*PEERS_OF_A_GROUP, *PEERS_BEFORE)) else list(_crashed(log, ""))
-    yield from crashed
-    if lines and not crashed and not own_exits(log):
-        yield finding_of(log, lines, "A worker crashed and printed no traceback", blames_speaker=True)
-    last = last_failure(log)
-    told = [t for t in log.tracebacks if t.exception.rpartition(".")[2] not in SUMMARIES]
-    if last is not None and not (lines or crashed or own_exits(log) or told or log.xids or _said(log)):
-        yield finding_of(log, [last], "The job failed, and no line says why", blames_speaker=False)
-
-
-def _is_said_why(log: Log, line: Line) -> bool:
-    """Whether the process aborted over an error that it had printed itself: C++ ends so after an exception."""
-    said = explained(log, "cause", "umbrella") if ABORTED.search(line.text) else []
-    return any(
-        each.source == line.source and _may_be_one(each.who, line.who) for each in said if each.text != line.text
-    )
-
-
-def _said(log: Log) -> bool:
-    return bool(explained(log, "cause", "umbrella", "consequence")) or any(marked(log, "nccl_warns"))
-
-
-def _crashed(log: Log, when: str) -> Iterator[Finding]:
-    """Exit codes that no traceback and no line of that rank explains, one finding for each code."""
-    lines = explained(log, "cause", "umbrella")
-    told = [t for t in log.tracebacks if t.exception.rpartition(".")[2] not in NO_CAUSE]
-    itself = matching(log, CRASHED + SIGKILLED + CANCELLED)
-    speakers = {(each.source, each.who.rank) for each in told}
-    speakers |= {(line.source, line.who.rank) for line in lines if line not in itself}
-    ranks = {rank for _, rank in speakers if rank is not None}
-    found: dict[int, list[Exit]] = {}
-    for each in own_exits(log):
-        said = (each.source, None) in speakers or each.who.rank in ranks or (each.who.rank is None and bool(speakers))
-        if not said and each.code != SIGKILL:
-            found.setdefault(each.code, []).append(each)
-    for code, exits in found.items():
-        name = NAMES.get(-code, "")
-        how = f"was ended by {name} (exit code {code})" if name else f"ended with exit code {code}"
-        yield ended(log, exits, f"{how}{when} and printed no traceback{HINTS.get(name, '')}")
 
 
 def _silent(log: Log) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from ddpdoctor.facts.script.index import Function
 if TYPE_CHECKING:
     from ddpdoctor.facts.script.module import Module
 
-__all__ = ["Wrapper", "wrapper_of"]
+__all__ = ["Wrapper", "is_context", "wrapper_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,3 +37,9 @@ def wrapper_of(module: Module, function: Function) -> Wrapper | None:
         if given is not None and inner is not None and inner is not target.function:
             return Wrapper(target.module, inner, given)
     return None
+
+
+def is_context(function: Function) -> bool:
+    """Whether a function is a context whose `yield` stands for the body of the `with`."""
+    names = [getattr(d, "attr", getattr(d, "id", "")) for d in function.decorator_list]
+    return bool(names) and all(name in ("contextmanager", "asynccontextmanager") for name in names)

@@ -183,7 +183,8 @@ def program_runs(module: Module) -> tuple[Rehearsal, ...]:
 def _compare(run: Rehearsal) -> Iterator[Disagreement]:
     if run.is_open or any(t.raised for t in run.tracks) or len(run.tracks) < 2:
         return
-    if any(isinstance(node, (ast.Yield, ast.YieldFrom)) for s in getattr(run.root, "body", ()) for node in inner(s)):
+    own = (inner(s) for s in getattr(run.root, "body", ()) if not isinstance(s, (ast.FunctionDef, ast.ClassDef)))
+    if any(isinstance(node, (ast.Yield, ast.YieldFrom)) for nodes in own for node in nodes):
         return  # what happens in between stands elsewhere
     if any(_asks_again(run, left) for t in run.tracks for left in t.leavings):
         return
@@ -205,6 +206,9 @@ def _pair(run: Rehearsal, one: Track, two: Track) -> Iterator[Disagreement]:
     if [e.name for e in a] == [e.name for e in b]:
         yield from _turned_away(run, one, b)
         yield from _turned_away(run, two, a)
+        yield from (
+            d for x, y in zip(a, b, strict=True) if _are_other_groups(x, y) for d in _blamed(run, Kind.GROUP, x, None)
+        )
         return
     if Counter(e.name for e in a) == Counter(e.name for e in b):
         at = next(i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x.name != y.name)
@@ -221,6 +225,13 @@ def _pair(run: Rehearsal, one: Track, two: Track) -> Iterator[Disagreement]:
     swapped = next(((x, y) for x, y in zip(*common, strict=False) if x.name != y.name), None)
     if swapped is not None:
         yield from _blamed(run, Kind.ORDER, *swapped)
+
+
+def _are_other_groups(one: Event, two: Event) -> bool:
+    """Whether two ranks make groups of other ranks as the same group of their count."""
+    members = [e.read(e.argument(0, "ranks")) for e in (one, two)] if one.name == "dist.new_group" else []
+    told = all(isinstance(m, list) and all(type(r) is int for r in m) for m in members)
+    return bool(members) and told and members[0] != members[1]
 
 
 def _turned_away(run: Rehearsal, gone: Track, others: list[Event]) -> Iterator[Disagreement]:

@@ -147,7 +147,14 @@ class Matters:
         if made is not None:
             return call not in inner(made.body) and any(self.call(module, c) for c in self.calls(made.body))
         target = module.target(call)
-        return target is not None and self.function(target.module, target.function)
+        return (target is not None and self.function(target.module, target.function)) or self._opens(module, call)
+
+    def _opens(self, module: Module, call: ast.Call) -> bool:
+        """Whether a `with` enters or leaves an object here that does something of it."""
+        is_context = isinstance(module.index.parents.get(call), ast.withitem)
+        owner = module.class_of_value(call) if is_context else None
+        found = [module.method(owner, name) for name in ("__enter__", "__exit__")] if owner is not None else []
+        return any(each is not None and self.function(each.module, each.function) for each in found)
 
     def runs(self, module: Module, function: Function) -> bool:
         """Whether a function is worth rehearsing: it does something that is looked for, or may end the process."""

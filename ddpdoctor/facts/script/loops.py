@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.script.module import Module
     from ddpdoctor.facts.script.values import Reader
 
-__all__ = ["REDUCED", "is_reduced", "part_of"]
+__all__ = ["REDUCED", "is_reduced", "part_of", "turns_differ"]
 
 
 _LOADER = re.compile(r"(?i)(data_?loader|_loader|^loader|dataloader|_dl$)")
@@ -97,3 +97,16 @@ def _reduced(module: Module, root: ast.AST) -> dict[str, list[int]]:
                 for name in (n.id for a in node.args for n in ast.walk(a) if isinstance(n, ast.Name)):
                     found.setdefault(name, []).append(node.lineno)
     return found
+
+
+def turns_differ(statement: ast.For | ast.AsyncFor, name: str) -> bool:
+    """Whether a loop's counter, or what is made of it, stands in a condition or call of its body: the turns may differ."""
+    tests = [n.test for n in ast.walk(statement) if isinstance(n, (ast.If, ast.IfExp))]
+    calls = [
+        c for n in ast.walk(statement) if isinstance(n, ast.Call) for c in (*n.args, *(k.value for k in n.keywords))
+    ]
+    made = {name}
+    for each in (n for n in ast.walk(statement) if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name)):
+        if any(isinstance(n, ast.Name) and n.id in made for n in ast.walk(each.value)):
+            made |= {t.id for t in each.targets if isinstance(t, ast.Name)}
+    return any(isinstance(n, ast.Name) and n.id in made for each in (*tests, *calls) for n in ast.walk(each))

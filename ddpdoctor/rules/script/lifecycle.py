@@ -86,7 +86,7 @@ def _second(module: Module, at: ast.Call, first: Event) -> Finding:
     "SCRIPT018",
     "process-group-not-initialized",
     Severity.ERROR,
-    signatures=(r"Default process group has not been initialized",),
+    signatures=(r"Default process group (?:has not been|is not) initialized",),
 )
 def too_early(script: Script) -> Iterator[Finding]:
     """A distributed call runs before init_process_group.

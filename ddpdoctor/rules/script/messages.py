@@ -217,8 +217,10 @@ def _described(module: Module, event: Event) -> tuple[int, str] | None:
     if name == "tensor" and made.args:
         return _literal(made.args[0], dtype)
     if name == "arange" and len(made.args) == 1:
-        count = _product([event.read(made.args[0])])
-        return None if count is None else (count, dtype or "torch.int64")
+        end = event.read(made.args[0])
+        kind = "torch.float32" if isinstance(end, float) else "torch.int64"
+        count = _product([int(end) if isinstance(end, float) and end.is_integer() else end])
+        return None if count is None else (count, dtype or kind)
     return None
 
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.gaps import Why
 from ddpdoctor.facts.launch import Launch
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.index import inner
+from ddpdoctor.facts.script.index import Function, inner
 from ddpdoctor.facts.script.module import Module, modules
+from ddpdoctor.facts.script.parameters import argument_of
 from ddpdoctor.facts.script.vocabulary import COLLECTIVES
 from ddpdoctor.facts.script.world import Unknown
 from ddpdoctor.findings import Edit, Finding, Severity
@@ -21,6 +22,7 @@ from ddpdoctor.rules.script.situation import (
     argument,
     backends,
     comes_to,
+    each_rank,
     in_rank_branch,
     names_in,
     start_of,
@@ -162,11 +164,11 @@ def _dicts(module: Module) -> Iterator[Finding]:
         calls = [n for n in inner(loop) if isinstance(n, ast.Call) and module.names.of(n.func) in COLLECTIVES]
         if not name or not calls:
             continue
-        function = module.index.function_of(loop)
+        filled = [(name, module.index.function_of(loop)), *_given(module, loop, name)]
         for store in module.index.subscripts:
-            same = isinstance(store.ctx, ast.Store) and ast.unparse(store.value) == name
-            literal = isinstance(store.slice, ast.Constant)
-            if same and literal and module.index.function_of(store) is function and _parted(module, store):
+            where = (ast.unparse(store.value), module.index.function_of(store))
+            literal = isinstance(store.ctx, ast.Store) and isinstance(store.slice, ast.Constant)
+            if literal and where in filled and _parted(module, store) and not _is_everywhere(module, store):
                 yield point(
                     module,
                     store,
@@ -175,6 +177,31 @@ def _dicts(module: Module) -> Iterator[Finding]:
                     "calls do not match; expected the same keys on all ranks",
                     "the key on every rank",
                 )
+
+
+def _given(module: Module, loop: ast.For, name: str) -> list[tuple[str, Function | None]]:
+    """What callers give for the parameter that a loop runs over: the text of each argument and the function around it."""
+    function = module.index.function_of(loop)
+    found: list[tuple[str, Function | None]] = []
+    if function is None:
+        return found
+    for call in module.callers.get(function, ()):
+        given = argument_of(call, function, name, isinstance(module.index.parents[function], ast.ClassDef))
+        if given is not None:
+            found.append((ast.unparse(given), module.index.function_of(call)))
+    return found
+
+
+def _is_everywhere(module: Module, store: ast.Subscript) -> bool:
+    """Whether another statement of the function gives every rank the same key."""
+    function, name, key = module.index.function_of(store), ast.unparse(store.value), ast.unparse(store.slice)
+    for other in module.index.subscripts:
+        same = isinstance(other.ctx, ast.Store) and (ast.unparse(other.value), ast.unparse(other.slice)) == (name, key)
+        if same and other is not store and module.index.function_of(other) is function:
+            return True
+    bound = module.names.bindings(name, module.index.scope(store))
+    made = [b.value for b in bound[1] if isinstance(b.value, ast.Dict)] if bound is not None else []
+    return any(k is not None and ast.unparse(k) == key for each in made for k in each.keys)
 
 
 def _dict_of(node: ast.expr) -> str:
@@ -224,7 +251,9 @@ def not_reduced(script: Script) -> Iterator[Finding]:
                 continue
             words = _METRICS if _is_told(call) else _LOSSES
             given = (*call.args, *(k.value for k in call.keywords))
-            item = next((n for a in given for n in ast.walk(a) if _is_item(n, words)), None)
+            item = next(
+                (n for a in given for n in ast.walk(a) if _is_item(n, words) or _is_own(module, n, words)), None
+            )
             if item is not None:
                 yield point(
                     module,
@@ -252,3 +281,9 @@ def _is_item(node: ast.AST, words: re.Pattern[str]) -> bool:
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "item":
         return False
     return any(words.search(name) for name in names_in(node.func.value))
+
+
+def _is_own(module: Module, node: ast.AST, words: re.Pattern[str]) -> bool:
+    """A name such as `accuracy` that holds what came of this rank's batches."""
+    own = isinstance(node, ast.Name) and words.search(node.id) and module.wraps
+    return bool(own and isinstance(node, ast.Name) and each_rank(module, node)[0] is Unknown.DATA)

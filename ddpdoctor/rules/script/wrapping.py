@@ -18,6 +18,7 @@ from ddpdoctor.rules.script.situation import (
     argument,
     each_rank,
     has_more,
+    in_rank_branch,
     is_quiet,
     is_test,
     last_value,
@@ -134,7 +135,8 @@ def bypassed(script: Script) -> Iterator[Finding]:
             loop = next((p for p, _ in module.index.enclosing(call) if isinstance(p, (ast.For, ast.While))), None)
             function = module.index.function_of(call)
             region: ast.AST | None = loop or function
-            if region is not None and _has_backward(region) and not _is_without_gradients(module, call):
+            alone = region is not None and in_rank_branch(module, call)  # as an evaluation on rank 0
+            if region is not None and _has_backward(region) and not alone and not _is_without_gradients(module, call):
                 yield point(
                     module,
                     call,

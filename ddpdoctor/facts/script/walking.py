@@ -1,0 +1,337 @@
+"""One rank walks through statements: what it does, in its order, where it parts from the others, and how it leaves."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any
+
+from ddpdoctor.facts.script.conditions import case_of, conditions
+from ddpdoctor.facts.script.decorating import is_context, wrapper_of
+from ddpdoctor.facts.script.events import EXITS, Matters
+from ddpdoctor.facts.script.failures import local_failure
+from ddpdoctor.facts.script.index import Function
+from ddpdoctor.facts.script.loops import turns_differ
+from ddpdoctor.facts.script.module import Module, Target
+from ddpdoctor.facts.script.parameters import arguments
+from ddpdoctor.facts.script.rehearsal import Event, Leaving, Test, Track
+from ddpdoctor.facts.script.values import Reader
+from ddpdoctor.facts.script.world import Frame, Unknown
+
+__all__ = ["Walk"]
+
+MAX_CALLS = 8
+MAX_EVENTS = 400
+ONLY_ON_MAIN = ("rank_zero_only", "main_process_only", "on_main_process", "master_only", "only_on_main")
+
+
+class Walk:
+    """One rank walks through statements."""
+
+    def __init__(self, module: Module, reader: Reader, track: Track, matters: Matters, left: int) -> None:
+        self.left = left
+        self.module = module
+        self.reader = reader
+        self.track = track
+        self.matters = matters
+        self.is_open = False
+        self.fails: Callable[[], bool] = bool
+        self.tests: list[Test] = []
+        self.loops: list[ast.AST] = []
+        self.chain: list[ast.Call] = []
+        self.running: list[Function] = []
+        self.wrapped: dict[ast.arg, tuple[Target, dict[str, object]]] = {}
+        self.within: list[tuple[Function, Callable[[], str | None]]] = []
+
+    def given(self, function: Function | None) -> dict[str, object]:
+        """What the parameters of a root hold: only a process's index is known better here than by reading."""
+        if function is None:
+            return {}
+        for spawn in self.module.spawns:
+            if spawn.function is function and spawn.indexed and function.args.args:
+                return {function.args.args[0].arg: self.reader.place.local_rank}
+        return {}
+
+    def root(self, node: Function | ast.Module, frame: Frame) -> None:
+        if not isinstance(node, ast.Module):
+            self.running.append(node)
+            if not self._enters(node):
+                return
+        self.block(node.body, frame)
+
+    def block(self, body: list[ast.stmt], frame: Frame) -> str | None:
+        """Walk statements; how the block was left early, None when it ended."""
+        for statement in body:
+            self.left -= 1
+            if len(self.track.events) > MAX_EVENTS or self.left < 0:
+                self.is_open = True
+                return "return"
+            work = _WALKS.get(type(statement), Walk.plain)
+            left = work(self, statement, frame)
+            if left is not None:
+                return left
+        return None
+
+    def plain(self, statement: ast.stmt, frame: Frame) -> str | None:
+        yields = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Yield)
+        if yields and self.within and self.running and self.running[-1] is self.within[-1][0]:
+            _, body = entered = self.within.pop()
+            left = body()
+            self.within.append(entered)
+            return left if left in ("exit", "raise") else None
+        return self.expression(statement, frame)
+
+    def expression(self, node: ast.AST | None, frame: Frame) -> str | None:
+        if node is None or not (self.tests or self.matters.statement(frame.module, node)):
+            return None
+        left = None
+        for call in self.matters.calls(node):
+            depth = len(self.tests)
+            if self._comes_to(call, node, frame):
+                left = self.call(call, frame) or left
+            del self.tests[depth:]
+        return left
+
+    def _comes_to(self, call: ast.Call, top: ast.AST, frame: Frame) -> bool:
+        """Whether this rank reaches a call through `and`, `or`, `… if … else …` and the `if` of comprehensions."""
+        for test, wanted in conditions(frame.module, call, top):
+            if not self.matters.acts(frame.module, call):
+                return False
+            truth = self.reader.truth(test, frame)
+            if isinstance(truth, Unknown):
+                self.is_open = True
+                return False
+            self._decided(test, truth, frame.module)
+            if truth is not wanted:
+                return False
+        return True
+
+    def call(self, call: ast.Call, frame: Frame) -> str | None:
+        module = frame.module
+        if module.names.of(call.func) in EXITS:
+            return self._leave("exit", call) if not self._is_failure(call, frame) else self._raise(call)
+        name = self.matters.named(module, call)
+        if name is not None:
+            chain = (*self.chain, call)
+            self.track.events.append(Event(name, call, frame, self.reader, chain, tuple(self.tests), tuple(self.loops)))
+            return None
+        given = module.parameter_called(call)
+        if given in self.wrapped:
+            what, bound = self.wrapped[given]
+            return self._inlined(call, Frame(what.module, what.function, bound), what.function)
+        made = module.lambda_of(call)
+        if made is not None and len(self.chain) < MAX_CALLS:
+            return self._lambda(call, made, frame)
+        target = module.target(call)
+        if target is None:
+            self._unseen(call, frame)
+            return None
+        function = target.function
+        if function in self.running or len(self.chain) >= MAX_CALLS or not self.matters.runs(target.module, function):
+            return None
+        bound = arguments(self.reader, call, function, frame)
+        wrapper = wrapper_of(target.module, function)
+        if wrapper is not None and wrapper.inner not in self.running:
+            self.wrapped[wrapper.given] = (target, bound)
+            return self._inlined(call, Frame(wrapper.module, wrapper.inner), wrapper.inner)
+        return self._inlined(call, Frame(target.module, function, bound), function)
+
+    def _lambda(self, call: ast.Call, made: ast.Lambda, frame: Frame) -> str | None:
+        bound = {a.arg: self.reader.value(v, frame) for a, v in zip(made.args.args, call.args, strict=False)}
+        self.chain.append(call)
+        left = self.expression(made.body, Frame(frame.module, frame.module.index.function_of(made), bound))
+        self.chain.pop()
+        return left if left in ("exit", "raise") else None
+
+    def _inlined(self, call: ast.Call, frame: Frame, function: Function) -> str | None:
+        self.chain.append(call)
+        self.running.append(function)
+        depth = len(self.tests)
+        left = self.block(function.body, frame) if self._enters(function) else None
+        del self.tests[depth:]
+        self.running.pop()
+        self.chain.pop()
+        return left if left in ("exit", "raise") else None
+
+    def _enters(self, function: Function) -> bool:
+        """Whether this rank runs the body: decorators let only rank 0 into some."""
+        last = [getattr(d, "attr", getattr(d, "id", "")) for d in function.decorator_list]
+        if not any(name in ONLY_ON_MAIN for name in last):
+            return True
+        enters = self.reader.place.rank == 0
+        self._decided(function, enters, self.module)
+        return enters
+
+    def _decided(self, node: ast.AST, taken: bool, module: Module, *, chosen: bool = False) -> None:
+        self.track.decisions.setdefault(node, []).append(taken)
+        self.tests.append(Test(node, taken, len(self.chain), module, chosen))
+
+    def _unseen(self, call: ast.Call, frame: Frame) -> None:
+        """A function whose text is not at hand, inside a condition: it might do what the other ranks do."""
+        if self.tests and frame.module.names.of(call.func) is None:
+            text = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+            self.track.opaque.append((text, tuple(self.tests)))
+        elif self.tests:
+            dotted = frame.module.names.dotted(call.func) or ""
+            self.track.opaque.append((dotted, tuple(self.tests)))
+
+    def _leave(self, how: str, node: ast.AST) -> str:
+        self.track.leavings.append(Leaving(how, node, tuple(self.tests), tuple(self.loops), len(self.chain)))
+        return how
+
+    def _raise(self, node: ast.AST) -> str:
+        self.track.raised = True
+        return self._leave("raise", node)
+
+    def _is_failure(self, call: ast.Call, frame: Frame) -> bool:
+        if not call.args:
+            return False
+        return self.reader.value(call.args[0], frame) not in (0, None, False)
+
+    # Statements.
+
+    def branch(self, statement: ast.If, frame: Frame) -> str | None:
+        left = self.expression(statement.test, frame)
+        if left is not None or not self.matters.statement(frame.module, statement):
+            return left
+        truth = self.reader.truth(statement.test, frame)
+        if isinstance(truth, Unknown):
+            self.is_open = True
+            return None
+        chosen = isinstance(self.reader.value(statement.test, frame), Unknown)
+        self._decided(statement, truth, frame.module, chosen=chosen)
+        left = self.block(statement.body if truth else statement.orelse, frame)
+        self.tests.pop()
+        return left
+
+    def loop(self, statement: ast.For | ast.AsyncFor, frame: Frame) -> str | None:
+        self.expression(statement.iter, frame)
+        if not self.matters.statement(frame.module, statement):
+            return None
+        items = self.reader.value(statement.iter, frame)
+        name = statement.target.id if isinstance(statement.target, ast.Name) else ""
+        if isinstance(items, list) and len(items) <= 8 and name and turns_differ(statement, name):
+            for item in items:
+                left = self._turn(statement, Frame(frame.module, frame.function, {**frame.bound, name: item}))
+                if left is not None:
+                    return left if left != "break" else None
+            return None
+        left = self._turn(statement, frame)
+        return left if left != "break" else None
+
+    def until(self, statement: ast.While, frame: Frame) -> str | None:
+        self.expression(statement.test, frame)
+        if not self.matters.statement(frame.module, statement):
+            return None
+        left = self._turn(statement, frame)
+        return left if left != "break" else None
+
+    def _turn(self, statement: ast.For | ast.AsyncFor | ast.While, frame: Frame) -> str | None:
+        self.loops.append(statement)
+        left = self.block(statement.body, frame)
+        self.loops.pop()
+        return None if left == "continue" else left
+
+    def context(self, statement: ast.With | ast.AsyncWith, frame: Frame, at: int = 0) -> str | None:
+        """The body between what its contexts do: up to a `yield` and after it, or `__enter__` and `__exit__`."""
+        if at == len(statement.items):
+            return self.block(statement.body, frame)
+        call = statement.items[at].context_expr
+        made = frame.module.target(call) if isinstance(call, ast.Call) else None
+        if isinstance(call, ast.Call) and made is not None and self._is_context(made):
+            lefts: list[str | None] = []
+
+            def body() -> str | None:
+                lefts.append(self.context(statement, frame, at + 1))
+                return lefts[-1]
+
+            self.within.append((made.function, body))
+            left = self.call(call, frame)
+            self.within.pop()
+            return next((each for each in lefts if each is not None), left)
+        self.expression(call, frame)
+        self._special(call, "__enter__", frame)
+        left = self.context(statement, frame, at + 1)
+        self._special(call, "__exit__", frame)
+        return left
+
+    def _is_context(self, made: Target) -> bool:
+        """Whether a `with` runs a generator of the project that does something of what is looked for."""
+        runs = is_context(made.function) and self.matters.runs(made.module, made.function)
+        return runs and made.function not in self.running and len(self.chain) < MAX_CALLS
+
+    def _special(self, call: ast.expr, name: str, frame: Frame) -> None:
+        """What an object does when a `with` enters or leaves it."""
+        owner = frame.module.class_of_value(call) if isinstance(call, ast.Call) else None
+        found = frame.module.method(owner, name) if owner is not None else None
+        if isinstance(call, ast.Call) and found is not None and self.matters.runs(found.module, found.function):
+            self._inlined(call, Frame(found.module, found.function), found.function)
+
+    def attempt(self, statement: ast.Try, frame: Frame) -> str | None:
+        handler = local_failure(self.matters, frame.module, statement)
+        failed = handler is not None and self.fails()
+        if handler is not None:
+            self._decided(handler, failed, frame.module)
+        if handler is not None and failed:
+            left = self.block(handler.body, frame)
+        else:
+            left = self.block(statement.body, frame) or self.block(statement.orelse, frame)
+        if handler is not None:
+            self.tests.pop()
+        return self.block(statement.finalbody, frame) or left
+
+    def leave(self, statement: ast.Return | ast.Break | ast.Continue, frame: Frame) -> str | None:
+        left = self.expression(getattr(statement, "value", None), frame)
+        return left or self._leave(type(statement).__name__.lower(), statement)
+
+    def raises(self, statement: ast.Raise, frame: Frame) -> str | None:
+        raised = statement.exc.func if isinstance(statement.exc, ast.Call) else statement.exc
+        if raised is not None and frame.module.names.of(raised) == "SystemExit":
+            failed = isinstance(statement.exc, ast.Call) and self._is_failure(statement.exc, frame)
+            return self._raise(statement) if failed else self._leave("exit", statement)
+        return self._raise(statement)
+
+    def definition(self, statement: ast.ClassDef, frame: Frame) -> str | None:
+        """What stands in a class beside its methods runs when the class is made."""
+        return self.block([s for s in statement.body if isinstance(s, (ast.Assign, ast.AnnAssign, ast.Expr))], frame)
+
+    def skip(self, statement: ast.stmt, frame: Frame) -> str | None:
+        return None
+
+    def match(self, statement: ast.Match, frame: Frame) -> str | None:
+        left = self.expression(statement.subject, frame)
+        if left is not None or not self.matters.statement(frame.module, statement):
+            return left
+        value = self.reader.value(statement.subject, frame)
+        depth = len(self.tests)
+        for case in statement.cases:
+            fits = case_of(self.reader, case, value, frame)
+            if isinstance(fits, Unknown):
+                self.is_open = True
+                break
+            self._decided(case.pattern, fits, frame.module)
+            if fits:
+                left = self.block(case.body, frame)
+                break
+            self.tests.pop()
+        del self.tests[depth:]
+        return left
+
+
+_WALKS: dict[type, Callable[[Walk, Any, Frame], str | None]] = {
+    ast.If: Walk.branch,
+    ast.For: Walk.loop,
+    ast.AsyncFor: Walk.loop,
+    ast.While: Walk.until,
+    ast.With: Walk.context,
+    ast.AsyncWith: Walk.context,
+    ast.Try: Walk.attempt,
+    ast.Return: Walk.leave,
+    ast.Break: Walk.leave,
+    ast.Continue: Walk.leave,
+    ast.Raise: Walk.raises,
+    ast.FunctionDef: Walk.skip,
+    ast.AsyncFunctionDef: Walk.skip,
+    ast.ClassDef: Walk.definition,
+    ast.Match: Walk.match,
+}

@@ -95,6 +95,7 @@ def traceback_of(block: Block, number: int) -> Traceback | None:
     who = replace(head.who, local_rank=_index_of_spawned(block, head))
     who = replace(who, rank=int(ranked[1])) if ranked else who
     lead = _lead(block, head)
+    indent = " " * (len(head.text) - len(head.text.lstrip(" ")))  # torchrun's summary indents what its worker recorded
     frames: list[Frame] = []
     strangers = 0
     for offset, raw in enumerate(block.behind(MOST_LINES), 1):
@@ -104,6 +105,7 @@ def traceback_of(block: Block, number: int) -> Traceback | None:
             each = each._replace(text=each.text[led.end() :] if led else " ")
         if not _same(head, each):
             continue
+        each = each._replace(text=each.text.removeprefix(indent))
         text = _GROUP.sub("", each.text) if head.text.lstrip()[:1] in "+|" else each.text
         frame = _FRAME.match(text)
         if frame is not None and len(frames) < MOST_FRAMES:

@@ -18,7 +18,7 @@ NOT_SET = (r"environment variable (RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL
 NO_KEY = (r"KeyError: '(RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)'",)
 NO_LOCAL_RANK = (r"KeyError: 'LOCAL_RANK'",)
 NOT_PASSED = (r"arguments are required: --local[-_]rank",)
-NO_GROUP = (r"Default process group has not been initialized",)
+NO_GROUP = (r"Default process group (?:has not been|is not) initialized",)
 CLOSED = (r"RendezvousClosedError", r"The rendezvous '[^']*' is closed")
 UNKNOWN_NAME = (
     r"gai error: -\d+",

@@ -35,7 +35,7 @@ MOST_PAIRS = 8
         r"SO_ERROR: (Connection timed out|No route to host)",
         r"returned 113\(No route to host\)",
         r"connect returned No route to host",
-        r"(Connect to \S+|Call to connect) failed : (No route to host|Connection timed out)",
+        r"(Connect to \S+|Call to connect) failed : (No route to host|Connection timed out|Software caused connection abort)",
         r"unable to complete a TCP connection",
     ),
 )

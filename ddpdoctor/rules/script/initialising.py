@@ -251,7 +251,7 @@ def positional(script: Script) -> Iterator[Finding]:
                 continue
             wrong = call.args[first:]
             named = [_name_of(a) for a in wrong]
-            if len(wrong) == 2 and all(isinstance(a, ast.Constant) for a in wrong):
+            if len(wrong) == 2 and named[0] == named[1]:
                 named = ["rank", "world_size"]
             where = {1: "init_method", 2: "timeout", 3: "world_size"}[first]
             edits = tuple(replace(module, a, f"{n}={code(module, a, 200)}") for n, a in zip(named, wrong, strict=True))

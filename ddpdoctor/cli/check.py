@@ -181,7 +181,7 @@ def _gather(plan: Plan) -> tuple[Facts, tuple[str, ...], Answer | None, Verdict 
     """The facts, what could not be done to get them, what the probe said of this rank's turn to tell, the meeting's
     verdict, and what is wrong in the script if that was told to the other nodes.
     """
-    from ddpdoctor.cli.probing import Probing, refusal, variables_of
+    from ddpdoctor.cli.probing import Probing, folders_of, refusal, variables_of
     from ddpdoctor.cli.progress import Progress
     from ddpdoctor.facts.nodes import Form
 
@@ -189,7 +189,8 @@ def _gather(plan: Plan) -> tuple[Facts, tuple[str, ...], Answer | None, Verdict 
     sections = (*SECTIONS, "launch", "probe") if common.facts is not None else SECTIONS
     gap = refusal(line) if plan.probes and line is not None else None
     is_rank = plan.job is not None and plan.job.form == Form.ENV  # then the line is of one rank, which joins the others
-    probing = Probing(common, plan.join_seconds, plan.no_meet, None if is_rank else line and line[0])
+    launch, folders = (None if is_rank else line and line[0]), folders_of(line and line[0])
+    probing = Probing(common, plan.join_seconds, plan.no_meet, launch, folders)
     if plan.job is not None:
         return _gather_jointly(plan, plan.job, probing)
     looks = probing.looks_at_the_machine()

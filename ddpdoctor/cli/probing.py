@@ -27,14 +27,16 @@ from ddpdoctor.collectors.probe import (
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.findings import Severity
+from ddpdoctor.probe.starting import FOLDERS
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.launch import Line
     from ddpdoctor.facts.record import Facts
     from ddpdoctor.rules import Rule
 
-__all__ = ["Probing", "refusal", "variables_of"]
+__all__ = ["Probing", "folders_of", "refusal", "variables_of"]
 
+CURRENT = "."
 MOST_RANKS = 64
 """More local ranks than this no machine has GPUs for: a larger number on a line is probed with this many."""
 
@@ -65,6 +67,19 @@ def variables_of(line: Facts | None) -> dict[str, str]:
     return variables
 
 
+def folders_of(line: Facts | None) -> tuple[str, ...]:
+    """Where Python looks first for the modules of a launch line's script, and of a launcher that `python -m` starts.
+
+    Empty without a script that is here.
+    """
+    lines = line.launch.lines if line is not None and line.launch is not None else ()
+    script, starter = (lines[0].script, lines[0].starter) if lines else (None, None)
+    if script is None or not script.exists:
+        return ()
+    own = os.path.dirname(os.path.realpath(script.path))
+    return (own, CURRENT) if starter is not None and starter.name.startswith("python") else (own,)
+
+
 def _store(line: Line) -> tuple[str | None, int | None]:
     """Where the line's store will listen, as far as this machine can look: the master, or one node's own port."""
     from ddpdoctor.facts.launch import ELSEWHERE, is_loopback
@@ -87,11 +102,20 @@ def _store(line: Line) -> tuple[str | None, int | None]:
 class Probing:
     """Started as early as its kind allows, finished once, stopped in any case."""
 
-    def __init__(self, common: Common, join_seconds: float, is_alone: bool, launch: Facts | None = None) -> None:
+    def __init__(
+        self,
+        common: Common,
+        join_seconds: float,
+        is_alone: bool,
+        launch: Facts | None = None,
+        folders: tuple[str, ...] = (),
+    ) -> None:
+        """`launch` is the line whose ranks are started here, `folders` are where the job looks for modules first."""
         self._common = common
         self._join_seconds = join_seconds
         self._environ = Environ(variables=dict(os.environ))
         self._nproc = _nproc(launch)
+        self._more = {FOLDERS: os.pathsep.join(folders)} if folders else {}
         is_rank = self._environ.rank is not None and (self._environ.world_size or 0) > 1
         self._joins = is_rank and not is_alone and launch is None
         self._running: RunningProbe | RunningNode | None = None
@@ -121,7 +145,8 @@ class Probing:
         if self._template is not None or not nproc or nproc > MOST_RANKS or find_spec("torch") is None:
             return
         try:
-            self._template = Template(nproc, environ if self._joins else without_launchers(environ))
+            kept = environ if self._joins else without_launchers(environ)
+            self._template = Template(nproc, {**kept, **self._more})
         except OSError:
             return  # the ranks' supervisors try it again, and tell
 
@@ -131,11 +156,14 @@ class Probing:
             if self._joins:
                 say("meeting the other ranks")
                 seconds = self._seconds()
-                self._running = join(os.environ, min(self._join_seconds, seconds), seconds, self._template)
+                self._running = join(
+                    self._environ_of_ranks(), min(self._join_seconds, seconds), seconds, self._template
+                )
             else:
                 say("probing the local ranks")
             if self._running is None:
-                self._running = start(_gpus(facts) or CPU_RANKS, seconds=self._seconds())
+                self._start_here(_gpus(facts) or CPU_RANKS)
+            assert self._running is not None
             self.answer = self._running.finish(Deadline(self._seconds()))
             return replace(facts, probe=self.answer.probe)
         except Missing as missing:
@@ -146,7 +174,9 @@ class Probing:
         say(f"probing {node.world_size} ranks on {node.nnodes} nodes")
         try:
             seconds = self._seconds()
-            self._running = launch(node, environ, min(JOINT_SECONDS, seconds), seconds, template=self._template)
+            self._running = launch(
+                node, {**environ, **self._more}, min(JOINT_SECONDS, seconds), seconds, template=self._template
+            )
             answer = self._running.finish(Deadline(self._seconds()))
             return replace(facts, probe=answer.probe)
         except Missing as missing:
@@ -162,9 +192,15 @@ class Probing:
 
     def _start(self, nproc: int) -> None:
         try:
-            self._running = start(nproc, seconds=self._seconds())
+            self._start_here(nproc)
         except Missing:
             return  # `finish` tries again and says why
+
+    def _start_here(self, nproc: int) -> None:
+        self._running = start(nproc, seconds=self._seconds(), environ=self._environ_of_ranks())
+
+    def _environ_of_ranks(self) -> dict[str, str]:
+        return {**os.environ, **self._more}
 
     def _seconds(self) -> float:
         return max(seconds_left(self._common), 1.0)

@@ -140,14 +140,18 @@ class RunningProbe:
             kill(self.process)
 
 
-def start(nproc: int, backend: str = "auto", seconds: float = 60.0) -> RunningProbe:
+def start(
+    nproc: int, backend: str = "auto", seconds: float = 60.0, environ: Mapping[str, str] | None = None
+) -> RunningProbe:
     """Start `nproc` ranks on this machine; they import torch while the caller does something else.
+
+    `environ` is theirs, None that of this process.
 
     Raises:
         Missing: torch is not installed, or no process can be started.
     """
     words = ["--nproc", str(nproc), "--backend", backend, "--timeout", f"{seconds:.1f}"]
-    return _run("ddpdoctor.probe.local", words, None)
+    return _run("ddpdoctor.probe.local", words, environ)
 
 
 def join(

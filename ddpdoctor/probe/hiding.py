@@ -28,10 +28,10 @@ class Hidden(NamedTuple):
     file: str
 
 
-def files() -> list[Hidden]:
-    """The modules in use here that this folder hides."""
+def files(folder: str) -> list[Hidden]:
+    """The modules in use here that a folder hides."""
     try:
-        folder = os.getcwd()
+        folder = os.path.abspath(folder)
         entries = os.listdir(folder)
     except OSError:
         return []  # there is nothing to find in it, for nobody
@@ -48,8 +48,8 @@ def files() -> list[Hidden]:
     return found
 
 
-def prove(found: list[Hidden], beat: Callable[[], None]) -> str | None:
-    """What Python says when a script in this folder imports torch; None when that works, or nothing is hidden.
+def prove(found: list[Hidden], beat: Callable[[], None], folder: str = "") -> str | None:
+    """What Python says when a script in that folder imports torch; None when that works, or nothing is hidden.
 
     That takes as long as importing torch does: `beat` is called all the while.
     """
@@ -62,6 +62,7 @@ def prove(found: list[Hidden], beat: Callable[[], None]) -> str | None:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
+            cwd=folder or None,
             preexec_fn=lambda: die_with(parent),
         )
     except OSError:

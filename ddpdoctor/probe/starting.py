@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from ddpdoctor.probe.child import Child
     from ddpdoctor.probe.place import Place
 
-__all__ = ["TEMPLATE", "WORKER", "Begun", "adopt", "begin", "run_probe", "take_over"]
+__all__ = ["FOLDERS", "TEMPLATE", "WORKER", "Begun", "adopt", "begin", "run_probe", "take_over"]
 
 WORKER = "ddpdoctor.probe.worker"
 TEMPLATE = "ddpdoctor.probe.template"
 """The module that imports torch once and forks a worker for each rank."""
+FOLDERS = "DDPDOCTOR_FOLDERS"
+"""The variable that tells a worker where the job looks for modules first: the script's folder, the launcher's."""
 
 
 class Begun(NamedTuple):

@@ -120,6 +120,27 @@ def test_a_busy_machine_takes_its_time_to_show_that_a_file_does_no_harm(tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("hidden", "launcher", "harms"),
+    [
+        ("sub/random.py", ["torchrun"], True),
+        ("random.py", ["torchrun"], False),  # Python looks beside the script, not here
+        ("random.py", ["python", "-m", "torch.distributed.run"], True),
+    ],
+)
+def test_a_file_hides_modules_where_the_job_looks_for_them(
+    tmp_path: Path, hidden: str, launcher: list[str], harms: bool
+) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "train.py").write_text("import torch.distributed as dist\ndist.init_process_group('gloo')\n")
+    (tmp_path / hidden).write_text("x = 1\n")
+    done = _check("--format", "json", "--", *launcher, "--nproc-per-node", "2", "sub/train.py", cwd=tmp_path)
+    found = [f["where"]["file"] for f in _report(done)["findings"] if f["code"] == "PROBE005"]
+    assert done.returncode == int(harms), done.stderr
+    assert set(found) == ({str(tmp_path / hidden)} if harms else set())
+
+
+@pytest.mark.slow
 def test_a_probe_that_could_not_be_done_never_passes() -> None:
     check = subprocess.Popen([*CHECK, "--format", "json"], stdout=subprocess.PIPE, text=True, env=CLEAN)
     probes: list[psutil.Process] = []

@@ -37,7 +37,7 @@ def attribute(reader: Reader, node: ast.Attribute, frame: Frame) -> object:
         return reader.place_value(word)
     if node.attr in ("local_rank",) and _is_self_of_framework(node, frame):
         return reader.place.local_rank
-    base = reader.value(node.value, frame) if not isinstance(node.value, ast.Name) or dotted is None else Unknown.SAME
+    base = reader.value(node.value, frame)
     if isinstance(base, Made) and base.name in ("argparse.Namespace", "types.SimpleNamespace"):
         given = next((k.value for k in base.call.keywords if k.arg == node.attr), None)
         if given is not None and isinstance(base.frame, Frame):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ddpdoctor.facts.launch import Launch
 from ddpdoctor.facts.script import Script
 from ddpdoctor.facts.script.disagreement import places_of
+from ddpdoctor.facts.script.index import Function
 from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.vocabulary import GROUP_POSITION
 from ddpdoctor.findings import Edit, Finding, Severity
@@ -68,8 +69,15 @@ def wrong_list(script: Script) -> Iterator[Finding]:
 
 def _is_of_program(module: Module, call: ast.Call) -> bool:
     """Whether it is known here which ranks come to a call: not in a helper that only other files call."""
-    function = module.index.function_of(call)
-    return function is None or function in module.callers or any(s.function is function for s in module.spawns)
+    waiting, seen = [module.index.function_of(call)], set[Function | None]()
+    while waiting:
+        function = waiting.pop()
+        if function is None or any(s.function is function for s in module.spawns):
+            return True
+        if function not in seen:
+            seen.add(function)
+            waiting += [module.index.function_of(c) for c in module.callers.get(function, ())]
+    return False
 
 
 def _wrong(

@@ -19,6 +19,7 @@ from ddpdoctor.doctor import examine, extended, judge, retold
 from ddpdoctor.facts.log import Kind, Log, Seat
 from ddpdoctor.facts.log.several import joined
 from ddpdoctor.facts.record import SCHEMA, Facts
+from ddpdoctor.facts.secrets import without_secrets_in
 from ddpdoctor.findings import Finding, Report
 from ddpdoctor.render.json import findings_in
 from ddpdoctor.rules import AREAS, Rule, of_hangs, of_logs
@@ -31,7 +32,17 @@ def triaged(paths: Iterable[str], common: Common, *, started: float, command: st
     known = rules_for(common, tuple(AREAS.values()))
     rules = of_logs(known)
     with on_disk(paths) as files:
-        return _triaged(files, rules, known, command, started)
+        report, facts = _triaged(files, rules, known, command, started)
+    return replace(report, findings=tuple(map(_without_secrets, report.findings))), facts
+
+
+def _without_secrets(finding: Finding) -> Finding:
+    """What a log prints of tokens and passwords stays in the log."""
+    return replace(
+        finding,
+        message=without_secrets_in(finding.message),
+        evidence=tuple(replace(each, seen=without_secrets_in(each.seen)) for each in finding.evidence),
+    )
 
 
 def _triaged(

@@ -54,6 +54,10 @@ PASSWORD = re.compile(
     r"(?P<name>\b(?:sshpass|docker login|podman login|mysql|mysqldump)\b[^|;&\n]*?\s-p ?)(?P<value>[^\s;|&]+)"
 )
 """The programs whose `-p` is a password."""
+LISTED = re.compile(rf"(?P<name>['\"]--?{_NAME}['\"],\s*['\"])(?P<value>[^'\"]+)", re.IGNORECASE)
+"""`'--token', '…'`: a command line as Python prints it."""
+NETRC = re.compile(r"(?P<name>\blogin\s+\S+\s+password\s+)(?P<value>\S+)")
+"""A line of ~/.netrc."""
 USER = re.compile(r"(?P<name>(?:^|\s)(?:-u|--user)[= ])(?P<value>[^\s:]+:\S+)")
 WORD = re.compile(r"[A-Za-z0-9_+/=.~-]{20,}")
 ENTROPY_BITS = 4.2
@@ -108,9 +112,8 @@ def _text(text: str, field: str) -> str:
     text = URL.sub(lambda m: f"{m['scheme']}***@", text)
     text = SHAPE.sub(lambda m: m[0] if _is_identity(field, m[0]) else REMOVED, text)
     text = NAMED.sub(_named, text)
-    text = HEADER.sub(lambda m: m["name"] + REMOVED, text)
-    text = PASSWORD.sub(lambda m: m["name"] + REMOVED, text)
-    text = USER.sub(lambda m: m["name"] + REMOVED, text)
+    for known in (LISTED, NETRC, HEADER, PASSWORD, USER):
+        text = known.sub(lambda m: m["name"] + REMOVED, text)
     if IDENTITIES.search(field):
         return text
     return WORD.sub(lambda m: REMOVED if _is_random(m[0]) else m[0], text)

@@ -87,3 +87,15 @@ def test_every_format_tells_it(form: str) -> None:
 def test_selected_codes_alone_are_judged() -> None:
     _, report = _triage("--select", "LOG001", str(LOGS / "oom_on_one_of_four.txt"))
     assert [each["code"] for each in report["findings"]] == ["LOG001"]
+
+
+def test_what_a_log_prints_of_secrets_is_not_in_the_report(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(
+        'Traceback (most recent call last):\n  File "/job/train.py", line 3, in <module>\n    login()\n'
+        "RuntimeError: 401 for https://ana:PLANTED1@hub/x?token=PLANTED2 with {'Authorization': 'Bearer PLANTED3PLANTED3'}\n"
+        "subprocess.CalledProcessError: Command '['train.py', '--wandb-key', 'PLANTED4']' died with <Signals.SIGSEGV: 11>.\n"
+    )
+    code, report = _triage(str(tmp_path / "job.log"))
+    assert code == 1
+    assert report["findings"]
+    assert "PLANTED" not in json.dumps(report)

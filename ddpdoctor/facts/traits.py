@@ -6,19 +6,23 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ddpdoctor.facts.compared import is_compared
+from ddpdoctor.facts.device import Device
 from ddpdoctor.facts.environ import REMOVED, Environ
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.host import Host
 from ddpdoctor.facts.net import Net, is_loopback
 from ddpdoctor.facts.nodes import Form, Node
 from ddpdoctor.facts.record import Facts
-from ddpdoctor.facts.topo import Topo
+from ddpdoctor.facts.topo import GpuNode, Topo
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.facts.visibility import visible
 
 __all__ = ["node_of", "traits_of"]
 
 GIB = 1 << 30
+MODULES = ("nvidia", "nvidia_uvm", "nvidia_peermem", "nv_peer_mem", "gdrdrv")
+"""What NCCL and CUDA use of the kernel's modules."""
+CARDS = ("physical", "infiniband", "bond")
 
 
 def traits_of(facts: Facts) -> dict[str, str]:
@@ -55,16 +59,21 @@ def _versions(versions: Versions) -> Iterator[tuple[str, str | None]]:
 
 def _gpu(gpu: Gpu) -> Iterator[tuple[str, str | None]]:
     yield "gpu.driver", gpu.driver_version
+    yield "gpu.kernel_modules", ", ".join(sorted(each for each in gpu.kernel_modules if each in MODULES)) or None
+    yield "gpu.nvml_error", gpu.nvml_error or ("none" if gpu.devices else None)
     if not gpu.devices and gpu.nvml_error not in (None, "LIBRARY_NOT_FOUND"):
         return
     yield "gpu.count", str(len(gpu.devices))
     devices = gpu.devices
     yield "gpu.model", _counted(d.name for d in devices)
     yield "gpu.memory", _counted(_gib(d.memory_total_bytes) for d in devices)
-    yield "gpu.ecc", _counted(_word(d.ecc_mode, "on", "off") for d in devices)
-    yield "gpu.mig", _counted(_word(d.mig_mode, "on", "off") for d in devices)
-    yield "gpu.power_limit", _counted(f"{d.power_limit_mw // 1000} W" if d.power_limit_mw else None for d in devices)
-    yield "gpu.persistence", _counted(_word(d.persistence_mode, "on", "off") for d in devices)
+    yield "gpu.ecc", _alike(_word(d.ecc_mode, "on", "off") for d in devices)
+    yield "gpu.mig", _alike(_word(d.mig_mode, "on", "off") for d in devices)
+    yield "gpu.power_limit", _alike(f"{d.power_limit_mw // 1000} W" if d.power_limit_mw else None for d in devices)
+    yield "gpu.application_clock", _alike(f"{d.app_clock_mhz} MHz" if d.app_clock_mhz else None for d in devices)
+    yield "gpu.pcie", _alike(_pcie(d) for d in devices)
+    yield "gpu.row_remapping", _alike(_word(d.remap_failure, "failed", "well") for d in devices)
+    yield "gpu.persistence", _alike(_word(d.persistence_mode, "on", "off") for d in devices)
 
 
 def _host(host: Host) -> Iterator[tuple[str, str | None]]:
@@ -73,6 +82,14 @@ def _host(host: Host) -> Iterator[tuple[str, str | None]]:
     yield "host.cpus_allowed", None if host.cpus_allowed is None else str(host.cpus_allowed)
     yield "host.memory", _gib(host.memory_total_bytes)
     yield "host.shm", _gib(host.shm_total_bytes)
+    yield "host.shm_kind", host.shm_kind
+    yield "host.swap", None if host.swap_total_bytes is None else "on" if host.swap_total_bytes else "off"
+    yield "host.clock", _word(host.clock_is_synchronised, "synchronised", "not synchronised")
+    yield "host.numa_balancing", _word(host.numa_balancing, "on", "off")
+    if host.cgroup is not None:
+        memory, cpus = host.cgroup.memory_limit_bytes, host.cgroup.cpu_quota
+        yield "host.cgroup.memory", None if memory is None else "unlimited" if memory < 0 else _gib(memory)
+        yield "host.cgroup.cpus", None if cpus is None else "unlimited" if cpus < 0 else f"{cpus:g}"
     yield "host.governor", host.governor
     yield "host.huge_pages", host.huge_pages
     yield "host.container", host.container or "none"
@@ -84,6 +101,8 @@ def _host(host: Host) -> Iterator[tuple[str, str | None]]:
 
 def _net(net: Net) -> Iterator[tuple[str, str | None]]:
     carriers = [i for i in net.interfaces if i.name in net.way_out]
+    cards = sorted(i.name for i in net.interfaces if i.kind in CARDS and i.is_running and i.addresses)
+    yield "net.cards", ", ".join(cards) or None
     yield "net.mtu", str(carriers[0].mtu) if carriers and carriers[0].mtu else None
     yield "net.speed", f"{carriers[0].speed_mbit_per_s} Mbit/s" if carriers and carriers[0].speed_mbit_per_s else None
     if net.rdma is not None and net.rdma.devices:
@@ -96,6 +115,9 @@ def _net(net: Net) -> Iterator[tuple[str, str | None]]:
 def _topo(topo: Topo) -> Iterator[tuple[str, str | None]]:
     uuids = {g.fabric.cluster_uuid for g in topo.gpus if g.fabric is not None and g.fabric.cluster_uuid}
     cliques = {g.fabric.clique for g in topo.gpus if g.fabric is not None and g.fabric.clique is not None}
+    yield "topo.nvlinks", _alike(_links(g) for g in topo.gpus)
+    if topo.fabric_manager is not None:
+        yield "topo.fabric_manager", _word(topo.fabric_manager.is_running, "running", "not running")
     if any(set(uuid) - set("0-") for uuid in uuids):  # all zeros: an HGX node, whose fabric ends inside it
         yield "topo.fabric", f"{'/'.join(sorted(uuids))} clique {'/'.join(map(str, sorted(cliques)))}"
 
@@ -106,11 +128,28 @@ def _counted(values: Iterator[str | None]) -> str | None:
     return ", ".join(f"{count}x {value}" for value, count in sorted(counts.items())) or None
 
 
+def _alike(values: Iterator[str | None]) -> str | None:
+    """`on` where all have it, however many they are; `7x on, 1x off` where they do not."""
+    known = [value for value in values if value is not None]
+    return known[0] if len(set(known)) == 1 else _counted(iter(known))
+
+
+def _pcie(device: Device) -> str | None:
+    """What the slot offers, and how many lanes are used: an idle GPU falls back to a lower generation by itself."""
+    if device.pcie_width is None or device.pcie_generation_max is None:
+        return None
+    return f"generation {device.pcie_generation_max} x{device.pcie_width}"
+
+
+def _links(gpu: GpuNode) -> str | None:
+    return f"{sum(link.is_active for link in gpu.links)} of {gpu.link_count}" if gpu.link_count else None
+
+
 def _gib(size: int | None) -> str | None:
     return None if size is None else f"{size / GIB:.1f} GiB"
 
 
-def _word(value: int | None, yes: str, no: str) -> str | None:
+def _word(value: bool | int | None, yes: str, no: str) -> str | None:
     return None if value is None else yes if value else no
 
 

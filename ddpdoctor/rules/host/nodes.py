@@ -16,7 +16,15 @@ DROPPED_SECONDS = 15.0
 """torchrun's c10d drops a node whose last heartbeat looks older: three of 5 s."""
 SKEW_SECONDS = 5.0
 
-OTHERS_JUDGE = ("versions.torch", "versions.build", "versions.nccl", "gpu.driver", "gpu.model", "gpu.memory", "gpu.ecc")
+OTHERS_JUDGE = (
+    "versions.torch",
+    "versions.build",
+    "versions.nccl",
+    "gpu.driver",
+    "gpu.model",
+    "gpu.memory",
+    "gpu.count",
+)
 NOTED = (
     "host.kernel",
     "versions.numpy",
@@ -24,6 +32,8 @@ NOTED = (
     "host.huge_pages",
     "host.container",
     "gpu.persistence",
+    "gpu.application_clock",
+    "host.swap",
     "host.governor",
 )
 """Differences that seldom matter: told as notes."""

@@ -1,4 +1,4 @@
-"""SCRIPT059 to SCRIPT061, SCRIPT063 and SCRIPT064: files that several ranks read and write."""
+"""SCRIPT059 to SCRIPT061: checkpoints that several ranks read and write."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from ddpdoctor.facts.script.world import Device, Unknown
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.devices import selects
-from ddpdoctor.rules.script.pointing import after, before, code, dist_of, point, replace, under, with_keyword
+from ddpdoctor.rules.script.pointing import before, code, dist_of, point, replace, under, with_keyword
 from ddpdoctor.rules.script.situation import (
     RANK_WORDS,
     argument,
-    each_rank,
     has_more,
     in_rank_branch,
     in_try,
-    in_turns,
     is_alone,
     is_distributed,
     is_test,
@@ -32,8 +30,6 @@ from ddpdoctor.rules.script.situation import (
 
 PER_RANK = {"rank", "local_rank", "global_rank", "RANK", "getpid", "process_index", "get_rank", "hostname", "uuid4"}
 PER_RANK |= {"mkdtemp", "mkstemp", "TemporaryDirectory", "NamedTemporaryFile", "gethostname"}
-
-
 _GPU_ZERO = ("cuda:0", Device("cuda", 0))
 _CURRENT = ("cuda", Device("cuda"))
 """GPU 0 as well, unless each rank selected another."""
@@ -43,7 +39,7 @@ def _here(module: Module, event: Event) -> bool:
     return event.call in module.index.parents
 
 
-def _by_all(module: Module, name: str) -> Iterator[tuple[Rehearsal, list[Event]]]:
+def by_all(module: Module, name: str) -> Iterator[tuple[Rehearsal, list[Event]]]:
     """Calls that every rank of the program makes in every way in which any does, as one event a rank."""
     found: dict[ast.Call, tuple[Rehearsal, list[Event]]] = {}
     parted: set[ast.Call] = set()
@@ -65,7 +61,7 @@ def _asks(event: Event) -> bool:
     return any(names_in(test) & RANK_WORDS for test in tests)
 
 
-def _one_path(module: Module, events: list[Event], position: int, *names: str) -> bool:
+def one_path(module: Module, events: list[Event], position: int, *names: str) -> bool:
     """Whether all ranks name one path, as far as can be told."""
     paths = [e.argument(position, *names) for e in events]
     node = paths[0]
@@ -159,9 +155,9 @@ def written_by_all(script: Script) -> Iterator[Finding]:
     ranks.
     """
     for module in modules(script):
-        for _, events in _by_all(module, "torch.save"):
+        for _, events in by_all(module, "torch.save"):
             call = events[0].call
-            if _one_path(module, events, 1, "f") and not in_rank_branch(module, call):
+            if one_path(module, events, 1, "f") and not in_rank_branch(module, call):
                 yield point(
                     module,
                     call,
@@ -225,123 +221,3 @@ def _unprotected(run: Rehearsal) -> Iterator[tuple[Event, Event]]:
 def _same_path(save: Event, load: Event) -> bool:
     one, two = save.argument(1, "f"), load.argument(0, "f")
     return one is not None and two is not None and ast.dump(one) == ast.dump(two)
-
-
-@rule("SCRIPT063", "shared-file-race", Severity.ERROR, signatures=(r"FileExistsError: \[Errno 17\]",))
-def race(script: Script) -> Iterator[Finding]:
-    """One rank changes a file while the others read it.
-
-    ## Why it matters
-    `FileExistsError`, a half-written cache or a file that is gone, on a random rank. The next try works, because the
-    file is
-    there by then.
-
-    ## Fix
-    Let rank 0 do it, then a barrier; `os.makedirs(path, exist_ok=True)`; write to a temporary name and rename.
-    """
-    for module in modules(script):
-        for name in ("os.makedirs", "os.mkdir", "shutil.rmtree", "pathlib.Path.mkdir"):
-            for _, events in _by_all(module, name):
-                call = events[0].call
-                relaxed = argument(call, 2 if name == "os.makedirs" else 1, "exist_ok", "ignore_errors")
-                if relaxed is not None or in_try(module, call) or in_rank_branch(module, call) or has_more(call):
-                    continue
-                if in_turns(module, call):
-                    continue
-                if (
-                    _one_folder(module, call)
-                    if name == "pathlib.Path.mkdir"
-                    else _one_path(module, events, 0, "name", "path")
-                ):
-                    edits = _relaxed(module, call, name)
-                    yield point(
-                        module,
-                        call,
-                        f"every rank calls {code(module, call, 40)} on one path: the second one fails, also after a "
-                        "question whether "
-                        "it exists; expected rank 0 alone, or exist_ok=True",
-                        "exist_ok=True",
-                        edits=edits,
-                    )
-
-
-def _one_folder(module: Module, call: ast.Call) -> bool:
-    """Whether a Path is the same on all ranks."""
-    base = call.func.value if isinstance(call.func, ast.Attribute) else call
-    made = last_value(module, base)
-    found = each_rank(module, made, trusting=True) if made is not None else [Unknown.VARIES]
-    return made is not None and Unknown.VARIES not in found and not names_in(made) & PER_RANK
-
-
-def _relaxed(module: Module, call: ast.Call, name: str) -> tuple[Edit, ...]:
-    """The same call, which takes it well when another rank was first."""
-    if name == "shutil.rmtree":
-        return (with_keyword(module, call, "ignore_errors=True"),)
-    if name == "os.mkdir":
-        path = code(module, call.args[0], 200) if len(call.args) == 1 else ""
-        return (replace(module, call, f"os.makedirs({path}, exist_ok=True)"),) if path else ()
-    return (with_keyword(module, call, "exist_ok=True"),)
-
-
-@rule(
-    "SCRIPT064",
-    "download-race",
-    Severity.ERROR,
-    signatures=(
-        r"module 'transformers_modules\.[^']*' has no attribute",
-        r"unable to open file[^\n]*(safetensors|model)",
-    ),
-)
-def download(script: Script) -> Iterator[Finding]:
-    """All ranks download into one cache at the same time.
-
-    ## Why it matters
-    On a fresh machine the ranks write the same files: `File not found or corrupted`, `unable to open file`, a module
-    without its
-    attribute. The second run works, because the files are there.
-
-    ## Fix
-    Download before the job; or on rank 0 of each node first, with a barrier after it.
-    """
-    for module in modules(script):
-        if not is_distributed(module) or module.frameworks:
-            continue
-        for call in module.index.calls:
-            name = module.names.of(call.func) or ""
-            loads = "torchvision.datasets" in name and value(module, argument(call, None, "download")) is True
-            if not loads and name not in _DOWNLOADS:
-                continue
-            if in_rank_branch(module, call) or _at_spawn_parent(module, call) or in_turns(module, call):
-                continue
-            yield point(
-                module,
-                call,
-                "every rank downloads into one folder at the same time: on a fresh machine the files are torn; "
-                "expected rank 0 first, "
-                "then a barrier",
-                "download=(local_rank == 0), with a barrier",
-                severity=Severity.WARNING,
-                edits=_one_first(module, call),
-            )
-
-
-def _one_first(module: Module, call: ast.Call) -> tuple[Edit, ...]:
-    """Rank 0 goes first, between two barriers, where the process group is there already."""
-    function, statement = module.index.function_of(call), module.index.statement(call)
-    inits = [c for c in module.calls("dist.init_process_group") if module.index.function_of(c) is function]
-    if not any(c.lineno < call.lineno for c in inits):
-        return ()
-    dist, pad = dist_of(module), " " * (statement.col_offset + 4)
-    return (
-        before(module, statement, f"if {dist}.get_rank() != 0:\n{pad}{dist}.barrier()"),
-        after(module, statement, f"if {dist}.get_rank() == 0:\n{pad}{dist}.barrier()"),
-    )
-
-
-_DOWNLOADS = ("urllib.request.urlretrieve", "torch.hub.download_url_to_file", "wget.download", "gdown.download")
-
-
-def _at_spawn_parent(module: Module, call: ast.Call) -> bool:
-    """Run by the parent alone, before it spawns."""
-    function = module.index.function_of(call)
-    return any(module.index.function_of(s.call) is function and call.lineno < s.call.lineno for s in module.spawns)

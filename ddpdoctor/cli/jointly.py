@@ -114,9 +114,22 @@ def _with_host(finding: Finding, nodes: Sequence[Member]) -> Finding:
     """What the probe says of a rank or a node that it never saw: all met before, in this order, and their hosts are known."""
     where = finding.where
     index = where.rank if nodes and nodes[0].form == Form.ENV else where.node_rank
+    if index is None and where.rank is not None:
+        index = _of_rank(where.rank, nodes)
     if where.host is not None or index is None or not 0 <= index < len(nodes):
         return finding
     return replace(finding, where=replace(where, host=nodes[index].host))
+
+
+def _of_rank(rank: int, nodes: Sequence[Member]) -> int | None:
+    """The index of the node that starts this rank: those before it start the lower ones."""
+    for index, node in enumerate(nodes):
+        if node.nproc is None:
+            return None
+        if rank < node.nproc:
+            return index
+        rank -= node.nproc
+    return None
 
 
 def _completed(finding: Finding, line: Facts | None) -> Finding:

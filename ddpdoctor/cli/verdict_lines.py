@@ -46,6 +46,7 @@ def written(outcome: Outcome, nodes: Nodes) -> dict[str, Any]:
                         n.form,
                         node_rank=n.node_rank,
                         rank=n.rank,
+                        nproc=n.nproc,
                         master_addr=n.master_addr,
                         master_port=n.master_port,
                     )

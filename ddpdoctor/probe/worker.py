@@ -206,6 +206,8 @@ def _device(channel: Channel, torch: Any, order: dict[str, Any]) -> Any:
         return torch.device("cpu")
     visible = torch.cuda.device_count()
     ordinal = order["local_rank"] if visible != 1 else 0
+    if ordinal >= visible:
+        raise RuntimeError(f"invalid device ordinal: local_rank {ordinal} with {visible} visible GPUs")
     torch.cuda.set_device(ordinal)
     device = torch.device("cuda", ordinal)
     torch.zeros(1, device=device)

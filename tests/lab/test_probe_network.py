@@ -196,6 +196,26 @@ def test_a_host_whose_cable_is_pulled_is_named_by_the_others_and_by_itself(tmp_p
         assert [job.causes(host)[:1] for host in lab.hosts] == [[("PROBE503", "node1")]] * 3
 
 
+def _by_a_slow_cable(one: Host, other: Host) -> None:
+    """These two get a cable of their own, for what they send each other, and it carries 16 Mbit/s."""
+    one.tool("ip", "link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", str(other.pid))
+    for host in (one, other):
+        host.tool("ip", "link", "set", "cable", "up")
+        shape = ("tbf", "rate", "16mbit", "burst", "32kbit", "latency", "400ms")
+        host.tool("tc", "qdisc", "add", "dev", "cable", "root", *shape)
+    for host, peer in ((one, other), (other, one)):
+        host.tool("ip", "route", "add", f"{peer.address}/32", "dev", "cable", "src", host.address)
+
+
+@slow
+def test_two_hosts_with_a_slow_link_between_them_are_named_and_nobody_fails(tmp_path: Path) -> None:
+    with hosts(4) as lab:
+        _by_a_slow_cable(lab.host(1), lab.host(2))
+        job = Job(lab, tmp_path)
+        assert job.end() == [0, 0, 0, 0]
+        assert [job.causes(host) for host in lab.hosts] == [[("PROBE013", "node1")]] * 4
+
+
 @slow
 def test_a_host_that_sends_slowly_is_named_and_nobody_fails(tmp_path: Path) -> None:
     with hosts(4) as lab:

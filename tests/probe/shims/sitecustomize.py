@@ -32,6 +32,14 @@ def pretend_nccl():
     os.write(1, line.encode())
 
 
+def pretend_gpus():
+    """The first look at torch finds two GPUs on this rank; nothing is ever run on them."""
+    import torch
+
+    torch.cuda.is_available = lambda: True
+    torch.cuda.device_count = lambda: 2
+
+
 class Shim:
     """Sees the worker's imports go by and acts when the right one comes."""
 
@@ -39,6 +47,9 @@ class Shim:
         if name == "torch" and WHAT.startswith("import-"):
             sys.meta_path.remove(self)
             {"import-sleep": sleep_for_ever, "import-busy": lambda: burn(4), "import-raise": self.fail}[WHAT]()
+        if name == "torch.distributed.rpc" and WHAT == "gpus" and "torch" in sys.modules:
+            sys.meta_path.remove(self)
+            pretend_gpus()
         if name == "ddpdoctor.probe.collectives":
             sys.meta_path.remove(self)
             self.patch()

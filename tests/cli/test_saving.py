@@ -108,8 +108,8 @@ def test_what_is_no_secret_stays(text: str) -> None:
         "sshpass -p {} ssh node2 hostname",
         "docker login -u me -p {}",
         "pip install -i https://me:{}@pypi.example.com/simple x",
-        "Command '['/opt/py', 'train.py', '--password', 'PLANTED']' died",
-        "machine api.wandb.ai login user password PLANTED",
+        "Command '['/opt/py', 'train.py', '--password', '{}']' died",
+        "machine api.wandb.ai login user password {}",
     ],
 )
 def test_a_secret_within_a_line_is_removed(text: str) -> None:

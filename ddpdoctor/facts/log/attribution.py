@@ -23,6 +23,7 @@ CHAINED_LINES = 4
 """An empty line, "During handling of the above exception, another exception occurred:", and an empty line."""
 
 AGENT = "torch/distributed/elastic"
+OF_SLURM = ("slurmstepd: ", "srun: ")
 
 
 @dataclass(slots=True)
@@ -226,7 +227,13 @@ def _with_traceback(line: Line, tracebacks: tuple[Traceback, ...]) -> Line:
     if line.who.rank is not None:
         return line
     near = [t for t in tracebacks if t.source == line.source and 0 <= line.number - t.number <= MESSAGE_LINES]
-    if AGENT in line.text or not near or near[-1].who.rank is None or line.who.host not in (None, near[-1].who.host):
+    if (
+        AGENT in line.text
+        or line.text.startswith(OF_SLURM)
+        or not near
+        or near[-1].who.rank is None
+        or line.who.host not in (None, near[-1].who.host)
+    ):
         return line
     return replace(line, who=_merged(line.who, near[-1].who))
 

@@ -15,7 +15,7 @@ from ddpdoctor.rules.log.ending import SIGKILL, ended
 from ddpdoctor.rules.log.killed import SIGKILLED
 from ddpdoctor.rules.log.signatures import explained, finding_of, matching
 
-__all__ = ["NO_CAUSE", "PEERS_BEFORE", "PEERS_OF_A_GROUP", "crashed", "may_be_one"]
+__all__ = ["CANCELLED", "CRASHED", "NO_CAUSE", "PEERS_BEFORE", "PEERS_OF_A_GROUP", "crashed", "may_be_one"]
 
 PEERS_OF_A_GROUP = (
     r"Connection closed by (remote )?peer",
@@ -46,6 +46,8 @@ NO_CAUSE = (
     "KeyboardInterrupt",
     "SystemExit",
     "BrokenPipeError",
+    "ActorDiedError",
+    "RayActorError",
 )
 
 CRASHED = (

@@ -12,7 +12,15 @@ from ddpdoctor.facts.log.story import own_exits, went_on
 from ddpdoctor.facts.log.waiting import parties, waits
 from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
 from ddpdoctor.rules import in_logs, rule
-from ddpdoctor.rules.log.crashes import NO_CAUSE, PEERS_BEFORE, PEERS_OF_A_GROUP, crashed, may_be_one
+from ddpdoctor.rules.log.crashes import (
+    CANCELLED,
+    CRASHED,
+    NO_CAUSE,
+    PEERS_BEFORE,
+    PEERS_OF_A_GROUP,
+    crashed,
+    may_be_one,
+)
 from ddpdoctor.rules.log.ending import SIGKILL, names_of
 from ddpdoctor.rules.log.files import is_missing_file, not_written_yet, on_some_nodes_only
 from ddpdoctor.rules.log.signatures import FAR, explained, matching, shortened, softly_explained
@@ -39,7 +47,8 @@ class _Group:
 
 def _groups(log: Log) -> list[_Group]:
     """Exceptions that ended a process and that no other rule explains, in the order of the log."""
-    lines = explained(log, "cause", "umbrella", "consequence")
+    crashes = matching(log, CRASHED + CANCELLED)
+    lines = [line for line in explained(log, "cause", "umbrella", "consequence") if line not in crashes]
     found: dict[tuple[str, str, object], list[Traceback]] = {}
     for each in log.tracebacks:
         name = each.exception.rpartition(".")[2]

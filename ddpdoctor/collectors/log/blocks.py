@@ -23,6 +23,8 @@ STRANGERS = 60
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
 _CUT = re.compile(rb'(?:[^\n]*\n){0,8}?(?P<lead>[^"\n]{0,100}?)  File "[^"\n]+", line \d+, in ')
 """A traceback whose head stood above the beginning of the text."""
+_CUT_BOX = re.compile(rb"(?:\xe2\x94\x82[^\n]*\n){1,400}\xe2\x95\xb0")
+"""The same in the frame that rich draws."""
 _BOXED = re.compile(r"│ (?P<file>/\S+\.py):(?P<line>\d+) in (?P<function>\S+)")
 _EXCEPTION = re.compile(r"(?P<name>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?::(?:\s(?P<message>.*))?)?$")
 _NAMES = ("Error", "Exception", "Interrupt", "Exit", "Warning", "Failure", "Timeout", "Iteration", "Fault", "Err")
@@ -133,6 +135,8 @@ def traceback_of(block: Block, number: int) -> Traceback | None:
 
 def beheaded(data: bytes) -> Traceback | None:
     """The traceback in whose middle a text begins, as one that was cut by `tail` or in a report."""
+    if _CUT_BOX.match(data):
+        return traceback_of(Block(f"╭─ {_HEAD} ─╮\n".encode() + data, 0), 0)
     cut = _CUT.match(data)
     if cut is None or b"Traceback" in cut[0] or b"hread 0x" in cut[0]:
         return None

@@ -19,7 +19,12 @@ _NAMED = (
 )
 _FROM = re.compile(r"reached monitoredBarrier, but received errors while waiting for send/recv from rank (?P<rank>\d+)")
 """What the others print: rank 0 keeps the barrier, and names the rank that did not come if it is there itself."""
-TIMED_OUT = ("Watchdog caught collective operation timeout", "Timed out waiting ", "Timeout at NCCL work: ")
+TIMED_OUT = (
+    "milliseconds before timing out",
+    "Watchdog caught collective operation timeout",
+    "Timed out waiting ",
+    "Timeout at NCCL work: ",
+)
 _NUMBER = re.compile(r"Timeout at NCCL work: (?P<seq>\d+)")
 FAR = 40
 

@@ -13,6 +13,7 @@ from ddpdoctor.rules.log.signatures import matching, shortened, traceback_of
 
 SIGNATURES = (
     r"Watchdog caught collective operation timeout",
+    r"ran for \d+ milliseconds before timing out",
     r"To avoid data inconsistency, we are taking the entire process down",
     r"Timed out waiting \d+ms for (recv|send) operation to complete",
     r"Some NCCL operations have failed or timed out",
@@ -64,7 +65,7 @@ def collective_timeout(log: Log) -> Iterator[Finding]:
     missing = _missing(log)
     ranks = tuple(sorted({party.who.rank for party in missing if party.who.rank is not None}))
     waited = waits(log)
-    seen = _wait(waited[0]) if waited else shortened(lines[0].text)
+    seen = _wait(([w for w in waited if w.who.rank not in ranks] or waited)[0]) if waited else shortened(lines[0].text)
     if missing:
         names = ", ".join(party.name + (f" on {party.who.host}" if party.who.host else "") for party in missing[:8])
         text = f"{names} did not take part in the collective in which {_names(waited, ranks)} waited: {seen}. {_why(ranks)}"
@@ -126,7 +127,8 @@ def _behind(waited: list[Wait]) -> set[int]:
     if numbered[0].group is None and newest - oldest > NEAR:
         return set()  # numbers of other groups, which old lines do not name
     late = {wait.who.rank for wait in numbered if (wait.seq or 0) < newest and wait.who.rank is not None}
-    return late if len(late) * 2 < len(numbered) else set()
+    is_pair = len(numbered) == 2 and numbered[0].group is not None
+    return late if len(late) * 2 < len(numbered) or is_pair else set()
 
 
 def _wait(wait: Wait) -> str:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
-from ddpdoctor.facts.log import Line, Log
+from ddpdoctor.facts.log import Log
 from ddpdoctor.facts.log.marks import marked
-from ddpdoctor.facts.log.rendezvous import Count, Keys, Knock, counts, is_loopback, keys, knocks
-from ddpdoctor.facts.log.story import has_failed, is_over, own_exits
-from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
+from ddpdoctor.facts.log.rendezvous import counts, is_loopback, keys, knocks
+from ddpdoctor.facts.log.story import has_failed, own_exits
+from ddpdoctor.findings import Finding
 from ddpdoctor.rules import in_logs
-from ddpdoctor.rules.log.signatures import matching, shortened
+from ddpdoctor.rules.log.scene import Scene, candidates, joined, names, ranks_of, tell
+from ddpdoctor.rules.log.signatures import matching
 
 __all__: list[str] = []
 
@@ -50,48 +50,9 @@ TOO_MANY = (
     "store or init file that still holds an earlier run's keys (NET018): take a fresh port or file, and count the processes."
 )
 
-DECIDES = "ddpdoctor check -- LAUNCH, with each node's own line, on every node at the same time, tells these apart."
-
-
-@dataclass(frozen=True, slots=True)
-class _Scene:
-    """Everything that was printed while the nodes waited for each other."""
-
-    log: Log
-    knocks: list[Knock]
-    counts: list[Count]
-    keys: list[Keys]
-
-    @property
-    def nodes(self) -> frozenset[str]:
-        """Every node, or file, that printed anything."""
-        spoken = [line for group in (self.log.lines, self.log.tails) for line in group]
-        return frozenset(self.node_of(line) for line in spoken)
-
-    def spans_hosts(self, lines: list[Line]) -> bool:
-        """Whether these lines were certainly printed on several hosts: by their names, by node_ranks, or in files of nodes."""
-        for told in ([line.who.host for line in lines], [line.who.node_rank for line in lines]):
-            known = {each for each in told if each is not None}
-            if known and None not in told:
-                return len(known) > 1
-            if len(known) > 1:
-                return True
-        files = [self.log.sources[line.source] for line in lines]
-        return len({f.name for f in files if f.who.rank is None and f.who.local_rank is None}) > 1
-
-    def node_of(self, line: Line) -> str:
-        if line.who.host is not None:
-            return line.who.host
-        if line.who.task is not None:
-            return f"task {line.who.task}"
-        return self.log.sources[line.source].name
-
-    def nodes_of(self, lines: list[Line]) -> list[str]:
-        return sorted({self.node_of(line) for line in lines})
-
 
 def _decide(log: Log) -> Iterator[Told]:
-    scene = _Scene(log, knocks(log), counts(log), keys(log))
+    scene = Scene(log, knocks(log), counts(log), keys(log))
     if any("cannot be retrieved (gai error" in line.text for line in log.lines):
         return  # a name that does not resolve explains all of it
     told = next((found for each in ORDER for found in each(scene)), None)
@@ -101,25 +62,25 @@ def _decide(log: Log) -> Iterator[Told]:
         yield from _incomplete(scene)
 
 
-def _loopback(scene: _Scene) -> Iterator[Told]:
+def _loopback(scene: Scene) -> Iterator[Told]:
     """Each node looks for the store on itself: the host of one waits, or several nodes knock at themselves."""
     own = [k for k in scene.knocks if is_loopback(k.host)]
     if own and scene.spans_hosts([*(k.line for k in own), *(c.line for c in scene.counts)]):
         first = own[0]
-        waits = f", while {_joined(scene.counts[0])}" if scene.counts else ""
+        waits = f", while {joined(scene.counts[0])}" if scene.counts else ""
         yield (
             "ENV017",
-            _told(
+            tell(
                 scene,
                 [k.line for k in own],
-                f"{_names(scene.nodes_of([k.line for k in own]))} looked for the master at ({first.host}, {first.port}), which "
+                f"{names(scene.nodes_of([k.line for k in own]))} looked for the master at ({first.host}, {first.port}), which "
                 f"is the node itself{waits}: MASTER_ADDR, --master-addr or --rdzv-endpoint is a loopback address or missing",
                 [c.line for c in scene.counts],
             ),
         )
 
 
-def _addresses_differ(scene: _Scene) -> Iterator[Told]:
+def _addresses_differ(scene: Scene) -> Iterator[Told]:
     knocked = {(k.host, k.port) for k in scene.knocks}
     for code, what, values in (
         ("ENV019", "ports", sorted({str(port) for _, port in knocked})),
@@ -129,19 +90,19 @@ def _addresses_differ(scene: _Scene) -> Iterator[Told]:
             lines = [k.line for k in scene.knocks]
             yield (
                 code,
-                _told(scene, lines, f"the nodes looked for the master at different {what}: {', '.join(values)}", []),
+                tell(scene, lines, f"the nodes looked for the master at different {what}: {', '.join(values)}", []),
             )
             return
     selfish = [k for k in scene.knocks if k.line.who.host is not None and k.host.partition(".")[0] == k.line.who.host]
     if selfish and scene.counts and scene.node_of(scene.counts[0].line) != selfish[0].line.who.host:
         text = (
             f"{selfish[0].line.who.host} looked for the master at its own name ({selfish[0].host}, {selfish[0].port}), while "
-            f"{_joined(scene.counts[0])} on another node"
+            f"{joined(scene.counts[0])} on another node"
         )
-        yield "ENV020", _told(scene, [k.line for k in selfish], text, [c.line for c in scene.counts])
+        yield "ENV020", tell(scene, [k.line for k in selfish], text, [c.line for c in scene.counts])
 
 
-def _no_route(scene: _Scene) -> Iterator[Told]:
+def _no_route(scene: Scene) -> Iterator[Told]:
     """No route to host: a firewall's word where the host of the store waits, else nobody has the address."""
     lost = [k for k in scene.knocks if k.errno == NO_ROUTE]
     if not lost:
@@ -149,45 +110,47 @@ def _no_route(scene: _Scene) -> Iterator[Told]:
     lines = [k.line for k in lost]
     where = f"({lost[0].host}, {lost[0].port})"
     if scene.counts:
-        text = f"{_names(scene.nodes_of(lines))} was refused at {where} (No route to host), while {_joined(scene.counts[0])}"
-        yield "NET008", _told(scene, lines, text, [c.line for c in scene.counts])
+        text = (
+            f"{names(scene.nodes_of(lines))} was refused at {where} (No route to host), while {joined(scene.counts[0])}"
+        )
+        yield "NET008", tell(scene, lines, text, [c.line for c in scene.counts])
     else:
-        text = f"{_names(scene.nodes_of(lines))} found no machine at {where} (errno 113, No route to host)"
-        yield "NET005", _told(scene, lines, text, [])
+        text = f"{names(scene.nodes_of(lines))} found no machine at {where} (errno 113, No route to host)"
+        yield "NET005", tell(scene, lines, text, [])
 
 
-def _swallowed(scene: _Scene) -> Iterator[Told]:
+def _swallowed(scene: Scene) -> Iterator[Told]:
     """Packets to the master get no answer at all: its port alone where its host waits for clients."""
     lines = matching(scene.log, SWALLOWED)
     if not lines:
         return
-    nodes = _names(scene.nodes_of(lines))
+    nodes = names(scene.nodes_of(lines))
     if scene.counts:
         text = (
-            f"{nodes} got no answer from the master's port, while {_joined(scene.counts[0])}: packets to it are dropped"
+            f"{nodes} got no answer from the master's port, while {joined(scene.counts[0])}: packets to it are dropped"
         )
-        yield "NET007", _told(scene, lines, text, [c.line for c in scene.counts])
+        yield "NET007", tell(scene, lines, text, [c.line for c in scene.counts])
     elif len(scene.nodes) > 1 and len(scene.nodes_of(lines)) == len(scene.nodes):
-        yield "NET004", _told(scene, lines, f"{nodes} got no answer at all from the master address", [])
+        yield "NET004", tell(scene, lines, f"{nodes} got no answer at all from the master address", [])
 
 
-def _launchers(scene: _Scene) -> Iterator[Told]:
+def _launchers(scene: Scene) -> Iterator[Told]:
     """Two launchers take themselves for the same node."""
     first = [k for k in scene.keys if k.is_first_node]
     if len(first) > 1:
         lines = [k.line for k in first]
-        text = f"{_names(scene.nodes_of(lines))} all wait as --node-rank 0 for the word of all nodes"
-        yield "LAUNCH036", _told(scene, lines, text, [])
+        text = f"{names(scene.nodes_of(lines))} all wait as --node-rank 0 for the word of all nodes"
+        yield "LAUNCH036", tell(scene, lines, text, [])
         return
     for node in sorted({n for k in scene.keys for n in k.nodes if not k.is_first_node}):
         same = [k.line for k in scene.keys if k.nodes == (node,) and not k.is_first_node]
         if len(same) > 1 and first:
-            text = f"{_names(scene.nodes_of(same))} both wait as --node-rank {node}"
-            yield "LAUNCH036", _told(scene, same, text, [k.line for k in first])
+            text = f"{names(scene.nodes_of(same))} both wait as --node-rank {node}"
+            yield "LAUNCH036", tell(scene, same, text, [k.line for k in first])
             return
 
 
-def _duplicates(scene: _Scene) -> Iterator[Told]:
+def _duplicates(scene: Scene) -> Iterator[Told]:
     """As many processes as ranks wait for a rank that nobody is: one of the others is there twice."""
     waited = {k.ranks for k in scene.keys if k.ranks}
     lines = [k.line for k in scene.keys if k.ranks]
@@ -197,10 +160,10 @@ def _duplicates(scene: _Scene) -> Iterator[Told]:
     is_everybody = {line.source for line in lines} == {i for i, each in enumerate(scene.log.sources) if each.lines}
     if missing != (0,) and len(lines) > max(missing) and is_everybody and not own_exits(scene.log):
         text = f"{len(lines)} processes wait for rank {missing[0]}, which nobody is: another RANK is there twice"
-        yield "ENV004", _told(scene, lines, text, [])
+        yield "ENV004", tell(scene, lines, text, [])
 
 
-def _worlds_differ(scene: _Scene) -> Iterator[Told]:
+def _worlds_differ(scene: Scene) -> Iterator[Told]:
     """A rank is waited for that lies beyond the size that others go by."""
     sizes = {int(found["size"]): line for line, found in marked(scene.log, "size")}
     waited = [(max(k.ranks), k.line) for k in scene.keys if k.ranks]
@@ -209,10 +172,10 @@ def _worlds_differ(scene: _Scene) -> Iterator[Told]:
         other = next(iter(sizes))
         seen = f"one waits for rank {rank}" if rank is not None else f"sizes {', '.join(map(str, sorted(sizes)))}"
         text = f"the processes do not agree on WORLD_SIZE: {seen}, others go by size {other}"
-        yield "ENV005", _told(scene, [line], text, list(sizes.values()))
+        yield "ENV005", tell(scene, [line], text, list(sizes.values()))
 
 
-def _head_missing(scene: _Scene) -> Iterator[Told]:
+def _head_missing(scene: Scene) -> Iterator[Told]:
     knocked = {(k.host, k.port) for k in scene.knocks}
     lines = [k.line for k in scene.knocks]
     nodes = scene.nodes_of(lines)
@@ -221,42 +184,42 @@ def _head_missing(scene: _Scene) -> Iterator[Told]:
     host, port = next(iter(knocked))
     if host not in scene.nodes and not any(host in node for node in scene.nodes):
         text = (
-            f"{_names(nodes)} could not connect to ({host}, {port}), and nothing was printed by {host}: it never started, or its "
+            f"{names(nodes)} could not connect to ({host}, {port}), and nothing was printed by {host}: it never started, or its "
             f"port is closed to all of them"
         )
-        yield "PROBE002", _told(scene, lines, text, [])
+        yield "PROBE002", tell(scene, lines, text, [])
 
 
-def _node_missing(scene: _Scene) -> Iterator[Told]:
+def _node_missing(scene: Scene) -> Iterator[Told]:
     if scene.knocks or not scene.counts or len(scene.nodes) < 2:
         return
     first = scene.counts[0]
     if len(scene.nodes) > first.joined:
         return
-    seen = sorted(rank for rank in _ranks(scene.log) if rank < first.expected)
+    seen = sorted(rank for rank in ranks_of(scene.log) if rank < first.expected)
     missing = [rank for rank in range(first.expected) if rank not in seen] if len(seen) == first.joined else []
     who = f"rank {missing[0]}" if len(missing) == 1 else f"{first.expected - first.joined} of {first.expected} clients"
-    text = f"{who} never came: {_joined(first)}, and only {_names(sorted(scene.nodes))} printed anything"
-    finding = _told(scene, [c.line for c in scene.counts], text, [k.line for k in scene.keys], ranks=tuple(missing))
+    text = f"{who} never came: {joined(first)}, and only {names(sorted(scene.nodes))} printed anything"
+    finding = tell(scene, [c.line for c in scene.counts], text, [k.line for k in scene.keys], ranks=tuple(missing))
     yield "PROBE001", finding
 
 
-def _unreachable(scene: _Scene) -> Iterator[Told]:
+def _unreachable(scene: Scene) -> Iterator[Told]:
     """The master was not reached, for one of several reasons that look alike from here."""
     if scene.knocks:
         first = scene.knocks[0]
         lines = [k.line for k in scene.knocks]
-        other = f", while {_joined(scene.counts[0])}" if scene.counts else ""
-        text = f"{_names(scene.nodes_of(lines))} could not connect to ({first.host}, {first.port}){other}. {_candidates(scene)}"
-        yield "NET003", _told(scene, lines, text, [c.line for c in scene.counts])
+        other = f", while {joined(scene.counts[0])}" if scene.counts else ""
+        text = f"{names(scene.nodes_of(lines))} could not connect to ({first.host}, {first.port}){other}. {candidates(scene)}"
+        yield "NET003", tell(scene, lines, text, [c.line for c in scene.counts])
         return
     lines = [c.line for c in scene.counts] or matching(scene.log, SWALLOWED + NO_ANSWER)
     if lines:
-        says = _joined(scene.counts[0]) if scene.counts else "the master address gave no answer"
-        yield "NET003", _told(scene, lines, f"{says}. {_candidates(scene)}", [])
+        says = joined(scene.counts[0]) if scene.counts else "the master address gave no answer"
+        yield "NET003", tell(scene, lines, f"{says}. {candidates(scene)}", [])
 
 
-def _incomplete(scene: _Scene) -> Iterator[Told]:
+def _incomplete(scene: Scene) -> Iterator[Told]:
     waited = [
         line for line in matching(scene.log, RENDEZVOUS) if "Waiting in" not in line.text or has_failed(scene.log)
     ]
@@ -266,37 +229,37 @@ def _incomplete(scene: _Scene) -> Iterator[Told]:
     crowd = [f for line in waited if (f := CROWD.search(line.text)) and int(f["came"]) > int(f["world"])]
     if crowd:
         text = f"{crowd[0]['came']} workers came to a group of {crowd[0]['world']}. Undetermined: {TOO_MANY}"
-        yield "PROBE004", _told(scene, waited, text, [])
+        yield "PROBE004", tell(scene, waited, text, [])
         return
     ranks = tuple(sorted({rank for k in scene.keys for rank in k.ranks}))
     missing = ranks if len({k.ranks for k in scene.keys}) == 1 and ranks != (0,) else ()
     who = f"rank {missing[0]} did not write its address" if len(missing) == 1 else "not all members came in time"
-    text = f"{_names(scene.nodes_of(lines))} gave up waiting: {who}. {_candidates(scene)}"
-    yield "PROBE004", _told(scene, lines, text, [], ranks=missing)
+    text = f"{names(scene.nodes_of(lines))} gave up waiting: {who}. {candidates(scene)}"
+    yield "PROBE004", tell(scene, lines, text, [], ranks=missing)
 
 
-def _checked_in_twice(scene: _Scene) -> Iterator[Told]:
+def _checked_in_twice(scene: Scene) -> Iterator[Told]:
     """NCCL's bootstrap: a rank came that was there already."""
     twice = matching(scene.log, TWICE)
     if twice:
         ranks = tuple(sorted({int(m[1]) for line in twice if (m := re.search(r"rank (\d+) of", line.text))}))
         text = f"rank {', '.join(map(str, ranks))} came to NCCL's bootstrap twice: two processes say that they are it"
-        yield "ENV004", _told(scene, twice, text, [], ranks=ranks)
+        yield "ENV004", tell(scene, twice, text, [], ranks=ranks)
 
 
-def _without_endpoint(scene: _Scene) -> Iterator[Told]:
+def _without_endpoint(scene: Scene) -> Iterator[Told]:
     """c10d was given no endpoint, and then not all nodes met."""
     lines = matching(scene.log, NO_ENDPOINT)
     waited = matching(scene.log, (r"RendezvousTimeoutError",))
     if lines and waited and not scene.knocks:
         text = (
-            f"{_names(scene.nodes_of(lines))} started c10d without --rdzv-endpoint, or gave --master-addr in its place "
+            f"{names(scene.nodes_of(lines))} started c10d without --rdzv-endpoint, or gave --master-addr in its place "
             f"(c10d ignores it), and not all nodes met: each waits at its own localhost:29400"
         )
-        yield "LAUNCH031", _told(scene, lines, text, waited)
+        yield "LAUNCH031", tell(scene, lines, text, waited)
 
 
-ORDER: tuple[Callable[[_Scene], Iterator[Told]], ...] = (
+ORDER: tuple[Callable[[Scene], Iterator[Told]], ...] = (
     _checked_in_twice,
     _loopback,
     _without_endpoint,
@@ -311,48 +274,6 @@ ORDER: tuple[Callable[[_Scene], Iterator[Told]], ...] = (
     _unreachable,
 )
 """The precise ones first; the last one is the umbrella."""
-
-
-def _candidates(scene: _Scene) -> str:
-    """What the lines leave open."""
-    if scene.knocks and scene.counts:
-        named = "a firewall (NET007, NET008), another port or address (ENV017, ENV019, ENV020), a late node (PROBE003)"
-    elif scene.knocks:
-        named = "rank 0 did not start (PROBE002) or died first, a wrong address (ENV018, NET012), a closed port (NET007, NET008)"
-    elif scene.counts:
-        named = (
-            "a node that never started (PROBE001) or died first, nodes that look for the master elsewhere (ENV017, LAUNCH025), "
-            "the same --node-rank twice (LAUNCH036), a closed port (NET007)"
-        )
-    else:
-        named = "a member that never started (PROBE001) or died, endpoints or ids that differ (LAUNCH032, LAUNCH039, LAUNCH035)"
-    return f"Undetermined: {named}. {DECIDES}"
-
-
-def _joined(count: Count) -> str:
-    return f"{count.joined}/{count.expected} clients joined"
-
-
-def _names(nodes: list[str]) -> str:
-    return ", ".join(nodes) if len(nodes) <= 4 else f"{', '.join(nodes[:3])} and {len(nodes) - 3} more"
-
-
-def _ranks(log: Log) -> set[int]:
-    spoken = [each.who.rank for group in (log.lines, log.tails, log.tracebacks) for each in group]
-    return {rank for rank in spoken if rank is not None}
-
-
-def _told(scene: _Scene, lines: list[Line], text: str, also: list[Line], ranks: tuple[int, ...] = ()) -> Finding:
-    log, first = scene.log, lines[0]
-    is_noise = is_over(log, lines)
-    return Finding(
-        text,
-        tuple(Evidence(log.place(each.source, each.number), shortened(each.text)) for each in (*lines[:3], *also[:2])),
-        where=Where(rank=ranks[0] if len(ranks) == 1 else None, file=log.sources[first.source].name, line=first.number),
-        ranks=ranks,
-        severity=Severity.NOTE if is_noise else None,
-        role=Role.NOISE if is_noise else None,
-    )
 
 
 def _looks_for(code: str) -> Callable[[Log], Iterator[Finding]]:

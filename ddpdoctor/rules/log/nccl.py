@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.log import Log
 from ddpdoctor.facts.log.marks import marked
-from ddpdoctor.facts.log.story import has_failed
+from ddpdoctor.facts.log.story import has_failed, is_over
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import in_logs, rule
 from ddpdoctor.rules.log.signatures import explained, finding_of, matching
@@ -23,6 +24,9 @@ FAILED = (
 
 ECHOES = ("Failed to execute operation", "Error encountered progressing operation")
 """What NCCL's proxy says of a failure that it has told before."""
+FATAL = re.compile(r"Cuda failure|Error while (?:creating|attaching to) shared memory")
+"""Warnings after which NCCL gives up, where the log holds no more."""
+SHUTTING_DOWN = "driver shutting down"
 MULTICAST = (r"transport/nvls\.cc:\d+ NCCL WARN Cuda failure",)
 
 
@@ -51,7 +55,9 @@ def nccl_error_without_reason(log: Log) -> Iterator[Finding]:
     warnings = [line for line, _ in marked(log, "nccl_warns") if line not in known and line not in noise]
     warnings.sort(key=lambda line: any(echo in line.text for echo in ECHOES))
     has_cause = bool(explained(log, "cause", "umbrella") or log.tracebacks)
-    if warnings and (lines or (has_failed(log) and not has_cause)):
+    fatal = [line for line in warnings if FATAL.search(line.text) and SHUTTING_DOWN not in line.text]
+    has_ended = has_failed(log) or (bool(fatal) and not is_over(log, fatal))
+    if warnings and (lines or (has_ended and not has_cause)):
         title = "NCCL failed, and this warning of its own is the nearest to a reason that the log holds"
         yield finding_of(log, [*warnings, *lines], title, blames_speaker=True)
     elif lines:

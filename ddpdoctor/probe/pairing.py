@@ -18,6 +18,8 @@ __all__ = ["groups", "pair_up"]
 
 PINGS = 6
 SMALL_BYTES = 128 << 10
+SURE_TIMES = 3
+"""How often a small transfer is tried where a pair was slow before."""
 CPU_BYTES, GPU_BYTES = 1 << 20, 16 << 20
 TIMES = 5
 SLOW_SECONDS = 0.05
@@ -49,7 +51,7 @@ def pair_up(stage: Stage, batches: Sequence[Sequence[Sequence[int]]]) -> list[Pa
         slow = dict.fromkeys(suspects, 0)
         for _ in range(AGAIN if suspects else 0):
             time.sleep(PAUSE_SECONDS)
-            again = _gather(stage, _measure(stage, [[pair] for pair in suspects]))
+            again = _gather(stage, _measure(stage, [[pair] for pair in suspects], is_sure=True))
             now = {(p.first, p.second): p for p in (*pairs, *again)}
             still = {pair for group in batch for pair in _slow(_within(list(now.values()), group))}
             slow = {pair: times + (pair in still) for pair, times in slow.items()}
@@ -79,22 +81,24 @@ def _slow(pairs: Sequence[PairSpeed]) -> set[tuple[int, int]]:
     return own | {(p.first, p.second) for p in slow_pairs(pairs)}
 
 
-def _measure(stage: Stage, rounds: Sequence[Sequence[tuple[int, int]]]) -> list[PairSpeed]:
-    """This rank's part; what it measured where it is the first of a pair."""
+def _measure(stage: Stage, rounds: Sequence[Sequence[tuple[int, int]]], *, is_sure: bool = False) -> list[PairSpeed]:
+    """This rank's part; what it measured where it is the first of a pair. To be sure takes longer: bad luck passes."""
     found = []
     for pairs in rounds:
         for first, second in pairs:
             if stage.rank == first:
-                found.append(_lead(stage, second))
+                found.append(_lead(stage, second, is_sure))
             elif stage.rank == second:
-                _follow(stage, first)
+                _follow(stage, first, is_sure)
     return found
 
 
-def _lead(stage: Stage, peer: int) -> PairSpeed:
+def _lead(stage: Stage, peer: int, is_sure: bool) -> PairSpeed:
     latency = min(_ping(stage, peer) for _ in range(PINGS)) / 2
-    small = _there(stage, peer, SMALL_BYTES)
-    size, times = (_large(stage, small), TIMES) if small < SLOW_SECONDS else (SMALL_BYTES, 1)
+    small = min(_there(stage, peer, SMALL_BYTES) for _ in range(SURE_TIMES if is_sure else 1))
+    size, times = (SMALL_BYTES, 1)
+    if small < SLOW_SECONDS:
+        size, times = _large(stage, small, is_sure), TIMES * 2 if is_sure else TIMES
     _send(stage, peer, [size, times])
     there = min(_there(stage, peer, size) for _ in range(times))
     back = min(_back(stage, peer, size) for _ in range(times))
@@ -102,18 +106,20 @@ def _lead(stage: Stage, peer: int) -> PairSpeed:
     return PairSpeed(stage.rank, peer, latency, size / there / 1e9, size / back / 1e9)
 
 
-def _large(stage: Stage, small: float) -> int:
+def _large(stage: Stage, small: float, is_sure: bool) -> int:
     """The bytes of a transfer that shows the bandwidth, where SMALL_BYTES took `small` seconds."""
     if stage.device.type != "cpu":
         return GPU_BYTES
-    return CPU_BYTES if small * CPU_BYTES / SMALL_BYTES < PATIENT_SECONDS else 2 * SMALL_BYTES
+    is_quick = small * CPU_BYTES / SMALL_BYTES < PATIENT_SECONDS
+    return CPU_BYTES if is_sure or is_quick else 2 * SMALL_BYTES
 
 
-def _follow(stage: Stage, peer: int) -> None:
+def _follow(stage: Stage, peer: int, is_sure: bool) -> None:
     for _ in range(PINGS):
         _receive(stage, peer, 2)
         _send(stage, peer, [0, 0])
-    _take(stage, peer, SMALL_BYTES)
+    for _ in range(SURE_TIMES if is_sure else 1):
+        _take(stage, peer, SMALL_BYTES)
     size, times = (int(word) for word in _receive(stage, peer, 2))
     for _ in range(times):
         _take(stage, peer, size)

@@ -186,7 +186,8 @@ def test_on_a_terminal_the_job_has_one_and_control_c_reaches_it_alone(tmp_path: 
         "import sys, time, os\n"
         "try:\n"
         "    print('tty', sys.stdin.isatty(), sys.stdout.isatty(), sys.stderr.isatty(), os.get_terminal_size(), flush=True)\n"
-        "    time.sleep(100)\nexcept KeyboardInterrupt:\n    print('interrupted', flush=True); sys.exit(5)\n"
+        "    for _ in range(1000): time.sleep(0.1)  # a signal just before one long sleep would be seen after it\n"
+        "except KeyboardInterrupt:\n    print('interrupted', flush=True); sys.exit(5)\n"
     )
     terminal = _Terminal(str(tmp_path), [*DOCTOR, sys.executable, "-c", job])
     terminal.until(b"tty True True True")

@@ -6,7 +6,7 @@ The table says of each number what it means, what NVIDIA's catalogue of Xids tel
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 __all__ = ["BY_CAUSE", "Meaning", "Xid", "action", "meaning", "xid_in"]
 
@@ -160,13 +160,18 @@ _LINE = re.compile(
     r"(?:(?P<switch>nvidia-nvswitch\d+: S)|NVRM: )Xid \((?:PCI:)?(?P<bus>[0-9A-Fa-f:.]+)(?: [^)\n]*)?\): (?P<code>\d+)"
     r"(?P<text>.*)"
 )
+_EARLIER = re.compile(r"caused by previous Xid (\d{1,4})\b")
 MOST_TEXT = 200
 HOUR = 3600
 
 
 def meaning(xid: Xid) -> Meaning:
-    """What an Xid of a GPU says."""
-    return XIDS.get(xid.code, _UNLISTED)
+    """What an Xid of a GPU says; one that the driver calls the consequence of another says what that one does."""
+    earlier = _EARLIER.search(xid.text)
+    if earlier is None:
+        return XIDS.get(xid.code, _UNLISTED)
+    known = XIDS.get(int(earlier[1]), _UNLISTED)
+    return replace(known, words=f"the driver cleaned up after Xid {earlier[1]}, {known.words}")
 
 
 def action(xid: Xid) -> str:

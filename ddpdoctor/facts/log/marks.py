@@ -14,7 +14,7 @@ from ddpdoctor.facts.log.record import Line, Log
 __all__ = ["MARKS", "marked"]
 
 MARKS: dict[str, str] = {
-    "clients": r"waiting for clients\. (?P<joined>\d+)/(?P<expected>\d+) clients joined",
+    "clients": r"\bclients\. (?P<joined>\d+)/(?P<expected>\d+) clients joined",
     "tries": r"client socket has failed to connect to \[(?P<host>[^\]]+)\]:(?P<port>\d+) \(errno: (?P<number>110|113) - ",
     "keys": r"wait timeout after \d+ms, keys: (?P<keys>.*)",
     "communicator": r"comm 0x[0-9a-f]+ rank (?P<rank>\d+) n?[Rr]anks (?P<ranks>\d+)",

@@ -23,6 +23,7 @@ COMFORTABLE_A_GPU = 512
         "can't start new thread",
         "Failed to create new thread",
         "fork: retry: (No child processes|Resource temporarily unavailable)",
+        r"what\(\): +(thread: )?Resource temporarily unavailable",
     ),
 )
 def check(host: Host, environ: Environ, gpu: Gpu | None = None) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddpdoctor.facts.log import Exit, Line, Log, Who
+from ddpdoctor.facts.log import Exit, Line, Log, Traceback, Who
 from ddpdoctor.facts.log.endings import SIGNALS
 from ddpdoctor.facts.log.marks import marked
 from ddpdoctor.facts.log.story import last_failure, own_exits
@@ -15,7 +15,7 @@ from ddpdoctor.rules.log.ending import SIGKILL, ended
 from ddpdoctor.rules.log.killed import SIGKILLED
 from ddpdoctor.rules.log.signatures import explained, finding_of, matching
 
-__all__ = ["CANCELLED", "CRASHED", "NO_CAUSE", "PEERS_BEFORE", "PEERS_OF_A_GROUP", "crashed", "may_be_one"]
+__all__ = ["CANCELLED", "CRASHED", "PEERS_BEFORE", "PEERS_OF_A_GROUP", "crashed", "is_no_cause", "may_be_one"]
 
 PEERS_OF_A_GROUP = (
     r"Connection closed by (remote )?peer",
@@ -49,9 +49,13 @@ NO_CAUSE = (
     "ActorDiedError",
     "RayActorError",
 )
+_OF_A_CHILD = re.compile(r"process \d+ terminated with (signal|exit code) ")
+"""What mp.spawn raises over one, by a plain Exception in torch before 1.7."""
 
 CRASHED = (
     r"Segmentation fault",
+    r"Unexpected segmentation fault encountered in worker",
+    r"\S:\d+: [^\n]+: Assertion ['`][^\n]+ failed\.",
     r"Fatal Python error: ",
     r"return code = -(4|6|7|8|11)\b",
     r"exited on signal (4|6|7|8|11)\b",
@@ -107,6 +111,11 @@ def _said(log: Log) -> bool:
     return bool(explained(log, "cause", "umbrella", "consequence")) or any(marked(log, "nccl_warns"))
 
 
+def is_no_cause(each: Traceback) -> bool:
+    """Whether this exception only follows from how another process ended, or from a signal."""
+    return each.exception.rpartition(".")[2] in NO_CAUSE or _OF_A_CHILD.match(each.message) is not None
+
+
 def may_be_one(one: Who, other: Who) -> bool:
     """Whether nothing that is known of both tells them apart."""
     pairs = ((one.rank, other.rank), (one.host, other.host), (one.task, other.task))
@@ -116,7 +125,7 @@ def may_be_one(one: Who, other: Who) -> bool:
 def crashed(log: Log, when: str) -> Iterator[Finding]:
     """Exit codes that no traceback and no line of that rank explains, one finding for each code."""
     lines = explained(log, "cause", "umbrella")
-    told = [t for t in log.tracebacks if t.exception.rpartition(".")[2] not in NO_CAUSE]
+    told = [each for each in log.tracebacks if not is_no_cause(each)]
     itself = matching(log, CRASHED + SIGKILLED + CANCELLED)
     speakers = {(each.source, each.who.rank) for each in told}
     speakers |= {(line.source, line.who.rank) for line in lines if line not in itself}

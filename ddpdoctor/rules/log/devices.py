@@ -45,6 +45,7 @@ SHARE = 0.2
     signatures=(
         r"illegal memory access was encountered",
         r"device-side assert triggered",
+        r"block: \[\d+,\d+,\d+\], thread: \[\d+,\d+,\d+\] Assertion ",
         r"unspecified launch failure",
         r"the launch timed out and was terminated",
         r"CUDA error: misaligned address",

@@ -61,11 +61,13 @@ def nccl_out_of_memory() -> None:
         r"systemd-oomd\[\d+\]: Killed \S+ due to memory",
         r"killed due to (the node running low on memory|memory pressure \(OOM\))",
         r"DefaultCPUAllocator: (can't|not enough memory)",
+        r"OSError: \[Errno 12\] Cannot allocate memory$",
+        r"MemoryError: std::bad_alloc",
         r"worker \(pid\(?s?\)? \d+\)? is killed by signal: Killed",
     ),
 )
 def host_out_of_memory() -> None:
-    """The memory of the host ran out and the kernel killed a process.
+    """The memory of the host ran out: the kernel killed a process, or refused it more.
 
     ## Why it matters
     The rank ends with exit code -9 and no traceback, and people suspect the GPU. Only the kernel's log says "Out of memory:

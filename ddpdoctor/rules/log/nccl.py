@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddpdoctor.facts.log import Log
+from ddpdoctor.facts.log import Line, Log
 from ddpdoctor.facts.log.marks import marked
 from ddpdoctor.facts.log.story import has_failed, is_over
 from ddpdoctor.findings import Finding, Severity
@@ -20,6 +20,7 @@ FAILED = (
     r"ncclInternalError",
     r"ncclInvalid(Usage|Argument)",
     r"NCCL error[^\n]*, invalid (usage|argument)\b",
+    r"NCCL Error \d+: (invalid|internal) ",
 )
 
 ECHOES = ("Failed to execute operation", "Error encountered progressing operation")
@@ -52,8 +53,11 @@ def nccl_error_without_reason(log: Log) -> Iterator[Finding]:
     lines = matching(log, FAILED)
     known = explained(log, "cause", "umbrella", "consequence")
     noise = explained(log, "noise")
-    warnings = [line for line, _ in marked(log, "nccl_warns") if line not in known and line not in noise]
-    warnings.sort(key=lambda line: any(echo in line.text for echo in ECHOES))
+    told = [line for line, _ in marked(log, "nccl_warns")]
+    warnings = [line for line in told if line not in known and line not in noise]
+    if any(line in known for line in told):
+        warnings = [line for line in warnings if not _is_echo(line)]
+    warnings.sort(key=_is_echo)
     has_cause = bool(explained(log, "cause", "umbrella") or log.tracebacks)
     fatal = [line for line in warnings if FATAL.search(line.text) and SHUTTING_DOWN not in line.text]
     has_ended = has_failed(log) or (bool(fatal) and not is_over(log, fatal))
@@ -62,6 +66,10 @@ def nccl_error_without_reason(log: Log) -> Iterator[Finding]:
         yield finding_of(log, [*warnings, *lines], title, blames_speaker=True)
     elif lines:
         yield finding_of(log, lines, "NCCL failed, and the log does not hold its reason", blames_speaker=True)
+
+
+def _is_echo(line: Line) -> bool:
+    return any(echo in line.text for echo in ECHOES)
 
 
 @in_logs("TOPO009")

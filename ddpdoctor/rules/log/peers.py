@@ -41,7 +41,7 @@ def rank_death_not_propagated() -> None:
         r"NCCL communicator was aborted on rank \d+",
         r"peer process has unexpectedly disconnected",
         r"NCCL communicator encountered error set by ProcessGroupNCCL",
-        r"Call to recv from \S+ failed : Connection (reset by peer|refused)",
+        r"Call to recv from \S+ failed : (Connection (reset by peer|refused)|Broken pipe)",
         r"socketPollConnect: Connect to \S+ returned 111\(Connection refused\)",
         r"NET/Socket : peer \S+ (recv|send) .*(Connection reset|Broken pipe)",
         r"(Another|another) (rank|process) (has )?(reported|signaled|detected) (an )?(error|exception)",

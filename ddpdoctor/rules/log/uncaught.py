@@ -15,10 +15,10 @@ from ddpdoctor.rules import in_logs, rule
 from ddpdoctor.rules.log.crashes import (
     CANCELLED,
     CRASHED,
-    NO_CAUSE,
     PEERS_BEFORE,
     PEERS_OF_A_GROUP,
     crashed,
+    is_no_cause,
     may_be_one,
 )
 from ddpdoctor.rules.log.ending import SIGKILL, names_of
@@ -33,6 +33,7 @@ KILLED = "Killed"
 _POINTS = re.compile(r"^Caught |[Ss]ee (the )?(stack trace for )?root cause")
 """Messages that only point to another exception."""
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
+_OF_RANK = re.compile(r"\bfrom rank (\d{1,6})\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +53,12 @@ def _groups(log: Log) -> list[_Group]:
     found: dict[tuple[str, str, object], list[Traceback]] = {}
     for each in log.tracebacks:
         name = each.exception.rpartition(".")[2]
-        if name in NO_CAUSE or _is_explained(each, lines) or went_on(log, each) or _is_elsewhere(log, each):
+        if is_no_cause(each) or _is_explained(each, lines) or went_on(log, each) or _is_elsewhere(log, each):
             continue
         if any(_follows(each, other) for other in log.tracebacks):
             continue
         found.setdefault((name, _NUMBERS.sub("#", each.message)[:80], each.place), []).append(each)
-    if any(not _is_wrapper(t) for t in log.tracebacks if t.exception.rpartition(".")[2] not in NO_CAUSE):
+    if any(not _is_wrapper(t) for t in log.tracebacks if not is_no_cause(t)):
         found = {key: group for key, group in found.items() if not _is_wrapper(group[0])}
     return _told_once([_group(group) for group in found.values()])
 
@@ -169,7 +170,7 @@ def uncaught_exception(log: Log) -> Iterator[Finding]:
     soft = softly_explained(log)
     for each in log.tracebacks:
         code = next((soft[each.source, n] for n in _own_lines(each) if (each.source, n) in soft), None)
-        if code is not None and each.exception.rpartition(".")[2] not in NO_CAUSE and not went_on(log, each):
+        if code is not None and not is_no_cause(each) and not went_on(log, each):
             yield replace(_finding(log, _group([each]), ""), role=Role.CONSEQUENCE, caused_by=code)
             return
 
@@ -202,6 +203,7 @@ def _silent(log: Log) -> Iterator[Finding]:
     if (
         len(everybody) - len(silent) < 1
         or len(silent) != 1
+        or _highest_named(log) >= len(everybody)
         or waits(log)
         or _groups(log)
         or any(e.code == SIGKILL for e in own_exits(log))
@@ -217,3 +219,8 @@ def _silent(log: Log) -> Iterator[Finding]:
         where=Where(host=party.who.host, rank=party.who.rank, node_rank=party.who.node_rank),
         ranks=() if party.who.rank is None else (party.who.rank,),
     )
+
+
+def _highest_named(log: Log) -> int:
+    """The highest rank of which any line speaks: one above all who printed shows that not everybody is here."""
+    return max((int(found[1]) for line in log.lines for found in _OF_RANK.finditer(line.text)), default=-1)

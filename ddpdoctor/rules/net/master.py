@@ -71,7 +71,7 @@ def unresolvable(
     kind="umbrella",
     signatures=(
         r"client socket has timed out after \d+m?s while trying to connect to",
-        r"waiting for clients\. \d+/\d+ clients joined",
+        r"\bclients\. \d+/\d+ clients joined",
         r"connect\(\) timed out\. Original timeout was",
         r"server socket on \[[^\]]*\]:\d+ has timed out, will retry",
         r"failed to connect to \S+ \(errno: 113 - No route to host\)",

@@ -14,6 +14,9 @@ __all__ = ["PairSpeed", "SlowEnd", "schedule", "slow_ends", "slow_pairs"]
 
 SLOW_END = 0.5
 SLOW_PAIR = 0.4
+OF_CPU = 0.5
+"""Where the CPU moves the bytes (Gloo), other work on a healthy node halves what it reaches: only less than this share of
+what else counts as slow does."""
 SLOW_LATENCY = 10.0
 LEAST_LATENCY_SECONDS = 0.002
 """Below this no latency is called slow: on a busy machine a process waits so long for its turn."""
@@ -72,8 +75,10 @@ def _circle(ends: Sequence[int]) -> list[list[tuple[int, int]]]:
     return [found for found in rounds if found]
 
 
-def slow_ends(pairs: Iterable[PairSpeed]) -> list[SlowEnd]:
-    """The ends that send, receive or answer at less than half of what is usual; [] with fewer than three ends."""
+def slow_ends(pairs: Iterable[PairSpeed], *, by_cpu: bool = False) -> list[SlowEnd]:
+    """The ends that send, receive or answer at less than half of what is usual, a quarter where the CPU moves the bytes;
+    [] with fewer than three ends.
+    """
     sends: dict[int, float] = {}
     receives: dict[int, float] = {}
     answers: dict[int, float] = {}
@@ -85,14 +90,15 @@ def slow_ends(pairs: Iterable[PairSpeed]) -> list[SlowEnd]:
             answers[source] = min(answers.get(source, float("inf")), pair.latency_seconds)
     if len(sends) < LEAST_ENDS:
         return []
-    found = [SlowEnd(end, "sends", value, usual) for end, value, usual in _below(sends)]
-    found += [SlowEnd(end, "receives", value, usual) for end, value, usual in _below(receives)]
+    share = SLOW_END * (OF_CPU if by_cpu else 1.0)
+    found = [SlowEnd(end, "sends", value, usual) for end, value, usual in _below(sends, share)]
+    found += [SlowEnd(end, "receives", value, usual) for end, value, usual in _below(receives, share)]
     usual = median(answers.values())
     late = max(SLOW_LATENCY * usual, LEAST_LATENCY_SECONDS)
     return found + [SlowEnd(end, "answers", value, usual) for end, value in sorted(answers.items()) if value > late]
 
 
-def slow_pairs(pairs: Sequence[PairSpeed]) -> list[PairSpeed]:
+def slow_pairs(pairs: Sequence[PairSpeed], *, by_cpu: bool = False) -> list[PairSpeed]:
     """The pairs that are much slower than both of their ends are with others; [] where each has one partner only."""
     sends: dict[int, list[float]] = {}
     receives: dict[int, list[float]] = {}
@@ -104,8 +110,10 @@ def slow_pairs(pairs: Sequence[PairSpeed]) -> list[PairSpeed]:
     if len(sends) < LEAST_ENDS:
         return []
 
+    share = SLOW_PAIR * (OF_CPU if by_cpu else 1.0)
+
     def is_slow(source: int, target: int, speed: float) -> bool:
-        return speed < SLOW_PAIR * min(max(sends[source]), max(receives[target]))
+        return speed < share * min(max(sends[source]), max(receives[target]))
 
     return [
         pair
@@ -114,9 +122,9 @@ def slow_pairs(pairs: Sequence[PairSpeed]) -> list[PairSpeed]:
     ]
 
 
-def _below(values: dict[int, float]) -> list[tuple[int, float, float]]:
+def _below(values: dict[int, float], share: float) -> list[tuple[int, float, float]]:
     usual = median(values.values())
-    return [(end, value, usual) for end, value in sorted(values.items()) if value < SLOW_END * usual]
+    return [(end, value, usual) for end, value in sorted(values.items()) if value < share * usual]
 
 
 def median(values: Iterable[float]) -> float:

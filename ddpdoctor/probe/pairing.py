@@ -44,16 +44,17 @@ def groups(world_size: int, per_host: int, has_gpus: bool) -> list[list[list[int
 def pair_up(stage: Stage, batches: Sequence[Sequence[Sequence[int]]]) -> list[PairSpeed]:
     """Measure all pairs, and again what was slow; every rank calls this alike and has the same result."""
     found: list[PairSpeed] = []
+    by_cpu = stage.device.type == "cpu"
     for batch in batches:
         rounds = zip_longest(*(schedule(group) for group in batch), fillvalue=())
         pairs = _gather(stage, _measure(stage, [[pair for part in each for pair in part] for each in rounds]))
-        suspects = [pair for group in batch for pair in _suspects(_within(pairs, group))][:MOST_SUSPECTS]
+        suspects = [pair for group in batch for pair in _suspects(_within(pairs, group), by_cpu)][:MOST_SUSPECTS]
         slow = dict.fromkeys(suspects, 0)
         for _ in range(AGAIN if suspects else 0):
             time.sleep(PAUSE_SECONDS)
             again = _gather(stage, _measure(stage, [[pair] for pair in suspects], is_sure=True))
             now = {(p.first, p.second): p for p in (*pairs, *again)}
-            still = {pair for group in batch for pair in _slow(_within(list(now.values()), group))}
+            still = {pair for group in batch for pair in _slow(_within(list(now.values()), group), by_cpu)}
             slow = {pair: times + (pair in still) for pair, times in slow.items()}
         found += [replace(p, slow_again=slow.get((p.first, p.second))) for p in pairs]
     return found
@@ -63,10 +64,10 @@ def _within(pairs: Sequence[PairSpeed], group: Sequence[int]) -> list[PairSpeed]
     return [pair for pair in pairs if pair.first in group and pair.second in group]
 
 
-def _suspects(pairs: Sequence[PairSpeed]) -> list[tuple[int, int]]:
+def _suspects(pairs: Sequence[PairSpeed], by_cpu: bool) -> list[tuple[int, int]]:
     """The pairs to measure again: slow ones, and for an end that is slow with all its partners its two fastest."""
-    ends = {each.end for each in slow_ends(pairs)}
-    found = [(p.first, p.second) for p in slow_pairs(pairs)]
+    ends = {each.end for each in slow_ends(pairs, by_cpu=by_cpu)}
+    found = [(p.first, p.second) for p in slow_pairs(pairs, by_cpu=by_cpu)]
     for end in ends:
         own = [p for p in pairs if end in (p.first, p.second)]
         own.sort(key=lambda p: -max(p.there_gb_per_s, p.back_gb_per_s))
@@ -74,11 +75,11 @@ def _suspects(pairs: Sequence[PairSpeed]) -> list[tuple[int, int]]:
     return list(dict.fromkeys(found))[:MOST_SUSPECTS]
 
 
-def _slow(pairs: Sequence[PairSpeed]) -> set[tuple[int, int]]:
+def _slow(pairs: Sequence[PairSpeed], by_cpu: bool) -> set[tuple[int, int]]:
     """The pairs that are slow, by themselves or with all others of one of their ends."""
-    ends = {each.end for each in slow_ends(pairs)}
+    ends = {each.end for each in slow_ends(pairs, by_cpu=by_cpu)}
     own = {(p.first, p.second) for p in pairs if ends & {p.first, p.second}}
-    return own | {(p.first, p.second) for p in slow_pairs(pairs)}
+    return own | {(p.first, p.second) for p in slow_pairs(pairs, by_cpu=by_cpu)}
 
 
 def _measure(stage: Stage, rounds: Sequence[Sequence[tuple[int, int]]], *, is_sure: bool = False) -> list[PairSpeed]:

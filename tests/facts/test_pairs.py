@@ -42,6 +42,15 @@ def test_a_slow_sender_is_found_in_noise_and_nobody_else(count: int, seed: int) 
     assert slow_ends(_measured(count, noise)) == []
 
 
+def test_where_the_cpu_moves_the_bytes_half_of_the_usual_speed_is_no_finding() -> None:
+    def pairs(share: float) -> list[PairSpeed]:
+        return [PairSpeed(a, b, 0.0001, 0.1, 0.1 * share if b == 2 else 0.1) for a, b in combinations(range(3), 2)]
+
+    assert [each.end for each in slow_ends(pairs(0.35))] == [2]
+    assert slow_ends(pairs(0.35), by_cpu=True) == []
+    assert [each.end for each in slow_ends(pairs(0.1), by_cpu=True)] == [2]
+
+
 def test_a_slow_pair_is_none_of_its_ends() -> None:
     pairs = [PairSpeed(a, b, 0.0001, 0.1 if (a, b) == (1, 2) else 2.0, 2.0) for a, b in combinations(range(4), 2)]
     assert slow_ends(pairs) == []

@@ -35,7 +35,7 @@ def slow_gpu(probe: Probe) -> Iterator[Finding]:
         not_here("no GPUs were probed")
     hosts = _hosts(probe)
     pairs = [pair for pair in _need(probe) if hosts.get(pair.first) == hosts.get(pair.second)]
-    for end in _sure(pairs):
+    for end in _sure(pairs, by_cpu=False):
         yield _about_end(probe, end, "the other GPUs of its node")
 
 
@@ -50,7 +50,7 @@ def slow_node(probe: Probe) -> Iterator[Finding]:
     ## Fix
     Look at the speed and the error counters of its network card, at its cable and switch port, and at its load; take it out.
     """
-    for end in _sure(_between_hosts(probe)):
+    for end in _sure(_between_hosts(probe), by_cpu=_is_by_cpu(probe)):
         yield _about_end(probe, end, "the other nodes")
 
 
@@ -65,9 +65,10 @@ def slow_link(probe: Probe) -> Iterator[Finding]:
     Look at cables, switch ports, traffic limits and routes between these two nodes.
     """
     pairs = _between_hosts(probe)
-    slow = {each.end for each in slow_ends(pairs)}
+    by_cpu = _is_by_cpu(probe)
+    slow = {each.end for each in slow_ends(pairs, by_cpu=by_cpu)}
     yield from _slower_than_before(probe, pairs)
-    for pair in slow_pairs(pairs):
+    for pair in slow_pairs(pairs, by_cpu=by_cpu):
         if (pair.slow_again or 0) >= TIMES and not slow & {pair.first, pair.second}:
             usual = median(max(p.there_gb_per_s, p.back_gb_per_s) for p in pairs)
             speed = min(pair.there_gb_per_s, pair.back_gb_per_s)
@@ -202,10 +203,15 @@ def _hosts(probe: Probe) -> dict[int, str]:
     return {each.rank: each.host for each in probe.ranks}
 
 
-def _sure(pairs: list[PairSpeed]) -> Iterator[SlowEnd]:
+def _is_by_cpu(probe: Probe) -> bool:
+    """Whether the CPU moves the bytes, which has other work to do."""
+    return probe.backend != "nccl"
+
+
+def _sure(pairs: list[PairSpeed], *, by_cpu: bool) -> Iterator[SlowEnd]:
     """The slow ends whose pairs were slow whenever they were measured; of one end the worst."""
     told: set[int] = set()
-    for end in sorted(slow_ends(pairs), key=lambda each: each.what == "answers"):
+    for end in sorted(slow_ends(pairs, by_cpu=by_cpu), key=lambda each: each.what == "answers"):
         own = [p.slow_again for p in pairs if end.end in (p.first, p.second) and p.slow_again is not None]
         if end.end not in told and own and min(own) >= TIMES:
             told.add(end.end)

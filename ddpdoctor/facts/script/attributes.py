@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ddpdoctor.facts.script.index import Binding, Bound, Function
+from ddpdoctor.facts.script.index import Binding, Bound, Function, Index
 from ddpdoctor.facts.script.operators import tried
 from ddpdoctor.facts.script.parameters import agreed
 from ddpdoctor.facts.script.vocabulary import ATTRIBUTES, PARAMETERS, SUBGROUP
@@ -69,9 +69,15 @@ def _assigned(reader: Reader, base: str, node: ast.Attribute, frame: Frame) -> o
     assigned = module.index.attributes.get((base, node.attr), [])
     assigned = [b for b in assigned if b.value is not None and not any(n is node for n in ast.walk(b.value))]
     option = module.options.get(node.attr) if _OPTIONS.match(base) else None
-    if option is not None and not assigned:
+    if option is not None and all(_is_later(module.index, b, node) for b in assigned):
         return _option(reader, node.attr, option, frame)
     return _last(reader, assigned, node, frame) if assigned else NotImplemented
+
+
+def _is_later(index: Index, binding: Binding, node: ast.Attribute) -> bool:
+    """Whether an assignment in the same function, outside of any loop, comes after a use."""
+    in_loop = any(isinstance(p, (ast.For, ast.AsyncFor, ast.While)) for p, _ in index.enclosing(binding.at))
+    return index.function_of(binding.at) is index.function_of(node) and binding.line > node.lineno and not in_loop
 
 
 def _last(reader: Reader, assigned: list[Binding], node: ast.Attribute, frame: Frame) -> object:

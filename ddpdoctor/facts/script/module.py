@@ -104,7 +104,7 @@ class Module(Classes):
 
     def target(self, call: ast.Call) -> Target | None:
         """The function of this project that a call runs: a constructor is the class's __init__."""
-        return self.target_of(call.func)
+        return self.target_of(call.func) or self._spawned_with(call.func)
 
     def target_of(self, func: ast.expr, depth: int = 0) -> Target | None:
         if depth > 4:
@@ -118,6 +118,15 @@ class Module(Classes):
             dotted = self.names.dotted(func)
             return self._imported(dotted, depth) if dotted is not None else None
         return None
+
+    def _spawned_with(self, func: ast.expr) -> Target | None:
+        """The function that each start of processes gives for a parameter: `args=(rank, size, run)` for `fn`."""
+        bound = self.names.bindings(func.id, self.index.scope(func)) if isinstance(func, ast.Name) else None
+        if bound is None or len(bound[1]) != 1 or bound[1][0].how is not Bound.PARAMETER:
+            return None
+        given = [s.given_for(bound[1][0].at) for s in self.spawns if s.function is bound[0].function]
+        found = {self.target_of(node) if node is not None else None for node in given}
+        return found.pop() if len(found) == 1 else None
 
     def _by_name(self, func: ast.Name, depth: int) -> Target | None:
         bound = self.names.bindings(func.id, self.index.scope(func))

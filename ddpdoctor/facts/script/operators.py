@@ -135,6 +135,8 @@ def _compare(reader: Reader, node: ast.Compare, frame: Frame) -> object:
         and _may_be_none(node.left, frame)
     ):
         return Unknown.SAME
+    if isinstance(node.ops[0], (ast.In, ast.NotIn)) and isinstance(values[0], str) and values[1] is Unknown.DATA:
+        return Unknown.SAME  # whether a batch or a result has a field: the same for all of its kind
     if Unknown.DATA in values and all(_is_size(each) for each in (node.left, *node.comparators)):
         return Unknown.SAME  # a batch held against itself: whether it is whole, which it is everywhere or nowhere
     if not all(known(v) and isinstance(v, (*PLAIN, Device)) for v in values) or any(has_unknown(v) for v in values):
@@ -159,7 +161,9 @@ def _is_size(node: ast.expr) -> bool:
 
 
 def _may_be_none(node: ast.expr, frame: Frame) -> bool:
-    """Whether a name is also given None: then the configuration decides whether there is a value at all."""
+    """A name that is also given None, or a named field: the configuration decides whether there is a value at all."""
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        return isinstance(node.slice.value, str)
     bound = frame.module.names.bindings(node.id, frame.module.index.scope(node)) if isinstance(node, ast.Name) else None
     values = [b.value for b in bound[1] if b.value is not None] if bound is not None else []
     ends = [e for v in values for e in ((v.body, v.orelse) if isinstance(v, ast.IfExp) else (v,))]

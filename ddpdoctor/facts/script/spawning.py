@@ -28,6 +28,12 @@ class Spawn:
     arguments: tuple[ast.expr, ...] = ()
     count: ast.expr | None = None
 
+    def given_for(self, parameter: ast.AST) -> ast.expr | None:
+        """The argument for a parameter of the function, None for the index and what cannot be matched."""
+        names = [*self.function.args.posonlyargs, *self.function.args.args] if self.function is not None else []
+        at = next((i for i, each in enumerate(names) if each is parameter), -1) - self.indexed
+        return self.arguments[at] if 0 <= at < len(self.arguments) else None
+
 
 def _elements(node: ast.expr | None) -> tuple[ast.expr, ...]:
     return tuple(node.elts) if isinstance(node, (ast.Tuple, ast.List)) else ()

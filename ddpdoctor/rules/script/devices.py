@@ -1,4 +1,4 @@
-"""SCRIPT001 to SCRIPT003 and SCRIPT021: which GPU a rank takes."""
+"""SCRIPT001 to SCRIPT003: which GPU a rank takes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.world import Device
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.pointing import after, before, code, delete, imported, point, replace, with_keyword
+from ddpdoctor.rules.script.pointing import after, before, code, delete, imported, point, replace
 from ddpdoctor.rules.script.situation import (
     LOCAL_RANKS,
     RANKS,
@@ -277,42 +277,3 @@ def _touches(module: Module) -> list[ast.Call]:
     found += on_device
     found += module.calls("cuda.synchronize", "cuda.mem_get_info", "cuda.init")
     return sorted(found, key=lambda c: (c.lineno, c.col_offset))
-
-
-@rule(
-    "SCRIPT021",
-    "barrier-device-unknown",
-    Severity.WARNING,
-    signatures=(r"used by this process (are|is) currently unknown", r"Guessing device ID based on global rank"),
-)
-def barrier(script: Script) -> Iterator[Finding]:
-    """A barrier runs before NCCL knows the device of the rank.
-
-    ## Why it matters
-    `devices used by this process are currently unknown. This can potentially cause a hang if this rank to GPU
-    mapping is
-    incorrect`: NCCL guesses the GPU from the rank; a wrong guess hangs or puts two ranks on one GPU.
-
-    ## Fix
-    `init_process_group(..., device_id=torch.device("cuda", local_rank))`, or select the device before.
-    """
-    for module in modules(script):
-        used = backends(module)
-        if not used or used != {"nccl"} or selects(module) or module.frameworks:
-            continue
-        for call in module.calls("dist.barrier"):
-            if argument(call, None, "device_ids", "group") is None and not call.args:
-                init = module.calls("dist.init_process_group")[0]
-                yield point(
-                    module,
-                    call,
-                    "this barrier lets NCCL guess the rank's GPU, because nothing selects one; expected device_id in "
-                    f"init_process_group (line {init.lineno}) or torch.cuda.set_device",
-                    "a known device",
-                    edits=(
-                        with_keyword(module, init, f'device_id=torch.device("cuda", {LOCAL})'),
-                        *imported(module, "os", "import os"),
-                        *imported(module, "torch", "import torch"),
-                    ),
-                )
-                break

@@ -13,7 +13,7 @@ from ddpdoctor.facts.script.world import Made
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import code, imported, point, replace, with_keyword, without_argument
-from ddpdoctor.rules.script.situation import argument, each_rank, has_more, is_literal, start_of, value
+from ddpdoctor.rules.script.situation import argument, each_rank, has_more, is_literal, last_value, start_of, value
 from ddpdoctor.rules.script.variables import reads_ranks
 
 INIT = "dist.init_process_group"
@@ -84,13 +84,8 @@ def without_rank(script: Script) -> Iterator[Finding]:
     for module in modules(script):
         for call in module.calls(INIT):
             method = argument(call, 1, "init_method")
-            address = value(module, method)
-            if (
-                has_more(call)
-                or not isinstance(address, str)
-                or not address.startswith(("tcp://", "file://"))
-                or "?" in address
-            ):
+            address = _beginning(module, method)
+            if has_more(call) or not address.startswith(("tcp://", "file://")) or "?" in address:
                 continue
             given = {name for name in ("rank", "world_size") if argument(call, None, name) is not None}
             missing = [name for name in ("rank", "world_size") if name not in given]
@@ -106,13 +101,28 @@ def without_rank(script: Script) -> Iterator[Finding]:
                 )
 
 
+def _beginning(module: Module, method: ast.expr | None) -> str:
+    """What is known of an address: all of it, or the text that stands in the expression that puts it together."""
+    whole = value(module, method)
+    if isinstance(whole, str) or method is None:
+        return whole if isinstance(whole, str) else ""
+    made = last_value(module, method)
+    is_text = isinstance(made, (ast.JoinedStr, ast.BinOp)) or (
+        isinstance(made, ast.Call) and isinstance(made.func, ast.Attribute) and made.func.attr == "format"
+    )
+    if made is None or not is_text:
+        return ""
+    texts = [n for n in ast.walk(made) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    return "".join(str(n.value) for n in sorted(texts, key=lambda n: (n.lineno, n.col_offset)))
+
+
 def _told(module: Module, call: ast.Call, missing: list[str], method: ast.expr | None) -> tuple[Edit, ...]:
     """With the names that the function knows the numbers by; without the address where a launcher knows them."""
     function = module.index.function_of(call)
     known = module.index.scopes[function].names if function is not None else {}
     if all(name in known for name in missing):
         return (with_keyword(module, call, ", ".join(f"{name}={name}" for name in missing)),)
-    if method is not None and not module.spawns and str(value(module, method)).startswith("tcp"):
+    if method is not None and not module.spawns and _beginning(module, method).startswith("tcp"):
         others = [k.value for k in call.keywords if k.arg in ("rank", "world_size")]
         return without_argument(module, call, method, *others)
     given = ", ".join(f'{name}=int(os.environ["{name.upper()}"])' for name in missing)

@@ -45,7 +45,7 @@ def race(script: Script) -> Iterator[Finding]:
                 relaxed = argument(call, 2 if name == "os.makedirs" else 1, "exist_ok", "ignore_errors")
                 if relaxed is not None or in_try(module, call) or in_rank_branch(module, call) or has_more(call):
                     continue
-                if in_turns(module, call):
+                if in_turns(module, call) or _is_there(module, call):
                     continue
                 if (
                     _one_folder(module, call)
@@ -62,6 +62,29 @@ def race(script: Script) -> Iterator[Finding]:
                         "exist_ok=True",
                         edits=edits,
                     )
+
+
+def _is_there(module: Module, call: ast.Call) -> bool:
+    """Whether another line makes the same folder and takes it well when it exists: this one then finds it."""
+    makers = (*module.calls("os.makedirs"), *module.method_calls.get("mkdir", ()))
+    relaxed = [m for m in makers if value(module, argument(m, 2, "exist_ok")) is True]
+    return _asks_first(module, call) and _folder(module, call) in {_folder(module, m) for m in relaxed}
+
+
+def _asks_first(module: Module, call: ast.Call) -> bool:
+    """Whether it stands under a question whether the folder exists."""
+    tests = (p.test for p, child in module.index.enclosing(call) if isinstance(p, ast.If) and child in p.body)
+    return any(names_in(test) & {"exists", "isdir", "is_dir"} for test in tests)
+
+
+def _folder(module: Module, call: ast.Call) -> str:
+    """The path of a call that makes a folder, as it is written, without `Path(...)` around it."""
+    is_function = module.names.of(call.func) is not None
+    path = argument(call, 0, "name", "path") if is_function else getattr(call.func, "value", None)
+    made = last_value(module, path) if path is not None else None
+    if isinstance(made, ast.Call) and module.names.of(made.func) == "pathlib.Path" and len(made.args) == 1:
+        made = made.args[0]
+    return ast.unparse(made) if made is not None else ""
 
 
 def _one_folder(module: Module, call: ast.Call) -> bool:

@@ -147,7 +147,10 @@ def backends(module: Module) -> set[str] | None:
 
 def is_test(module: Module) -> bool:
     """A test of a library: it fakes worlds, runs on one machine, and breaks things on purpose."""
-    return any(f"import {name}" in module.text or f"from {name}" in module.text for name in TESTING)
+    if any(f"import {name}" in module.text or f"from {name}" in module.text for name in TESTING):
+        return True
+    classes = (owner for owner in module.index.scopes if isinstance(owner, ast.ClassDef))
+    return any((module.names.dotted(b) or "").endswith("TestCase") for owner in classes for b in owner.bases)
 
 
 def _is_chosen(module: Module, node: ast.expr) -> bool:

@@ -34,6 +34,8 @@ def not_python(script: Script) -> Iterator[Finding]:
         told = problem.message
         if any(words in told for words in PYTHON_2):
             told += " (this looks like Python 2)"
+        elif "f-string" in told and sys.version_info < (3, 12):
+            told += " (Python 3.12 and newer allow more in f-strings)"
         yield Finding(
             f"{version} cannot read this file: {told}; expected Python 3 source in UTF-8, or with its encoding declared",
             evidence=(Evidence(f"script.{source.path}", problem.message, "Python 3 source"),),

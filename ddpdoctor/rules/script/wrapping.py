@@ -1,4 +1,4 @@
-"""SCRIPT051, SCRIPT055, SCRIPT058 and SCRIPT062: the model and its wrapper."""
+"""SCRIPT051, SCRIPT058 and SCRIPT062: the model and its wrapper."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from ddpdoctor.rules.script.situation import (
     argument,
     each_rank,
     has_more,
-    in_rank_branch,
-    is_quiet,
     is_test,
     last_value,
     start_of,
@@ -114,79 +112,6 @@ def _is_on_cpu(module: Module, model: ast.expr) -> bool:
         not any(isinstance(c.func, ast.Attribute) and ast.unparse(c.func.value) == model.id for c in moves)
         and not made.keywords
     )
-
-
-@rule("SCRIPT055", "ddp-module-bypassed", Severity.ERROR)
-def bypassed(script: Script) -> Iterator[Finding]:
-    """Training calls ddp.module, so gradients are not averaged.
-
-    ## Why it matters
-    The wrapper's forward pass prepares the averaging. Without it each rank keeps its own gradients, and the models
-    drift apart
-    without a message.
-
-    ## Fix
-    Call the wrapper in training: `ddp(x)`. `ddp.module` is for evaluation, saving and methods of the model.
-    """
-    for module in modules(script):
-        if not module.wrapped or not module.calls("DDP") or is_test(module):
-            continue
-        for call, past, wrapper in _past_the_wrapper(module):
-            loop = next((p for p, _ in module.index.enclosing(call) if isinstance(p, (ast.For, ast.While))), None)
-            function = module.index.function_of(call)
-            region: ast.AST | None = loop or function
-            alone = region is not None and in_rank_branch(module, call)  # as an evaluation on rank 0
-            if region is not None and _has_backward(region) and not alone and not _is_without_gradients(module, call):
-                yield point(
-                    module,
-                    call,
-                    f"{code(module, past)}(...) goes past the wrapper, so that the backward pass averages no gradients "
-                    f"and the ranks drift apart; expected {wrapper}(...)",
-                    f"{wrapper}(...)",
-                    edits=(replace(module, call.func, wrapper),),
-                )
-
-
-def _past_the_wrapper(module: Module) -> Iterator[tuple[ast.Call, ast.expr, str]]:
-    """Calls of the model inside a wrapper: the call, what it calls, and the wrapper's name."""
-    for call in module.index.calls:
-        func = call.func
-        if isinstance(func, ast.Attribute) and func.attr == "forward":
-            func = func.value
-        inside = last_value(module, func) if isinstance(func, ast.Name) else func
-        if isinstance(inside, ast.Attribute) and inside.attr == "module":
-            wrapper = ast.unparse(inside.value)
-            if wrapper in module.wrapped:
-                yield call, func, wrapper
-    for name, (wrapper, made) in _kept(module).items():
-        function = module.index.function_of(made)
-        calls = [c for c in module.index.calls if isinstance(c.func, ast.Name) and c.func.id == name]
-        inner = [c for c in calls if module.index.function_of(c) is function and c.lineno > made.lineno]
-        outer = [c for c in module.index.calls if ast.unparse(c.func) == wrapper] if inner else []
-        if inner and not outer:
-            yield from ((c, c.func, wrapper) for c in inner)
-
-
-def _kept(module: Module) -> dict[str, tuple[str, ast.Call]]:
-    """Models that keep their own name beside that of their wrapper: `ddp = DDP(model)`."""
-    found = {}
-    for made in module.calls("DDP"):
-        statement = module.index.parents.get(made)
-        model = argument(made, 0, "module")
-        target = statement.targets[0] if isinstance(statement, ast.Assign) else None
-        if isinstance(target, ast.Name) and isinstance(model, ast.Name) and model.id != target.id:
-            bound = module.names.bindings(model.id, module.index.scope(model))
-            if bound is not None and not any(b.line > made.lineno for b in bound[1]):
-                found[model.id] = (target.id, made)
-    return found
-
-
-def _has_backward(region: ast.AST) -> bool:
-    return any(isinstance(n, ast.Attribute) and n.attr == "backward" for n in ast.walk(region))
-
-
-def _is_without_gradients(module: Module, node: ast.AST) -> bool:
-    return any(is_quiet(parent) for parent, _ in module.index.enclosing(node))
 
 
 @rule(

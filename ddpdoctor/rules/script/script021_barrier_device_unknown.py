@@ -1,0 +1,76 @@
+"""SCRIPT021: a barrier before NCCL knows the rank's GPU."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ddpdoctor.facts.script import Script
+from ddpdoctor.facts.script.disagreement import program_runs
+from ddpdoctor.facts.script.events import COMPARED
+from ddpdoctor.facts.script.module import Module, modules
+from ddpdoctor.facts.script.rehearsal import Event
+from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.rules import rule
+from ddpdoctor.rules.script.devices import LOCAL, SELECT, selects
+from ddpdoctor.rules.script.pointing import imported, point, with_keyword
+from ddpdoctor.rules.script.situation import argument, backends
+
+
+@rule(
+    "SCRIPT021",
+    "barrier-device-unknown",
+    Severity.WARNING,
+    signatures=(r"used by this process (are|is) currently unknown", r"Guessing device ID based on global rank"),
+)
+def barrier(script: Script) -> Iterator[Finding]:
+    """A barrier runs before NCCL knows the device of the rank.
+
+    ## Why it matters
+    `devices used by this process are currently unknown. This can potentially cause a hang if this rank to GPU
+    mapping is
+    incorrect`: NCCL guesses the GPU from the rank; a wrong guess hangs or puts two ranks on one GPU.
+
+    ## Fix
+    `init_process_group(..., device_id=torch.device("cuda", local_rank))`, or select the device before.
+    """
+    for module in modules(script):
+        used = backends(module)
+        if not used or used != {"nccl"} or module.frameworks:
+            continue
+        is_late = selects(module)
+        for call in module.calls("dist.barrier"):
+            is_first = _comes_first(module, call) if is_late else True
+            if is_first and argument(call, None, "device_ids", "group") is None and not call.args:
+                init = module.calls("dist.init_process_group")[0]
+                before = " before it" if is_late else ""
+                yield point(
+                    module,
+                    call,
+                    f"this barrier lets NCCL guess the rank's GPU, because nothing selects one{before}; expected device_id in "
+                    f"init_process_group (line {init.lineno}) or torch.cuda.set_device",
+                    "a known device",
+                    edits=(
+                        with_keyword(module, init, f'device_id=torch.device("cuda", {LOCAL})'),
+                        *imported(module, "os", "import os"),
+                        *imported(module, "torch", "import torch"),
+                    ),
+                )
+                break
+
+
+def _comes_first(module: Module, barrier: ast.Call) -> bool:
+    """Whether each rank of the program calls it before any other collective, and selects its device after it."""
+    if "device_id=" in module.text or "CUDA_VISIBLE_DEVICES" in module.text or module.calls("cuda.device"):
+        return False
+    if module.text.count("set_device") != len(module.calls(*SELECT)):
+        return False
+    tracks = [track.events for run in program_runs(module) for track in run.tracks]
+    return bool(tracks) and all(_is_first_of(barrier, events) for events in tracks)
+
+
+def _is_first_of(barrier: ast.Call, events: list[Event]) -> bool:
+    at = next((i for i, e in enumerate(events) if e.call is barrier), None)
+    if at is None or any(e.name in SELECT or e.name in COMPARED for e in events[:at]):
+        return False
+    return any(e.name in SELECT for e in events[at:])

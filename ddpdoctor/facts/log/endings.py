@@ -84,6 +84,7 @@ _KNOWN = tuple(
         ("mp.spawn", "spawned_ended"),
         ("MPI", "mpi_abort"),
         ("launcher", "died_with"),
+        ("horovodrun", "process_ended"),
         ("DeepSpeed", "return_code"),
     )
 )

@@ -25,6 +25,7 @@ _PREFIXES = re.compile(
       \[rank(?P<rank>\d+)\]:\ ?                                     # torch, once the process group is there
     | \[(?P<role>[A-Za-z_][\w-]*?)(?P<local>\d+)\]:\ ?              # torchrun --tee: role and local rank
     | \[\d+,(?P<mpi>\d+)\](?:<std\w+>)?:\ ?                         # mpirun --tag-output
+    | \[(?P<horovod>\d+)\]<std(?:out|err)>:\ ?                     # horovodrun
     | \[(?:pod/)?(?P<pod>[a-z0-9][a-z0-9.-]*)/[\w.-]+\]\s+          # kubectl logs --prefix
     | (?P<task>\d{{1,5}}):\ (?=\S|\ {{2,}}File|\Z)                  # srun --label
     | \((?P<actor>\w+)\ (?:rank=\d+,?\ )?pid=(?P<pid>\d+)(?:,\ ip=(?P<ip>[\d.]+))?\)\ ?  # Ray
@@ -97,7 +98,7 @@ def split(line: str) -> Prefixed:
             break
         at = match.end()
         kind, value = match.lastgroup, match[match.lastindex or 0]
-        if kind == "rank" or kind == "mpi":
+        if kind in ("rank", "mpi", "horovod"):
             rank = int(value)
         elif kind == "time" or kind == "on":
             time = time or match["time"] or match["syslog"]

@@ -130,8 +130,11 @@ def crashed(log: Log, when: str) -> Iterator[Finding]:
     speakers = {(each.source, each.who.rank) for each in told}
     speakers |= {(line.source, line.who.rank) for line in lines if line not in itself}
     ranks = {rank for _, rank in speakers if rank is not None}
+    bereft = {line.who.rank for line in explained(log, "consequence")} - {None}  # C++ aborts over a lost peer as well
     found: dict[int, list[Exit]] = {}
     for each in own_exits(log):
+        if each.code == -SIGNALS["SIGABRT"] and each.who.rank in bereft:
+            continue
         said = (each.source, None) in speakers or each.who.rank in ranks or (each.who.rank is None and bool(speakers))
         if not said and each.code != SIGKILL:
             found.setdefault(each.code, []).append(each)

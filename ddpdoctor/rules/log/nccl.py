@@ -1,4 +1,4 @@
-"""LOG502, TOPO009: NCCL's errors whose reason only NCCL's own log would tell, and those of which it tells half."""
+"""LOG502, TOPO009, HOST011: NCCL's errors whose reason only NCCL's own log would tell, and those of which it tells half."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ ECHOES = ("Failed to execute operation", "Error encountered progressing operatio
 FATAL = re.compile(r"Cuda failure|Error while (?:creating|attaching to) shared memory")
 """Warnings after which NCCL gives up, where the log holds no more."""
 SHUTTING_DOWN = "driver shutting down"
+NO_HOST_MEMORY = (r"attaching to shared memory segment /dev/shm/nccl-\S* \(size 0\)",)
 MULTICAST = (r"transport/nvls\.cc:\d+ NCCL WARN Cuda failure",)
 
 
@@ -81,5 +82,18 @@ def multicast_failed(log: Log) -> Iterator[Finding]:
             "NVLink SHARP could not be set up. Undetermined: the fabric manager was restarted and the GPUs were not reset "
             "(TOPO009), it does not run (TOPO007), or this machine's partition has no multicast (TOPO010); with "
             "NCCL_NVLS_ENABLE=0 the job runs without it"
+        )
+        yield finding_of(log, lines, title, blames_speaker=True)
+
+
+@in_logs("HOST011")
+def host_memory_not_shared(log: Log) -> Iterator[Finding]:
+    """NCCL's host memory that CUDA allocates on a GPU's NUMA node did not reach the peer."""
+    lines = matching(log, NO_HOST_MEMORY)
+    if lines:
+        title = (
+            "CUDA gave NCCL no host memory to share between the ranks of this node; --shm-size does not help. Undetermined: a "
+            "NUMA node without memory (HOST011), or a container or kernel that refuses NUMA calls (HOST010); with "
+            "NCCL_CUMEM_HOST_ENABLE=0 the job runs without it"
         )
         yield finding_of(log, lines, title, blames_speaker=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -14,6 +15,7 @@ from ddpdoctor.rules.log.signatures import finding_of, matching, traceback_of
 
 __all__: list[str] = []
 
+_NUMBERS = re.compile(r"\d+")
 NOT_SET = (r"environment variable (RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_RANK) expected, but not set",)
 NO_KEY = (r"KeyError: '(RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)'",)
 NO_LOCAL_RANK = (r"KeyError: 'LOCAL_RANK'",)
@@ -102,12 +104,18 @@ def own_worlds(log: Log) -> Iterator[Finding]:
 @in_logs("LAUNCH058")
 def launched_per_task(log: Log) -> Iterator[Finding]:
     """One rank is announced again and again by different processes of one job."""
-    said: dict[tuple[str, str], list[Line]] = defaultdict(list)
-    for line, found in marked(log, "member"):
-        said[found["rank"], found["members"]].extend([line] * line.count)
-    for (rank, members), lines in said.items():
-        if members != "1" and len(lines) > 1 and all(len(each) == len(lines) for each in said.values()):
-            text = f"rank {rank} of {members} started {len(lines)} times, and so did every other: a launcher runs in each task"
+    forms: dict[tuple[str, str], dict[str, list[Line]]] = defaultdict(lambda: defaultdict(list))
+    for line, found in marked(log, "member"):  # loggers may tell each once more in another form
+        form = _NUMBERS.sub("#", line.text[: found.start()])
+        forms[form, found["members"]][found["rank"]].extend([line] * line.count)
+    for (_, members), said in forms.items():
+        times, rest = divmod(sum(map(len, said.values())), len(said))
+        is_even = all(len(each) == times for each in said.values()) or times * len(said) == int(members)
+        if members != "1" and times > 1 and not rest and is_even:
+            rank, lines = next(iter(said.items()))
+            text = (
+                f"rank {rank} of {members} started {times} times, and so did every other: a launcher runs in each task"
+            )
             yield _about(log, text, lines[:3], lines[0])
             return
 

@@ -16,6 +16,7 @@ from ddpdoctor.rules import rule
         r"Mismatched collective detected",
         r"Is there a distributed collective mismatch in your code",
         r"op\.preamble\.length <= op\.nbytes",
+        r"Forward order differs across ranks",
     ),
 )
 def collective_mismatch_detected() -> None:

@@ -85,6 +85,8 @@ def without_rank(script: Script) -> Iterator[Finding]:
         for call in module.calls(INIT):
             method = argument(call, 1, "init_method")
             address = _beginning(module, method)
+            if value(module, argument(call, 0, "backend")) == "mpi":
+                continue  # MPI knows its ranks, and asks no init method
             if has_more(call) or not address.startswith(("tcp://", "file://")) or "?" in address:
                 continue
             given = {name for name in ("rank", "world_size") if argument(call, None, name) is not None}

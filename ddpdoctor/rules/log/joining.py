@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from ddpdoctor.facts.log import Log
 from ddpdoctor.facts.log.marks import marked
 from ddpdoctor.facts.log.rendezvous import counts, is_loopback, keys, knocks
-from ddpdoctor.facts.log.story import has_failed, own_exits
-from ddpdoctor.findings import Finding
+from ddpdoctor.facts.log.story import has_failed, last_words, own_exits
+from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import in_logs
 from ddpdoctor.rules.log.scene import Scene, candidates, joined, names, ranks_of, tell
 from ddpdoctor.rules.log.signatures import matching
@@ -225,6 +226,7 @@ def _incomplete(scene: Scene) -> Iterator[Told]:
     ]
     lines = [k.line for k in scene.keys] + waited
     if not lines:
+        yield from _still_waiting(scene)
         return
     crowd = [f for line in waited if (f := CROWD.search(line.text)) and int(f["came"]) > int(f["world"])]
     if crowd:
@@ -236,6 +238,20 @@ def _incomplete(scene: Scene) -> Iterator[Told]:
     who = f"rank {missing[0]} did not write its address" if len(missing) == 1 else "not all members came in time"
     text = f"{names(scene.nodes_of(lines))} gave up waiting: {who}. {candidates(scene)}"
     yield "PROBE004", tell(scene, lines, text, [], ranks=missing)
+
+
+def _still_waiting(scene: Scene) -> Iterator[Told]:
+    """Nobody gave up, and the log ends in the middle of the waiting: what a job that hangs leaves."""
+    log = scene.log
+    for line, found in ((each, CROWD.search(each.text)) for each in matching(log, RENDEZVOUS)):
+        if (
+            found
+            and int(found["came"]) < int(found["world"])
+            and not last_words(log, line.source, max(line.number, line.last))
+        ):
+            text = f"{found['came']} of {found['world']} members had come when the log ended. {candidates(scene)}"
+            yield "PROBE004", replace(tell(scene, [line], text, []), severity=Severity.WARNING)
+            return
 
 
 def _checked_in_twice(scene: Scene) -> Iterator[Told]:

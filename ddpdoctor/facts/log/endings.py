@@ -85,6 +85,7 @@ _KNOWN = tuple(
         ("MPI", "mpi_abort"),
         ("launcher", "died_with"),
         ("horovodrun", "process_ended"),
+        ("composer", "rank_crashed"),
         ("DeepSpeed", "return_code"),
     )
 )

@@ -15,6 +15,7 @@ from ddpdoctor.rules import rule
         r"was not reachable via ssh",
         r"Permission denied \(publickey",
         r"Host key verification failed",
+        r"No authentication methods available|not a valid RSA private key file",
         r"'?ssh -o PasswordAuthentication=no .* returned non-zero exit status 255",
         r"ssh: connect to host \S+ port \d+: ",
         r"ssh: Could not resolve hostname",

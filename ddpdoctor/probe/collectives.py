@@ -16,11 +16,11 @@ ELEMENTS = 1024
 ATTEMPTS = 4
 CPU_SIZES = (4 << 10, 256 << 10, 1 << 20)
 GPU_SIZES = (4 << 10, 1 << 20, 32 << 20, 256 << 20)
-CELL_SECONDS = 0.02
+CELL_SECONDS = 0.01
 """How long one collective at one size is repeated, as far as a few repetitions allow."""
 SLOWEST_SECONDS = 0.5
 """A collective that takes longer than this at one size is not tried at larger ones."""
-CPU_SECONDS = 0.15
+CPU_SECONDS = 0.1
 """What may be spent without a GPU: larger sizes are left out when they would take longer, for the job waits."""
 RUNS = 2
 """How often a collective runs before it is decided how often to repeat it: the first run connects."""

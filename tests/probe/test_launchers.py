@@ -84,7 +84,7 @@ def test_mpi_launchers_end_no_rank_before_the_report_is_written(launcher: str, t
     done = _mpi(launcher, "--output", str(output), "--format", "json", **shim("raise", 1))
     assert done.returncode != 0
     assert causes(json.loads(output.read_text())) == [("PROBE006", 1)]
-    assert "illegal memory access" in done.stdout
+    assert "illegal memory access" in " ".join(done.stdout.split())  # Open MPI gives it a terminal, and lines wrap
 
 
 def test_the_doctors_own_launcher_passes_and_names_a_node_that_never_comes(tmp_path: Path) -> None:

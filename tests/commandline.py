@@ -12,7 +12,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SECONDS = 60
+SECONDS = 150
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:

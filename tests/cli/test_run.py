@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from ddpdoctor.collectors.job import Copy
 
 DOCTOR = [sys.executable, "-m", "ddpdoctor", "run", "--no-check", "--"]
-ENOUGH = 60.0
+ENOUGH = 150.0
 
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

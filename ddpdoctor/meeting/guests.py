@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -12,7 +12,7 @@ from ddpdoctor.facts.codec import FactsError, decode, encode
 from ddpdoctor.facts.nodes import Form, Node
 from ddpdoctor.meeting.wire import PROTOCOL, WireError
 
-__all__ = ["Guest", "State", "assess", "contradicts", "expected", "gone_of", "missing", "ordered", "roll"]
+__all__ = ["Guest", "State", "assess", "contradicts", "expected", "gone_of", "missing", "ordered", "roll", "still_gone"]
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,14 @@ def missing(nodes: Sequence[Node]) -> tuple[int, ...]:
     if None in numbers:
         return ()
     return tuple(number for number in range(expected(nodes)) if number not in numbers)
+
+
+def still_gone(gone: Iterable[Guest], guests: Sequence[Guest]) -> list[Guest]:
+    """Those that gave up and whose place is still empty: one that was started again and came is no absentee."""
+    nodes = [guest.node for guest in guests]
+    empty = missing(nodes)
+    found = [each for each in gone if (number := _number(each.node)) is None or number in empty]
+    return found[: max(expected(nodes) - len(nodes), 0)]
 
 
 def contradicts(guests: Sequence[Guest]) -> bool:

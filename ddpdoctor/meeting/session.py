@@ -18,7 +18,18 @@ from typing import Any
 from ddpdoctor.facts.net import Outcome
 from ddpdoctor.facts.nodes import Link
 from ddpdoctor.meeting.calling import is_awaited, leave, leaving, listen_for_calls
-from ddpdoctor.meeting.guests import Guest, State, assess, contradicts, expected, gone_of, missing, ordered, roll
+from ddpdoctor.meeting.guests import (
+    Guest,
+    State,
+    assess,
+    contradicts,
+    expected,
+    gone_of,
+    missing,
+    ordered,
+    roll,
+    still_gone,
+)
 from ddpdoctor.meeting.host import Host
 from ddpdoctor.meeting.links import TEST_SECONDS
 from ddpdoctor.meeting.results import Alone, Gathered, Told
@@ -207,9 +218,10 @@ class Session:
             self._count, self._count_since = len(guests), now
             await self._show(guests)
         is_wrong = bool(self.me.errors) or (contradicts(guests) and len(guests) > 1)
-        is_wrong = is_wrong or bool(self._gone) or any(each.protocol is not None for each in self.host.strangers)
+        gone = still_gone(self._gone.values(), guests)
+        is_wrong = is_wrong or bool(gone) or any(each.protocol is not None for each in self.host.strangers)
         self._wrong_since = (self._wrong_since or now) if is_wrong else None
-        if self.left <= 0 or (self._gone and len(guests) + len(self._gone) >= expected([g.node for g in guests])):
+        if self.left <= 0 or (gone and len(guests) + len(gone) >= expected([g.node for g in guests])):
             return True
         if state is State.COMPLETE:
             is_clear = self.host.has("main") and all(guest.node.came == "main" for guest in guests)
@@ -250,14 +262,15 @@ class Session:
         links = await self._test(guests) if is_well and len(guests) > 1 else ()
         silent = {at for at, guest in enumerate(guests) if is_well and self._is_silent(guest)}
         nodes = [guest.node for guest in guests]
-        gone = {guest.node.node_rank if guest.node.rank is None else guest.node.rank for guest in self._gone.values()}
+        gone = still_gone(self._gone.values(), guests)
+        theirs = {guest.node.node_rank if guest.node.rank is None else guest.node.rank for guest in gone}
         size, is_late = expected(nodes), self.left <= 0 and not is_well
         self._verdict = judge(
             Gathered(
                 guests=tuple(guests),
                 links=tuple(link for link in links if not silent & {link.source, link.target}),
                 expected=size,
-                missing=tuple(n for n in missing(nodes) if n not in gone) if is_late else (),
+                missing=tuple(n for n in missing(nodes) if n not in theirs) if is_late else (),
                 lacking=max(size - len(nodes) - len(gone), 0) if is_late else 0,
                 waited_seconds=self.patience if is_late else round(time.monotonic() - self._began, 1),
                 hosted_by=next(i for i, guest in enumerate(guests) if guest.key == self.me.key),
@@ -265,7 +278,7 @@ class Session:
                 strangers=tuple(self.host.strangers),
                 silent=tuple(sorted(silent)),
                 left=tuple(self.host.left.values()),
-                gone=tuple(self._gone.values()),
+                gone=tuple(gone),
             )
         )
         verdict = await self._verdict

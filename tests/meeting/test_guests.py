@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ddpdoctor.facts.net import Outcome
 from ddpdoctor.facts.nodes import Form, Node
-from ddpdoctor.meeting.guests import Guest, State, assess, contradicts, missing, ordered
+from ddpdoctor.meeting.guests import Guest, State, assess, contradicts, missing, ordered, still_gone
 from ddpdoctor.meeting.links import partners
 from ddpdoctor.meeting.wire import WireError
 
@@ -89,3 +89,10 @@ def test_every_node_is_tried_by_as_many_as_it_tries(count: int) -> None:
     tried = [other for index in range(count) for other in partners(index, count)]
     assert len(set(partners(0, count))) == len(partners(0, count)) <= 63
     assert all(tried.count(index) == len(partners(0, count)) for index in (0, count // 2, count - 1))
+
+
+def test_a_node_that_gave_up_and_came_after_all_is_no_absentee() -> None:
+    here = [Guest(f"key{n}", Node(f"host{n}", node_rank=n, nnodes=3, least=3)) for n in (0, 1)]
+    gone = [Guest(f"gone{n}", Node(f"host{n}", node_rank=n)) for n in (1, 2)]
+    assert [each.key for each in still_gone(gone, here)] == ["gone2"]
+    assert still_gone(gone, [*here, Guest("key2", Node("host2", node_rank=2, nnodes=3, least=3))]) == []

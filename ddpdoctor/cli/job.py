@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ddpdoctor.facts.environ import Environ, is_loopback
+from ddpdoctor.facts.addresses import is_loopback
+from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.jobs import Job, job_of_line
 from ddpdoctor.facts.nodes import Form
 

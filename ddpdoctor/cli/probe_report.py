@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddpdoctor.cli import main
+from ddpdoctor.facts.addresses import is_loopback
 from ddpdoctor.facts.codec import decode
-from ddpdoctor.facts.environ import is_loopback
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.facts.probed import nodes_of
 from ddpdoctor.facts.record import SCHEMA, Facts

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from ddpdoctor.facts.environ import is_loopback
+from ddpdoctor.facts.addresses import is_loopback
 
 __all__ = ["host_names_in", "with_aliases"]
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import re
 from dataclasses import dataclass, field
 
+from ddpdoctor.facts.addresses import is_loopback
 from ddpdoctor.facts.gaps import Gap, Section
 from ddpdoctor.facts.launchers import BY_HAND, LAUNCHERS, PSEUDO_STEPS, SRUN, TORCHRUN, Launcher
 
-__all__ = ["REMOVED", "ConfFile", "Environ", "NamedPath", "as_integer", "is_loopback", "malformation", "shorten"]
+__all__ = ["REMOVED", "ConfFile", "Environ", "NamedPath", "as_integer", "shorten"]
 
 REMOVED = "<removed: looks like a secret>"
 """What stands in the facts instead of a secret."""
 
-HOST_LIMIT = 253
-"""Characters in a host name, RFC 1035."""
 _SCHEDULERS = {
     "SLURM_JOB_ID": "slurm",
     "SLURM_JOBID": "slurm",
@@ -25,11 +23,6 @@ _SCHEDULERS = {
     "SM_CURRENT_HOST": "sagemaker",
     "KUBERNETES_SERVICE_HOST": "kubernetes",
 }
-_LOOPBACK = re.compile(
-    r"localhost|localhost\.localdomain|localhost[46]|ip6-localhost|ip6-loopback"
-    r"|127(\.\d{1,3}){1,3}|0\.0\.0\.0|::1?|(0+:){7}0*1|::ffff:127(\.\d{1,3}){3}",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,30 +246,6 @@ def as_integer(text: str | None) -> int | None:
         return None
 
 
-def is_loopback(host: str) -> bool:
-    """A name or address by which every machine means itself, `0.0.0.0` included: connecting to it stays at home."""
-    return _LOOPBACK.fullmatch(host.strip("[]").rstrip(".")) is not None
-
-
-def malformation(value: str) -> str | None:
-    """Why a value of MASTER_ADDR is no bare host name or address, as the end of a sentence; None when it is one."""
-    if _is_ip(value):
-        return None
-    if "://" in value:
-        return "is a URL"
-    if re.search(r"\$[({\w]|`", value):
-        return "holds a shell expression that was not expanded"
-    if re.fullmatch(r"\[.*\](:\d+)?|[^:]*:\d*", value):
-        return "holds brackets of an IPv6 URL" if value.endswith("]") else "holds a port"
-    if re.search(r"[,\s]|\[\d+[-\],]", value):
-        return "holds more than one host or a blank"
-    if not re.fullmatch(r"[\w.-]+", value):
-        return "holds characters that no host name has"
-    if re.fullmatch(r"\d+(\.\d+){3}", value):
-        return "is no IPv4 address (each of its numbers is at most 255)"
-    return f"has {len(value)} characters, a host name at most {HOST_LIMIT}" if len(value) > HOST_LIMIT else None
-
-
 def shorten(value: str, limit: int = 60) -> str:
     """A value for a message: control characters shown as escapes, the middle of a long one left out."""
     shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in value[: limit + 1])
@@ -296,11 +265,3 @@ def _tasks_on(tasks_per_node: str, node: int) -> int | None:
         if node < 0:
             return int(match[1])
     return None
-
-
-def _is_ip(value: str) -> bool:
-    try:
-        ipaddress.ip_address(value)
-    except ValueError:
-        return False
-    return True

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from machines import machine
 
-from ddpdoctor.facts.environ import Environ, as_integer, is_loopback, shorten
+from ddpdoctor.facts.addresses import is_loopback
+from ddpdoctor.facts.environ import Environ, as_integer, shorten
 
 NOBODY = Environ()
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddpdoctor.facts.environ import Environ, as_integer, is_loopback, malformation, shorten
+from ddpdoctor.facts.addresses import is_loopback, malformation
+from ddpdoctor.facts.environ import Environ, as_integer, shorten
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.launch import Launch
 from ddpdoctor.facts.nodes import Nodes

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpdoctor.facts.environ import is_loopback
+from ddpdoctor.facts.addresses import is_loopback
 from ddpdoctor.facts.nodes import Form, Nodes, split
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules.nodal import about, differs, named

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ddpdoctor.facts.environ import Environ, malformation, shorten
+from ddpdoctor.facts.addresses import malformation
+from ddpdoctor.facts.environ import Environ, shorten
 from ddpdoctor.facts.gaps import not_here, unanswered
 from ddpdoctor.facts.net import Attempt, Net, Outcome
 from ddpdoctor.facts.nodes import Nodes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddpdoctor.facts.environ import is_loopback
+from ddpdoctor.facts.addresses import is_loopback
 from ddpdoctor.facts.nodes import Form, Node, Nodes, ranges
 from ddpdoctor.findings import Evidence, Finding, Role, Where
 from ddpdoctor.rules.nodal import about, named

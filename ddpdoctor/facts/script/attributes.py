@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script.index import Binding, Bound, Function, Index
+from ddpdoctor.facts.script.instances import instance_of
 from ddpdoctor.facts.script.operators import tried
 from ddpdoctor.facts.script.parameters import agreed
 from ddpdoctor.facts.script.vocabulary import ATTRIBUTES, PARAMETERS, SUBGROUP
@@ -38,6 +39,8 @@ def attribute(reader: Reader, node: ast.Attribute, frame: Frame) -> object:
     if node.attr in ("local_rank",) and _is_self_of_framework(node, frame):
         return reader.place.local_rank
     base = reader.value(node.value, frame)
+    if isinstance(base, Made) and base.name == "parse_args":
+        return _parsed(reader, base, node, frame)
     if isinstance(base, Made) and base.name in ("argparse.Namespace", "types.SimpleNamespace"):
         given = next((k.value for k in base.call.keywords if k.arg == node.attr), None)
         if given is not None and isinstance(base.frame, Frame):
@@ -57,6 +60,17 @@ def attribute(reader: Reader, node: ast.Attribute, frame: Frame) -> object:
     )
 
 
+def _parsed(reader: Reader, made: Made, node: ast.Attribute, frame: Frame) -> object:
+    """An option of what parse_args gave, whatever its name; one that is assigned anywhere in the file is not known."""
+    own = made.frame.module if isinstance(made.frame, Frame) else frame.module
+    option = own.options.get(node.attr)
+    kept = any(attr == node.attr for module in (own, frame.module) for _, attr in module.index.attributes)
+    if option is not None and not kept:
+        return _option(reader, node.attr, option, made.frame if isinstance(made.frame, Frame) else frame)
+    word = PARAMETERS.get(node.attr)
+    return reader.place_value(word) if word is not None and reader.trusting else Unknown.SAME
+
+
 def _is_self_of_framework(node: ast.Attribute, frame: Frame) -> bool:
     return bool(frame.module.frameworks & {"lightning", "pytorch_lightning", "lightning_fabric", "transformers"})
 
@@ -67,6 +81,9 @@ def _assigned(reader: Reader, base: str, node: ast.Attribute, frame: Frame) -> o
     if owner is not None:
         return _of_class(reader, owner, node, frame)
     assigned = module.index.attributes.get((base, node.attr), [])
+    there = instance_of(module, node.value) if not assigned else None
+    if there is not None:
+        return _of_class(reader, there[1], node, Frame(there[0]))
     assigned = [b for b in assigned if b.value is not None and not any(n is node for n in ast.walk(b.value))]
     option = module.options.get(node.attr) if _OPTIONS.match(base) else None
     if option is not None and all(_is_later(module.index, b, node) for b in assigned):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddpdoctor.facts.script.loops import REDUCED
 from ddpdoctor.facts.script.operators import MAX_ITEMS, PLAIN, has_unknown, tried, variable
-from ddpdoctor.facts.script.world import Device, Frame, Unknown, known, worst
+from ddpdoctor.facts.script.world import Device, Frame, Made, Unknown, known, worst
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.script.values import Reader
@@ -145,6 +145,8 @@ def method(reader: Reader, node: ast.Call, last: str, frame: Frame) -> object:
         for a in (*node.args, *(k.value for k in node.keywords))
         if not isinstance(a, ast.Starred)
     ]
+    if last == "parse_args" and isinstance(node.func, ast.Attribute):
+        return Made("parse_args", node, frame)
     if REDUCED.search(last):
         return Unknown.SAME
     if not isinstance(node.func, ast.Attribute):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script.index import Bound, Function, Index
+from ddpdoctor.facts.script.instances import class_at
 from ddpdoctor.facts.script.names import Names
 
 if TYPE_CHECKING:
@@ -75,14 +76,14 @@ class Classes:
         return found if isinstance(found, ast.ClassDef) else None
 
     def method(self, owner: ast.ClassDef, name: str, depth: int = 0) -> Target | None:
-        """A method of a class or of its bases in this file."""
+        """A method of a class or of its bases in the project."""
         own = self._own_methods(owner).get(name)
         if own is not None:
             return Target(self.as_module(), own)
         for base in owner.bases:
-            parent = self.class_named(base)
-            if parent is not None and parent is not owner and depth < 5:
-                found = self.method(parent, name, depth + 1)
+            parent = class_at(self.as_module(), base)
+            if parent is not None and parent[1] is not owner and depth < 5:
+                found = parent[0].method(parent[1], name, depth + 1)
                 if found is not None:
                     return found
         return None

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 from ddpdoctor.facts.script.classes import Classes, Target
 from ddpdoctor.facts.script.index import Bound, Function, index
+from ddpdoctor.facts.script.instances import instance_of
 from ddpdoctor.facts.script.names import Names
 from ddpdoctor.facts.script.parsing import MAX_DEPTH, concerns, parse
 from ddpdoctor.facts.script.record import Problem, Script, SourceFile
@@ -58,6 +59,15 @@ class Module(Classes):
         for call in self.index.calls:
             if isinstance(call.func, ast.Attribute):
                 found.setdefault(call.func.attr, []).append(call)
+        return found
+
+    @cached_property
+    def calls_by_name(self) -> dict[str, list[ast.Call]]:
+        """All calls `name(…)` by that name."""
+        found: dict[str, list[ast.Call]] = {}
+        for call in self.index.calls:
+            if isinstance(call.func, ast.Name):
+                found.setdefault(call.func.id, []).append(call)
         return found
 
     def calls(self, *names: str) -> list[ast.Call]:
@@ -116,7 +126,10 @@ class Module(Classes):
             if owner is not None:
                 return self.method(owner, func.attr)
             dotted = self.names.dotted(func)
-            return self._imported(dotted, depth) if dotted is not None else None
+            if dotted is not None:
+                return self._imported(dotted, depth)
+            there = instance_of(self, func.value)
+            return there[0].method(there[1], func.attr) if there is not None else None
         return None
 
     def _spawned_with(self, func: ast.expr) -> Target | None:

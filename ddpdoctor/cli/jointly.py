@@ -81,7 +81,7 @@ def probe_together(
     if verdict.is_alone:
         return replace(facts, gaps=(*facts.gaps, Gap("probe", "the other nodes were not met", Why.NOT_HERE)))
     if convening.is_of_ranks:
-        return probing.finish(facts, say)
+        return probing.finish(facts, say, convening.news)
     job, share = convening.job, verdict.share
     nproc = convening.nproc(facts)
     if share is None or not nproc or nproc > MOST_RANKS:
@@ -97,7 +97,7 @@ def probe_together(
         nnodes=share.nnodes,
         run=job.rdzv_id or "ddpdoctor",
     )
-    return probing.finish_jointly(facts, node, {**os.environ, **variables_of(line)}, say)
+    return probing.finish_jointly(facts, node, {**os.environ, **variables_of(line)}, say, convening.news)
 
 
 def with_verdict(report: Report, verdict: Verdict, rules: Sequence[Rule], line: Facts | None) -> Report:

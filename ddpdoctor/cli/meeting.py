@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from ddpdoctor.collectors.meeting import Meeting
     from ddpdoctor.facts.record import Facts
     from ddpdoctor.findings import Finding
-    from ddpdoctor.meeting.results import Alone, Gathered
+    from ddpdoctor.meeting.results import Alone, Gathered, Lost
+    from ddpdoctor.probe.news import News
     from ddpdoctor.rules import Rule
 
 __all__ = ["Convening"]
@@ -50,6 +51,8 @@ class Convening:
         self._meeting: Meeting | None = None
         self._token = ""
         self._way: tuple[float, Facts] | None = None
+        self.news: News | None = None
+        """Of nodes that go after the meeting, before their ranks have met."""
 
     @property
     def is_of_ranks(self) -> bool:
@@ -115,8 +118,10 @@ class Convening:
         from ddpdoctor.collectors.meeting import Meeting
         from ddpdoctor.meeting.guests import Guest
         from ddpdoctor.meeting.results import Gathered, Told
+        from ddpdoctor.probe.news import News
 
         node = self._introduction.node(facts, self._owns)
+        self.news = News.open()
         own = [encode(each) for each in (*self._lost_port(node, rules), *errors)][:MOST_TOLD]
         self._meeting = Meeting(
             node,
@@ -129,6 +134,7 @@ class Convening:
             patience=self._join_seconds,
             say=self._say,
             explain=lambda: [encode(each) for each in judge_here(self._with_way(facts, is_new=True))],
+            lost=self._lost,
         )
         met = self._result(limit)
         if self._flag is not None:
@@ -140,7 +146,8 @@ class Convening:
             outcome = verdicts.judge_nodes(rules, nodes, met.guests, self._torch, met.gone)
             verdict = verdicts.Verdict(outcome, None, nodes, refuted=verdicts.refuted(nodes), is_host=True)
             found = {} if verdict.has_errors else verdicts.shares(met.guests)
-            self._meeting.conclude(verdict_lines.written(outcome, nodes), verdict_lines.places(met.guests, found))
+            places = verdict_lines.places(met.guests, found)
+            self._meeting.conclude(verdict_lines.written(outcome, nodes), places, watches=not verdict.has_errors)
             return replace(verdict, share=found.get(met.guests[met.hosted_by].key))
         is_lost = met is not None and met.lost_host is not None
         facts = facts if is_lost else self._with_way(facts)  # the way was open a moment ago
@@ -152,6 +159,12 @@ class Convening:
         outcome = verdicts.judge_nodes(rules, nodes, (Guest("", nodes.nodes[0], tuple(own)),), self._torch)
         is_first = self.job.local_rank in (0, None)
         return verdicts.Verdict(outcome, None, nodes, facts, is_host=True, is_first=is_first)
+
+    def _lost(self, node: Lost) -> None:
+        """A node went although all was well."""
+        if self.news is not None and node.first_rank is not None:
+            ranks = tuple(range(node.first_rank, node.first_rank + node.count))
+            self.news.tell(node.host, node.node_rank, ranks, is_silent=node.is_silent)
 
     def _lost_port(self, node: Node, rules: Sequence[Rule]) -> list[Finding]:
         """What is wrong when a node of another job holds the port that this node needs."""
@@ -167,7 +180,7 @@ class Convening:
         """End it."""
         if self._meeting is not None:
             self._meeting.stop()
-        for held in (self._main, self._flag):
+        for held in (self._main, self._flag, self.news):
             if held is not None:
                 held.close()
 

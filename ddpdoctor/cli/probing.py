@@ -27,6 +27,7 @@ from ddpdoctor.collectors.probe import (
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.findings import Severity
+from ddpdoctor.probe.news import News
 from ddpdoctor.probe.starting import FOLDERS
 
 if TYPE_CHECKING:
@@ -150,14 +151,14 @@ class Probing:
         except OSError:
             return  # the ranks' supervisors try it again, and tell
 
-    def finish(self, facts: Facts, say: Callable[[str], None]) -> Facts:
+    def finish(self, facts: Facts, say: Callable[[str], None], news: News | None = None) -> Facts:
         """The facts with those of the probe, or with the gap that says why there are none."""
         try:
             if self._joins:
                 say("meeting the other ranks")
                 seconds = self._seconds()
                 self._running = join(
-                    self._environ_of_ranks(), min(self._join_seconds, seconds), seconds, self._template
+                    self._environ_of_ranks(), min(self._join_seconds, seconds), seconds, self._template, news
                 )
             else:
                 say("probing the local ranks")
@@ -169,13 +170,22 @@ class Probing:
         except Missing as missing:
             return replace(facts, gaps=(*facts.gaps, Gap("probe", missing.reason, missing.why)))
 
-    def finish_jointly(self, facts: Facts, node: Node, environ: Mapping[str, str], say: Callable[[str], None]) -> Facts:
-        """The same of this node's ranks of a job, whose other ranks are started at the same time on the other nodes."""
+    def finish_jointly(
+        self, facts: Facts, node: Node, environ: Mapping[str, str], say: Callable[[str], None], news: News | None
+    ) -> Facts:
+        """The same of this node's ranks of a job, whose other ranks are started at the same time on the other nodes; `news`
+        tells of nodes that are gone before they were.
+        """
         say(f"probing {node.world_size} ranks on {node.nnodes} nodes")
         try:
             seconds = self._seconds()
             self._running = launch(
-                node, {**environ, **self._more}, min(JOINT_SECONDS, seconds), seconds, template=self._template
+                node,
+                {**environ, **self._more},
+                min(JOINT_SECONDS, seconds),
+                seconds,
+                template=self._template,
+                news=news,
             )
             answer = self._running.finish(Deadline(self._seconds()))
             return replace(facts, probe=answer.probe)

@@ -18,7 +18,7 @@ from ddpdoctor.collectors.machine import Machine
 from ddpdoctor.collectors.waiting import NoAnswer, answer
 from ddpdoctor.facts.nodes import Node
 from ddpdoctor.meeting.guests import Guest
-from ddpdoctor.meeting.results import Alone, Gathered, Told
+from ddpdoctor.meeting.results import Alone, Gathered, Lost, Told
 from ddpdoctor.meeting.session import Session
 from ddpdoctor.meeting.sockets import listen
 from ddpdoctor.meeting.visitor import Visitor
@@ -211,10 +211,13 @@ class Meeting:
         patience: float,
         say: Callable[[str], None],
         explain: Callable[[], list[dict[str, Any]]],
+        lost: Callable[[Lost], None],
     ) -> None:
         guest = Guest(secrets.token_hex(8), node, tuple(errors), line)
         own = frozenset(address.partition("%")[0] for address in node.addresses)
         self._session = Session(guest, token, join_seconds, own, main, is_patient, say, patience, explain)
+        self._session.lost = lost
+        self._is_settled = threading.Event()
         self._answers: queue.Queue[Gathered | Told | Alone | Exception] = queue.Queue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._verdict: asyncio.Future[dict[str, Any]] | None = None
@@ -231,12 +234,17 @@ class Meeting:
             raise found
         return found
 
-    def conclude(self, verdict: dict[str, Any], places: dict[str, dict[str, Any]], seconds: float = 5.0) -> None:
-        """As the host: tell everybody the verdict, and each guest its place; the port is free when this returns."""
+    def conclude(
+        self, verdict: dict[str, Any], places: dict[str, dict[str, Any]], *, watches: bool, seconds: float = 5.0
+    ) -> None:
+        """As the host: tell everybody the verdict, and each guest its place; the port is free when this returns.
+
+        With `watches` all stay connected, so that nodes which go before their ranks have met are known at once.
+        """
         if self._loop is not None:
-            self._session.places = places
+            self._session.places, self._session.watches = places, watches
             self._loop.call_soon_threadsafe(self._set_verdict, {**verdict, "ddpdoctor": PROTOCOL, "kind": "verdict"})
-        self._thread.join(seconds)
+        self._is_settled.wait(seconds)
 
     def _set_verdict(self, verdict: dict[str, Any]) -> None:
         if self._verdict is not None and not self._verdict.done():
@@ -262,12 +270,17 @@ class Meeting:
             return
         except Exception as error:  # handed to whoever waits for the result
             self._answers.put(error)
+        finally:
+            self._is_settled.set()
 
     async def _meet(self) -> None:
         self._loop = asyncio.get_running_loop()
-        met = await self._session.run(self._hand_over)
+        await self._session.run(self._hand_over, self._settle)
+
+    def _settle(self, met: Told | Alone | None) -> None:
         if met is not None:
             self._answers.put(met)
+        self._is_settled.set()
 
     def _hand_over(self, gathered: Gathered) -> asyncio.Future[dict[str, Any]]:
         assert self._loop is not None

@@ -18,6 +18,7 @@ from ddpdoctor.collectors.process import kill
 from ddpdoctor.facts.codec import FactsError, decode
 from ddpdoctor.facts.gaps import Why
 from ddpdoctor.facts.probe import Probe
+from ddpdoctor.probe.news import News
 from ddpdoctor.probe.starting import TEMPLATE, begin, run_probe
 
 __all__ = ["Answer", "Node", "RunningNode", "RunningProbe", "Template", "join", "launch", "start", "without_launchers"]
@@ -155,15 +156,20 @@ def start(
 
 
 def join(
-    environ: Mapping[str, str], join_seconds: float, seconds: float, template: Template | None = None
+    environ: Mapping[str, str],
+    join_seconds: float,
+    seconds: float,
+    template: Template | None = None,
+    news: News | None = None,
 ) -> RunningProbe:
     """Be the rank of a job that `environ` says, together with the others; `template` imports torch for it already.
+    `news` tells it of others that are gone before they have come.
 
     Raises:
         Missing: torch is not installed, or no process can be started.
     """
     words = ["--hand-over", "--job", str(os.getppid()), *_times(join_seconds, seconds)]
-    return _supervisors(words, [environ], template)[0]
+    return _supervisors(words, [environ], template, news)[0]
 
 
 class RunningNode:
@@ -210,29 +216,32 @@ def launch(
     seconds: float,
     backend: str = "auto",
     template: Template | None = None,
+    news: News | None = None,
 ) -> RunningNode:
     """Start this node's ranks of a job; on every node with its own `node`, at about the same time.
 
-    `template` imports torch for them already, if it is for as many. A node that does not come within
-    `join_seconds` is named by its ranks; all is over within `seconds`.
+    `template` imports torch for them already, if it is for as many; `news` tells them of nodes that are gone. A node that
+    does not come within `join_seconds` is named by its ranks; all is over within `seconds`.
 
     Raises:
         Missing: torch is not installed, or no process can be started.
     """
     words = [*_times(join_seconds, seconds), "--hand-over", "--backend", backend]
-    return RunningNode(_supervisors(words, node.environs(environ), template))
+    return RunningNode(_supervisors(words, node.environs(environ), template, news))
 
 
 def _supervisors(
-    words: Sequence[str], environs: Sequence[Mapping[str, str]], template: Template | None
+    words: Sequence[str], environs: Sequence[Mapping[str, str]], template: Template | None, news: News | None
 ) -> list[RunningProbe]:
     """One supervisor a rank, with the template's workers or workers of their own."""
+    given = () if news is None else (news.fd,)
+    words = [*words, *(f"--news={fd}" for fd in given)]
     if template is None or template.ranks != len(environs):
-        return [_run("ddpdoctor.probe", words, each) for each in environs]
+        return [_run("ddpdoctor.probe", words, each, given) for each in environs]
     found = []
     for index, environ in enumerate(environs):
         worker, fds = template.worker(index)
-        found.append(_run("ddpdoctor.probe", [*words, "--worker", worker], environ, fds))
+        found.append(_run("ddpdoctor.probe", [*words, "--worker", worker], environ, (*fds, *given)))
     template.close()
     return found
 

@@ -12,7 +12,19 @@ from ddpdoctor.facts.codec import FactsError, decode, encode
 from ddpdoctor.facts.nodes import Form, Node
 from ddpdoctor.meeting.wire import PROTOCOL, WireError
 
-__all__ = ["Guest", "State", "assess", "contradicts", "expected", "gone_of", "missing", "ordered", "roll", "still_gone"]
+__all__ = [
+    "Guest",
+    "State",
+    "assess",
+    "contradicts",
+    "expected",
+    "gone_of",
+    "missing",
+    "of_another_job",
+    "ordered",
+    "roll",
+    "still_gone",
+]
 
 
 @dataclass(frozen=True)
@@ -161,6 +173,16 @@ def assess(guests: Sequence[Guest]) -> State:
         return State.CONTRADICTING if len(placed) < most else State.COMPLETE
     least = max((node.least for node in nodes if node.least), default=most)
     return State.ENOUGH if len(nodes) >= least else State.WAITING
+
+
+def of_another_job(guests: Sequence[Guest], port: int | None) -> frozenset[str]:
+    """The keys of those who were told another port than `port`, where the job is complete without them: they may be the
+    nodes of another job with the same script, and are to look for it.
+    """
+    same = [guest for guest in guests if guest.node.master_port == port]
+    if len(same) == len(guests) or assess(same) is not State.COMPLETE or contradicts(same):
+        return frozenset()
+    return frozenset(guest.key for guest in guests) - {guest.key for guest in same}
 
 
 def roll(guests: Sequence[Guest]) -> str:

@@ -36,6 +36,7 @@ MOST_UNKNOWN = 8192
 """Connections of which nothing is known yet; beyond that, or half of the open files allowed, the oldest is closed."""
 MOST_STRANGERS = 8
 SENDING_SECONDS = 2.0
+LOOK_SECONDS = 0.1
 STORE_QUERY = b"\x00"
 """How the queries of torch's TCPStore begin: another ddpdoctor that looks at the port asks so."""
 
@@ -117,6 +118,12 @@ class Host:
         """Tell one guest."""
         with contextlib.suppress(OSError):
             await send(seat.writer, lines, SENDING_SECONDS)
+
+    async def change(self, seconds: float = LOOK_SECONDS) -> None:
+        """Wait until somebody came, went or said something, for a moment at most."""
+        self.changed.clear()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self.changed.wait(), seconds)
 
     def send_away(self, keys: Collection[str] | None = None) -> None:
         """Close the connections of these guests, of all without `keys`: they look for the host again."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +11,7 @@ from ddpdoctor.facts.net import Outcome
 from ddpdoctor.facts.nodes import Link, Node, Stranger
 from ddpdoctor.meeting.guests import Guest
 
-__all__ = ["Alone", "Gathered", "Told"]
+__all__ = ["Alone", "Gathered", "Judge", "Lost", "Told"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,9 @@ class Gathered:
     """Nodes that gave up before they had come, and said why."""
 
 
+Judge = Callable[[Gathered], "asyncio.Future[dict[str, Any]]"]
+
+
 @dataclass(frozen=True)
 class Told:
     """What the host made of it."""
@@ -56,3 +61,15 @@ class Alone:
     taken_by: Node | None = None
     """The job is complete without this node: the one that has its place."""
     lost_host: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A node that went after the verdict and before its ranks had met the others; they are `count` from `first_rank` on."""
+
+    host: str
+    node_rank: int | None
+    first_rank: int | None
+    count: int
+    is_silent: bool = False
+    """Its machine answers nothing any more; else its process ended."""

@@ -69,11 +69,11 @@ class Seeker:
     """What is wrong with the way, being found out since it was seen to be closed."""
 
     async def run(self) -> None:
-        """Look for the host as long as this task is allowed to run; ends early where this node is the host itself."""
+        """Look for the host until its verdict is told; ends early where this node is the host itself."""
         node = self.host.me.node
         if node.master_addr is None or node.master_port is None:
             return
-        while True:
+        while not self.visitor.is_over:
             await self._resolve(node.master_addr)
             is_here = any(map(self._is_own, self.addresses))
             me, known = self.host.me, (is_here, self.addresses)

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ddpdoctor.facts.codec import encode
 from ddpdoctor.facts.net import Outcome
-from ddpdoctor.facts.nodes import Link
 from ddpdoctor.meeting.calling import is_awaited, leave, leaving, listen_for_calls
 from ddpdoctor.meeting.guests import (
     Guest,
@@ -26,18 +26,19 @@ from ddpdoctor.meeting.guests import (
     expected,
     gone_of,
     missing,
+    of_another_job,
     ordered,
     roll,
     still_gone,
 )
 from ddpdoctor.meeting.host import Host
-from ddpdoctor.meeting.links import TEST_SECONDS
-from ddpdoctor.meeting.results import Alone, Gathered, Told
+from ddpdoctor.meeting.results import Alone, Gathered, Judge, Lost, Told
 from ddpdoctor.meeting.seeker import DOORS, Seeker
 from ddpdoctor.meeting.sockets import raise_file_limit
-from ddpdoctor.meeting.trials import orders, read_links, try_links
+from ddpdoctor.meeting.survey import is_silent, survey
+from ddpdoctor.meeting.vigil import keep_watch, ranks_of
 from ddpdoctor.meeting.visitor import Visitor
-from ddpdoctor.meeting.wire import PROTOCOL, WireError, encode_line
+from ddpdoctor.meeting.wire import PROTOCOL, WireError
 
 __all__ = ["Session"]
 
@@ -49,7 +50,6 @@ MORE_SECONDS = 3.0
 """How long an elastic job's further nodes are waited for."""
 SURE_SECONDS = 3.0
 """How long an answer that will hardly change (no such name, no route, a stranger) is asked for again."""
-LOOK_SECONDS = 0.1
 SURE_CALL_SECONDS = 1.0
 """How long a place must have been empty before a node that was told another address is asked in."""
 CROWD_SECONDS = 0.02
@@ -80,16 +80,27 @@ class Session:
     """What is wrong with this node's way to the master, as findings, asked only where it is closed."""
     places: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What each guest, by its key, is told besides the verdict: set before the verdict is."""
+    watches: bool = False
+    """As the host: all stay connected after the verdict, because their ranks are to meet. Set before the verdict is."""
+    lost: Callable[[Lost], None] = lambda lost: None
+    """Told of a node that goes then."""
     _gone: dict[str, Guest] = field(default_factory=dict)
     """Nodes of this job that gave up before they had come, and what each said was wrong."""
+    _watched: dict[str, Lost] = field(default_factory=dict)
+    """The nodes and their ranks, by the nodes' keys."""
     _began: float = field(default_factory=time.monotonic)
     _wrong_since: float | None = None
     _count: int = 0
     _count_since: float = 0.0
     _spoken: str = ""
 
-    async def run(self, judge: Callable[[Gathered], asyncio.Future[dict[str, Any]]]) -> Told | Alone | None:
-        """Meet. `judge` is called on the host, with what it gathered; its answer is told to all, and None returned."""
+    async def run(
+        self, judge: Judge, settled: Callable[[Told | Alone | None], None] = lambda met: None
+    ) -> Told | Alone | None:
+        """Meet. `judge` is called on the host, with what it gathered; its answer is told to all, and None returned.
+
+        `settled` is called with what is returned; where all watch each other, this goes on until it is cancelled.
+        """
         files = raise_file_limit()
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda loop, context: None)  # out of descriptors: accepting is tried again
@@ -98,13 +109,20 @@ class Session:
         self.host = Host(self.me, self.token, self._changed, seconds_left=lambda: self.left)
         self.host.leads_to = lambda: self.visitor.seat
         self.host.most_unknown = max(16, min(self.host.most_unknown, files // 2))
-        self.visitor = Visitor(self.token, self._is_seated, self._is_told, self._speak)
+        self.visitor = Visitor(self.token, self._is_seated, self._is_told, self._speak, self.lost)
         self.seeker = Seeker(self.host, self.visitor, self.own_addresses, self._changed.set, self.explain)
         await self._open()
         calls = await listen_for_calls(self._answer)
         seeking = asyncio.create_task(self.seeker.run())
         try:
-            return await self._meet(judge)
+            met = await self._meet(judge)
+            await self.host.close_ports("main", "door", "echo")
+            settled(met)
+            if met is None and self._watched:
+                await keep_watch(self.host, self._watched, self.lost)
+            elif isinstance(met, Told) and "watch" in met.verdict:
+                await seeking
+            return met
         finally:
             seeking.cancel()
             with contextlib.suppress(asyncio.CancelledError, OSError, WireError):
@@ -147,7 +165,7 @@ class Session:
                 continue
         self.host.me = replace(self.me, echo_port=port, has_main=self.main is not None)
 
-    async def _meet(self, judge: Callable[[Gathered], asyncio.Future[dict[str, Any]]]) -> Told | Alone | None:
+    async def _meet(self, judge: Judge) -> Told | Alone | None:
         while not self._verdict.done():
             if self.visitor.is_seated:
                 if self.left < -MARGIN_SECONDS:
@@ -160,9 +178,7 @@ class Session:
                 return await self._leave()
             if len(self.host.seats) > MOST_TOLD:
                 await asyncio.sleep(CROWD_SECONDS)
-            self._changed.clear()
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), LOOK_SECONDS)
+            await self.host.change()
         verdict = self._verdict.result()
         await self.host.tell_all(verdict)  # to those who had found this node only
         return Told(verdict)
@@ -212,7 +228,10 @@ class Session:
 
     async def _is_over(self) -> bool:
         """Whether everybody has come, or has been waited for long enough."""
-        guests = self._without_other_ports()
+        guests = self.host.guests
+        others = of_another_job(guests, self.me.node.master_port)
+        self.host.send_away(others)
+        guests = [guest for guest in guests if guest.key not in others]
         state, now = assess(guests), time.monotonic()
         if len(guests) != self._count:
             self._count, self._count_since = len(guests), now
@@ -231,17 +250,6 @@ class Session:
             return now - self._count_since > MORE_SECONDS
         return self._wrong_since is not None and now - self._wrong_since > GRACE_SECONDS
 
-    def _without_other_ports(self) -> list[Guest]:
-        """Who is here. Nodes that were told another port may be those of another job with the same script: where this job
-        is complete without them, they are sent on.
-        """
-        guests = self.host.guests
-        same = [guest for guest in guests if guest.node.master_port == self.me.node.master_port]
-        if len(same) == len(guests) or assess(same) is not State.COMPLETE or contradicts(same):
-            return guests
-        self.host.send_away({guest.key for guest in guests} - {guest.key for guest in same})
-        return same
-
     async def _show(self, guests: Sequence[Guest]) -> None:
         """Who has come and who is awaited."""
         words = roll(guests)
@@ -254,13 +262,13 @@ class Session:
             self._spoken = words
             self.say(words)
 
-    async def _finish(self, judge: Callable[[Gathered], asyncio.Future[dict[str, Any]]]) -> None:
+    async def _finish(self, judge: Judge) -> None:
         """Try the network where all is well so far, have it all judged, and tell the verdict: the ports are free before."""
         self.host.is_full = True
         guests = ordered(self.host.guests)
         is_well = assess(guests) in (State.COMPLETE, State.ENOUGH) and not contradicts(guests)
-        links = await self._test(guests) if is_well and len(guests) > 1 else ()
-        silent = {at for at, guest in enumerate(guests) if is_well and self._is_silent(guest)}
+        links = await survey(self.host, guests) if is_well and len(guests) > 1 else ()
+        silent = {at for at, guest in enumerate(guests) if is_well and is_silent(self.host, guest)}
         nodes = [guest.node for guest in guests]
         gone = still_gone(self._gone.values(), guests)
         theirs = {guest.node.node_rank if guest.node.rank is None else guest.node.rank for guest in gone}
@@ -282,32 +290,8 @@ class Session:
             )
         )
         verdict = await self._verdict
+        if self.watches:
+            self._watched = {guest.key: ranks_of(guest, self.places.get(guest.key, {})) for guest in guests}
+            verdict = {**verdict, "watch": encode(self._watched[self.me.key])}
         await self.host.close_ports("main", "door", "echo")
         await self.host.tell_all(verdict, self.places)
-
-    async def _test(self, guests: Sequence[Guest]) -> tuple[Link, ...]:
-        """Every node turns to its partners, all at once."""
-        wanted = orders(guests)
-        seats = [self.host.seats[guest.key] for guest in guests if guest.key in self.host.seats]
-        for seat in seats:
-            seat.links = None
-        await asyncio.gather(*(self.host.tell(seat, encode_line(wanted[seat.guest.key])) for seat in seats))
-        links = await try_links(wanted[self.me.key], self.token)
-        end = time.monotonic() + 2 * TEST_SECONDS
-        while any(seat.links is None and not seat.is_silent for seat in self._still(seats)) and time.monotonic() < end:
-            self._changed.clear()
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), LOOK_SECONDS)
-        index = {guest.key: at for at, guest in enumerate(guests)}
-        for seat in seats:
-            links += read_links(seat.links or {}, index[seat.guest.key], len(guests))
-        return tuple(links)
-
-    def _is_silent(self, guest: Guest) -> bool:
-        """Whether a guest did not say what it saw of the network and says nothing else either."""
-        seat = self.host.seats.get(guest.key)
-        return seat is not None and seat.links is None and seat.is_silent
-
-    def _still(self, seats: Sequence[Any]) -> list[Any]:
-        """Those who are still here."""
-        return [seat for seat in seats if self.host.seats.get(seat.guest.key) is seat]

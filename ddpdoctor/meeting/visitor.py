@@ -12,8 +12,10 @@ from ddpdoctor.facts.codec import FactsError, decode
 from ddpdoctor.facts.net import Outcome
 from ddpdoctor.facts.nodes import Node, Stranger
 from ddpdoctor.meeting.guests import Guest
+from ddpdoctor.meeting.results import Lost
 from ddpdoctor.meeting.sockets import dial
 from ddpdoctor.meeting.trials import told_links, try_links
+from ddpdoctor.meeting.vigil import lost_of, watch_host
 from ddpdoctor.meeting.wire import MAX_LINE_BYTES, PROTOCOL, SILENT_SECONDS, WireError, beat, hear, say
 
 __all__ = ["Visitor"]
@@ -26,13 +28,17 @@ class Visitor:
     """What a guest has seen. `came` is called when it was let in, with the seconds that its host still waits.
 
     `other_job` is how another job's node introduced itself at our port, `lost_host` a host that went before its verdict,
-    `taken_by` the node that has our place in a job that is complete without us.
+    `taken_by` the node that has our place in a job that is complete without us. `lost` is called with nodes that go after
+    the verdict.
     """
 
     token: str
     came: Callable[[float], None]
     told: Callable[[dict[str, Any]], None]
     speak: Callable[[str], None]
+    lost: Callable[[Lost], None] = lambda lost: None
+    is_over: bool = False
+    """The verdict was told."""
     seat: str | None = None
     """The address of the host whose guest this node is."""
     other_job: dict[str, Any] | None = None
@@ -76,7 +82,7 @@ class Visitor:
                 return refusal
             beating = asyncio.create_task(beat(writer))
             try:
-                await self._stay(reader, writer)
+                await self._stay(reader, writer, (address, port))
             finally:
                 beating.cancel()
                 await asyncio.gather(beating, return_exceptions=True)
@@ -105,8 +111,8 @@ class Visitor:
         self.came(min(max(float(seconds), 0.0), 1e6))
         return None
 
-    async def _stay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Do what the host asks.
+    async def _stay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: tuple[str, int]) -> None:
+        """Do what the host asks, until its verdict; then watch it where it wants to be watched.
 
         Raises:
             OSError: the connection broke.
@@ -124,8 +130,11 @@ class Visitor:
             elif kind == "place":
                 place = message
             elif kind == "verdict":
-                self.lost_host = None
+                self.lost_host, self.is_over = None, True
                 self.told({**message, "place": place})
+                watched = lost_of(message.get("watch"))
+                if watched is not None:
+                    await watch_host(reader, host, watched, self.lost)
                 return
 
 

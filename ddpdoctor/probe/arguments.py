@@ -40,6 +40,8 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--job", type=int, help=argparse.SUPPRESS)
     # A worker that imports torch already: its messages, control and output, and the process that forks it.
     parser.add_argument("--worker", type=_numbers, help=argparse.SUPPRESS)
+    # A file that tells of nodes which are gone before their ranks have come.
+    parser.add_argument("--news", type=int, help=argparse.SUPPRESS)
     # Started by `ddpdoctor probe`, which answers Ctrl-C for all its ranks.
     parser.add_argument("--launched", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--version", action="version", version=f"ddpdoctor {__version__}")

@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 
 from ddpdoctor.facts.probe import Kind, Observation
+from ddpdoctor.probe import news
 from ddpdoctor.probe.board import Board
 from ddpdoctor.probe.echo import Echo
 from ddpdoctor.probe.hosts import Card, gloo_address, has_route, is_loopback
@@ -31,10 +32,13 @@ NO_HOST = -1
 
 
 class Company:
-    """What one rank does to know of the others. `card` is set where it stands for its host."""
+    """What one rank does to know of the others. `card` is set where it stands for its host; `news_fd`, where there is
+    one, tells of nodes that are gone.
+    """
 
     def __init__(self, place: Place, siblings: Siblings | None = None) -> None:
         self.place = place
+        self.news_fd: int | None = None
         self._siblings = siblings
         self._next_siblings = 0.0
         self.neighbours = Neighbours(place.rank)
@@ -159,6 +163,8 @@ class Company:
             found = self.neighbours.look(now, phase)
         if found is None and self._pulse is not None and self._pulse.found:
             found = replace(self._pulse.found[0], phase=phase)
+        if found is None and self.news_fd is not None and not self._has_met:
+            found = news.read(self.news_fd)
         return found
 
     def hush(self) -> None:

@@ -39,6 +39,7 @@ STAY_SECONDS = 10.0
 """How long a failed rank stays until rank 0 has told why, where its launcher would end that one as well."""
 JUDGING_SECONDS = 1.0
 """How much longer, where rank 0 hands over what is known to somebody who tells it."""
+LOOPBACK = "127.0.0.1"
 TELLING_SECONDS = 3.0
 """How long a rank that failed on its own tries to reach the others."""
 
@@ -49,6 +50,7 @@ class Session(Witness):
     def __init__(self, place: Place, child: Child, options: Namespace, siblings: Siblings | None = None) -> None:
         timeout: float = options.timeout
         super().__init__(place, child, options.backend, max(timeout - CLOSING_SECONDS, timeout / 2), siblings)
+        self.company.news_fd = options.news
         self.baseline: str | None = options.baseline
         self.join_until = min(self.started + options.join_timeout, self.end)
         self.server: Server | None = None
@@ -96,11 +98,12 @@ class Session(Witness):
             return self.alone(str(lost))
 
     def _reach_to_tell(self, trouble: Trouble) -> None:
-        """A rank that failed before it reached the store still tells the others why."""
-        if self.board is not None or any(each.phase == "connect" for each in trouble.observations):
+        """A rank that failed before it reached the store still tells the others why, and the one that hosts it always can."""
+        place = self.place if self.server is None else replace(self.place, master_addr=LOOPBACK)
+        if self.board is not None or (self.server is None and any(o.phase == "connect" for o in trouble.observations)):
             return
         try:
-            self.board = reach_store(self.place, time.monotonic() + TELLING_SECONDS, lambda: None)
+            self.board = reach_store(place, time.monotonic() + TELLING_SECONDS, lambda: None)
             self.board.arrive()
         except Trouble:
             return  # nobody can be told

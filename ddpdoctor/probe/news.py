@@ -1,0 +1,60 @@
+"""What a node learns outside the store of other nodes: a file without a name, which all its supervisors read.
+
+The nodes that met stay connected until their ranks have met as well. Who goes in between cannot tell it in the store, and
+may be the one that would have hosted it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+
+from ddpdoctor.facts.probe import Kind, Observation
+
+__all__ = ["News", "read"]
+
+MOST_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """The file that supervisors are given as `--news`; open until `close`."""
+
+    fd: int
+
+    @classmethod
+    def open(cls) -> News | None:
+        """None where the kernel gives no such file: then the ranks find out by themselves, later."""
+        try:
+            return cls(os.memfd_create("ddpdoctor-news"))
+        except OSError:
+            return None
+
+    def tell(self, host: str, node_rank: int | None, ranks: tuple[int, ...], *, is_silent: bool) -> None:
+        """That a node is gone: its machine answers nothing any more, or else its process ended."""
+        news = {"host": host, "node_rank": node_rank, "ranks": ranks, "is_silent": is_silent}
+        os.write(self.fd, json.dumps(news).encode() + b"\n")
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+def read(fd: int) -> Observation | None:
+    """The first node that is gone, for a rank that still waits for it."""
+    line, end, _ = os.pread(fd, MOST_BYTES, 0).partition(b"\n")
+    if not end:
+        return None
+    news = json.loads(line)
+    host, ranks = news["host"], tuple(news["ranks"])
+    how = "answers nothing any more" if news["is_silent"] else "ended there"
+    who = "its machine" if news["is_silent"] else "ddpdoctor"
+    place = f"rank {ranks[0]} on {host}" if news["node_rank"] is None else f"node {news['node_rank']} ({host})"
+    return Observation(
+        Kind.HOST_LOST if news["is_silent"] else Kind.DIED,
+        f"{place} is gone: it met the others, and then {who} {how} before its ranks had come",
+        ranks,
+        host=host,
+        node_rank=news["node_rank"],
+        phase="connect" if 0 in ranks else "join",
+    )

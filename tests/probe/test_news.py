@@ -1,0 +1,33 @@
+"""What a rank reads of nodes that are gone before they have come."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddpdoctor.facts.probe import Kind
+from ddpdoctor.probe.news import News, read
+
+
+@pytest.mark.parametrize(("is_silent", "kind"), [(False, Kind.DIED), (True, Kind.HOST_LOST)])
+def test_every_reader_learns_which_node_is_gone_and_how(is_silent: bool, kind: Kind) -> None:
+    news = News.open()
+    assert news is not None
+    assert read(news.fd) is None
+    news.tell("node2", 2, (4, 5), is_silent=is_silent)
+    news.tell("node1", 1, (2, 3), is_silent=False)
+    found = [read(news.fd) for _ in range(2)]
+    news.close()
+    for each in found:
+        assert each is not None
+        assert (each.kind, each.host, each.node_rank, each.ranks) == (kind, "node2", 2, (4, 5))
+        assert each.message.startswith("node 2 (node2) is gone")
+
+
+def test_a_rank_without_a_node_number_is_called_by_its_rank() -> None:
+    news = News.open()
+    assert news is not None
+    news.tell("node1", None, (1,), is_silent=False)
+    found = read(news.fd)
+    news.close()
+    assert found is not None
+    assert found.message.startswith("rank 1 on node1 is gone")

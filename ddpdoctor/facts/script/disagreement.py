@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -15,6 +15,7 @@ from ddpdoctor.facts.script.index import Function, inner
 from ddpdoctor.facts.script.module import Module
 from ddpdoctor.facts.script.paths import rehearse
 from ddpdoctor.facts.script.rehearsal import Event, Leaving, Rehearsal, Test, Track
+from ddpdoctor.facts.script.subgroups import groups_of
 from ddpdoctor.facts.script.values import Reader
 from ddpdoctor.facts.script.vocabulary import GROUP_POSITION, P2P, words
 from ddpdoctor.facts.script.world import TWO_NODES, Place, one_node
@@ -191,6 +192,9 @@ def _compare(run: Rehearsal) -> Iterator[Disagreement]:
     first, second = run.tracks[:2]
     for pair in [(first, t) for t in run.tracks[1:]] + [(second, t) for t in run.tracks[2:]]:
         yield from _pair(run, *pair)
+    for members, is_theirs in groups_of(run):
+        for other in members[1:]:
+            yield from _pair(run, members[0], other, is_theirs)
 
 
 def _asks_again(run: Rehearsal, left: Leaving) -> bool:
@@ -200,9 +204,12 @@ def _asks_again(run: Rehearsal, left: Leaving) -> bool:
     return endless and bool(run.apart(left.reasons))
 
 
-def _pair(run: Rehearsal, one: Track, two: Track) -> Iterator[Disagreement]:
-    a = [e for e in one.events if is_of_all(e)]
-    b = [e for e in two.events if is_of_all(e)]
+def _pair(
+    run: Rehearsal, one: Track, two: Track, counts: Callable[[Event], bool] | None = None
+) -> Iterator[Disagreement]:
+    counts = counts or is_of_all
+    a = [e for e in one.events if counts(e)]
+    b = [e for e in two.events if counts(e)]
     if [e.name for e in a] == [e.name for e in b]:
         yield from _turned_away(run, one, b)
         yield from _turned_away(run, two, a)

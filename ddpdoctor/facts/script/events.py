@@ -105,10 +105,26 @@ def _fits(module: Module, base: ast.expr, kind: str) -> bool:
         return False  # each process writes and reads for itself then
     if kind.endswith("accelerator"):
         return "accelerator" in text.lower() or _made(module, base) == "Accelerator"
+    if kind.endswith("trainer"):
+        return _is_trainer(module, base, kind)
     if kind == "engine":
         is_engine = "engine" in text.lower() and "deepspeed" in module.text
         return is_engine or (text == "trainer" and bool(module.frameworks & {"lightning", "pytorch_lightning"}))
     return True
+
+
+_TRAINERS = {
+    "transformers trainer": re.compile(r"^(transformers|trl)\.(\w+\.)*\w*Trainer$"),
+    "lightning trainer": re.compile(r"^lightning\.(\w+\.)*Trainer$"),
+    "trainer": re.compile(r"^(transformers|trl|lightning)\.(\w+\.)*\w*Trainer$"),
+}
+
+
+def _is_trainer(module: Module, base: ast.expr, kind: str) -> bool:
+    """Whether a name holds a Trainer of its framework, or of a class here that is derived from one."""
+    own = module.class_of_value(base) if module.frameworks else None
+    names = [module.names.of(b) for b in own.bases] if own is not None else [_made(module, base)]
+    return any(name is not None and _TRAINERS[kind].match(name) for name in names)
 
 
 class Matters:

@@ -227,14 +227,19 @@ def _differs(reader: Reader, node: ast.expr, frame: Frame) -> bool:
 def _comprehension(reader: Reader, node: ast.ListComp | ast.GeneratorExp, frame: Frame) -> object:
     generator = node.generators[0]
     items = reader.value(generator.iter, frame)
-    plain = len(node.generators) == 1 and not generator.ifs and isinstance(generator.target, ast.Name)
+    plain = len(node.generators) == 1 and isinstance(generator.target, ast.Name)
     if not plain or not isinstance(items, (list, tuple)) or len(items) > MAX_ITEMS:
         return worst(items)
     found = []
     name = generator.target.id if isinstance(generator.target, ast.Name) else ""
     for item in items:
         inner_frame = Frame(frame.module, frame.function, {**frame.bound, name: item})
-        found.append(reader.value(node.elt, inner_frame))
+        kept = [reader.value(test, inner_frame) for test in generator.ifs]
+        unknown = [k for k in kept if isinstance(k, Unknown)]
+        if unknown:
+            return worst(*unknown)
+        if all(kept):
+            found.append(reader.value(node.elt, inner_frame))
     return found
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from ddpdoctor.facts.script.attributes import attribute
 from ddpdoctor.facts.script.calls import call, method
+from ddpdoctor.facts.script.growing import grown
 from ddpdoctor.facts.script.index import Binding, Bound, Function
 from ddpdoctor.facts.script.loops import is_reduced, part_of
 from ddpdoctor.facts.script.module import Module
@@ -147,6 +148,9 @@ class Reader:
         value = self.joined([(b, self._binding(b, owner.function, frame)) for b in bindings], node, frame)
         if value is Unknown.SAME and self.trusting and all(b.how is Bound.PARAMETER for b in bindings):
             return self._trusted(node.id)
+        if isinstance(value, list) and not value:
+            more = grown(self, node, owner, frame)
+            value = more if more is not None else value
         if (value is Unknown.DATA or isinstance(value, list)) and is_reduced(
             module, frame.function or module.tree, node
         ):

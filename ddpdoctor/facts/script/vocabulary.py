@@ -84,8 +84,14 @@ METHODS = {
     "save_checkpoint": "engine",
     "save_16bit_model": "engine",
     "consolidate_state_dict": "any",
+    "train": "transformers trainer",
+    "evaluate": "transformers trainer",
+    "predict": "trainer",
+    "fit": "lightning trainer",
+    "validate": "lightning trainer",
+    "test": "lightning trainer",
 }
-"""Methods that are collectives: of an Accelerator, of a DeepSpeed engine or a Lightning Trainer, of any object."""
+"""Methods that are collectives: of an Accelerator, of a DeepSpeed engine or a Lightning Trainer, of a Trainer, of any object."""
 
 VARIABLES = {
     "RANK": "rank",

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.disagreement import Disagreement, Kind, disagreements, places_of
+from ddpdoctor.facts.script.disagreement import Disagreement, Kind, disagreements, is_of_all, places_of
 from ddpdoctor.facts.script.index import Binding
 from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.findings import Finding, Severity
@@ -77,15 +77,16 @@ def in_branch(script: Script) -> Iterator[Finding]:
     """
     for module, each in _found(script, Kind.BRANCH):
         name = _named(each)
+        whose = "" if is_of_all(each.event) else " of its group"
         yield point(
             module,
             each.at,
             f"{name}{_place(each)} runs only where {_test(module, each)} is {str(each.test.taken).lower()}: those "
             "ranks wait for the "
-            "others, which never call it; expected it on all ranks",
+            f"others, which never call it; expected it on all ranks{whose}",
             "the same collectives on every rank",
             severity=_softer(each),
-            edits=called_by_all(module, each) if each.event.name != "forward" else (),
+            edits=called_by_all(module, each) if each.event.name != "forward" and not whose else (),
         )
 
 

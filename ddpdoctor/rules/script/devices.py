@@ -176,7 +176,7 @@ def missing(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
 
 def _first_plain_cuda(module: Module) -> ast.AST | None:
     """The first use of "cuda" without an index."""
-    found: list[ast.Call] = [c for c in module.method_calls.get("cuda", ()) if not c.args and not c.keywords]
+    found = [c for c in module.method_calls.get("cuda", ()) if argument(c, 0, "device") is None and not has_more(c)]
     for call in (*module.method_calls.get("to", ()), *module.calls("torch.device")):
         given = argument(call, 0, "device")
         if given is not None and _is_plain(module, given):
@@ -190,9 +190,8 @@ def selects(module: Module) -> bool:
         return True
     if "set_device" in module.text or 'f"cuda:' in module.text or "f'cuda:" in module.text or '"cuda:' in module.text:
         return True
-    for call in module.method_calls.get("cuda", ()):
-        if call.args or call.keywords:
-            return True
+    if any(argument(c, 0, "device") is not None or has_more(c) for c in module.method_calls.get("cuda", ())):
+        return True
     if any(argument(c, 1, "index") is not None for c in module.calls("torch.device")) or _may_select(module):
         return True
     for call in (*module.method_calls.get("to", ()), *module.calls("torch.device")):
@@ -233,6 +232,7 @@ def too_early(script: Script) -> Iterator[Finding]:
                 c for c in _touches(module) if module.index.function_of(c) is function and c.lineno < select.lineno
             ]
             early = [c for c in early if module.index.parents[module.index.statement(c)] is _block(module, select)]
+            early = early or (_before_all(module) if function is not None else [])
             if early:
                 yield point(
                     module,
@@ -244,6 +244,16 @@ def too_early(script: Script) -> Iterator[Finding]:
                     edits=_selected_first(module, select, early[0]),
                 )
                 break
+
+
+def _before_all(module: Module) -> list[ast.Call]:
+    """Uses at the module's own level before it calls any of its functions, in which the device is selected."""
+    own = (c for c in module.index.calls if module.index.function_of(c) is None and module.target(c) is not None)
+    first = min((c.lineno for c in own), default=len(module.lines) + 1)
+    if module.calls(*SELECT) and any(module.index.function_of(c) is None for c in module.calls(*SELECT)):
+        return []
+    plain = (c for c in _touches(module) if module.index.parents[module.index.statement(c)] is module.tree)
+    return [c for c in plain if c.lineno < first]
 
 
 def _selected_first(module: Module, select: ast.Call, early: ast.Call) -> tuple[Edit, ...]:
@@ -266,7 +276,7 @@ def _is_plain(module: Module, given: ast.expr) -> bool:
 
 
 def _touches(module: Module) -> list[ast.Call]:
-    found = [c for c in module.method_calls.get("cuda", ()) if not c.args and not c.keywords]
+    found = [c for c in module.method_calls.get("cuda", ()) if argument(c, 0, "device") is None and not has_more(c)]
     for call in module.method_calls.get("to", ()):
         given = argument(call, 0, "device")
         if given is not None and value(module, given) in ("cuda", Device("cuda")):

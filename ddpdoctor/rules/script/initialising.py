@@ -13,7 +13,16 @@ from ddpdoctor.facts.script.world import Made
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import code, imported, point, replace, with_keyword, without_argument
-from ddpdoctor.rules.script.situation import argument, each_rank, has_more, is_literal, last_value, start_of, value
+from ddpdoctor.rules.script.situation import (
+    Start,
+    argument,
+    each_rank,
+    has_more,
+    is_literal,
+    last_value,
+    start_of,
+    value,
+)
 from ddpdoctor.rules.script.variables import reads_ranks
 
 INIT = "dist.init_process_group"
@@ -48,9 +57,10 @@ def hard_coded(script: Script, launch: Launch | None = None) -> Iterator[Finding
             continue
         for call in module.calls(INIT):
             method = argument(call, 1, "init_method")
-            if method is None or not is_literal(module, method):
+            if method is None:
                 continue
-            address = value(module, method)
+            literal = is_literal(module, method)
+            address = value(module, method) if literal else _default(module, method, start)
             if isinstance(address, str) and address.startswith("tcp://"):
                 under = "torchrun" if certain else "torchrun, whose RANK and LOCAL_RANK this script reads,"
                 yield point(
@@ -62,6 +72,19 @@ def hard_coded(script: Script, launch: Launch | None = None) -> Iterator[Finding
                     "no init_method",
                     edits=without_argument(module, call, method),
                 )
+
+
+def _default(module: Module, method: ast.expr, start: Start | None) -> object:
+    """What an option holds that the launch line does not give."""
+    option = module.options.get(method.attr) if isinstance(method, ast.Attribute) else None
+    flags = [a.value for a in option.args if isinstance(a, ast.Constant)] if option is not None else []
+    words = [word.text for word in start.line.argv] if start is not None else []
+    if start is None or option is None or any(str(word).partition("=")[0] in flags for word in words):
+        return None
+    kept = (
+        any(attr == method.attr for _, attr in module.index.attributes) if isinstance(method, ast.Attribute) else True
+    )
+    return None if kept else value(module, argument(option, None, "default"))
 
 
 @rule(
@@ -118,6 +141,14 @@ def _beginning(module: Module, method: ast.expr | None) -> str:
     return "".join(str(n.value) for n in sorted(texts, key=lambda n: (n.lineno, n.col_offset)))
 
 
+def _begins_with_text(made: ast.expr | None) -> bool:
+    """Whether an expression that puts a text together has a constant at its beginning."""
+    while isinstance(made, ast.BinOp):
+        made = made.left
+    first = made.values[0] if isinstance(made, ast.JoinedStr) and made.values else made
+    return isinstance(first, ast.Constant)
+
+
 def _told(module: Module, call: ast.Call, missing: list[str], method: ast.expr | None) -> tuple[Edit, ...]:
     """With the names that the function knows the numbers by; without the address where a launcher knows them."""
     function = module.index.function_of(call)
@@ -146,8 +177,10 @@ def unknown_method(script: Script) -> Iterator[Finding]:
             continue
         for call in module.calls(INIT):
             method = argument(call, 1, "init_method")
-            address = value(module, method)
-            if method is None or not isinstance(address, str):
+            whole = value(module, method)
+            begins = method is not None and _begins_with_text(last_value(module, method))
+            address = whole if isinstance(whole, str) else _beginning(module, method) if begins else ""
+            if method is None or not (isinstance(whole, str) or _SCHEME.match(address)):
                 continue
             scheme = _SCHEME.match(address)
             if scheme is None or scheme[1] not in KNOWN:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.facts.script.world import Unknown
+from ddpdoctor.facts.script.world import Unknown, known
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import code, imported, point, replace
@@ -55,5 +55,6 @@ def _by_rank(module: Module, node: ast.expr) -> bool:
     return (
         any(f is Unknown.VARIES for f in found)
         or any(f != found[0] for f in found)
-        or bool(names_in(node) & {"rank", "seed"})
+        or "rank" in names_in(node)
+        or ("seed" in names_in(node) and not known(found[0]))
     )

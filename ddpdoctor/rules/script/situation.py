@@ -33,6 +33,7 @@ __all__ = [
     "is_test",
     "last_value",
     "names_in",
+    "once",
     "parts",
     "start_of",
     "truths",
@@ -300,6 +301,16 @@ def last_value(module: Module, node: ast.expr) -> ast.expr | None:
     around = {p for p, _ in module.index.enclosing(node)}
     block = module.index.parents.get(last.at)
     return last.value if block in around else None
+
+
+def once(module: Module, name: ast.Name) -> ast.expr | None:
+    """What a name holds for good: its only assignment, where nothing is stored in it or added to it later."""
+    bound = module.names.bindings(name.id, module.index.scope(name))
+    made = bound[1][0].value if bound is not None and len(bound[1]) == 1 and bound[1][0].how is Bound.VALUE else None
+    stores = (s.value for s in module.index.subscripts if isinstance(s.ctx, (ast.Store, ast.Del)))
+    changes = (c.func for m in ("update", "pop", "setdefault") for c in module.method_calls.get(m, ()))
+    changed = (*stores, *(f.value for f in changes if isinstance(f, ast.Attribute)))
+    return None if any(isinstance(c, ast.Name) and c.id == name.id for c in changed) else made
 
 
 def is_literal(module: Module, node: ast.expr) -> bool:

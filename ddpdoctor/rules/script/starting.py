@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.launch import Launch
@@ -15,6 +16,7 @@ from ddpdoctor.rules.script.pointing import before, code, delete, point, replace
 from ddpdoctor.rules.script.situation import Start, argument, has_more, is_literal, is_test, start_of, value
 from ddpdoctor.rules.script.variables import TORCHRUN, Setting, defaults, is_guarded, reads, reads_ranks, sets
 
+_FREE_PORT = re.compile(r"(?i)(free|find|open|unused|available|random|pick).*port")
 _OWN = ((None, "rank"), (None, "store"))
 
 
@@ -122,6 +124,8 @@ def master(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
         under = "" if is_test(module) else _under_launcher(module, start)
         for setting in sets(module) if under else ():
             text = setting.text or (setting.default if start is not None else None)
+            drawn = text is None and _is_drawn(setting)
+            text = "a port that each rank finds for itself" if drawn else text
             if setting.name not in ("MASTER_ADDR", "MASTER_PORT") or text is None or _agrees(text, start):
                 continue
             yield point(
@@ -131,10 +135,21 @@ def master(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
                 "waits for a port that "
                 "nobody opened; expected the launcher's value",
                 f"no assignment to {setting.name}",
-                fix=f'Delete the line, or write os.environ.setdefault("{setting.name}", "{text}").',
+                fix="Delete the line"
+                if drawn
+                else f'Delete the line, or write os.environ.setdefault("{setting.name}", "{text}").',
                 severity=None if start is not None or reads_ranks(module) else Severity.WARNING,
-                edits=_default(setting),
+                edits=_default(setting) if not drawn else (),
             )
+
+
+def _is_drawn(setting: Setting) -> bool:
+    """A port that a random number or a function for free ports gives: another one in every process."""
+    module = setting.module
+    calls = [n for n in ast.walk(setting.given) if isinstance(n, ast.Call)]
+    names = [module.names.of(c.func) or "" for c in calls]
+    lasts = [getattr(c.func, "attr", getattr(c.func, "id", "")) for c in calls]
+    return any(n.startswith("random.") for n in names) or any(_FREE_PORT.search(n) for n in lasts)
 
 
 def _default(setting: Setting) -> tuple[Edit, ...]:

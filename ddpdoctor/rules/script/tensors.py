@@ -274,6 +274,8 @@ def _is_shown(module: Module, read: ast.AST) -> bool:
             return False  # a reduce of the project's own: its callers know where the result is
         if isinstance(parent, ast.Assign) and _is_for_some(module, parent):
             return False
+        if isinstance(parent, ast.Call) and child is not parent.func and _acts_on_some(module, parent):
+            return False
         if isinstance(parent, (ast.Dict, ast.List, ast.Tuple)):
             return False
         if isinstance(parent, ast.Assign) and not isinstance(parent.targets[0], ast.Name):
@@ -294,6 +296,18 @@ def _is_for_some(module: Module, statement: ast.Assign) -> bool:
     ]
     reads = [n for n in uses if isinstance(n.ctx, ast.Load) and n.lineno > statement.lineno]
     return bool(reads) and all(in_rank_branch(module, n) for n in reads)
+
+
+def _acts_on_some(module: Module, call: ast.Call) -> bool:
+    """Whether a function of the project reads what it is given in branches of some ranks only, as `print0` does."""
+    target = module.target(call)
+    if target is None:
+        return False
+    scope = target.module.index.scopes[target.function]
+    given = {a.arg for a in ast.walk(target.function.args) if isinstance(a, ast.arg)}
+    names = (n for n, s in target.module.index.around.items() if s is scope and isinstance(n, ast.Name))
+    reads = [n for n in names if n.id in given and isinstance(n.ctx, ast.Load)]
+    return bool(reads) and all(in_rank_branch(target.module, n) for n in reads)
 
 
 def _is_shape(module: Module, node: ast.Name) -> bool:

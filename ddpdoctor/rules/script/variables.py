@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ddpdoctor.facts.script.index import inner
 from ddpdoctor.facts.script.module import Module
-from ddpdoctor.rules.script.situation import argument, value
+from ddpdoctor.rules.script.situation import argument, once, value
 
 TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "GROUP_RANK")
 
@@ -47,10 +47,16 @@ def sets(module: Module) -> Iterator[Setting]:
             name = value(module, each.slice)
             if isinstance(name, str) and not is_guarded(module, statement, name):
                 yield Setting(name, statement, statement.value, module)
+            for key, given in _in_turn(module, each, statement):
+                if not is_guarded(module, statement, key):
+                    yield Setting(key, statement, given, module)
     for call in module.calls("os.environ.update"):
         for key, given in _updates(module, call):
             if not is_guarded(module, call, key):
                 yield Setting(key, call, given, module)
+    for change in (n for n in module.index.parents if isinstance(n, ast.AugAssign) and isinstance(n.op, ast.BitOr)):
+        if _is_environ(module, change.target):
+            yield from (Setting(key, change, given, module) for key, given in _pairs(module, change.value))
     for call in module.calls("os.putenv"):
         name = value(module, call.args[0]) if call.args else None
         if isinstance(name, str) and len(call.args) > 1:
@@ -67,13 +73,38 @@ def defaults(module: Module) -> Iterator[Setting]:
 
 def _updates(module: Module, call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
     for given in call.args:
-        if isinstance(given, ast.Dict):
-            for key, item in zip(given.keys, given.values, strict=True):
-                if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                    yield key.value, item
+        yield from _pairs(module, given)
     for keyword in call.keywords:
         if keyword.arg:
             yield keyword.arg, keyword.value
+
+
+def _pairs(module: Module, node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    """What a mapping or a list of pairs holds: its keys as text, and the expressions of its values."""
+    if isinstance(node, ast.Name):
+        made = once(module, node)
+        if made is None:
+            return
+        node = made
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "items":
+        yield from _pairs(module, node.func.value)
+    elif isinstance(node, ast.Call) and module.names.of(node.func) == "dict":
+        yield from ((k.arg, k.value) for k in node.keywords if k.arg)
+    items = list(zip(node.keys, node.values, strict=True)) if isinstance(node, ast.Dict) else []
+    for each in node.elts if isinstance(node, (ast.List, ast.Tuple)) else ():
+        items += [(each.elts[0], each.elts[1])] if isinstance(each, ast.Tuple) and len(each.elts) == 2 else []
+    for key, item in items:
+        if isinstance(key, ast.Constant) and isinstance(key.value, str):
+            yield key.value, item
+
+
+def _in_turn(module: Module, target: ast.Subscript, statement: ast.Assign) -> Iterator[tuple[str, ast.expr]]:
+    """What a loop over written pairs sets: `for key, value in {…}.items(): os.environ[key] = value`."""
+    loop = next((p for p, _ in module.index.enclosing(statement) if isinstance(p, ast.For)), None)
+    names = loop.target.elts if loop is not None and isinstance(loop.target, ast.Tuple) else []
+    asked = (target.slice, statement.value)
+    if loop is not None and [ast.unparse(n) for n in names] == [ast.unparse(n) for n in asked]:
+        yield from _pairs(module, loop.iter)
 
 
 def _is_environ(module: Module, node: ast.expr) -> bool:

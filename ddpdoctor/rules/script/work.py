@@ -24,6 +24,7 @@ from ddpdoctor.rules.script.situation import (
     comes_to,
     each_rank,
     in_rank_branch,
+    last_value,
     names_in,
     start_of,
     truths,
@@ -33,6 +34,10 @@ from ddpdoctor.rules.script.situation import (
 if TYPE_CHECKING:
     from ddpdoctor.facts.gpu import Gpu
 
+_ELSEWHERE = re.compile(
+    r"\.cuda\b|torch\.accelerator|set_default_device|set_default_tensor_type|\.to\((?![\"']cpu[\"']\))|device_id|gpu"
+)
+"""What may put tensors on a GPU."""
 _METRICS = re.compile(r"(?i)acc|val|test")
 _LOSSES = re.compile(r"(?i)loss|acc|val|test")
 LOGS = frozenset(("print", "wandb.log", "logging.info", "mlflow.log_metric"))
@@ -63,6 +68,15 @@ def needs_gpu(script: Script, launch: Launch | None = None, gpu: Gpu | None = No
                 '"nccl" if torch.cuda.is_available() else "gloo"',
             )
             continue
+        if _is_of_cpu(module):
+            yield point(
+                module,
+                call,
+                "the backend is nccl, but nothing in this script puts a tensor on a GPU: nccl ends at the first "
+                'collective ("No backend type associated with device type cpu"); expected gloo, or tensors on the GPU',
+                '"nccl" if torch.cuda.is_available() else "gloo"',
+            )
+            continue
         asserted = next((a for a in module.index.parents if _demands(module, a)), None)
         chosen = next(
             (e for e in module.index.parents if isinstance(e, ast.IfExp) and _asks(module, e.test) and _cpu(e)), None
@@ -88,6 +102,27 @@ def needs_gpu(script: Script, launch: Launch | None = None, gpu: Gpu | None = No
             severity=Severity.NOTE,
             edits=_either(module, call),
         )
+
+
+def _is_of_cpu(module: Module) -> bool:
+    """A program that wraps a model of its own which nothing moves to a GPU, and names no device but the CPU."""
+    if not module.is_program or _ELSEWHERE.search(module.text) or _has_none_own(module):
+        return False
+    named = [n.value for n in ast.walk(module.tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    return not any("cuda" in text for text in named)
+
+
+def _has_none_own(module: Module) -> bool:
+    """No wrapped model that this file makes itself out of torch's layers or a class of its own."""
+    for call in module.calls("DDP"):
+        given = argument(call, 0, "module")
+        made = last_value(module, given) if given is not None else None
+        while isinstance(made, ast.Call) and isinstance(made.func, ast.Attribute) and made.func.attr in ("to", "train"):
+            made = made.func.value
+        is_layer = isinstance(made, ast.Call) and (module.names.of(made.func) or "").startswith("nn.")
+        if is_layer or (isinstance(made, ast.Call) and module.class_named(made.func) is not None):
+            return False
+    return True
 
 
 def _demands(module: Module, node: ast.AST) -> bool:

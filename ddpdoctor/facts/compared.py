@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ddpdoctor.facts.variables import is_secret
+
 __all__ = ["is_compared"]
 
 COMPARED_PREFIXES = (
@@ -41,5 +43,4 @@ OF_ONE_NODE = (
 
 def is_compared(name: str) -> bool:
     """Whether a variable should have the same value on all nodes. What may be a secret is told to nobody."""
-    is_secret = any(word in name for word in ("SECRET", "TOKEN", "PASSWORD", "API_KEY"))
-    return name.startswith(COMPARED_PREFIXES) and name not in OF_ONE_NODE and not is_secret
+    return name.startswith(COMPARED_PREFIXES) and name not in OF_ONE_NODE and not is_secret(name)

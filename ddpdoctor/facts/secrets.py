@@ -37,28 +37,68 @@ _SHAPES = (
 SHAPE = re.compile("|".join(f"(?:{shape})" for shape in _SHAPES), re.DOTALL)
 """What vendors' tokens, private keys, JSON web tokens, password hashes and hexadecimal keys look like."""
 
-URL = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]{0,20}://)[^/@\s'\"<>]+@")
-_SECRET_NAMES = (
-    r"token(?!i[sz])|secret|passw(?:or)?d|passphrase|passwd|pwd|credential|signature|bearer|cookie|\bsig\b|\bpass\b|\bpw\b"
-    r"|(?:api|access|account|private|auth|encryption|signing|shared|session|service|storage|subscription|license|webhook"
-    r"|wandb|comet|neptune|clearml|mlflow|openai|anthropic|hf|huggingface|aws|azure|gcp|google|s3|minio|ssh|user|client)[-_]?key"
+URL = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]{0,20}://)[^/?#\s'\"<>]+@")
+_FIRM = r"secret|passw(?:or)?d|passphrase|passwd|credential"
+"""Words that make every name with them one of a secret."""
+_KEYS = (
+    r"(?:api|access|account|private|fernet|auth|encryption|signing|shared|session|service|storage|subscription|license|webhook"
+    r"|wandb|comet|neptune|clearml|mlflow|openai|anthropic|hf|huggingface|aws|azure|gcp|google|s3|minio|ssh|user|client)[-_]?key|account\.key[\w.-]*"
 )
-_NAME = rf"[\w.-]*(?:{_SECRET_NAMES})s?[\w.-]*"
-NAMED = re.compile(
-    rf"(?P<name>(?:--?)?{_NAME}[\"']?)(?P<sign>\s*[=:]\s*|\s+(?=[^\s=:]))(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;&\"'}}\])]+)",
+_OF_TEXT = (
+    *("bos", "eos", "pad", "unk", "cls", "sep", "mask", "stop", "start", "end", "first", "last", "next", "per", "new"),
+    *(
+        "num",
+        "max",
+        "min",
+        "total",
+        "input",
+        "output",
+        "image",
+        "audio",
+        "video",
+        "special",
+        "extra",
+        "added",
+        "prompt",
+    ),
+)
+_TOKENS = "".join(rf"(?<!\b{word}[_-])(?<!_{word}[_-])" for word in _OF_TEXT) + "token"
+"""A token that opens doors, not one of a text: `hf_token`, not `pad_token`."""
+_SUFFIX = r"s?(?:[_.-]?(?:value|data|string|str|b64|base64|raw|text|plain|header|env|\d+))*(?![\w-])"
+_NAME = rf"(?:[\w.-]*(?:{_FIRM})s?[\w.-]*|[\w.-]*(?:{_TOKENS}|{_KEYS}|pwd|bearer){_SUFFIX})"
+_WORDS = (
+    r"auth|authorization|signature|sig|cookie|creds?|(?:ssh|db|user|key|store|root|bind|admin|ldap|smtp|ftp|http|sudo)?p(?:ass|w)"
+    r"|(?:github|gitlab|gh|gl|azure|ado|devops|bitbucket|personal[_-]access)[_-]?pat"
+)
+_LOOSE = rf"(?:[\w.-]*[_.-])?(?:{_WORDS}){_SUFFIX}"
+"""Names that are also words of prose: theirs are secrets in `sig=…`, `"auth": "…"` and `--auth …` only."""
+_VALUE = r"(?P<value>[bru]{0,2}(?:\"[^\"]*\"|'[^']*')|[^\s,;&\"'}\])]+)"
+NAMED = re.compile(rf"(?P<name>(?<![\w.-]){_NAME}[\"']?\]?)(?P<sign>\s*[=:]\s*|\s+(?=[^\s=:])){_VALUE}", re.IGNORECASE)
+"""`password=…`, `"api_key": "…"`, `--token …`, `environ["HF_TOKEN"] = …`."""
+ASSIGNED = re.compile(
+    rf"(?P<name>(?<![\w.-])(?:--?{_LOOSE}(?=[= ])|{_LOOSE}(?==)|(?<=[\"']){_LOOSE}[\"']\]?))"
+    rf"(?P<sign>=|\s*[=:]\s*|(?<=[\w]) ){_VALUE}",
     re.IGNORECASE,
 )
-"""`password=…`, `"api_key": "…"`, `--token …`, `sig=…`."""
-HEADER = re.compile(r"(?P<name>\b(?:Bearer|Basic|Token|Digest|ApiKey)\s+)(?P<value>[\w~+/.=-]{8,})", re.IGNORECASE)
+HEADER = re.compile(
+    r"(?P<name>\bBearer\s+|\bauthorization[\"']?\s*[:=]\s*[\"']?(?:(?:Basic|Token|Digest|ApiKey|Negotiate)\s+)?"
+    r"|\bBasic\s+(?=[A-Za-z+/]*[0-9=]))(?P<value>[\w~+/.=-]{8,})",
+    re.IGNORECASE,
+)
+COOKIE = re.compile(r"(?P<name>\bCookie[\"']?:\s*)(?P<value>[^\r\n\"'<]+)", re.IGNORECASE)
 PASSWORD = re.compile(
     r"(?P<name>\b(?:sshpass|docker login|podman login|mysql|mysqldump)\b[^|;&\n]*?\s-p ?)(?P<value>[^\s;|&]+)"
 )
 """The programs whose `-p` is a password."""
 LISTED = re.compile(rf"(?P<name>['\"]--?{_NAME}['\"],\s*['\"])(?P<value>[^'\"]+)", re.IGNORECASE)
 """`'--token', '…'`: a command line as Python prints it."""
+PAIR = re.compile(r"(?P<name>auth[\"']?\s*[=:]\s*[(\[]\s*['\"][^'\"]*['\"],\s*['\"])(?P<value>[^'\"]+)", re.IGNORECASE)
+"""`auth=("user", "…")`."""
 NETRC = re.compile(r"(?P<name>\blogin\s+\S+\s+password\s+)(?P<value>\S+)")
 """A line of ~/.netrc."""
-USER = re.compile(r"(?P<name>(?:^|\s)(?:-u|--user)[= ])(?P<value>[^\s:]+:\S+)")
+USER = re.compile(r"(?P<name>(?:^|\s)(?:-u ?|--user[= ]))(?P<value>(?!\d+:\d+(?:\s|$))[^\s:]+:\S+)")
+PLAIN = frozenset(("", "***", "none", "null", "true", "false"))
+"""Values that say that there is none."""
 WORD = re.compile(r"[A-Za-z0-9_+/=.~-]{20,}")
 ENTROPY_BITS = 4.2
 """Bits per character: of random base64 about 4.5 in 32 characters, of names and paths below 4."""
@@ -111,8 +151,9 @@ def _text(text: str, field: str) -> str:
         return text
     text = URL.sub(lambda m: f"{m['scheme']}***@", text)
     text = SHAPE.sub(lambda m: m[0] if _is_identity(field, m[0]) else REMOVED, text)
-    text = NAMED.sub(_named, text)
-    for known in (LISTED, NETRC, HEADER, PASSWORD, USER):
+    text = HEADER.sub(lambda m: m["name"] + REMOVED, text)
+    text = ASSIGNED.sub(_named, NAMED.sub(_named, text))
+    for known in (LISTED, PAIR, NETRC, COOKIE, PASSWORD, USER):
         text = known.sub(lambda m: m["name"] + REMOVED, text)
     if IDENTITIES.search(field):
         return text
@@ -120,14 +161,17 @@ def _text(text: str, field: str) -> str:
 
 
 def _named(match: re.Match[str]) -> str:
-    value = match["value"].strip("\"'")
-    is_plain = value in ("", "***", "None", "none", "null", "true", "false", "True", "False") or value.startswith(
-        ("<removed", "$", "-", "***")
+    name, sign, value = match["name"].lower().rstrip("\"']"), match["sign"], match["value"].strip("\"'")
+    is_plain = value.lower() in PLAIN or value.startswith(("<", "$", "-", "***", "("))
+    is_plain = is_plain or (
+        name.endswith("tokens") and re.fullmatch(r"[\d.,]+[kmbt]?", value, re.IGNORECASE) is not None
     )
-    is_plain = is_plain or (value.isdigit() and match["name"].lower().rstrip("\"'").endswith("tokens"))
+    is_plain = is_plain or (value.isdigit() and re.search(r"\.\w{1,4}$", name) is not None)  # file:line
+    is_plain = is_plain or (value.startswith(("/", "~")) and name.endswith("pwd"))
+    is_plain = is_plain or (sign.startswith(" ") and re.match(r"[A-Za-z_][\w.]*[\[(]", value) is not None)  # code
     # A word behind a blank is the value of an option only: "token bucket" and "password file" are prose.
-    is_prose = not match["sign"].strip() and not match["name"].startswith("-")
-    return match[0] if is_plain or is_prose else f"{match['name']}{match['sign']}{REMOVED}"
+    is_prose = not sign.strip() and not name.startswith("-")
+    return match[0] if is_plain or is_prose else f"{match['name']}{sign}{REMOVED}"
 
 
 def _is_identity(field: str, value: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,11 @@ def test_sixty_secrets_are_planted_and_none_is_found(tmp_path: Path) -> None:
         "train.py --tokenizer bert --max-tokens 512",
         "/usr/lib/x86_64-linux-gnu/libcudart.so.12",
         "pytorch-job-master-0.default.svc.cluster.local",
+        "pad_token_id: 0, eos_token='</s>', tokens_per_second=12345, tokens: 1.2M",
+        "--token-budget 4096 --signature-def serving_default --max_tokens 512",
+        "Basic training of token embeddings; signature: forward(x)",
+        "docker run -u 1000:1000 image; PWD=/home/user; password_reset.py:12",
+        "token = tokens[:, i]",
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:
@@ -110,10 +116,25 @@ def test_what_is_no_secret_stays(text: str) -> None:
         "pip install -i https://me:{}@pypi.example.com/simple x",
         "Command '['/opt/py', 'train.py', '--password', '{}']' died",
         "machine api.wandb.ai login user password {}",
+        "Cookie: a={}; b={}",
+        '{{"auths":{{"ghcr.io":{{"auth":"{}"}}}}}}',
+        "os.environ['HF_TOKEN'] = '{}'",
+        "secret_key=b'{}'",
+        "REDISCLI_AUTH={} SSHPASS={} GITHUB_PAT={} bindpw={}",
+        "curl -ume:{} http://me:p@{}@node1/",
+        "requests.get(url, auth=('me', '{}'))",
+        "authorization=Bearer {}",
     ],
 )
 def test_a_secret_within_a_line_is_removed(text: str) -> None:
-    assert "hunter22" not in without_secrets_in(text.format("hunter22"))
+    assert "hunter22" not in without_secrets_in(text.format(*["hunter22"] * text.count("{}")))
+
+
+def test_long_words_cost_no_time() -> None:
+    begun = time.process_time()
+    for word in ("a" * 60_000, "token" * 8_000, "a.b-" * 10_000, "token" + " " * 30_000):
+        without_secrets_in(word)
+    assert time.process_time() - begun < 30.0  # by squares it would be hours
 
 
 def test_the_word_behind_an_option_is_removed_and_hashes_of_versions_stay() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ddpdoctor.facts.log.marks import MARKS
 from ddpdoctor.facts.log.record import Exit, Line, Who
@@ -47,6 +48,7 @@ def told_in_lines(lines: Sequence[Line], rows: Sequence[Exit]) -> tuple[Exit, ..
     """The exits that `lines` tell in one line each, without those that have a row of their own in torchrun's summary."""
     pids = {(row.source, row.who.pid) for row in rows}
     of_agents = bool(pids) or any(_AGENT.search(line.text) for line in lines)  # what srun and mpirun started then
+    codes = {(line.source, line.number - 1): _code(found.groupdict()) for line, found in _exit_codes(lines)}
     cancelled: dict[int, bool] = {}  # whether the scheduler did it
     found: list[Exit] = []
     for line in lines:
@@ -57,9 +59,16 @@ def told_in_lines(lines: Sequence[Line], rows: Sequence[Exit]) -> tuple[Exit, ..
             is_ended_by_srun = (
                 each.by == "srun" and line.source in cancelled and (each.code < 0 or cancelled[line.source])
             )
+            each = replace(each, code=codes.get((line.source, line.number), each.code))
             if (line.source, each.who.pid) not in pids and not is_agents and not is_ended_by_srun:
                 found.append(each)
     return tuple(found)
+
+
+def _exit_codes(lines: Sequence[Line]) -> Iterator[tuple[Line, re.Match[str]]]:
+    """What mpirun tells in the line behind the process that ended first."""
+    known = re.compile(MARKS["exit_code"])
+    return ((line, found) for line in lines if (found := known.search(line.text)) is not None)
 
 
 def _told(line: Line) -> Iterator[Exit]:
@@ -81,6 +90,7 @@ _KNOWN = tuple(
         ("torchrun", "failed"),
         ("srun", "task_ended"),
         ("mpirun", "process_rank_ended"),
+        ("mpirun", "first_process"),
         ("mp.spawn", "spawned_ended"),
         ("MPI", "mpi_abort"),
         ("launcher", "died_with"),

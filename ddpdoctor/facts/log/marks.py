@@ -22,7 +22,7 @@ MARKS: dict[str, str] = {
     "barrier": r"\(world_size=(?P<world>\d+), worker_count=(?P<workers>\d+)",
     "worlds": r"(?:global_world_sizes=\[|[^_]world_size[=:] ?)(?P<world>\d+)",
     "restart": r"attempts left; will restart worker group|Restarting worker group|Restart worker group",
-    "progress": r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)",
+    "progress": r"[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)",
     "xid": r"NVRM: Xid \(",
     "sxid": r": SXid \(PCI:",
     "boot": r"Linux version \d",
@@ -34,6 +34,8 @@ MARKS: dict[str, str] = {
     r"|(?P<signal>Killed|Terminated|Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception"
     r"|Out Of Memory))",
     "process_rank_ended": r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on signal (?P<signal>\d+)",
+    "first_process": r"Process name: \[\[\d+,\d+\],(?P<rank>\d+)\]",
+    "exit_code": r"^\s*Exit code: +(?P<code>\d+)$",
     "nccl_warns": r"\bNCCL WARN ",
     "spawned_ended": r"process (?P<index>\d+) terminated with (?:signal (?P<signal>SIG[A-Z]+)|exit code (?P<code>\d+))",
     "died_with": r"died with <Signals\.(?P<signal>SIG[A-Z]+): \d+>",

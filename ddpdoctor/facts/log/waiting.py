@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ddpdoctor.facts.log.marks import marked
 from ddpdoctor.facts.log.record import Frame, Line, Log, Who
 
-__all__ = ["Party", "Wait", "lagging", "parties", "waits"]
+__all__ = ["Party", "Wait", "lagging", "not_enqueued", "parties", "waits"]
 
 _WORK = re.compile(r"WorkNCCL\((?P<body>[^)]*(?:\(ms\))?[^)]*)\)")
 _FIELD = re.compile(r"(?P<name>\w+)=(?P<value>\[[\d, ]*\]|\w+)")
 _GROUP = re.compile(r"\[PG (?:ID )?(?P<group>\w+)")
+_OF_WORK = re.compile(rf"{_GROUP.pattern}[^\]]*\] +(?:failure detected|Exception \(either|Timeout at NCCL work)")
+"""In which group it was; that another rank's time-out was heard of is told in the default group."""
 _NAMED = (
     re.compile(r"\bRanks? (?P<ranks>\d+(?:, \d+)*) failed to pass monitoredBarrier"),
     re.compile(r"\[(?P<ranks>\d+(?:, \d+)*)\] finished collective #\d+, but didn't join collective"),
@@ -55,6 +58,7 @@ def waits(log: Log) -> list[Wait]:
     """The first time-out of each rank, in the order of the log."""
     found: dict[object, Wait] = {}
     groups = {line.who.rank: match["group"] for line in log.lines if (match := _GROUP.search(line.text)) is not None}
+    groups |= {line.who.rank: match["group"] for line in log.lines if (match := _OF_WORK.search(line.text)) is not None}
     for line in log.lines:
         if not any(words in line.text for words in TIMED_OUT):
             continue
@@ -88,6 +92,20 @@ def lagging(log: Log) -> tuple[tuple[int, ...], Line | None]:
         if (keeper := _FROM.search(line.text)) is not None:
             return (int(keeper["rank"]),), line
     return tuple(sorted(ranks)), said
+
+
+def not_enqueued(log: Log, waited: list[Wait]) -> set[int]:
+    """The ranks whose last collective comes before the one in which all others timed out, as their own watchdogs say."""
+    places = {(wait.group, wait.seq) for wait in waited}
+    if len(places) != 1 or None in places.copy().pop():
+        return set()
+    group, seq = places.pop()
+    last: dict[int, int] = {}
+    for line, found in marked(log, "progress"):
+        of = _GROUP.search(line.text)
+        if line.who.rank is not None and of is not None and of["group"] == group:
+            last[line.who.rank] = max(last.get(line.who.rank, -1), int(found["enqueued"]))
+    return {rank for rank, number in last.items() if number < (seq or 0)}
 
 
 def parties(log: Log) -> list[Party]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.log import Log, Who
 from ddpdoctor.facts.log.story import is_over
-from ddpdoctor.facts.log.waiting import Party, Wait, lagging, parties, waits
+from ddpdoctor.facts.log.waiting import Party, Wait, lagging, not_enqueued, parties, waits
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import in_logs, rule
 from ddpdoctor.rules.log.signatures import matching, shortened, traceback_of
@@ -22,6 +22,8 @@ SIGNATURES = (
     r"Timed out receiving the shared seed from the distribtued store",
     r"successfully reached monitoredBarrier, but received errors while waiting",
 )
+LOST_A_PEER = (r"Connection closed by (remote )?peer", r"Connection reset by peer")
+"""What a rank prints that was in the collective as well when another left it."""
 ASPECTS = ("Op type", "Tensor shapes", "Tensor dtypes")
 NEAR = 10
 SAME_SIZE = ("ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
@@ -102,11 +104,12 @@ def _missing(log: Log) -> list[Party]:
     if named:
         return [next((p for p in everybody if p.who.rank == rank), _party(rank)) for rank in named]
     waited = waits(log)
-    behind = _behind(waited)
+    behind = not_enqueued(log, waited) or _behind(waited)
     if behind:
         return [p for p in everybody if p.who.rank in behind]
-    ranks = {wait.who.rank for wait in waited} - {None}
-    sources = {wait.line.source for wait in waited}
+    there = [*(wait.line for wait in waited), *matching(log, LOST_A_PEER)]
+    ranks = {line.who.rank for line in there} - {None}
+    sources = {line.source for line in there}
     silent = [
         p for p in everybody if p.who.rank not in ranks and not (p.sources and set(p.sources) <= sources and not ranks)
     ]

@@ -42,7 +42,7 @@ def rank_death_not_propagated() -> None:
         r"peer process has unexpectedly disconnected",
         r"NCCL communicator encountered error set by ProcessGroupNCCL",
         r"Call to recv from \S+ failed : (Connection (reset by peer|refused)|Broken pipe)",
-        r"socketPollConnect: Connect to \S+ returned 111\(Connection refused\)",
+        r"socketPollConnect: [Cc]onnect to \S+ returned (111\(Connection refused\)|Connection refused)",
         r"NET/Socket : peer \S+ (recv|send) .*(Connection reset|Broken pipe)",
         r"(Another|another) (rank|process) (has )?(reported|signaled|detected) (an )?(error|exception)",
         r"Received a (dump|global) signal due to a collective timeout from",

@@ -33,7 +33,16 @@ def _flag(layer: Layer, dest: str) -> Word | None:
     return None if given is None else given.word
 
 
-@rule("LAUNCH003", "script-not-found", Severity.ERROR, signatures=(r"can't open file '[^']*': \[Errno 2\]",))
+@rule(
+    "LAUNCH003",
+    "script-not-found",
+    Severity.ERROR,
+    signatures=(
+        r"can't open file '[^']*': \[Errno 2\]",
+        r"python[\d.]*: No module named ",
+        r"finding module specification for '",
+    ),
+)
 def missing(launch: Launch) -> Iterator[Finding]:
     """The script does not exist where the launcher looks for it.
 

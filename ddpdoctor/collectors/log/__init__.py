@@ -69,10 +69,12 @@ def collect(paths: Iterable[str], signatures: Sequence[str], stdin: IO[bytes] | 
         replace(answers[0][0], lines=part.newlines, problem=answers[0][0].problem or part.problem)
         for answers, part in zip(found.values(), parts, strict=True)
     ]
+    tracebacks = [replace(each, source=i) for i, part in enumerate(parts) for each in part.tracebacks]
     log = Log(
         sources=tuple(sources),
         lines=tuple(replace(line, source=i) for i, part in enumerate(parts) for line in part.lines),
-        tracebacks=tuple(replace(each, source=i) for i, part in enumerate(parts) for each in part.tracebacks),
+        tracebacks=tuple(each for each in tracebacks if each.exception),
+        unfinished=tuple(each for each in tracebacks if not each.exception),
         exits=tuple(replace(each, source=i) for i, part in enumerate(parts) for each in part.exits),
         xids=tuple(replace(each, source=i) for i, part in enumerate(parts) for each in part.xids),
         tails=tuple(replace(line, source=i) for i, part in enumerate(parts) for line in part.tail),

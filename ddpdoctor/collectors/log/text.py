@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from ddpdoctor.collectors.log.blocks import Block, beheaded, exit_of, syntax_error_of, traceback_of
+from ddpdoctor.collectors.log.blocks import Block, exit_of
 from ddpdoctor.collectors.log.engines import DIGITS, engine
+from ddpdoctor.collectors.log.tracebacks import beheaded, syntax_error_of, traceback_of
 from ddpdoctor.collectors.log.windows import BEHIND_BYTES, Readable, windows
 from ddpdoctor.facts.log import Exit, Line, Traceback, Who
 from ddpdoctor.facts.log.kernel import WORDS, KernelLog

@@ -12,7 +12,7 @@ from ddpdoctor.facts.log.marks import marked
 from ddpdoctor.facts.log.neighbours import with_neighbours
 from ddpdoctor.facts.log.record import Exit, Line, Log, Source, Traceback, Who
 
-__all__ = ["CHAINED_LINES", "attributed", "world_size_of"]
+__all__ = ["CHAINED_LINES", "MESSAGE_LINES", "attributed", "world_size_of"]
 
 Spoken = TypeVar("Spoken", Line, Traceback, Exit)
 
@@ -21,6 +21,9 @@ MESSAGE_LINES = 5
 
 CHAINED_LINES = 4
 """An empty line, "During handling of the above exception, another exception occurred:", and an empty line."""
+
+ROW_LINES = 9
+"""From `rank` to `traceback` in a row of torchrun's summary are three lines, more where nodes write at once."""
 
 AGENT = "torch/distributed/elastic"
 OF_SLURM = ("slurmstepd: ", "srun: ")
@@ -46,17 +49,19 @@ def attributed(log: Log) -> Log:
         log,
         lines=tuple(_with_source(log, each) for each in log.lines if not _is_code(log, each)),
         tracebacks=tuple(_with_source(log, each) for each in log.tracebacks),
+        unfinished=tuple(_with_source(log, each) for each in log.unfinished),
         exits=tuple(_with_source(log, each) for each in log.exits),
         tails=tuple(_with_source(log, each) for each in log.tails),
     )
     known = _known(named)
     lines = tuple(_given(each, known) for each in named.lines)
     tracebacks = tuple(_given(each, known) for each in named.tracebacks)
+    unfinished = tuple(_given(each, known) for each in named.unfinished)
     exits = tuple(_given(each, known) for each in named.exits)
     tails = tuple(_given(each, known) for each in named.tails)
-    tracebacks = _by_summary(tracebacks, exits)
+    tracebacks = _by_summary(tuple(_of_row(each, exits) for each in tracebacks), exits)
     lines = tuple(_with_traceback(each, tracebacks) for each in lines)
-    found = replace(named, lines=lines, tracebacks=tracebacks, exits=exits, tails=tails)
+    found = replace(named, lines=lines, tracebacks=tracebacks, unfinished=unfinished, exits=exits, tails=tails)
     return replace(found, world_size=world_size_of(found), sources=tuple(_with_restart(found)))
 
 
@@ -186,6 +191,16 @@ def _given(each: Spoken, known: _Known) -> Spoken:
 def _is_agents(each: Line | Traceback | Exit) -> bool:
     """Whether a launcher says it of itself or of its workers."""
     return each.by == "torchrun" if isinstance(each, Exit) else isinstance(each, Line) and AGENT in each.text
+
+
+def _of_row(each: Traceback, exits: tuple[Exit, ...]) -> Traceback:
+    """A traceback that a row of torchrun's summary holds is of that row's worker, which has recorded it."""
+    if each.who.rank is not None or _is_launchers(each):
+        return each
+    rows = [e for e in exits if e.source == each.source and 0 < each.begin - e.number <= ROW_LINES]
+    own = [e for e in rows if e.who.rank is not None and e.who.task == each.who.task]
+    own = [e for e in own if e.who.host == each.who.host] or [e for e in own if e.number + 3 == each.begin]
+    return replace(each, who=_merged(each.who, own[-1].who)) if own else each
 
 
 def _by_summary(tracebacks: tuple[Traceback, ...], exits: tuple[Exit, ...]) -> tuple[Traceback, ...]:

@@ -20,6 +20,8 @@ _COUNTED = (
 )
 """Words with a number behind them that are no hosts."""
 _DATE = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
+_PROGRAM = r"(?!kernel|systemd|slurm|kubelet|earlyoom)[\w.-]+\[\d+\]:\ ?"
+"""A program and its process in a log of the system; what daemons say is told by their name."""
 _PREFIXES = re.compile(
     rf"""
       \[rank(?P<rank>\d+)\]:\ ?                                     # torch, once the process group is there
@@ -27,22 +29,24 @@ _PREFIXES = re.compile(
     | \[\d+,(?P<mpi>\d+)\](?:<std\w+>)?:\ ?                         # mpirun --tag-output
     | \[(?P<horovod>\d+)\]<std(?:out|err)>:\ ?                     # horovodrun
     | \[(?:pod/)?(?P<pod>[a-z0-9][a-z0-9.-]*)/[\w.-]+\]\s+          # kubectl logs --prefix
-    | (?P<task>\d{{1,5}}):\ (?=\S|\ {{2,}}File|\Z)                  # srun --label
-    | \((?P<actor>\w+)\ (?:rank=\d+,?\ )?pid=(?P<pid>\d+)(?:,\ ip=(?P<ip>[\d.]+))?\)\ ?  # Ray
+    | \ {{0,4}}(?P<task>\d{{1,5}}):\ (?=\S|\ {{2,}}File|\Z)                  # srun --label
+    | \((?P<actor>\w+)\ (?:rank=(?P<of_actor>\d+),?\ )?pid=(?P<pid>\d+)(?:,\ ip=(?P<ip>[\d.]+))?\)\ ?  # Ray
     | (?P<compose>[a-z][\w.-]*[-_]\d+)\s+\|\ ?                      # docker compose
     | \[(?!{_COUNTED})(?P<node>[A-Za-z][\w.-]*-?\d[\w.-]*)\]\s(?=\S|\s+File)     # a host in brackets
+    | \[(?P<of_sglang>{_DATE})(?:\ DP\d+)?\ TP(?P<tensor>\d+)(?:\ EP\d+)?\]\ ?   # SGLang without pipeline parallelism
     | \[?(?P<time>{_DATE})\]?:?\s*
-    | (?P<syslog>[A-Z][a-z]{{2}}\ [ \d]\d\ \d\d:\d\d:\d\d)\ (?P<on>[\w.-]+)\ (?=\w+(?:\[\d+\])?:)
+    | (?P<syslog>[A-Z][a-z]{{2}}\ [ \d]\d\ \d\d:\d\d:\d\d)\ (?P<on>[\w.-]+)\ (?:{_PROGRAM}|(?=\w+(?:\[\d+\])?:))
+    | (?<=[\dZ]\ )(?P<journal>[\w.-]+)\ {_PROGRAM}           # the same behind a time of another form
     | std(?:out|err)(?:\ [FP][ ]|:\ )                                # a container runtime's stream, accelerate test
     | (?:ERROR|WARNING|INFO|CRITICAL)\ \d\d-\d\d\ \d\d:\d\d:\d\d\ (?:\[)?[\w./]+:\d+\]\ ?   # vLLM's logger
     | [EWI]\d{4}\ \d\d:\d\d:\d\d\.\d+\ \d+\ torch/[\w/.]+:\d+\]\ (?=Traceback|\ \ |[\w.]+(?:Error|Exception)\b)  # torch's logger
     | \[\s*\d+\.\d{{6}}\][ ]                                        # the kernel's seconds
     | \[(?:\d+|[\w.-]*\ ?\d\d:\d\d:\d\d[^]]*)\]\s+(?=\[rank\d+\]:)    # a line's number, a time of another form
-    | [^][\n]{1, 100}?(?=\[rank\d+\]:\ )                             # a logger of another form
+    | [^][\n]{{1,100}}?(?=\[rank\d+\]:\ )                             # a logger of another form
     """,
     re.VERBOSE,
 )
-_VLLM = re.compile(r"Worker_TP(\d+)")
+_VLLM = re.compile(r"Worker_TP(\d+)(?:_EP\d+)?")
 """A worker of vLLM that shares its model with tensor parallelism alone: then its number is its rank."""
 _NCCL = re.compile(r"(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<gpu>-?\d+)\] ")
 _GROUP = re.compile(r"\[(?:PG (?:ID )?\S+ (?:PG GUID )?[^\]\n]*?)?Rank (?P<rank>\d+)\]")
@@ -100,9 +104,11 @@ def split(line: str) -> Prefixed:
         kind, value = match.lastgroup, match[match.lastindex or 0]
         if kind in ("rank", "mpi", "horovod"):
             rank = int(value)
-        elif kind == "time" or kind == "on":
+        elif kind in ("time", "on", "journal"):
             time = time or match["time"] or match["syslog"]
             host = host if kind == "time" else value
+        elif kind == "tensor":
+            rank, time = int(value), time or match["of_sglang"]
         elif kind == "local":
             local = int(value)
         elif kind == "task":
@@ -110,7 +116,8 @@ def split(line: str) -> Prefixed:
         elif kind == "pid" or kind == "ip":
             pid, host = int(match["pid"]), match["ip"] or host
             of_vllm = _VLLM.fullmatch(match["actor"])
-            rank = int(of_vllm[1]) if of_vllm else rank
+            told = match["of_actor"] or (of_vllm[1] if of_vllm else None)
+            rank = rank if told is None else int(told)
         elif kind is not None:
             host = value
     node = _NODE.match(line, at) if host is None else None

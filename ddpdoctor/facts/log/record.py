@@ -13,7 +13,7 @@ __all__ = ["Exit", "Frame", "Kind", "Line", "Log", "Seat", "Source", "Traceback"
 
 
 _LIBRARY = re.compile(
-    r"/(site|dist)-packages/|/lib(64)?/python3[\d.]*/|^<(?!stdin>|string>)|/torch/|^/pytorch/|/bin/\w+$"
+    r"/(site|dist)-packages/|/lib(64)?/python3[\d.]*/|^<(?!stdin>|string>)|/torch/|^/pytorch/|/bin/\w+$|\.pyx$"
 )
 """Files of Python, torch and what pip installs: the last frame before them is the job's."""
 
@@ -96,7 +96,8 @@ class Frame:
 class Traceback:
     """A Python traceback. `number` is the line of its exception, `begin` that of its head; `frames` are outermost first.
 
-    `has_joined`: torch itself put `[rankN]:` before it, so the rank had a process group (torch 2.3 and newer).
+    Where the text ends within it, `exception` is empty. `has_joined`: torch itself put `[rankN]:` before it, so the
+    rank had a process group (torch 2.3 and newer).
     """
 
     source: int
@@ -112,7 +113,7 @@ class Traceback:
     @property
     def place(self) -> Frame | None:
         """The innermost frame of the job's own code; where all of it is a library's, the innermost of all."""
-        own = [frame for frame in self.frames if not _LIBRARY.search(frame.file)]
+        own = [frame for frame in self.frames if not _LIBRARY.search(frame.file.replace("\\", "/"))]
         return own[-1] if own else (self.frames[-1] if self.frames else None)
 
 
@@ -151,6 +152,8 @@ class Log(Section):
     sources: tuple[Source, ...] = ()
     lines: tuple[Line, ...] = ()
     tracebacks: tuple[Traceback, ...] = ()
+    unfinished: tuple[Traceback, ...] = ()
+    """Tracebacks whose end, with the exception, the log does not hold."""
     exits: tuple[Exit, ...] = ()
     tails: tuple[Line, ...] = ()
     xids: tuple[Xid, ...] = ()

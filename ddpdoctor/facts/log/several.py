@@ -19,6 +19,7 @@ def joined(first: Log, others: Iterable[Log]) -> Log:
             sources=(*first.sources, *other.sources),
             lines=(*first.lines, *(replace(each, source=each.source + by) for each in other.lines)),
             tracebacks=(*first.tracebacks, *(replace(each, source=each.source + by) for each in other.tracebacks)),
+            unfinished=(*first.unfinished, *(replace(each, source=each.source + by) for each in other.unfinished)),
             exits=(*first.exits, *(replace(each, source=each.source + by) for each in other.exits)),
         )
     return first

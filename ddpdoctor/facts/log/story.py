@@ -32,10 +32,11 @@ _TROUBLE = re.compile(
 """Lines that processes print on their way out: they do not show that the job went on."""
 
 _FAILED = re.compile(
-    r"\b(ABORTED|FAILED|Aborted|Killed|Terminated)\b|core dumped|srun: error|exit(ed with)?( exit)? code:? [1-9]"
+    r"\b(ABORTED|FAILED|Aborted|Killed|(?<!\d )Terminated|Terminated +\S*(?:python|run|launch|deepspeed))\b|core dumped|srun: error|exit(ed with)?( exit)? code:? [1-9]"
     r"|non-zero (exit )?status|terminate called|taking the entire process down|Segmentation fault|Bus error"
     r"|died with <Signals|CANCELLED AT|RendezvousTimeoutError|OOMKilled|CrashLoopBackOff|There are not enough slots available"
-    r"|NCCL INFO \S+\.cc:\d+ -> [1-7]\b|Test NCCL failure"
+    r"|NCCL INFO \S+\.cc:\d+ -> [1-7]\b|Test NCCL failure|MPI_ERRORS_ARE_FATAL|Received sigquit from a child process"
+    r"|Encountered a bad command exit code"
     r"|DistBackendError|ncclRemoteError|ncclSystemError|ncclInternalError|ncclUnhandledCudaError",
 )
 
@@ -129,6 +130,7 @@ def first_attempt(log: Log) -> Log:
         log,
         lines=tuple(each for each in log.lines if _is_early(log, each)),
         tracebacks=tuple(each for each in log.tracebacks if _is_early(log, each)),
+        unfinished=tuple(each for each in log.unfinished if _is_early(log, each)),
         exits=tuple(each for each in log.exits if _is_early(log, each)),
         tails=tuple(each for each in log.tails if _is_early(log, each)) if has_failed(log) else log.tails,
     )

@@ -21,7 +21,8 @@ UNAVAILABLE = {2: "out of memory", 46: "device unavailable", 101: "invalid devic
         r"RmInitAdapter failed",
         r"rm_init_adapter failed",
         r"Unexpected error from cudaGetDeviceCount\(\).*Error [1-79]\d*:",
-        r"CUDA error: (initialization error|all CUDA-capable devices are busy)",
+        r"CUDA error: all CUDA-capable devices are busy",
+        r"CUDA error: initialization error",
     ),
 )
 def cuda_device_unavailable(gpu: Gpu) -> Iterator[Finding]:

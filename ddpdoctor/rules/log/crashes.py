@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.log import Exit, Line, Log, Traceback, Who
+from ddpdoctor.facts.log.attribution import MESSAGE_LINES
 from ddpdoctor.facts.log.endings import SIGNALS
 from ddpdoctor.facts.log.marks import marked
 from ddpdoctor.facts.log.story import last_failure, own_exits
@@ -62,6 +63,7 @@ CRASHED = (
     r"\(core dumped\)",
     r"died with <Signals\.SIG(SEGV|BUS|ABRT|ILL|FPE): \d+>",
     r"terminated with signal SIG(SEGV|BUS|ABRT|ILL|FPE)",
+    r"THE EXIT STRING: (Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception) ",
     r"Worker exit type: SYSTEM_ERROR",
     r"[Ww]orker process has died",
 )
@@ -96,7 +98,7 @@ def ended_without_traceback(log: Log) -> Iterator[Finding]:
     if lines and not found and not own_exits(log):
         yield finding_of(log, lines, "A worker crashed and printed no traceback", blames_speaker=True)
     last = last_failure(log)
-    told = [t for t in log.tracebacks if t.exception.rpartition(".")[2] not in SUMMARIES]
+    told = [t for t in (*log.tracebacks, *log.unfinished) if t.exception.rpartition(".")[2] not in SUMMARIES]
     if last is not None and not (lines or found or own_exits(log) or told or log.xids or _said(log)):
         yield finding_of(log, [last], "The job failed, and no line says why", blames_speaker=False)
 
@@ -122,23 +124,34 @@ def may_be_one(one: Who, other: Who) -> bool:
     return all(a is None or b is None or a == b for a, b in pairs)
 
 
+def _is_unclaimed(log: Log, told: list[Traceback], exits: list[Exit]) -> bool:
+    """Whether a rank raised something of its own and no exit is told of it: summaries may count ranks in another way."""
+    follows = {(line.source, line.number) for line in explained(log, "consequence", "umbrella")}
+    own = [t for t in told if not any((t.source, t.number + i) in follows for i in range(MESSAGE_LINES))]
+    return bool({t.who.rank for t in own} - {None} - {each.who.rank for each in exits})
+
+
 def crashed(log: Log, when: str) -> Iterator[Finding]:
     """Exit codes that no traceback and no line of that rank explains, one finding for each code."""
     lines = explained(log, "cause", "umbrella")
-    told = [each for each in log.tracebacks if not is_no_cause(each)]
+    told = [each for each in (*log.tracebacks, *log.unfinished) if not is_no_cause(each)]
     itself = matching(log, CRASHED + SIGKILLED + CANCELLED)
     speakers = {(each.source, each.who.rank) for each in told}
     speakers |= {(line.source, line.who.rank) for line in lines if line not in itself}
     ranks = {rank for _, rank in speakers if rank is not None}
     bereft = {line.who.rank for line in explained(log, "consequence")} - {None}  # C++ aborts over a lost peer as well
     found: dict[int, list[Exit]] = {}
-    for each in own_exits(log):
+    exits = own_exits(log)
+    is_unclaimed = _is_unclaimed(log, told, exits)
+    for each in exits:
+        if each.code == 1 and is_unclaimed:
+            continue
         if each.code == -SIGNALS["SIGABRT"] and each.who.rank in bereft:
             continue
         said = (each.source, None) in speakers or each.who.rank in ranks or (each.who.rank is None and bool(speakers))
         if not said and each.code != SIGKILL:
             found.setdefault(each.code, []).append(each)
-    for code, exits in found.items():
+    for code, those in found.items():
         name = NAMES.get(-code, "")
         how = f"was ended by {name} (exit code {code})" if name else f"ended with exit code {code}"
-        yield ended(log, exits, f"{how}{when} and printed no traceback{HINTS.get(name, '')}")
+        yield ended(log, those, f"{how}{when} and printed no traceback{HINTS.get(name, '')}")

@@ -17,6 +17,13 @@ NOT_LOADED = (
     r"NVRM: No NVIDIA (GPU|devices?|graphics adapter)",
 )
 OFF_THE_BUS = (r"fallen off the bus",)
+UNAVAILABLE = (
+    r"RmInitAdapter failed",
+    r"rm_init_adapter failed",
+    r"Unexpected error from cudaGetDeviceCount\(\).*Error [1-79]\d*:",
+    r"CUDA error: all CUDA-capable devices are busy",
+)
+NOT_STARTED = (r"CUDA error: initialization error",)
 ORDINAL = (r"invalid device ordinal",)
 ISOLATED = (r"transport/p2p\.cc:\d+ NCCL WARN Cuda failure (101 )?'invalid device ordinal'",)
 TOLD = (
@@ -85,6 +92,24 @@ def device_ordinal_invalid() -> None:
     Compare, for the rank that failed, LOCAL_RANK, CUDA_VISIBLE_DEVICES and torch.cuda.device_count(); select the device
     with torch.cuda.set_device(int(os.environ["LOCAL_RANK"])). `ddpdoctor check -- LAUNCH…` says which of the four it is.
     """
+
+
+@in_logs("GPU004")
+def cuda_not_started(log: Log) -> Iterator[Finding]:
+    """CUDA does not start in a process: it says the same in a forked child as on a GPU that is broken."""
+    lines = matching(log, UNAVAILABLE)
+    if lines:
+        yield finding_of(
+            log, lines, "CUDA cannot start on a GPU that is listed: it is busy or broken", blames_speaker=True
+        )
+    lines = [] if lines else matching(log, NOT_STARTED)
+    if lines:
+        title = (
+            "CUDA did not start in this process. Undetermined: a forked child, as a DataLoader's worker, used CUDA (SCRIPT068), "
+            "the GPU is busy or broken (GPU004), or the fabric manager does not run (TOPO007); `ddpdoctor gpus` on that node "
+            "decides"
+        )
+        yield finding_of(log, lines, title, blames_speaker=True)
 
 
 @in_logs("LAUNCH023")

@@ -27,7 +27,18 @@ from ddpdoctor.rules.log.signatures import FAR, explained, matching, shortened, 
 
 __all__: list[str] = []
 
-WRAPPERS = ("ProcessRaisedException", "ProcessExitedException", "RayTaskError", "CheckpointException")
+WRAPPERS = ("ProcessRaisedException", "ProcessExitedException", "RayTaskError", "CheckpointException", "Empty")
+"""What parents raise over a child, and `queue.Empty`, over which a DataLoader says which of its workers is gone."""
+CHILD_GONE = re.compile(
+    r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly|subprocesses has abruptly died"
+    r"|process in the process pool was terminated abruptly"
+)
+WHY_GONE = (
+    ". Undetermined why that process ended: the host's memory ran out (LOG014, HOST009: sudo dmesg -T | grep -i 'killed "
+    "process'), /dev/shm is too small (HOST002), or it crashed"
+)
+SPAWN = "torch/multiprocessing/spawn.py"
+CUT = ". Undetermined which: the log ends before its name; the lines that follow in the output decide"
 KILLED = "Killed"
 """What a shell prints last of a program that ended by SIGKILL, as a server ends itself after an exception."""
 _POINTS = re.compile(r"^Caught |[Ss]ee (the )?(stack trace for )?root cause")
@@ -71,7 +82,16 @@ def _told_once(groups: list[_Group]) -> list[_Group]:
 
 def _is_explained(each: Traceback, lines: list[Line]) -> bool:
     near = [line for line in lines if line.source == each.source and line.number in _own_lines(each)]
-    return any(may_be_one(line.who, each.who) for line in near if line.text != KILLED)
+    return any(may_be_one(line.who, each.who) for line in near if line.text != KILLED) or any(
+        line.source == each.source and line.number < each.number <= line.last and _says(each) in line.text
+        for line in lines
+        if line.count > 1
+    )
+
+
+def _says(each: Traceback) -> str:
+    """How the line of its exception begins, which is kept once of several that are alike."""
+    return f"{each.exception}: {each.message[:80]}" if each.message else each.exception
 
 
 def _own_lines(each: Traceback) -> range:
@@ -95,6 +115,8 @@ def _follows(each: Traceback, other: Traceback) -> bool:
 
 def _is_wrapper(each: Traceback) -> bool:
     """Raised by a parent process over what it was told of its child, whose own traceback stands beside it."""
+    if any(frame.function == "join" and frame.file.endswith(SPAWN) for frame in each.frames):
+        return True
     return each.exception.rpartition(".")[2] in WRAPPERS or _POINTS.search(each.message) is not None
 
 
@@ -138,10 +160,11 @@ def _raised(log: Log, code: str, when: str) -> Iterator[Finding]:
 
 def _finding(log: Log, group: _Group, when: str) -> Finding:
     first, place = group.first, group.first.place
-    says = first.exception + (f": {first.message}" if first.message else "")
+    says = (first.exception or "an exception") + (f": {first.message}" if first.message else "")
     at = f" at {place.file}:{place.line}" if place is not None else ""
+    why = WHY_GONE if CHILD_GONE.search(first.message) else ""
     return Finding(
-        f"{names_of(group.ranks, group.hosts)} raised {shortened(says)}{at}{when}",
+        f"{names_of(group.ranks, group.hosts)} raised {shortened(says)}{at}{when}{why}",
         (Evidence(log.place(first.source, first.number), shortened(says), "no exception"),),
         where=Where(
             host=group.hosts[0] if len(group.hosts) == 1 else None,
@@ -167,12 +190,22 @@ def uncaught_exception(log: Log) -> Iterator[Finding]:
     Read the traceback at the place that the evidence names; run the same line on one process to see it alone.
     """
     yield from _raised(log, "LOG500", "")
+    yield from _cut(log)
     soft = softly_explained(log)
     for each in log.tracebacks:
         code = next((soft[each.source, n] for n in _own_lines(each) if (each.source, n) in soft), None)
         if code is not None and not is_no_cause(each) and not went_on(log, each):
             yield replace(_finding(log, _group([each]), ""), role=Role.CONSEQUENCE, caused_by=code)
             return
+
+
+def _cut(log: Log) -> Iterator[Finding]:
+    """A traceback in whose middle the log ends, where nothing else says why the job failed."""
+    if explained(log, "cause", "umbrella") or any(not is_no_cause(each) for each in log.tracebacks):
+        return
+    cut = [each for each in log.unfinished if not went_on(log, each)]
+    for each in cut[:1]:
+        yield _finding(log, _group([t for t in cut if t.place == each.place]), CUT)
 
 
 @in_logs("PROBE005")
@@ -196,7 +229,7 @@ def _silent(log: Log) -> Iterator[Finding]:
     """Somebody whose peers lost the connection to it, while it printed no error itself and no launcher says how it ended."""
     everybody = parties(log)
     loud = [(line.source, line.who.rank) for line in explained(log, "cause", "umbrella", "consequence")]
-    loud += [(each.source, each.who.rank) for each in log.tracebacks]
+    loud += [(each.source, each.who.rank) for each in log.tracebacks if not is_no_cause(each)]
     ranks = {rank for _, rank in loud} | {each.who.rank for each in log.exits if each.code}
     sources = {source for source, rank in loud if rank is None}
     silent = [p for p in everybody if p.who.rank not in ranks - {None} and not set(p.sources) & sources]

@@ -1,0 +1,185 @@
+"""Python tracebacks, also where ranks write at once, and where a text holds only a part of one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ddpdoctor.collectors.log.blocks import LONGEST, Block, is_same_stream, own_of, taken_apart
+from ddpdoctor.facts.log import Frame, Traceback, Who
+from ddpdoctor.facts.log.prefix import Prefixed
+
+__all__ = ["beheaded", "syntax_error_of", "traceback_of"]
+
+MOST_LINES = 2000
+"""So many lines are read on for the end of a traceback, those of other ranks in between included."""
+MOST_FRAMES = 200
+STRANGERS = 60
+"""Between two lines of one traceback may stand so many of processes whose lines have the same prefix."""
+
+_FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
+_CUT = re.compile(rb'(?:[^\n]*\n){0,8}?(?P<lead>[^"\n]{0,100}?) {0,12}File "[^"\n]+", line \d+, in ')
+"""A traceback whose head stood above the beginning of the text."""
+_CUT_BOX = re.compile(rb"(?:\xe2\x94\x82[^\n]*\n){1,400}\xe2\x95\xb0")
+"""The same in the frame that rich draws."""
+_BOXED = re.compile(r"│ (?P<file>/\S+\.py):(?P<line>\d+) in (?P<function>\S+)")
+_EXCEPTION = re.compile(r"(?P<name>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?::(?:\s(?P<message>.*))?)?$")
+_NAMES = ("Error", "Exception", "Interrupt", "Exit", "Warning", "Failure", "Timeout", "Iteration", "Fault", "Err")
+_HEAD = "Traceback (most recent call last)"
+_IGNORED = "Exception ignored "
+"""Python says so of what a destructor or a callback raised: it ended nothing."""
+_SPAWNED = re.compile(r"-- Process (\d+) terminated with the following error:")
+_RANKED = re.compile(r": \(RANK (\d+)\)\s*$")
+"""What torch.distributed.checkpoint puts behind the head of each traceback that it has gathered."""
+_GROUP = re.compile(r"^\s*[|+][-| ]?\s?")
+_LAUNCHERS = re.compile(
+    r"/torch/distributed/(run|launch)\.py$|/torch/distributed/launcher/|/bin/(torchrun|accelerate|deepspeed)$"
+    r"|/accelerate/commands/|/deepspeed/launcher/"
+)
+_STARTERS = re.compile(r"/runpy\.py$|^<frozen runpy>$")
+
+
+def traceback_of(block: Block, number: int) -> Traceback | None:
+    """The traceback that begins at this line, without an exception where its end cannot be found; None without frames."""
+    head = own_of(block)
+    if any(_IGNORED in raw and is_same_stream(head, taken_apart(raw)) for raw in block.before(1)):
+        return None
+    if "─" in head.text:
+        return _boxed(block, head, number)
+    ranked = _RANKED.search(head.text)
+    who = replace(head.who, local_rank=_index_of_spawned(block, head))
+    who = replace(who, rank=int(ranked[1])) if ranked else who
+    frames: list[Frame] = []
+    found = Traceback(0, number, "", who=who, time=head.time, begin=number)
+    found = replace(found, has_joined=head.who.rank is not None and b"[rank" in block.line)
+    indent = ""  # of the whole traceback: torchrun's summary indents what its worker recorded
+    strangers = last = 0
+    for offset, text in _texts(block, head):
+        frame = _FRAME.match(text)
+        if frame is not None and len(frames) < MOST_FRAMES:
+            indent = indent if frames else " " * (len(text) - len(text.lstrip(" ")) - 2)
+            frames.append(Frame(frame["file"], int(frame["line"]), (frame["function"] or "").strip()))
+            strangers, last = 0, offset
+        elif (text := text.removeprefix(indent))[:1] not in (" ", "\t", ""):
+            ended = _EXCEPTION.match(text)
+            if ended is not None and (frames or ended["name"].endswith(_NAMES)) and _is_exception(ended["name"], text):
+                message = (ended["message"] or "")[:1000]
+                return replace(
+                    found, number=number + offset, exception=ended["name"], message=message, frames=tuple(frames)
+                )
+            strangers += 1
+            if strangers > STRANGERS or _HEAD in text:
+                return None
+    is_launchers = any(_LAUNCHERS.search(frame.file) for frame in frames)
+    if is_launchers or all(_STARTERS.search(frame.file) for frame in frames):
+        return None  # it says nothing of what a worker raised
+    return replace(found, number=number + last, frames=tuple(frames))
+
+
+def _texts(block: Block, head: Prefixed) -> Iterator[tuple[int, str]]:
+    """The lines behind the head that its process may have written, each with its distance from it."""
+    lead = _lead(block, head)
+    for offset, raw in enumerate(block.behind(MOST_LINES), 1):
+        each = taken_apart(raw)
+        if offset == 1 and each.stream == Who() and _FRAME.match(each.text):
+            head = head._replace(stream=each.stream)  # some loggers put their prefix before the head alone
+        if lead is not None:
+            led = lead.match(each.text)
+            each = each._replace(text=each.text[led.end() :] if led else " ")
+        if is_same_stream(head, each):
+            yield offset, _GROUP.sub("", each.text) if head.text.lstrip()[:1] in "+|" else each.text
+
+
+def beheaded(data: bytes) -> Traceback | None:
+    """The traceback in whose middle a text begins, as one that was cut by `tail` or in a report."""
+    if _CUT_BOX.match(data):
+        return traceback_of(Block(f"╭─ {_HEAD} ─╮\n".encode() + data, 0), 0)
+    if (alone := _exception_alone(data)) is not None:
+        return alone
+    cut = _CUT.match(data)
+    if cut is None or b"Traceback" in cut[0] or b"hread 0x" in cut[0]:
+        return None
+    return traceback_of(Block(b"%s%s:\n%s" % (cut["lead"], _HEAD.encode(), data), 0), 0)
+
+
+def _exception_alone(data: bytes) -> Traceback | None:
+    """The last line of a traceback, with which a text begins, but for code of its last frame."""
+    for number, raw in enumerate(data[:LONGEST].split(b"\n"), 1):
+        own = taken_apart(raw.decode("utf-8", "replace"))
+        if own.text.strip() and not own.text.startswith("    "):
+            ended = _EXCEPTION.match(own.text.rstrip())
+            if ended is None or not ended["message"] or not ended["name"].endswith(("Error", "Exception")):
+                return None
+            has_joined = b"[rank" in raw
+            message = ended["message"][:1000]
+            return Traceback(0, number, ended["name"], message, (), own.who, own.time, has_joined, begin=number)
+    return None
+
+
+def _lead(block: Block, head: Prefixed) -> re.Pattern[str] | None:
+    """What a logger of an unknown form puts before every line of the traceback; None where only its head has something.
+
+    Where numbers in it count lines or time, they may differ.
+    """
+    words = head.text.partition(_HEAD)[0]
+    if not words.strip():
+        return None
+    exact = re.escape(words)
+    following = [taken_apart(raw).text for raw in block.behind(4)]
+    for known in (exact, re.sub(r"\d+", r"\\d+", exact)):
+        if any(re.match(known + r'\s+File "', text) for text in following):
+            return re.compile(known)
+    return None
+
+
+def _index_of_spawned(block: Block, head: Prefixed) -> int | None:
+    """The local rank: mp.spawn numbers its processes, and tells the number above what one of them raised."""
+    if head.who.local_rank is not None or head.who.rank is not None:
+        return head.who.local_rank
+    told = next((found for raw in block.before(2) if (found := _SPAWNED.search(raw))), None)
+    return int(told[1]) if told else None
+
+
+def syntax_error_of(block: Block, number: int) -> Traceback | None:
+    """A script that Python cannot read: `File "train.py", line 12`, the line, a caret, and the exception, without a head."""
+    own = own_of(block)
+    ended = _EXCEPTION.match(own.text)
+    if ended is None:
+        return None
+    for raw in block.before(4):
+        each = taken_apart(raw)
+        frame = _FRAME.match(each.text)
+        if frame is not None and is_same_stream(own, each):
+            place = Frame(frame["file"], int(frame["line"]))
+            return Traceback(
+                0, number, ended["name"], ended["message"] or "", (place,), own.who, own.time, begin=number
+            )
+    return None
+
+
+def _boxed(block: Block, head: Prefixed, number: int) -> Traceback | None:
+    """A traceback in the frame that rich draws: `/job/train.py:71 in main`, and the exception below the frame."""
+    frames: list[Frame] = []
+    is_closed = False
+    for offset, raw in enumerate(block.behind(MOST_LINES), 1):
+        each = taken_apart(raw)
+        if not is_same_stream(head, each) or not each.text.strip():
+            continue
+        frame = _BOXED.match(each.text)
+        if frame is not None and len(frames) < MOST_FRAMES:
+            frames.append(Frame(frame["file"], int(frame["line"]), frame["function"]))
+        elif is_closed:
+            ended = _EXCEPTION.match(each.text.rstrip())
+            if ended is None:
+                return None
+            message = (ended["message"] or "")[:1000]
+            return Traceback(
+                0, number + offset, ended["name"], message, tuple(frames), head.who, head.time, begin=number
+            )
+        is_closed = is_closed or each.text.startswith("╰")
+    return None
+
+
+def _is_exception(name: str, text: str) -> bool:
+    return name.endswith(_NAMES) or "." in name or (name[0].isupper() and ":" in text[: len(name) + 1])

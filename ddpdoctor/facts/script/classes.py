@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script.index import Bound, Function, Index
-from ddpdoctor.facts.script.instances import class_at
+from ddpdoctor.facts.script.instances import class_at, kept
 from ddpdoctor.facts.script.names import Names
 
 if TYPE_CHECKING:
@@ -55,6 +55,14 @@ class Classes:
             note = binding.at.annotation
             return self.class_named(note) if isinstance(note, ast.Name) else None
         return self._class_made(binding.value) if binding.how is Bound.VALUE and binding.value is not None else None
+
+    def made_of(self, value: ast.expr) -> ast.Call | None:
+        """The call whose result a name holds alone, or an attribute of its class."""
+        bound = self.names.bindings(value.id, self.index.scope(value)) if isinstance(value, ast.Name) else None
+        made = kept(self.as_module(), value) if isinstance(value, ast.Attribute) else None
+        if bound is not None and len(bound[1]) == 1:
+            made = bound[1][0].value
+        return made if isinstance(made, ast.Call) else None
 
     def _class_kept(self, value: ast.Attribute) -> ast.ClassDef | None:
         """The class of what `self.name` holds, where one assignment of that class gives it."""

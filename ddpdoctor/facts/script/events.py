@@ -27,6 +27,7 @@ WATCHED = (
         "DistributedSampler",
         "torch.save",
         "torch.load",
+        "open",
         "os.makedirs",
         "os.mkdir",
         "shutil.rmtree",
@@ -90,9 +91,8 @@ def _is_path(module: Module, base: ast.expr) -> bool:
 
 def _made(module: Module, base: ast.expr) -> str | None:
     """The short name of the call whose result a name holds alone."""
-    bound = module.names.bindings(base.id, module.index.scope(base)) if isinstance(base, ast.Name) else None
-    made = bound[1][0].value if bound is not None and len(bound[1]) == 1 else None
-    return module.names.of(made.func) if isinstance(made, ast.Call) else None
+    made = module.made_of(base)
+    return module.names.of(made.func) if made is not None else None
 
 
 def _is_wrapped(module: Module, func: ast.expr) -> bool:
@@ -122,6 +122,10 @@ _TRAINERS = {
 
 def _is_trainer(module: Module, base: ast.expr, kind: str) -> bool:
     """Whether a name holds a Trainer of its framework, or of a class here that is derived from one."""
+    made = module.made_of(base) if module.frameworks else None
+    alone = ("devices", "num_devices", "gpus")
+    if made is not None and any(k.arg in alone and getattr(k.value, "value", None) == 1 for k in made.keywords):
+        return False  # a Trainer for one process, as after the training
     own = module.class_of_value(base) if module.frameworks else None
     names = [module.names.of(b) for b in own.bases] if own is not None else [_made(module, base)]
     return any(name is not None and _TRAINERS[kind].match(name) for name in names)

@@ -10,7 +10,7 @@ from ddpdoctor.facts.script.index import Binding, Bound, Function
 if TYPE_CHECKING:
     from ddpdoctor.facts.script.module import Module
 
-__all__ = ["class_at", "instance_of"]
+__all__ = ["class_at", "instance_of", "kept"]
 
 MAX_STEPS = 4
 
@@ -42,7 +42,7 @@ def instance_of(module: Module, value: ast.expr, depth: int = 0) -> tuple[Module
     if isinstance(value, ast.Call):
         return class_at(module, value.func)
     if isinstance(value, ast.Attribute):
-        made = _kept(module, value)
+        made = kept(module, value)
         return instance_of(module, made, depth + 1) if made is not None else None
     bound = module.names.bindings(value.id, module.index.scope(value)) if isinstance(value, ast.Name) else None
     if bound is None or len(bound[1]) != 1:
@@ -55,15 +55,14 @@ def instance_of(module: Module, value: ast.expr, depth: int = 0) -> tuple[Module
     return None
 
 
-def _kept(module: Module, value: ast.Attribute) -> ast.expr | None:
+def kept(module: Module, value: ast.Attribute) -> ast.expr | None:
     """What the only assignment to `self.name` in its class gives."""
     if not isinstance(value.value, ast.Name) or value.value.id != "self":
         return None
-    kept = module.index.attributes.get(("self", value.attr), ())
-    owner = module.index.class_of(value) if kept else None
-    own = [b for b in kept if module.index.class_of(b.at) is owner]
-    made = own[0].value if len(own) == 1 and own[0].how is Bound.VALUE else None
-    return made if isinstance(made, (ast.Name, ast.Call)) else None
+    found = module.index.attributes.get(("self", value.attr), ())
+    owner = module.index.class_of(value) if found else None
+    own = [b for b in found if module.index.class_of(b.at) is owner]
+    return own[0].value if len(own) == 1 and own[0].how is Bound.VALUE else None
 
 
 def _given(module: Module, binding: Binding, function: Function, depth: int) -> tuple[Module, ast.ClassDef] | None:

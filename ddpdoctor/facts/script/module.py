@@ -154,8 +154,12 @@ class Module(Classes):
         imported = next((b for b in bound[1] if b.how is Bound.IMPORT), None)
         if imported is not None:
             return self._imported(imported.target, depth)
-        if len(bound[1]) == 1 and bound[1][0].how is Bound.VALUE and isinstance(bound[1][0].value, ast.Name):
-            return self.target_of(bound[1][0].value, depth + 1)
+        value = bound[1][0].value if len(bound[1]) == 1 and bound[1][0].how is Bound.VALUE else None
+        if isinstance(value, ast.Name):
+            return self.target_of(value, depth + 1)
+        there = instance_of(self, value) if isinstance(value, ast.Call) else None
+        if there is not None:
+            return there[0].method(there[1], "__call__")
         return None
 
     def _imported(self, dotted: str, depth: int) -> Target | None:

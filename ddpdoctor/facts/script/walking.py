@@ -210,7 +210,7 @@ class Walk:
             return None
         items = self.reader.value(statement.iter, frame)
         name = statement.target.id if isinstance(statement.target, ast.Name) else ""
-        if isinstance(items, list) and len(items) <= 8 and name and turns_differ(statement, name):
+        if isinstance(items, list) and 0 < len(items) <= 8 and name and turns_differ(statement, name):
             for item in items:
                 left = self._turn(statement, Frame(frame.module, frame.function, {**frame.bound, name: item}))
                 if left is not None:

@@ -209,15 +209,26 @@ def _unprotected(run: Rehearsal) -> Iterator[tuple[Event, Event]]:
     events = run.tracks[0].events
     other = {e.call for e in run.tracks[1].events}
     for at, save in enumerate(events):
-        if save.name != "torch.save" or not run.apart(save.tests):
+        if not (save.name == "torch.save" or _writes(save)) or not run.apart(save.tests):
             continue
         for load in events[at + 1 :]:
             if is_of_all(load) and load.name not in ("forward", "backward"):
                 break
-            if load.name == "torch.load" and load.call in other and _same_path(save, load):
+            reads = load.name == ("torch.load" if save.name == "torch.save" else "open") and not _writes(load)
+            if reads and load.call in other and _same_path(save, load):
                 yield save, load
 
 
+def _writes(event: Event) -> bool:
+    """`open(path, "w")`."""
+    mode = event.read(event.argument(1, "mode"))
+    return event.name == "open" and isinstance(mode, str) and mode[:1] in ("w", "x")
+
+
 def _same_path(save: Event, load: Event) -> bool:
-    one, two = save.argument(1, "f"), load.argument(0, "f")
-    return one is not None and two is not None and ast.dump(one) == ast.dump(two)
+    one = save.argument(0 if save.name == "open" else 1, "f", "file")
+    two = load.argument(0, "f", "file")
+    if one is None or two is None:
+        return False
+    texts = save.read(one), load.read(two)
+    return ast.dump(one) == ast.dump(two) or (isinstance(texts[0], str) and texts[0] == texts[1])

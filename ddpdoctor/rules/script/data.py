@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.facts.script.index import Bound
+from ddpdoctor.facts.script.instances import kept
 from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.parameters import argument_of
 from ddpdoctor.facts.script.world import Unknown
@@ -151,10 +152,10 @@ def _is_seeded_by_rank(module: Module) -> bool:
 def _makers(module: Module, node: ast.expr, depth: int = 0) -> Iterator[ast.expr | None]:
     """The expressions that make what a name holds, through parameters and the calls that fill them; None: unknown."""
     if isinstance(node, ast.Attribute):
-        kept = _kept(module, node)
-        yield kept
-        if kept is not None and depth < 4:
-            yield from _makers(module, kept, depth + 1)
+        made = kept(module, node)
+        yield made
+        if made is not None and depth < 4:
+            yield from _makers(module, made, depth + 1)
         return
     yield node
     if not isinstance(node, ast.Name):
@@ -177,14 +178,6 @@ def _makers(module: Module, node: ast.expr, depth: int = 0) -> Iterator[ast.expr
                 yield from _makers(module, each, depth + 1)
     if bound is None or depth >= 4:
         yield None
-
-
-def _kept(module: Module, node: ast.Attribute) -> ast.expr | None:
-    """What the only assignment to `self.name` in its class gives."""
-    is_own = isinstance(node.value, ast.Name) and node.value.id == "self"
-    kept = module.index.attributes.get(("self", node.attr), []) if is_own else []
-    own = [b for b in kept if module.index.class_of(b.at) is module.index.class_of(node)]
-    return own[0].value if len(own) == 1 and own[0].how is Bound.VALUE else None
 
 
 @rule("SCRIPT048", "sampler-pads-evaluation", Severity.NOTE)

@@ -92,6 +92,8 @@ def _wrong(
         return
     lists: list[object] = [None] * len(places) if given is None else each_rank(module, given, places, trusting=True)
     filled = [_is_filled(v) for v in lists]
+    if given is not None and _is_cut_up(module, given):
+        filled = [True] * len(places)
     for place, is_filled, is_here in zip(places, filled, comes, strict=True):
         if is_here and is_filled is not None and is_filled is not (place.rank == roots[0]):
             where = (
@@ -131,6 +133,15 @@ def _lacking(module: Module, call: ast.Call, given: ast.expr | None, by_all: boo
     text = f"gather_list=[torch.zeros_like({name}) for _ in range({dist}.get_world_size())]"
     only = f" if {dist}.get_rank() == {root} else None" if by_all else ""
     return (*imported(module, "torch", "import torch"), with_keyword(module, call, f"{text}{only}"))
+
+
+def _is_cut_up(module: Module, given: ast.expr) -> bool:
+    """`tensor.chunk(n)`, also as a list: parts, wherever it is reached."""
+    made = last_value(module, given)
+    if isinstance(made, ast.Call) and module.names.of(made.func) in ("list", "tuple") and len(made.args) == 1:
+        made = made.args[0]
+    func = made.func if isinstance(made, ast.Call) else None
+    return isinstance(func, ast.Attribute) and func.attr in ("chunk", "split", "unbind", "tensor_split")
 
 
 def _is_filled(found: object) -> bool | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.facts.script.index import inner
+from ddpdoctor.facts.script.instances import kept
 from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.vocabulary import COLLECTIVES
 from ddpdoctor.facts.script.world import TWO_NODES
@@ -132,6 +133,10 @@ def _unequal(module: Module, node: ast.expr) -> tuple[str, bool]:
         folder = each_rank(module, source.args[0], trusting=True)
         if any(f != folder[0] for f in folder[1:]):
             return "lists what this rank alone has", False
+    if isinstance(source, ast.Attribute):
+        source = kept(module, source) or source
+    if isinstance(source, ast.ListComp) and _takes_turns(module, source):
+        return "may give the first ranks one turn more", False
     part = source.slice if isinstance(source, ast.Subscript) else None
     if isinstance(part, ast.Slice) and part.step is not None and part.lower is not None and part.upper is None:
         lower = each_rank(module, part.lower, trusting=True)
@@ -139,6 +144,21 @@ def _unequal(module: Module, node: ast.expr) -> tuple[str, bool]:
         if lower == [p.rank for p in TWO_NODES] and not even:
             return "may give the first ranks one turn more", False
     return "", False
+
+
+def _takes_turns(module: Module, node: ast.ListComp) -> bool:
+    """`[x for i, x in enumerate(items) if i % world_size == rank]`."""
+    tests = node.generators[0].ifs if len(node.generators) == 1 else []
+    test = tests[0] if len(tests) == 1 else None
+    if not isinstance(test, ast.Compare) or not isinstance(test.left, ast.BinOp) or len(test.ops) != 1:
+        return False
+    counted = isinstance(test.left.op, ast.Mod) and isinstance(test.ops[0], ast.Eq)
+    size = each_rank(module, test.left.right, trusting=True)
+    turn = each_rank(module, test.comparators[0], trusting=True)
+    even = _is_cut(module, node.generators[0].iter)
+    return (
+        counted and not even and set(map(repr, size)) == {str(len(TWO_NODES))} and turn == [p.rank for p in TWO_NODES]
+    )
 
 
 def _turns(module: Module, node: ast.Call) -> list[int]:

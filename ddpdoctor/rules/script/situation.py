@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import posixpath
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -11,6 +12,7 @@ from ddpdoctor.facts.launch import Launch, Launcher, Line
 from ddpdoctor.facts.script.disagreement import places_of
 from ddpdoctor.facts.script.index import Bound, inner
 from ddpdoctor.facts.script.module import Module
+from ddpdoctor.facts.script.parameters import argument_of
 from ddpdoctor.facts.script.values import Reader
 from ddpdoctor.facts.script.vocabulary import ATTRIBUTES, HELPERS, PARAMETERS
 from ddpdoctor.facts.script.world import TWO_NODES, Place, Unknown, known
@@ -157,7 +159,22 @@ def is_test(module: Module) -> bool:
 def _is_chosen(module: Module, node: ast.expr) -> bool:
     """Whether a value depends on the machine that the script runs on."""
     made = last_value(module, node) if isinstance(node, ast.Name) else node
+    if made is None and isinstance(node, ast.Name):
+        given = list(_given_for(module, node))
+        return not given or any(each is None or _is_chosen(module, each) for each in given)
     return made is None or any(isinstance(n, (ast.IfExp, ast.BoolOp)) for n in ast.walk(made))
+
+
+def _given_for(module: Module, name: ast.Name) -> Iterator[ast.expr | None]:
+    """What the calls in the file give for a parameter; None where one cannot be told."""
+    bound = module.names.bindings(name.id, module.index.scope(name))
+    function = bound[0].function if bound is not None else None
+    if bound is None or function is None or [b.how for b in bound[1]] != [Bound.PARAMETER]:
+        yield None
+        return
+    is_method = isinstance(module.index.parents.get(function), ast.ClassDef)
+    for call in module.callers.get(function, ()):
+        yield argument_of(call, function, name.id, is_method) or bound[1][0].value
 
 
 def is_distributed(module: Module) -> bool:

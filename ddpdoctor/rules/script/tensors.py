@@ -320,7 +320,8 @@ def _used_after(module: Module, call: ast.Call, name: str) -> ast.AST | None:
     statement = module.index.statement(call)
     block = next((b for b in blocks(module.index.parents[statement]) if statement in b), [])
     for following in block[block.index(statement) + 1 :] if block else ():
-        for node in inner(following):
+        read_first = [following.value] if isinstance(following, ast.Assign) else []
+        for node in (n for part in (*read_first, following) for n in inner(part)):
             if isinstance(node, ast.Name) and node.id == name and not _is_shape(module, node):
                 if not isinstance(node.ctx, ast.Load):
                     return None

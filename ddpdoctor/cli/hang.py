@@ -49,7 +49,9 @@ def hang(
     from ddpdoctor.collectors.hang.pyspy import find_pyspy
     from ddpdoctor.collectors.hang.running import Wanted, collect_hang
     from ddpdoctor.collectors.machine import this_machine
+    from ddpdoctor.collectors.waiting import NoAnswer, answer
     from ddpdoctor.doctor import examine
+    from ddpdoctor.facts.hang import Hang
     from ddpdoctor.facts.record import SCHEMA, Facts
     from ddpdoctor.rules import of_hangs
 
@@ -65,8 +67,13 @@ def hang(
         _check(pids or [])
         if not no_stacks and not common.quiet and find_pyspy(machine.environ) is not None:
             print("ddpdoctor: reading stacks with py-spy --nonblocking: the ranks are not stopped", file=sys.stderr)
-        found = collect_hang(machine, Wanted(tuple(pids or ()), watch, not no_stacks, dumps=True))
-        failures = () if found.processes else (_nothing(pids or []),)
+        wanted = Wanted(tuple(pids or ()), watch, not no_stacks, dumps=True)
+        try:
+            found = answer(lambda: collect_hang(machine, wanted), machine.deadline.left)
+        except NoAnswer as late:
+            found, failures = Hang(), (f"look at the ranks: {late}",)
+        else:
+            failures = () if found.processes else (_nothing(pids or []),)
         facts = Facts(
             schema=SCHEMA,
             collected_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),

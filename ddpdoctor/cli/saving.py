@@ -6,9 +6,10 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -20,9 +21,13 @@ if TYPE_CHECKING:
 
 __all__ = ["collect"]
 
+T = TypeVar("T")
+
 PRIVATE = 0o600
 """Facts name hosts, users and processes: the file is its owner's to hand on."""
 WATCH_SECONDS = 1.0
+PART_SECONDS = 12.0
+"""How long the running ranks, the launch and the list of logs may take each: /proc and folders may not answer."""
 MATES_SECONDS = 8.0
 """How long the ranks of a node wait for each other: Python starts slowly on a cold shared file system."""
 LEADER_SECONDS = 45.0
@@ -85,13 +90,26 @@ def _with_more(facts: Facts, common: Common) -> Facts:
     from ddpdoctor.collectors.hang.running import Wanted, collect_hang
     from ddpdoctor.collectors.machine import this_machine
     from ddpdoctor.collectors.support import collect_launch_of, collect_logs
+    from ddpdoctor.collectors.waiting import NoAnswer, answer
+    from ddpdoctor.facts.gaps import Gap
 
     machine = this_machine(seconds_left(common))
     if not common.quiet and find_pyspy(machine.environ) is not None:
         print("ddpdoctor: stacks of running ranks are read with py-spy --nonblocking", file=sys.stderr)
-    hang = collect_hang(machine, Wanted(seconds=WATCH_SECONDS, with_own=True))
-    launch = collect_launch_of(machine, [os.getpid(), *(process.pid for process in hang.processes)])
-    return replace(facts, hang=hang, log=collect_logs(machine), launch=launch)
+    gaps = list(facts.gaps)
+
+    def waited(name: str, work: Callable[[], T]) -> T | None:
+        try:
+            return answer(work, machine.deadline.cut(PART_SECONDS).left)
+        except NoAnswer as late:
+            gaps.append(Gap(name, f"{name}: {late}"))
+            return None
+
+    hang = waited("hang", lambda: collect_hang(machine, Wanted(seconds=WATCH_SECONDS, with_own=True)))
+    pids = [os.getpid(), *(process.pid for process in (hang.processes if hang is not None else ()))]
+    launch = waited("launch", lambda: collect_launch_of(machine, pids))
+    log = waited("log", lambda: collect_logs(machine))
+    return replace(facts, hang=hang, log=log, launch=launch, gaps=tuple(gaps))
 
 
 def _writes(environ: Environ, path: Path | None) -> bool:

@@ -70,15 +70,18 @@ def _records(machine: Machine, word: str) -> list[str]:
         return machine.root.text(LOG).splitlines()
     end = time.monotonic() + min(READ_SECONDS, machine.deadline.left)
     found = []
-    file = os.open(LOG, os.O_RDONLY | os.O_NONBLOCK)
+    file = os.open(LOG, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         while time.monotonic() < end:
             try:
-                found.append(os.read(file, RECORD_BYTES).decode("utf-8", "replace"))
+                piece = os.read(file, RECORD_BYTES)
             except BlockingIOError:
                 break  # that was the last one
             except BrokenPipeError:
                 continue  # records were overwritten while we read: the next read goes on behind them
+            if not piece:
+                break  # in some containers it is a link to /dev/null
+            found.append(piece.decode("utf-8", "replace"))
     finally:
         os.close(file)
     return [record for record in found if word in record]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-__all__ = ["NoAnswer", "answer"]
+__all__ = ["NoAnswer", "answer", "answers"]
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 
@@ -38,3 +39,34 @@ def answer(work: Callable[[], T], seconds: float) -> T:
     if not results:
         raise NoAnswer(f"no answer within {seconds:.1f} s")
     return results[0]
+
+
+def answers(work: Callable[[K], T], items: Iterable[K], seconds: float) -> tuple[dict[K, T], list[K]]:
+    """What `work`, which does not raise, returns for each item, and the items for which it takes longer than `seconds`."""
+    wanted = list(items)
+    found: dict[K, T] = {}
+    late: list[K] = []
+
+    def walk(place: list[int]) -> None:
+        while place[0] < len(wanted):
+            item = wanted[place[0]]
+            result = work(item)
+            if item in late:
+                return  # another thread went on
+            found[item] = result
+            place[0] += 1
+
+    place = [0]
+    while place[0] < len(wanted):
+        thread = threading.Thread(target=walk, args=(place,), daemon=True)
+        thread.start()
+        before = -1
+        while thread.is_alive() and place[0] != before:
+            before = place[0]
+            thread.join(seconds)
+        if thread.is_alive():
+            late.append(wanted[before])
+            place = [before + 1]
+        else:
+            break
+    return found, late

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 
 from ddpdoctor.collectors.hang.ranks import find, processes
 from ddpdoctor.collectors.machine import Root
+from ddpdoctor.collectors.waiting import answers
 from ddpdoctor.doctor import judge
 from ddpdoctor.facts.hang import Child, Frame, Hang, Process
 from ddpdoctor.facts.hang.doing import Doing, situation
@@ -239,3 +242,27 @@ def test_slurms_numbers_and_spawned_ranks_are_found(tmp_path: Path) -> None:
     )
     assert _pids(root) == [10]
     assert _pids(root, 20) == [21, 22]
+
+
+def test_a_process_of_which_proc_does_not_tell_is_not_waited_for(tmp_path: Path) -> None:
+    for pid, rank, parent in ((10, None, 1), (11, 0, 10), (12, 1, 10), (13, 2, 10)):
+        folder = tmp_path / "proc" / str(pid)
+        folder.mkdir(parents=True)
+        (folder / "stat").write_text(f"{pid} (python) {'D' if pid == 12 else 'S'} {parent} " + "0 " * 20)
+        (folder / "environ").write_text("" if rank is None else f"RANK={rank}\0LOCAL_RANK={rank}\0WORLD_SIZE=3\0")
+        if pid == 12:
+            os.mkfifo(folder / "cmdline")  # nobody writes: a read of it waits forever
+        else:
+            (folder / "cmdline").write_text("python\0train.py\0")
+    root = Root(str(tmp_path))
+    known = processes(root)
+    found = {entry.pid: environ.rank for entry, environ in find(root, known).ranks}
+    assert found == {11: 0, 13: 2, 12: None}
+    assert [entry.pid for entry in known.values() if entry.is_silent] == [12]
+
+
+def test_work_that_takes_too_long_for_one_thing_goes_on_with_the_next() -> None:
+    gate = threading.Event()
+    found, late = answers(lambda n: gate.wait(60) if n == 2 else n, range(5), 0.2)
+    gate.set()
+    assert (sorted(found), late) == ([0, 1, 3, 4], [2])

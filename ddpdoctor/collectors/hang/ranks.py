@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ddpdoctor.collectors.machine import Root
+from ddpdoctor.collectors.waiting import answers
 from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.launchers import BY_HAND
 from ddpdoctor.facts.variables import is_relevant
 
 __all__ = ["Entry", "Found", "find", "processes"]
 
 MOST_PROCESSES = 100_000
+SECONDS = 0.5
+"""How long /proc may take over one process: it waits for one that the kernel holds, on a dead mount for example, forever."""
 _PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*")
 _OWN = ("ddpdoctor", "py-spy")
 _AGENTS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed", "srun", "mpirun")
@@ -21,14 +25,15 @@ _AGENTS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "acc
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One process: `words` is its command line, `environ` its variables when it started, None where it may not be read."""
+    """One process: `words` is its command line."""
 
     pid: int
     parent: int
     name: str
     state: str
     words: tuple[str, ...] = ()
-    environ: Mapping[str, str] | None = field(default=None)
+    is_silent: bool = False
+    """/proc did not answer about it."""
 
     @property
     def is_python(self) -> bool:
@@ -61,14 +66,18 @@ class Found:
 def processes(root: Root) -> dict[int, Entry]:
     """All processes, without their variables."""
     pids = [int(name) for name in root.names("/proc") if name.isdigit()][:MOST_PROCESSES]
+    words, late = answers(lambda pid: _words(root, pid), pids, SECONDS)
     found = {}
     for pid in pids:
         text = root.line(f"/proc/{pid}/stat") or ""
         name, fields = text.partition("(")[2].rpartition(")")[0], text.rpartition(")")[2].split()
         if len(fields) > 1 and fields[1].isdigit():
-            words = tuple(w for w in (root.line(f"/proc/{pid}/cmdline") or "").split("\0") if w)
-            found[pid] = Entry(pid, int(fields[1]), name, fields[0], words)
+            found[pid] = Entry(pid, int(fields[1]), name, fields[0], words.get(pid, ()), is_silent=pid in late)
     return found
+
+
+def _words(root: Root, pid: int) -> tuple[str, ...]:
+    return tuple(word for word in (root.line(f"/proc/{pid}/cmdline") or "").split("\0") if word)
 
 
 def find(root: Root, known: Mapping[int, Entry], pids: Iterable[int] = (), *, with_own: bool = False) -> Found:
@@ -76,17 +85,16 @@ def find(root: Root, known: Mapping[int, Entry], pids: Iterable[int] = (), *, wi
 
     A rank is the first Python process that has its number: what it starts inherits the number and is not a rank. With
     `pids`, a process without a number that has no rank below it is taken for one as well. `with_own` counts the doctor's
-    own processes among them.
+    own processes among them. One of which /proc does not tell, beside the ranks of a launcher, is taken for one of them.
     """
     wanted = tuple(pids)
     below = _below(known, wanted) if wanted else set(known)
     ranks: dict[int, tuple[Entry, Environ]] = {}
     unreadable = 0
-    for pid in sorted(below):
+    asked = [pid for pid in sorted(below) if not known[pid].is_silent and not _is_tool(known[pid], with_own)]
+    told, late = answers(lambda pid: _variables(root, pid), asked, SECONDS)
+    for pid, variables in told.items():
         entry = known[pid]
-        if entry.is_agent or (entry.is_own and not with_own):
-            continue
-        variables = _variables(root, pid)
         if variables is None:
             unreadable += entry.is_python and entry.state not in "ZX"
             continue
@@ -95,9 +103,16 @@ def find(root: Root, known: Mapping[int, Entry], pids: Iterable[int] = (), *, wi
             ranks[pid] = entry, environ
     tops = {pid: each for pid, each in ranks.items() if not _is_inner(pid, ranks, known)}
     found = [_program(pid, ranks, known, with_own) for pid in tops]
+    silent = [known[pid] for pid in sorted(below) if known[pid].is_silent or pid in late]
+    found += _silent(silent, tops.values())
     numbered = {entry.pid for entry, _ in found}
     given = [entry for pid in wanted for entry in _given(pid, numbered, known)]
     return Found((*found, *((entry, Environ()) for entry in given)), unreadable)
+
+
+def _is_tool(entry: Entry, with_own: bool) -> bool:
+    """A launcher, or the doctor itself."""
+    return entry.is_agent or (entry.is_own and not with_own)
 
 
 def _below(known: Mapping[int, Entry], pids: Iterable[int]) -> set[int]:
@@ -129,6 +144,17 @@ def _is_inner(pid: int, ranks: Mapping[int, tuple[Entry, Environ]], known: Mappi
             return (ranks[parent][1].rank, ranks[parent][1].world_size) == (own.rank, own.world_size)
         parent = known[parent].parent
     return False
+
+
+def _silent(entries: Iterable[Entry], ranks: Iterable[tuple[Entry, Environ]]) -> Iterable[tuple[Entry, Environ]]:
+    """Those that have the parent of a rank: with the variables of that rank, but for its numbers."""
+    by_parent = {entry.parent: environ for entry, environ in ranks}
+    for entry in entries:
+        if entry.parent in by_parent:
+            environ = by_parent[entry.parent]
+            numbers = environ.launcher or BY_HAND
+            kept = {n: v for n, v in environ.variables.items() if n not in (*numbers.rank, *numbers.local_rank)}
+            yield entry, Environ(variables=kept)
 
 
 def _program(

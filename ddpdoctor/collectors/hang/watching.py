@@ -9,8 +9,9 @@ import time
 from collections.abc import Mapping, Sequence
 
 from ddpdoctor.collectors.environ import relevant
-from ddpdoctor.collectors.hang.ranks import Entry
+from ddpdoctor.collectors.hang.ranks import SECONDS, Entry
 from ddpdoctor.collectors.machine import Root
+from ddpdoctor.collectors.waiting import answers
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.hang import Child, Process
 from ddpdoctor.facts.secrets import without_secrets_in
@@ -60,7 +61,10 @@ def watch(
     """The processes of these ranks, watched for so many seconds."""
     before = {entry.pid: Watched(root, entry.pid) for entry, _ in ranks}
     time.sleep(seconds if ranks else 0.0)
-    return tuple(_process(root, entry, environ, known, before[entry.pid], host) for entry, environ in ranks)
+    by_pid = {entry.pid: (entry, environ) for entry, environ in ranks}
+    found, late = answers(lambda pid: _process(root, *by_pid[pid], known, before[pid], host), by_pid, SECONDS)
+    silent = {pid: Process(pid, host, state=before[pid].state, job=_job(by_pid[pid][1])) for pid in late}
+    return tuple({**found, **silent}[pid] for pid in by_pid)
 
 
 def _process(

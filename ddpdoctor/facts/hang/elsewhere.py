@@ -83,6 +83,8 @@ def _missing(processes: Sequence[Process]) -> Iterable[int]:
     """The numbers that one node lacks: its ranks follow each other, from the one with local_rank 0 on."""
     sizes = {p.local_world_size for p in processes}
     firsts = {p.rank - p.local_rank for p in processes if p.rank is not None and p.local_rank is not None}
+    if any(p.rank is None for p in processes):
+        return ()  # one of which /proc does not tell which one it is
     if len(sizes) != 1 or len(firsts) != 1 or (size := next(iter(sizes))) is None:
         return ()
     first = next(iter(firsts))

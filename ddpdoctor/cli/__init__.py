@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import NoReturn
 
+from ddpdoctor.own import open_missing_streams
+
 __all__ = ["STARTED", "main"]
 
 STARTED = time.monotonic()
@@ -30,7 +32,7 @@ def main(argv: Sequence[str] | None = None, command: Callable[[], int] | None = 
     a reader that went away (a closed pipe) ends the command quietly, as SIGPIPE would.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    _open_missing_streams()
+    open_missing_streams()
     for number in ENDED:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, _end)
@@ -63,14 +65,6 @@ def _run(words: list[str]) -> int:
     from ddpdoctor.cli.app import run
 
     return run(words)
-
-
-def _open_missing_streams() -> None:
-    """Started with closed streams (`>&-`), Python has None in their place: what is printed then goes nowhere."""
-    if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (stays open as long as the process)
-    if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (stays open as long as the process)
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:

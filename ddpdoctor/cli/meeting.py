@@ -151,10 +151,11 @@ class Convening:
             return replace(verdict, share=found.get(met.guests[met.hosted_by].key))
         is_lost = met is not None and met.lost_host is not None
         facts = facts if is_lost else self._with_way(facts)  # the way was open a moment ago
+        own += [] if is_lost else [each for each in map(encode, judge_here(facts)) if each not in own]
         if met is not None and met.taken_by is not None:
             nodes = self._superfluous(met)
         else:
-            is_explained = is_lost or bool(own or (met is not None and met.other_job) or judge_here(facts))
+            is_explained = is_lost or bool(own or (met is not None and met.other_job))
             nodes = self._alone(node, met, is_explained=is_explained)
         outcome = verdicts.judge_nodes(rules, nodes, (Guest("", nodes.nodes[0], tuple(own)),), self._torch)
         is_first = self.job.local_rank in (0, None)
@@ -164,7 +165,7 @@ class Convening:
         """A node went although all was well."""
         if self.news is not None and node.first_rank is not None:
             ranks = tuple(range(node.first_rank, node.first_rank + node.count))
-            self.news.tell(node.host, node.node_rank, ranks, is_silent=node.is_silent)
+            self.news.tell(node.host, node.node_rank, ranks, node.end.value)
 
     def _lost_port(self, node: Node, rules: Sequence[Rule]) -> list[Finding]:
         """What is wrong when a node of another job holds the port that this node needs."""

@@ -41,6 +41,8 @@ FOLLOWING = {
     "ENV002": ("ENV001",),
     "ENV005": ("ENV001",),
     "LAUNCH034": ("LAUNCH039",),
+    "LAUNCH035": ("LAUNCH038",),
+    **dict.fromkeys(("LAUNCH036", "ENV004"), ("NET001",)),
     **dict.fromkeys(("NET014", "NET017"), ("NET012",)),
     "NET002": ("ENV020", "NET003"),
     "NET026": ("NET012", "NET046"),
@@ -132,7 +134,7 @@ def judge_nodes(
         outcome.add(told)
     moot = refuted(nodes)
     findings = [each for each in outcome.findings if each.code not in moot]
-    outcome.findings = [_follows(each, findings) for each in findings]
+    outcome.findings = [_with_peer(_follows(each, findings), nodes.nodes) for each in findings]
     seen = {each.code for each in outcome.findings}
     outcome.passed = sorted({code for code in outcome.passed if code not in seen})
     return outcome
@@ -150,6 +152,12 @@ def _follows(finding: Finding, others: Sequence[Finding]) -> Finding:
         if finding.code in consequences and there and (finding.where.host in (*there, None) or there == [None]):
             return replace(finding, role=Role.CONSEQUENCE, caused_by=cause)
     return finding
+
+
+def _with_peer(finding: Finding, nodes: Sequence[Node]) -> Finding:
+    """The other end of a link by its name, where only its address was known on the node that tells it."""
+    host = next((node.host for node in nodes if finding.where.peer in node.addresses), None)
+    return finding if host is None else replace(finding, where=replace(finding.where, peer=host))
 
 
 def _are_alike(guests: Sequence[Guest]) -> bool:

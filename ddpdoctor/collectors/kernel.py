@@ -50,6 +50,7 @@ class Kernel:
             _limit(resource.RLIMIT_MEMLOCK),
             _limit(resource.RLIMIT_NPROC),
             _limit(resource.RLIMIT_STACK),
+            _limit(resource.RLIMIT_AS),
         )
 
     def space(self, path: str) -> Space:

@@ -192,6 +192,8 @@ class RunningNode:
                 answers.append(rank.finish(deadline))
             except Missing as missing:
                 failures.append(missing)
+            except (OSError, ValueError):
+                return  # Ctrl-C: it was ended, and its pipes were closed, while we listened
 
         listening = [threading.Thread(target=hear, args=(rank,), daemon=True) for rank in self.ranks]
         for each in listening:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 
-__all__ = ["is_loopback", "malformation"]
+__all__ = ["is_ip", "is_loopback", "malformation"]
 
 HOST_LIMIT = 253
 """Characters in a host name, RFC 1035."""
@@ -23,7 +23,7 @@ def is_loopback(host: str) -> bool:
 
 def malformation(value: str) -> str | None:
     """Why a value of MASTER_ADDR is no bare host name or address, as the end of a sentence; None when it is one."""
-    if _is_ip(value):
+    if is_ip(value):
         return None
     if "://" in value:
         return "is a URL"
@@ -40,7 +40,8 @@ def malformation(value: str) -> str | None:
     return f"has {len(value)} characters, a host name at most {HOST_LIMIT}" if len(value) > HOST_LIMIT else None
 
 
-def _is_ip(value: str) -> bool:
+def is_ip(value: str) -> bool:
+    """An IPv4 or IPv6 address, and no name."""
     try:
         ipaddress.ip_address(value)
     except ValueError:

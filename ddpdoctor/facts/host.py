@@ -51,12 +51,13 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """RLIMIT_NOFILE, RLIMIT_MEMLOCK (bytes), RLIMIT_NPROC and RLIMIT_STACK (bytes), as this process has them."""
+    """RLIMIT_NOFILE, RLIMIT_MEMLOCK, RLIMIT_NPROC, RLIMIT_STACK and RLIMIT_AS (sizes in bytes), as this process has them."""
 
     open_files: Limit | None = None
     locked_memory: Limit | None = None
     processes: Limit | None = None
     stack: Limit | None = None
+    address_space: Limit | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ def _host(host: Host) -> Iterator[tuple[str, str | None]]:
     yield "host.huge_pages", host.huge_pages
     yield "host.container", host.container or "none"
     limits = host.limits
-    for name in ("open_files", "locked_memory", "processes", "stack"):
+    for name in ("open_files", "locked_memory", "processes", "stack", "address_space"):
         limit = getattr(limits, name)
         yield f"host.limits.{name}", None if limit is None else "unlimited" if limit.soft < 0 else str(limit.soft)
 

@@ -19,12 +19,17 @@ __all__ = [
     "contradicts",
     "expected",
     "gone_of",
+    "lacks_its_script",
     "missing",
     "of_another_job",
     "ordered",
     "roll",
     "still_gone",
 ]
+
+
+TOLD_ALIKE = ("form", "nnodes", "world_size", "master_port", "rdzv_id")
+"""What all nodes of one job are told."""
 
 
 @dataclass(frozen=True)
@@ -183,6 +188,16 @@ def of_another_job(guests: Sequence[Guest], port: int | None) -> frozenset[str]:
     if len(same) == len(guests) or assess(same) is not State.COMPLETE or contradicts(same):
         return frozenset()
     return frozenset(guest.key for guest in guests) - {guest.key for guest in same}
+
+
+def lacks_its_script(node: Node, guests: Sequence[Guest]) -> bool:
+    """Whether a node that names another script may be of this job all the same: the script that it names, or that of the
+    others, is not there, as after a slip of the pen; else it was told the same, and its place is empty.
+    """
+    first, number, nodes = guests[0].node, _number(node), [guest.node for guest in guests]
+    is_alike = all(getattr(node, word) == getattr(first, word) for word in TOLD_ALIKE)
+    is_empty = len(nodes) < expected(nodes) and (number is None or number in missing(nodes))
+    return is_alike and is_empty and "" in (node.script_hash, first.script_hash)
 
 
 def roll(guests: Sequence[Guest]) -> str:

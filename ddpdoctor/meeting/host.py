@@ -12,7 +12,7 @@ from typing import Any
 
 from ddpdoctor.facts.codec import encode
 from ddpdoctor.facts.nodes import Node, Stranger
-from ddpdoctor.meeting.guests import Guest
+from ddpdoctor.meeting.guests import Guest, lacks_its_script
 from ddpdoctor.meeting.links import serve_echo
 from ddpdoctor.meeting.sockets import BACKLOG, listen
 from ddpdoctor.meeting.wire import (
@@ -200,7 +200,7 @@ class Host:
                 self.changed.set()
             await say(writer, {"ddpdoctor": PROTOCOL, "kind": "other-version", "host": self.me.node.host})
             return
-        if message.get("token") != self.token:
+        if message.get("token") != self.token and not self._lacks_its_script(message):
             self._remember(writer, message)
             await say(writer, {**self._introduction("other-job"), "token": self.token})
             return
@@ -216,6 +216,11 @@ class Host:
             await self._seat(Guest.of(message), reader, writer, via)
         else:
             raise WireError("no such message")
+
+    def _lacks_its_script(self, message: dict[str, Any]) -> bool:
+        """Whether somebody who names another script may be of this job all the same."""
+        is_asking = message.get("kind") == "hello" and not self.is_full
+        return is_asking and lacks_its_script(Guest.of(message).node, self.guests)
 
     def _same_number(self, node: Node) -> Node:
         """The guest that has the place of somebody who comes too late; this node itself where nobody has."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from ddpdoctor.facts.net import Outcome
 from ddpdoctor.facts.nodes import Link, Node, Stranger
 from ddpdoctor.meeting.guests import Guest
 
-__all__ = ["Alone", "Gathered", "Judge", "Lost", "Told"]
+__all__ = ["Alone", "End", "Gathered", "Judge", "Lost", "Told"]
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,17 @@ class Alone:
     lost_host: str | None = None
 
 
+class End(str, Enum):
+    """What became of a node."""
+
+    ENDED = "ended"
+    """Its process did."""
+    STOPPED = "stopped"
+    """It says nothing, and its machine answers."""
+    SILENT = "silent"
+    """Its machine answers nothing either."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lost:
     """A node that went after the verdict and before its ranks had met the others; they are `count` from `first_rank` on."""
@@ -71,5 +83,4 @@ class Lost:
     node_rank: int | None
     first_rank: int | None
     count: int
-    is_silent: bool = False
-    """Its machine answers nothing any more; else its process ended."""
+    end: End = End.ENDED

@@ -1,7 +1,7 @@
 """After the verdict: all stay connected until their ranks have met, so that a node that goes meanwhile is known at once.
 
-A process that is killed closes its connections; a machine that is gone says nothing more, and nothing at it answers. One
-that is only slow, or stopped, does answer: of that the ranks themselves will tell.
+A process that is killed closes its connections; one that was stopped says nothing more, although its machine answers; a
+machine that is gone answers nothing at all. Whoever is only slow says now and then that it is alive.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ddpdoctor.facts.net import Outcome
 from ddpdoctor.facts.nodes import Form
 from ddpdoctor.meeting.guests import Guest
 from ddpdoctor.meeting.host import Host, Seat
-from ddpdoctor.meeting.results import Lost
+from ddpdoctor.meeting.results import End, Lost
 from ddpdoctor.meeting.sockets import dial
 from ddpdoctor.meeting.wire import MAX_LINE_BYTES, SILENT_SECONDS, WireError, hear
 
@@ -24,6 +24,8 @@ __all__ = ["keep_watch", "lost_of", "ranks_of", "watch_host"]
 
 KNOCK_SECONDS = 1.5
 """A SYN that was lost is sent again after one second."""
+SURE_SECONDS = 2.0
+"""How much longer somebody whose machine answers must say nothing until it is taken for stopped: all may have stood still."""
 MOST_RANKS = 4096
 
 
@@ -46,15 +48,20 @@ def lost_of(told: object) -> Lost | None:
 async def keep_watch(host: Host, known: Mapping[str, Lost], lost: Callable[[Lost], None]) -> None:
     """Tell `lost`, and every guest, which of the guests are gone; `known` are all by their keys. Ends when cancelled."""
     watched = {key: seat for key, seat in host.seats.items() if key in known}
+    asked: dict[str, tuple[float, float]] = {}  # what it had last said, and since when that is looked into
     while True:
         for key, seat in list(watched.items()):
-            is_here = host.seats.get(key) is seat
-            if is_here and not (seat.is_silent and await _is_gone(seat)):
-                continue
-            del watched[key]
-            found = replace(known[key], is_silent=is_here)
-            lost(found)
-            await host.tell_all({"kind": "lost", "lost": encode(found)})
+            end, now = End.ENDED if host.seats.get(key) is not seat else None, time.monotonic()
+            last, since = asked.get(key, (None, now))
+            is_suspected = last == seat.heard
+            if end is None and seat.is_silent and (not is_suspected or now - since > SURE_SECONDS):
+                end = await _end_of(_peer(seat), is_suspected)
+                asked[key] = seat.heard, now
+            if end is not None:
+                del watched[key]
+                found = replace(known[key], end=end)
+                lost(found)
+                await host.tell_all({"kind": "lost", "lost": encode(found)})
         await host.change()
 
 
@@ -62,37 +69,37 @@ async def watch_host(
     reader: asyncio.StreamReader, peer: tuple[str, int], host: Lost, lost: Callable[[Lost], None]
 ) -> None:
     """As a guest of the host at `peer`: tell `lost` whom it tells, and of itself when it is gone."""
+    is_suspected = False
     while True:
         try:
-            message = await asyncio.wait_for(hear(reader), SILENT_SECONDS)
+            message = await asyncio.wait_for(hear(reader), SURE_SECONDS if is_suspected else SILENT_SECONDS)
+            end = None if message else End.ENDED
+            is_suspected = False
         except asyncio.TimeoutError:
-            if await _is_machine_gone(*peer):
-                lost(replace(host, is_silent=True))
-                return
-            continue
+            message, end = {}, await _end_of(peer, is_suspected)
+            is_suspected = True
         except (OSError, WireError):
-            message = {}
-        if not message:
-            lost(host)
+            message, end = {}, End.ENDED
+        if end is not None:
+            lost(replace(host, end=end))
             return
         found = lost_of(message.get("lost")) if message.get("kind") == "lost" else None
         if found is not None:
             lost(found)
 
 
-async def _is_machine_gone(address: str, port: int) -> bool:
-    """Whether nothing at all answers there: a refusal shows that the machine is alive."""
-    connected = await dial(address, port, KNOCK_SECONDS, MAX_LINE_BYTES)
-    if isinstance(connected, Outcome):
-        return connected in (Outcome.NO_ANSWER, Outcome.NO_HOST)
-    connected[1].close()
-    return False
+async def _end_of(peer: tuple[str, int], is_suspected: bool) -> End | None:
+    """What became of somebody who says nothing, who may have done so before; None where that is too early to tell."""
+    connected = await dial(*peer, KNOCK_SECONDS, MAX_LINE_BYTES)
+    if connected in (Outcome.NO_ANSWER, Outcome.NO_HOST):
+        return End.SILENT
+    if not isinstance(connected, Outcome):
+        connected[1].close()
+    elif connected is not Outcome.REFUSED:
+        return None  # it cannot be told from here: this machine may have lost its network
+    return End.STOPPED if is_suspected else None
 
 
-async def _is_gone(seat: Seat) -> bool:
-    """Whether the machine of a guest that says nothing answers nothing; else it is listened to for as long again."""
-    peer = seat.writer.get_extra_info("peername")
-    if peer is None or await _is_machine_gone(str(peer[0]), seat.guest.echo_port):
-        return True
-    seat.heard = time.monotonic()
-    return False
+def _peer(seat: Seat) -> tuple[str, int]:
+    """A port of a guest's machine at which a connection was made before."""
+    return str((seat.writer.get_extra_info("peername") or ("",))[0]), seat.guest.echo_port

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from ddpdoctor.own import leave_folder
+from ddpdoctor.own import leave_folder, open_missing_streams
 
 
 def _interrupted(number: int, frame: object) -> None:
@@ -15,20 +15,11 @@ def _interrupted(number: int, frame: object) -> None:
     os._exit(130)
 
 
-def _open_missing_streams() -> None:
-    """Started with closed streams (`>&-`), the first files that we open would take their places."""
-    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(number, True)
-    os.close(number)
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (stays open as long as the process)
-    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
-
-
 if __name__ == "__main__":
     leave_folder()
     import signal
 
-    _open_missing_streams()
+    open_missing_streams()
     signal.signal(signal.SIGINT, _interrupted)
     try:
         from ddpdoctor.probe.supervisor import main

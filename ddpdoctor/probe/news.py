@@ -15,6 +15,14 @@ from ddpdoctor.facts.probe import Kind, Observation
 __all__ = ["News", "read"]
 
 MOST_BYTES = 1 << 16
+ENDS = {
+    "ended": (Kind.DIED, "ddpdoctor ended there"),
+    "stopped": (
+        Kind.STOPPED,
+        "ddpdoctor said nothing there any more, although the machine answers: it is stopped or frozen",
+    ),
+    "silent": (Kind.HOST_LOST, "nothing at its machine answered any more"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +39,9 @@ class News:
         except OSError:
             return None
 
-    def tell(self, host: str, node_rank: int | None, ranks: tuple[int, ...], *, is_silent: bool) -> None:
-        """That a node is gone: its machine answers nothing any more, or else its process ended."""
-        news = {"host": host, "node_rank": node_rank, "ranks": ranks, "is_silent": is_silent}
+    def tell(self, host: str, node_rank: int | None, ranks: tuple[int, ...], end: str) -> None:
+        """That a node is gone, and what became of it: one of ENDS."""
+        news = {"host": host, "node_rank": node_rank, "ranks": ranks, "end": end}
         os.write(self.fd, json.dumps(news).encode() + b"\n")
 
     def close(self) -> None:
@@ -47,12 +55,11 @@ def read(fd: int) -> Observation | None:
         return None
     news = json.loads(line)
     host, ranks = news["host"], tuple(news["ranks"])
-    how = "answers nothing any more" if news["is_silent"] else "ended there"
-    who = "its machine" if news["is_silent"] else "ddpdoctor"
+    kind, what = ENDS[news["end"]]
     place = f"rank {ranks[0]} on {host}" if news["node_rank"] is None else f"node {news['node_rank']} ({host})"
     return Observation(
-        Kind.HOST_LOST if news["is_silent"] else Kind.DIED,
-        f"{place} is gone: it met the others, and then {who} {how} before its ranks had come",
+        kind,
+        f"{place} is gone: it met the others, and before its ranks had come {what}",
         ranks,
         host=host,
         node_rank=news["node_rank"],

@@ -327,7 +327,7 @@ MORE = [
     ("rank 0 takes its own name for the loopback", 2, _own_name_is_loopback, "NET017", {"host": "node0", "rank": 0}),
     ("each node its own master", 2, _own_master, "ENV020", {}),
     ("each rank its own master", 2, _own_master_of_ranks, "ENV020", {}),
-    ("nothing from the master reaches one node", 2, _nothing_comes_back, "NET004", {"peer": "10.77.0.1"}),
+    ("nothing from the master reaches one node", 2, _nothing_comes_back, "NET004", {"host": "node1", "peer": "node0"}),
     ("ids differ", 2, _ids, "LAUNCH039", {}),
     ("the port is rejected", 2, _rejected, "NET008", {"host": "node0", "peer": "node1"}),
     ("the port is forbidden", 2, _forbidden, "NET008", {"host": "node0", "peer": "node1"}),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ddpdoctor.facts.net import Outcome
 from ddpdoctor.facts.nodes import Form, Node
-from ddpdoctor.meeting.guests import Guest, State, assess, contradicts, missing, ordered, still_gone
+from ddpdoctor.meeting.guests import Guest, State, assess, contradicts, lacks_its_script, missing, ordered, still_gone
 from ddpdoctor.meeting.links import partners
 from ddpdoctor.meeting.wire import WireError
 
@@ -96,3 +96,17 @@ def test_a_node_that_gave_up_and_came_after_all_is_no_absentee() -> None:
     gone = [Guest(f"gone{n}", Node(f"host{n}", node_rank=n)) for n in (1, 2)]
     assert [each.key for each in still_gone(gone, here)] == ["gone2"]
     assert still_gone(gone, [*here, Guest("key2", Node("host2", node_rank=2, nnodes=3, least=3))]) == []
+
+
+@pytest.mark.parametrize(
+    ("told", "is_ours"),
+    [
+        (static(1, script="trian.py", script_hash=""), True),
+        (static(1, script="other.py", script_hash="b"), False),
+        (static(0, script="trian.py", script_hash=""), False),
+        (static(1, 3, script="trian.py", script_hash=""), False),
+    ],
+    ids=["a-name-that-leads-nowhere", "a-script-of-its-own", "a-place-that-is-taken", "a-job-of-another-size"],
+)
+def test_a_node_whose_script_is_missing_may_be_of_this_job(told: Guest, is_ours: bool) -> None:
+    assert lacks_its_script(told.node, [static(0, script="train.py", script_hash="a")]) is is_ours

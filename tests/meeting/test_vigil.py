@@ -13,9 +13,9 @@ from meeting.sessions import TOKEN, free_port, node
 
 from ddpdoctor.facts.net import Outcome
 from ddpdoctor.facts.nodes import Form, Node
-from ddpdoctor.meeting import vigil
+from ddpdoctor.meeting import vigil, visitor
 from ddpdoctor.meeting.guests import Guest
-from ddpdoctor.meeting.results import Alone, Gathered, Lost, Told
+from ddpdoctor.meeting.results import Alone, End, Gathered, Lost, Told
 from ddpdoctor.meeting.session import Session
 from ddpdoctor.meeting.sockets import listen
 
@@ -93,9 +93,30 @@ def test_nobody_is_blamed_while_all_stay_however_slow_one_is(monkeypatch: pytest
     async def meet() -> None:
         nodes = await _met(free_port())
         monkeypatch.setattr(vigil, "dial", alive)
-        nodes[0].session.host.seats["host1"].heard -= 60.0  # stopped, as it looks from here
-        await _until(lambda: knocked)
+
+        def look() -> list[str]:
+            nodes[0].session.host.seats["host1"].heard = time.monotonic() - 60.0  # stopped, as it looks from here
+            return knocked
+
+        await _until(look)
         assert not any(each.lost for each in nodes)
+        for each in nodes:
+            await each.end()
+
+    asyncio.run(meet())
+
+
+def test_a_node_that_says_nothing_although_its_machine_answers_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def quiet(writer: object) -> None:
+        await asyncio.sleep(60)
+
+    async def meet() -> None:
+        monkeypatch.setattr(visitor, "beat", quiet)
+        monkeypatch.setattr(vigil, "SURE_SECONDS", 0.1)
+        nodes = await _met(free_port())
+        nodes[0].session.host.seats["host1"].heard -= 60.0
+        await _until_lost(nodes[0], nodes[2])
+        assert nodes[2].lost[0] == Lost("host1", 1, 2, 2, End.STOPPED)
         for each in nodes:
             await each.end()
 
@@ -109,9 +130,14 @@ def test_a_machine_at_which_nothing_answers_is_lost(monkeypatch: pytest.MonkeyPa
     async def meet() -> None:
         nodes = await _met(free_port())
         monkeypatch.setattr(vigil, "dial", dead)
-        nodes[0].session.host.seats["host1"].heard -= 60.0
-        await _until_lost(nodes[0], nodes[2])
-        assert nodes[2].lost == [Lost("host1", 1, 2, 2, is_silent=True)]
+
+        def look() -> bool:
+            nodes[0].session.host.seats["host1"].heard = time.monotonic() - 60.0
+            return bool(nodes[0].lost)
+
+        await _until(look)
+        await _until_lost(nodes[2])
+        assert nodes[2].lost == [Lost("host1", 1, 2, 2, End.SILENT)]
         for each in nodes:
             await each.end()
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import pytest
 
 from ddpdoctor.facts.probe import Kind
+from ddpdoctor.meeting.results import End
 from ddpdoctor.probe.news import News, read
 
 
-@pytest.mark.parametrize(("is_silent", "kind"), [(False, Kind.DIED), (True, Kind.HOST_LOST)])
-def test_every_reader_learns_which_node_is_gone_and_how(is_silent: bool, kind: Kind) -> None:
+@pytest.mark.parametrize(
+    ("end", "kind"), [(End.ENDED, Kind.DIED), (End.STOPPED, Kind.STOPPED), (End.SILENT, Kind.HOST_LOST)]
+)
+def test_every_reader_learns_which_node_is_gone_and_how(end: End, kind: Kind) -> None:
     news = News.open()
     assert news is not None
     assert read(news.fd) is None
-    news.tell("node2", 2, (4, 5), is_silent=is_silent)
-    news.tell("node1", 1, (2, 3), is_silent=False)
+    news.tell("node2", 2, (4, 5), end.value)
+    news.tell("node1", 1, (2, 3), "ended")
     found = [read(news.fd) for _ in range(2)]
     news.close()
     for each in found:
@@ -26,7 +29,7 @@ def test_every_reader_learns_which_node_is_gone_and_how(is_silent: bool, kind: K
 def test_a_rank_without_a_node_number_is_called_by_its_rank() -> None:
     news = News.open()
     assert news is not None
-    news.tell("node1", None, (1,), is_silent=False)
+    news.tell("node1", None, (1,), "ended")
     found = read(news.fd)
     news.close()
     assert found is not None

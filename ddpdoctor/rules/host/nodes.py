@@ -93,7 +93,7 @@ def files(nodes: Nodes) -> Iterator[Finding]:
     every node before the launch.
     """
     absent = [node for node in nodes.nodes if node.script_hash == ""]
-    there = [node for node in nodes.nodes if node.script_hash]
+    there = [node for node in nodes.nodes if node.script_hash and node.script in {each.script for each in absent}]
     if absent and there:
         yield about(
             absent,

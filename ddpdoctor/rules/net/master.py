@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ddpdoctor.facts.addresses import malformation
+from ddpdoctor.facts.addresses import is_ip, malformation
 from ddpdoctor.facts.environ import Environ, shorten
 from ddpdoctor.facts.gaps import not_here, unanswered
 from ddpdoctor.facts.net import Attempt, Net, Outcome
@@ -116,7 +116,7 @@ def swallows(net: Net | None = None, probe: Probe | None = None) -> Iterator[Fin
     attempt = _ended(net, Outcome.NO_ANSWER)
     if attempt is not None and not attempt.pings:
         yield _finding(
-            attempt, f"{attempt.address} answers nothing: no connection within {attempt.seconds:.1f} s, no ping"
+            net, attempt, f"{attempt.address} answers nothing: no connection within {attempt.seconds:.1f} s, no ping"
         )
 
 
@@ -137,7 +137,7 @@ def no_host(net: Net | None = None, probe: Probe | None = None) -> Iterator[Find
     assert net is not None
     attempt = _ended(net, Outcome.NO_HOST)
     if attempt is not None:
-        yield _finding(attempt, f"no machine on the local network has the address {attempt.address}")
+        yield _finding(net, attempt, f"no machine on the local network has the address {attempt.address}")
 
 
 @rule(
@@ -165,7 +165,7 @@ def no_route(net: Net | None = None, probe: Probe | None = None) -> Iterator[Fin
     assert net is not None
     attempt = _ended(net, Outcome.NO_ROUTE)
     if attempt is not None:
-        finding = _finding(attempt, f"this node has no route to {attempt.address} (errno {attempt.errno})")
+        finding = _finding(net, attempt, f"this node has no route to {attempt.address} (errno {attempt.errno})")
         is_offline = all(name.startswith("lo") for name in net.running)
         yield replace(finding, role=Role.CONSEQUENCE, caused_by="NET022") if is_offline else finding
 
@@ -190,7 +190,7 @@ def port_dropped(net: Net | None = None, nodes: Nodes | None = None, probe: Prob
     attempt = _ended(net, Outcome.NO_ANSWER)
     if attempt is not None and attempt.pings:
         yield _finding(
-            attempt, f"{attempt.address} answers a ping, but nothing comes back from its port: a firewall drops it"
+            net, attempt, f"{attempt.address} answers a ping, but nothing comes back from its port: a firewall drops it"
         )
 
 
@@ -213,7 +213,9 @@ def port_rejected(net: Net | None = None, nodes: Nodes | None = None, probe: Pro
     assert net is not None
     attempt = _ended(net, Outcome.PROHIBITED)
     if attempt is not None:
-        yield _finding(attempt, f"connections to {attempt.address} are forbidden on the way (errno {attempt.errno})")
+        yield _finding(
+            net, attempt, f"connections to {attempt.address} are forbidden on the way (errno {attempt.errno})"
+        )
 
 
 def _ended(net: Net, outcome: Outcome) -> Attempt | None:
@@ -228,9 +230,15 @@ def _ended(net: Net, outcome: Outcome) -> Attempt | None:
     return best if best.outcome is outcome else None
 
 
-def _finding(attempt: Attempt, said: str) -> Finding:
+def _finding(net: Net, attempt: Attempt, said: str) -> Finding:
     return Finding(
         f"the master cannot be reached: {said}; an open port, or a refusal before the job starts, was expected",
         evidence=(Evidence("net.attempts[0].outcome", attempt.outcome.value, "store or refused"),),
-        where=Where(peer=attempt.address),
+        where=Where(peer=_peer(net, attempt)),
     )
+
+
+def _peer(net: Net, attempt: Attempt) -> str:
+    """The short name of the machine that could not be reached; its address where nobody told a name."""
+    name = net.master_name.name if net.master_name is not None else attempt.address
+    return attempt.address if is_ip(name) else name.partition(".")[0]

@@ -81,11 +81,19 @@ def in_order(finding: Finding) -> tuple[int, int]:
 def weigh(observations: Iterable[Observation]) -> tuple[Observation, ...]:
     """Order evidence by class, whoever was first to tell, and mark what is a cause and what follows from one.
 
-    Within a class, a death by abort comes last: a peer's death makes Gloo abort its process.
+    Within a class, a death by abort comes last: a peer's death makes Gloo abort its process. That a rank ended which had
+    said that it was told to is no news.
     """
-    found = sorted(dict.fromkeys(observations), key=_weight)
+    evidence = dict.fromkeys(observations)
+    told = {o.ranks for o in evidence if o.kind is Kind.TERMINATED}
+    found = sorted((o for o in evidence if not (o.ranks in told and _is_seen_to_end(o))), key=_weight)
     leading = _class_of(found[0]) if found else 0
     return tuple(replace(o, is_cause=_class_of(o) == leading) for o in found)
+
+
+def _is_seen_to_end(observation: Observation) -> bool:
+    """Whether others only saw that its supervisor went away."""
+    return observation.kind is Kind.DIED and observation.signal is None and observation.seen_by not in observation.ranks
 
 
 def _weight(observation: Observation) -> tuple[int, bool, tuple[int, ...], str]:

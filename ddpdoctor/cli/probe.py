@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -26,6 +27,7 @@ DEFAULT_SECONDS = 120.0
 ENDING_SECONDS = 20.0
 """How long the ranks may take to report after their own time limit."""
 
+LOOK_SECONDS = 0.02
 LOCAL = "127.0.0.1"
 
 
@@ -169,11 +171,14 @@ def _start(words: list[str], node: Node) -> list[subprocess.Popen[bytes]]:
 
 def _wait(ranks: list[subprocess.Popen[bytes]], limit: float) -> int:
     """The worst exit code of the ranks. Whatever happens, none of them is left behind."""
+    end = time.monotonic() + limit + ENDING_SECONDS
     try:
-        codes = [rank.wait(limit + ENDING_SECONDS) for rank in ranks]
-    except subprocess.TimeoutExpired:
-        print("ddpdoctor: a rank did not end in time and was killed", file=sys.stderr)
-        return 3
+        while not all(map(_has_ended, ranks)):
+            if time.monotonic() > end:
+                print("ddpdoctor: a rank did not end in time and was killed", file=sys.stderr)
+                return 3
+            time.sleep(LOOK_SECONDS)
+        codes = [rank.wait() for rank in ranks]
     except KeyboardInterrupt:
         for rank in ranks:
             rank.send_signal(signal.SIGINT)
@@ -183,6 +188,11 @@ def _wait(ranks: list[subprocess.Popen[bytes]], limit: float) -> int:
         for rank in ranks:
             rank.kill()
     return max(1 if code < 0 else code for code in codes)
+
+
+def _has_ended(rank: subprocess.Popen[bytes]) -> bool:
+    """Asked without burying it: the other ranks look at it in /proc as long as one of them runs."""
+    return os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _reap(ranks: list[subprocess.Popen[bytes]]) -> None:

@@ -165,6 +165,10 @@ class Board:
             self.publish("evidence", observation)
         self.publish("reports", pack([report]))
         self.store.add("spoken", 1)
+        self.wake()
+
+    def wake(self) -> None:
+        """Call all ranks away from what they wait for, to tell what they know."""
         for step in STEPS:
             self.store.set(f"go/{step}", FAILED)
 

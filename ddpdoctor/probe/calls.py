@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["overheard"]
+__all__ = ["Calls", "overheard"]
 
 NAMES = {
     "allreduce": "all_reduce",
@@ -18,6 +19,39 @@ NAMES = {
     "barrier": "barrier",
 }
 """torch's ProcessGroup has these methods, whichever function of torch.distributed was called."""
+
+
+class Calls:
+    """The calls of a rank where one is due at a time: `tell` gets each of them, and in words one too many or too few.
+
+    `seconds` is how long they took, from each call itself: a rank that comes late to all of them waits for nobody.
+    """
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self.seconds = 0.0
+        self.made = 0
+        self._tell = tell
+        self._due = 0
+        self._began: float | None = None
+
+    def expect(self) -> None:
+        """One more call is due now; those before it are done."""
+        self.finish()
+        self._due += 1
+
+    def finish(self) -> None:
+        """All that were due should have been made. Where none is ever heard, there is nothing to compare."""
+        if self._began is not None:
+            self.seconds += time.monotonic() - self._began
+        self._began = None
+        if 0 < self.made < self._due:
+            self._tell("nothing")
+
+    def note(self, call: str) -> None:
+        """It is made now."""
+        self._began = time.monotonic()
+        self.made += 1
+        self._tell(call if self.made <= self._due else f"{call} once more")
 
 
 @contextmanager
@@ -39,7 +73,14 @@ def _telling(name: str, method: Callable[..., Any], tell: Callable[[str], None])
         while isinstance(first, (list, tuple)) and first:
             first = first[0]
         shape = f" of {list(first.shape)} {first.dtype}" if hasattr(first, "shape") else ""
-        tell(f"{name}{shape}".replace("torch.", ""))
+        tell(f"{name}{shape}{_reduction(arguments)}".replace("torch.", ""))
         return method(group, *arguments, **options)
 
     return call
+
+
+def _reduction(arguments: tuple[Any, ...]) -> str:
+    """How the numbers are put together, "" for their sum."""
+    options = arguments[1] if len(arguments) > 1 else None
+    name = getattr(getattr(getattr(options, "reduceOp", None), "op", None), "name", "SUM")
+    return "" if name == "SUM" else f" by {name}"

@@ -9,12 +9,12 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from ddpdoctor.facts.pairs import PairSpeed
 from ddpdoctor.facts.probe import Kind, Measurement, Observation, RankReport, Unsupported
+from ddpdoctor.probe.ending import death, told, wait_for_end
 from ddpdoctor.probe.files import drain
 from ddpdoctor.probe.heard import Heard
 from ddpdoctor.probe.offers import Offers
@@ -68,6 +68,7 @@ class Child:
         self.heard = Heard(place.rank)
         self.frames: list[tuple[str, int, str]] = []
         self._unread = b""
+        self._is_mute = False
         self._still_since: float | None = None
         self._progress = Progress()
         for fd in (messages, output):
@@ -105,7 +106,8 @@ class Child:
         if "measured" in message:
             self.measurements.append(Measurement(**message["measured"]))
             self.since = time.monotonic()  # each is a stage of its own: a slow link takes its time and is no hang
-        self.call = message.get("call", self.call)
+        if self.call == DUE_CALL:  # the first one that differs is the one to tell
+            self.call = message.get("call", self.call)
         self.took |= message.get("took", {})
         if "pair" in message:
             self.pairs.append(PairSpeed(**message["pair"]))
@@ -125,12 +127,17 @@ class Child:
             words = f"{self.place.name} calls {self.call} where all others call {DUE_CALL}"
             return replace(self.observe(Kind.MISMATCH, words), value=self.call, expected=DUE_CALL)
         if self.error is not None:
-            return self._told(self.error)
+            return told(self, self.error)
         if self.process is not None and self.exit_code is None:
-            self.exit_code = self.process.poll()
+            is_ending = self.messages < 0 and not self._is_mute
+            self.exit_code = wait_for_end(self.process) if is_ending else self.process.poll()
+            self._is_mute = self.messages < 0
         if self.exit_code is not None and self.phase != "done":
             self.read()
-            return self._told(self.error) if self.error is not None else self._death(self.exit_code)
+            return told(self, self.error) if self.error is not None else death(self, self.exit_code)
+        if self.messages < 0 and self.phase != "done":
+            words = f"its worker (pid {self.pid}) has closed its files and runs on"
+            return self.observe(Kind.EXCEPTION, f"{self.place.name} failed in {self.phase}: {words}")
         stat = read_stat(self.pid) if self.pid else None
         if stat is None:
             return None
@@ -215,30 +222,6 @@ class Child:
         folder = (self.ready or {}).get("folder") or "/torch/"
         return file.startswith(folder) or "/ddpdoctor/probe/" in file
 
-    def _told(self, error: Mapping[str, Any]) -> Observation:
-        kind = Kind(error["kind"])
-        words = {
-            Kind.IMPORT_FAILED: "could not import torch",
-            Kind.DUPLICATE_GPU: "was given a GPU that another rank has",
-            Kind.PEER_ERROR: f"lost its peers in {self.phase}",
-            Kind.WRONG_VALUE: "got a wrong result",
-        }.get(kind, f"failed in {self.phase}")
-        details = {name: error[name] for name in ("file", "line", "function", "value", "expected") if name in error}
-        return replace(self.observe(kind, f"{self.place.name} {words}: {error['message']}"), **details)
-
-    def _death(self, code: int) -> Observation:
-        name = signal.Signals(-code).name if code < 0 else None
-        last = self.heard.last_words()
-        how = f"was killed by {name}" if name else f"ended with exit code {code}"
-        if name == "SIGABRT" and self.phase not in ("start", "import") and self.heard.lost_its_peers:
-            return self.observe(
-                Kind.PEER_ERROR, f"{self.place.name} lost its peers in {self.phase} and aborted: {last}"
-            )
-        message = f"{self.place.name} died in {self.phase}: its worker (pid {self.pid}) {how}"
-        found = self.observe(Kind.DIED, f"{message}: {last}" if last else message)
-        file, line, function = self.frames[0] if self.frames else (None, None, None)
-        return replace(found, signal=name, exit_code=None if name else code, file=file, line=line, function=function)
-
     def observe(self, kind: Kind, message: str) -> Observation:
         """An observation about this worker's rank."""
         return self.place.observe(kind, message, pid=self.pid, phase=self.phase)
@@ -288,6 +271,7 @@ class Child:
     def kill(self) -> None:
         """End the worker, whatever state it is in, and close the pipes."""
         if self.process is not None:
+            self._kill_group()
             self.process.kill()
             try:
                 self.process.wait(1.0)
@@ -297,3 +281,11 @@ class Child:
             if fd >= 0:
                 os.close(fd)
         self.messages = self.output = self.control = -1
+
+    def _kill_group(self) -> None:
+        """End what the worker started as well: it leads a group of its own, whose number is safe until the worker is buried."""
+        if isinstance(self.process, subprocess.Popen) and self.process.returncode is None:
+            try:
+                os.killpg(self.process.pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                return  # it has just begun, or changed its user

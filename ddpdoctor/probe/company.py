@@ -175,6 +175,8 @@ class Company:
 
     def is_store_gone(self, store_address: str) -> bool:
         """Whether the process that hosts the store does not run, as far as that can be seen from here."""
+        if self.place.uses_agent_store:
+            return self._card is not None and self._is_cut_off(store_address)
         return self.neighbours.is_gone(0, time.monotonic()) or self._knock(store_address)[0] is not None
 
     def _knock(self, store_address: str) -> tuple[Kind | None, str]:
@@ -186,16 +188,22 @@ class Company:
                     break
         return self._answer
 
+    def host_of_head(self) -> str | None:
+        """The host of rank 0, where its agent hosts the store; None when it is not one of those known here."""
+        if self._is_head_here:
+            return self.place.host
+        return next((card.host for card in self._others if card.rank == 0), None)
+
     def lost(self, store_address: str) -> Observation | None:
         """The store is gone: what is wrong with its host, or with this one; None when nothing is, or it is not known."""
         card, own = self._head, self._card
         kind, words = self._knock(store_address)
+        may_be_cut = self.place.uses_agent_store or kind is Kind.HOST_LOST
+        if own is not None and may_be_cut and self._is_cut_off((card and card.address) or store_address):
+            cut = f"{own.host} reaches no other host any more: its network is cut"
+            return observe_host(own, Kind.HOST_LOST, cut, self.place.rank)
         if card is None or kind is None:
             return None
-        if kind is Kind.HOST_LOST and own is not None and self._is_cut_off(card.address or store_address):
-            return observe_host(
-                own, kind, f"{own.host} reaches no other host any more: its network is cut", self.place.rank
-            )
         return observe_host(card, kind, f"the supervisor on {card.host} that hosts the store {words}", self.place.rank)
 
     def _is_cut_off(self, address: str) -> bool:

@@ -23,5 +23,9 @@ class WrongValue(Exception):
         self.times = ""
         """In how many of how many repetitions, "" where there were none."""
 
+        self.culprit: int | None = None
+        """The rank that puts wrong numbers in, where all ranks got wrong ones out and only one of them can be to blame."""
+
     def __str__(self) -> str:
-        return f"{super().__str__()}, in {self.times} repetitions" if self.times else super().__str__()
+        words = f"{super().__str__()}, in {self.times} repetitions" if self.times else super().__str__()
+        return words if self.culprit is None else f"{words}; only groups with rank {self.culprit} get wrong sums"

@@ -9,7 +9,12 @@ __all__ = ["Heard"]
 TAIL_BYTES = 8192
 MOST_WARNINGS = 20
 TELLING = re.compile(r"error|fatal|fail|terminate|exception|abort|NCCL WARN|out of memory|denied", re.IGNORECASE)
-SELF_INFLICTED = re.compile(r"terminate called(?!.*bad_alloc)|closed by peer|reset by peer|Timed out", re.IGNORECASE)
+BY_PEERS = re.compile(r"terminate called|closed by peer|reset by peer|Timed out", re.IGNORECASE)
+OWN_LACK = re.compile(
+    r"bad_alloc|Bad file descriptor|Too many open files|Cannot allocate memory|No space left on device"
+    r"|enforce fail at \S*(?:loop|listener|socket|device)\.cc"
+)
+"""What no peer can do to a rank. Where Gloo talks to a peer is pair.cc."""
 NCCL_WARNING = re.compile(r"NCCL WARN\s+(.*)")
 NCCL_INFO = b"NCCL INFO "
 CHANNEL = re.compile(r"(\d+)\[\w+\] -> (\d+)\[\w+\] (?:\[(?:send|receive)\] )?via (.+)")
@@ -54,7 +59,7 @@ class Heard:
     @property
     def lost_its_peers(self) -> bool:
         """Whether it blames others for its end."""
-        return bool(SELF_INFLICTED.search(self.text))
+        return bool(BY_PEERS.search(self.text)) and not OWN_LACK.search(self.text)
 
     def last_words(self) -> str:
         """The last line that tells of an error, "" without one."""

@@ -13,10 +13,11 @@ from ddpdoctor.probe.place import OWN_LAUNCHER, Place
 from ddpdoctor.probe.server import Server
 from ddpdoctor.probe.store import PATIENT_SECONDS, Store, StoreError, StoreLost, connect
 
-__all__ = ["Interrupted", "Trouble", "close_server", "host_store", "reach_store"]
+__all__ = ["Interrupted", "Trouble", "call_others", "close_server", "host_store", "reach_store"]
 
 SURE_SECONDS = 4.0
 """How long an answer that will hardly change (no such name, no route, a stranger) is asked for again."""
+CALLING_SECONDS = 3.0
 FAREWELL_SECONDS = 2.0
 RETRY_SECONDS = 0.1
 ATTEMPT_SECONDS = 3.0
@@ -65,6 +66,17 @@ def reach_store(place: Place, until: float, check: Callable[[], None]) -> Board:
         if now >= until or (_is_sure(found.kind, place) and now - started >= min(SURE_SECONDS, until - started)):
             raise Trouble(_explain(place, found, now - started))
         time.sleep(RETRY_SECONDS)
+
+
+def call_others(place: Place, seen: Observation) -> None:
+    """Tell the ranks that wait for this one why it will not come, if their store can be reached."""
+    try:
+        board = reach_store(place, time.monotonic() + CALLING_SECONDS, lambda: None)
+        board.publish("evidence", seen)
+        board.wake()
+        board.store.close()
+    except (Trouble, StoreLost):
+        return  # they are not there, or gone already
 
 
 def _is_sure(kind: Kind, place: Place) -> bool:

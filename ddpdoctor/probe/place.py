@@ -13,7 +13,7 @@ from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.launchers import BY_HAND, TORCHRUN, Launcher
 from ddpdoctor.facts.probe import Kind, Observation
 
-__all__ = ["OWN_LAUNCHER", "BadEnvironment", "Place", "host_key", "read_place"]
+__all__ = ["OWN_LAUNCHER", "BadEnvironment", "Place", "host_key", "read_place", "read_place_outside"]
 
 OWN_LAUNCHER = "ddpdoctor probe"
 FIRST_PORT = 15000
@@ -86,6 +86,9 @@ def read_place(environ: Mapping[str, str], job: int | None = None) -> Place:
     told = Environ(variables=variables)
     row = told.launcher
     if row is None:
+        for name, other in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")):
+            if environ.get(name):
+                raise BadEnvironment(f"{other} is {'empty' if other in environ else 'not set'}")
         raise BadEnvironment(
             "no launcher gave this process a rank: neither RANK and WORLD_SIZE nor a scheduler's variables are set"
         )
@@ -96,7 +99,6 @@ def read_place(environ: Mapping[str, str], job: int | None = None) -> Place:
         _number(environ, "LOCAL_RANK", 0)
     master = _master(environ, told, row, world_size, os.getppid() if job is None else job)
     ours = environ.get("DDPDOCTOR_RUN")
-    run = f"{environ.get('TORCHELASTIC_RUN_ID', ours or 'env')}.{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     return Place(
         launcher=OWN_LAUNCHER
         if ours
@@ -111,10 +113,26 @@ def read_place(environ: Mapping[str, str], job: int | None = None) -> Place:
         master_addr=master[0],
         master_port=master[1],
         uses_agent_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-        prefix=f"ddpdoctor/{run}/",
+        prefix=_prefix(environ),
         host=short_host(),
         hosts=_hosts(environ),
     )
+
+
+def read_place_outside(environ: Mapping[str, str]) -> Place:
+    """Where a rank can tell the others that it has no place among them: the master alone is read.
+
+    Raises:
+        BadEnvironment: not even that is known.
+    """
+    address, port = _needed(environ, "MASTER_ADDR"), _port(environ)
+    uses_agent = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return Place("", -1, 1, None, None, None, address, port, uses_agent, _prefix(environ), short_host())
+
+
+def _prefix(environ: Mapping[str, str]) -> str:
+    run = environ.get("TORCHELASTIC_RUN_ID", environ.get("DDPDOCTOR_RUN") or "env")
+    return f"ddpdoctor/{run}.{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/"
 
 
 def _hosts(environ: Mapping[str, str]) -> tuple[str, ...]:

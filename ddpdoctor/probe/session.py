@@ -185,9 +185,10 @@ class Session(Witness):
                 if any(map(self.is_about_store, trouble.observations)):
                     raise  # the store will not answer
                 self._unwait()
-                if board.store.check(f"go/{step}"):
-                    return self._value(step)  # a neighbour that is through may be gone already
-                raise
+                value = board.store.get(f"go/{step}") or FAILED
+                if value == FAILED:
+                    raise
+                return value  # a neighbour that is through may be gone already
             now = time.monotonic()
             if reached() or now > until:
                 self._unwait()

@@ -25,12 +25,14 @@ TICKS = os.sysconf("SC_CLK_TCK")
 class Siblings:
     """This rank among the ranks that the same launcher started on this node for the same job.
 
-    `job` is a number that they share and other jobs do not.
+    `job` is a number that they share and other jobs do not. `is_launched`: the parent has no children but this node's
+    ranks, in their order, and buries none of them as long as one runs.
     """
 
-    def __init__(self, place: Place, job: int) -> None:
+    def __init__(self, place: Place, job: int, *, is_launched: bool = False) -> None:
         same = f"{host_key()} {place.node_rank} {place.master_addr}:{place.master_port} {place.prefix} {job}"
         self.place = place
+        self._is_launched = is_launched
         self._is_told = False
         self._parted: set[int] = set()
         self.rank = place.rank
@@ -43,12 +45,25 @@ class Siblings:
     def alike(self) -> list[Neighbour]:
         """The other ranks that run already, before they sign in at the store; not what is left of a launch before this one."""
         own = read_stat(os.getpid())
-        found = [(rank, pid, read_stat(pid)) for rank, pid in self._others()]
+        found = [(rank, pid, read_stat(pid)) for rank, pid in {*self._others(), *self._children()}]
         return [
             Neighbour(rank, pid, stat.started, self.place.host, node_rank=self.place.node_rank)
             for rank, pid, stat in found
             if stat is not None and own is not None and own.started - stat.started < EARLIER_SECONDS * TICKS
         ]
+
+    def _children(self) -> list[tuple[int, int]]:
+        """Rank and pid of each other rank that our launcher started: one that dies before it can say its rank has one."""
+        if not self._is_launched or self.place.local_rank is None:
+            return []
+        parent = os.getppid()
+        try:
+            with open(f"/proc/{parent}/task/{parent}/children", encoding="ascii") as file:
+                pids = [int(word) for word in file.read().split()]
+        except OSError:
+            return []  # a kernel without it: who dies that early is missed later
+        first = self.rank - self.place.local_rank
+        return [(first + index, pid) for index, pid in enumerate(pids) if pid != os.getpid()]
 
     def is_first(self, gone: Collection[int]) -> bool:
         """Whether this rank speaks for the node: no other has spoken, and no lower one lives that will; none of `gone` will."""

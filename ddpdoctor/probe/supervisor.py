@@ -20,8 +20,8 @@ from ddpdoctor.probe.arguments import parse
 from ddpdoctor.probe.baseline import save
 from ddpdoctor.probe.files import OUT_OF_FILES, allow_more, limit
 from ddpdoctor.probe.lazily import is_worth_a_try, retry
-from ddpdoctor.probe.meeting import Interrupted
-from ddpdoctor.probe.place import BadEnvironment, Place, read_place, short_host
+from ddpdoctor.probe.meeting import Interrupted, call_others
+from ddpdoctor.probe.place import BadEnvironment, Place, read_place, read_place_outside, short_host
 from ddpdoctor.probe.proc import die_with
 from ddpdoctor.probe.session import Session
 from ddpdoctor.probe.siblings import Siblings
@@ -54,7 +54,7 @@ def main(words: Sequence[str] | None = None) -> int:
 def _as_rank(place: Place, options: argparse.Namespace, started: float) -> int:
     child = take_over(place, *options.worker) if options.worker else adopt(begin(WORKER), [place])[0]
     allow_more()
-    siblings = Siblings(place, os.getppid() if options.job is None else options.job)
+    siblings = Siblings(place, os.getppid() if options.job is None else options.job, is_launched=options.launched)
     session = Session(place, child, options, siblings)
     signal.signal(signal.SIGTERM, session.on_signal)
     signal.signal(signal.SIGINT, session.on_signal)
@@ -100,7 +100,14 @@ def _without_place(words: str, options: object, started: float) -> int:
         )
         return 2
     host = short_host()
-    seen = Observation(Kind.BAD_ENVIRONMENT, f"a rank on {host} cannot start: {words}", host=host, value=words)
+    rank = os.environ.get("RANK", "").strip()
+    who = f"rank {rank}" if rank.isdecimal() else "a rank"
+    ranks = (int(rank),) if rank.isdecimal() else ()
+    seen = Observation(Kind.BAD_ENVIRONMENT, f"{who} on {host} cannot start: {words}", ranks, host=host, value=words)
+    try:
+        call_others(read_place_outside(os.environ), seen)
+    except BadEnvironment:
+        pass  # nobody can be told: not even where they meet is known
     return tell(Probe(observations=(seen,), launcher="env://"), None, True, options, started)
 
 

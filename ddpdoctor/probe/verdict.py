@@ -23,6 +23,8 @@ GRACE_SECONDS = 0.7
 SHORT_SECONDS = 0.25
 LONG_SECONDS = 3.0
 """How much longer, where nobody has: on a busy machine a rank needs its time to see where its worker stands."""
+ENDING_SECONDS = 0.8
+"""How long a process that ends may go unnoticed by its own supervisor on a busy machine, when its peers have lost it."""
 UNCERTAIN = (Kind.HANG, Kind.OUT_OF_TIME, Kind.PEER_ERROR)
 PLAIN = (Kind.DIED, Kind.STOPPED, Kind.HOST_LOST, Kind.NEVER_JOINED)
 STILL_SECONDS = 0.35
@@ -50,6 +52,7 @@ class Witness:
         self.company = Company(place, siblings)
         self.board: Board | None = None
         self.waited = 0.0
+        self._told: list[Observation] = []
 
     @property
     def _board(self) -> Board:
@@ -89,12 +92,14 @@ class Witness:
         if any(map(self.is_about_store, observations)):
             return self.alone("its process does not run", observations)
         try:
-            self.board.fail(self.child.report(self.waited), [*observations, *self._own_condition(observations)])
+            self._told = [*observations, *self._own_condition(observations)]
+            self.board.fail(self.child.report(self.waited), self._told)
             grace = max((_grace(o) for o in observations), default=GRACE_SECONDS)
             if grace == 0.0 or self.board.is_judge():
                 self._linger(grace)
                 if all(o.kind in UNCERTAIN for o in self.board.evidence()):
-                    self._linger(LONG_SECONDS, self._is_settled)
+                    since = time.monotonic()
+                    self._linger(LONG_SECONDS, lambda: self._is_settled(since))
                 return self._judge()
             end = time.monotonic() + LONG_SECONDS + 2.0
             while time.monotonic() < end:
@@ -106,9 +111,11 @@ class Witness:
         except StoreLost as lost:
             return self.alone(str(lost), observations)
 
-    def _is_settled(self) -> bool:
-        """Whether nobody needs to be waited for: all have told what they saw, or one of them which process does not run."""
-        return self._board.have_all_spoken() or any(o.kind in PLAIN for o in self._board.evidence())
+    def _is_settled(self, since: float) -> bool:
+        """Whether nobody needs to be waited for: one has told which process does not run, or all what they saw a while ago."""
+        if any(o.kind in PLAIN for o in self._board.evidence()):
+            return True
+        return time.monotonic() - since > ENDING_SECONDS and self._board.have_all_spoken()
 
     def is_about_store(self, seen: Observation) -> bool:
         """Whether the process that hosts the store does not run: asking it would only take time."""
@@ -142,14 +149,14 @@ class Witness:
     def _linger(self, seconds: float, is_enough: Callable[[], bool] = lambda: False) -> None:
         """Let time pass; publish what the worker or a neighbour shows meanwhile."""
         end = time.monotonic() + seconds
-        known = False
         while time.monotonic() < end and not is_enough():
             time.sleep(min(LOOK_SECONDS, max(end - time.monotonic(), 0.0)))
             self.child.read()
-            found = self.company.look(time.monotonic(), self.child.phase)
-            if found is not None and not known:
-                self._board.publish("evidence", found)
-                known = True
+            now = time.monotonic()
+            for found in (self.child.look(now), self.company.look(now, self.child.phase)):
+                if found is not None and found.kind not in UNCERTAIN and found not in self._told:
+                    self._board.publish("evidence", found)
+                    self._told.append(found)
 
     def alone(self, words: str, observations: tuple[Observation, ...] = ()) -> Probe:
         """A verdict of this rank's own: the store is gone, so nobody can be asked."""
@@ -178,8 +185,9 @@ class Witness:
         place = self.place
         master = f"{place.master_addr}:{place.master_port}"
         if place.uses_agent_store:
-            lost = f"{place.name} lost the store of torchrun's agent at {master}: {words}"
-            return self.child.observe(Kind.STORE_LOST, lost)
+            lost = f"the store of torchrun's agent at {master} is gone: {words} (seen by {place.name})"
+            host = self.company.host_of_head()
+            return Observation(Kind.STORE_LOST, lost, (), place.rank, host, phase=self.child.phase)
         lost = f"rank 0 at {master}, whose supervisor hosts the store, is gone: {words} (seen by {place.name})"
         kind = Kind.DIED if "closed" in words or "broke" in words else Kind.STORE_LOST
         return Observation(kind, lost, (0,), place.rank, phase=self.child.phase)

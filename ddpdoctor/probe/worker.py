@@ -16,12 +16,14 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
 from ddpdoctor.probe import hiding
+from ddpdoctor.probe.calls import Calls, overheard
 from ddpdoctor.probe.errors import HiddenModule, WrongValue
 from ddpdoctor.probe.proc import die_with
 from ddpdoctor.probe.starting import FOLDERS
@@ -120,7 +122,7 @@ def run(channel: Channel, load: Callable[[], Any], already_seconds: float = 0.0)
     try:
         _probe(channel, torch, order)
     except BaseException as error:  # this is what the job would die of: told, not raised
-        confess(channel, error, _kind_of(str(error)))
+        confess(channel, error, _kind_of(error, order["rank"]))
         channel.hear()
         os._exit(1)
     channel.phase("done")
@@ -145,8 +147,7 @@ def _has_nccl(torch: Any) -> bool:
 
 
 def _probe(channel: Channel, torch: Any, order: dict[str, Any]) -> None:
-    from ddpdoctor.probe import collectives
-    from ddpdoctor.probe.calls import overheard
+    from ddpdoctor.probe import collectives, suspects
 
     dist = torch.distributed
     channel.phase("init")
@@ -166,20 +167,13 @@ def _probe(channel: Channel, torch: Any, order: dict[str, Any]) -> None:
     )
     stage = collectives.Stage(torch, device, order["rank"], order["world_size"])
     channel.phase("barrier")
-    started = time.monotonic()
-    stage.barrier()
-    channel.say(took={"barrier": time.monotonic() - started})
+    with _clocked(channel, dist.ProcessGroup, "barrier", lambda call: None) as calls:
+        calls.expect()
+        stage.barrier()
     channel.phase("all_reduce")
-    calls: list[float] = []
-
-    def tell(call: str) -> None:
-        calls.append(time.monotonic())
-        channel.say(call=call)
-
-    with overheard(dist.ProcessGroup, tell):
-        collectives.check_all_reduce(stage)
-    if calls:  # from the call itself: a rank that came late to it waits for nobody
-        channel.say(took={"all_reduce": time.monotonic() - calls[0]})
+    with _clocked(channel, dist.ProcessGroup, "all_reduce", lambda call: channel.say(call=call)) as calls:
+        wrong = collectives.check_all_reduce(stage, calls.expect)
+    suspects.blame(stage, wrong)
     channel.phase("collectives")
     for name, reason in collectives.check_others(stage):
         channel.say(unsupported={"collective": name, "reason": reason})
@@ -189,6 +183,17 @@ def _probe(channel: Channel, torch: Any, order: dict[str, Any]) -> None:
     if order["per_host"] and order["world_size"] > 1:
         channel.phase("pairs")
         _pair_up(channel, stage, order["per_host"])
+
+
+@contextmanager
+def _clocked(channel: Channel, group: Any, phase: str, tell: Callable[[str], None]) -> Iterator[Calls]:
+    """Tell how long the calls on `group` took within this block, and `tell` which ones they are."""
+    calls = Calls(tell)
+    with overheard(group, calls.note):
+        yield calls
+        calls.finish()
+    if calls.made:
+        channel.say(took={phase: calls.seconds})
 
 
 def _pair_up(channel: Channel, stage: Any, per_host: int) -> None:
@@ -217,7 +222,10 @@ def _device(channel: Channel, torch: Any, order: dict[str, Any]) -> Any:
     return device
 
 
-def _kind_of(words: str) -> str:
+def _kind_of(error: BaseException, rank: int) -> str:
+    if isinstance(error, WrongValue):
+        return "wrong_value" if error.culprit in (None, rank) else "peer_error"
+    words = str(error)
     if SAME_GPU.search(words):
         return "duplicate_gpu"
     return "peer_error" if PEER_ERROR.search(words) else "exception"
@@ -229,7 +237,7 @@ def confess(channel: Channel, error: BaseException, kind: str) -> None:
     words = " ".join(f"{type(error).__name__}: {error}".split())
     found: dict[str, Any] = {"kind": kind, "message": words[:2000]}
     if isinstance(error, WrongValue):
-        found |= {"kind": "wrong_value", "message": str(error), "value": error.value, "expected": error.expected}
+        found |= {"message": str(error), "value": error.value, "expected": error.expected}
     elif isinstance(error, HiddenModule):
         found |= {"message": str(error)[:2000], "file": error.file}
     elif last is not None:

@@ -127,6 +127,16 @@ def test_world_sizes_that_differ(tmp_path: Path) -> None:
     assert [code for code, _ in causes(ranks[0].report)] == ["ENV005"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "value"), [("RANK", "one"), ("WORLD_SIZE", "0"), ("WORLD_SIZE", "")])
+def test_a_rank_that_cannot_place_itself_tells_the_others_at_once(tmp_path: Path, name: str, value: str) -> None:
+    port = free_port()
+    ranks = [start(tmp_path, rank, 3, port, environ={name: value} if rank == 1 else None) for rank in range(3)]
+    ends = [r.end(25.0) for r in ranks]  # the join would last longer
+    assert [code for code, _ in ends] == [1, 1, 1], ends
+    assert [code for code, _ in causes(ranks[0].report)] == ["PROBE500"]
+
+
 def test_a_rank_out_of_range(tmp_path: Path) -> None:
     port = free_port()
     ranks = [start(tmp_path, rank, 2, port) for rank in (0, 2)]
@@ -249,7 +259,25 @@ def test_wrong_values_are_seen(tmp_path: Path) -> None:
     assert causes(ranks[0].report) == [("PROBE017", 1)]
 
 
-@pytest.mark.parametrize("what", ["shape", pytest.param("broadcast", marks=pytest.mark.slow)])
+@pytest.mark.slow
+def test_a_rank_that_puts_wrong_numbers_in_is_told_from_all_that_get_them_out(tmp_path: Path) -> None:
+    ranks = start_all(tmp_path, 3, environ=shim("wrong-input", 1))
+    ends = [r.end() for r in ranks]
+    assert [code for code, _ in ends] == [1, 1, 1], ends
+    assert causes(ranks[0].report) == [("PROBE017", 1)]
+
+
+@pytest.mark.slow
+def test_a_worker_whose_files_are_closed_is_named(tmp_path: Path) -> None:
+    ranks = start_all(tmp_path, 3, environ=shim("close-files", 1))
+    ends = [r.end() for r in ranks]
+    assert [code for code, _ in ends] == [1, 1, 1], ends
+    assert causes(ranks[0].report) == [("PROBE006", 1)]
+
+
+@pytest.mark.parametrize(
+    "what", ["shape", *(pytest.param(w, marks=pytest.mark.slow) for w in ("broadcast", "skip", "maximum"))]
+)
 def test_a_rank_that_calls_something_else_is_named(tmp_path: Path, what: str) -> None:
     ranks = start_all(tmp_path, 3, environ=shim(what, 1))
     ends = [r.end() for r in ranks]

@@ -16,6 +16,7 @@ from ddpdoctor.collectors import collect
 from ddpdoctor.collectors.machine import Machine, Root
 from ddpdoctor.collectors.offers import offers
 from ddpdoctor.facts.rdma import Gid, Rdma, RdmaDevice, RdmaPort
+from ddpdoctor.probe.calls import Calls
 from ddpdoctor.probe.heard import Heard
 
 INFO = "node1:4711:4800 [0] NCCL INFO "
@@ -105,3 +106,49 @@ def test_ranks_that_go_by_host_memory_although_nvlink_connects_them(tmp_path: Pa
     assert causes(ranks[0].report) == [("PROBE016", None)]
     (found,) = ranks[0].report["findings"]
     assert (found["ranks"], found["fix_command"]) == ([0, 1], "unset NCCL_P2P_DISABLE")
+
+
+@pytest.mark.parametrize(
+    ("text", "by_peers"),
+    [
+        ("terminate called after throwing\n  what():  Connection closed by peer [10.0.0.2]:4711", True),
+        (
+            "terminate called after throwing\n  what():  [enforce fail at /gloo/transport/tcp/pair.cc:597] op.preamble",
+            True,
+        ),
+        (
+            "terminate called after throwing\n  what():  [enforce fail at /gloo/transport/tcp/loop.cc:212] nfds != -1",
+            False,
+        ),
+        ("terminate called after throwing\n  what():  accept: Too many open files", False),
+        ("terminate called after throwing an instance of 'std::bad_alloc'", False),
+        ("Segmentation fault", False),
+    ],
+)
+def test_an_abort_is_the_fault_of_peers_unless_the_rank_itself_lacks_something(text: str, by_peers: bool) -> None:
+    heard = Heard(0)
+    heard.take(text.encode() + b"\n")
+    assert heard.lost_its_peers is by_peers
+
+
+def test_one_call_too_many_or_too_few_is_told() -> None:
+    told: list[str] = []
+    calls = Calls(told.append)
+    calls.expect()
+    calls.note("all_reduce")
+    calls.expect()
+    calls.note("all_reduce")
+    calls.note("all_reduce")
+    calls.expect()
+    calls.expect()
+    calls.finish()
+    assert told == ["all_reduce", "all_reduce", "all_reduce once more", "nothing"]
+
+
+def test_where_no_call_is_heard_none_is_missed() -> None:
+    told: list[str] = []
+    calls = Calls(told.append)
+    calls.expect()
+    calls.expect()
+    calls.finish()
+    assert told == []

@@ -1,0 +1,63 @@
+"""Whose numbers are wrong, when every rank gets a wrong sum: halves of the ranks are tried, by each bit of their numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ddpdoctor.probe.collectives import ELEMENTS, Stage
+from ddpdoctor.probe.errors import WrongValue
+
+__all__ = ["blame"]
+
+TIMES = 3
+
+
+def blame(stage: Stage, wrong: WrongValue | None) -> None:
+    """Raise what this rank saw, if it was wrong. Every rank calls this, and where all saw it they find out who is to blame.
+
+    Raises:
+        WrongValue: `wrong`, with the rank to blame where it is known.
+    """
+    if stage.world_size == 1 or not all(row[0] for row in _everyone(stage, [float(wrong is not None)])):
+        if wrong is not None:
+            raise wrong
+        return
+    assert wrong is not None
+    bits = range((stage.world_size - 1).bit_length())
+    table = _everyone(stage, [_halved(stage, bit) for bit in bits])
+    guilty = [
+        rank
+        for rank in range(stage.world_size)
+        if all(bool(row[bit]) == _alike(rank, each, bit) for each, row in enumerate(table) for bit in bits)
+    ]
+    wrong.culprit = guilty[0] if len(guilty) == 1 else None
+    raise wrong
+
+
+def _alike(one: int, other: int, bit: int) -> bool:
+    return (one ^ other) >> bit & 1 == 0
+
+
+def _halved(stage: Stage, bit: int) -> float:
+    """1.0 when the sum over those ranks is wrong whose number has this rank's value of a bit, else 0.0."""
+    for value in (0, 1):
+        members = [rank for rank in range(stage.world_size) if rank >> bit & 1 == value]
+        group = stage.dist.new_group(members)  # every rank has to call this for every group
+        if stage.rank in members:
+            own, total = group, sum(members) + len(members)
+    is_wrong = False
+    for attempt in range(TIMES):
+        numbers = stage.noise(ELEMENTS, attempt) if attempt else stage.pattern(ELEMENTS)
+        tensor = numbers * (stage.rank + 1)
+        stage.dist.all_reduce(tensor, group=own)
+        is_wrong = bool((tensor != numbers * total).any()) or is_wrong
+    return float(is_wrong)
+
+
+def _everyone(stage: Stage, numbers: list[float]) -> list[list[float]]:
+    """These numbers of every rank, on every rank."""
+    mine: Any = stage.torch.tensor(numbers, dtype=stage.torch.float64, device=stage.device)
+    found = [stage.tensor(len(numbers)) for _ in range(stage.world_size)]
+    stage.dist.all_gather(found, mine)
+    stage.settle()
+    return [each.tolist() for each in found]

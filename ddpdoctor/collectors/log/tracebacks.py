@@ -37,6 +37,7 @@ _LAUNCHERS = re.compile(
     r"/torch/distributed/(run|launch)\.py$|/torch/distributed/launcher/|/bin/(torchrun|accelerate|deepspeed)$"
     r"|/accelerate/commands/|/deepspeed/launcher/"
 )
+_OF_KERNEL = re.compile(r"(<\d+>)?\[[ \d.]+\] |.{1,60} kernel: ")
 _STARTERS = re.compile(r"/runpy\.py$|^<frozen runpy>$")
 
 
@@ -105,13 +106,15 @@ def beheaded(data: bytes) -> Traceback | None:
 
 def _exception_alone(data: bytes) -> Traceback | None:
     """The last line of a traceback, with which a text begins, but for code of its last frame."""
-    for number, raw in enumerate(data[:LONGEST].split(b"\n"), 1):
-        own = taken_apart(raw.decode("utf-8", "replace"))
+    for number, raw in enumerate(data[:LONGEST].decode("utf-8", "replace").split("\n"), 1):
+        own = taken_apart(raw)
         if own.text.strip() and not own.text.startswith("    "):
             ended = _EXCEPTION.match(own.text.rstrip())
             if ended is None or not ended["message"] or not ended["name"].endswith(("Error", "Exception")):
                 return None
-            has_joined = b"[rank" in raw
+            if _OF_KERNEL.match(raw):
+                return None  # as Lustre's "LustreError: "
+            has_joined = "[rank" in raw
             message = ended["message"][:1000]
             return Traceback(0, number, ended["name"], message, (), own.who, own.time, has_joined, begin=number)
     return None

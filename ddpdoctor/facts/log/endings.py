@@ -67,8 +67,8 @@ def told_in_lines(lines: Sequence[Line], rows: Sequence[Exit]) -> tuple[Exit, ..
 
 def _exit_codes(lines: Sequence[Line]) -> Iterator[tuple[Line, re.Match[str]]]:
     """What mpirun tells in the line behind the process that ended first."""
-    known = re.compile(MARKS["exit_code"])
-    return ((line, found) for line in lines if (found := known.search(line.text)) is not None)
+    known = [re.compile(MARKS[name]) for name in ("exit_code", "signal_of_intel")]
+    return ((line, found) for line in lines for each in known if (found := each.search(line.text)) is not None)
 
 
 def _told(line: Line) -> Iterator[Exit]:
@@ -91,6 +91,8 @@ _KNOWN = tuple(
         ("srun", "task_ended"),
         ("mpirun", "process_rank_ended"),
         ("mpirun", "first_process"),
+        ("mpirun", "first_of_intel"),
+        ("MPI", "abort_of_intel"),
         ("mp.spawn", "spawned_ended"),
         ("MPI", "mpi_abort"),
         ("launcher", "died_with"),

@@ -20,6 +20,7 @@ SIGNATURES = (
     r"Ranks? [\d, ]+ failed to pass monitoredBarrier in \d+ ms",
     r"lagging/dead/mismatched ranks",
     r"Timed out receiving the shared seed from the distribtued store",
+    r"due to a collective timeout from this local\b",
     r"successfully reached monitoredBarrier, but received errors while waiting",
 )
 LOST_A_PEER = (r"Connection closed by (remote )?peer", r"Connection reset by peer")
@@ -104,6 +105,8 @@ def _missing(log: Log) -> list[Party]:
     if named:
         return [next((p for p in everybody if p.who.rank == rank), _party(rank)) for rank in named]
     waited = waits(log)
+    if not waited:
+        return []
     behind = not_enqueued(log, waited) or _behind(waited)
     if behind:
         return [p for p in everybody if p.who.rank in behind]

@@ -63,6 +63,7 @@ CRASHED = (
     r"\(core dumped\)",
     r"died with <Signals\.SIG(SEGV|BUS|ABRT|ILL|FPE): \d+>",
     r"terminated with signal SIG(SEGV|BUS|ABRT|ILL|FPE)",
+    r"KILLED BY SIGNAL: (4|6|7|8|11) ",
     r"THE EXIT STRING: (Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception) ",
     r"Worker exit type: SYSTEM_ERROR",
     r"[Ww]orker process has died",

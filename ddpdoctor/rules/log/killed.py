@@ -21,7 +21,8 @@ SIGKILLED = (
     r"THE EXIT STRING: Killed ",
     r"task \d+: Killed\b",
     r"line \d+: +\d+ Killed\b",
-    r"^Killed$",
+    r"(^|\])Killed$",
+    r"KILLED BY SIGNAL: 9 ",
     r"\bexited with code 137\b",
     r"\bExit Code: +137\b",
 )
@@ -37,7 +38,7 @@ SIGKILLED = (
         r"got signal: 15\b",
         r"this job is preempted",
         r"Received (15|Signals\.SIGTERM|SIGTERM) death signal",
-        r"^Terminated$",
+        r"(^|\])Terminated$",
         r"TERM_(RUNLIMIT|PREEMPT|OWNER|MEMLIMIT)",
         r"node was low on resource: ",
         r"Stopping container |\bPreempting pod|\bEvicted\b.{0,40}pod|DeadlineExceeded",

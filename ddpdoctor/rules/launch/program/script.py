@@ -39,7 +39,7 @@ def _flag(layer: Layer, dest: str) -> Word | None:
     Severity.ERROR,
     signatures=(
         r"can't open file '[^']*': \[Errno 2\]",
-        r"python[\d.]*: No module named ",
+        r"^\S*python[\d.]*: No module named ",
         r"finding module specification for '",
     ),
 )

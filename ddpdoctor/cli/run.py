@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import re
 import shlex
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpdoctor.cli.options import Common, Format, UsageError, seconds
+from ddpdoctor.collectors.waiting import NoAnswer, answer
 from ddpdoctor.own import command
 
 if TYPE_CHECKING:
@@ -35,6 +39,8 @@ ERROR_FILE = re.compile(rb"error_file: (/\S+\.json)")
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 LOG_DIR = ("--log-dir", "--log_dir")
 MOST_FILES = 600
+FILE_SECONDS = 5.0
+"""How long the list of what the job left may take: its folders may lie on a server that does not answer."""
 
 
 def run(
@@ -71,7 +77,10 @@ def run(
         print(f"ddpdoctor: {argv[0]}: {error.strerror}", file=sys.stderr)
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_STARTED
     if code not in (0, INTERRUPTED):
-        _triage(common, job, code, started)
+        try:
+            _triage(common, job, code, started)
+        except (OSError, NoAnswer) as error:  # the exit code stays the job's
+            print(f"\nddpdoctor: the job ended with exit code {code}; no triage of it: {error}", file=sys.stderr)
     return code
 
 
@@ -92,8 +101,12 @@ def _check(common: Common, options: list[str]) -> int:
     words = [word for option, value in given.items() if value is not None for word in (option, str(value))]
     words += ["--fail-on", common.fail_on.value, *options, *(["--no-color"] if common.no_color else [])]
     argv = [*command("ddpdoctor"), "check", *words, "--quiet", "--", *(common.launch or ())]
-    child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+    # A signal that comes while it is being started is heard when there is a process to end.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+    unblock = functools.partial(signal.pthread_sigmask, signal.SIG_SETMASK, before)
+    child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=sys.stderr, preexec_fn=unblock)
     try:
+        unblock()
         _get_ready()
         code = child.wait((common.timeout or CHECK_SECONDS) + ENDING_SECONDS)
     except subprocess.TimeoutExpired:  # it should have ended by its own --timeout
@@ -139,13 +152,18 @@ def _triage(common: Common, job: Job, code: int, started: float) -> None:
     output = folder / "output.log"
     output.write_bytes(job.copy.content())
     kernel = _kernel_log(folder, begun - started)
-    paths = [str(output), *kernel, *_left_behind(job, started)]
-    report, _ = triaged(paths, replace(common, launch=None), started=begun, command="run")
+    left = answer(lambda: _left_behind(job, started), FILE_SECONDS)
+    report, _ = triaged([str(output), *kernel, *left], replace(common, launch=None), started=begun, command="run")
     colour = has_colour(common, sys.stderr)
     text = render(report, "table", width=WIDEST, colour=colour, quiet=common.quiet)
     if not report.findings:
         text = "Nothing that it left says why: rerun it with NCCL_DEBUG=INFO TORCH_DISTRIBUTED_DEBUG=DETAIL\n"
-    print(f"\nddpdoctor: the job ended with exit code {code}; its output is kept in {output}", file=sys.stderr)
+    kept = f"its output is kept in {output}"
+    if not output.stat().st_size and not kernel:
+        shutil.rmtree(folder)
+        kept = "it printed nothing"
+    name = f" ({signal.Signals(code - 128).name})" if code - 128 in set(signal.Signals) else ""
+    print(f"\nddpdoctor: the job ended with exit code {code}{name}; {kept}", file=sys.stderr)
     sys.stderr.write(text)
     if common.output is None:
         return

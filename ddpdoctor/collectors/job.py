@@ -87,6 +87,7 @@ class Job:
         self.environ = environ
         self.copy = Copy()
         self.signals: list[int] = []
+        self._early: list[int] = []
         self._outputs: dict[int, int] = {}
         self._pty: int | None = None
         self._child: subprocess.Popen[bytes] | None = None
@@ -137,9 +138,10 @@ class Job:
         finally:
             for fd in set(theirs):
                 os.close(fd)
-        self._take_terminal(self._child.pid)
         for number, fd in ((1, ours[0]), (2, ours[1])):
             self._outputs.setdefault(fd, number)
+        for number in self._early:
+            self._send(self._child.pid, number)
 
     def _as_leader(self) -> None:
         """In the child: a process group of its own, with the terminal."""
@@ -242,11 +244,15 @@ class Job:
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGWINCH:
             self._size()
-        if self._child is None or self._status is not None:
-            return
+        if self._child is None:
+            self._early.append(number)  # it is being started, and may run already
+        elif self._status is None:
+            self._send(self._child.pid, number)
+
+    def _send(self, pid: int, number: int) -> None:
         self.signals.append(number)
         try:
-            os.kill(self._child.pid, number)
+            os.kill(pid, number)
         except ProcessLookupError:
             return  # it has just ended
 

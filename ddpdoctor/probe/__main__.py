@@ -6,6 +6,7 @@ import os
 import sys
 
 from ddpdoctor.own import leave_folder, open_missing_streams
+from ddpdoctor.probe.early import keep
 
 
 def _interrupted(number: int, frame: object) -> None:
@@ -21,6 +22,7 @@ if __name__ == "__main__":
 
     open_missing_streams()
     signal.signal(signal.SIGINT, _interrupted)
+    signal.signal(signal.SIGTERM, keep)
     try:
         from ddpdoctor.probe.supervisor import main
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from ddpdoctor.facts.launchers import TORCHRUN
 from ddpdoctor.facts.probe import Kind, Observation
 from ddpdoctor.probe.board import Board
 from ddpdoctor.probe.place import Place
-from ddpdoctor.probe.verdict import ranges
 
-__all__ = ["behind", "never_joined"]
+__all__ = ["behind", "left_out", "never_joined"]
 
 
 def never_joined(board: Board, place: Place, seconds: float) -> list[Observation]:
@@ -31,6 +33,28 @@ def never_joined(board: Board, place: Place, seconds: float) -> list[Observation
     return found
 
 
+def left_out(board: Board, place: Place) -> list[Observation]:
+    """The ranks of this node that had not come when torchrun's agent told the others to end: it does so when one has ended."""
+    if place.launcher != TORCHRUN.title or place.local_rank is None or place.local_world_size is None:
+        return []
+    first = place.rank - place.local_rank
+    ranks = [rank for rank in board.missing() if first <= rank < first + place.local_world_size]
+    if not ranks:
+        return []
+    ended = "it" if len(ranks) == 1 else "one of them"
+    return [
+        Observation(
+            Kind.NEVER_JOINED,
+            f"{_who(ranks)} on {place.host} had not come when torchrun told the others to end: {ended} ended first",
+            tuple(ranks) if len(ranks) == 1 else (),
+            place.rank,
+            place.host,
+            node_rank=place.node_rank,
+            phase="join",
+        )
+    ]
+
+
 def behind(board: Board, place: Place, log: str, phase: str, words: str) -> list[Observation]:
     """One observation for each host with ranks that have not written to the log."""
     there = {record["rank"] for record in board.log(log)}
@@ -46,4 +70,15 @@ def behind(board: Board, place: Place, log: str, phase: str, words: str) -> list
 
 
 def _who(ranks: list[int]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranges(ranks)}"
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {_ranges(ranks)}"
+
+
+def _ranges(ranks: Sequence[int]) -> str:
+    """`0-3, 7`."""
+    parts: list[list[int]] = []
+    for rank in ranks:
+        if parts and parts[-1][-1] == rank - 1:
+            parts[-1][1:] = [rank]
+        else:
+            parts.append([rank])
+    return ", ".join("-".join(map(str, part)) for part in parts)

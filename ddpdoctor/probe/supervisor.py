@@ -18,6 +18,7 @@ from dataclasses import replace
 from ddpdoctor.facts.probe import Kind, Observation, Probe
 from ddpdoctor.probe.arguments import parse
 from ddpdoctor.probe.baseline import save
+from ddpdoctor.probe.early import early
 from ddpdoctor.probe.files import OUT_OF_FILES, allow_more, limit
 from ddpdoctor.probe.lazily import is_worth_a_try, retry
 from ddpdoctor.probe.meeting import Interrupted, call_others
@@ -58,6 +59,7 @@ def _as_rank(place: Place, options: argparse.Namespace, started: float) -> int:
     session = Session(place, child, options, siblings)
     signal.signal(signal.SIGTERM, session.on_signal)
     signal.signal(signal.SIGINT, session.on_signal)
+    session.signal = session.signal or next(iter(early), None)
     try:
         probe = session.run()
         siblings.part()

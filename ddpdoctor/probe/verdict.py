@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from ddpdoctor.blame import NEEDS_NO_GRACE, weigh
 from ddpdoctor.facts.probe import Kind, Observation, Probe, RankReport
+from ddpdoctor.probe.absent import left_out
 from ddpdoctor.probe.board import Board
 from ddpdoctor.probe.child import Child
 from ddpdoctor.probe.company import Company
@@ -16,7 +17,7 @@ from ddpdoctor.probe.place import Place
 from ddpdoctor.probe.siblings import Siblings
 from ddpdoctor.probe.store import StoreLost
 
-__all__ = ["Witness", "ranges"]
+__all__ = ["Witness"]
 
 GRACE_SECONDS = 0.7
 """How long the judge waits for the evidence of others."""
@@ -143,6 +144,8 @@ class Witness:
         if verdict is not None:
             return verdict
         evidence, ranks = board.gather()
+        if all(o.kind is Kind.TERMINATED for o in evidence):
+            evidence = (*evidence, *left_out(board, self.place))
         named = {rank for o in evidence for rank in o.ranks}
         return board.decide(self.probe(weigh(evidence), telling(ranks, named)))
 
@@ -198,14 +201,3 @@ def _grace(seen: Observation) -> float:
     if seen.kind in NEEDS_NO_GRACE:
         return 0.0
     return SHORT_SECONDS if seen.kind in PLAIN and seen.signal != "SIGABRT" else GRACE_SECONDS
-
-
-def ranges(ranks: Sequence[int]) -> str:
-    """`0-3, 7`."""
-    parts: list[list[int]] = []
-    for rank in ranks:
-        if parts and parts[-1][-1] == rank - 1:
-            parts[-1][1:] = [rank]
-        else:
-            parts.append([rank])
-    return ", ".join("-".join(map(str, part)) for part in parts)

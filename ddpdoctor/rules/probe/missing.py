@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from ddpdoctor.facts.nodes import Nodes
-from ddpdoctor.facts.probe import COLLECTIVE_PHASES, Kind, Observation, Probe
+from ddpdoctor.facts.probe import COLLECTIVE_PHASES, Kind, Observation, Probe, RankReport
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.nodal import only_met
@@ -137,7 +138,23 @@ def _together(probe: Probe, stuck: list[Observation], words: str) -> Iterator[Fi
         return
     ranks = sorted({rank for o in stuck for rank in o.ranks})
     phases = ", ".join(sorted({o.phase for o in stuck}))
-    yield Finding(
-        f"{len(ranks)} of {probe.world_size} ranks {words} (phase {phases}): {stuck[0].message}{lazily(probe)}",
-        (Evidence("probe.observations.hang", phases, "all ranks through every phase"),),
+    other = _in_another_phase(probe) if all(o.kind is Kind.HANG for o in stuck) else ()
+    apart = "".join(
+        f"; rank {each.rank} on {each.host} is in {each.phase}, and most others are not" for each in other[:3]
     )
+    one = other[0] if len(other) == 1 else None
+    yield Finding(
+        f"{len(ranks)} of {probe.world_size} ranks {words} (phase {phases}): {stuck[0].message}{apart}{lazily(probe)}",
+        (Evidence("probe.observations.hang", phases, "all ranks through every phase"),),
+        where=Where(one.host, one.node_rank, one.rank, one.local_rank) if one else Where(),
+        ranks=tuple(each.rank for each in other),
+    )
+
+
+def _in_another_phase(probe: Probe) -> list[RankReport]:
+    """The few ranks that wait in another phase than most, who all wait in the same one: they left something out, or did more."""
+    phases = Counter(each.phase for each in probe.ranks)
+    common, count = phases.most_common(1)[0] if phases else ("", 0)
+    if len(phases) != 2 or len(probe.ranks) < probe.world_size or count * 2 <= probe.world_size:
+        return []
+    return [each for each in probe.ranks if each.phase != common]

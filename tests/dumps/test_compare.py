@@ -241,6 +241,17 @@ def test_all_in_one_call_blames_nobody() -> None:
     assert (found.cause, found.ranks, found.is_certain) == (Cause.TOGETHER, (), True)
 
 
+def test_a_rank_that_is_one_call_ahead_was_dumped_later_and_the_only_one_behind_is_to_blame() -> None:
+    def raws(ahead: set[int]) -> dict[int, Any]:
+        first, open_call = call("all_reduce"), call("all_reduce", state="started")
+        return {r: dump([first, open_call] if r in ahead else [open_call], groups=WORLD) for r in range(3)}
+
+    found = _only(raws({2}))
+    assert (found.cause, found.ranks, found.is_certain) == (Cause.TOGETHER, (), False)
+    found = _only(raws({1, 2}))
+    assert (found.cause, found.ranks) == (Cause.MISSING, (0,))
+
+
 def test_an_older_runs_dump_and_a_second_one_are_left_out() -> None:
     raws = _missing(groups=WORLD)
     stale = dump_of("old/nccl_trace_rank_1", dump(START[:1], groups=WORLD, start_ns=START_NS - 10**13))

@@ -57,10 +57,23 @@ def _lane_wait(board: Board, key: Key, rank: int, lane: Lane) -> Wait | None:
     call = lane.call(number)
     assert call is not None
     missing = board.behind(key, number)
+    coming = {each for each in missing if _comes(board, key, each)}
+    if len(coming) * 2 > len(board.members(key)):  # most ranks: it is this one that was seen a moment later
+        missing = tuple(each for each in missing if each not in coming)
     if not is_open or board.went_well_elsewhere(key, number):  # only a rank that is seen to be behind tells otherwise
         missing = tuple(each for each in missing if each in board.dumps)
     is_alone = is_open and board.members(key) == (rank,) and not lane.group.ranks
     return Wait(rank, call, missing) if missing or is_alone else None
+
+
+def _comes(board: Board, key: Key, rank: int) -> bool:
+    """Whether a rank is in a call that another one has come out of: it is on its way, and its dump a moment older."""
+    lane = board.lanes[key].get(rank)
+    number = lane.first_open if lane is not None else None
+    call = lane.call(number) if lane is not None and number is not None else None
+    if number is None or call is None or call.state is State.TIMED_OUT:
+        return False
+    return board.went_well_elsewhere(key, number)
 
 
 def _message_waits(board: Board, rank: int) -> list[Wait]:
@@ -150,10 +163,19 @@ def _open_everywhere(board: Board, key: Key) -> Conflict | None:
         return None
     number = min(open_at)
     ranks = open_at[number]
-    if set(ranks) != set(board.members(key)) or len(ranks) < 2:
+    out = set(board.members(key)) - set(ranks)
+    if any(rank not in lanes or number not in lanes[rank].entries for rank in out) or len(ranks) < 2:
         return None
     calls = {rank: call for rank in ranks if (call := lanes[rank].call(number)) is not None}
     first = calls[ranks[0]]
+    if out:
+        message = (
+            f"{title(first.group, number)}: {ranges(ranks)} called {first.op}{first.op.place} and it is not finished"
+        )
+        message += (
+            f", though {ranges(out)} came out of it: dumps of two moments, or a link that stalls; take them again"
+        )
+        return Conflict(Cause.TOGETHER, message, (), tuple(ranks), first.group, number, None, first.op, False)
     started = tuple(rank for rank, call in calls.items() if call.state is State.STARTED)
     late = tuple(rank for rank, call in calls.items() if call.state is State.SCHEDULED)
     message = f"{title(first.group, number)}: {ranges(ranks)} called {first.op}{first.op.place}"

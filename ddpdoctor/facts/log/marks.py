@@ -34,7 +34,9 @@ MARKS: dict[str, str] = {
     r"|(?P<signal>Killed|Terminated|Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception"
     r"|Out Of Memory))",
     "process_rank_ended": r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on signal (?P<signal>\d+)",
-    "first_process": r"Process name: \[\[\d+,\d+\],(?P<rank>\d+)\]",
+    "first_process": r"Process name: \[(?:\[\d+,\d+\]|\S+@\d+),(?P<rank>\d+)\]",
+    "nccl_version": r"NCCL version (?P<version>\d+\.\d+\.\d+)\+cuda",
+    "stalled_ranks": r"\[missing ranks: ?(?P<ranks>[\d, ]+)\]",
     "exit_code": r"^\s*Exit code: +(?P<code>\d+)$",
     "first_of_intel": r"=\s+RANK (?P<rank>\d+) PID (?P<pid>\d+) RUNNING AT (?P<host>\S+)",
     "abort_of_intel": r"Abort\((?P<code>\d+)\) on node \d+ \(rank (?P<rank>\d+) in comm",

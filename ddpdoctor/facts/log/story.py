@@ -26,13 +26,15 @@ ENDED_BY_LAUNCHER = -15
 
 _TROUBLE = re.compile(
     r"error|exception|traceback|warn|fail|abort|terminat|killed|signal|exit|closing|closed|timed? ?out|frame #|core dumped"
-    r"|cancelled|NCCL INFO \S+:\d+ -> \d|^\s|^wandb:|^=+$|^-+$|^\W*$|^\[0x[0-9A-Fa-f]+\]|resource_tracker|semaphore|slurm|srun:",
+    r"|cancelled|NCCL INFO \S+:\d+ -> \d|^\s|^wandb:|^=+$|^-+$|^\W*$|^\[0x[0-9A-Fa-f]+\]|resource_tracker|semaphore|slurm|srun:"
+    r"|missing ranks:|^\[[^\]]*(?:allreduce|broadcast|allgather|alltoall)",
     re.IGNORECASE,
 )
 """Lines that processes print on their way out: they do not show that the job went on."""
 
 _FAILED = re.compile(
-    r"\b(ABORTED|FAILED|Aborted|Killed|(?<!\d )Terminated|Terminated +\S*(?:python|run|launch|deepspeed))\b|core dumped|srun: error|exit(ed with)?( exit)? code:? [1-9]"
+    r"\b(ABORTED|FAILED|Aborted|Killed|(?<!\d )Terminated|Terminated +\S*(?:python|run|launch|deepspeed))\b|core dumped"
+    r"|srun: error|exit(ed with)?( exit)? code:? [1-9]"
     r"|non-zero (exit )?status|terminate called|taking the entire process down|Segmentation fault|Bus error"
     r"|died with <Signals|CANCELLED AT|RendezvousTimeoutError|OOMKilled|CrashLoopBackOff|There are not enough slots available"
     r"|NCCL INFO \S+\.cc:\d+ -> [1-7]\b|Test NCCL failure|MPI_ERRORS_ARE_FATAL|Received sigquit from a child process"
@@ -43,6 +45,7 @@ _FAILED = re.compile(
 OTHERS_LINES = 300
 """Where lines have no rank, only so many of them behind a traceback show that somebody handled it."""
 OWN_LINES = 10
+FEW_LINES = 3
 
 
 def own_exits(log: Log) -> list[Exit]:
@@ -89,8 +92,10 @@ def went_on(log: Log, spoken: Line | Traceback) -> bool:
     who = spoken.who
     if who.rank is not None or who.local_rank is not None:
         own = [w for w in words if (w.who.rank, w.who.local_rank) == (who.rank, who.local_rank)]
-        return len(own) >= min(3, OWN_LINES)
-    alone = len({w.who.rank for w in words}) <= 1 and not log.exits
+        return len(own) >= FEW_LINES
+    if isinstance(spoken, Traceback) and spoken.is_line and not log.exits and len(words) >= FEW_LINES:
+        return True
+    alone = len({w.who.rank for w in words} - {None}) <= 1 and not log.exits
     enough = after + (OWN_LINES if alone and log.world_size in (None, 1) else OTHERS_LINES)
     return len(words) >= OWN_LINES and log.sources[spoken.source].lines > enough
 

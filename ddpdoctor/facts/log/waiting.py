@@ -29,6 +29,8 @@ TIMED_OUT = (
     "Timeout at NCCL work: ",
 )
 _NUMBER = re.compile(r"Timeout at NCCL work: (?P<seq>\d+)")
+STALLED = "by subset of ranks and are waiting for remainder"
+"""Horovod's words above the tensors that some ranks did not submit."""
 FAR = 40
 
 
@@ -88,6 +90,10 @@ def lagging(log: Log) -> tuple[tuple[int, ...], Line | None]:
             for match in known.finditer(line.text):
                 ranks |= {int(rank) for rank in match["ranks"].split(", ")}
                 said = said or line
+    stalled = [line for line in log.lines if STALLED in line.text]
+    if stalled:
+        ranks |= {int(rank) for _, found in marked(log, "stalled_ranks") for rank in re.findall(r"\d+", found["ranks"])}
+        said = said or stalled[0]
     for line in log.lines if not ranks else ():
         if (keeper := _FROM.search(line.text)) is not None:
             return (int(keeper["rank"]),), line

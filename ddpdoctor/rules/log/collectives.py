@@ -20,6 +20,7 @@ SIGNATURES = (
     r"Ranks? [\d, ]+ failed to pass monitoredBarrier in \d+ ms",
     r"lagging/dead/mismatched ranks",
     r"Timed out receiving the shared seed from the distribtued store",
+    r"submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting for remainder",
     r"due to a collective timeout from this local\b",
     r"successfully reached monitoredBarrier, but received errors while waiting",
 )

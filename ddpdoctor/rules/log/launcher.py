@@ -89,6 +89,7 @@ def launcher_closing_signal() -> None:
         r"could not select device driver",
         r"nvidia-container-cli: ",
         r"OCI runtime create failed",
+        r"spank: required plugin \S+ [\w()]+ failed|pyxis: (couldn't start container|child \d+ failed|failed to import)",
     ),
 )
 def tasks_not_started() -> None:

@@ -9,8 +9,8 @@ from ddpdoctor.facts.log import Line, Log
 from ddpdoctor.facts.log.marks import marked
 from ddpdoctor.facts.log.story import has_failed, is_over
 from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.rules import in_logs, rule
-from ddpdoctor.rules.log.signatures import explained, finding_of, matching
+from ddpdoctor.rules import area_of, in_logs, load, rule
+from ddpdoctor.rules.log.signatures import by_signatures, explained, finding_of, matching
 
 FAILED = (
     r"unhandled (cuda|system) error",
@@ -29,6 +29,7 @@ FATAL = re.compile(r"Cuda failure|Error while (?:creating|attaching to) shared m
 """Warnings after which NCCL gives up, where the log holds no more."""
 SHUTTING_DOWN = "driver shutting down"
 NO_HOST_MEMORY = (r"attaching to shared memory segment /dev/shm/nccl-\S* \(size 0\)",)
+TRUNCATED = (r"Message truncated : received \d+ bytes",)
 MULTICAST = (r"transport/nvls\.cc:\d+ NCCL WARN Cuda failure",)
 
 
@@ -84,6 +85,35 @@ def multicast_failed(log: Log) -> Iterator[Finding]:
             "NCCL_NVLS_ENABLE=0 the job runs without it"
         )
         yield finding_of(log, lines, title, blames_speaker=True)
+
+
+@in_logs("VERSION002")
+def versions_differ(log: Log) -> Iterator[Finding]:
+    """Ranks exchange messages of different lengths, and tell different versions of NCCL."""
+    lines = matching(log, TRUNCATED)
+    if lines and (told := _versions(log)):
+        yield finding_of(log, lines, f"The ranks run different NCCL versions ({told})", blames_speaker=False)
+    yield from _as_signed("VERSION002", log)
+
+
+@in_logs("ENV031")
+def settings_differ(log: Log) -> Iterator[Finding]:
+    """The same without different versions."""
+    if not _versions(log):
+        yield from _as_signed("ENV031", log)
+
+
+def _as_signed(code: str, log: Log) -> Iterator[Finding]:
+    for each in by_signatures(r for r in load((area_of(code),)) if r.code == code).values():
+        yield from each(log)
+
+
+def _versions(log: Log) -> str:
+    """`2.18.3 on node1, 2.21.5 on node2`; empty where all tell the same."""
+    told = {
+        found["version"]: line.who.host or log.sources[line.source].name for line, found in marked(log, "nccl_version")
+    }
+    return ", ".join(f"{version} on {place}" for version, place in sorted(told.items())) if len(told) > 1 else ""
 
 
 @in_logs("HOST011")

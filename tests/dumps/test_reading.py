@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from ddpdoctor.collectors.hang.dumps import read_dumps
 from ddpdoctor.collectors.hang.unpickle import UnsafeError, load
-from ddpdoctor.facts.hang.flight import NotADumpError, dump_of, rank_in_name
+from ddpdoctor.facts.hang.flight import NotADumpError, dump_of
+from ddpdoctor.facts.hang.names import rank_in_name
 
 RAW = dump([call("all_reduce", line=line) for line in range(10, 20)], groups={"0": [0, 1]})
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ddpdoctor.collectors.process import LateError, run
 from ddpdoctor.facts.codec import FactsError, decode
-from ddpdoctor.facts.hang.flight import rank_in_name
+from ddpdoctor.facts.hang.names import rank_in_name
 from ddpdoctor.facts.hang.record import Dump, Group, Op
 from ddpdoctor.own import command
 

@@ -21,7 +21,8 @@ from typing import Any, NoReturn
 
 from ddpdoctor.collectors.log.inputs import UNREADABLE, inputs_of, opened
 from ddpdoctor.facts.codec import encode
-from ddpdoctor.facts.hang.flight import NotADumpError, dump_of, rank_in_name
+from ddpdoctor.facts.hang.flight import NotADumpError, dump_of
+from ddpdoctor.facts.hang.names import rank_in_name
 from ddpdoctor.facts.hang.record import Dump, Op
 
 __all__ = ["UnsafeError", "load", "main"]

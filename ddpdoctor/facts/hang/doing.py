@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from ddpdoctor.facts.hang.flight import is_own_code
+from ddpdoctor.facts.hang.names import is_own_code
 from ddpdoctor.facts.hang.record import Child, Frame, Process
 
 __all__ = ["Doing", "Situation", "of_frames", "own_frame", "situation"]

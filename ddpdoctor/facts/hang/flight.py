@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import functools
 import re
-import sys
 from collections.abc import Iterable
 from typing import Any
 
+from ddpdoctor.facts.hang.names import is_own_code, rank_in_name
 from ddpdoctor.facts.hang.record import Dump, Group, Op, State
 
-__all__ = ["NOT_DUMPS", "NotADumpError", "dump_of", "is_own_code", "rank_in_name"]
+__all__ = ["NOT_DUMPS", "NotADumpError", "dump_of"]
 
 NOT_DUMPS = (
     "holds no Flight Recorder entries",
@@ -25,11 +25,6 @@ NOT_DUMPS = (
 """What data is that is something else."""
 MOST_ENTRIES = 1_000_000
 MOST_SIZES = 64
-_LIBRARY = re.compile(r"(site|dist)-packages/|(^|/)torch/|/lib(64)?/python3|^<|\?\?|\.(cpp|cc|c|h|hpp|cu|so[.\d]*)$")
-_RANK = re.compile(r"rank[-_.=]?(\d{1,7})(?!\d)", re.IGNORECASE)
-_OF = re.compile(r"(\d{1,7})[-_]?of[-_]?\d{1,7}$")
-_LAST = re.compile(r"(\d{1,7})$")
-_ENDINGS = re.compile(r"(\.(json|pkl|pickle|bin|dump|txt|log|out|gz|xz|bz2|zst|old|bak)|\s*\(\d+\))$", re.IGNORECASE)
 _PEERS = re.compile(r"(send|recv) ?(\d+) ?(?:->|<-) ?(\d+)")
 
 
@@ -43,28 +38,6 @@ NO_FRAME: Frame = (None, None, None)
 
 class NotADumpError(ValueError):
     """The data is not what a Flight Recorder writes."""
-
-
-def rank_in_name(name: str) -> int | None:
-    """The rank that a file's name says: `nccl_trace_rank_3`, `fr_3.json`, `rank3/dump.pkl`; None when it says none."""
-    for depth, part in enumerate(reversed(name.replace("\\", "/").split("/")[-3:])):
-        stem = part
-        while shorter := _ENDINGS.sub("", stem):
-            if shorter == stem:
-                break
-            stem = shorter
-        found = _RANK.findall(stem)
-        match = None if found or depth else _OF.search(stem) or _LAST.search(stem)  # folders have numbers of their own
-        if found or match:
-            return int(found[-1]) if found else int(match[1]) if match else None
-    return None
-
-
-def is_own_code(file: str) -> bool:
-    """Whether a frame belongs to the user: not to Python, to an installed package, or to C++."""
-    # py-spy shortens files of the standard library to `threading.py`, `multiprocessing/queues.py`.
-    first = file.partition("/")[0].removesuffix(".py")
-    return not (_LIBRARY.search(file) or (first and first in sys.stdlib_module_names))
 
 
 def dump_of(source: str, raw: object) -> Dump:

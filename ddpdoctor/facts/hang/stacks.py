@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ddpdoctor.facts.hang.flight import rank_in_name
+from ddpdoctor.facts.hang.names import rank_in_name
 from ddpdoctor.facts.hang.record import Frame, Process, Stack, Thread
 
 __all__ = ["as_processes", "stacks_in"]

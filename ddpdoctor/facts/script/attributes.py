@@ -38,6 +38,12 @@ def attribute(reader: Reader, node: ast.Attribute, frame: Frame) -> object:
         return reader.place_value(word)
     if node.attr in ("local_rank",) and _is_self_of_framework(node, frame):
         return reader.place.local_rank
+    is_told = node.attr in PARAMETERS or dotted is not None
+    there = instance_of(module, node.value) if isinstance(node.value, ast.Name) and not is_told else None
+    if there is not None:
+        value = _of_class(reader, there[1], node, Frame(there[0]))
+        if value is not NotImplemented:
+            return value
     base = reader.value(node.value, frame)
     if isinstance(base, Made) and base.name == "parse_args":
         return _parsed(reader, base, node, frame)
@@ -81,9 +87,6 @@ def _assigned(reader: Reader, base: str, node: ast.Attribute, frame: Frame) -> o
     if owner is not None:
         return _of_class(reader, owner, node, frame)
     assigned = module.index.attributes.get((base, node.attr), [])
-    there = instance_of(module, node.value) if not assigned else None
-    if there is not None:
-        return _of_class(reader, there[1], node, Frame(there[0]))
     assigned = [b for b in assigned if b.value is not None and not any(n is node for n in ast.walk(b.value))]
     option = module.options.get(node.attr) if _OPTIONS.match(base) else None
     if option is not None and all(_is_later(module.index, b, node) for b in assigned):

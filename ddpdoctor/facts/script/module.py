@@ -33,6 +33,7 @@ class Module(Classes):
         self.tree = tree
         self._project = project
         self._others: dict[str, Module | None] = {}
+        self._targets: dict[ast.expr, Target | None] = {}
 
     def as_module(self) -> Module:
         """Itself."""
@@ -114,7 +115,9 @@ class Module(Classes):
 
     def target(self, call: ast.Call) -> Target | None:
         """The function of this project that a call runs: a constructor is the class's __init__."""
-        return self.target_of(call.func) or self._spawned_with(call.func)
+        if call.func not in self._targets:
+            self._targets[call.func] = self.target_of(call.func) or self._spawned_with(call.func)
+        return self._targets[call.func]
 
     def target_of(self, func: ast.expr, depth: int = 0) -> Target | None:
         if depth > 4:

@@ -65,7 +65,7 @@ def one_path(module: Module, events: list[Event], position: int, *names: str) ->
     """Whether all ranks name one path, as far as can be told."""
     paths = [e.argument(position, *names) for e in events]
     node = paths[0]
-    if node is None or _names_a_rank(module, node):
+    if node is None or names_a_rank(module, node):
         return False
     found = [e.read(p) for e, p in zip(events, paths, strict=True)]
     if any(f is Unknown.VARIES or f is Unknown.DATA for f in found) or any(f != found[0] for f in found[1:]):
@@ -73,12 +73,12 @@ def one_path(module: Module, events: list[Event], position: int, *names: str) ->
     return isinstance(found[0], str) or _is_path_text(module, node)
 
 
-def _names_a_rank(module: Module, node: ast.expr, depth: int = 0) -> bool:
+def names_a_rank(module: Module, node: ast.expr, depth: int = 0) -> bool:
     """Whether a rank's number, or another word of its own, goes into a path, also through names that hold a part of it."""
     if names_in(node) & PER_RANK:
         return True
     parts = (last_value(module, n) for n in ast.walk(node) if isinstance(n, ast.Name)) if depth < 3 else ()
-    return any(p is not None and p is not node and _names_a_rank(module, p, depth + 1) for p in parts)
+    return any(p is not None and p is not node and names_a_rank(module, p, depth + 1) for p in parts)
 
 
 def _is_path_text(module: Module, node: ast.expr) -> bool:

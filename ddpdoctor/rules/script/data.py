@@ -79,8 +79,14 @@ def missing(script: Script) -> Iterator[Finding]:
                 "expected "
                 "sampler=DistributedSampler(dataset)",
                 "sampler=DistributedSampler(dataset)",
-                edits=(*(found := _sampled(module, call)), *(_epoch_told(module) if found else ())),
+                edits=_shared_out(module, call),
             )
+
+
+def _shared_out(module: Module, call: ast.Call) -> tuple[Edit, ...]:
+    """The sampler, and the epoch for it where there is a loop over epochs."""
+    sampled, told = _sampled(module, call), _epoch_told(module)
+    return (*sampled, *told) if sampled and (told or epochs(module) is None or "set_epoch" in module.text) else ()
 
 
 def _sampled(module: Module, call: ast.Call) -> tuple[Edit, ...]:

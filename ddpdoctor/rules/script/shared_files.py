@@ -10,7 +10,7 @@ from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.world import Unknown
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.checkpoints import PER_RANK, by_all, one_path
+from ddpdoctor.rules.script.checkpoints import PER_RANK, by_all, names_a_rank, one_path
 from ddpdoctor.rules.script.pointing import after, before, code, dist_of, point, replace, with_keyword
 from ddpdoctor.rules.script.situation import (
     argument,
@@ -132,6 +132,9 @@ def download(script: Script) -> Iterator[Finding]:
             name = module.names.of(call.func) or ""
             loads = "torchvision.datasets" in name and value(module, argument(call, None, "download")) is True
             if not loads and name not in _DOWNLOADS:
+                continue
+            folder = argument(call, 0 if loads else 1, "root", "filename", "dst", "out", "output")
+            if folder is not None and names_a_rank(module, folder):
                 continue
             if in_rank_branch(module, call) or _at_spawn_parent(module, call) or in_turns(module, call):
                 continue

@@ -157,7 +157,8 @@ class Convening:
         else:
             is_explained = is_lost or bool(own or (met is not None and met.other_job))
             nodes = self._alone(node, met, is_explained=is_explained)
-        outcome = verdicts.judge_nodes(rules, nodes, (Guest("", nodes.nodes[0], tuple(own)),), self._torch)
+        me = Guest("", met.me.node if met is not None else node, tuple(own))
+        outcome = verdicts.judge_nodes(rules, nodes, (me,), self._torch)
         is_first = self.job.local_rank in (0, None)
         return verdicts.Verdict(outcome, None, nodes, facts, is_host=True, is_first=is_first)
 

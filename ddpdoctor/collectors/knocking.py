@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from ddpdoctor.collectors.machine import Root
 from ddpdoctor.facts.net import Attempt, Outcome
+from ddpdoctor.facts.tcp import INFO_BYTES, sent_in_vain
 from ddpdoctor.probe.ping import PING_SECONDS, answers_ping
 
 __all__ = ["knock", "source_towards"]
@@ -97,7 +98,8 @@ def _greet(connection: socket.socket, seconds: float) -> Outcome:
                 return Outcome.STRANGER
             heard += piece
     except TimeoutError:
-        return Outcome.SILENT
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES)
+        return Outcome.NO_ANSWER if sent_in_vain(info) else Outcome.SILENT  # the query itself was lost: it is the way
     except OSError:
         return Outcome.STRANGER
     return Outcome.STORE if heard == nonce else Outcome.STRANGER

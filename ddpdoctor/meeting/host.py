@@ -67,6 +67,8 @@ class Host:
     seats: dict[str, Seat] = field(default_factory=dict)
     left: dict[str, Node] = field(default_factory=dict)
     """Nodes that were here and went away, by their hosts."""
+    came: set[str] = field(default_factory=set)
+    """The keys of all who were let in: they may come again, however late."""
     strangers: dict[Stranger, None] = field(default_factory=dict)
     opened: float = field(default_factory=time.monotonic)
     most_unknown: int = MOST_UNKNOWN
@@ -209,7 +211,7 @@ class Host:
             await say(writer, self._introduction("i-am"))
         elif kind == "echo":
             await serve_echo(message, reader, writer, self.me.key)
-        elif kind == "hello" and self.is_full:
+        elif kind == "hello" and self.is_full and message.get("key") not in self.came:
             taken = self._same_number(Guest.of(message).node)
             await say(writer, {**self._introduction("full"), "node": encode(taken)})
         elif kind == "hello":
@@ -219,8 +221,7 @@ class Host:
 
     def _lacks_its_script(self, message: dict[str, Any]) -> bool:
         """Whether somebody who names another script may be of this job all the same."""
-        is_asking = message.get("kind") == "hello" and not self.is_full
-        return is_asking and lacks_its_script(Guest.of(message).node, self.guests)
+        return message.get("kind") == "hello" and lacks_its_script(Guest.of(message).node, self.guests)
 
     def _same_number(self, node: Node) -> Node:
         """The guest that has the place of somebody who comes too late; this node itself where nobody has."""
@@ -252,6 +253,7 @@ class Host:
             before.writer.close()
         node = replace(guest.node, came=via, waited_seconds=waited, clock_seconds=offset)
         self.left.pop(node.host, None)
+        self.came.add(guest.key)
         seat = self.seats[guest.key] = Seat(replace(guest, node=node), writer)
         beating = asyncio.create_task(beat(writer))
         try:

@@ -19,6 +19,8 @@ ALL_PAIRS = 64
 """Up to so many nodes every one tries every other one; above, log2 of them at distances 1, 2, 4, …"""
 TEST_SECONDS = 3.0
 """For one link; a SYN that is lost once is sent again after one second."""
+AGAIN_SECONDS = 1.5
+"""For each step of the second try with small packets."""
 ECHO_BYTES = 32 << 10
 SAMPLE_BYTES = 8 << 20
 SAMPLE_SECONDS = 0.25
@@ -82,8 +84,10 @@ async def try_link(link: Link, token: str, key: str, *, samples: bool) -> Link:
         link = replace(link, latency_seconds=latency)
         link = replace(link, is_echoed=await asyncio.wait_for(_echo(reader, writer), TEST_SECONDS))
         return replace(link, gb_per_s=await _sample(reader, writer)) if samples else link
-    except asyncio.TimeoutError:  # small packets passed and 32 KiB did not, or nothing came back at all
-        return replace(link, is_echoed=False) if link.latency_seconds else replace(link, outcome=Outcome.SILENT)
+    except asyncio.TimeoutError:
+        # Small packets passed and 32 KiB did not; or nothing came back at all, in whatever packets.
+        is_size = link.latency_seconds is not None and await _passes_in_small_packets(link, token, key)
+        return replace(link, is_echoed=False) if is_size else replace(link, outcome=Outcome.SILENT)
     except OSError as error:
         return replace(link, outcome=outcome_of(error))
     except (WireError, asyncio.IncompleteReadError):
@@ -111,6 +115,20 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> b
     echoed = await reader.readexactly(ECHO_BYTES)
     await hear(reader)
     return echoed == payload
+
+
+async def _passes_in_small_packets(link: Link, token: str, key: str) -> bool:
+    """Whether 32 KiB come back in packets that are far below every MTU."""
+    connected = await dial(link.address, link.port, AGAIN_SECONDS, ECHO_BYTES * 2)
+    if isinstance(connected, Outcome):
+        return False
+    try:
+        await asyncio.wait_for(_greet(*connected, token, key), AGAIN_SECONDS)
+        return await asyncio.wait_for(_echo(*connected), AGAIN_SECONDS)
+    except (asyncio.TimeoutError, OSError, WireError, asyncio.IncompleteReadError):
+        return False
+    finally:
+        connected[1].close()
 
 
 async def _ping(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> float:

@@ -220,7 +220,7 @@ class Session:
             return now - self.visitor.other_since > SURE_SECONDS
         if self.visitor.lost_host is not None and seeker.way is not None:
             return now - seeker.since > SURE_SECONDS
-        if seeker.way is None or self.me.node.owns:
+        if seeker.way is None or self.me.node.owns or self.visitor.is_lossy:
             return False
         if seeker.way is Outcome.REFUSED or (self.is_patient and not seeker.addresses):
             return bool(self.me.errors) and now - self._began > GRACE_SECONDS

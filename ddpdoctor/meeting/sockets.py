@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ddpdoctor.facts.net import Outcome
+from ddpdoctor.facts.tcp import INFO_BYTES, sent_in_vain
 
-__all__ = ["BACKLOG", "answered", "dial", "listen", "outcome_of", "raise_file_limit", "resolve"]
+__all__ = ["BACKLOG", "answered", "dial", "is_lossy", "listen", "outcome_of", "raise_file_limit", "resolve"]
 
 OUTCOMES = {
     errno.ECONNREFUSED: Outcome.REFUSED,
@@ -126,6 +127,12 @@ async def dial(
     except BaseException:  # cancelled: the socket would stay open
         made.close()
         raise
+
+
+def is_lossy(writer: asyncio.StreamWriter) -> bool:
+    """Whether what was said on a connection is lost on the way, so that silence says nothing of the other end."""
+    made = writer.get_extra_info("socket")
+    return bool(sent_in_vain(made.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES)))
 
 
 def outcome_of(error: OSError) -> Outcome:

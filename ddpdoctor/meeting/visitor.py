@@ -13,7 +13,7 @@ from ddpdoctor.facts.net import Outcome
 from ddpdoctor.facts.nodes import Node, Stranger
 from ddpdoctor.meeting.guests import Guest
 from ddpdoctor.meeting.results import Lost
-from ddpdoctor.meeting.sockets import dial
+from ddpdoctor.meeting.sockets import dial, is_lossy
 from ddpdoctor.meeting.trials import told_links, try_links
 from ddpdoctor.meeting.vigil import lost_of, watch_host
 from ddpdoctor.meeting.wire import MAX_LINE_BYTES, PROTOCOL, SILENT_SECONDS, WireError, beat, hear, say
@@ -37,6 +37,8 @@ class Visitor:
     told: Callable[[dict[str, Any]], None]
     speak: Callable[[str], None]
     lost: Callable[[Lost], None] = lambda lost: None
+    is_lossy: bool = False
+    """Somebody was there, and what was said was lost on the way: it may arrive when it is said again."""
     is_over: bool = False
     """The verdict was told."""
     seat: str | None = None
@@ -88,7 +90,8 @@ class Visitor:
                 await asyncio.gather(beating, return_exceptions=True)
             return None
         except asyncio.TimeoutError:
-            return None if self.is_seated else Outcome.SILENT
+            self.is_lossy = is_lossy(writer)
+            return None if self.is_seated else Outcome.NO_ANSWER if self.is_lossy else Outcome.SILENT
         except (OSError, WireError):
             return None if self.is_seated else Outcome.STRANGER
         finally:

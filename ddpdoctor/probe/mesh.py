@@ -8,6 +8,7 @@ import threading
 from collections.abc import Sequence
 
 from ddpdoctor.facts.probe import Kind, Observation
+from ddpdoctor.facts.tcp import INFO_BYTES, sent_in_vain
 from ddpdoctor.probe.echo import ask
 from ddpdoctor.probe.files import OUT_OF_FILES
 from ddpdoctor.probe.hosts import Card, is_loopback
@@ -96,18 +97,26 @@ def reach(address: str, peer: Card) -> tuple[Kind | None, str]:
     try:
         with socket.create_connection((address, peer.port), CONNECT_SECONDS) as link:
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if not ask(link, peer.token, SMALL, ANSWER_SECONDS) or ask(link, peer.token, LARGE, ANSWER_SECONDS):
+            if not ask(link, peer.token, SMALL, ANSWER_SECONDS):
+                return _lossy(link)
+            if ask(link, peer.token, LARGE, ANSWER_SECONDS):
                 return None, ""
         with _with_small_segments(address, peer.port) as link:
             if ask(link, peer.token, LARGE, ANSWER_SECONDS):
                 return Kind.LINK_BLACK_HOLE, f"{LARGE >> 10} KiB come back only in segments of {SMALL_SEGMENT} bytes"
+            return _lossy(link)
     except TimeoutError:
         return Kind.LINK_BLOCKED, f"dropped: no answer within {CONNECT_SECONDS:.1f} s"
     except OSError as error:
         if error.errno in OUT_OF_FILES:
             return None, ""  # that is no matter of the link
         return Kind.LINK_BLOCKED, _WORDS.get(error.errno or 0, str(error.strerror))
-    return None, ""
+
+
+def _lossy(link: socket.socket) -> tuple[Kind | None, str]:
+    """Whether a connection on which nothing came back loses its packets; else its other end is stopped or busy."""
+    lost = sent_in_vain(link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES))
+    return (Kind.LINK_BLOCKED, f"made and then lossy: {lost} packets never arrived") if lost else (None, "")
 
 
 def _with_small_segments(address: str, port: int) -> socket.socket:

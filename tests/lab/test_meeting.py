@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ JOIN = 30.0
 """Seconds to join: nodes start late on a busy machine. Cases about nodes that never come have their own."""
 SECONDS = 90.0
 SCRIPT = "import torch.distributed as dist\ndist.init_process_group('gloo')\ndist.destroy_process_group()\n"
+LINE = ("torchrun", "--nnodes=2", "--node-rank=1", "--nproc-per-node=1", "--master-addr=node0", "--master-port=29500")
+"""The second node's."""
 ONLY_MASTER = """add table inet f
 add chain inet f i { type filter hook input priority 0; }
 add rule inet f i ct state established,related accept
@@ -58,14 +61,33 @@ class Job:
         master = {"MASTER_ADDR": more.pop("address", "node0"), "MASTER_PORT": str(more.pop("port", 29500))}
         return self.start(index, "python", env={**own, **master, **more.pop("env", {})}, **more)
 
-    def start(self, index: int, *line: str, env: dict[str, str] | None = None, script: str = "train.py") -> Process:
-        """`ddpdoctor check -- LINE script` on one host."""
+    def start(
+        self,
+        index: int,
+        *line: str,
+        env: dict[str, str] | None = None,
+        script: str = "train.py",
+        under: Sequence[str] = (),
+    ) -> Process:
+        """`ddpdoctor check -- LINE script` on one host, `under` another command; without a `script` the line holds it."""
         path = self.folder / script
         if not path.exists():
             path.write_text(SCRIPT)
-        words = [sys.executable, "-m", "ddpdoctor", "check", "--format", "json", "--output", str(self._report(index))]
+        words = [
+            *under,
+            sys.executable,
+            "-m",
+            "ddpdoctor",
+            "check",
+            "--format",
+            "json",
+            "--output",
+            str(self._report(index)),
+        ]
         return self.lab.host(index).start(
-            [*words, "--join-timeout", str(self.join), "--", *line, str(path)], env=env, cwd=self.folder
+            [*words, "--join-timeout", str(self.join), "--", *line, *([str(path)] if script else [])],
+            env=env,
+            cwd=self.folder,
         )
 
     def finish(self, *processes: Process) -> list[dict[str, Any]]:
@@ -290,6 +312,15 @@ def _smaller_world(job: Job) -> list[Process]:
     return [job.ranked(0, 3), job.ranked(1, 3), job.ranked(2, 2)]
 
 
+def _misspelled_script(job: Job) -> list[Process]:
+    return [job.static(0), job.start(1, *LINE, str(job.folder / "trian.py"), script="")]
+
+
+def _few_addresses(job: Job) -> list[Process]:
+    limited = ["sh", "-c", 'ulimit -v 600000; exec "$@"', "sh"]
+    return [job.static(index, under=limited) for index in range(2)]
+
+
 NEWER = """import json, socket
 listening = socket.create_server(("", 29500), family=socket.AF_INET6, dualstack_ipv6=True)
 print("ready", flush=True)
@@ -344,6 +375,8 @@ MORE = [
     ("a rank too large", 2, _rank_too_large, "ENV001", {"host": "node1", "rank": 2}),
     ("ranks from 1", 2, _from_one, "ENV002", {}),
     ("ports of ranks differ", 2, _rank_ports, "ENV019", {}),
+    ("a script's name that leads nowhere", 2, _misspelled_script, "LAUNCH003", {"host": "node1", "node_rank": 1}),
+    ("a limit of addresses on both nodes", 2, _few_addresses, "HOST009", {}),
 ]
 
 
@@ -460,3 +493,42 @@ def test_a_guest_that_is_stopped_for_a_second_is_not_blamed(tmp_path: Path) -> N
         nodes[1].signal(signal.SIGCONT)
         reports = job.finish(*nodes)
     assert [node.code for node in nodes] == [0, 0, 0], [report["findings"] for report in reports]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("launch", "word", "number"),
+    [
+        pytest.param(Job.static, "probing", signal.SIGKILL, id="static-killed"),
+        pytest.param(Job.c10d, "probing", signal.SIGINT, id="c10d-interrupted"),
+        pytest.param(Job.ranked, "meeting the other", signal.SIGKILL, id="env-killed"),
+        pytest.param(Job.static, "probing", signal.SIGSTOP, id="static-frozen"),
+    ],
+)
+@pytest.mark.parametrize("gone", [0, 2])
+def test_a_node_that_goes_before_its_ranks_have_met_is_named_by_the_others(
+    launch: Callable[..., Process], word: str, number: signal.Signals, gone: int, tmp_path: Path
+) -> None:
+    with hosts(3) as lab:
+        job = Job(lab, tmp_path)
+        nodes = [launch(job, index, 3) for index in range(3)]
+        nodes[gone].wait_for(word, 60)
+        for pid in nodes[gone].pids() if number is signal.SIGSTOP else nodes[gone].pids()[:1]:
+            os.kill(pid, number)
+        others = [index for index in range(3) if index != gone]
+        assert [nodes[index].wait(SECONDS) for index in others] == [1, 1]
+    for index in others:
+        report = json.loads((tmp_path / f"report{index}.json").read_text())
+        # It may have come further than that on a machine that is quick.
+        assert causes(report)[0] in ("PROBE005", "PROBE006", "PROBE007", "PROBE501"), report["findings"]
+        assert first(report)["where"]["host"] == f"node{gone}"
+
+
+@pytest.mark.slow
+def test_closed_standard_streams_disturb_nothing(tmp_path: Path) -> None:
+    with hosts(2) as lab:
+        job = Job(lab, tmp_path)
+        closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
+        nodes = [job.static(index, under=closed) for index in range(2)]
+        assert not any(map(causes, job.finish(*nodes)))
+    assert [node.code for node in nodes] == [0, 0]

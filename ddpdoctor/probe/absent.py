@@ -27,6 +27,8 @@ def never_joined(board: Board, place: Place, seconds: float) -> list[Observation
         words = f"{_who(ranks)}{where} never arrived within {seconds:.0f} s"
         if place.launcher == "torchrun":  # which starts ranks only when all nodes have met
             words += f"; torchrun has started it, so look there why it does not reach {place.master_addr}:{place.master_port}"
+        elif place.launcher == "env://":
+            words += f"; it was not started, or has another master than {place.master_addr}:{place.master_port}"
         found.append(
             Observation(Kind.NEVER_JOINED, words, tuple(ranks), place.rank, host, node_rank=node, phase="join")
         )

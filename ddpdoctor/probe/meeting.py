@@ -109,6 +109,7 @@ def _absent_head(place: Place, master: str, seconds: float) -> Observation:
     count = (place.local_world_size or 1) if place.launcher == OWN_LAUNCHER else 1
     who = "rank 0" if count == 1 else f"node 0 (ranks 0-{count - 1})"
     words = f"{who} never opened the store at {master}: refused for {seconds:.0f} s (seen by {place.name})"
+    words += "; it was not started, or was given another port" if place.launcher != OWN_LAUNCHER else ""
     node = None if place.local_world_size is None else 0
     return Observation(
         Kind.REFUSED,

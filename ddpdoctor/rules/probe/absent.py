@@ -83,6 +83,7 @@ def _absent(nodes: Nodes, numbers: Sequence[int], who: str) -> Finding:
     also = f"; {named(went)} came and went away again" if went and one is None else ""
     who, what = (named(went), "came and went away again,") if went and not also else (who, "never came")
     host = nodes.missing_hosts.get(str(one)) if one is not None else None
+    also = also if went or not numbers else "; not started, or told another address or port"
     return Finding(
         f"{who} {what} within {nodes.waited_seconds:.0f} s{where}; here were {named(here)}, expected {nodes.expected}{also}",
         (Evidence("nodes.missing", who, f"all {nodes.expected} of them"),),

@@ -182,7 +182,8 @@ class Convening:
         """End it."""
         if self._meeting is not None:
             self._meeting.stop()
-        for held in (self._main, self._flag, self.news):
+        news, self.news = self.news, None  # nothing is written there from now on: its number may soon be another file's
+        for held in (self._main, self._flag, news):
             if held is not None:
                 held.close()
 

@@ -25,6 +25,8 @@ PORT = 28913
 MOST_BYTES = 1400
 MOST_INTERFACES = 16
 ANSWER_SECONDS = 0.5
+FAREWELLS = 4
+FAREWELL_SECONDS = 0.05
 MOST_SAID = 300
 """Characters of a sentence in a datagram."""
 WHAT_MATTERS = ("code", "name", "severity", "role", "where")
@@ -71,13 +73,15 @@ def leaving(me: Guest, token: str, errors: list[dict[str, Any]]) -> dict[str, An
 
 
 async def leave(message: dict[str, Any]) -> None:
-    """Say it on every local network; nobody answers."""
+    """Say it on every local network, a few times because datagrams may be lost; nobody answers."""
     with contextlib.suppress(OSError):
         transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
             asyncio.DatagramProtocol, local_addr=("0.0.0.0", 0), allow_broadcast=True
         )
-        for everybody in _broadcasts():
-            transport.sendto(encode_line(message), (everybody, PORT))
+        for _ in range(FAREWELLS):
+            for everybody in _broadcasts():
+                transport.sendto(encode_line(message), (everybody, PORT))
+            await asyncio.sleep(FAREWELL_SECONDS)
         transport.close()
 
 

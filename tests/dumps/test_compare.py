@@ -252,6 +252,16 @@ def test_a_rank_that_is_one_call_ahead_was_dumped_later_and_the_only_one_behind_
     assert (found.cause, found.ranks) == (Cause.MISSING, (0,))
 
 
+def test_a_dump_of_an_earlier_moment_makes_nobody_late() -> None:
+    open_call = call("all_reduce", state="started")
+    raws = {
+        r: dump([call("all_reduce")] * (9 if r else 4) + ([open_call] if r else []), groups=WORLD) for r in range(3)
+    }
+    found = _only(raws)
+    assert (found.cause, found.ranks, found.waiting) == (Cause.NO_DUMP, (), ())
+    assert "rank 0 are older" in found.message
+
+
 def test_an_older_runs_dump_and_a_second_one_are_left_out() -> None:
     raws = _missing(groups=WORLD)
     stale = dump_of("old/nccl_trace_rank_1", dump(START[:1], groups=WORLD, start_ns=START_NS - 10**13))

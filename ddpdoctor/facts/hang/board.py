@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ddpdoctor.facts.hang.record import SYMMETRIC, Call, Dump, Group, Op, State
@@ -72,6 +72,15 @@ class Lane:
         states = self.dump.states
         return OVER.issuperset([states[index] for index in self.entries.get(sequence, ())])
 
+    @property
+    def furthest(self) -> int:
+        """The last call that needs all ranks, and that this one surely came out of; 0 for none."""
+        numbers = sorted((n for n in self.entries if n <= self.newest_over), reverse=True)
+        return next((n for n in numbers if self._came_out(n)), 0)
+
+    def _came_out(self, number: int) -> bool:
+        return self.is_over(number) and self.op(number).name in SYMMETRIC and not self.may_have_failed(number)
+
     def may_have_failed(self, sequence: int) -> bool:
         """Gloo retires a call that failed like one that went well: its rank's last one, that needs all, may be either."""
         call = self.call(sequence) if sequence == self.newest else None
@@ -81,6 +90,12 @@ class Lane:
 def _look(op: Op) -> tuple[object, ...]:
     numel = None if op.name in UNEVEN | ONE_SIDED else (op.input_numel, op.output_numel)
     return op.name, numel, None if op.name in ONE_SIDED else op.dtypes
+
+
+def _older(lanes: dict[int, Lane]) -> Iterator[int]:
+    """The ranks whose last call comes before one that another rank came out of, and that it must have entered since."""
+    furthest = max((lane.furthest for lane in lanes.values()), default=0)
+    return (rank for rank, lane in lanes.items() if lane.entries and lane.last < furthest)
 
 
 class Board:
@@ -94,6 +109,8 @@ class Board:
         looks: dict[tuple[object, ...], int] = {}
         for rank, dump in sorted(self.dumps.items()):
             self._lay(rank, dump, [looks.setdefault(_look(op), len(looks)) for op in dump.ops])
+        self.older = frozenset(rank for lanes in self.lanes.values() for rank in _older(lanes))
+        """Ranks whose dumps are of an earlier moment than another's."""
 
     def _lay(self, rank: int, dump: Dump, looks: Sequence[int]) -> None:
         lanes = [self.lanes[group.key].setdefault(rank, Lane(dump, group, looks)) for group in dump.groups]
@@ -128,7 +145,7 @@ class Board:
     def _is_behind(self, lane: Lane | None, rank: int, number: int) -> bool:
         if rank not in self.dumps:
             return True
-        if self.dumps[rank].problem is not None:
+        if self.dumps[rank].problem is not None or rank in self.older:
             return False  # its last entries are missing
         if lane is None or not (lane.entries or lane.group.enqueued):
             return not self.dumps[rank].has_wrapped  # else the ring may have forgotten it

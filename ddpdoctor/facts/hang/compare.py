@@ -30,7 +30,13 @@ def compare(dumps: Sequence[Dump]) -> tuple[Conflict, ...]:
 
 
 def _unknown(board: Board) -> list[Conflict]:
-    """All that was recorded came to its end: the ranks whose dumps are missing may wait in something else."""
+    """Nobody is seen to wait for another: those whose dumps are missing, or older, may wait in something else."""
+    if board.older:
+        message = (
+            f"the dumps of {ranges(board.older)} are older than the others, which have come out of later collectives with "
+            f"{'it' if len(board.older) == 1 else 'them'}: take the dumps of all ranks at one moment"
+        )
+        return [Conflict(Cause.NO_DUMP, message, is_certain=False)]
     missing = tuple(rank for rank in range(board.world) if rank not in board.dumps)
     if not missing or not board.dumps:
         return []

@@ -104,7 +104,10 @@ def _missing(board: Board, waits: dict[int, Wait], ends: tuple[int, ...]) -> Con
         message += f"; {ranges(others)} {_wait(others)} in other calls"
     cause = Cause.NO_RECEIVER if first.is_p2p else Cause.MISSING
     waiting = tuple(sorted(waits))
-    return Conflict(cause, message, blamed, waiting, first.group, number, None if last is None else last.op, op)
+    if board.older:
+        message += f"; the dump of {ranges(board.older)} is of an earlier moment: the job may not have stood still yet"
+    last_op = None if last is None else last.op
+    return Conflict(cause, message, blamed, waiting, first.group, number, last_op, op, not board.older)
 
 
 def _without_dump(board: Board, waits: dict[int, Wait], ends: tuple[int, ...]) -> Conflict:
@@ -183,7 +186,9 @@ def _open_everywhere(board: Board, key: Key) -> Conflict | None:
         message += f"; its kernel never started on {ranges(late)}: that GPU is busy with something earlier"
         return Conflict(Cause.NOT_STARTED, message, late, started, first.group, number, first.op)
     timed_out = any(call.state is State.TIMED_OUT for call in calls.values())
-    message += f" and it {'timed out' if timed_out else 'is not finished'}: nobody is missing, and the calls fit"
+    are_known = first.group.ranks or first.group.is_default
+    who = "nobody is missing" if are_known else "which other ranks are in this group is not told, one may be missing"
+    message += f" and it {'timed out' if timed_out else 'is not finished'}: {who}, and the calls fit"
     return Conflict(Cause.TOGETHER, message, (), tuple(ranks), first.group, number, None, first.op, timed_out)
 
 

@@ -52,9 +52,8 @@ def _finding(hang: Hang, each: Conflict, more: str = "", severity: Severity | No
 def collective_timeout(hang: Hang) -> Iterator[Finding]:
     """A rank is missing in a collective, or nobody is and it does not end."""
     for each in _conflicts(hang, Cause.MISSING):
-        yield _finding(
-            hang, each, "; what it did since is the cause: `ddpdoctor hang` on its node, or py-spy dump, tells"
-        )
+        words = "; what it did since is the cause: `ddpdoctor hang` on its node, or py-spy dump, tells"
+        yield _finding(hang, each, words, None if each.is_certain else Severity.WARNING)
     for each in _conflicts(hang, Cause.NO_DUMP):
         severity = None if each.waiting else Severity.WARNING
         yield _finding(hang, each, "; read its own output" if each.waiting else "", severity)
@@ -114,4 +113,4 @@ def send_order(hang: Hang) -> Iterator[Finding]:
 def no_receiver(hang: Hang) -> Iterator[Finding]:
     """The other end of a send or recv was never posted."""
     for each in _conflicts(hang, Cause.NO_RECEIVER):
-        yield _finding(hang, each)
+        yield _finding(hang, each, severity=None if each.is_certain else Severity.WARNING)

@@ -38,6 +38,11 @@ class Block:
         self.end = line_end(data, place)
         self.line = data[self.start : self.end]
 
+    def whole(self) -> bytes:
+        """The line from where it was taken to its end, however long it is."""
+        end = self._data.find(b"\n", self.start)
+        return self._data[self.start : end if end >= 0 else len(self._data)]
+
     def behind(self, most: int) -> Iterator[str]:
         """The lines after this one, at most `most`."""
         data, at = self._data, self.end

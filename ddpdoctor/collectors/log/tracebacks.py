@@ -15,6 +15,8 @@ __all__ = ["beheaded", "syntax_error_of", "traceback_of"]
 MOST_LINES = 2000
 """So many lines are read on for the end of a traceback, those of other ranks in between included."""
 MOST_FRAMES = 200
+NEAR = 4
+"""So many lines apart stand the exceptions of processes that wrote their tracebacks at once."""
 STRANGERS = 60
 """Between two lines of one traceback may stand so many of processes whose lines have the same prefix."""
 
@@ -29,6 +31,12 @@ _NAMES = ("Error", "Exception", "Interrupt", "Exit", "Warning", "Failure", "Time
 _HEAD = "Traceback (most recent call last)"
 _IGNORED = "Exception ignored "
 """Python says so of what a destructor or a callback raised: it ended nothing."""
+_ANNOUNCED = re.compile(r"\b(ERROR|CRITICAL|FATAL)\b")
+_ESCAPED = re.compile(rb"Traceback \(most recent call last\):\\+n *File ")
+_STRING = re.compile(rb'(?:[^"\\]|\\.)*')
+_RANK_KEY = re.compile(rb'"(?:global_)?rank": ?"?(\d{1,6})\b')
+_WRAPPED = re.compile(r'\s*File "[^"]{40}')
+"""The beginning of a frame that a terminal's or a collector's width may have cut."""
 _SPAWNED = re.compile(r"-- Process (\d+) terminated with the following error:")
 _RANKED = re.compile(r": \(RANK (\d+)\)\s*$")
 """What torch.distributed.checkpoint puts behind the head of each traceback that it has gathered."""
@@ -43,20 +51,34 @@ _STARTERS = re.compile(r"/runpy\.py$|^<frozen runpy>$")
 
 def traceback_of(block: Block, number: int) -> Traceback | None:
     """The traceback that begins at this line, without an exception where its end cannot be found; None without frames."""
+    escaped = _ESCAPED.search(block.line)
+    if escaped is not None:
+        return _in_one_line(block, block.whole()[escaped.start() :], number)
     head = own_of(block)
-    if any(_IGNORED in raw and is_same_stream(head, taken_apart(raw)) for raw in block.before(1)):
+    before = next((taken_apart(raw) for raw in block.before(1)), None)
+    if before is not None and _IGNORED in before.text and is_same_stream(head, before):
         return None
     if "─" in head.text:
         return _boxed(block, head, number)
     ranked = _RANKED.search(head.text)
     who = replace(head.who, local_rank=_index_of_spawned(block, head))
+    if who == Who() and before is not None and _ANNOUNCED.search(before.text):
+        who = before.who  # a logger put its prefix before its own line alone
     who = replace(who, rank=int(ranked[1])) if ranked else who
+    has_joined = head.who.rank is not None and b"[rank" in block.line
+    found = Traceback(0, number, "", who=who, time=head.time, has_joined=has_joined, begin=number)
+    return _filled(found, _texts(block, head))
+
+
+def _filled(found: Traceback, texts: Iterator[tuple[int, str]]) -> Traceback | None:
+    """The traceback with its frames and its exception, from the lines behind its head."""
     frames: list[Frame] = []
-    found = Traceback(0, number, "", who=who, time=head.time, begin=number)
-    found = replace(found, has_joined=head.who.rank is not None and b"[rank" in block.line)
     indent = ""  # of the whole traceback: torchrun's summary indents what its worker recorded
     strangers = last = 0
-    for offset, text in _texts(block, head):
+    others = passed = 0  # other heads within this traceback, and where an exception of theirs stands
+    for offset, text in texts:
+        if passed and offset - passed > NEAR:
+            return None
         frame = _FRAME.match(text)
         if frame is not None and len(frames) < MOST_FRAMES:
             indent = indent if frames else " " * (len(text) - len(text.lstrip(" ")) - 2)
@@ -64,23 +86,40 @@ def traceback_of(block: Block, number: int) -> Traceback | None:
             strangers, last = 0, offset
         elif (text := text.removeprefix(indent))[:1] not in (" ", "\t", ""):
             ended = _EXCEPTION.match(text)
-            if ended is not None and (frames or ended["name"].endswith(_NAMES)) and _is_exception(ended["name"], text):
-                message = (ended["message"] or "")[:1000]
-                return replace(
-                    found, number=number + offset, exception=ended["name"], message=message, frames=tuple(frames)
-                )
+            is_end = (
+                ended is not None and (frames or ended["name"].endswith(_NAMES)) and _is_exception(ended["name"], text)
+            )
+            if ended is not None and is_end and not others and (not passed or ended["name"].endswith(_NAMES)):
+                message, at = (ended["message"] or "")[:1000], found.number + offset
+                return replace(found, number=at, exception=ended["name"], message=message, frames=tuple(frames))
+            if is_end and others:
+                others, passed = others - 1, offset
+            others += _HEAD in text
             strangers += 1
-            if strangers > STRANGERS or _HEAD in text:
+            if strangers > STRANGERS:
                 return None
-    is_launchers = any(_LAUNCHERS.search(frame.file) for frame in frames)
-    if is_launchers or all(_STARTERS.search(frame.file) for frame in frames):
+    files = [frame.file.replace("\\", "/") for frame in frames]
+    if any(_LAUNCHERS.search(file) for file in files) or all(_STARTERS.search(file) for file in files):
         return None  # it says nothing of what a worker raised
-    return replace(found, number=number + last, frames=tuple(frames))
+    return replace(found, number=found.number + last, frames=tuple(frames))
+
+
+def _in_one_line(block: Block, kept: bytes, number: int) -> Traceback | None:
+    """A traceback that a logger of JSON, or a message, keeps in one line with its line ends escaped."""
+    string = _STRING.match(kept)
+    if b"File \\" in kept and string is not None:
+        kept = re.sub(rb'\\+"', b'"', string[0])
+    found = traceback_of(Block(re.sub(rb"\\+n", b"\n", kept), 0), number)
+    ranked = _RANK_KEY.search(block.line)
+    who = own_of(block).who
+    who = replace(who, rank=int(ranked[1])) if ranked and who.rank is None else who
+    return None if found is None else replace(found, number=number, who=who)
 
 
 def _texts(block: Block, head: Prefixed) -> Iterator[tuple[int, str]]:
-    """The lines behind the head that its process may have written, each with its distance from it."""
+    """The lines behind the head that its process may have written, each with its distance from it; wrapped frames in one."""
     lead = _lead(block, head)
+    begun = ""
     for offset, raw in enumerate(block.behind(MOST_LINES), 1):
         each = taken_apart(raw)
         if offset == 1 and each.stream == Who() and _FRAME.match(each.text):
@@ -88,8 +127,12 @@ def _texts(block: Block, head: Prefixed) -> Iterator[tuple[int, str]]:
         if lead is not None:
             led = lead.match(each.text)
             each = each._replace(text=each.text[led.end() :] if led else " ")
-        if is_same_stream(head, each):
-            yield offset, _GROUP.sub("", each.text) if head.text.lstrip()[:1] in "+|" else each.text
+        if not is_same_stream(head, each):
+            continue
+        text = _GROUP.sub("", each.text) if head.text.lstrip()[:1] in "+|" else each.text
+        text = begun + text if begun and _FRAME.match(begun + text) else text
+        begun = text.rstrip("\n") if _WRAPPED.match(text) and not _FRAME.match(text) else ""
+        yield offset, text
 
 
 def beheaded(data: bytes) -> Traceback | None:

@@ -45,7 +45,8 @@ MARKS: dict[str, str] = {
     "spawned_ended": r"process (?P<index>\d+) terminated with (?:signal (?P<signal>SIG[A-Z]+)|exit code (?P<code>\d+))",
     "died_with": r"died with <Signals\.(?P<signal>SIG[A-Z]+): \d+>",
     "process_ended": r"Process (?P<rank>\d+) exit with status code (?P<code>\d+)",
-    "rank_crashed": r"launcher:Rank (?P<rank>\d+) crashed with exit code (?P<code>-?\d+)",
+    "rank_crashed": r"launcher:(?:Rank|Global rank) (?P<rank>\d+) (?:\(PID \d+\) )?(?:crashed with exit|exited with) code "
+    r"(?P<code>-?\d+)",
     "return_code": r"exits with return code = (?P<code>-?\d+)",
     "mpi_abort": r"MPI_ABORT was invoked on rank (?P<rank>\d+)",
     "step_ended": r"_step_signal: Terminating|srun: (?:Force )?Terminat(?:ing|ed) ",

@@ -25,6 +25,7 @@ _PROGRAM = r"(?!kernel|systemd|slurm|kubelet|earlyoom)[\w.-]+\[\d+\]:\ ?"
 _PREFIXES = re.compile(
     rf"""
       \[rank(?P<rank>\d+)\]:\ ?                                     # torch, once the process group is there
+    | (?:[\[(](?:rank|RANK)[ _:=-]?|(?:rank|RANK)[ _:-]?(?=\d+\ *\|))(?P<tag>\d+)(?:[\])]|\ *\|):?\ ?   # frameworks
     | \[(?P<role>[A-Za-z_][\w-]*?)(?P<local>\d+)\]:\ ?              # torchrun --tee: role and local rank
     | \[\d+,(?P<mpi>\d+)\](?:<std\w+>)?:\ ?                         # mpirun --tag-output
     | \[(?P<horovod>\d+)\]<std(?:out|err)>:\ ?                     # horovodrun
@@ -102,7 +103,7 @@ def split(line: str) -> Prefixed:
             break
         at = match.end()
         kind, value = match.lastgroup, match[match.lastindex or 0]
-        if kind in ("rank", "mpi", "horovod"):
+        if kind in ("rank", "tag", "mpi", "horovod"):
             rank = int(value)
         elif kind in ("time", "on", "journal"):
             time = time or match["time"] or match["syslog"]

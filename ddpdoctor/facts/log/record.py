@@ -111,6 +111,11 @@ class Traceback:
     begin: int = 0
 
     @property
+    def is_line(self) -> bool:
+        """Whether nothing but the exception's own line is there: somebody may only have told of it."""
+        return not self.frames and self.begin == self.number
+
+    @property
     def place(self) -> Frame | None:
         """The innermost frame of the job's own code; where all of it is a library's, the innermost of all."""
         own = [frame for frame in self.frames if not _LIBRARY.search(frame.file.replace("\\", "/"))]

@@ -91,7 +91,9 @@ def went_on(log: Log, spoken: Line | Traceback) -> bool:
     words = last_words(log, spoken.source, after)
     who = spoken.who
     if who.rank is not None or who.local_rank is not None:
-        own = [w for w in words if w.who.rank == who.rank and (who.rank is not None or w.who.local_rank == who.local_rank)]
+        own = [
+            w for w in words if w.who.rank == who.rank and (who.rank is not None or w.who.local_rank == who.local_rank)
+        ]
         return len(own) >= FEW_LINES
     if isinstance(spoken, Traceback) and spoken.is_line and not log.exits and len(words) >= FEW_LINES:
         return True

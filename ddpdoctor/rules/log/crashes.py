@@ -81,19 +81,31 @@ CANCELLED = (r"CANCELLED AT \S+ \*\*\*$",)
 """What slurmstepd says of the other tasks as well when one of them failed."""
 
 
-@rule("LOG501", "worker-ended-without-traceback", Severity.ERROR, signatures=CRASHED)
+REFUSED = (
+    r"\.py: error: (unrecognized arguments|the following arguments are required|(ambiguous option|argument \S+): )",
+)
+"""How argparse ends a script, with exit code 2."""
+OTHERS = re.compile(r"--local[-_]rank\b")
+"""An option that LAUNCH050 and LAUNCH051 tell of."""
+
+
+@rule("LOG501", "worker-ended-without-traceback", Severity.ERROR, signatures=(*CRASHED, *REFUSED))
 def ended_without_traceback(log: Log) -> Iterator[Finding]:
     """A worker ended by a signal of its own or with an exit code, and printed no traceback.
 
     ## Why it matters
     "exitcode : -11" (a segmentation fault), -6 (an abort), -7 (a bus error) or a number that the script chose: Python had no
-    chance to say where, and the launcher's summary is all there is.
+    chance to say where, and the launcher's summary is all there is. Exit code 2 is argparse's: the script
+    was given options that it does not know.
 
     ## Fix
     Start the ranks with PYTHONFAULTHANDLER=1: a crash then prints the Python stack. Look for the rank's last own line, and in
     the kernel's log of its node (dmesg | grep -E "segfault|traps").
     """
     lines = [line for line in matching(log, CRASHED) if not _is_said_why(log, line)]
+    refused = [line for line in matching(log, REFUSED) if not OTHERS.search(line.text)]
+    if refused:
+        yield finding_of(log, refused, "The script refused its arguments, with exit code 2", blames_speaker=True)
     found = [] if matching(log, (*PEERS_OF_A_GROUP, *PEERS_BEFORE)) else list(crashed(log, ""))
     yield from found
     if lines and not found and not own_exits(log):

@@ -23,6 +23,7 @@ UNAVAILABLE = (
     r"Unexpected error from cudaGetDeviceCount\(\).*Error [1-79]\d*:",
     r"CUDA error: all CUDA-capable devices are busy",
 )
+ASSERTED = r"block: \[\d+,\d+,\d+\], thread: \[\d+,\d+,\d+\] Assertion "
 NOT_STARTED = (r"CUDA error: initialization error",)
 ORDINAL = (r"invalid device ordinal",)
 ISOLATED = (r"transport/p2p\.cc:\d+ NCCL WARN Cuda failure (101 )?'invalid device ordinal'",)
@@ -52,7 +53,7 @@ SHARE = 0.2
     signatures=(
         r"illegal memory access was encountered",
         r"device-side assert triggered",
-        r"block: \[\d+,\d+,\d+\], thread: \[\d+,\d+,\d+\] Assertion ",
+        ASSERTED,
         r"unspecified launch failure",
         r"the launch timed out and was terminated",
         r"CUDA error: misaligned address",

@@ -21,6 +21,7 @@ from ddpdoctor.rules.log.crashes import (
     is_no_cause,
     may_be_one,
 )
+from ddpdoctor.rules.log.devices import ASSERTED
 from ddpdoctor.rules.log.ending import SIGKILL, names_of
 from ddpdoctor.rules.log.files import is_missing_file, not_written_yet, on_some_nodes_only
 from ddpdoctor.rules.log.signatures import FAR, explained, matching, shortened, softly_explained
@@ -33,6 +34,7 @@ CHILD_GONE = re.compile(
     r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly|subprocesses has abruptly died"
     r"|process in the process pool was terminated abruptly"
 )
+OF_CUDA = re.compile(r"CUDA error|CUBLAS_STATUS_|CUDNN_STATUS_|cuda runtime error")
 WHY_GONE = (
     ". Undetermined why that process ended: the host's memory ran out (LOG014, HOST009: sudo dmesg -T | grep -i 'killed "
     "process'), /dev/shm is too small (HOST002), or it crashed"
@@ -66,12 +68,20 @@ def _groups(log: Log) -> list[_Group]:
         name = each.exception.rpartition(".")[2]
         if is_no_cause(each) or _is_explained(each, lines) or went_on(log, each) or _is_elsewhere(log, each):
             continue
-        if any(_follows(each, other) for other in log.tracebacks):
+        if any(_follows(each, other) for other in log.tracebacks) or _is_of_kernel(log, each):
             continue
         found.setdefault((name, _NUMBERS.sub("#", each.message)[:80], each.place), []).append(each)
     if any(not _is_wrapper(t) for t in log.tracebacks if not is_no_cause(t)):
         found = {key: group for key, group in found.items() if not _is_wrapper(group[0])}
     return _told_once([_group(group) for group in found.values()])
+
+
+def _is_of_kernel(log: Log, each: Traceback) -> bool:
+    """Whether CUDA says so after an assertion in a kernel, which LOG011 tells of."""
+    asserted = matching(log, (ASSERTED,)) if OF_CUDA.search(each.message) else []
+    return any(
+        line.source == each.source and line.number < each.number and may_be_one(line.who, each.who) for line in asserted
+    )
 
 
 def _told_once(groups: list[_Group]) -> list[_Group]:

@@ -47,6 +47,7 @@ class Company:
         self._echo: Echo | None = None
         self._pulse: Pulse | None = None
         self._mesh: Mesh | None = None
+        self._seen_gone: list[Observation] = []
         self._head: Card | None = None
         self._answer: tuple[Kind | None, str] = (None, "")
         self._others: list[Card] = []
@@ -100,6 +101,7 @@ class Company:
             mine = [*(card for card in mine if card.pid != self._head.pid or card.host != self._head.host), self._head]
             self._watches_store = True
         self._pulse = Pulse(own.rank, mine, store)
+        self._seen_gone = self._pulse.found
 
     def _find_head(self, board: Board) -> None:
         """Get to know the process that hosts the store, where it is ours and on another host."""
@@ -162,7 +164,7 @@ class Company:
             self.neighbours.forget(siblings.have_parted())
             found = self.neighbours.look(now, phase)
         if found is None and self._pulse is not None and self._pulse.found:
-            found = replace(self._pulse.found[0], phase=phase)
+            found = replace(self._cut_off() or self._pulse.found[0], phase=phase)
         if found is None and self.news_fd is not None and not self._has_met:
             found = news.read(self.news_fd)
         return found
@@ -176,7 +178,7 @@ class Company:
     def is_store_gone(self, store_address: str) -> bool:
         """Whether the process that hosts the store does not run, as far as that can be seen from here."""
         if self.place.uses_agent_store:
-            return self._card is not None and self._is_cut_off(store_address)
+            return self._card is not None and (self._head_is_lost() is not None or self._is_cut_off(store_address))
         return self.neighbours.is_gone(0, time.monotonic()) or self._knock(store_address)[0] is not None
 
     def _knock(self, store_address: str) -> tuple[Kind | None, str]:
@@ -200,11 +202,26 @@ class Company:
         kind, words = self._knock(store_address)
         may_be_cut = self.place.uses_agent_store or kind is Kind.HOST_LOST
         if own is not None and may_be_cut and self._is_cut_off((card and card.address) or store_address):
-            cut = f"{own.host} reaches no other host any more: its network is cut"
-            return observe_host(own, Kind.HOST_LOST, cut, self.place.rank)
+            return self._is_lost(own)
         if card is None or kind is None:
-            return None
+            return self._head_is_lost()
         return observe_host(card, kind, f"the supervisor on {card.host} that hosts the store {words}", self.place.rank)
+
+    def _head_is_lost(self) -> Observation | None:
+        """What was seen of the host of rank 0, whose agent hosts the store, when it went away."""
+        return next((o for o in list(self._seen_gone) if o.kind is Kind.HOST_LOST and o.ranks == (0,)), None)
+
+    def _cut_off(self) -> Observation | None:
+        """That it is this host which is gone, where another one seems to be."""
+        assert self._pulse is not None
+        own, seen = self._card, self._pulse.found[0]
+        address = next((card.address for card in self._others if card.host == seen.host), "")
+        is_cut = own is not None and seen.kind is Kind.HOST_LOST and bool(address) and self._is_cut_off(address)
+        return self._is_lost(own) if own is not None and is_cut else None
+
+    def _is_lost(self, own: Card) -> Observation:
+        cut = f"{own.host} reaches no other host any more: its network is cut"
+        return observe_host(own, Kind.HOST_LOST, cut, self.place.rank)
 
     def _is_cut_off(self, address: str) -> bool:
         """Whether this host reaches nobody: it has no route any more, or none of several others answers."""

@@ -119,10 +119,12 @@ class Witness:
         return time.monotonic() - since > ENDING_SECONDS and self._board.have_all_spoken()
 
     def is_about_store(self, seen: Observation) -> bool:
-        """Whether the process that hosts the store does not run: asking it would only take time."""
-        place = self.place
-        is_host = seen.ranks == (0,) and place.rank != 0 and not place.uses_agent_store and seen.pid is not None
-        return is_host and seen.kind in (Kind.DIED, Kind.STOPPED)
+        """Whether the process that hosts the store does not run, or its host is away: asking it would only take time."""
+        if seen.ranks != (0,) or self.place.rank == 0:
+            return False
+        if seen.kind is Kind.HOST_LOST:
+            return True
+        return seen.kind in (Kind.DIED, Kind.STOPPED) and seen.pid is not None and not self.place.uses_agent_store
 
     def _own_condition(self, told: tuple[Observation, ...]) -> list[Observation]:
         """When somebody else gave the alarm: what is wrong with this rank, as far as it can be seen at once."""

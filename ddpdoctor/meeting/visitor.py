@@ -123,7 +123,7 @@ class Visitor:
             asyncio.TimeoutError: the host was stopped.
         """
         place: dict[str, Any] | None = None
-        while message := await asyncio.wait_for(hear(reader), SILENT_SECONDS):
+        while message := await self._hear(reader, writer):
             kind = message.get("kind")
             if kind == "progress":
                 self.speak(str(message.get("words"))[:300])
@@ -139,6 +139,20 @@ class Visitor:
                 if watched is not None:
                     await watch_host(reader, host, watched, self.lost)
                 return
+
+    async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> dict[str, Any]:
+        """The next message of a host that says at least that it is alive; where the way loses packets, it may be late.
+
+        Raises:
+            OSError, WireError, asyncio.TimeoutError: as `_stay`.
+        """
+        try:
+            return await asyncio.wait_for(hear(reader), SILENT_SECONDS)
+        except asyncio.TimeoutError:
+            self.is_lossy = is_lossy(writer)
+            if not self.is_lossy:
+                raise
+        return await asyncio.wait_for(hear(reader), 2 * SILENT_SECONDS)
 
 
 def _other_version(told: dict[str, Any], address: str) -> Stranger:

@@ -87,7 +87,8 @@ def _assigned(reader: Reader, base: str, node: ast.Attribute, frame: Frame) -> o
     if owner is not None:
         return _of_class(reader, owner, node, frame)
     assigned = module.index.attributes.get((base, node.attr), [])
-    assigned = [b for b in assigned if b.value is not None and not any(n is node for n in ast.walk(b.value))]
+    around = {node, *(parent for parent, _ in module.index.enclosing(node))} if assigned else ()
+    assigned = [b for b in assigned if b.value is not None and b.value not in around]
     option = module.options.get(node.attr) if _OPTIONS.match(base) else None
     if option is not None and all(_is_later(module.index, b, node) for b in assigned):
         return _option(reader, node.attr, option, frame)

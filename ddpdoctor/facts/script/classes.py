@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ddpdoctor.facts.script.index import Bound, Function, Index
 from ddpdoctor.facts.script.instances import class_at, kept
+from ddpdoctor.facts.script.memory import once
 from ddpdoctor.facts.script.names import Names
 
 if TYPE_CHECKING:
@@ -30,12 +31,14 @@ class Classes:
     def __init__(self, index: Index, names: Names) -> None:
         self.index = index
         self.names = names
+        self.memory: dict[object, dict[Any, Any]] = {}
         self._methods: dict[ast.ClassDef, dict[str, Function]] = {}
 
     def as_module(self) -> Module:
         """The whole file of which this is a part."""
         raise NotImplementedError
 
+    @once
     def class_of_value(self, value: ast.expr) -> ast.ClassDef | None:
         """The class of this file that an expression is an instance of: `self`, a name or attribute bound to `Class(…)`."""
         if isinstance(value, ast.Attribute):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script.index import Function
+from ddpdoctor.facts.script.memory import once
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.script.module import Module
@@ -23,6 +24,7 @@ class Wrapper:
     given: ast.arg
 
 
+@once
 def wrapper_of(module: Module, function: Function) -> Wrapper | None:
     """What runs in place of a function with one decorator of this project; None for others."""
     if len(function.decorator_list) != 1:

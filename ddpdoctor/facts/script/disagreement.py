@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 
-from ddpdoctor.facts.script.events import COMPARED, WATCHED, Matters
+from ddpdoctor.facts.script.events import COMPARED, WATCHED
 from ddpdoctor.facts.script.index import Function, inner
+from ddpdoctor.facts.script.mattering import Matters
+from ddpdoctor.facts.script.memory import once
 from ddpdoctor.facts.script.module import Module
 from ddpdoctor.facts.script.paths import rehearse
 from ddpdoctor.facts.script.rehearsal import Event, Leaving, Rehearsal, Test, Track
@@ -77,28 +79,32 @@ _LIBRARIES = frozenset(
 def roots(module: Module, matters: Matters) -> list[Function | ast.Module]:
     """Where all ranks enter together: the program itself, what is spawned, and functions that nothing here calls."""
     spawned = {s.function for s in module.spawns}
-    found: list[Function | ast.Module] = [
-        f
-        for f in module.index.functions
-        if (f in spawned or f not in module.callers)
-        and f.name not in ("__enter__", "__exit__")
-        and matters.function(module, f)
-    ]
-    if any(
-        matters.statement(module, s) for s in module.tree.body if not isinstance(s, (ast.FunctionDef, ast.ClassDef))
-    ):
-        found.append(module.tree)
-    return found
+    entered = [f for f in module.index.functions if f in spawned or f not in module.callers]
+    return _that_matter(module, matters, entered)
 
 
 def programs(module: Module, matters: Matters) -> list[Function | ast.Module]:
     """The roots that are certainly run by every rank: the program's own level and what it spawns."""
     spawned = {s.function for s in module.spawns}
-    return [r for r in roots(module, matters) if isinstance(r, ast.Module) or r in spawned]
+    return _that_matter(module, matters, [f for f in module.index.functions if f in spawned])
+
+
+def _that_matter(module: Module, matters: Matters, functions: list[Function]) -> list[Function | ast.Module]:
+    """Those of the functions that do something, and the module's own level if it does."""
+    found: list[Function | ast.Module] = [
+        f for f in functions if f.name not in ("__enter__", "__exit__") and matters.function(module, f)
+    ]
+    own = (s for s in module.tree.body if not isinstance(s, (ast.FunctionDef, ast.ClassDef)))
+    return [*found, module.tree] if any(matters.statement(module, s) for s in own) else found
 
 
 def places_of(module: Module, root: Function | ast.Module | None = None) -> tuple[Place, ...]:
     """The imagined job for a root: two nodes, or one node with as many ranks as the text itself says."""
+    return _places_of(module, root)
+
+
+@once
+def _places_of(module: Module, root: Function | ast.Module | None) -> tuple[Place, ...]:
     spawned = [s for s in module.spawns if root is None or s.function is root or isinstance(root, ast.Module)]
     is_spawned = bool(spawned) and not isinstance(root, ast.Module)
     count = _literal_world(module)
@@ -134,10 +140,12 @@ def is_of_all(event: Event) -> bool:
     return group is None or event.read(group) is None
 
 
-@lru_cache(maxsize=64)
+_MATTERS = {everything: Matters(frozenset(WATCHED if everything else COMPARED | P2P)) for everything in (False, True)}
+
+
 def matters_of(module: Module, *, everything: bool = False) -> Matters:
-    """What the module's functions do: of what ranks do together and send each other, or of all that is watched."""
-    return Matters(frozenset(WATCHED if everything else COMPARED | P2P))
+    """What functions do: of what ranks do together and send each other, or of all that is watched."""
+    return _MATTERS[everything]
 
 
 @lru_cache(maxsize=64)

@@ -1,15 +1,16 @@
-"""What a statement may do that the other ranks notice: calls worth rehearsing, and which functions lead to them."""
+"""What a statement may do that the other ranks notice: the calls worth rehearsing, by their names."""
 
 from __future__ import annotations
 
 import ast
 import re
 
-from ddpdoctor.facts.script.index import Function, inner
+from ddpdoctor.facts.script.index import inner
+from ddpdoctor.facts.script.memory import once
 from ddpdoctor.facts.script.module import Module
 from ddpdoctor.facts.script.vocabulary import COLLECTIVES, METHODS, P2P
 
-__all__ = ["COMPARED", "EXITS", "WATCHED", "Matters", "name_of"]
+__all__ = ["COMPARED", "EXITS", "WATCHED", "calls_in", "name_of"]
 
 COMPARED = COLLECTIVES | frozenset(METHODS) | {"backward", "forward", "state_dict"}
 """Names of what all ranks must do together: collectives, and what a wrapped model does in its passes."""
@@ -48,12 +49,14 @@ _SHARDING = re.compile(r"fsdp_plugin|deepspeed_plugin|FullyShardedDataParallelPl
 """What makes accelerate's states an affair of all ranks."""
 
 
-def in_order(node: ast.AST) -> list[ast.Call]:
+@once
+def calls_in(module: Module, node: ast.AST) -> list[ast.Call]:
     """The calls in a statement or expression in the order in which they end; bodies of lambdas left out."""
     found = [each for each in inner(node) if isinstance(each, ast.Call)]
     return sorted(found, key=lambda c: (c.end_lineno or 0, c.end_col_offset or 0))
 
 
+@once
 def name_of(module: Module, call: ast.Call) -> str | None:
     """The name under which a rehearsal writes a call down, None for one that it does not watch."""
     name = module.names.of(call.func)
@@ -129,76 +132,3 @@ def _is_trainer(module: Module, base: ast.expr, kind: str) -> bool:
     own = module.class_of_value(base) if module.frameworks else None
     names = [module.names.of(b) for b in own.bases] if own is not None else [_made(module, base)]
     return any(name is not None and _TRAINERS[kind].match(name) for name in names)
-
-
-class Matters:
-    """Which functions and statements of the project can do something of these names."""
-
-    def __init__(self, names: frozenset[str]) -> None:
-        self.names = names
-        self._functions: dict[Function, bool] = {}
-        self._ending: dict[Function, bool] = {}
-        self._statements: dict[ast.AST, bool] = {}
-        self._calls: dict[ast.AST, list[ast.Call]] = {}
-
-    def calls(self, node: ast.AST) -> list[ast.Call]:
-        """The calls in a statement in their order."""
-        if node not in self._calls:
-            self._calls[node] = in_order(node)
-        return self._calls[node]
-
-    def named(self, module: Module, call: ast.Call) -> str | None:
-        """The name of a call that is looked for."""
-        name = name_of(module, call)
-        return name if name in self.names else None
-
-    def function(self, module: Module, function: Function) -> bool:
-        """Whether a function, or one that it calls, does something that is looked for."""
-        if function not in self._functions:
-            self._functions[function] = False  # a function that calls itself does no more than its other calls
-            self._functions[function] = any(self.call(module, c) for s in function.body for c in self.calls(s))
-        return self._functions[function]
-
-    def call(self, module: Module, call: ast.Call) -> bool:
-        """Whether a call does something that is looked for."""
-        if self.named(module, call) is not None:
-            return True
-        made = module.lambda_of(call)
-        if made is not None:
-            return call not in inner(made.body) and any(self.call(module, c) for c in self.calls(made.body))
-        target = module.target(call)
-        return (target is not None and self.function(target.module, target.function)) or self._opens(module, call)
-
-    def _opens(self, module: Module, call: ast.Call) -> bool:
-        """Whether a `with` enters or leaves an object here that does something of it."""
-        is_context = isinstance(module.index.parents.get(call), ast.withitem)
-        owner = module.class_of_value(call) if is_context else None
-        found = [module.method(owner, name) for name in ("__enter__", "__exit__")] if owner is not None else []
-        return any(each is not None and self.function(each.module, each.function) for each in found)
-
-    def runs(self, module: Module, function: Function) -> bool:
-        """Whether a function is worth rehearsing: it does something that is looked for, or may end the process."""
-        if self.function(module, function):
-            return True
-        if function not in self._ending:
-            self._ending[function] = False  # as above
-            self._ending[function] = any(self._ends(module, c) for s in function.body for c in self.calls(s))
-        return self._ending[function]
-
-    def _ends(self, module: Module, call: ast.Call) -> bool:
-        target = module.target(call)
-        return module.names.of(call.func) in EXITS or (target is not None and self.runs(target.module, target.function))
-
-    def acts(self, module: Module, call: ast.Call) -> bool:
-        """Whether a call does something that is looked for, may end the process, or runs what a decorator wraps."""
-        return self.call(module, call) or self._ends(module, call) or module.parameter_called(call) is not None
-
-    def statement(self, module: Module, statement: ast.AST) -> bool:
-        """Whether a statement does something that is looked for, or leaves its block."""
-        if statement not in self._statements:
-            self._statements[statement] = any(
-                isinstance(n, (ast.Return, ast.Break, ast.Continue, ast.Raise))
-                or (isinstance(n, ast.Call) and self.acts(module, n))
-                for n in inner(statement)
-            )
-        return self._statements[statement]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from ddpdoctor.facts.script.events import Matters
+from ddpdoctor.facts.script.mattering import Matters
 from ddpdoctor.facts.script.module import Module
 
 __all__ = ["local_failure"]
@@ -29,7 +29,7 @@ def local_failure(matters: Matters, module: Module, statement: ast.Try) -> ast.E
 
 
 def _acts(matters: Matters, module: Module, statement: ast.stmt) -> bool:
-    return any(matters.call(module, c) for c in matters.calls(statement))
+    return any(matters.call(module, c) for c in matters.calls(module, statement))
 
 
 def _caught(handler: ast.ExceptHandler) -> list[ast.expr]:

@@ -49,12 +49,16 @@ class Binding:
 
 @dataclass(slots=True, eq=False)
 class Scope:
-    """A module, class or function, and what it binds. `attributes` are assignments to `base.name`, by that text."""
+    """A module, class or function, and what it binds; `inside` is the function around its body, itself if it is one."""
 
     node: ast.AST
     parent: Scope | None
     names: dict[str, list[Binding]] = field(default_factory=dict)
     elsewhere: set[str] = field(default_factory=set)
+    inside: Function | None = None
+
+    def __post_init__(self) -> None:
+        self.inside = self.function or (self.parent.inside if self.parent is not None else None)
 
     @property
     def function(self) -> Function | None:
@@ -63,7 +67,7 @@ class Scope:
 
 @dataclass(slots=True, eq=False)
 class Index:
-    """What the walk found. `around` is the scope of each name; `attributes` holds assignments to `self.rank`, `args.gpu`, by
+    """What the walk found. `around` is the scope of each node; `attributes` holds assignments to `self.rank`, `args.gpu`, by
     ("args", "gpu")."""
 
     tree: ast.Module
@@ -80,12 +84,7 @@ class Index:
 
     def scope(self, node: ast.AST) -> Scope:
         """The scope that a node's names are looked up in; a function's own node belongs to the scope around it."""
-        if node in self.around:
-            return self.around[node]
-        each = self.parents.get(node)
-        while each is not None and each not in self.scopes:
-            each = self.parents.get(each)
-        return self.scopes[each if each is not None else self.tree]
+        return self.around.get(node) or self.scopes[self.tree]
 
     def enclosing(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
         """Pairs (parent, child) from the node outwards."""
@@ -96,14 +95,17 @@ class Index:
 
     def function_of(self, node: ast.AST) -> Function | None:
         """The function around a node, None at module or class level."""
-        for parent, _ in self.enclosing(node):
-            if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                return parent
-        return None
+        scope = self.around.get(node)
+        return None if scope is None else scope.inside
 
     def class_of(self, node: ast.AST) -> ast.ClassDef | None:
         """The class whose body holds this function or node, through any functions between."""
-        return next((p for p, _ in self.enclosing(node) if isinstance(p, ast.ClassDef)), None)
+        scope = self.around.get(node)
+        while scope is not None:
+            if isinstance(scope.node, ast.ClassDef):
+                return scope.node
+            scope = scope.parent
+        return None
 
     def statement(self, node: ast.AST) -> ast.stmt:
         """The innermost statement around a node, or the node itself."""
@@ -128,20 +130,56 @@ def index(tree: ast.Module) -> Index:
         node, scope, depth = stack.pop()
         if depth > found.depth:
             found.depth = depth
-        if isinstance(node, ast.Name):
-            found.around[node] = scope
+        found.around[node] = scope
         visit = _VISITS.get(type(node))
         if visit is not None:
             visit(found, node, scope)
         if node is not tree and isinstance(node, _SCOPES):
             scope = found.scopes[node] = Scope(node, scope)
             _parameters(node, scope)
-        children = list(ast.iter_child_nodes(node))
+        children = _children(node)
         children.reverse()
         for child in children:
             found.parents[child] = node
             stack.append((child, scope, depth + 1))
     return found
+
+
+def _children(node: ast.AST) -> list[ast.AST]:
+    """The nodes directly under a node, in textual order."""
+    found: list[ast.AST] = []
+    for name in _WITH_NODES[type(node)]:
+        value = getattr(node, name, None)
+        if isinstance(value, list):
+            found += [each for each in value if isinstance(each, ast.AST)]
+        elif isinstance(value, ast.AST):
+            found.append(value)
+    return found
+
+
+class _WithNodes(dict[type[ast.AST], tuple[str, ...]]):
+    """The fields of each type of node that can hold nodes worth a visit: no texts, numbers, operators."""
+
+    def __missing__(self, kind: type[ast.AST]) -> tuple[str, ...]:
+        without = {
+            "arg",
+            "attr",
+            "conversion",
+            "ctx",
+            "id",
+            "kind",
+            "level",
+            "module",
+            "op",
+            "ops",
+            "simple",
+            "type_comment",
+        }
+        self[kind] = tuple(name for name in kind._fields if name not in without) if kind is not ast.Constant else ()
+        return self[kind]
+
+
+_WITH_NODES = _WithNodes()
 
 
 def inner(node: ast.AST) -> Iterator[ast.AST]:
@@ -152,7 +190,9 @@ def inner(node: ast.AST) -> Iterator[ast.AST]:
         yield each
         if each is not node and isinstance(each, _SCOPES):
             continue
-        stack.extend(reversed(list(ast.iter_child_nodes(each))))
+        children = _children(each)
+        children.reverse()
+        stack += children
 
 
 def _bind(scope: Scope, name: str, binding: Binding) -> None:

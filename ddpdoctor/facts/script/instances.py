@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script.index import Binding, Bound, Function
+from ddpdoctor.facts.script.memory import once
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.script.module import Module
@@ -15,6 +16,7 @@ __all__ = ["class_at", "instance_of", "kept"]
 MAX_STEPS = 4
 
 
+@once
 def class_at(module: Module, node: ast.expr) -> tuple[Module, ast.ClassDef] | None:
     """The class that a name stands for, and the module that defines it."""
     own = module.class_named(node)
@@ -35,21 +37,26 @@ def _imported(module: Module, dotted: str, depth: int) -> tuple[Module, ast.Clas
     return None
 
 
-def instance_of(module: Module, value: ast.expr, depth: int = 0) -> tuple[Module, ast.ClassDef] | None:
+@once
+def instance_of(module: Module, value: ast.expr) -> tuple[Module, ast.ClassDef] | None:
     """The class of an object, through names, `self.name` and the arguments of the calls that give a parameter."""
+    return _instance(module, value, 0)
+
+
+def _instance(module: Module, value: ast.expr, depth: int) -> tuple[Module, ast.ClassDef] | None:
     if depth > MAX_STEPS:
         return None
     if isinstance(value, ast.Call):
         return class_at(module, value.func)
     if isinstance(value, ast.Attribute):
         made = kept(module, value)
-        return instance_of(module, made, depth + 1) if made is not None else None
+        return _instance(module, made, depth + 1) if made is not None else None
     bound = module.names.bindings(value.id, module.index.scope(value)) if isinstance(value, ast.Name) else None
     if bound is None or len(bound[1]) != 1:
         return None
     binding = bound[1][0]
     if binding.how is Bound.VALUE and isinstance(binding.value, (ast.Name, ast.Call)):
-        return instance_of(module, binding.value, depth + 1)
+        return _instance(module, binding.value, depth + 1)
     if binding.how is Bound.PARAMETER and bound[0].function is not None:
         return _given(module, binding, bound[0].function, depth)
     return None
@@ -81,5 +88,5 @@ def _given(module: Module, binding: Binding, function: Function, depth: int) -> 
     for call in module.calls_by_name.get(name, ()) if not is_method or function.name == "__init__" else ():
         given = next((k.value for k in call.keywords if k.arg == binding.at.arg), None)
         given = given or (call.args[at] if at < len(call.args) else None)
-        found.add(instance_of(module, given, depth + 1) if given is not None else None)
+        found.add(_instance(module, given, depth + 1) if given is not None else None)
     return found.pop() if len(found) == 1 else None

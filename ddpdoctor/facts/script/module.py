@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 from ddpdoctor.facts.script.classes import Classes, Target
 from ddpdoctor.facts.script.index import Bound, Function, index
 from ddpdoctor.facts.script.instances import instance_of
+from ddpdoctor.facts.script.memory import once
 from ddpdoctor.facts.script.names import Names
 from ddpdoctor.facts.script.parsing import MAX_DEPTH, concerns, parse
 from ddpdoctor.facts.script.record import Problem, Script, SourceFile
@@ -113,6 +114,7 @@ class Module(Classes):
 
     # What a call runs.
 
+    @once
     def target(self, call: ast.Call) -> Target | None:
         """The function of this project that a call runs: a constructor is the class's __init__."""
         if call.func not in self._targets:
@@ -207,6 +209,7 @@ class Module(Classes):
                     return _module(source, _Same(self._project))
         return None
 
+    @once
     def parameter_called(self, call: ast.Call) -> ast.arg | None:
         """The parameter of an enclosing function that a call calls: so a decorator's inner function runs what it wraps."""
         if not isinstance(call.func, ast.Name):
@@ -218,6 +221,7 @@ class Module(Classes):
         at = bound[1][0].at
         return at if isinstance(at, ast.arg) else None
 
+    @once
     def lambda_of(self, call: ast.Call) -> ast.Lambda | None:
         """The lambda that a call runs by the only name that it is given."""
         if not isinstance(call.func, ast.Name):

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from functools import partial
 
 from ddpdoctor.facts.script.choices import Choices
-from ddpdoctor.facts.script.events import Matters
 from ddpdoctor.facts.script.index import Function
+from ddpdoctor.facts.script.mattering import Matters
 from ddpdoctor.facts.script.module import Module
 from ddpdoctor.facts.script.rehearsal import Rehearsal, Track
 from ddpdoctor.facts.script.values import Reader

@@ -8,10 +8,11 @@ from typing import Any
 
 from ddpdoctor.facts.script.conditions import case_of, conditions
 from ddpdoctor.facts.script.decorating import is_context, wrapper_of
-from ddpdoctor.facts.script.events import EXITS, Matters
+from ddpdoctor.facts.script.events import EXITS
 from ddpdoctor.facts.script.failures import local_failure
 from ddpdoctor.facts.script.index import Function
 from ddpdoctor.facts.script.loops import turns_differ
+from ddpdoctor.facts.script.mattering import Matters
 from ddpdoctor.facts.script.module import Module, Target
 from ddpdoctor.facts.script.parameters import arguments
 from ddpdoctor.facts.script.rehearsal import Event, Leaving, Test, Track
@@ -85,7 +86,7 @@ class Walk:
         if node is None or not (self.tests or self.matters.statement(frame.module, node)):
             return None
         left = None
-        for call in self.matters.calls(node):
+        for call in self.matters.calls(frame.module, node):
             depth = len(self.tests)
             if self._comes_to(call, node, frame):
                 left = self.call(call, frame) or left

@@ -76,7 +76,13 @@ def known(value: object) -> bool:
 
 def worst(*values: object) -> Unknown:
     """What follows from operands of which one at least is unknown."""
-    return max((v for v in values if isinstance(v, Unknown)), key=lambda v: v.value, default=Unknown.SAME)
+    found = Unknown.SAME
+    for each in values:
+        if each is Unknown.VARIES:
+            return each
+        if each is Unknown.DATA:
+            found = each
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -252,14 +252,20 @@ def test_a_rank_that_is_one_call_ahead_was_dumped_later_and_the_only_one_behind_
     assert (found.cause, found.ranks) == (Cause.MISSING, (0,))
 
 
-def test_a_dump_of_an_earlier_moment_makes_nobody_late() -> None:
-    open_call = call("all_reduce", state="started")
-    raws = {
-        r: dump([call("all_reduce")] * (9 if r else 4) + ([open_call] if r else []), groups=WORLD) for r in range(3)
-    }
-    found = _only(raws)
-    assert (found.cause, found.ranks, found.waiting) == (Cause.NO_DUMP, (), ())
-    assert "rank 0 are older" in found.message
+def test_a_dump_of_an_earlier_moment_makes_nobody_late_while_the_others_move() -> None:
+    done, open_call = call("all_reduce"), call("all_reduce", state="started")
+
+    def raws(*counts: int, opened: tuple[int, ...]) -> dict[int, Any]:
+        return {r: dump([done] * n + [open_call] * (r in opened), groups=WORLD) for r, n in enumerate(counts)}
+
+    found = _only(raws(4, 9, 9, opened=(1,)))
+    assert (found.cause, found.ranks, found.is_certain) == (Cause.MISSING, (2,), False)
+    assert "rank 0 is of an earlier moment" in found.message
+    found = _only(raws(4, 9, 7, opened=(1,)))
+    assert (found.cause, found.ranks) == (Cause.MISSING, (0, 2))
+    found = _only(raws(4, 9, 9, opened=(1, 2)))
+    assert (found.cause, found.ranks) == (Cause.MISSING, (0,))
+    assert _compare(raws(4, 9, 8, opened=())) == []
 
 
 def test_an_older_runs_dump_and_a_second_one_are_left_out() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ddpdoctor.facts.hang.record import SYMMETRIC, Call, Dump, Group, Op, State
@@ -92,10 +92,15 @@ def _look(op: Op) -> tuple[object, ...]:
     return op.name, numel, None if op.name in ONE_SIDED else op.dtypes
 
 
-def _older(lanes: dict[int, Lane]) -> Iterator[int]:
-    """The ranks whose last call comes before one that another rank came out of, and that it must have entered since."""
+def _older(lanes: dict[int, Lane]) -> Iterable[int]:
+    """The ranks whose last call comes before one that another rank came out of, and that it must have entered since.
+
+    Where all the others wait in one call the job stood still when they were dumped: there is none.
+    """
     furthest = max((lane.furthest for lane in lanes.values()), default=0)
-    return (rank for rank, lane in lanes.items() if lane.entries and lane.last < furthest)
+    older = [rank for rank, lane in lanes.items() if lane.entries and lane.last < furthest]
+    others = {lane.first_open for rank, lane in lanes.items() if lane.entries and rank not in older}
+    return older if len(others) > 1 or None in others else ()
 
 
 class Board:

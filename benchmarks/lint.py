@@ -2,10 +2,12 @@
 under a second; a repository 20,000 lines a second on two cores; a thousand files in 15 s.
 
 python benchmarks/lint.py [runs]
+python benchmarks/lint.py folder…     only these repositories: lines a second, and seconds for a thousand judged files
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import statistics
 import subprocess
@@ -15,6 +17,8 @@ import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+
+from ddpdoctor.facts.script.parsing import concerns
 
 SCRIPTS = Path(__file__).parents[1] / "fixtures" / "scripts"
 RUNS = 11
@@ -29,6 +33,8 @@ FILES_SECONDS = 15.0
 
 def main() -> int:
     """Measure in turns and print a table; 1 when a limit is not held."""
+    if any(not each.isdecimal() for each in sys.argv[1:]):
+        return _repositories([Path(each) for each in sys.argv[1:]])
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else RUNS
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "train.py").write_text("print()\n")
@@ -67,6 +73,23 @@ def main() -> int:
     broken = [name for name, is_held in limits.items() if not is_held]
     print(f"NOT HELD: {', '.join(broken)}" if broken else "held")
     return 1 if broken else 0
+
+
+def _repositories(folders: list[Path]) -> int:
+    """What other repositories take, by the clock and by the CPU; 1 when one is too slow."""
+    slow = 0
+    for folder in folders:
+        before = os.times()
+        lines, seconds = _repository(folder)
+        after = os.times()
+        cpu = after.children_user + after.children_system - before.children_user - before.children_system
+        judged = sum(concerns(path.read_text(errors="replace")) for path in folder.rglob("*.py"))
+        rate, thousand = lines / seconds, seconds * FILES / max(1, judged)
+        print(
+            f"{folder}: {lines} lines, {rate:.0f} lines/s, {judged} files judged, {thousand:.1f} s a thousand, CPU {cpu:.1f} s"
+        )
+        slow += rate < LINES_A_SECOND
+    return int(bool(slow))
 
 
 def _repository(folder: Path) -> tuple[int, float]:

@@ -97,9 +97,10 @@ def _older(lanes: dict[int, Lane]) -> Iterable[int]:
 
     Where all the others wait in one call the job stood still when they were dumped: there is none.
     """
-    furthest = max((lane.furthest for lane in lanes.values()), default=0)
-    older = [rank for rank, lane in lanes.items() if lane.entries and lane.last < furthest]
-    others = {lane.first_open for rank, lane in lanes.items() if lane.entries and rank not in older}
+    whole = {rank: lane for rank, lane in lanes.items() if lane.entries and lane.dump.problem is None}
+    furthest = max((lane.furthest for lane in whole.values()), default=0)
+    older = [rank for rank, lane in whole.items() if lane.last < furthest]
+    others = {lane.first_open for rank, lane in whole.items() if rank not in older}
     return older if len(others) > 1 or None in others else ()
 
 

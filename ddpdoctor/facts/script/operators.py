@@ -240,6 +240,7 @@ def _comprehension(reader: Reader, node: ast.ListComp | ast.GeneratorExp, frame:
             return worst(*unknown)
         if all(kept):
             found.append(reader.value(node.elt, inner_frame))
+        reader.leave(inner_frame, frame)
     return found
 
 

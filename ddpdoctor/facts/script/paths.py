@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import partial
 
-from ddpdoctor.facts.script.choices import Choices
+from ddpdoctor.facts.script.choices import Choices, Chooser
 from ddpdoctor.facts.script.index import Function
 from ddpdoctor.facts.script.mattering import Matters
 from ddpdoctor.facts.script.module import Module
 from ddpdoctor.facts.script.rehearsal import Rehearsal, Track
 from ddpdoctor.facts.script.values import Reader
 from ddpdoctor.facts.script.walking import Walk
-from ddpdoctor.facts.script.world import Frame, Place, Unknown
+from ddpdoctor.facts.script.world import Frame, Place
 
 __all__ = ["rehearse"]
 
@@ -58,13 +57,10 @@ def _run(
     tracks = []
     is_open = False
     for place in places:
-
-        def choose(node: ast.expr, unknown: Unknown, decides: bool, place: Place = place) -> bool | None:
-            return choices.choose(module, node, place, unknown, decides=decides)
-
-        reader = Reader(module, place, trusting=True, choose=choose)
+        chooser = Chooser(choices, place)
+        reader = Reader(module, place, trusting=True, chooser=chooser)
         walk = Walk(module, reader, Track(place), matters, MAX_STATEMENTS // len(places))
-        walk.fails = partial(choices.fails, place)
+        walk.fails = chooser.fails
         function = None if isinstance(root, ast.Module) else root
         walk.root(root, Frame(module, function, walk.given(function)))
         tracks.append(walk.track)

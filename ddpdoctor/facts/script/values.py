@@ -3,7 +3,7 @@
 `Reader(module, place)` follows a value through assignments and the branches around them, attributes, parameters and the
 calls that fill them, returns, argparse and dataclass defaults, os.environ, f-strings and int(). It says `Unknown` sooner
 than something wrong. A `trusting` reader also believes names: a parameter called `rank` of a function that nobody calls
-here is a rank. What stays unknown is asked of `choose` when it decides a branch, so that all ranks take the same one.
+here is a rank. What stays unknown is asked of `chooser` when it decides a branch, so that all ranks take the same one.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from collections.abc import Callable
 
 from ddpdoctor.facts.script.attributes import attribute
 from ddpdoctor.facts.script.calls import call, method
+from ddpdoctor.facts.script.choices import Chooser
 from ddpdoctor.facts.script.growing import grown
 from ddpdoctor.facts.script.index import Binding, Bound, Function
 from ddpdoctor.facts.script.loops import is_reduced, part_of
 from ddpdoctor.facts.script.module import Module
 from ddpdoctor.facts.script.operators import other
 from ddpdoctor.facts.script.parameters import agreed, arguments, parameter
+from ddpdoctor.facts.script.recalling import Lean, Read, keep, recall
+from ddpdoctor.facts.script.returning import returns
 from ddpdoctor.facts.script.vocabulary import HELPERS, MAKERS, PARAMETERS, SUBGROUP
 from ddpdoctor.facts.script.world import Frame, Later, Made, Place, Unknown, worst
 
@@ -38,17 +41,24 @@ class Reader:
         place: Place,
         *,
         trusting: bool = False,
-        choose: Callable[[ast.expr, Unknown, bool], bool | None] | None = None,
+        chooser: Chooser | None = None,
     ) -> None:
         self.module = module
-        self.place = place
+        self._place = place
         self.trusting = trusting
-        self._choose = choose
+        self._chooser = chooser
         self._depth = 0
         self._steps = 0
-        self._results: dict[Function, object] = {}
+        self._results: dict[Function, Read] = {}
         self._active: set[tuple[int, int]] = set()
+        self._leans: set[object] = set()
         self._frames: dict[tuple[int, int], Frame] = {}
+
+    @property
+    def place(self) -> Place:
+        """The rank that reads: what asks for it leans on it."""
+        self._leans.add(Lean.PLACE)
+        return self._place
 
     def frame_of(self, node: ast.AST, module: Module | None = None) -> Frame:
         """A frame for a node that is read on its own: parameters hold what the calls in the file give them."""
@@ -64,24 +74,37 @@ class Reader:
         if isinstance(node, ast.Constant):
             return node.value
         frame = frame or self.frame_of(node)
-        if node in frame.memory:
-            return frame.memory[node]
+        read = frame.memory.get(node) or recall(self.trusting, self._place, self._chooser, node, frame)
+        if read is None:
+            read = self._read(node, frame)
+        if self._depth:
+            self._leans |= read.leans
+        return read.value
+
+    def _read(self, node: ast.expr, frame: Frame) -> Read:
         key = (id(node), id(frame))
         if self._depth == 0:
             self._steps = 0
         self._steps += 1
-        if self._depth > MAX_DEPTH or self._steps > MAX_STEPS or key in self._active:
-            return Unknown.SAME
+        if self._depth > MAX_DEPTH or self._steps > MAX_STEPS:
+            return _CUT
+        if key in self._active:
+            return Read(Unknown.SAME, frozenset((key,)))
         self._depth += 1
         self._active.add(key)
+        around, self._leans = self._leans, set()
         try:
             read = _READ.get(type(node))
-            found = read(self, node, frame) if read is not None else self._other(node, frame)
+            found = read(self, node, frame) if read is not None else other(self, node, frame)
+            self._leans.discard(key)
+            leans = frozenset(self._leans)
         finally:
             self._depth -= 1
             self._active.discard(key)
-        frame.memory[node] = found
-        return found
+            self._leans = around
+        result = frame.memory[node] = Read(found, leans)
+        keep(self.trusting, self._place, self._chooser, node, frame, result)
+        return result
 
     def truth(self, node: ast.expr, frame: Frame | None = None) -> bool | Unknown:
         """The truth of a condition; what is unknown is chosen, or stays Unknown."""
@@ -95,8 +118,13 @@ class Reader:
         if isinstance(value, Made):
             value = Unknown.SAME
         if isinstance(value, Unknown):
-            chosen = self._choose(node, value, self._depth == 0) if self._choose is not None else None
-            return value if chosen is None else chosen
+            if self._chooser is None:
+                return value
+            asked = self._chooser.choose(frame.module, node, value, decides=self._depth == 0)
+            if asked is None:
+                return value
+            self._leans.add(asked)
+            return value if asked.answer is None else asked.answer
         return bool(value)
 
     def _all_or_any(self, node: ast.BoolOp, frame: Frame) -> bool | Unknown:
@@ -109,6 +137,12 @@ class Reader:
             elif truth is stops:
                 return stops
         return worst(*unknown) if unknown else not stops
+
+    def leave(self, inner: Frame, frame: Frame) -> None:
+        """What leaned on a frame that was copied from another leans on that one."""
+        if inner in self._leans:
+            self._leans.discard(inner)
+            self._leans.add(frame)
 
     def place_value(self, word: str) -> object:
         """A number of the rank's place: `rank`, `local_rank`, …, `main` and `local_main` as truth."""
@@ -130,10 +164,9 @@ class Reader:
 
     def _looked_up(self, node: ast.Name, frame: Frame) -> object:
         if node.id in frame.bound:
+            self._leans.add(frame)
             given = frame.bound[node.id]
-            if isinstance(given, Later):
-                given = frame.bound[node.id] = self.value(given.node, given.frame)
-            return given
+            return self.value(given.node, given.frame) if isinstance(given, Later) else given
         module = frame.module
         if node.id == "__name__":
             return "__main__"
@@ -243,6 +276,7 @@ class Reader:
         name = frame.module.names.of(node.func)
         if name is not None:
             if name in MAKERS:
+                self._leans.add(Lean.MOMENT)  # it carries its frame
                 return Made(name, node, frame)
             value = call(self, name, node, frame)
             if value is not NotImplemented:
@@ -257,48 +291,33 @@ class Reader:
 
     def returned(self, module: Module, function: Function, bound: dict[str, object]) -> object:
         """What a function returns, read with these parameters."""
+        read = self._results.get(function) if not bound else None
+        if read is None:
+            read = self._called(module, function, Frame(module, function, bound))
+        self._leans |= read.leans
+        return read.value
+
+    def _called(self, module: Module, function: Function, frame: Frame) -> Read:
         key = (id(function), -1)
-        if not bound and function in self._results:
-            return self._results[function]
-        if key in self._active or self._depth > MAX_DEPTH or self._steps > MAX_STEPS:
-            return Unknown.SAME
+        if self._depth > MAX_DEPTH or self._steps > MAX_STEPS:
+            return _CUT
+        if key in self._active:
+            return Read(Unknown.SAME, frozenset((key,)))
         self._active.add(key)
+        around, self._leans = self._leans, set()
         try:
-            values: list[tuple[object, bool]] = []
-            self._returns(function.body, Frame(module, function, bound), values)
+            found = agreed(returns(self, function.body, frame))
+            leans = frozenset(self._leans - {key, frame})
         finally:
             self._active.discard(key)
-        found = agreed(values)
-        if not bound:
-            self._results[function] = found
-        return found
+            self._leans = around
+        result = Read(found, leans)
+        if not frame.bound:
+            self._results[function] = result
+        return result
 
-    def _returns(self, body: list[ast.stmt], frame: Frame, values: list[tuple[object, bool]]) -> bool:
-        """Collect what `return` gives; True when the body certainly returns."""
-        for each in body:
-            if isinstance(each, ast.Return):
-                value = None if each.value is None else self.value(each.value, frame)
-                values.append((value, each.value is None or isinstance(each.value, ast.Constant)))
-                return True
-            if isinstance(each, ast.Raise):
-                return True
-            if isinstance(each, ast.If):
-                truth = self.truth(each.test, frame)
-                if isinstance(truth, Unknown):
-                    ends = [self._returns(part, frame, values) for part in (each.body, each.orelse)]
-                    if all(ends):
-                        return True
-                elif self._returns(each.body if truth else each.orelse, frame, values):
-                    return True
-            elif isinstance(each, (ast.With, ast.AsyncWith, ast.Try)):
-                if self._returns(each.body, frame, values):
-                    return True
-            elif isinstance(each, (ast.For, ast.While, ast.AsyncFor)):
-                self._returns(each.body, frame, values)
-        return False
 
-    def _other(self, node: ast.expr, frame: Frame) -> object:
-        return other(self, node, frame)
+_CUT = Read(Unknown.SAME, frozenset((Lean.MOMENT,)))
 
 
 def _counts(node: ast.Name, frame: Frame) -> bool:

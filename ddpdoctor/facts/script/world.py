@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ddpdoctor.facts.script.index import Function
     from ddpdoctor.facts.script.module import Module
+    from ddpdoctor.facts.script.recalling import Context, Read
 
 __all__ = ["TWO_NODES", "Device", "Frame", "Later", "Made", "Place", "Unknown", "known", "one_node", "worst"]
 
@@ -97,10 +98,11 @@ class Later:
 class Frame:
     """Where an expression is read: in a function (None: the module's own level), with what its parameters hold.
 
-    `memory` is what was read there already.
+    `memory` is what was read there already, `context` where what is read is kept for others.
     """
 
     module: Module
     function: Function | None = None
     bound: dict[str, object] = field(default_factory=dict)
-    memory: dict[ast.expr, object] = field(default_factory=dict)
+    memory: dict[ast.expr, Read] = field(default_factory=dict)
+    context: Context | None = None

@@ -89,7 +89,10 @@ class Reading:
 
     def last(self, dest: str) -> Given | None:
         """The occurrence that counts: argparse keeps the last."""
-        return next((g for g in reversed(self.given) if g.dest == dest), None)
+        for each in reversed(self.given):  # asked for every option of every line: no generator
+            if each.dest == dest:
+                return each
+        return None
 
 
 @lru_cache(maxsize=64)

@@ -120,7 +120,10 @@ class Line:
         return tuple(each for each in self.layers if each.launcher in UNREAD)
 
     def _innermost(self, launchers: tuple[Launcher, ...]) -> Layer | None:
-        return next((each for each in reversed(self.layers) if each.launcher in launchers), None)
+        for each in reversed(self.layers):  # asked by every rule of every line: no generator
+            if each.launcher in launchers:
+                return each
+        return None
 
     def place(self, at: int) -> tuple[int, int]:
         """Line and column, from 1, of an index in `source`; in the file for a line of a file."""

@@ -7,8 +7,10 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ddpdoctor.facts.script.index import Binding, Bound, Function, Index
+from ddpdoctor.facts.script.index import Binding, Bound, Index
 from ddpdoctor.facts.script.instances import instance_of
+from ddpdoctor.facts.script.joining import joined
+from ddpdoctor.facts.script.nodes import Function
 from ddpdoctor.facts.script.operators import tried
 from ddpdoctor.facts.script.parameters import agreed
 from ddpdoctor.facts.script.vocabulary import ATTRIBUTES, PARAMETERS, SUBGROUP
@@ -114,7 +116,7 @@ def _last(reader: Reader, assigned: list[Binding], node: ast.Attribute, frame: F
         by_function.setdefault(index.function_of(each.at), []).append(each)
     found = []
     for bindings in by_function.values():
-        value = reader.joined([(b, _read(reader, b, frame)) for b in bindings], node, frame)
+        value = joined(reader, [(b, _read(reader, b, frame)) for b in bindings], node, frame)
         found.append((value, all(isinstance(b.value, ast.Constant) for b in bindings)))
     return agreed(found) if len(found) > 1 else found[0][0]
 
@@ -143,7 +145,7 @@ def _of_class(reader: Reader, owner: ast.ClassDef, node: ast.Attribute, frame: F
             return _of_class(reader, parent, node, frame)
     bindings = [b for b in bindings if b.value is not None]
     candidates = [(b, _field(reader, b, frame)) for b in bindings]
-    return reader.joined(candidates, node, frame) if candidates else NotImplemented
+    return joined(reader, candidates, node, frame) if candidates else NotImplemented
 
 
 def _field(reader: Reader, binding: Binding, frame: Frame) -> Callable[[], object]:

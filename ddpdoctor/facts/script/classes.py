@@ -6,10 +6,11 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ddpdoctor.facts.script.index import Bound, Function, Index
+from ddpdoctor.facts.script.index import Bound, Index
 from ddpdoctor.facts.script.instances import class_at, kept
 from ddpdoctor.facts.script.memory import once
 from ddpdoctor.facts.script.names import Names
+from ddpdoctor.facts.script.nodes import Function
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.script.module import Module

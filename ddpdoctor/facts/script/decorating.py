@@ -6,8 +6,8 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ddpdoctor.facts.script.index import Function
 from ddpdoctor.facts.script.memory import once
+from ddpdoctor.facts.script.nodes import Function
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.script.module import Module

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import re
 
-from ddpdoctor.facts.script.index import inner
 from ddpdoctor.facts.script.memory import once
 from ddpdoctor.facts.script.module import Module
+from ddpdoctor.facts.script.nodes import inner
 from ddpdoctor.facts.script.vocabulary import COLLECTIVES, METHODS, P2P
 
 __all__ = ["COMPARED", "EXITS", "WATCHED", "calls_in", "name_of"]

@@ -6,12 +6,11 @@ import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any
 
-__all__ = ["Binding", "Bound", "Function", "Index", "Scope", "index", "inner"]
+from ddpdoctor.facts.script.nodes import SCOPES, Function, children_of
 
-Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.Module)
+__all__ = ["Binding", "Bound", "Index", "Scope", "index"]
 
 
 class Bound(Enum):
@@ -134,65 +133,15 @@ def index(tree: ast.Module) -> Index:
         visit = _VISITS.get(type(node))
         if visit is not None:
             visit(found, node, scope)
-        if node is not tree and isinstance(node, _SCOPES):
+        if node is not tree and isinstance(node, SCOPES):
             scope = found.scopes[node] = Scope(node, scope)
             _parameters(node, scope)
-        children = _children(node)
+        children = children_of(node)
         children.reverse()
         for child in children:
             found.parents[child] = node
             stack.append((child, scope, depth + 1))
     return found
-
-
-def _children(node: ast.AST) -> list[ast.AST]:
-    """The nodes directly under a node, in textual order."""
-    found: list[ast.AST] = []
-    for name in _WITH_NODES[type(node)]:
-        value = getattr(node, name, None)
-        if isinstance(value, list):
-            found += [each for each in value if isinstance(each, ast.AST)]
-        elif isinstance(value, ast.AST):
-            found.append(value)
-    return found
-
-
-class _WithNodes(dict[type[ast.AST], tuple[str, ...]]):
-    """The fields of each type of node that can hold nodes worth a visit: no texts, numbers, operators."""
-
-    def __missing__(self, kind: type[ast.AST]) -> tuple[str, ...]:
-        without = {
-            "arg",
-            "attr",
-            "conversion",
-            "ctx",
-            "id",
-            "kind",
-            "level",
-            "module",
-            "op",
-            "ops",
-            "simple",
-            "type_comment",
-        }
-        self[kind] = tuple(name for name in kind._fields if name not in without) if kind is not ast.Constant else ()
-        return self[kind]
-
-
-_WITH_NODES = _WithNodes()
-
-
-def inner(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes under a node, itself included, without the bodies of functions and classes in it; in textual order."""
-    stack = [node]
-    while stack:
-        each = stack.pop()
-        yield each
-        if each is not node and isinstance(each, _SCOPES):
-            continue
-        children = _children(each)
-        children.reverse()
-        stack += children
 
 
 def _bind(scope: Scope, name: str, binding: Binding) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from ddpdoctor.facts.script.index import Binding, Bound, Function
+from ddpdoctor.facts.script.index import Binding, Bound
 from ddpdoctor.facts.script.memory import once
+from ddpdoctor.facts.script.nodes import Function
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.script.module import Module

@@ -7,7 +7,8 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from ddpdoctor.facts.script.index import Binding, Bound, inner
+from ddpdoctor.facts.script.index import Binding, Bound
+from ddpdoctor.facts.script.nodes import inner
 from ddpdoctor.facts.script.vocabulary import COLLECTIVES
 from ddpdoctor.facts.script.world import Frame, Made, Unknown, worst
 

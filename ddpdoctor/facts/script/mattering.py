@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 from ddpdoctor.facts.script.classes import Target
 from ddpdoctor.facts.script.events import EXITS, calls_in, name_of
-from ddpdoctor.facts.script.index import Function, inner
 from ddpdoctor.facts.script.module import Module
+from ddpdoctor.facts.script.nodes import Function, inner
 
 __all__ = ["Matters"]
 

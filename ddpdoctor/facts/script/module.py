@@ -9,10 +9,11 @@ from functools import cached_property, lru_cache
 from typing import Generic, TypeVar
 
 from ddpdoctor.facts.script.classes import Classes, Target
-from ddpdoctor.facts.script.index import Bound, Function, index
+from ddpdoctor.facts.script.index import Bound, index
 from ddpdoctor.facts.script.instances import instance_of
 from ddpdoctor.facts.script.memory import once
 from ddpdoctor.facts.script.names import Names
+from ddpdoctor.facts.script.nodes import Function
 from ddpdoctor.facts.script.parsing import MAX_DEPTH, concerns, parse
 from ddpdoctor.facts.script.record import Problem, Script, SourceFile
 from ddpdoctor.facts.script.spawning import Spawn, spawn_of

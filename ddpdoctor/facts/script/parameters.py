@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from ddpdoctor.facts.script.index import Binding, Function
+from ddpdoctor.facts.script.index import Binding
+from ddpdoctor.facts.script.nodes import Function
 from ddpdoctor.facts.script.world import Frame, Later, Unknown, known, worst
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script.choices import Choices, Chooser
-from ddpdoctor.facts.script.index import Function
 from ddpdoctor.facts.script.mattering import Matters
 from ddpdoctor.facts.script.module import Module
+from ddpdoctor.facts.script.nodes import Function
 from ddpdoctor.facts.script.rehearsal import Rehearsal, Track
 from ddpdoctor.facts.script.values import Reader
 from ddpdoctor.facts.script.walking import Walk

@@ -15,9 +15,11 @@ from ddpdoctor.facts.script.attributes import attribute
 from ddpdoctor.facts.script.calls import call, method
 from ddpdoctor.facts.script.choices import Chooser
 from ddpdoctor.facts.script.growing import grown
-from ddpdoctor.facts.script.index import Binding, Bound, Function
+from ddpdoctor.facts.script.index import Binding, Bound
+from ddpdoctor.facts.script.joining import is_inside, joined
 from ddpdoctor.facts.script.loops import is_reduced, part_of
 from ddpdoctor.facts.script.module import Module
+from ddpdoctor.facts.script.nodes import Function
 from ddpdoctor.facts.script.operators import other
 from ddpdoctor.facts.script.parameters import agreed, arguments, parameter
 from ddpdoctor.facts.script.recalling import Lean, Read, keep, recall
@@ -176,9 +178,9 @@ class Reader:
             return Unknown.SAME if not self.trusting else self._trusted(node.id)
         owner, bindings = found
         if owner is scope and all(b.how in (Bound.VALUE, Bound.PARAMETER) for b in bindings):
-            before = [b for b in bindings if b.line <= node.lineno and b.value is not node and not _inside(node, b)]
+            before = [b for b in bindings if b.line <= node.lineno and b.value is not node and not is_inside(node, b)]
             bindings = before or bindings
-        value = self.joined([(b, self._binding(b, owner.function, frame)) for b in bindings], node, frame)
+        value = joined(self, [(b, self._binding(b, owner.function, frame)) for b in bindings], node, frame)
         if value is Unknown.SAME and self.trusting and all(b.how is Bound.PARAMETER for b in bindings):
             return self._trusted(node.id)
         if isinstance(value, list) and not value:
@@ -195,45 +197,6 @@ class Reader:
         if word is not None:
             return self.place_value(word)
         return Unknown.VARIES if SUBGROUP.search(name) or name.endswith("rank") else Unknown.SAME
-
-    def joined(self, candidates: list[tuple[Binding, Callable[[], object]]], use: ast.expr, frame: Frame) -> object:
-        """What the last binding that takes effect gives; where that is open, what all agree on."""
-        if len(candidates) == 1:
-            return candidates[0][1]()
-        values: list[tuple[object, bool]] = []
-        around_use = {parent for parent, _ in frame.module.index.enclosing(use)}
-        for binding, read in candidates:
-            guard = self._guard(binding.at, around_use, frame)
-            if guard is False:
-                continue
-            if guard in (Unknown.DATA, Unknown.VARIES):
-                return guard  # which binding was the last is not the same on all ranks
-            literal = isinstance(binding.value, ast.Constant) and binding.how is not Bound.CHANGED
-            if guard is True and binding.how is not Bound.PARAMETER:
-                values = []
-            values.append((read(), literal))
-        return agreed(values)
-
-    def _guard(self, at: ast.AST, around_use: set[ast.AST], frame: Frame) -> bool | Unknown:
-        """Whether a statement is reached, by the conditions around it that are not around the use as well."""
-        index = frame.module.index
-        result: bool | Unknown = True
-        for parent, child in index.enclosing(at):
-            if parent in index.scopes or parent in around_use:
-                break
-            if isinstance(parent, ast.If) and child is not parent.test:
-                if self.value(parent.test, frame) is Unknown.DATA:
-                    return Unknown.DATA
-                truth = self.truth(parent.test, frame)
-                if truth is Unknown.VARIES:
-                    return truth
-                if isinstance(truth, Unknown):
-                    result = Unknown.SAME
-                elif truth is not (child in parent.body):
-                    return False
-            elif isinstance(parent, (ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler)):
-                result = Unknown.SAME
-        return result
 
     def _binding(self, binding: Binding, function: Function | None, frame: Frame) -> Callable[[], object]:
         def read() -> object:
@@ -324,15 +287,6 @@ def _counts(node: ast.Name, frame: Frame) -> bool:
     """Whether a name is a loop's counter: `for rank in range(world_size)` goes through all ranks on every rank."""
     bound = frame.module.names.bindings(node.id, frame.module.index.scope(node))
     return bound is not None and any(b.how is Bound.ITEM for b in bound[1])
-
-
-def _inside(node: ast.AST, binding: Binding) -> bool:
-    """Whether a name stands in the very statement that binds it: `rank = int(rank)` reads the one before."""
-    at = binding.at
-    if isinstance(at, ast.arg) or not hasattr(node, "lineno"):
-        return False
-    end = getattr(at, "end_lineno", None)
-    return bool(at is not node and end is not None and at.lineno <= node.lineno <= end and isinstance(at, ast.stmt))  # type: ignore[attr-defined]
 
 
 _READ: dict[type, Callable[[Reader, ast.expr, Frame], object]] = {

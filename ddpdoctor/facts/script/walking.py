@@ -10,10 +10,10 @@ from ddpdoctor.facts.script.conditions import case_of, conditions
 from ddpdoctor.facts.script.decorating import is_context, wrapper_of
 from ddpdoctor.facts.script.events import EXITS
 from ddpdoctor.facts.script.failures import local_failure
-from ddpdoctor.facts.script.index import Function
 from ddpdoctor.facts.script.loops import turns_differ
 from ddpdoctor.facts.script.mattering import Matters
 from ddpdoctor.facts.script.module import Module, Target
+from ddpdoctor.facts.script.nodes import Function
 from ddpdoctor.facts.script.parameters import arguments
 from ddpdoctor.facts.script.rehearsal import Event, Leaving, Test, Track
 from ddpdoctor.facts.script.values import Reader

@@ -8,8 +8,8 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ddpdoctor.facts.script.index import Function
     from ddpdoctor.facts.script.module import Module
+    from ddpdoctor.facts.script.nodes import Function
     from ddpdoctor.facts.script.recalling import Context, Read
 
 __all__ = ["TWO_NODES", "Device", "Frame", "Later", "Made", "Place", "Unknown", "known", "one_node", "worst"]

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from ddpdoctor.facts.script import Script
 from ddpdoctor.facts.script.conditions import exclusive
 from ddpdoctor.facts.script.exchange import exchanges
-from ddpdoctor.facts.script.index import inner
 from ddpdoctor.facts.script.module import Module, modules
+from ddpdoctor.facts.script.nodes import inner
 from ddpdoctor.facts.script.rehearsal import Event
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.launch import Launch
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.disagreement import places_of
-from ddpdoctor.facts.script.index import Function
+from ddpdoctor.facts.script.entering import places_of
 from ddpdoctor.facts.script.module import Module, modules
+from ddpdoctor.facts.script.nodes import Function
 from ddpdoctor.facts.script.vocabulary import GROUP_POSITION
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule

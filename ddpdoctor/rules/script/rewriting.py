@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from ddpdoctor.facts.script.disagreement import Disagreement, matters_of
-from ddpdoctor.facts.script.index import inner
 from ddpdoctor.facts.script.module import Module
+from ddpdoctor.facts.script.nodes import inner
 from ddpdoctor.facts.script.vocabulary import GROUP_POSITION
 from ddpdoctor.findings import Edit
 from ddpdoctor.rules.script.pointing import before, code, dist_of, imported, indent_of, is_elif, replace

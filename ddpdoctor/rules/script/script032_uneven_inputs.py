@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.index import inner
 from ddpdoctor.facts.script.instances import kept
 from ddpdoctor.facts.script.module import Module, modules
+from ddpdoctor.facts.script.nodes import inner
 from ddpdoctor.facts.script.vocabulary import COLLECTIVES
 from ddpdoctor.facts.script.world import TWO_NODES
 from ddpdoctor.findings import Edit, Finding, Severity

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.index import Function
 from ddpdoctor.facts.script.module import Module, modules
+from ddpdoctor.facts.script.nodes import Function
 from ddpdoctor.facts.script.parameters import argument_of
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.index import inner
 from ddpdoctor.facts.script.module import Module, modules
+from ddpdoctor.facts.script.nodes import inner
 from ddpdoctor.facts.script.vocabulary import COLLECTIVES
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule

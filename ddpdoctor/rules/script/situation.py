@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ddpdoctor.facts.launch import Launch, Launcher, Line
-from ddpdoctor.facts.script.disagreement import places_of
-from ddpdoctor.facts.script.index import Bound, inner
+from ddpdoctor.facts.script.entering import places_of
+from ddpdoctor.facts.script.index import Bound
 from ddpdoctor.facts.script.module import Module
+from ddpdoctor.facts.script.nodes import inner
 from ddpdoctor.facts.script.parameters import argument_of
 from ddpdoctor.facts.script.values import Reader
 from ddpdoctor.facts.script.vocabulary import ATTRIBUTES, HELPERS, PARAMETERS

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.disagreement import places_of
+from ddpdoctor.facts.script.entering import places_of
 from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.world import Made
 from ddpdoctor.findings import Edit, Finding, Severity

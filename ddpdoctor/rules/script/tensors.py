@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.index import inner
 from ddpdoctor.facts.script.module import Module, modules
+from ddpdoctor.facts.script.nodes import inner
 from ddpdoctor.facts.script.vocabulary import GROUP_POSITION
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule

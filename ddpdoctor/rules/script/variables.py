@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ddpdoctor.facts.script.index import inner
 from ddpdoctor.facts.script.module import Module
+from ddpdoctor.facts.script.nodes import inner
 from ddpdoctor.rules.script.situation import argument, once, value
 
 TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "GROUP_RANK")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.gaps import Why
 from ddpdoctor.facts.launch import Launch
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.index import Function, inner
 from ddpdoctor.facts.script.module import Module, modules
+from ddpdoctor.facts.script.nodes import Function, inner
 from ddpdoctor.facts.script.parameters import argument_of
 from ddpdoctor.facts.script.vocabulary import COLLECTIVES
 from ddpdoctor.facts.script.world import Unknown

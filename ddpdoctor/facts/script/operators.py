@@ -162,12 +162,19 @@ def _is_size(node: ast.expr) -> bool:
 
 def _may_be_none(node: ast.expr, frame: Frame) -> bool:
     """A name that is also given None, or a named field: the configuration decides whether there is a value at all."""
-    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-        return isinstance(node.slice.value, str)
+    if _is_field(node):
+        return True
     bound = frame.module.names.bindings(node.id, frame.module.index.scope(node)) if isinstance(node, ast.Name) else None
     values = [b.value for b in bound[1] if b.value is not None] if bound is not None else []
     ends = [e for v in values for e in ((v.body, v.orelse) if isinstance(v, ast.IfExp) else (v,))]
-    return any(isinstance(e, ast.Constant) and e.value is None for e in ends)
+    return any((isinstance(e, ast.Constant) and e.value is None) or _is_field(e) for e in ends)
+
+
+def _is_field(node: ast.expr) -> bool:
+    """`result["loss"]`, `result.loss`."""
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
+    return isinstance(node, ast.Attribute)
 
 
 def has_unknown(value: object) -> bool:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from ddpdoctor.collectors.log.alone import beheaded, last_exception, ranked_exception
 from ddpdoctor.collectors.log.blocks import Block, exit_of
 from ddpdoctor.collectors.log.engines import DIGITS, engine
-from ddpdoctor.collectors.log.tracebacks import beheaded, syntax_error_of, traceback_of
+from ddpdoctor.collectors.log.tracebacks import syntax_error_of, traceback_of
 from ddpdoctor.collectors.log.windows import BEHIND_BYTES, Readable, windows
 from ddpdoctor.facts.log import Exit, Line, Traceback, Who
 from ddpdoctor.facts.log.kernel import WORDS, KernelLog
@@ -34,6 +35,7 @@ READERS: dict[str, Callable[[Block, int], Traceback | Exit | None]] = {
     "Traceback (most recent call last)": traceback_of,
     "(local_rank: ": exit_of,
     **dict.fromkeys(("SyntaxError: ", "IndentationError: ", "TabError: "), syntax_error_of),
+    **dict.fromkeys(("Error: ", "Exception: "), ranked_exception),
 }
 """Words in the line with which something begins, or ends, that stands on several lines, and who reads it."""
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
@@ -89,6 +91,8 @@ class Scanner:
             part.newlines += data.count(b"\n", at, end)
             part.size_bytes += end - start
         part.tail = _last_lines(data, end, part.newlines)
+        if most is None and end:
+            keeper.take_block(last_exception(data, end, part.newlines))
         keeper.finish()
         last = data[max(start, end - LONGEST_LINE) : end].decode("utf-8", "replace")
         part.xids = keeper.kernel.finish(last.rstrip().rpartition("\n")[2])
@@ -139,9 +143,8 @@ def joined(parts: Sequence[Part]) -> Part:
         before = whole.newlines
         for line in part.lines:
             keeper.take(replace(line, number=line.number + before, last=line.last + before if line.last else 0))
-        whole.tracebacks += [
-            replace(each, number=each.number + before, begin=each.begin + before) for each in part.tracebacks
-        ]
+        for each in part.tracebacks:
+            keeper.take_block(replace(each, number=each.number + before, begin=each.begin + before))
         whole.exits += [replace(each, number=each.number + before) for each in part.exits]
         xids += [replace(each, line=None if each.line is None else each.line + before) for each in part.xids]
         whole.tail = [replace(line, number=line.number + before) for line in part.tail] or whole.tail
@@ -162,6 +165,7 @@ class _Keeper:
         self.kernel = KernelLog()
         self._known: dict[tuple[Who, str], list[int]] = {}
         self._counts: dict[int, tuple[int, int]] = {}
+        self._ends: set[int] = set()
 
     def take_text(self, text: str, number: int, found: re.Match[str]) -> None:
         """A line that a signature matches; of a long one the part that it does."""
@@ -197,7 +201,8 @@ class _Keeper:
         """What stands on several lines; None where its end was not found."""
         if isinstance(found, Exit):
             self._part.exits.append(found)
-        elif found is not None and not any(each.number == found.number for each in self._part.tracebacks[-8:]):
+        elif found is not None and found.number not in self._ends:
+            self._ends.add(found.number)
             self._part.tracebacks.append(found)
             del self._part.tracebacks[MOST_TRACEBACKS:]
 

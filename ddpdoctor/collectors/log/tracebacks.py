@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ddpdoctor.collectors.log.blocks import LONGEST, Block, is_same_stream, own_of, taken_apart
+from ddpdoctor.collectors.log.blocks import Block, is_same_stream, own_of, taken_apart
 from ddpdoctor.facts.log import Frame, Traceback, Who
 from ddpdoctor.facts.log.prefix import Prefixed
 
-__all__ = ["beheaded", "syntax_error_of", "traceback_of"]
+__all__ = ["EXCEPTION", "FRAME", "HEAD", "IGNORED", "message_of", "syntax_error_of", "traceback_of"]
 
 MOST_LINES = 2000
 """So many lines are read on for the end of a traceback, those of other ranks in between included."""
@@ -20,19 +21,22 @@ NEAR = 4
 STRANGERS = 60
 """Between two lines of one traceback may stand so many of processes whose lines have the same prefix."""
 
-_FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
-_CUT = re.compile(rb'(?:[^\n]*\n){0,8}?(?P<lead>[^"\n]{0,100}?) {0,12}File "[^"\n]+", line \d+, in ')
-"""A traceback whose head stood above the beginning of the text."""
-_CUT_BOX = re.compile(rb"(?:\xe2\x94\x82[^\n]*\n){1,400}\xe2\x95\xb0")
-"""The same in the frame that rich draws."""
+FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
 _BOXED = re.compile(r"│ (?P<file>/\S+\.py):(?P<line>\d+) in (?P<function>\S+)")
-_EXCEPTION = re.compile(r"(?P<name>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?::(?:\s(?P<message>.*))?)?$")
+EXCEPTION = re.compile(r"(?P<name>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?::(?:\s(?P<message>.*))?)?$")
 _NAMES = ("Error", "Exception", "Interrupt", "Exit", "Warning", "Failure", "Timeout", "Iteration", "Fault", "Err")
-_HEAD = "Traceback (most recent call last)"
-_IGNORED = "Exception ignored "
+HEAD = "Traceback (most recent call last)"
+IGNORED = "Exception ignored "
 """Python says so of what a destructor or a callback raised: it ended nothing."""
 _ANNOUNCED = re.compile(r"\b(ERROR|CRITICAL|FATAL)\b")
 _ESCAPED = re.compile(rb"Traceback \(most recent call last\):\\+n *File ")
+_PASTED = re.compile(rb'Traceback \(most recent call last\):? [^"\n]{0,60}?File "')
+_FRAME_WITHIN = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d+)(?:, in (?P<function>[\w.<>]+))?')
+_EXCEPTION_WITHIN = re.compile(
+    r"(?<![\w.])(?P<name>(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)): (?P<message>.*)"
+)
+_RANK_TAG = re.compile(r"\[rank(\d{1,6})\]:? ?")
+MOST_PASTED = 16_000
 _STRING = re.compile(rb'(?:[^"\\]|\\.)*')
 _RANK_KEY = re.compile(rb'"(?:global_)?rank": ?"?(\d{1,6})\b')
 _WRAPPED = re.compile(r'\s*File "[^"]{40}')
@@ -45,7 +49,6 @@ _LAUNCHERS = re.compile(
     r"/torch/distributed/(run|launch)\.py$|/torch/distributed/launcher/|/bin/(torchrun|accelerate|deepspeed)$"
     r"|/accelerate/commands/|/deepspeed/launcher/"
 )
-_OF_KERNEL = re.compile(r"(<\d+>)?\[[ \d.]+\] |.{1,60} kernel: ")
 _STARTERS = re.compile(r"/runpy\.py$|^<frozen runpy>$")
 
 
@@ -54,9 +57,11 @@ def traceback_of(block: Block, number: int) -> Traceback | None:
     escaped = _ESCAPED.search(block.line)
     if escaped is not None:
         return _in_one_line(block, block.whole()[escaped.start() :], number)
+    if _PASTED.search(block.line) is not None:
+        return _pasted(block, number)
     head = own_of(block)
     before = next((taken_apart(raw) for raw in block.before(1)), None)
-    if before is not None and _IGNORED in before.text and is_same_stream(head, before):
+    if before is not None and IGNORED in before.text and is_same_stream(head, before):
         return None
     if "─" in head.text:
         return _boxed(block, head, number)
@@ -79,22 +84,24 @@ def _filled(found: Traceback, texts: Iterator[tuple[int, str]]) -> Traceback | N
     for offset, text in texts:
         if passed and offset - passed > NEAR:
             return None
-        frame = _FRAME.match(text)
+        frame = FRAME.match(text)
         if frame is not None and len(frames) < MOST_FRAMES:
             indent = indent if frames else " " * (len(text) - len(text.lstrip(" ")) - 2)
             frames.append(Frame(frame["file"], int(frame["line"]), (frame["function"] or "").strip()))
             strangers, last = 0, offset
         elif (text := text.removeprefix(indent))[:1] not in (" ", "\t", ""):
-            ended = _EXCEPTION.match(text)
+            ended = EXCEPTION.match(text)
             is_end = (
                 ended is not None and (frames or ended["name"].endswith(_NAMES)) and _is_exception(ended["name"], text)
             )
             if ended is not None and is_end and not others and (not passed or ended["name"].endswith(_NAMES)):
-                message, at = (ended["message"] or "")[:1000], found.number + offset
+                if _is_cut(ended["name"], text) and any(_LAUNCHERS.search(f.file.replace("\\", "/")) for f in frames):
+                    return None
+                message, at = message_of(ended, (text for _, text in texts)), found.number + offset
                 return replace(found, number=at, exception=ended["name"], message=message, frames=tuple(frames))
             if is_end and others:
                 others, passed = others - 1, offset
-            others += _HEAD in text
+            others += HEAD in text
             strangers += 1
             if strangers > STRANGERS:
                 return None
@@ -102,6 +109,23 @@ def _filled(found: Traceback, texts: Iterator[tuple[int, str]]) -> Traceback | N
     if any(_LAUNCHERS.search(file) for file in files) or all(_STARTERS.search(file) for file in files):
         return None  # it says nothing of what a worker raised
     return replace(found, number=found.number + last, frames=tuple(frames))
+
+
+def _is_cut(name: str, text: str) -> bool:
+    """Whether the text ends in the middle of the exception's name."""
+    return ":" not in text and not name.endswith(_NAMES)
+
+
+def message_of(ended: re.Match[str], behind: Iterator[str]) -> str:
+    """What the exception says; where its text begins on the next line, the first two lines of it."""
+    if (ended["message"] or "").strip() or ":" not in ended[0]:
+        return (ended["message"] or "")[:1000]
+    said: list[str] = []
+    for text in itertools.islice(behind, 4):
+        if (not text.strip() and said) or HEAD in text or len(said) == 2:
+            break
+        said += [text.strip()] if text.strip() else []
+    return " ".join(said)[:1000]
 
 
 def _in_one_line(block: Block, kept: bytes, number: int) -> Traceback | None:
@@ -116,13 +140,28 @@ def _in_one_line(block: Block, kept: bytes, number: int) -> Traceback | None:
     return None if found is None else replace(found, number=number, who=who)
 
 
+def _pasted(block: Block, number: int) -> Traceback | None:
+    """A traceback whose lines were pasted together into one."""
+    own = own_of(block)
+    told = _RANK_TAG.search(own.text)
+    who = replace(own.who, rank=int(told[1])) if told and own.who.rank is None else own.who
+    text = _RANK_TAG.sub("", block.whole()[:MOST_PASTED].decode("utf-8", "replace")).partition(HEAD)[2]
+    found = list(_FRAME_WITHIN.finditer(text))
+    ended = _EXCEPTION_WITHIN.search(text, found[-1].end()) if found else None
+    if ended is None:
+        return None
+    frames = tuple(Frame(each["file"], int(each["line"]), each["function"] or "") for each in found[:MOST_FRAMES])
+    message = ended["message"].strip()[:1000]
+    return Traceback(0, number, ended["name"], message, frames, who, own.time, told is not None, begin=number)
+
+
 def _texts(block: Block, head: Prefixed) -> Iterator[tuple[int, str]]:
     """The lines behind the head that its process may have written, each with its distance from it; wrapped frames in one."""
     lead = _lead(block, head)
     begun = ""
     for offset, raw in enumerate(block.behind(MOST_LINES), 1):
         each = taken_apart(raw)
-        if offset == 1 and each.stream == Who() and _FRAME.match(each.text):
+        if offset == 1 and each.stream == Who() and FRAME.match(each.text):
             head = head._replace(stream=each.stream)  # some loggers put their prefix before the head alone
         if lead is not None:
             led = lead.match(each.text)
@@ -130,37 +169,9 @@ def _texts(block: Block, head: Prefixed) -> Iterator[tuple[int, str]]:
         if not is_same_stream(head, each):
             continue
         text = _GROUP.sub("", each.text) if head.text.lstrip()[:1] in "+|" else each.text
-        text = begun + text if begun and _FRAME.match(begun + text) else text
-        begun = text.rstrip("\n") if _WRAPPED.match(text) and not _FRAME.match(text) else ""
+        text = begun + text if begun and FRAME.match(begun + text) else text
+        begun = text.rstrip("\n") if _WRAPPED.match(text) and not FRAME.match(text) else ""
         yield offset, text
-
-
-def beheaded(data: bytes) -> Traceback | None:
-    """The traceback in whose middle a text begins, as one that was cut by `tail` or in a report."""
-    if _CUT_BOX.match(data):
-        return traceback_of(Block(f"╭─ {_HEAD} ─╮\n".encode() + data, 0), 0)
-    if (alone := _exception_alone(data)) is not None:
-        return alone
-    cut = _CUT.match(data)
-    if cut is None or b"Traceback" in cut[0] or b"hread 0x" in cut[0]:
-        return None
-    return traceback_of(Block(b"%s%s:\n%s" % (cut["lead"], _HEAD.encode(), data), 0), 0)
-
-
-def _exception_alone(data: bytes) -> Traceback | None:
-    """The last line of a traceback, with which a text begins, but for code of its last frame."""
-    for number, raw in enumerate(data[:LONGEST].decode("utf-8", "replace").split("\n"), 1):
-        own = taken_apart(raw)
-        if own.text.strip() and not own.text.startswith("    "):
-            ended = _EXCEPTION.match(own.text.rstrip())
-            if ended is None or not ended["message"] or not ended["name"].endswith(("Error", "Exception")):
-                return None
-            if _OF_KERNEL.match(raw):
-                return None  # as Lustre's "LustreError: "
-            has_joined = "[rank" in raw
-            message = ended["message"][:1000]
-            return Traceback(0, number, ended["name"], message, (), own.who, own.time, has_joined, begin=number)
-    return None
 
 
 def _lead(block: Block, head: Prefixed) -> re.Pattern[str] | None:
@@ -168,7 +179,7 @@ def _lead(block: Block, head: Prefixed) -> re.Pattern[str] | None:
 
     Where numbers in it count lines or time, they may differ.
     """
-    words = head.text.partition(_HEAD)[0]
+    words = head.text.partition(HEAD)[0]
     if not words.strip():
         return None
     exact = re.escape(words)
@@ -190,12 +201,12 @@ def _index_of_spawned(block: Block, head: Prefixed) -> int | None:
 def syntax_error_of(block: Block, number: int) -> Traceback | None:
     """A script that Python cannot read: `File "train.py", line 12`, the line, a caret, and the exception, without a head."""
     own = own_of(block)
-    ended = _EXCEPTION.match(own.text)
+    ended = EXCEPTION.match(own.text)
     if ended is None:
         return None
     for raw in block.before(4):
         each = taken_apart(raw)
-        frame = _FRAME.match(each.text)
+        frame = FRAME.match(each.text)
         if frame is not None and is_same_stream(own, each):
             place = Frame(frame["file"], int(frame["line"]))
             return Traceback(
@@ -216,7 +227,7 @@ def _boxed(block: Block, head: Prefixed, number: int) -> Traceback | None:
         if frame is not None and len(frames) < MOST_FRAMES:
             frames.append(Frame(frame["file"], int(frame["line"]), frame["function"]))
         elif is_closed:
-            ended = _EXCEPTION.match(each.text.rstrip())
+            ended = EXCEPTION.match(each.text.rstrip())
             if ended is None:
                 return None
             message = (ended["message"] or "")[:1000]

@@ -89,14 +89,14 @@ def went_on(log: Log, spoken: Line | Traceback) -> bool:
         return True
     after = max(spoken.number, spoken.last if isinstance(spoken, Line) else 0)
     words = last_words(log, spoken.source, after)
+    if isinstance(spoken, Traceback) and spoken.is_line and not log.exits and len(words) >= FEW_LINES:
+        return True
     who = spoken.who
     if who.rank is not None or who.local_rank is not None:
         own = [
             w for w in words if w.who.rank == who.rank and (who.rank is not None or w.who.local_rank == who.local_rank)
         ]
         return len(own) >= FEW_LINES
-    if isinstance(spoken, Traceback) and spoken.is_line and not log.exits and len(words) >= FEW_LINES:
-        return True
     alone = len({w.who.rank for w in words} - {None}) <= 1 and not log.exits
     enough = after + (OWN_LINES if alone and log.world_size in (None, 1) else OTHERS_LINES)
     return len(words) >= OWN_LINES and log.sources[spoken.source].lines > enough

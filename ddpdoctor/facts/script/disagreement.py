@@ -17,7 +17,7 @@ from ddpdoctor.facts.script.module import Module
 from ddpdoctor.facts.script.nodes import inner
 from ddpdoctor.facts.script.paths import rehearse
 from ddpdoctor.facts.script.rehearsal import Event, Leaving, Rehearsal, Test, Track
-from ddpdoctor.facts.script.subgroups import groups_of
+from ddpdoctor.facts.script.subgroups import groups_of, is_kept
 from ddpdoctor.facts.script.vocabulary import GROUP_POSITION, P2P, words
 
 __all__ = ["Disagreement", "Kind", "disagreements", "is_of_all", "matters_of", "program_runs"]
@@ -70,7 +70,7 @@ def is_of_all(event: Event) -> bool:
         return False
     if event.name.startswith("dist.new_"):
         flag = event.argument(None, "use_local_synchronization")
-        return flag is None or event.read(flag) is False
+        return not is_kept(event) and (flag is None or event.read(flag) is False)
     position = GROUP_POSITION.get(event.name)
     group = event.argument(position, "group", "process_group", "pg", "device_mesh", "mesh")
     if any(k.arg is None for k in event.call.keywords):

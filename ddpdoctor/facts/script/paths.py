@@ -23,6 +23,7 @@ from ddpdoctor.facts.script.world import Frame, Place
 __all__ = ["rehearse"]
 
 MAX_RUNS = 12
+MAX_ATTEMPTS = 3
 MAX_STATEMENTS = 3000
 """Statements that all ways through one root may take together; a root that takes more is left alone."""
 
@@ -52,6 +53,21 @@ def rehearse(
 
 
 def _run(
+    module: Module, root: Function | ast.Module, places: tuple[Place, ...], matters: Matters, choices: Choices
+) -> Rehearsal:
+    """All ranks on one way. What a rank chose after it had read what depends on it, the next ranks read otherwise: where
+    their ways part, they start again with all that was chosen."""
+    before = choices.statements
+    for _ in range(MAX_ATTEMPTS):
+        chosen = len(choices.order)
+        choices.statements = before
+        run = _all(module, root, places, matters, choices)
+        if len(choices.order) == chosen or not run.parts():
+            break
+    return run
+
+
+def _all(
     module: Module, root: Function | ast.Module, places: tuple[Place, ...], matters: Matters, choices: Choices
 ) -> Rehearsal:
     tracks = []

@@ -95,6 +95,10 @@ class Rehearsal:
     asked_data: bool = False
     data: bool | None = None
 
+    def parts(self) -> bool:
+        """Whether the ranks took any condition differently."""
+        return any(self.differs(node) for node in {n for t in self.tracks for n in t.decisions})
+
     def differs(self, node: ast.AST) -> bool:
         """Whether the ranks took a condition differently."""
         seen = [t.decisions[node] for t in self.tracks if node in t.decisions]

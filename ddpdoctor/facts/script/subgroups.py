@@ -11,7 +11,7 @@ from ddpdoctor.facts.script.rehearsal import Event, Rehearsal, Track
 from ddpdoctor.facts.script.vocabulary import GROUP_POSITION
 from ddpdoctor.facts.script.world import Frame, Made
 
-__all__ = ["groups_of"]
+__all__ = ["groups_of", "is_kept"]
 
 _REPEATS = (ast.For, ast.AsyncFor, ast.While, ast.comprehension, ast.ListComp, ast.DictComp, ast.GeneratorExp)
 
@@ -52,3 +52,15 @@ def _members(event: Event, made: Made) -> tuple[int, ...] | None:
     if not isinstance(ranks, (list, tuple)) or len(ranks) < 2 or any(type(r) is not int or r < 0 for r in ranks):
         return None
     return tuple(sorted({int(r) for r in ranks}))
+
+
+def is_kept(event: Event) -> bool:
+    """`if key not in GROUPS: GROUPS[key] = new_group(…)`: all ranks may have made it before, elsewhere."""
+    for test in event.tests:
+        asked = test.node.test if isinstance(test.node, ast.If) and test.chosen else None
+        if isinstance(asked, ast.Compare) and isinstance(asked.ops[0], ast.NotIn):
+            keeper = ast.dump(asked.comparators[0])
+            stores = [n for n in ast.walk(test.node) if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Store)]
+            if any(ast.dump(n.value) == keeper for n in stores):
+                return True
+    return False

@@ -69,14 +69,12 @@ def knocks(log: Log) -> list[Knock]:
 
 
 def _last_tries(log: Log) -> list[Knock]:
-    """Tries that got no answer, several of them at one address, with which the only log ends."""
+    """Tries that got no answer, with which the only log ends."""
     tries = list(marked(log, "tries"))
     ends = len(log.sources) == 1 and tries and not last_words(log, tries[-1][0].source, tries[-1][0].number)
     if not ends:
         return []
     line, match = tries[-1]
-    if sum(each.count for each, other in tries if other.groups() == match.groups()) < 2:
-        return []
     return [Knock(line, match["host"].removeprefix("::ffff:"), int(match["port"]), int(match["number"]))]
 
 

@@ -25,7 +25,12 @@ HANDS_ON = ("torchrun", "deepspeed", "accelerate")
 """Launchers that start all ranks of a node with one and the same CUDA_VISIBLE_DEVICES."""
 
 
-@rule("LAUNCH023", "nproc-exceeds-visible-gpus", Severity.ERROR)
+@rule(
+    "LAUNCH023",
+    "nproc-exceeds-visible-gpus",
+    Severity.ERROR,
+    signatures=(r"You requested (?i:gpus?): ?\[", r"But your machine only has: ?\["),
+)
 def exceeds(
     environ: Environ, launch: Launch | None = None, gpu: Gpu | None = None, versions: Versions | None = None
 ) -> Iterator[Finding]:

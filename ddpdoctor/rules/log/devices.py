@@ -25,6 +25,14 @@ UNAVAILABLE = (
 )
 ASSERTED = r"block: \[\d+,\d+,\d+\], thread: \[\d+,\d+,\d+\] Assertion "
 NOT_STARTED = (r"CUDA error: initialization error",)
+NO_GPU = (r"No CUDA GPUs are available",)
+EMPTY = re.compile(r"CUDA_VISIBLE_DEVICES ?(?:=|is set to) ?(?:['\"]{2}|-1\b|$)")
+HIDDEN = "CUDA_VISIBLE_DEVICES is set and hides every GPU"
+UNSEEN = (
+    "torch sees no GPU. Undetermined: CUDA_VISIBLE_DEVICES is empty or names none of this node (ENV062), the job or the "
+    "container was given no GPU, or the driver does not work; `ddpdoctor gpus` on that node decides"
+)
+ASKED = (r"You requested (?i:gpus?): ?\[", r"But your machine only has: ?\[")
 ORDINAL = (r"invalid device ordinal",)
 ISOLATED = (r"transport/p2p\.cc:\d+ NCCL WARN Cuda failure (101 )?'invalid device ordinal'",)
 TOLD = (
@@ -113,9 +121,23 @@ def cuda_not_started(log: Log) -> Iterator[Finding]:
         yield finding_of(log, lines, title, blames_speaker=True)
 
 
+@in_logs("ENV062")
+def no_gpu_seen(log: Log) -> Iterator[Finding]:
+    """torch sees no GPU: only an empty variable that is told is known to be the reason."""
+    lines = matching(log, NO_GPU)
+    if lines:
+        yield finding_of(
+            log, lines, HIDDEN if any(EMPTY.search(each.text) for each in lines) else UNSEEN, blames_speaker=True
+        )
+
+
 @in_logs("LAUNCH023")
 def high_local_ranks(log: Log) -> Iterator[Finding]:
     """Only the high local ranks of a node select a GPU that is not there."""
+    asked = matching(log, ASKED)
+    if asked:
+        yield finding_of(log, asked, "The job asks for GPUs that this process does not see", blames_speaker=True)
+        return
     lines = matching(log, ORDINAL)
     failed = {line.who.local_rank for line in lines} - {None}
     others = {each.who.local_rank for each in (*log.spoken, *log.tails)} - failed - {None}

@@ -1,4 +1,4 @@
-"""HOST013, SCRIPT060, SCRIPT061: files that some ranks do not find, or that are not whole."""
+"""HOST013, SCRIPT060, SCRIPT061, SCRIPT063: files that some ranks do not find, that are not whole, or that others changed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddpdoctor.rules import in_logs
 from ddpdoctor.rules.log.ending import names_of
 from ddpdoctor.rules.log.signatures import finding_of, matching
 
-__all__ = ["MISSING_FILE", "is_missing_file"]
+__all__ = ["MISSING_FILE", "is_missing_file", "is_removed"]
 
 MISSING_FILE = re.compile(r"\[Errno 2\] No such file or directory: '(?P<path>[^']+)'")
 CHECKPOINT = re.compile(r"checkpoint|ckpt|\.(pt|pth|bin|safetensors)$|step[_-]?\d+|epoch[_-]?\d+", re.IGNORECASE)
@@ -25,6 +25,36 @@ DAMAGED = (
 def is_missing_file(each: Traceback) -> bool:
     """Whether this exception says that a file does not exist."""
     return each.exception.endswith("FileNotFoundError") and MISSING_FILE.search(each.message) is not None
+
+
+def is_removed(each: Traceback) -> bool:
+    """Whether one of several ranks removes a folder that is gone: another rank has removed it before."""
+    return is_missing_file(each) and each.who.rank is not None and any(f.function == "rmtree" for f in each.frames)
+
+
+@in_logs("SCRIPT063")
+def changed_by_another(log: Log) -> Iterator[Finding]:
+    """A rank makes what another one has made, or removes what another one has removed."""
+    lines = matching(log, (r"FileExistsError: \[Errno 17\]",))
+    if lines:
+        yield finding_of(log, lines, "One rank changes a file while the others read it", blames_speaker=True)
+        return
+    gone = [each for each in log.tracebacks if is_removed(each)]
+    ranks = sorted({each.who.rank for each in gone if each.who.rank is not None})
+    for each in gone[:1]:
+        path = MISSING_FILE.search(each.message)
+        place = each.place
+        yield Finding(
+            f"{names_of(ranks, [])} removes {path['path'] if path else 'a folder'}, which another rank has removed before: "
+            "expected one rank to do it",
+            (Evidence(log.place(each.source, each.number), each.message[:200], "one rank removes the folder"),),
+            where=Where(
+                rank=ranks[0] if len(ranks) == 1 else None,
+                file=None if place is None else place.file,
+                line=None if place is None else place.line,
+            ),
+            ranks=tuple(ranks),
+        )
 
 
 @in_logs("HOST013")
@@ -51,7 +81,7 @@ def _found(log: Log, *, of_nodes: bool) -> Iterator[Finding]:
     paths: dict[str, list[Traceback]] = defaultdict(list)
     for each in log.tracebacks:
         match = MISSING_FILE.search(each.message)
-        if match is not None and each.exception.endswith("FileNotFoundError"):
+        if match is not None and is_missing_file(each) and not is_removed(each):
             paths[match["path"]].append(each)
     hosts = {each.who.host for each in (*log.spoken, *log.tails)} - {None}
     for path, missing in paths.items():

@@ -44,7 +44,12 @@ LOGS = frozenset(("print", "wandb.log", "logging.info", "mlflow.log_metric"))
 LOG_METHODS = frozenset(("add_scalar", "info", "log", "log_metric", "set_postfix", "write", "set_description"))
 
 
-@rule("SCRIPT023", "backend-needs-gpu", Severity.ERROR)
+@rule(
+    "SCRIPT023",
+    "backend-needs-gpu",
+    Severity.ERROR,
+    signatures=(r"ProcessGroupNCCL is only supported with GPUs, no GPUs found",),
+)
 def needs_gpu(script: Script, launch: Launch | None = None, gpu: Gpu | None = None) -> Iterator[Finding]:
     """The script requires CUDA or nccl where there is no GPU.
 

@@ -83,7 +83,7 @@ def recall(trusting: bool, place: Place, chooser: Chooser | None, node: ast.expr
     if context.here is not context.anyhow:
         for at, terms, read in context.here.kept.get(node, ()):
             if (at is None or at == place) and (chooser is None or chooser.agrees(terms)):
-                return Read(read.value, read.leans | {frame})
+                return Read(read.value, read.leans | context.frames)
     return None
 
 

@@ -284,7 +284,11 @@ _CUT = Read(Unknown.SAME, frozenset((Lean.MOMENT,)))
 
 
 def _counts(node: ast.Name, frame: Frame) -> bool:
-    """Whether a name is a loop's counter: `for rank in range(world_size)` goes through all ranks on every rank."""
+    """Whether a name is a loop's counter, or a parameter that is given one: `for rank in range(world_size)` goes through
+    all ranks on every rank."""
+    given = frame.bound.get(node.id)
+    if isinstance(given, Later):
+        return isinstance(given.node, ast.Name) and _counts(given.node, given.frame)
     bound = frame.module.names.bindings(node.id, frame.module.index.scope(node))
     return bound is not None and any(b.how is Bound.ITEM for b in bound[1])
 

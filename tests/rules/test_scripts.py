@@ -14,6 +14,7 @@ from scripts import Case, cases, judged
 
 from ddpdoctor.cli.patch import applied
 from ddpdoctor.doctor import Outcome
+from ddpdoctor.facts.script import values
 from ddpdoctor.rules import load
 
 RULES = [each for each in load(("script",)) if "script" in each.needs and each.code < "SCRIPT500"]
@@ -31,6 +32,15 @@ def test_exactly_the_expected_findings(case: Case) -> None:
     assert not outcome.crashed, outcome.crashed
     found = {(f.where.line, f.code) for f in outcome.findings}
     assert found == case.expected, [(f.code, f.where.line, f.message) for f in outcome.findings]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.family}-{c.name}".replace(" ", "_"))
+def test_what_readers_keep_for_each_other_changes_no_finding(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value that was kept must be the one that this rank, on this way, would have read by itself."""
+    told = [(f.code, f.where.line, f.message) for f in _outcome(case).findings]
+    monkeypatch.setattr(values, "recall", lambda *_: None)
+    alone = judged(f"{case.text}\n", RULES, case.line)  # another text: nothing of the first reading is remembered
+    assert told == [(f.code, f.where.line, f.message) for f in alone.findings]
 
 
 @pytest.mark.parametrize("code", [each.code for each in RULES])

@@ -180,7 +180,7 @@ def _is_identity(field: str, value: str) -> bool:
 
 def _is_random(word: str) -> bool:
     """Whether a word is as random as a key: letters of both cases and digits, and hardly any repeated."""
-    parts = [part for part in re.split(r"[/.]", word) if len(part) >= 20]
+    parts = [part for part in re.split(r"[/.=]", word) if len(part) >= 20]
     return any(_looks_random(part) for part in parts) or ("/" in word and len(word) == 40 and _looks_random(word))
 
 

@@ -8,25 +8,23 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from ddpdoctor.facts.log.endings import SIGNALS, told_in_lines
+from ddpdoctor.facts.log.frames import CHAINED_LINES, is_ahead, with_frames
 from ddpdoctor.facts.log.marks import marked
 from ddpdoctor.facts.log.neighbours import with_neighbours
 from ddpdoctor.facts.log.record import Exit, Line, Log, Source, Traceback, Who
 
-__all__ = ["CHAINED_LINES", "MESSAGE_LINES", "attributed", "world_size_of"]
+__all__ = ["MESSAGE_LINES", "attributed", "world_size_of"]
 
 Spoken = TypeVar("Spoken", Line, Traceback, Exit)
 
 MESSAGE_LINES = 5
 """So many lines an exception's message may have: NCCL's has four."""
 
-CHAINED_LINES = 4
-"""An empty line, "During handling of the above exception, another exception occurred:", and an empty line."""
-
 ROW_LINES = 9
 """From `rank` to `traceback` in a row of torchrun's summary are three lines, more where nodes write at once."""
 
 AGENT = "torch/distributed/elastic"
-OF_SLURM = ("slurmstepd: ", "srun: ")
+OF_SLURM = ("slurmstepd", "srun: ")
 
 
 @dataclass(slots=True)
@@ -59,8 +57,10 @@ def attributed(log: Log) -> Log:
     unfinished = tuple(_given(each, known) for each in named.unfinished)
     exits = tuple(_given(each, known) for each in named.exits)
     tails = tuple(_given(each, known) for each in named.tails)
+    tracebacks = with_frames(tracebacks, unfinished)
     tracebacks = _by_summary(tuple(_of_row(each, exits) for each in tracebacks), exits)
     lines = tuple(_with_traceback(each, tracebacks) for each in lines)
+    lines = tuple(_with_unfinished(each, unfinished) for each in lines)
     found = replace(named, lines=lines, tracebacks=tracebacks, unfinished=unfinished, exits=exits, tails=tails)
     return replace(found, world_size=world_size_of(found), sources=tuple(_with_restart(found)))
 
@@ -251,6 +251,13 @@ def _with_traceback(line: Line, tracebacks: tuple[Traceback, ...]) -> Line:
     ):
         return line
     return replace(line, who=_merged(line.who, near[-1].who))
+
+
+def _with_unfinished(line: Line, unfinished: tuple[Traceback, ...]) -> Line:
+    """A line without a rank directly above a traceback that it ends: some write the exception before its traceback."""
+    if line.who != Who():
+        return line
+    return next((replace(line, who=each.who) for each in unfinished if is_ahead(line, each)), line)
 
 
 def _once(exits: Iterable[Exit]) -> list[Exit]:

@@ -33,7 +33,7 @@ MARKS: dict[str, str] = {
     "task_ended": r"srun: error: (?P<host>\S+): tasks? (?P<tasks>\d[\d,-]*): (?:Exited with exit code (?P<code>\d+)"
     r"|(?P<signal>Killed|Terminated|Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception"
     r"|Out Of Memory))",
-    "process_rank_ended": r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on signal (?P<signal>\d+)",
+    "process_rank_ended": r"process rank (?P<rank>\d+) with PID \S+ on node (?P<host>\S+) exited on signal (?P<signal>\d+)",
     "first_process": r"Process name: \[(?:\[\d+,\d+\]|\S+@\d+),(?P<rank>\d+)\]",
     "nccl_version": r"NCCL version (?P<version>\d+\.\d+\.\d+)\+cuda",
     "stalled_ranks": r"\[missing ranks: ?(?P<ranks>[\d, ]+)\]",
@@ -55,6 +55,7 @@ MARKS: dict[str, str] = {
     "oom_killed": r"Killed process (?P<pid>\d+) \(",
     "ray_worker": r"ip=(?P<host>[\d.]+), pid=(?P<pid>\d+)\) world_rank=(?P<rank>\d+)",
     "ray_task": r"ray::\S+ \(pid=(?P<pid>\d+), ip=(?P<host>[\d.]+)",
+    "ray_dead": r"Worker IP address: (?P<host>[\w.:-]+) Worker port: \d+ Worker PID: (?P<pid>\d+)",
     "ray_actor": r"^\s+pid: (?P<pid>\d+)$",
     "pod": r"^Name: {2,}(?P<pod>[a-z0-9][a-z0-9.-]*)$",
     "pod_row": r"^(?P<pod>[a-z0-9][a-z0-9.-]*-[a-z0-9.-]+) +\d+/\d+ +(?:OOMKilled|Evicted|CrashLoopBackOff) ",

@@ -38,6 +38,8 @@ def _told(log: Log) -> Iterator[tuple[int, int, int, Who]]:
     """The source, the line, how far it reaches, and whom it names."""
     for line, found in marked(log, "ray_task"):
         yield line.source, line.number, TASK_LINES, Who(host=found["host"], pid=int(found["pid"]))
+    for line, found in marked(log, "ray_dead"):
+        yield line.source, line.number, 0, Who(host=found["host"], pid=int(found["pid"]))
     for line, found in marked(log, "ray_actor"):
         yield line.source, line.number, ACTOR_LINES, Who(pid=int(found["pid"]))
     for line, found in marked(log, "pod"):

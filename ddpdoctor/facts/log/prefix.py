@@ -53,9 +53,11 @@ _NCCL = re.compile(r"(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<gpu>-?\d+)\] ")
 _GROUP = re.compile(r"\[(?:PG (?:ID )?\S+ (?:PG GUID )?[^\]\n]*?)?Rank (?P<rank>\d+)\]")
 _C10 = re.compile(r"\[[IWEF]\d*(?: (?P<time>\d\d:\d\d:\d\d\.\d+))? \w[\w.]*:\d+\] ?")
 _SRUN = re.compile(r"srun: error: (?P<host>[\w-]+)[\w.-]*: task (?P<task>\d{1,5}): ")
+_SLURMD = re.compile(r"slurmstepd(?:-(?P<host>[\w-]+)[\w.-]*)?: (?:[^\n]*\*\*\* (?:JOB|STEP) \S+ ON (?P<on>[\w-]+))?")
+"""The daemon of a node of Slurm, which names its node in either place."""
 # pdsh and docker compose logs put a host's name before each line.
 _NODE = re.compile(
-    rf"(?!{_COUNTED}[\w.]*\d)"
+    rf"(?!{_COUNTED}(?:\d|[_.][\w.]*\d|(?<![gG][pP][uU])[\w.]*\d)|slurmstepd)"
     r"(?P<host>[A-Za-z](?=[\w.-]{0,62}\d)[\w.-]{0,62}): (?=\S|\ {2,}\S)"
 )
 _WRAPPED = re.compile(r'\{(?=.{0,2000}"(?:stream|time)":).{0,2000}?"(?:log|message)": ?("(?:[^"\\]|\\.)*")')
@@ -67,7 +69,7 @@ _RANK_NAMES = re.compile(r"(?:^|[._/-])(?:global[_-]?)?rank[_-]?(\d{1,5})(?=[._/
 _NODE_NAMES = re.compile(r"(?:^|[._/-])node[_-]?rank[_-]?(\d{1,4})(?=[._/-]|$)", re.IGNORECASE)
 _ATTEMPT = re.compile(r"attempt_(?P<attempt>\d+)/(?P<local>\d+)/(?:stdout|stderr|error)\.\w+$")
 _HOST_NAMES = re.compile(
-    r"(?:^|[._/-])((?:node|host|worker|gpu|compute|cn|dgx|master|pod|ip|n|c|g|gn|nid)[a-z]*-?\d[\w-]*?|"
+    r"(?:^|[._/-])((?:(?:node|host|worker|gpu|compute|dgx|master|pod)(?!s[-\d])[a-z]*-?|(?:cn|ip|n|c|g|gn|nid)-?)\d[\w-]*?|"
     r"[a-z][a-z-]*-(?:worker|master|node)-\d+)(?=\.(?:log|txt|out|err|gz|xz|zst)|[._/]|$)",
     re.IGNORECASE,
 )
@@ -150,6 +152,10 @@ def _with_writer(text: str, who: Who, time: str | None) -> Prefixed:
     srun = _SRUN.match(text)
     if srun is not None:
         return Prefixed(text, replace(who, host=srun["host"], task=int(srun["task"])), time, stream)
+    slurmd = _SLURMD.match(text)
+    if slurmd is not None:
+        named = slurmd["on"] or slurmd["host"]
+        return Prefixed(text, who if named is None else replace(who, host=named), time, stream)
     nccl = _NCCL.match(text)
     if nccl is not None:
         gpu = int(nccl["gpu"])

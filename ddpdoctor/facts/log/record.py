@@ -116,9 +116,14 @@ class Traceback:
         return not self.frames and self.begin == self.number
 
     @property
+    def own_frames(self) -> tuple[Frame, ...]:
+        """The frames of the job's own code."""
+        return tuple(frame for frame in self.frames if not _LIBRARY.search(frame.file.replace("\\", "/")))
+
+    @property
     def place(self) -> Frame | None:
         """The innermost frame of the job's own code; where all of it is a library's, the innermost of all."""
-        own = [frame for frame in self.frames if not _LIBRARY.search(frame.file.replace("\\", "/"))]
+        own = self.own_frames
         return own[-1] if own else (self.frames[-1] if self.frames else None)
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from ddpdoctor.facts.log import Log, Who
+from ddpdoctor.facts.log import Line, Log, Who
 from ddpdoctor.facts.log.story import is_over
 from ddpdoctor.facts.log.waiting import Party, Wait, lagging, not_enqueued, parties, waits
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import in_logs, rule
+from ddpdoctor.rules.log.calls import call, calls, names, ranks_named
+from ddpdoctor.rules.log.fingerprints import fingerprints
+from ddpdoctor.rules.log.scene import ranks_of
 from ddpdoctor.rules.log.signatures import matching, shortened, traceback_of
 
 SIGNATURES = (
@@ -26,7 +30,8 @@ SIGNATURES = (
 )
 LOST_A_PEER = (r"Connection closed by (remote )?peer", r"Connection reset by peer")
 """What a rank prints that was in the collective as well when another left it."""
-ASPECTS = ("Op type", "Tensor shapes", "Tensor dtypes")
+REPEATED = re.compile(r"\[repeated \d+x across cluster\]|(?:repeated|same) (?:on|by|for) all (?:other )?ranks")
+"""Where the lines of other ranks were left out, by Ray or by somebody who shortened a log."""
 NEAR = 10
 SAME_SIZE = ("ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
 """Collectives in which all ranks pass as many elements."""
@@ -34,6 +39,9 @@ SAME_SIZE = ("ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCA
 DECIDES = (
     "a second run with TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 (then `ddpdoctor triage` its dumps), or "
     "`ddpdoctor hang` on the nodes while it hangs"
+)
+DECIDES_WITHOUT_NCCL = (
+    "what the ranks that printed nothing printed last, or `ddpdoctor hang` on the nodes while it hangs"
 )
 
 
@@ -69,12 +77,8 @@ def collective_timeout(log: Log) -> Iterator[Finding]:
     missing = _missing(log)
     ranks = tuple(sorted({party.who.rank for party in missing if party.who.rank is not None}))
     waited = waits(log)
-    seen = _wait(([w for w in waited if w.who.rank not in ranks] or waited)[0]) if waited else shortened(lines[0].text)
-    if missing:
-        names = ", ".join(party.name + (f" on {party.who.host}" if party.who.host else "") for party in missing[:8])
-        text = f"{names} did not take part in the collective in which {_names(waited, ranks)} waited: {seen}. {_why(ranks)}"
-    else:
-        text = f"{_names(waited)} gave up waiting in a collective: {seen}. Undetermined who was missing: {DECIDES}"
+    text, is_known = _told(log, lines, missing, ranks)
+    ranks = ranks if is_known else ()
     first = waited[0].line if waited else lines[0]
     near = next((found for line in lines if (found := traceback_of(log, line)) is not None), None)
     place = waited[0].place if waited else (None if near is None else near.place)
@@ -91,11 +95,37 @@ def collective_timeout(log: Log) -> Iterator[Finding]:
     )
 
 
-def _why(ranks: tuple[int, ...]) -> str:
+def _told(log: Log, lines: list[Line], missing: list[Party], ranks: tuple[int, ...]) -> tuple[str, bool]:
+    """Who waited where for whom, and whether the log shows that `ranks` are to blame."""
+    waited = waits(log)
+    own = [wait for wait in waited if wait.who.rank in ranks]
+    there = [wait for wait in waited if wait not in own] or waited
+    seen = calls(there) if waited else shortened(lines[0].text)
+    told = sorted({line.who.rank for line in lines if line.who.rank is not None} - {*ranks})
+    who = names(waited, ranks) or ranks_named(told)
+    decides = DECIDES if any("NCCL" in line.text for line in log.lines) else DECIDES_WITHOUT_NCCL
+    if not missing:
+        who = who or "a rank"
+        return f"{who} gave up waiting in a collective: {seen}. Undetermined who was missing: {decides}", True
+    who = who or "the others"
+    why = _why(() if own else ranks, decides)
+    absent = ranks_named([*ranks])
+    if absent and not ranks_of(log) & {*ranks} and not lagging(log)[0]:
+        text = (
+            f"nothing of {absent} is in this log, while {who} waited in a collective: {seen}. Either {absent} did not take "
+            f"part in it, or what {absent} printed is not here. {why}"
+        )
+        return text, len(ranks) == 1 or log.world_size is not None
+    seen += f" ({'; '.join(f'{names([wait])} waited in {call(wait)}' for wait in own[:4])})" if own else ""
+    named = ", ".join(party.name + (f" on {party.who.host}" if party.who.host else "") for party in missing[:8])
+    return f"{named} did not take part in the collective in which {who} waited: {seen}. {why}", True
+
+
+def _why(ranks: tuple[int, ...], decides: str) -> str:
     alone = "rank 0 works alone for longer than the timeout (SCRIPT065), " if ranks == (0,) else ""
     return (
         f"Undetermined why: {alone}it died or is stopped (PROBE006, PROBE007), takes another path (SCRIPT024, SCRIPT026) or "
-        f"has fewer batches (SCRIPT032); its own output decides, or {DECIDES}"
+        f"has fewer batches (SCRIPT032); its own output decides, or {decides}"
     )
 
 
@@ -117,6 +147,8 @@ def _missing(log: Log) -> list[Party]:
     silent = [
         p for p in everybody if p.who.rank not in ranks and not (p.sources and set(p.sources) <= sources and not ranks)
     ]
+    if any(REPEATED.search(line.text) for line in (*log.lines, *log.tails)):
+        return []  # the others printed the same
     return silent if 0 < len(silent) <= max(1, len(waited)) else []
 
 
@@ -138,24 +170,10 @@ def _behind(waited: list[Wait]) -> set[int]:
     return late if len(late) * 2 < len(numbered) or is_pair else set()
 
 
-def _wait(wait: Wait) -> str:
-    what = f"{wait.op or 'a collective'}" + (f" number {wait.seq}" if wait.seq is not None else "")
-    size = f" of {wait.size} elements" if wait.size and wait.size.isdigit() else ""
-    return f"{what}{size}" + (f" at {wait.place.file}:{wait.place.line}" if wait.place is not None else "")
-
-
-def _names(waited: list[Wait], but: tuple[int, ...] = ()) -> str:
-    """The ranks that waited, `but` those that did so in another call."""
-    ranks = sorted({wait.who.rank for wait in waited if wait.who.rank is not None} - {*but})
-    if not ranks:
-        return "ranks"
-    return f"rank{'s' if len(ranks) > 1 else ''} " + ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")
-
-
 @in_logs("SCRIPT027")
 def order_differs(log: Log) -> Iterator[Finding]:
     """All ranks wait, but not in the same call: other operations under one number, or other lines of the script."""
-    named = _fingerprints(log, "Op type")
+    named = fingerprints(log, "Op type")
     if named is not None:
         yield named
         return
@@ -164,7 +182,7 @@ def order_differs(log: Log) -> Iterator[Finding]:
         return
     for seq in sorted({wait.seq for wait in waited if wait.seq is not None}):
         same = [wait for wait in waited if wait.seq == seq and wait.op is not None]
-        if len({wait.op for wait in same}) > 1 and len({wait.group for wait in same}) == 1:
+        if len({wait.op for wait in same}) > 1 and len({wait.group for wait in same} - {None}) <= 1:
             yield _differing(log, same, f"different operations as collective number {seq}")
             return
     places = {wait.place for wait in waited}
@@ -175,7 +193,7 @@ def order_differs(log: Log) -> Iterator[Finding]:
 @in_logs("SCRIPT028")
 def shape_differs(log: Log) -> Iterator[Finding]:
     """Ranks call one collective with tensors of different sizes."""
-    named = _fingerprints(log, "Tensor shapes")
+    named = fingerprints(log, "Tensor shapes")
     if named is not None:
         yield named
         return
@@ -193,25 +211,9 @@ def shape_differs(log: Log) -> Iterator[Finding]:
 @in_logs("SCRIPT029")
 def dtype_differs(log: Log) -> Iterator[Finding]:
     """Ranks call one collective with tensors of different types."""
-    named = _fingerprints(log, "Tensor dtypes")
+    named = fingerprints(log, "Tensor dtypes")
     if named is not None:
         yield named
-
-
-def _fingerprints(log: Log, aspect: str) -> Finding | None:
-    """What TORCH_DISTRIBUTED_DEBUG=DETAIL says: the first aspect in which two calls differ is the one that tells."""
-    for line in matching(log, (r"Collectives differ in the following aspects",)):
-        differences = line.text.partition("following aspects:")[2].replace("Tensor Tensor", "Tensor")
-        first = next((each for each in ASPECTS if each in differences), None)
-        if first == aspect:
-            traceback = traceback_of(log, line)
-            place = None if traceback is None else traceback.place
-            return Finding(
-                f"the ranks called different collectives:{shortened(differences)}",
-                (Evidence(log.place(line.source, line.number), shortened(line.text)),),
-                where=Where(file=None if place is None else place.file, line=None if place is None else place.line),
-            )
-    return None
 
 
 def _differing(log: Log, waited: list[Wait], what: str) -> Finding:
@@ -223,7 +225,9 @@ def _differing(log: Log, waited: list[Wait], what: str) -> Finding:
     fewest = groups[0] if len(groups[0]) < len(groups[-1]) else []
     ranks = tuple(sorted({wait.who.rank for wait in fewest if wait.who.rank is not None}))
     place = fewest[0].place if fewest else groups[0][0].place
-    told = "; ".join(f"{_names(group)}: {_wait(group[0])}" for group in sorted(groups, key=len, reverse=True)[:4])
+    told = "; ".join(
+        f"{names(group) or 'ranks'}: {call(group[0])}" for group in sorted(groups, key=len, reverse=True)[:4]
+    )
     return Finding(
         f"the ranks wait in {what}: {told}",
         tuple(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ddpdoctor.facts.log import Exit, Log
 from ddpdoctor.findings import Evidence, Finding, Where
+from ddpdoctor.rules.log.signatures import shortened
 
 __all__ = ["SIGKILL", "ended", "names_of"]
 
@@ -25,13 +26,22 @@ def names_of(ranks: Sequence[int], hosts: Sequence[str]) -> str:
 
 
 def ended(log: Log, exits: Sequence[Exit], how: str) -> Finding:
-    """One finding about processes that ended in the same way."""
+    """One finding about processes that ended in the same way; `how` begins with a verb and may hold `(exit code …)`."""
     first = exits[0]
+    said = {(line.source, line.number): line.text for line in log.lines}
+    words = [said.get((e.source, e.number), f"exitcode {e.code}") for e in exits]
+    if not any(str(e.code) in text for e, text in zip(exits, words, strict=True)):
+        how = how.replace(f" (exit code {first.code})", "")  # the log names a signal alone
     ranks = tuple(sorted({each.who.rank for each in exits if each.who.rank is not None}))
     hosts = sorted({each.who.host for each in exits if each.who.host is not None})
+    how = how.replace("was ", "were ", 1) if len(ranks) > 1 and how.startswith("was ") else how
+    told = [
+        (e, f"exitcode {e.code}" if str(e.code) in text else shortened(text))
+        for e, text in zip(exits, words, strict=True)
+    ]
     return Finding(
         f"{names_of(ranks, hosts)} {how}",
-        tuple(Evidence(log.place(e.source, e.number), f"exitcode {e.code}", "0") for e in exits[:3]),
+        tuple(Evidence(log.place(e.source, e.number), text, "0") for e, text in told[:3]),
         where=Where(
             host=hosts[0] if len(hosts) == 1 else None,
             node_rank=first.who.node_rank if len(ranks) == 1 else None,

@@ -1,4 +1,4 @@
-"""NET029, NET036: what the addresses in RDMA's errors say; without them NET031 names these two as candidates."""
+"""HOST003, NET029, NET036: what RDMA's errors and their addresses say; without them NET031 names these two as candidates."""
 
 from __future__ import annotations
 
@@ -14,11 +14,32 @@ from ddpdoctor.rules.log.signatures import finding_of, matching
 
 __all__: list[str] = []
 
+UNLOCKED = (
+    r"ibv_reg_mr\w* failed[^\n]*Cannot allocate memory",
+    r"ibv_create_(qp|cq) failed[^\n]*Cannot allocate memory",
+)
+UNSAID = (r"NCCL WARN Call to ibv_create_(qp|cq) failed$",)
 RETRIES = (r"with (error|status=)\s?12\b[^\n]*vendor err 129",)
 UNROUTED = (r"ibv_modify_qp failed with (error |\d+ )?Network is unreachable",)
 NO_ADDRESS = (r"ibv_modify_qp failed with (error|\d+) (No such device|Invalid argument)",)
 PAIRED = (r"ibv_modify_qp failed with 110 Connection timed out[^\n]*local GID [^\n]*remote GID",)
 _GIDS = re.compile(r"(?P<side>local|remote) ?G[iI][dD]s?,? ?(?!index)(?P<gid>[0-9a-f:]+(?:\.\d+){0,3})")
+
+
+@in_logs("HOST003")
+def locked_memory(log: Log) -> Iterator[Finding]:
+    """Memory that could not be locked, or, where NCCL leaves out the error, one of several reasons."""
+    lines = matching(log, UNLOCKED)
+    if lines:
+        yield finding_of(log, lines, "The limit of locked memory is too low for RDMA", blames_speaker=True)
+        return
+    unsaid = matching(log, UNSAID)
+    if unsaid:
+        title = (
+            "NCCL could not make a queue of an RDMA adapter, and does not say why. Candidates: the limit of locked memory "
+            "(ulimit -l, HOST003), an adapter that has no queues left or refuses them (NET032, NET035)"
+        )
+        yield finding_of(log, unsaid, title, blames_speaker=True)
 
 
 @in_logs("NET029")

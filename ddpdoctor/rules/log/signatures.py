@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ddpdoctor.facts.log import Line, Log, Traceback
 from ddpdoctor.facts.log.literals import literals_of
-from ddpdoctor.facts.log.story import has_failed, is_over
+from ddpdoctor.facts.log.story import FEW_LINES, has_failed, is_over, last_words
 from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
 from ddpdoctor.rules import Rule, load
 
@@ -147,11 +147,17 @@ def _look(rule: Rule, log: Log) -> Iterator[Finding]:
         is_speaker = rule.kind not in ("consequence", "noise") and rule.code not in SPEAKS_OF_OTHERS
         found = finding_of(log, lines, rule.title, blames_speaker=is_speaker)
         is_mild = rule.severity is Severity.ERROR and found.severity is None
-        if is_mild and all(_WARNS.match(line.text) for line in lines) and not has_failed(log):
+        if is_mild and all(_WARNS.match(line.text) for line in lines) and not (has_failed(log) or _is_last(log, lines)):
             found = replace(
                 found, severity=Severity.WARNING
             )  # torch tried something else, and nothing shows that it failed
         yield found
+
+
+def _is_last(log: Log, lines: list[Line]) -> bool:
+    """Whether a port that could not be had is the last that is told: nobody goes on behind it."""
+    last = lines[-1]
+    return "(errno: 98 - " in last.text and len(last_words(log, last.source, max(last.number, last.last))) < FEW_LINES
 
 
 def _is_scripts(log: Log, line: Line) -> bool:

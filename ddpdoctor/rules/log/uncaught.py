@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ddpdoctor.facts.log import Line, Log, Traceback
-from ddpdoctor.facts.log.attribution import CHAINED_LINES
+from ddpdoctor.facts.log.frames import CHAINED_LINES
 from ddpdoctor.facts.log.story import own_exits, went_on
 from ddpdoctor.facts.log.waiting import parties, waits
 from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
@@ -23,7 +23,7 @@ from ddpdoctor.rules.log.crashes import (
 )
 from ddpdoctor.rules.log.devices import ASSERTED
 from ddpdoctor.rules.log.ending import SIGKILL, names_of
-from ddpdoctor.rules.log.files import is_missing_file, not_written_yet, on_some_nodes_only
+from ddpdoctor.rules.log.files import is_missing_file, is_removed, not_written_yet, on_some_nodes_only
 from ddpdoctor.rules.log.signatures import FAR, explained, matching, shortened, softly_explained
 
 __all__: list[str] = []
@@ -35,6 +35,7 @@ CHILD_GONE = re.compile(
     r"|process in the process pool was terminated abruptly"
 )
 OF_CUDA = re.compile(r"CUDA error|CUBLAS_STATUS_|CUDNN_STATUS_|cuda runtime error")
+NODES_TAKEN = (r"will be terminated soon \(reason: ", r"its node has died")
 WHY_GONE = (
     ". Undetermined why that process ended: the host's memory ran out (LOG014, HOST009: sudo dmesg -T | grep -i 'killed "
     "process'), /dev/shm is too small (HOST002), or it crashed"
@@ -68,7 +69,7 @@ def _groups(log: Log) -> list[_Group]:
         name = each.exception.rpartition(".")[2]
         if is_no_cause(each) or _is_explained(each, lines) or went_on(log, each) or _is_elsewhere(log, each):
             continue
-        if any(_follows(each, other) for other in log.tracebacks) or _is_of_kernel(log, each):
+        if any(_follows(each, other) for other in log.tracebacks) or _is_of_kernel(log, each) or _lost_nodes(log, each):
             continue
         found.setdefault((name, _NUMBERS.sub("#", each.message)[:80], each.place), []).append(each)
     if any(not _is_wrapper(t) for t in log.tracebacks if not is_no_cause(t)):
@@ -82,6 +83,12 @@ def _is_of_kernel(log: Log, each: Traceback) -> bool:
     return any(
         line.source == each.source and line.number < each.number and may_be_one(line.who, each.who) for line in asserted
     )
+
+
+def _lost_nodes(log: Log, each: Traceback) -> bool:
+    """Whether Ray found no place for workers after nodes were taken away, which LOG015 tells of."""
+    lost = matching(log, NODES_TAKEN) if "placement group" in each.message else []
+    return any(line.source == each.source and line.number < each.number for line in lost)
 
 
 def _told_once(groups: list[_Group]) -> list[_Group]:
@@ -111,6 +118,8 @@ def _own_lines(each: Traceback) -> range:
 
 def _is_elsewhere(log: Log, each: Traceback) -> bool:
     """Files that only some ranks miss are HOST013's and SCRIPT061's business."""
+    if is_removed(each):
+        return True
     return is_missing_file(each) and (any(on_some_nodes_only(log) or ()) or any(not_written_yet(log) or ()))
 
 

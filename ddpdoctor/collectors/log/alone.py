@@ -94,11 +94,11 @@ def _exception(block: Block, number: int) -> Traceback | None:
     if not _is_exception(own.text) or _OF_KERNEL.match(block.line.decode("utf-8", "replace")):
         return None
     ended = EXCEPTION.match(own.text.rstrip())
-    frames = _frames_above(block, own)
-    if ended is None or frames is None:
+    if ended is None or _METRIC.match(ended["message"] or ""):
         return None
     message = message_of(ended, (each.text for raw in block.behind(4) if is_same_stream(own, each := taken_apart(raw))))
-    if not message or _METRIC.match(message):
+    frames = _frames_above(block, own) if message else None
+    if frames is None:
         return None
     has_joined = b"[rank" in block.line
     return Traceback(0, number, ended["name"], message, frames, own.who, own.time, has_joined, begin=number)

@@ -30,6 +30,7 @@ NO_DIGITS = dict.fromkeys(map(ord, "0123456789"))
 TAIL_BYTES = BEHIND_BYTES
 MOST_LINES = 20_000
 MOST_TRACEBACKS = 2_000
+MOST_ALONE = 200
 
 READERS: dict[str, Callable[[Block, int], Traceback | Exit | None]] = {
     "Traceback (most recent call last)": traceback_of,
@@ -109,7 +110,7 @@ class Scanner:
         if kind == NOTHING:
             return
         text = cleaned(block.line.decode("utf-8", "replace"))
-        if kind.reader is not None:
+        if kind.reader is not None and (kind.reader is not ranked_exception or not keeper.has_enough):
             keeper.take_block(kind.reader(block, number))
         if kind.is_kernels:
             keeper.kernel.take(text, number)
@@ -205,6 +206,11 @@ class _Keeper:
             self._ends.add(found.number)
             self._part.tracebacks.append(found)
             del self._part.tracebacks[MOST_TRACEBACKS:]
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether so many exceptions are known that one more, without its traceback, tells nothing new."""
+        return len(self._ends) >= MOST_ALONE
 
     def finish(self) -> None:
         for index, (count, last) in self._counts.items():

@@ -57,8 +57,9 @@ def traceback_of(block: Block, number: int) -> Traceback | None:
     escaped = _ESCAPED.search(block.line)
     if escaped is not None:
         return _in_one_line(block, block.whole()[escaped.start() :], number)
-    if _PASTED.search(block.line) is not None:
-        return _pasted(block, number)
+    is_pasted = _PASTED.search(block.line) is not None
+    if is_pasted and (pasted := _pasted(block, number)) is not None:
+        return pasted
     head = own_of(block)
     before = next((taken_apart(raw) for raw in block.before(1)), None)
     if before is not None and IGNORED in before.text and is_same_stream(head, before):
@@ -88,6 +89,9 @@ def _filled(found: Traceback, texts: Iterator[tuple[int, str]]) -> Traceback | N
         if frame is not None and len(frames) < MOST_FRAMES:
             indent = indent if frames else " " * (len(text) - len(text.lstrip(" ")) - 2)
             frames.append(Frame(frame["file"], int(frame["line"]), (frame["function"] or "").strip()))
+            strangers, last = 0, offset
+        elif 'File "' in text and (joined := list(_FRAME_WITHIN.finditer(text))):
+            frames += [Frame(each["file"], int(each["line"]), each["function"] or "") for each in joined]
             strangers, last = 0, offset
         elif (text := text.removeprefix(indent))[:1] not in (" ", "\t", ""):
             ended = EXCEPTION.match(text)

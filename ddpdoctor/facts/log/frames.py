@@ -14,7 +14,7 @@ CHAINED_LINES = 4
 
 def with_frames(tracebacks: tuple[Traceback, ...], unfinished: tuple[Traceback, ...]) -> tuple[Traceback, ...]:
     """The tracebacks; one that has no frame of the job's own gets those that the text holds elsewhere."""
-    return tuple(_from_behind(_from_handler(each, tracebacks), unfinished) for each in tracebacks)
+    return tuple(_from_behind(_from_handler(each, (*tracebacks, *unfinished)), unfinished) for each in tracebacks)
 
 
 def is_ahead(spoken: Line | Traceback, unfinished: Traceback) -> bool:

@@ -95,7 +95,7 @@ def disagreements(module: Module) -> tuple[Disagreement, ...]:
     for root in roots(module, matters_of(module)):
         places = places_of(module, root)
         asked = False
-        for run in rehearse(module, root, places, matters_of(module)):
+        for run in rehearse(module, root, places, matters_of(module), is_alike=_is_alike):
             asked |= run.asked_data
             for each in _compare(run):
                 if not any(_mirrors(each, other) for other in found.values()):
@@ -106,6 +106,12 @@ def disagreements(module: Module) -> tuple[Disagreement, ...]:
                     if not any(at is each.at for _, at in found):
                         found[(each.kind, each.at)] = each
     return tuple(d for d in found.values() if d.test.module is module)
+
+
+def _is_alike(event: Event) -> bool:
+    """Whether an event is the same for all ranks that come to it: no group is made or named."""
+    given = event.argument(GROUP_POSITION.get(event.name), "group", "process_group", "pg", "device_mesh", "mesh")
+    return given is None and not event.name.startswith("dist.new_") and all(k.arg for k in event.call.keywords)
 
 
 def _mirrors(one: Disagreement, two: Disagreement) -> bool:

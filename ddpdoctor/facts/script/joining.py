@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script.index import Binding, Bound
 from ddpdoctor.facts.script.parameters import agreed
-from ddpdoctor.facts.script.world import Frame, Unknown
+from ddpdoctor.facts.script.world import Frame, Later, Unknown
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.script.values import Reader
 
-__all__ = ["is_inside", "joined"]
+__all__ = ["counts", "is_inside", "joined"]
 
 
 def joined(
@@ -66,3 +66,13 @@ def is_inside(node: ast.AST, binding: Binding) -> bool:
         return False
     end = getattr(at, "end_lineno", None)
     return bool(at is not node and end is not None and at.lineno <= node.lineno <= end and isinstance(at, ast.stmt))  # type: ignore[attr-defined]
+
+
+def counts(node: ast.Name, frame: Frame) -> bool:
+    """Whether a name is a loop's counter, or a parameter that is given one: `for rank in range(world_size)` goes through
+    all ranks on every rank."""
+    given = frame.bound.get(node.id)
+    if isinstance(given, Later):
+        return isinstance(given.node, ast.Name) and counts(given.node, given.frame)
+    bound = frame.module.names.bindings(node.id, frame.module.index.scope(node))
+    return bound is not None and any(b.how is Bound.ITEM for b in bound[1])

@@ -9,13 +9,13 @@ way, around something that matters, is `open`: nothing can be said of it.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ddpdoctor.facts.script.choices import Choices, Chooser
 from ddpdoctor.facts.script.mattering import Matters
 from ddpdoctor.facts.script.module import Module
 from ddpdoctor.facts.script.nodes import Function
-from ddpdoctor.facts.script.rehearsal import Rehearsal, Track
+from ddpdoctor.facts.script.rehearsal import Event, Rehearsal, Track
 from ddpdoctor.facts.script.values import Reader
 from ddpdoctor.facts.script.walking import Walk
 from ddpdoctor.facts.script.world import Frame, Place
@@ -35,8 +35,13 @@ def rehearse(
     matters: Matters,
     *,
     data: bool | None = None,
+    is_alike: Callable[[Event], bool] | None = None,
 ) -> Iterator[Rehearsal]:
-    """The ways through a function, or through the module's own level as a program, up to a number."""
+    """The ways through a function, or through the module's own level as a program, up to a number.
+
+    With `is_alike`, a way on which nothing depends on the rank, and whose events are all alike for all ranks, is walked by
+    the first rank alone.
+    """
     waiting: list[list[tuple[object, bool]]] = [[]]
     statements = 0
     for _ in range(MAX_RUNS):
@@ -44,7 +49,7 @@ def rehearse(
             return
         prefix = waiting.pop()
         choices = Choices(prefix, data)
-        run = _run(module, root, places, matters, choices)
+        run = _run(module, root, places, matters, choices, is_alike)
         statements += choices.statements
         yield run
         for at in range(len(prefix), len(choices.order)):
@@ -53,7 +58,12 @@ def rehearse(
 
 
 def _run(
-    module: Module, root: Function | ast.Module, places: tuple[Place, ...], matters: Matters, choices: Choices
+    module: Module,
+    root: Function | ast.Module,
+    places: tuple[Place, ...],
+    matters: Matters,
+    choices: Choices,
+    is_alike: Callable[[Event], bool] | None,
 ) -> Rehearsal:
     """All ranks on one way. What a rank chose after it had read what depends on it, the next ranks read otherwise: where
     their ways part, they start again with all that was chosen."""
@@ -61,14 +71,19 @@ def _run(
     for _ in range(MAX_ATTEMPTS):
         chosen = len(choices.order)
         choices.statements = before
-        run = _all(module, root, places, matters, choices)
+        run = _all(module, root, places, matters, choices, is_alike)
         if len(choices.order) == chosen or not run.parts():
             break
     return run
 
 
 def _all(
-    module: Module, root: Function | ast.Module, places: tuple[Place, ...], matters: Matters, choices: Choices
+    module: Module,
+    root: Function | ast.Module,
+    places: tuple[Place, ...],
+    matters: Matters,
+    choices: Choices,
+    is_alike: Callable[[Event], bool] | None,
 ) -> Rehearsal:
     tracks = []
     is_open = False
@@ -81,5 +96,10 @@ def _all(
         walk.root(root, Frame(module, function, walk.given(function)))
         tracks.append(walk.track)
         is_open |= walk.is_open
-        choices.statements += MAX_STATEMENTS // len(places) - walk.left
+        taken = MAX_STATEMENTS // len(places) - walk.left
+        choices.statements += taken
+        is_same = place is places[0] and choices.data is None and not reader.is_of_place
+        if is_same and is_alike is not None and all(is_alike(event) for event in walk.track.events):
+            choices.statements += taken * (len(places) - 1)
+            break
     return Rehearsal(module, root, tracks, is_open, choices.asked_data, choices.data)

@@ -16,7 +16,7 @@ from ddpdoctor.facts.script.calls import call, method
 from ddpdoctor.facts.script.choices import Chooser
 from ddpdoctor.facts.script.growing import grown
 from ddpdoctor.facts.script.index import Binding, Bound
-from ddpdoctor.facts.script.joining import is_inside, joined
+from ddpdoctor.facts.script.joining import counts, is_inside, joined
 from ddpdoctor.facts.script.loops import is_reduced, part_of
 from ddpdoctor.facts.script.module import Module
 from ddpdoctor.facts.script.nodes import Function
@@ -35,7 +35,7 @@ MAX_STEPS = 600
 
 
 class Reader:
-    """Reads values as one rank would see them."""
+    """Reads values as one rank would see them. `is_of_place`: something that it read depends on which rank that is."""
 
     def __init__(
         self,
@@ -54,12 +54,14 @@ class Reader:
         self._results: dict[Function, Read] = {}
         self._active: set[tuple[int, int]] = set()
         self._leans: set[object] = set()
+        self.is_of_place = False
         self._frames: dict[tuple[int, int], Frame] = {}
 
     @property
     def place(self) -> Place:
         """The rank that reads: what asks for it leans on it."""
         self._leans.add(Lean.PLACE)
+        self.is_of_place = True
         return self._place
 
     def frame_of(self, node: ast.AST, module: Module | None = None) -> Frame:
@@ -81,6 +83,7 @@ class Reader:
             read = self._read(node, frame)
         if self._depth:
             self._leans |= read.leans
+        self.is_of_place |= Lean.PLACE in read.leans
         return read.value
 
     def _read(self, node: ast.expr, frame: Frame) -> Read:
@@ -162,7 +165,7 @@ class Reader:
     def _name(self, node: ast.Name, frame: Frame) -> object:
         value = self._looked_up(node, frame)
         is_named = self.trusting and value is Unknown.SAME and node.id in PARAMETERS
-        return self._trusted(node.id) if is_named and not _counts(node, frame) else value
+        return self._trusted(node.id) if is_named and not counts(node, frame) else value
 
     def _looked_up(self, node: ast.Name, frame: Frame) -> object:
         if node.id in frame.bound:
@@ -281,16 +284,6 @@ class Reader:
 
 
 _CUT = Read(Unknown.SAME, frozenset((Lean.MOMENT,)))
-
-
-def _counts(node: ast.Name, frame: Frame) -> bool:
-    """Whether a name is a loop's counter, or a parameter that is given one: `for rank in range(world_size)` goes through
-    all ranks on every rank."""
-    given = frame.bound.get(node.id)
-    if isinstance(given, Later):
-        return isinstance(given.node, ast.Name) and _counts(given.node, given.frame)
-    bound = frame.module.names.bindings(node.id, frame.module.index.scope(node))
-    return bound is not None and any(b.how is Bound.ITEM for b in bound[1])
 
 
 _READ: dict[type, Callable[[Reader, ast.expr, Frame], object]] = {

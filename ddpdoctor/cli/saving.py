@@ -102,7 +102,7 @@ def _with_more(facts: Facts, common: Common) -> Facts:
         try:
             return answer(work, machine.deadline.cut(PART_SECONDS).left)
         except NoAnswer as late:
-            gaps.append(Gap(name, f"{name}: {late}"))
+            gaps.append(Gap(name, str(late)))
             return None
 
     hang = waited("hang", lambda: collect_hang(machine, Wanted(seconds=WATCH_SECONDS, with_own=True)))

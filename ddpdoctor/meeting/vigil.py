@@ -32,7 +32,9 @@ MOST_RANKS = 4096
 def ranks_of(guest: Guest, place: Mapping[str, int]) -> Lost:
     """A node and its ranks, as the others will be told if it is lost; `place` is its part of the job."""
     node = guest.node
-    first, count = (node.rank, 1) if node.form == Form.ENV else (place.get("first_rank"), node.nproc or 0)
+    first, count = (
+        (node.rank, 1) if node.form == Form.ENV else (place.get("first_rank"), min(node.nproc or 0, MOST_RANKS))
+    )
     return Lost(node.host, place.get("node_rank", node.node_rank), first, count)
 
 

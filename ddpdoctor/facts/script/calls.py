@@ -42,7 +42,7 @@ def _rank(reader: Reader, node: ast.Call, frame: Frame) -> object:
 
 
 def _world(reader: Reader, node: ast.Call, frame: Frame) -> object:
-    return Unknown.SAME if _has_group(reader, node, frame) else reader.place.world_size
+    return Unknown.SAME if _has_group(reader, node, frame) else reader.job.world_size
 
 
 def _has_group(reader: Reader, node: ast.Call, frame: Frame) -> bool:
@@ -90,19 +90,19 @@ _CALLS: dict[str, Callable[[Any, ast.Call, Any], object]] = {
     "dist.get_node_local_rank": lambda reader, node, frame: reader.place.local_rank,
     "dist.is_available": _fixed(True),
     "dist.is_initialized": _fixed(True),
-    "dist.is_torchelastic_launched": lambda reader, node, frame: not reader.place.spawned,
+    "dist.is_torchelastic_launched": lambda reader, node, frame: not reader.job.spawned,
     "dist.GroupMember": _fixed(Unknown.SAME),
     "os.getenv": _getenv,
     "os.environ.setdefault": _getenv,
     "torch.device": _device,
     "cuda.is_available": _fixed(True),
     "torch.accelerator.is_available": _fixed(True),
-    "cuda.device_count": lambda reader, node, frame: reader.place.local_world_size,
-    "torch.accelerator.device_count": lambda reader, node, frame: reader.place.local_world_size,
+    "cuda.device_count": lambda reader, node, frame: reader.job.local_world_size,
+    "torch.accelerator.device_count": lambda reader, node, frame: reader.job.local_world_size,
     "cuda.current_device": _fixed(Unknown.VARIES),
     "horovod.torch.rank": lambda reader, node, frame: reader.place.rank,
     "horovod.torch.local_rank": lambda reader, node, frame: reader.place.local_rank,
-    "horovod.torch.size": lambda reader, node, frame: reader.place.world_size,
+    "horovod.torch.size": lambda reader, node, frame: reader.job.world_size,
     "socket.gethostname": _fixed(Unknown.VARIES),
     "os.getpid": _fixed(Unknown.VARIES),
     "time.time": _fixed(Unknown.VARIES),

@@ -17,8 +17,9 @@ from ddpdoctor.facts.script.module import Module
 from ddpdoctor.facts.script.nodes import inner
 from ddpdoctor.facts.script.paths import rehearse
 from ddpdoctor.facts.script.rehearsal import Event, Leaving, Rehearsal, Test, Track
-from ddpdoctor.facts.script.subgroups import groups_of, is_kept
+from ddpdoctor.facts.script.subgroups import groups_of, is_kept, members_of
 from ddpdoctor.facts.script.vocabulary import GROUP_POSITION, P2P, words
+from ddpdoctor.facts.script.world import Made
 
 __all__ = ["Disagreement", "Kind", "disagreements", "is_of_all", "matters_of", "program_runs"]
 
@@ -109,9 +110,18 @@ def disagreements(module: Module) -> tuple[Disagreement, ...]:
 
 
 def _is_alike(event: Event) -> bool:
-    """Whether an event is the same for all ranks that come to it: no group is made or named."""
-    given = event.argument(GROUP_POSITION.get(event.name), "group", "process_group", "pg", "device_mesh", "mesh")
-    return given is None and not event.name.startswith("dist.new_") and all(k.arg for k in event.call.keywords)
+    """Whether an event is the same for all ranks that come to it: the group that it makes or is given."""
+    if any(k.arg is None for k in event.call.keywords):
+        return False
+    if event.name.startswith("dist.new_"):
+        event.read(event.argument(0, "ranks"))
+        return event.name == "dist.new_group" and not event.reader.is_of_place
+    group = event.read(
+        event.argument(GROUP_POSITION.get(event.name), "group", "process_group", "pg", "device_mesh", "mesh")
+    )
+    if isinstance(group, Made):
+        members_of(event, group)
+    return not event.reader.is_of_place
 
 
 def _mirrors(one: Disagreement, two: Disagreement) -> bool:

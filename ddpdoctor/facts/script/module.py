@@ -293,7 +293,7 @@ class _Same(Generic[T]):
         return id(self.it)
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=512)
 def _module(source: SourceFile, project: _Same[dict[str, SourceFile]]) -> Module | None:
     tree = parse(source.text)
     if isinstance(tree, Problem):

@@ -69,7 +69,7 @@ def _binary(reader: Reader, node: ast.BinOp, frame: Frame) -> object:
     left, right = reader.value(node.left, frame), reader.value(node.right, frame)
     if not known(left) or not known(right):
         return worst(left, right)
-    if isinstance(node.op, ast.Mod) and left == reader.place.rank and _is_gpus_of_a_node(reader, node.right):
+    if isinstance(node.op, ast.Mod) and _is_gpus_of_a_node(reader, node.right) and left == reader.place.rank:
         return reader.place.local_rank
     work = _BINARY.get(type(node.op))
     if work is None or not isinstance(left, PLAIN) or not isinstance(right, PLAIN) or _is_large(left, right, node.op):
@@ -79,8 +79,8 @@ def _binary(reader: Reader, node: ast.BinOp, frame: Frame) -> object:
 
 def _is_gpus_of_a_node(reader: Reader, node: ast.expr) -> bool:
     """`rank % 8`: the author's nodes have eight GPUs, those of the imagined job two."""
-    several = reader.place.local_world_size < reader.place.world_size
-    return several and isinstance(node, ast.Constant) and node.value in (4, 8, 16)
+    is_count = isinstance(node, ast.Constant) and node.value in (4, 8, 16)
+    return is_count and reader.job.local_world_size < reader.job.world_size
 
 
 def _is_large(left: object, right: object, op: ast.operator) -> bool:

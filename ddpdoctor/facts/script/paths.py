@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from ddpdoctor.facts.script.choices import Choices, Chooser
 from ddpdoctor.facts.script.mattering import Matters
@@ -28,6 +29,16 @@ MAX_STATEMENTS = 3000
 """Statements that all ways through one root may take together; a root that takes more is left alone."""
 
 
+class _Scene(NamedTuple):
+    """What is rehearsed: a root, by these ranks."""
+
+    module: Module
+    root: Function | ast.Module
+    places: tuple[Place, ...]
+    matters: Matters
+    is_alike: Callable[[Event], bool] | None
+
+
 def rehearse(
     module: Module,
     root: Function | ast.Module,
@@ -42,6 +53,7 @@ def rehearse(
     With `is_alike`, a way on which nothing depends on the rank, and whose events are all alike for all ranks, is walked by
     the first rank alone.
     """
+    scene = _Scene(module, root, places, matters, is_alike)
     waiting: list[list[tuple[object, bool]]] = [[]]
     statements = 0
     for _ in range(MAX_RUNS):
@@ -49,7 +61,7 @@ def rehearse(
             return
         prefix = waiting.pop()
         choices = Choices(prefix, data)
-        run = _run(module, root, places, matters, choices, is_alike)
+        run = _run(scene, choices)
         statements += choices.statements
         yield run
         for at in range(len(prefix), len(choices.order)):
@@ -57,49 +69,41 @@ def rehearse(
             waiting.append([*earlier, (choices.order[at], False)])
 
 
-def _run(
-    module: Module,
-    root: Function | ast.Module,
-    places: tuple[Place, ...],
-    matters: Matters,
-    choices: Choices,
-    is_alike: Callable[[Event], bool] | None,
-) -> Rehearsal:
+def _run(scene: _Scene, choices: Choices) -> Rehearsal:
     """All ranks on one way. What a rank chose after it had read what depends on it, the next ranks read otherwise: where
-    their ways part, they start again with all that was chosen."""
-    before = choices.statements
+    their ways part, they start again with all that was chosen. Where there is always more to choose, the way is open."""
     for _ in range(MAX_ATTEMPTS):
         chosen = len(choices.order)
-        choices.statements = before
-        run = _all(module, root, places, matters, choices, is_alike)
+        choices.statements = 0
+        run = _all(scene, choices)
         if len(choices.order) == chosen or not run.parts():
-            break
+            return run
+    run.is_open = True
     return run
 
 
-def _all(
-    module: Module,
-    root: Function | ast.Module,
-    places: tuple[Place, ...],
-    matters: Matters,
-    choices: Choices,
-    is_alike: Callable[[Event], bool] | None,
-) -> Rehearsal:
+def _all(scene: _Scene, choices: Choices) -> Rehearsal:
     tracks = []
     is_open = False
-    for place in places:
+    limit = MAX_STATEMENTS // len(scene.places)
+    for place in scene.places:
         chooser = Chooser(choices, place)
-        reader = Reader(module, place, trusting=True, chooser=chooser)
-        walk = Walk(module, reader, Track(place), matters, MAX_STATEMENTS // len(places))
+        reader = Reader(scene.module, place, trusting=True, chooser=chooser)
+        walk = Walk(scene.module, reader, Track(place), scene.matters, limit)
         walk.fails = chooser.fails
-        function = None if isinstance(root, ast.Module) else root
-        walk.root(root, Frame(module, function, walk.given(function)))
+        function = None if isinstance(scene.root, ast.Module) else scene.root
+        walk.root(scene.root, Frame(scene.module, function, walk.given(function)))
         tracks.append(walk.track)
         is_open |= walk.is_open
-        taken = MAX_STATEMENTS // len(places) - walk.left
-        choices.statements += taken
-        is_same = place is places[0] and choices.data is None and not reader.is_of_place
-        if is_same and is_alike is not None and all(is_alike(event) for event in walk.track.events):
-            choices.statements += taken * (len(places) - 1)
+        choices.statements += limit - walk.left
+        if place is scene.places[0] and (is_open or _is_for_all(scene, choices, reader, walk.track)):
+            choices.statements *= len(scene.places)
             break
-    return Rehearsal(module, root, tracks, is_open, choices.asked_data, choices.data)
+    return Rehearsal(scene.module, scene.root, tracks, is_open, choices.asked_data, choices.data)
+
+
+def _is_for_all(scene: _Scene, choices: Choices, reader: Reader, track: Track) -> bool:
+    """Whether the other ranks would go the first one's way, to events that are the same for them."""
+    if scene.is_alike is None or choices.data is not None or reader.is_of_place:
+        return False
+    return all(scene.is_alike(event) for event in track.events)

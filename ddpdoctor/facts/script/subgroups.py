@@ -11,7 +11,7 @@ from ddpdoctor.facts.script.rehearsal import Event, Rehearsal, Track
 from ddpdoctor.facts.script.vocabulary import GROUP_POSITION
 from ddpdoctor.facts.script.world import Frame, Made
 
-__all__ = ["groups_of", "is_kept"]
+__all__ = ["groups_of", "is_kept", "members_of"]
 
 _REPEATS = (ast.For, ast.AsyncFor, ast.While, ast.comprehension, ast.ListComp, ast.DictComp, ast.GeneratorExp)
 
@@ -22,7 +22,7 @@ def groups_of(run: Rehearsal) -> Iterator[tuple[list[Track], Callable[[Event], b
     for event in (e for track in run.tracks for e in track.events):
         made = _group(event)
         if made is not None:
-            found.setdefault(made, set()).add(_members(event, made))
+            found.setdefault(made, set()).add(members_of(event, made))
     for made, several in found.items():
         members = several.pop() if len(several) == 1 else None
         if members is not None and max(members) < len(run.tracks):
@@ -42,7 +42,7 @@ def _is_of(made: Made, event: Event) -> bool:
     return _group(event) == made
 
 
-def _members(event: Event, made: Made) -> tuple[int, ...] | None:
+def members_of(event: Event, made: Made) -> tuple[int, ...] | None:
     """The ranks of a group; None where they are not known, or one line makes several groups."""
     index = made.frame.module.index if isinstance(made.frame, Frame) else None
     if index is None or any(isinstance(parent, _REPEATS) for parent, _ in index.enclosing(made.call)):

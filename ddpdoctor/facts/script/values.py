@@ -25,7 +25,7 @@ from ddpdoctor.facts.script.parameters import agreed, arguments, parameter
 from ddpdoctor.facts.script.recalling import Lean, Read, keep, recall
 from ddpdoctor.facts.script.returning import returns
 from ddpdoctor.facts.script.vocabulary import HELPERS, MAKERS, PARAMETERS, SUBGROUP
-from ddpdoctor.facts.script.world import Frame, Later, Made, Place, Unknown, worst
+from ddpdoctor.facts.script.world import Frame, Job, Later, Made, Place, Unknown, worst
 
 __all__ = ["Frame", "Reader"]
 
@@ -63,6 +63,12 @@ class Reader:
         self._leans.add(Lean.PLACE)
         self.is_of_place = True
         return self._place
+
+    @property
+    def job(self) -> Job:
+        """The job of the rank that reads: what asks for it leans on it, and is the same for all its ranks."""
+        self._leans.add(Lean.JOB)
+        return self._place.job
 
     def frame_of(self, node: ast.AST, module: Module | None = None) -> Frame:
         """A frame for a node that is read on its own: parameters hold what the calls in the file give them."""
@@ -156,8 +162,8 @@ class Reader:
         if word == "local_main":
             return self.place.local_rank == 0
         if word == "last":
-            return self.place.rank == self.place.world_size - 1
-        value: int = getattr(self.place, word)
+            return self.place.rank == self.job.world_size - 1
+        value: int = getattr(self.job if hasattr(self._place.job, word) else self.place, word)
         return value
 
     # Names.

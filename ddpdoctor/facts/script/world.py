@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,28 +13,42 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.script.nodes import Function
     from ddpdoctor.facts.script.recalling import Context, Read
 
-__all__ = ["TWO_NODES", "Device", "Frame", "Later", "Made", "Place", "Unknown", "known", "one_node", "worst"]
+__all__ = ["TWO_NODES", "Device", "Frame", "Job", "Later", "Made", "Place", "Unknown", "known", "one_node", "worst"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """One rank of the imagined job, counted as torchrun counts. `spawned`: started by mp.spawn, on one node."""
+class Job:
+    """The imagined job: what all its ranks see alike. `spawned`: started by mp.spawn, on one node."""
 
-    rank: int
-    local_rank: int
-    node_rank: int
     world_size: int
     local_world_size: int
     spawned: bool = False
 
 
-TWO_NODES = tuple(Place(rank, rank % 2, rank // 2, 4, 2) for rank in range(4))
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One rank of the imagined job, counted as torchrun counts."""
+
+    rank: int
+    local_rank: int
+    node_rank: int
+    job: Job
+
+
+def _two_nodes() -> tuple[Place, ...]:
+    job = Job(4, 2)
+    return tuple(Place(rank, rank % 2, rank // 2, job) for rank in range(4))
+
+
+TWO_NODES = _two_nodes()
 """Two nodes with two GPUs each: the smallest job in which rank, local_rank, node_rank and world sizes all differ."""
 
 
+@lru_cache(maxsize=64)
 def one_node(count: int, *, spawned: bool = False) -> tuple[Place, ...]:
     """One node with `count` ranks."""
-    return tuple(Place(rank, rank, 0, count, count, spawned) for rank in range(count))
+    job = Job(count, count, spawned)
+    return tuple(Place(rank, rank, 0, job) for rank in range(count))
 
 
 class Unknown(Enum):

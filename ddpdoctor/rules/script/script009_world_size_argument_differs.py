@@ -57,10 +57,10 @@ def _contradiction(worlds: list[object], ranks: list[object], started: int | Non
         return f"world_size={size} is written into the script, the launch line starts {started} ranks: they wait for each other"
     if not ranks or not all(type(r) is int for r in ranks) or not all(type(w) is int for w in worlds):
         return ""
-    per_node, local = [p.local_world_size for p in TWO_NODES], [p.local_rank for p in TWO_NODES]
+    per_node, local = [p.job.local_world_size for p in TWO_NODES], [p.local_rank for p in TWO_NODES]
     if worlds == per_node and not is_fixed and ranks == [p.rank for p in TWO_NODES]:
         return "the world size counts the GPUs of one node, the rank counts all nodes: a second node has ranks beyond the world"
-    if worlds == [p.world_size for p in TWO_NODES] and ranks == local:
+    if worlds == [p.job.world_size for p in TWO_NODES] and ranks == local:
         return (
             "the rank is the local rank: on more than one node it is taken twice while the world waits for the others"
         )

@@ -1,4 +1,4 @@
-"""SCRIPT022, SCRIPT038 and SCRIPT043: tensors that are given to collectives, and when they are read."""
+"""SCRIPT022 and SCRIPT038: tensors that are given to collectives, and when they are read."""
 
 from __future__ import annotations
 
@@ -12,17 +12,8 @@ from ddpdoctor.facts.script.vocabulary import GROUP_POSITION
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.devices import CREATED
-from ddpdoctor.rules.script.pointing import after, code, point, replace, waited, with_keyword, without_argument
-from ddpdoctor.rules.script.situation import (
-    argument,
-    backends,
-    blocks,
-    has_more,
-    in_rank_branch,
-    is_test,
-    last_value,
-    value,
-)
+from ddpdoctor.rules.script.pointing import after, code, point, replace, waited, with_keyword
+from ddpdoctor.rules.script.situation import argument, backends, blocks, has_more, last_value, value
 
 _ON_CPU = CREATED | {f"torch.{kind}Tensor" for kind in ("", "Float", "Double", "Half", "Long", "Int", "Byte", "Bool")}
 _ON_CPU |= {"torch.from_numpy"}
@@ -220,112 +211,3 @@ def _is_read(module: Module, read: ast.Name | ast.Attribute, following: ast.stmt
         return False
     target = module.names.of(call.func) if call is not None else None
     return not (target or "").startswith("dist.")
-
-
-@rule("SCRIPT043", "reduce-result-on-other-ranks", Severity.WARNING)
-def elsewhere(script: Script) -> Iterator[Finding]:
-    """The result of reduce is used on a rank that is not the destination.
-
-    ## Why it matters
-    Only the destination holds the result. The others hold partial sums that look like results: of four ranks with
-    ones each, Gloo
-    leaves 4, 3, 2 and 1.
-
-    ## Fix
-    Use all_reduce, or read the result on the destination only.
-    """
-    for module in modules(script):
-        for call in module.calls("dist.reduce"):
-            tensor = argument(call, 0, "tensor")
-            if (
-                not isinstance(tensor, ast.Name)
-                or argument(call, 3, "group") is not None
-                or in_rank_branch(module, call)
-                or is_test(module)
-            ):
-                continue
-            read = _used_after(module, call, tensor.id)
-            if read is not None and not in_rank_branch(module, read) and _is_shown(module, read):
-                yield point(
-                    module,
-                    read,
-                    f"{tensor.id} is used on all ranks after reduce (line {call.lineno}), but only the destination "
-                    "holds the sum; "
-                    "expected all_reduce, or a use on the destination only",
-                    "all_reduce, or `if rank == dst`",
-                    edits=_on_all(module, call),
-                )
-
-
-def _on_all(module: Module, call: ast.Call) -> tuple[Edit, ...]:
-    """all_reduce in place of reduce, without its destination."""
-    root = argument(call, 1, "dst")
-    name = code(module, call.func).removesuffix("reduce")
-    if root is None or not isinstance(call.func, ast.Attribute):
-        return ()
-    return (replace(module, call.func, f"{name}all_reduce"), *without_argument(module, call, root))
-
-
-def _is_shown(module: Module, read: ast.AST) -> bool:
-    """A use that is a result: returned, printed, logged, computed on; not put away into a dict or list."""
-    function = module.index.function_of(read)
-    for parent, child in module.index.enclosing(read):
-        if isinstance(parent, ast.Return) and function is not None and "reduce" in function.name:
-            return False  # a reduce of the project's own: its callers know where the result is
-        if isinstance(parent, ast.Assign) and _is_for_some(module, parent):
-            return False
-        if isinstance(parent, ast.Call) and child is not parent.func and _acts_on_some(module, parent):
-            return False
-        if isinstance(parent, (ast.Dict, ast.List, ast.Tuple)):
-            return False
-        if isinstance(parent, ast.Assign) and not isinstance(parent.targets[0], ast.Name):
-            return False
-        if isinstance(parent, ast.stmt) and child is not parent:
-            return True
-    return False
-
-
-def _is_for_some(module: Module, statement: ast.Assign) -> bool:
-    """Whether what is computed goes into a name that only branches of some ranks read."""
-    name = statement.targets[0]
-    scope = module.index.scope(name)
-    uses = [
-        n
-        for n, around in module.index.around.items()
-        if isinstance(n, ast.Name) and around is scope and isinstance(name, ast.Name) and n.id == name.id
-    ]
-    reads = [n for n in uses if isinstance(n.ctx, ast.Load) and n.lineno > statement.lineno]
-    return bool(reads) and all(in_rank_branch(module, n) for n in reads)
-
-
-def _acts_on_some(module: Module, call: ast.Call) -> bool:
-    """Whether a function of the project reads what it is given in branches of some ranks only, as `print0` does."""
-    target = module.target(call)
-    if target is None:
-        return False
-    scope = target.module.index.scopes[target.function]
-    given = {a.arg for a in ast.walk(target.function.args) if isinstance(a, ast.arg)}
-    names = (n for n, s in target.module.index.around.items() if s is scope and isinstance(n, ast.Name))
-    reads = [n for n in names if n.id in given and isinstance(n.ctx, ast.Load)]
-    return bool(reads) and all(in_rank_branch(target.module, n) for n in reads)
-
-
-def _is_shape(module: Module, node: ast.Name) -> bool:
-    """`tensor.device`, `tensor.shape`: nothing of its value."""
-    parent = module.index.parents.get(node)
-    return isinstance(parent, ast.Attribute) and parent.attr in ("device", "dtype", "shape", "is_cuda")
-
-
-def _used_after(module: Module, call: ast.Call, name: str) -> ast.AST | None:
-    statement = module.index.statement(call)
-    block = next((b for b in blocks(module.index.parents[statement]) if statement in b), [])
-    for following in block[block.index(statement) + 1 :] if block else ():
-        read_first = [following.value] if isinstance(following, ast.Assign) else []
-        for node in (n for part in (*read_first, following) for n in inner(part)):
-            if isinstance(node, ast.Name) and node.id == name and not _is_shape(module, node):
-                if not isinstance(node.ctx, ast.Load):
-                    return None
-                inside = next((p for p, _ in module.index.enclosing(node) if isinstance(p, ast.Call)), None)
-                collective = inside is not None and (module.names.of(inside.func) or "").startswith("dist.")
-                return None if collective else node
-    return None

@@ -1,0 +1,142 @@
+"""SCRIPT023: a backend that needs a GPU."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ddpdoctor.facts.gaps import Why
+from ddpdoctor.facts.launch import Launch
+from ddpdoctor.facts.script import Script
+from ddpdoctor.facts.script.module import Module, modules
+from ddpdoctor.findings import Edit, Finding, Severity
+from ddpdoctor.rules import rule
+from ddpdoctor.rules.script.pointing import point, replace
+from ddpdoctor.rules.script.situation import argument, backends, last_value, start_of
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.gpu import Gpu
+
+_ELSEWHERE = re.compile(
+    r"\.cuda\b|torch\.accelerator|set_default_device|set_default_tensor_type|\.to\((?![\"']cpu[\"']\))|device_id|gpu"
+)
+"""What may put tensors on a GPU."""
+
+
+@rule(
+    "SCRIPT023",
+    "backend-needs-gpu",
+    Severity.ERROR,
+    signatures=(r"ProcessGroupNCCL is only supported with GPUs, no GPUs found",),
+)
+def needs_gpu(script: Script, launch: Launch | None = None, gpu: Gpu | None = None) -> Iterator[Finding]:
+    """The script requires CUDA or nccl where there is no GPU.
+
+    ## Why it matters
+    On a machine without a GPU: an AssertionError, or `Distributed package doesn't have NCCL built in`, although the
+    script has a
+    way to run on the CPU.
+
+    ## Fix
+    `backend="nccl" if torch.cuda.is_available() else "gloo"`, or no backend at all.
+    """
+    for module in modules(script):
+        if backends(module) != {"nccl"} or module.frameworks:
+            continue
+        call = module.calls("dist.init_process_group")[0]
+        if start_of(module, launch) is not None and _has_none(gpu):
+            yield point(
+                module,
+                call,
+                "the backend is nccl, and this machine has no GPU that CUDA could use: every rank ends here; expected gloo",
+                '"nccl" if torch.cuda.is_available() else "gloo"',
+            )
+            continue
+        if _is_of_cpu(module):
+            yield point(
+                module,
+                call,
+                "the backend is nccl, but nothing in this script puts a tensor on a GPU: nccl ends at the first "
+                'collective ("No backend type associated with device type cpu"); expected gloo, or tensors on the GPU',
+                '"nccl" if torch.cuda.is_available() else "gloo"',
+            )
+            continue
+        asserted = next((a for a in module.index.parents if _demands(module, a)), None)
+        chosen = next(
+            (e for e in module.index.parents if isinstance(e, ast.IfExp) and _asks(module, e.test) and _cpu(e)), None
+        )
+        if asserted is None and chosen is None:
+            continue
+        if any(
+            isinstance(p, ast.If) and c in p.body and _asks(module, p.test) for p, c in module.index.enclosing(call)
+        ):
+            continue
+        at: ast.AST = asserted if asserted is not None else call
+        line = chosen.lineno if chosen is not None else call.lineno
+        told = (
+            f"line {line} falls back to the CPU, but the backend is nccl whatever the machine has"
+            if chosen is not None
+            else "without a GPU this script stops here, and its backend is nccl whatever the machine has"
+        )
+        yield point(
+            module,
+            at,
+            f"{told}; expected gloo where there is no GPU",
+            '"nccl" if torch.cuda.is_available() else "gloo"',
+            severity=Severity.NOTE,
+            edits=_either(module, call),
+        )
+
+
+def _is_of_cpu(module: Module) -> bool:
+    """A program that wraps a model of its own which nothing moves to a GPU, and names no device but the CPU."""
+    if not module.is_program or _ELSEWHERE.search(module.text) or _has_none_own(module):
+        return False
+    named = [n.value for n in ast.walk(module.tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    return not any("cuda" in text for text in named)
+
+
+def _has_none_own(module: Module) -> bool:
+    """No wrapped model that this file makes itself out of torch's layers or a class of its own."""
+    for call in module.calls("DDP"):
+        given = argument(call, 0, "module")
+        made = last_value(module, given) if given is not None else None
+        while isinstance(made, ast.Call) and isinstance(made.func, ast.Attribute) and made.func.attr in ("to", "train"):
+            made = made.func.value
+        is_layer = isinstance(made, ast.Call) and (module.names.of(made.func) or "").startswith("nn.")
+        if is_layer or (isinstance(made, ast.Call) and module.class_named(made.func) is not None):
+            return False
+    return True
+
+
+def _demands(module: Module, node: ast.AST) -> bool:
+    """`assert torch.cuda.is_available()`, or an error where it is not."""
+    if isinstance(node, ast.If):
+        negated = isinstance(node.test, ast.UnaryOp) and isinstance(node.test.op, ast.Not)
+        return negated and _asks(module, node.test) and isinstance(node.body[-1], ast.Raise)
+    return isinstance(node, ast.Assert) and _asks(module, node.test)
+
+
+def _has_none(gpu: Gpu | None) -> bool:
+    """Whether this machine was asked, and certainly has no GPU."""
+    if gpu is None or gpu.devices or gpu.other_accelerators:
+        return False
+    gap = gpu.gap("devices")
+    return gap is None or gap.why is Why.NOT_HERE
+
+
+def _asks(module: Module, test: ast.expr) -> bool:
+    return any(isinstance(n, ast.Call) and module.names.of(n.func) == "cuda.is_available" for n in ast.walk(test))
+
+
+def _either(module: Module, call: ast.Call) -> tuple[Edit, ...]:
+    backend = argument(call, 0, "backend")
+    text = '"nccl" if torch.cuda.is_available() else "gloo"'
+    known = isinstance(backend, ast.Constant) and "torch" in module.index.scopes[module.tree].names
+    return (replace(module, backend, text),) if backend is not None and known else ()
+
+
+def _cpu(node: ast.IfExp) -> bool:
+    return any(isinstance(n, ast.Constant) and n.value == "cpu" for n in ast.walk(node.orelse))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.facts.script.module import Module, modules
@@ -18,19 +17,9 @@ from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import code, point, replace
 from ddpdoctor.rules.script.situation import argument, comes_to, each_rank, in_rank_branch, names_in, truths, value
 
-if TYPE_CHECKING:
-    pass
-
-
 _METRICS = re.compile(r"(?i)acc|val|test")
-
-
 _LOSSES = re.compile(r"(?i)loss|acc|val|test")
-
-
 LOGS = frozenset(("print", "wandb.log", "logging.info", "mlflow.log_metric"))
-
-
 LOG_METHODS = frozenset(("add_scalar", "info", "log", "log_metric", "set_postfix", "write", "set_description"))
 
 

@@ -1,4 +1,4 @@
-"""SCRIPT010 to SCRIPT014: the arguments of init_process_group."""
+"""SCRIPT010, SCRIPT011, SCRIPT012 and SCRIPT014: the arguments of init_process_group."""
 
 from __future__ import annotations
 
@@ -29,11 +29,6 @@ INIT = "dist.init_process_group"
 KNOWN = ("env", "tcp", "file", "xla")
 _RANKS = re.compile(r"(?i)^(rank|global_rank|local_rank|world_size|size|n_?gpus|nprocs|gpu)$")
 _SCHEME = re.compile(r"^([a-zA-Z][\w+.-]*)://")
-
-
-def _is_time(module: Module, node: ast.expr) -> bool:
-    found = value(module, node)
-    return isinstance(found, Made) and found.name == "timedelta"
 
 
 @rule("SCRIPT010", "init-method-hard-coded", Severity.ERROR)
@@ -192,88 +187,6 @@ def unknown_method(script: Script) -> Iterator[Finding]:
                     "env://",
                     edits=(replace(module, method, '"env://"'),),
                 )
-
-
-@rule(
-    "SCRIPT013",
-    "timeout-not-a-timedelta",
-    Severity.ERROR,
-    signatures=(r"Expected timeout argument to be of type",),
-)
-def timeout(script: Script) -> Iterator[Finding]:
-    """The timeout is not a timedelta of the intended length.
-
-    ## Why it matters
-    A number ends with `Expected timeout argument to be of type datetime.timedelta`. `timedelta(1800)` is accepted
-    and means 1800
-    days: a hang is then never noticed.
-
-    ## Fix
-    `timeout=timedelta(minutes=30)`.
-    """
-    for module in modules(script):
-        for call in module.calls(INIT, "dist.new_group", "dist.monitored_barrier"):
-            positional = len(call.args) == 3 and not has_more(call)
-            given = argument(call, 2 if positional else None, "timeout") if module.names.of(call.func) == INIT else None
-            given = given or argument(call, None, "timeout")
-            if given is None or (
-                positional and argument(call, None, "timeout") is None and not _is_time(module, given)
-            ):
-                continue
-            yield from _timeout(module, given)
-
-
-def _timeout(module: Module, given: ast.expr) -> Iterator[Finding]:
-    found = value(module, given)
-    if isinstance(found, (int, float)) and not isinstance(found, bool):
-        text = code(module, given)
-        yield point(
-            module,
-            given,
-            f"the timeout is the number {found:g}: torch raises a TypeError, because it wants a datetime.timedelta; "
-            "expected "
-            f"timedelta(seconds={text})",
-            f"timedelta(seconds={text})",
-            edits=as_timedelta(module, given),
-        )
-    elif _is_numeric_option(module, given):
-        text = code(module, given)
-        yield point(
-            module,
-            given,
-            f"{text} is a number from the command line: torch raises a TypeError, because it wants a "
-            f"datetime.timedelta; expected timedelta(seconds={text})",
-            f"timedelta(seconds={text})",
-            edits=as_timedelta(module, given),
-        )
-    elif (
-        isinstance(found, Made) and found.name == "timedelta" and len(found.call.args) == 1 and not found.call.keywords
-    ):
-        days = value(module, found.call.args[0])
-        if isinstance(days, (int, float)) and days >= 10:
-            yield point(
-                module,
-                found.call,
-                f"timedelta({days:g}) is {days:g} days, so that a hang is never noticed; expected "
-                f"timedelta(seconds={days:g})",
-                f"timedelta(seconds={days:g})",
-                edits=(replace(module, found.call.args[0], f"seconds={code(module, found.call.args[0])}"),),
-            )
-
-
-def as_timedelta(module: Module, given: ast.expr) -> tuple[Edit, ...]:
-    """A number of seconds as the timedelta that torch wants."""
-    return (
-        replace(module, given, f"timedelta(seconds={code(module, given)})"),
-        *imported(module, "timedelta", "from datetime import timedelta"),
-    )
-
-
-def _is_numeric_option(module: Module, given: ast.expr) -> bool:
-    """`args.timeout` of an option with `type=int` or `type=float`."""
-    option = module.options.get(given.attr) if isinstance(given, ast.Attribute) else None
-    kind = argument(option, None, "type") if option is not None else None
-    return kind is not None and module.names.of(kind) in ("int", "float")
 
 
 @rule("SCRIPT014", "init-arguments-positional", Severity.ERROR)

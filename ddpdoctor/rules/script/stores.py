@@ -11,8 +11,9 @@ from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.world import Made
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.initialising import INIT, as_timedelta
+from ddpdoctor.rules.script.initialising import INIT
 from ddpdoctor.rules.script.pointing import code, imported, point, replace, with_keyword, without_argument
+from ddpdoctor.rules.script.script013_timeout_not_a_timedelta import as_timedelta
 from ddpdoctor.rules.script.situation import argument, each_rank, has_more, last_value, value
 
 

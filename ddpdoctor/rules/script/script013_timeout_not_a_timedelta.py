@@ -1,0 +1,102 @@
+"""SCRIPT013: the timeout of a process group, which is a timedelta."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ddpdoctor.facts.script import Script
+from ddpdoctor.facts.script.module import Module, modules
+from ddpdoctor.facts.script.world import Made
+from ddpdoctor.findings import Edit, Finding, Severity
+from ddpdoctor.rules import rule
+from ddpdoctor.rules.script.initialising import INIT
+from ddpdoctor.rules.script.pointing import code, imported, point, replace
+from ddpdoctor.rules.script.situation import argument, has_more, value
+
+
+def _is_time(module: Module, node: ast.expr) -> bool:
+    found = value(module, node)
+    return isinstance(found, Made) and found.name == "timedelta"
+
+
+@rule(
+    "SCRIPT013",
+    "timeout-not-a-timedelta",
+    Severity.ERROR,
+    signatures=(r"Expected timeout argument to be of type",),
+)
+def timeout(script: Script) -> Iterator[Finding]:
+    """The timeout is not a timedelta of the intended length.
+
+    ## Why it matters
+    A number ends with `Expected timeout argument to be of type datetime.timedelta`. `timedelta(1800)` is accepted
+    and means 1800
+    days: a hang is then never noticed.
+
+    ## Fix
+    `timeout=timedelta(minutes=30)`.
+    """
+    for module in modules(script):
+        for call in module.calls(INIT, "dist.new_group", "dist.monitored_barrier"):
+            positional = len(call.args) == 3 and not has_more(call)
+            given = argument(call, 2 if positional else None, "timeout") if module.names.of(call.func) == INIT else None
+            given = given or argument(call, None, "timeout")
+            if given is None or (
+                positional and argument(call, None, "timeout") is None and not _is_time(module, given)
+            ):
+                continue
+            yield from _timeout(module, given)
+
+
+def _timeout(module: Module, given: ast.expr) -> Iterator[Finding]:
+    found = value(module, given)
+    if isinstance(found, (int, float)) and not isinstance(found, bool):
+        text = code(module, given)
+        yield point(
+            module,
+            given,
+            f"the timeout is the number {found:g}: torch raises a TypeError, because it wants a datetime.timedelta; "
+            "expected "
+            f"timedelta(seconds={text})",
+            f"timedelta(seconds={text})",
+            edits=as_timedelta(module, given),
+        )
+    elif _is_numeric_option(module, given):
+        text = code(module, given)
+        yield point(
+            module,
+            given,
+            f"{text} is a number from the command line: torch raises a TypeError, because it wants a "
+            f"datetime.timedelta; expected timedelta(seconds={text})",
+            f"timedelta(seconds={text})",
+            edits=as_timedelta(module, given),
+        )
+    elif (
+        isinstance(found, Made) and found.name == "timedelta" and len(found.call.args) == 1 and not found.call.keywords
+    ):
+        days = value(module, found.call.args[0])
+        if isinstance(days, (int, float)) and days >= 10:
+            yield point(
+                module,
+                found.call,
+                f"timedelta({days:g}) is {days:g} days, so that a hang is never noticed; expected "
+                f"timedelta(seconds={days:g})",
+                f"timedelta(seconds={days:g})",
+                edits=(replace(module, found.call.args[0], f"seconds={code(module, found.call.args[0])}"),),
+            )
+
+
+def as_timedelta(module: Module, given: ast.expr) -> tuple[Edit, ...]:
+    """A number of seconds as the timedelta that torch wants."""
+    return (
+        replace(module, given, f"timedelta(seconds={code(module, given)})"),
+        *imported(module, "timedelta", "from datetime import timedelta"),
+    )
+
+
+def _is_numeric_option(module: Module, given: ast.expr) -> bool:
+    """`args.timeout` of an option with `type=int` or `type=float`."""
+    option = module.options.get(given.attr) if isinstance(given, ast.Attribute) else None
+    kind = argument(option, None, "type") if option is not None else None
+    return kind is not None and module.names.of(kind) in ("int", "float")

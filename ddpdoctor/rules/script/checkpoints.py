@@ -12,13 +12,12 @@ from ddpdoctor.facts.script.rehearsal import Event, Rehearsal
 from ddpdoctor.facts.script.world import Device, Unknown
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.script.branches import RANK_WORDS, in_rank_branch
 from ddpdoctor.rules.script.devices import selects
 from ddpdoctor.rules.script.pointing import before, code, dist_of, point, replace, under, with_keyword
 from ddpdoctor.rules.script.situation import (
-    RANK_WORDS,
     argument,
     has_more,
-    in_rank_branch,
     in_try,
     is_alone,
     is_distributed,

@@ -14,17 +14,9 @@ from ddpdoctor.facts.script.parameters import argument_of
 from ddpdoctor.facts.script.world import Unknown
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.script.branches import in_rank_branch
 from ddpdoctor.rules.script.pointing import before, code, point, replace, with_keyword
-from ddpdoctor.rules.script.situation import (
-    argument,
-    each_rank,
-    has_more,
-    in_rank_branch,
-    is_alone,
-    is_test,
-    names_in,
-    value,
-)
+from ddpdoctor.rules.script.situation import argument, each_rank, has_more, is_alone, is_test, names_in, value
 
 _EPOCH = re.compile(r"(?i)ep")
 _EVALUATION = re.compile(r"(?i)(^|[^a-z])(val|valid|validation|test|eval|evaluation|dev|predict|infer|inference)")

@@ -13,17 +13,9 @@ from ddpdoctor.facts.script.nodes import Function
 from ddpdoctor.facts.script.vocabulary import GROUP_POSITION
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.script.branches import comes_to
 from ddpdoctor.rules.script.pointing import code, dist_of, imported, point, replace, with_keyword, without_argument
-from ddpdoctor.rules.script.situation import (
-    argument,
-    comes_to,
-    each_rank,
-    has_more,
-    is_literal,
-    last_value,
-    start_of,
-    value,
-)
+from ddpdoctor.rules.script.situation import argument, each_rank, has_more, is_literal, last_value, start_of, value
 
 _LISTS = {
     "dist.all_gather": (0, "tensor_list"),

@@ -12,16 +12,9 @@ from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.vocabulary import GROUP_POSITION
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.pointing import (
-    code,
-    dist_of,
-    point,
-    replace,
-    under,
-    with_keyword,
-    without_argument,
-)
-from ddpdoctor.rules.script.situation import argument, blocks, each_rank, has_more
+from ddpdoctor.rules.script.branches import blocks
+from ddpdoctor.rules.script.pointing import code, dist_of, point, replace, under, with_keyword, without_argument
+from ddpdoctor.rules.script.situation import argument, each_rank, has_more
 
 _ROOTS = {
     "dist.broadcast": (1, "src"),

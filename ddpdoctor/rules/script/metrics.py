@@ -14,8 +14,9 @@ from ddpdoctor.facts.script.vocabulary import COLLECTIVES
 from ddpdoctor.facts.script.world import Unknown
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.script.branches import comes_to, in_rank_branch, truths
 from ddpdoctor.rules.script.pointing import code, point, replace
-from ddpdoctor.rules.script.situation import argument, comes_to, each_rank, in_rank_branch, names_in, truths, value
+from ddpdoctor.rules.script.situation import argument, each_rank, names_in, value
 
 _METRICS = re.compile(r"(?i)acc|val|test")
 _LOSSES = re.compile(r"(?i)loss|acc|val|test")

@@ -15,8 +15,9 @@ from ddpdoctor.facts.script.module import Module
 from ddpdoctor.facts.script.nodes import inner
 from ddpdoctor.facts.script.vocabulary import GROUP_POSITION
 from ddpdoctor.findings import Edit
+from ddpdoctor.rules.script.branches import blocks, parts
 from ddpdoctor.rules.script.pointing import before, code, dist_of, imported, indent_of, is_elif, replace
-from ddpdoctor.rules.script.situation import argument, backends, blocks, parts
+from ddpdoctor.rules.script.situation import argument, backends
 
 __all__ = ["agreed", "called_by_all", "in_one_order", "reached_by_all"]
 

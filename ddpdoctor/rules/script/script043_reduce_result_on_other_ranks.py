@@ -10,8 +10,9 @@ from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.nodes import inner
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.script.branches import blocks, in_rank_branch
 from ddpdoctor.rules.script.pointing import code, point, replace, without_argument
-from ddpdoctor.rules.script.situation import argument, blocks, in_rank_branch, is_test
+from ddpdoctor.rules.script.situation import argument, is_test
 
 
 @rule("SCRIPT043", "reduce-result-on-other-ranks", Severity.WARNING)

@@ -11,8 +11,9 @@ from ddpdoctor.facts.script.nodes import Function
 from ddpdoctor.facts.script.parameters import argument_of
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.script.branches import in_rank_branch
 from ddpdoctor.rules.script.pointing import code, point, replace
-from ddpdoctor.rules.script.situation import argument, in_rank_branch, is_quiet, is_test, last_value
+from ddpdoctor.rules.script.situation import argument, is_quiet, is_test, last_value
 
 
 @rule("SCRIPT055", "ddp-module-bypassed", Severity.ERROR)

@@ -12,8 +12,9 @@ from ddpdoctor.facts.script.nodes import inner
 from ddpdoctor.facts.script.vocabulary import COLLECTIVES
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.script.branches import truths
 from ddpdoctor.rules.script.pointing import code, imported, point, with_keyword
-from ddpdoctor.rules.script.situation import argument, truths
+from ddpdoctor.rules.script.situation import argument
 
 LONG = re.compile(
     r"(?i)preprocess|tokeni[sz]e|download|build_(index|dataset|vocab)|prepare_(data|dataset)|convert|extract|evaluate|validate|"

@@ -9,8 +9,9 @@ from ddpdoctor.facts.script import Script
 from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.script.branches import in_rank_branch
 from ddpdoctor.rules.script.pointing import code, delete, point
-from ddpdoctor.rules.script.situation import in_rank_branch, is_distributed
+from ddpdoctor.rules.script.situation import is_distributed
 
 READS = (
     "input",

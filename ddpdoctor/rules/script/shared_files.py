@@ -10,15 +10,14 @@ from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.world import Unknown
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.script.branches import in_rank_branch, in_turns
 from ddpdoctor.rules.script.checkpoints import PER_RANK, by_all, names_a_rank, one_path
 from ddpdoctor.rules.script.pointing import after, before, code, dist_of, point, replace, with_keyword
 from ddpdoctor.rules.script.situation import (
     argument,
     each_rank,
     has_more,
-    in_rank_branch,
     in_try,
-    in_turns,
     is_distributed,
     last_value,
     names_in,

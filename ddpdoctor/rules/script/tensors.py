@@ -11,9 +11,10 @@ from ddpdoctor.facts.script.nodes import inner
 from ddpdoctor.facts.script.vocabulary import GROUP_POSITION
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.script.branches import blocks
 from ddpdoctor.rules.script.devices import CREATED
 from ddpdoctor.rules.script.pointing import after, code, point, replace, waited, with_keyword
-from ddpdoctor.rules.script.situation import argument, backends, blocks, has_more, last_value, value
+from ddpdoctor.rules.script.situation import argument, backends, has_more, last_value, value
 
 _ON_CPU = CREATED | {f"torch.{kind}Tensor" for kind in ("", "Float", "Double", "Half", "Long", "Int", "Byte", "Bool")}
 _ON_CPU |= {"torch.from_numpy"}

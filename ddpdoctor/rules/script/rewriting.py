@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from ddpdoctor.facts.script.disagreement import Disagreement, matters_of
 from ddpdoctor.facts.script.module import Module
@@ -18,6 +18,7 @@ from ddpdoctor.findings import Edit
 from ddpdoctor.rules.script.branches import blocks, parts
 from ddpdoctor.rules.script.pointing import before, code, dist_of, imported, indent_of, is_elif, replace
 from ddpdoctor.rules.script.situation import argument, backends
+from ddpdoctor.rules.script.whole_lines import gone, inserted, lines_of, shifted, swapped
 
 __all__ = ["agreed", "called_by_all", "in_one_order", "reached_by_all"]
 
@@ -59,20 +60,20 @@ def called_by_all(module: Module, disagreement: Disagreement) -> tuple[Edit, ...
         return ()
     at = body.index(statement)
     indent = indent_of(module, branch)
-    text = _shifted(_lines(module, own), f"{indent}    " if shared else indent)
+    text = shifted(lines_of(module, own), f"{indent}    " if shared else indent)
     text = [f"{indent}if {shared}:\n", *text] if shared and text else text
     if not text:
         return ()
     if all(s in together for s in body[:at]):
-        return (_gone(module, own), _inserted(module, branch.lineno, text))
+        return (gone(module, own), inserted(module, branch.lineno, text))
     if any(isinstance(n, _LEAVES) for s in others for n in inner(s)):
         return ()
     if all(s in together for s in body[at:]):
-        return (_gone(module, own), _inserted(module, (branch.end_lineno or 0) + 1, text))
+        return (gone(module, own), inserted(module, (branch.end_lineno or 0) + 1, text))
     if branch.orelse or _stored(others) & _loaded([branch.test]):
         return ()
     again = f"{indent}if {code(module, branch.test, 400)}:\n"
-    return _swapped(module, own, [*text, again])
+    return swapped(module, own, [*text, again])
 
 
 def _is_call(statement: ast.stmt) -> bool:
@@ -149,17 +150,17 @@ def reached_by_all(module: Module, disagreement: Disagreement) -> tuple[Edit, ..
     indent = indent_of(module, guard)
     new: list[str] = []
     for statement in rest:
-        lines = _lines(module, [statement])
-        if not lines or not _lines(module, [guard]):
+        lines = lines_of(module, [statement])
+        if not lines or not lines_of(module, [guard]):
             return ()
         if statement in own:
             is_next = rest.index(statement) > 0 and rest[rest.index(statement) - 1] in own
             new += [] if is_next else [f"{indent}if {_opposite(module, guard.test)}:\n"]
-            lines = _shifted(lines, f"{indent}    ")
+            lines = shifted(lines, f"{indent}    ")
         new += lines
     if after or len(guard.body) > 1 or not _ends_anyway(owner, disagreement.at):
-        new += _lines(module, [guard])
-    return _swapped(module, [guard, *rest], new)
+        new += lines_of(module, [guard])
+    return swapped(module, [guard, *rest], new)
 
 
 def _ends_anyway(owner: ast.AST, leaving: ast.AST) -> bool:
@@ -231,8 +232,8 @@ def in_one_order(module: Module, disagreement: Disagreement) -> tuple[Edit, ...]
 
 def _as_one(module: Module, branch: ast.If) -> tuple[Edit, ...]:
     """A branch becomes its first arm."""
-    lines = _shifted(_lines(module, branch.body), indent_of(module, branch))
-    return _swapped(module, [branch], lines) if lines and _lines(module, [branch]) else ()
+    lines = shifted(lines_of(module, branch.body), indent_of(module, branch))
+    return swapped(module, [branch], lines) if lines and lines_of(module, [branch]) else ()
 
 
 def _is_elif_arm(module: Module, branch: ast.If) -> bool:
@@ -274,46 +275,3 @@ def _opposite(module: Module, test: ast.expr) -> str:
         return f"{code(module, test.left, 400)} {sign} {code(module, test.comparators[0], 400)}"
     text = code(module, test, 400)
     return f"not {text}" if isinstance(test, (ast.Name, ast.Attribute, ast.Call)) else f"not ({text})"
-
-
-# Lines.
-
-
-def _lines(module: Module, statements: Sequence[ast.stmt]) -> list[str]:
-    """The lines of statements that follow each other; none where they share a line or a text has several lines."""
-    first, last = statements[0], statements[-1]
-    shares = any(
-        module.lines[s.lineno - 1].encode()[: s.col_offset].strip()
-        or module.lines[(s.end_lineno or 0) - 1].encode()[s.end_col_offset or 0 :].strip()[:1] not in (b"", b"#")
-        for s in statements
-    )
-    long = any(
-        isinstance(n, (ast.Constant, ast.JoinedStr)) and n.lineno != n.end_lineno
-        for s in statements
-        for n in ast.walk(s)
-    )
-    defines = any(isinstance(s, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) for s in statements)
-    if shares or long or defines:
-        return []
-    rows = module.lines[first.lineno - 1 : last.end_lineno]
-    return [row.rstrip("\r\n") + "\n" for row in rows]
-
-
-def _shifted(lines: Sequence[str], indent: str) -> list[str]:
-    """The lines with the first one's indent replaced."""
-    old = len(lines[0]) - len(lines[0].lstrip()) if lines else 0
-    return [f"{indent}{row[old:]}" if row.strip() else row for row in lines]
-
-
-def _gone(module: Module, statements: Sequence[ast.stmt]) -> Edit:
-    return _swapped(module, statements, ())[0]
-
-
-def _inserted(module: Module, line: int, lines: Sequence[str]) -> Edit:
-    return Edit(module.path, line, 1, line, 1, "".join(lines))
-
-
-def _swapped(module: Module, statements: Sequence[ast.stmt], lines: Sequence[str]) -> tuple[Edit, ...]:
-    """Statements that follow each other become these lines."""
-    first, last = statements[0].lineno, statements[-1].end_lineno or 0
-    return (Edit(module.path, first, 1, last + 1, 1, "".join(lines)),)

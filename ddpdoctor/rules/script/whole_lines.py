@@ -1,0 +1,53 @@
+"""Statements as whole lines of a script: read, indented anew, taken out, put elsewhere."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+from ddpdoctor.facts.script.module import Module
+from ddpdoctor.findings import Edit
+
+__all__ = ["gone", "inserted", "lines_of", "shifted", "swapped"]
+
+
+def lines_of(module: Module, statements: Sequence[ast.stmt]) -> list[str]:
+    """The lines of statements that follow each other; none where they share a line or a text has several lines."""
+    first, last = statements[0], statements[-1]
+    shares = any(
+        module.lines[s.lineno - 1].encode()[: s.col_offset].strip()
+        or module.lines[(s.end_lineno or 0) - 1].encode()[s.end_col_offset or 0 :].strip()[:1] not in (b"", b"#")
+        for s in statements
+    )
+    long = any(
+        isinstance(n, (ast.Constant, ast.JoinedStr)) and n.lineno != n.end_lineno
+        for s in statements
+        for n in ast.walk(s)
+    )
+    defines = any(isinstance(s, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) for s in statements)
+    if shares or long or defines:
+        return []
+    rows = module.lines[first.lineno - 1 : last.end_lineno]
+    return [row.rstrip("\r\n") + "\n" for row in rows]
+
+
+def shifted(lines: Sequence[str], indent: str) -> list[str]:
+    """The lines with the first one's indent replaced."""
+    old = len(lines[0]) - len(lines[0].lstrip()) if lines else 0
+    return [f"{indent}{row[old:]}" if row.strip() else row for row in lines]
+
+
+def gone(module: Module, statements: Sequence[ast.stmt]) -> Edit:
+    """Statements that follow each other are taken out."""
+    return swapped(module, statements, ())[0]
+
+
+def inserted(module: Module, line: int, lines: Sequence[str]) -> Edit:
+    """Lines are put before the line of this number."""
+    return Edit(module.path, line, 1, line, 1, "".join(lines))
+
+
+def swapped(module: Module, statements: Sequence[ast.stmt], lines: Sequence[str]) -> tuple[Edit, ...]:
+    """Statements that follow each other become these lines."""
+    first, last = statements[0].lineno, statements[-1].end_lineno or 0
+    return (Edit(module.path, first, 1, last + 1, 1, "".join(lines)),)

@@ -1,4 +1,4 @@
-"""SCRIPT005 to SCRIPT008 and SCRIPT072: the environment that a script reads and writes."""
+"""SCRIPT005 to SCRIPT008: the environment that a script reads and writes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.vocabulary import VARIABLES
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.pointing import before, code, delete, point, replace, without_argument
+from ddpdoctor.rules.script.pointing import code, delete, point, replace, without_argument
 from ddpdoctor.rules.script.situation import Start, argument, has_more, is_literal, is_test, start_of, value
-from ddpdoctor.rules.script.variables import TORCHRUN, Setting, defaults, is_guarded, reads, reads_ranks, sets
+from ddpdoctor.rules.script.variables import TORCHRUN, Setting, is_guarded, reads, reads_ranks, sets
 
 _FREE_PORT = re.compile(r"(?i)(free|find|open|unused|available|random|pick).*port")
 _OWN = ((None, "rank"), (None, "store"))
@@ -267,42 +267,3 @@ def _worlds_of_one(module: Module) -> Iterator[ast.AST]:
     for setting in sets(module):
         if setting.name == "WORLD_SIZE" and setting.text == "1":
             yield setting.node
-
-
-@rule("SCRIPT072", "nccl-variable-set-too-late", Severity.NOTE)
-def too_late(script: Script) -> Iterator[Finding]:
-    """An NCCL variable is set after the first communicator.
-
-    ## Why it matters
-    NCCL reads each of its variables once, when the first communicator is made. A later assignment changes nothing,
-    and nothing says
-    so.
-
-    ## Fix
-    Set it in the launch environment, or before init_process_group.
-    """
-    for module in modules(script):
-        inits = module.calls("dist.init_process_group")
-        for setting in (*sets(module), *defaults(module)) if inits else ():
-            if not setting.name.startswith(("NCCL_", "TORCH_NCCL_")):
-                continue
-            function = module.index.function_of(setting.node)
-            first = next((c for c in inits if module.index.function_of(c) is function), None)
-            if first is not None and first.lineno < setting.node.lineno:  # type: ignore[attr-defined]
-                yield point(
-                    module,
-                    setting.node,
-                    f"{setting.name} is set after init_process_group (line {first.lineno}), when NCCL may have read "
-                    "it already; "
-                    "expected it before",
-                    f"before line {first.lineno}",
-                    edits=_earlier(module, setting.node, module.index.statement(first)),
-                )
-
-
-def _earlier(module: Module, node: ast.AST, first: ast.stmt) -> tuple[Edit, ...]:
-    """A setting of one line goes before a statement of the same block."""
-    one_line = isinstance(node, ast.stmt) and node.lineno == node.end_lineno
-    if not isinstance(node, ast.stmt) or not one_line or module.index.parents[node] is not module.index.parents[first]:
-        return ()
-    return (delete(module, node), before(module, first, module.lines[node.lineno - 1].strip()))

@@ -1,0 +1,52 @@
+"""SCRIPT072: NCCL's variables, which it reads once."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ddpdoctor.facts.script import Script
+from ddpdoctor.facts.script.module import Module, modules
+from ddpdoctor.findings import Edit, Finding, Severity
+from ddpdoctor.rules import rule
+from ddpdoctor.rules.script.pointing import before, delete, point
+from ddpdoctor.rules.script.variables import defaults, sets
+
+
+@rule("SCRIPT072", "nccl-variable-set-too-late", Severity.NOTE)
+def too_late(script: Script) -> Iterator[Finding]:
+    """An NCCL variable is set after the first communicator.
+
+    ## Why it matters
+    NCCL reads each of its variables once, when the first communicator is made. A later assignment changes nothing,
+    and nothing says
+    so.
+
+    ## Fix
+    Set it in the launch environment, or before init_process_group.
+    """
+    for module in modules(script):
+        inits = module.calls("dist.init_process_group")
+        for setting in (*sets(module), *defaults(module)) if inits else ():
+            if not setting.name.startswith(("NCCL_", "TORCH_NCCL_")):
+                continue
+            function = module.index.function_of(setting.node)
+            first = next((c for c in inits if module.index.function_of(c) is function), None)
+            if first is not None and first.lineno < setting.node.lineno:  # type: ignore[attr-defined]
+                yield point(
+                    module,
+                    setting.node,
+                    f"{setting.name} is set after init_process_group (line {first.lineno}), when NCCL may have read "
+                    "it already; "
+                    "expected it before",
+                    f"before line {first.lineno}",
+                    edits=_earlier(module, setting.node, module.index.statement(first)),
+                )
+
+
+def _earlier(module: Module, node: ast.AST, first: ast.stmt) -> tuple[Edit, ...]:
+    """A setting of one line goes before a statement of the same block."""
+    one_line = isinstance(node, ast.stmt) and node.lineno == node.end_lineno
+    if not isinstance(node, ast.stmt) or not one_line or module.index.parents[node] is not module.index.parents[first]:
+        return ()
+    return (delete(module, node), before(module, first, module.lines[node.lineno - 1].strip()))

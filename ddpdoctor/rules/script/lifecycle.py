@@ -1,4 +1,4 @@
-"""SCRIPT017 to SCRIPT020: the life of the process group, from init to destroy."""
+"""SCRIPT017, SCRIPT018 and SCRIPT020: the life of the process group, from init to destroy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.rehearsal import Event, Rehearsal
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.pointing import after, code, dist_of, moved, point, replace, under
+from ddpdoctor.rules.script.pointing import after, code, dist_of, moved, point, under
 from ddpdoctor.rules.script.processes import start_method
 from ddpdoctor.rules.script.situation import backends, in_try, is_test, last_value
 
@@ -183,56 +183,6 @@ def _needs_group(event: Event) -> bool:
     if event.name in ("dist.get_rank", "dist.get_world_size"):
         return not event.call.args and not event.call.keywords
     return is_of_all(event) and event.name.startswith(("dist.", "DDP")) and "mesh" not in event.name
-
-
-@rule(
-    "SCRIPT019",
-    "syncbn-without-process-group",
-    Severity.ERROR,
-    signatures=(r"torch/nn/modules/_functions\.py[^\n]*\bget_world_size",),
-)
-def sync_batch_norm(script: Script) -> Iterator[Finding]:
-    """SyncBatchNorm runs without a process group.
-
-    ## Why it matters
-    In training on a GPU its forward pass asks for the world size: `Default process group has not been initialized`,
-    an error
-    about process groups from a model that runs on one GPU.
-
-    ## Fix
-    Convert to SyncBatchNorm only where the job is distributed, or initialise and start with `torchrun
-    --nproc-per-node=1`.
-    """
-    for module in modules(script):
-        trains = bool(module.method_calls.get("backward")) and module.is_program
-        if (
-            not trains
-            or module.frameworks
-            or re.search(r"init_process_group|init_dist|setup_dist|dist_init", module.text)
-        ):
-            continue
-        for call in module.calls("nn.SyncBatchNorm", "nn.SyncBatchNorm.convert_sync_batchnorm"):
-            guarded = any(
-                isinstance(p, ast.If) and c is not p.test and not _is_main(p) for p, c in module.index.enclosing(call)
-            )
-            if not guarded:
-                yield point(
-                    module,
-                    call,
-                    "SyncBatchNorm asks for the process group, and this program never makes one: its first training "
-                    "step on a GPU "
-                    "fails; expected init_process_group before, or BatchNorm",
-                    "a process group",
-                    edits=(replace(module, call, code(module, call.args[0], 400)),) if _converts(module, call) else (),
-                )
-
-
-def _converts(module: Module, call: ast.Call) -> bool:
-    return module.names.of(call.func) != "nn.SyncBatchNorm" and len(call.args) == 1
-
-
-def _is_main(statement: ast.If) -> bool:
-    return "__name__" in ast.dump(statement.test)
 
 
 @rule(

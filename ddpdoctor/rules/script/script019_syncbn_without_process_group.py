@@ -1,0 +1,63 @@
+"""SCRIPT019: SyncBatchNorm, which asks for the process group."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from ddpdoctor.facts.script import Script
+from ddpdoctor.facts.script.module import Module, modules
+from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.rules import rule
+from ddpdoctor.rules.script.pointing import code, point, replace
+
+
+@rule(
+    "SCRIPT019",
+    "syncbn-without-process-group",
+    Severity.ERROR,
+    signatures=(r"torch/nn/modules/_functions\.py[^\n]*\bget_world_size",),
+)
+def sync_batch_norm(script: Script) -> Iterator[Finding]:
+    """SyncBatchNorm runs without a process group.
+
+    ## Why it matters
+    In training on a GPU its forward pass asks for the world size: `Default process group has not been initialized`,
+    an error
+    about process groups from a model that runs on one GPU.
+
+    ## Fix
+    Convert to SyncBatchNorm only where the job is distributed, or initialise and start with `torchrun
+    --nproc-per-node=1`.
+    """
+    for module in modules(script):
+        trains = bool(module.method_calls.get("backward")) and module.is_program
+        if (
+            not trains
+            or module.frameworks
+            or re.search(r"init_process_group|init_dist|setup_dist|dist_init", module.text)
+        ):
+            continue
+        for call in module.calls("nn.SyncBatchNorm", "nn.SyncBatchNorm.convert_sync_batchnorm"):
+            guarded = any(
+                isinstance(p, ast.If) and c is not p.test and not _is_main(p) for p, c in module.index.enclosing(call)
+            )
+            if not guarded:
+                yield point(
+                    module,
+                    call,
+                    "SyncBatchNorm asks for the process group, and this program never makes one: its first training "
+                    "step on a GPU "
+                    "fails; expected init_process_group before, or BatchNorm",
+                    "a process group",
+                    edits=(replace(module, call, code(module, call.args[0], 400)),) if _converts(module, call) else (),
+                )
+
+
+def _converts(module: Module, call: ast.Call) -> bool:
+    return module.names.of(call.func) != "nn.SyncBatchNorm" and len(call.args) == 1
+
+
+def _is_main(statement: ast.If) -> bool:
+    return "__name__" in ast.dump(statement.test)

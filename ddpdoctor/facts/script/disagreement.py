@@ -8,22 +8,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
 
-from ddpdoctor.facts.script.entering import places_of, programs, roots
-from ddpdoctor.facts.script.events import COMPARED, WATCHED
-from ddpdoctor.facts.script.mattering import Matters
+from ddpdoctor.facts.script.entering import places_of, roots
 from ddpdoctor.facts.script.module import Module
 from ddpdoctor.facts.script.nodes import inner
 from ddpdoctor.facts.script.paths import rehearse
 from ddpdoctor.facts.script.rehearsal import Event, Leaving, Rehearsal, Test, Track
-from ddpdoctor.facts.script.subgroups import groups_of, is_kept, members_of
-from ddpdoctor.facts.script.vocabulary import GROUP_POSITION, P2P, words
-from ddpdoctor.facts.script.world import Made
+from ddpdoctor.facts.script.subgroups import groups_of
+from ddpdoctor.facts.script.together import is_alike, is_of_all, matters_of
+from ddpdoctor.facts.script.vocabulary import words
 
-__all__ = ["Disagreement", "Kind", "disagreements", "is_of_all", "matters_of", "program_runs"]
-
-MAX_PROGRAM_RUNS = 8
+__all__ = ["Disagreement", "Kind", "disagreements"]
 
 
 class Kind:
@@ -65,30 +60,6 @@ _LIBRARIES = frozenset(
 )
 
 
-def is_of_all(event: Event) -> bool:
-    """Whether an event is a collective of the default group."""
-    if event.name not in COMPARED:
-        return False
-    if event.name.startswith("dist.new_"):
-        flag = event.argument(None, "use_local_synchronization")
-        return not is_kept(event) and (flag is None or event.read(flag) is False)
-    position = GROUP_POSITION.get(event.name)
-    group = event.argument(position, "group", "process_group", "pg", "device_mesh", "mesh")
-    if any(k.arg is None for k in event.call.keywords):
-        return False
-    if isinstance(group, (ast.Attribute, ast.Call)) and event.frame.module.names.of(group) is None:
-        return False  # a group that an object keeps or a function gives: who is in it stands elsewhere
-    return group is None or event.read(group) is None
-
-
-_MATTERS = {everything: Matters(frozenset(WATCHED if everything else COMPARED | P2P)) for everything in (False, True)}
-
-
-def matters_of(module: Module, *, everything: bool = False) -> Matters:
-    """What functions do: of what ranks do together and send each other, or of all that is watched."""
-    return _MATTERS[everything]
-
-
 @lru_cache(maxsize=64)
 def disagreements(module: Module) -> tuple[Disagreement, ...]:
     """Everything that the ranks of the imagined job disagree about, each place once."""
@@ -96,7 +67,7 @@ def disagreements(module: Module) -> tuple[Disagreement, ...]:
     for root in roots(module, matters_of(module)):
         places = places_of(module, root)
         asked = False
-        for run in rehearse(module, root, places, matters_of(module), is_alike=_is_alike):
+        for run in rehearse(module, root, places, matters_of(module), is_alike=is_alike):
             asked |= run.asked_data
             for each in _compare(run):
                 if not any(_mirrors(each, other) for other in found.values()):
@@ -109,21 +80,6 @@ def disagreements(module: Module) -> tuple[Disagreement, ...]:
     return tuple(d for d in found.values() if d.test.module is module)
 
 
-def _is_alike(event: Event) -> bool:
-    """Whether an event is the same for all ranks that come to it: the group that it makes or is given."""
-    if any(k.arg is None for k in event.call.keywords):
-        return False
-    if event.name.startswith("dist.new_"):
-        event.read(event.argument(0, "ranks"))
-        return event.name == "dist.new_group" and not event.reader.is_of_place
-    group = event.read(
-        event.argument(GROUP_POSITION.get(event.name), "group", "process_group", "pg", "device_mesh", "mesh")
-    )
-    if isinstance(group, Made):
-        members_of(event, group)
-    return not event.reader.is_of_place
-
-
 def _mirrors(one: Disagreement, two: Disagreement) -> bool:
     """Whether two pairs of ranks disagree about the same two calls, seen from either side."""
     return (
@@ -132,17 +88,6 @@ def _mirrors(one: Disagreement, two: Disagreement) -> bool:
         and two.other is not None
         and two.other.call is one.event.call
     )
-
-
-@lru_cache(maxsize=64)
-def program_runs(module: Module) -> tuple[Rehearsal, ...]:
-    """Ways through the program itself and what it spawns, those that nothing unknown leaves open."""
-    found = []
-    matters = matters_of(module, everything=True)
-    for root in programs(module, matters):
-        runs = rehearse(module, root, places_of(module, root), matters)
-        found += [run for run in islice(runs, MAX_PROGRAM_RUNS) if not run.is_open]
-    return tuple(found)
 
 
 def _compare(run: Rehearsal) -> Iterator[Disagreement]:

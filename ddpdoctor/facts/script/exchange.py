@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
 
-from ddpdoctor.facts.script.disagreement import is_of_all, matters_of
 from ddpdoctor.facts.script.entering import places_of, roots
 from ddpdoctor.facts.script.module import Module
 from ddpdoctor.facts.script.paths import rehearse
 from ddpdoctor.facts.script.rehearsal import Event, Rehearsal
+from ddpdoctor.facts.script.together import is_of_all, matters_of
 from ddpdoctor.facts.script.vocabulary import P2P
 from ddpdoctor.facts.script.world import Place, one_node
 

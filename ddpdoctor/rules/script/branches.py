@@ -14,7 +14,6 @@ from ddpdoctor.rules.script.situation import names_in, readers_at
 
 __all__ = ["RANK_WORDS", "blocks", "comes_to", "in_rank_branch", "in_turns", "parts", "truths"]
 
-
 RANK_WORDS = frozenset((*PARAMETERS, *ATTRIBUTES, *HELPERS)) - {"world_size", "get_world_size", "num_processes"}
 """Names in a condition that tell the ranks apart, also where its truth stays open."""
 

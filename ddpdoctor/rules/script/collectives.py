@@ -6,10 +6,11 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.disagreement import Disagreement, Kind, disagreements, is_of_all
+from ddpdoctor.facts.script.disagreement import Disagreement, Kind, disagreements
 from ddpdoctor.facts.script.entering import places_of
 from ddpdoctor.facts.script.index import Binding
 from ddpdoctor.facts.script.module import Module, modules
+from ddpdoctor.facts.script.together import is_of_all
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import code, point

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.facts.script.conditions import conditions
-from ddpdoctor.facts.script.disagreement import is_of_all, program_runs
 from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.rehearsal import Event, Rehearsal
+from ddpdoctor.facts.script.together import is_of_all, program_runs
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import after, code, dist_of, moved, point, under

@@ -10,9 +10,10 @@ import ast
 from collections import Counter
 from collections.abc import Iterable
 
-from ddpdoctor.facts.script.disagreement import Disagreement, matters_of
+from ddpdoctor.facts.script.disagreement import Disagreement
 from ddpdoctor.facts.script.module import Module
 from ddpdoctor.facts.script.nodes import inner
+from ddpdoctor.facts.script.together import matters_of
 from ddpdoctor.facts.script.vocabulary import GROUP_POSITION
 from ddpdoctor.findings import Edit
 from ddpdoctor.rules.script.branches import blocks, parts

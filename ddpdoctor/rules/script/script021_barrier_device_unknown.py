@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.disagreement import program_runs
 from ddpdoctor.facts.script.events import COMPARED
 from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.rehearsal import Event
+from ddpdoctor.facts.script.together import program_runs
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.devices import LOCAL, SELECT, selects

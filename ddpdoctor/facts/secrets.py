@@ -32,12 +32,14 @@ _SHAPES = (
     r"\beyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?|\beyJ[\w-]{40,}={0,2}",
     r"\$(?:2[aby]|5|6|y|argon2\w*)\$[^\s:]{16,}",
     r"\bA[A-Za-z0-9_-]{2}8Q~[\w~.-]{20,}",
+    r"\bAGE-SECRET-KEY-1\w{20,}|\b[a-z]{2,6}_[0-9a-f]{40,}\b|(?i:\bwebhook)[\w.-]*/[\w@/.-]{20,}",
     r"(?<![\w/+-])[0-9a-fA-F]{32}(?:[0-9a-fA-F]{8})?(?:[0-9a-fA-F]{24})?(?:[0-9a-fA-F]{64})?(?![\w/+-])",
 )
 SHAPE = re.compile("|".join(f"(?:{shape})" for shape in _SHAPES), re.DOTALL)
 """What vendors' tokens, private keys, JSON web tokens, password hashes and hexadecimal keys look like."""
 
-URL = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]{0,20}://)[^/?#\s'\"<>]+@")
+URL = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]{0,20}://)(?:[^/?#\s'\"<>]+|[^/?#:\s'\"<>]*:(?!\d+/)[^\s'\"<>@]+)@")
+"""Credentials in a URL: a password may hold what should have been escaped, and is no port."""
 _FIRM = r"secret|passw(?:or)?d|passphrase|passwd|credential"
 """Words that make every name with them one of a secret."""
 _KEYS = (
@@ -80,6 +82,8 @@ ASSIGNED = re.compile(
     rf"(?P<sign>=|\s*[=:]\s*|(?<=[\w]) ){_VALUE}",
     re.IGNORECASE,
 )
+WHOLE = re.compile(rf"(?P<name>[+-]*{_NAME})(?P<sign>=)(?P<value>.*)", re.IGNORECASE | re.DOTALL)
+"""A word of a command line that is one assignment: the value reaches to its end, blanks and all."""
 HEADER = re.compile(
     r"(?P<name>\bBearer\s+|\bauthorization[\"']?\s*[:=]\s*[\"']?(?:(?:Basic|Token|Digest|ApiKey|Negotiate)\s+)?"
     r"|\bBasic\s+(?=[A-Za-z+/]*[0-9=]))(?P<value>[\w~+/.=-]{8,})",
@@ -87,7 +91,7 @@ HEADER = re.compile(
 )
 COOKIE = re.compile(r"(?P<name>\bCookie[\"']?:\s*)(?P<value>[^\r\n\"'<]+)", re.IGNORECASE)
 PASSWORD = re.compile(
-    r"(?P<name>\b(?:sshpass|docker login|podman login|mysql|mysqldump)\b[^|;&\n]*?\s-p ?)(?P<value>[^\s;|&]+)"
+    r"(?P<name>\b(?:sshpass|docker login|podman login|mysql|mysqldump)\b[^|;&\n]*?\s-p ?)(?P<value>\"[^\"]*\"|'[^']*'|[^\s;|&]+)"
 )
 """The programs whose `-p` is a password."""
 LISTED = re.compile(rf"(?P<name>['\"]--?{_NAME}['\"],\s*['\"])(?P<value>[^'\"]+)", re.IGNORECASE)
@@ -102,6 +106,8 @@ PLAIN = frozenset(("", "***", "none", "null", "true", "false"))
 WORD = re.compile(r"[A-Za-z0-9_+/=.~-]{20,}")
 ENTROPY_BITS = 4.2
 """Bits per character: of random base64 about 4.5 in 32 characters, of names and paths below 4."""
+ONE_CASE = 32
+"""So many letters of one case and digits, without a stroke between them, are no name."""
 
 IDENTITIES = re.compile(
     r"uuid|guid|gid|bdf|bus|digest|hash|git|commit|version|boot|machine|cpus|affinity|kernel|frames|file|path|name$|text$|code$"
@@ -136,12 +142,12 @@ def _words(values: list[Any], field: str) -> list[Any]:
             found.append(REMOVED)
             follows = False
             continue
-        found.append(without_secrets_in(each, field))
+        found.append(WHOLE.sub(_named, each) if is_word and WHOLE.fullmatch(each) else without_secrets_in(each, field))
         follows = (
             is_word
             and each.startswith("-")
             and "=" not in each
-            and re.fullmatch(rf"--?{_NAME}", each, re.IGNORECASE) is not None
+            and re.fullmatch(rf"--?(?:{_NAME}|{_LOOSE})", each, re.IGNORECASE) is not None
         )
     return found
 
@@ -179,14 +185,15 @@ def _is_identity(field: str, value: str) -> bool:
 
 
 def _is_random(word: str) -> bool:
-    """Whether a word is as random as a key: letters of both cases and digits, and hardly any repeated."""
+    """Whether a word is as random as a key: letters of both cases and digits, hardly any repeated, or many of one case."""
     parts = [part for part in re.split(r"[/.=]", word) if len(part) >= 20]
     return any(_looks_random(part) for part in parts) or ("/" in word and len(word) == 40 and _looks_random(word))
 
 
 def _looks_random(part: str) -> bool:
-    kinds = (re.search(r"[a-z]", part), re.search(r"[A-Z]", part), re.search(r"\d", part))
-    if not all(kinds):
+    is_mixed = re.search(r"[a-z]", part) and re.search(r"[A-Z]", part)
+    is_long = len(part) >= ONE_CASE and part.isalnum() and re.search(r"[g-zG-Z]", part)
+    if not (is_mixed or is_long) or not re.search(r"\d", part):
         return False
     changes = sum(_kind(a) != _kind(b) for a, b in itertools.pairwise(part))
     counts = Counter(part)

@@ -98,6 +98,8 @@ def test_sixty_secrets_are_planted_and_none_is_found(tmp_path: Path) -> None:
         "Basic training of token embeddings; signature: forward(x)",
         "docker run -u 1000:1000 image; PWD=/home/user; password_reset.py:12",
         "token = tokens[:, i]",
+        "http://10.0.0.1:8080/user@corp",
+        "see docs/webhook/setup.md of pytorchjob-name-worker-7f9c8d6b5-x2x9z",
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:
@@ -124,10 +126,32 @@ def test_what_is_no_secret_stays(text: str) -> None:
         "curl -ume:{} http://me:p@{}@node1/",
         "requests.get(url, auth=('me', '{}'))",
         "authorization=Bearer {}",
+        "amqp://me:some/{}@mq:5672",
+        "sshpass -p 'two {}' ssh node2",
     ],
 )
 def test_a_secret_within_a_line_is_removed(text: str) -> None:
     assert "hunter22" not in without_secrets_in(text.format(*["hunter22"] * text.count("{}")))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"AGE-SECRET-KEY-1{'A2Z7' * 12}",
+        f"sbp_{'0a1b' * 10}",
+        "https://me.webhook.example.com/hook/1b2c3d4e-0000-1111@x/In/2c3d",
+        "q7w2e9r4t1y6u3i8o5p0a9s2d7f4g1h6j3",
+    ],
+)
+def test_what_looks_like_a_token_is_removed(text: str) -> None:
+    assert text[-8:] not in without_secrets_in(f"before {text} after")
+
+
+def test_a_word_of_a_command_line_is_removed_to_its_end() -> None:
+    words = ["train.py", "+trainer.secret=two words", "--smtp-pass", "mailpw", "--cookie", "a=b", "--lr", "0.1"]
+    kept = " ".join(without_secrets_in(words))
+    assert not any(secret in kept for secret in ("words", "mailpw", "a=b"))
+    assert kept.endswith("--lr 0.1")
 
 
 def test_long_words_cost_no_time() -> None:

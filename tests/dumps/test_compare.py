@@ -200,6 +200,34 @@ def test_groups_entered_in_different_orders_are_a_circle() -> None:
     assert found.message.endswith("they wait for each other")
 
 
+def test_members_that_no_dump_tells_are_no_excuse_for_silence() -> None:
+    def rank(group: tuple[str, str] | None) -> dict[str, Any]:
+        return dump([call("barrier", ()), call("barrier", (), group=group or ("0", "default_pg"), state="scheduled")])
+
+    rows_and_columns = [rank((name, "undefined")) for name in "3124"]
+    found = _only(dict(enumerate(_of_gloo(rows_and_columns, 4))))
+    assert (found.cause, found.ranks) == (Cause.CYCLE, (0, 1, 2, 3))
+    found = _only(dict(enumerate(_of_gloo([rank(("1", "all")), rank(None), rank(("1", "all"))], 3))))
+    assert (found.cause, found.ranks, found.waiting) == (Cause.CYCLE, (1,), (0, 2))
+    done = dump([call("barrier", ())])
+    found = _only(dict(enumerate(_of_gloo([rank(("1", "tp")), done, done], 3))))
+    assert (found.cause, found.ranks, found.is_certain) == (Cause.MISSING, (), False)
+
+
+def _of_gloo(raws: list[dict[str, Any]], world: int) -> list[dict[str, Any]]:
+    """As Gloo dumps them: only the default group has its ranks told, if any, and what has not been waited for is scheduled."""
+    return [
+        {**raw, "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": str([*range(world)])}}} for raw in raws
+    ]
+
+
+def test_a_call_with_a_root_that_ended_on_some_ranks_only() -> None:
+    ahead = dump([call("broadcast"), call("barrier", (), state="started")], groups=WORLD)
+    found = _only({0: ahead, 1: dump([call("broadcast", state="started")], groups=WORLD), 2: ahead})
+    assert (found.cause, found.ranks) == (Cause.MISSING, (1,))
+    assert "another src" in found.message
+
+
 def test_two_ranks_that_both_send_first() -> None:
     raws = {
         0: dump([call("send 0->1", state="started")], groups={"0": range(2)}),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ddpdoctor.facts.hang.board import Board, Key, Lane
@@ -12,10 +12,13 @@ from ddpdoctor.facts.hang.record import Call, State
 
 __all__ = ["deadlocks"]
 
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+"""Collectives with one rank at their root, which no dump tells."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """One rank waits in a call for others: `missing` have not entered it. Empty: members that nothing is known of."""
+    """One rank waits in a call for others: `missing` have not entered it. Empty: which ranks are in the group is not told."""
 
     rank: int
     call: Call
@@ -27,7 +30,7 @@ def deadlocks(board: Board) -> list[Conflict]:
     waits = {rank: wait for rank in board.dumps if (wait := _first_wait(board, rank)) is not None}
     awaited = {rank for wait in waits.values() for rank in wait.missing}
     if not awaited:
-        return _together(board)
+        return _together(board) or _apart(board, waits)
     ends = awaited - waits.keys()
     if not ends:
         return [_circle(waits)]
@@ -62,8 +65,8 @@ def _lane_wait(board: Board, key: Key, rank: int, lane: Lane) -> Wait | None:
         missing = tuple(each for each in missing if each not in coming)
     if not is_open or board.went_well_elsewhere(key, number):  # only a rank that is seen to be behind tells otherwise
         missing = tuple(each for each in missing if each in board.dumps)
-    is_alone = is_open and board.members(key) == (rank,) and not lane.group.ranks
-    return Wait(rank, call, missing) if missing or is_alone else None
+    may_miss = is_open and not lane.group.ranks and not lane.group.is_default
+    return Wait(rank, call, missing) if missing or may_miss else None
 
 
 def _comes(board: Board, key: Key, rank: int) -> bool:
@@ -95,7 +98,7 @@ def _missing(board: Board, waits: dict[int, Wait], ends: tuple[int, ...]) -> Con
     blamed = tuple(rank for rank in ends if any(rank in waits[each].missing for each in same))
     last = board.last_call(blamed[0])
     whose = "its last" if len(blamed) == 1 else f"the last of rank {blamed[0]}"
-    then = f"{whose} was {said(last)}" if last is not None else "its dump is empty"
+    then = f"{whose} was {said(last)}{_is_open(last)}" if last is not None else "its dump is empty"
     what = "posted the other end" if first.is_p2p else "called it"
     where = title(first.group, number, first.is_p2p)
     message = f"{where}: {ranges(same)} {_wait(same)} in {op}{op.place}; {ranges(blamed)} never {what}: {then}"
@@ -108,6 +111,13 @@ def _missing(board: Board, waits: dict[int, Wait], ends: tuple[int, ...]) -> Con
         message += f"; the dump of {ranges(board.older)} is of an earlier moment: the job may not have stood still yet"
     last_op = None if last is None else last.op
     return Conflict(cause, message, blamed, waiting, first.group, number, last_op, op, not board.older)
+
+
+def _is_open(last: Call) -> str:
+    """What to think of a last call that has not ended, though other ranks came out of it."""
+    if last.state.is_over or last.op.name not in ROOTED or last.is_p2p:
+        return ""
+    return ", which has not ended there: another src or dst than on the ranks that came out of it?"
 
 
 def _without_dump(board: Board, waits: dict[int, Wait], ends: tuple[int, ...]) -> Conflict:
@@ -124,17 +134,67 @@ def _without_dump(board: Board, waits: dict[int, Wait], ends: tuple[int, ...]) -
     return Conflict(Cause.NO_DUMP, message, blamed, waiting, first.group, first.sequence, None, first.op, False)
 
 
+def _apart(board: Board, waits: dict[int, Wait]) -> list[Conflict]:
+    """Ranks that are alone in their calls, in groups of which the dumps do not tell the members."""
+    if not waits:
+        return []
+    if len(waits) > 1 and set(range(board.world)) <= waits.keys():
+        return [_circle(waits)]
+    first = waits[min(waits)].call
+    message = f"{_told(waits, sorted(waits))}; no other rank entered it, and which ranks are in this group is not told"
+    return [
+        Conflict(
+            Cause.MISSING,
+            message,
+            (),
+            tuple(sorted(waits)),
+            first.group,
+            first.sequence,
+            None,
+            first.op,
+            is_certain=False,
+        )
+    ]
+
+
 def _circle(waits: dict[int, Wait]) -> Conflict:
-    """Ranks that wait for each other."""
+    """Ranks that wait for each other; where most of them are in one call, the others are to blame."""
     ring = _ring(waits)
+    together: dict[object, list[int]] = defaultdict(list)
+    for rank in ring:
+        together[_place(waits[rank].call)].append(rank)
     calls = [waits[rank].call for rank in ring]
-    parts = [f"rank {rank} waits in {said(waits[rank].call)}{_for(waits[rank].missing)}" for rank in ring[:4]]
-    more = f" and {len(ring) - 4} more" if len(ring) > 4 else ""
     is_messages = all(call.is_p2p for call in calls) and len({call.op.name for call in calls}) == 1
-    cause = Cause.SEND_ORDER if is_messages else Cause.CYCLE
-    message = f"{'; '.join(parts)}{more}: they wait for each other"
-    first = calls[0]
-    return Conflict(cause, message, tuple(sorted(ring)), (), first.group, first.sequence, first.op, calls[-1].op)
+    most = max(together.values(), key=len)
+    odd = [rank for rank in ring if rank not in most] if len(ring) < len(most) * 2 < 2 * len(ring) else ring
+    first = waits[odd[0]].call
+    return Conflict(
+        Cause.SEND_ORDER if is_messages else Cause.CYCLE,
+        f"{_told(waits, ring)}: they wait for each other",
+        tuple(sorted(odd)),
+        tuple(sorted(set(ring) - set(odd))),
+        first.group,
+        first.sequence,
+        first.op,
+        waits[most[-1]].call.op,
+    )
+
+
+def _told(waits: dict[int, Wait], ranks: Sequence[int]) -> str:
+    """Which ranks wait in which call for whom, as `rank 1 waits in seq 2 barrier for ranks 0, 2`."""
+    together: dict[object, list[int]] = defaultdict(list)
+    for rank in ranks:
+        together[_place(waits[rank].call), waits[rank].missing].append(rank)
+    parts = [
+        f"{ranges(each)} {_wait(each)} in {said(waits[each[0]].call)}{_for(waits[each[0]].missing)}"
+        for each in together.values()
+    ]
+    return "; ".join(parts[:4]) + (f" and {len(parts) - 4} more" if len(parts) > 4 else "")
+
+
+def _place(call: Call) -> object:
+    """What is equal for ranks that are in one call."""
+    return (call.group.key, call.sequence, call.op) if call.is_p2p else (call.group.key, call.sequence)
 
 
 def _ring(waits: dict[int, Wait]) -> list[int]:

@@ -182,8 +182,7 @@ class Convening:
         """End it."""
         if self._meeting is not None:
             self._meeting.stop()
-        news, self.news = self.news, None  # nothing is written there from now on: its number may soon be another file's
-        for held in (self._main, self._flag, news):
+        for held in (self._main, self._flag, self.news):
             if held is not None:
                 held.close()
 

@@ -12,9 +12,10 @@ from typing import Any
 
 from ddpdoctor.facts.codec import encode
 from ddpdoctor.facts.nodes import Node, Stranger
+from ddpdoctor.meeting.arrivals import HELLO_SECONDS, MOST_SILENT, Arrivals
 from ddpdoctor.meeting.guests import Guest, lacks_its_script
 from ddpdoctor.meeting.links import serve_echo
-from ddpdoctor.meeting.sockets import BACKLOG, listen
+from ddpdoctor.meeting.sockets import listen
 from ddpdoctor.meeting.wire import (
     MAX_HELLO_BYTES,
     PROTOCOL,
@@ -30,10 +31,6 @@ from ddpdoctor.meeting.wire import (
 
 __all__ = ["Host", "Seat"]
 
-HELLO_SECONDS = 5.0
-"""How long somebody who has connected may take to say who he is."""
-MOST_UNKNOWN = 8192
-"""Connections of which nothing is known yet; beyond that, or half of the open files allowed, the oldest is closed."""
 MOST_STRANGERS = 8
 SENDING_SECONDS = 2.0
 LOOK_SECONDS = 0.1
@@ -64,6 +61,11 @@ class Host:
     me: Guest
     token: str
     changed: asyncio.Event
+    files: int
+    """How many may be open."""
+    seconds_left: Callable[[], float]
+    leads_to: Callable[[], str | None]
+    """The address at which this node found the host and is its guest, None while it is nobody's."""
     seats: dict[str, Seat] = field(default_factory=dict)
     left: dict[str, Node] = field(default_factory=dict)
     """Nodes that were here and went away, by their hosts."""
@@ -71,17 +73,15 @@ class Host:
     """The keys of all who were let in: they may come again, however late."""
     strangers: dict[Stranger, None] = field(default_factory=dict)
     opened: float = field(default_factory=time.monotonic)
-    most_unknown: int = MOST_UNKNOWN
     is_full: bool = False
     """The job is complete: whoever comes now is one too many."""
-    seconds_left: Callable[[], float] = lambda: 0.0
-    leads_to: Callable[[], str | None] = lambda: None
-    """The address at which this node found the host and is its guest, None while it is nobody's."""
-    _servers: dict[str, asyncio.Server] = field(default_factory=dict)
     _unknown: dict[asyncio.StreamWriter, None] = field(default_factory=dict)
-    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
-    async def open(self, name: str, made: socket.socket | int) -> int:
+    def __post_init__(self) -> None:
+        self._most_unknown = max(16, min(MOST_SILENT, self.files // 4))
+        self._arrivals = Arrivals(MAX_HELLO_BYTES, self._remember, self._most_unknown)
+
+    def open(self, name: str, made: socket.socket | int) -> int:
         """Listen at a port (0: one that the kernel chooses), as `main`, `door` or `echo`. The port.
 
         Raises:
@@ -93,12 +93,12 @@ class Host:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await self._serve(reader, writer, via)
 
-        self._servers[name] = await asyncio.start_server(serve, sock=listening, limit=MAX_HELLO_BYTES, backlog=BACKLOG)
+        self._arrivals.listen(name, listening, serve)
         return int(listening.getsockname()[1])
 
     def has(self, name: str) -> bool:
         """Whether it listens as `main` or `door`."""
-        return name in self._servers
+        return name in self._arrivals
 
     @property
     def guests(self) -> list[Guest]:
@@ -134,36 +134,27 @@ class Host:
             if seat is not None:
                 seat.writer.close()
 
-    async def close_ports(self, *names: str) -> None:
+    def close_ports(self, *names: str) -> None:
         """Let ports go; connections stay."""
         for name in names:
-            server = self._servers.pop(name, None)
-            if server is not None:
-                server.close()
+            self._arrivals.close_port(name)
 
     async def close(self) -> None:
         """Let everything go."""
-        await self.close_ports(*list(self._servers))
         for writer in [*self._unknown, *(seat.writer for seat in self.seats.values())]:
             writer.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._arrivals.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, via: str) -> None:
-        task = asyncio.current_task()
-        if task is not None:
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
         self._unknown[writer] = None
-        if len(self._unknown) > self.most_unknown:
+        if len(self._unknown) > self._most_unknown:
             next(iter(self._unknown)).close()
         try:
             message = await asyncio.wait_for(self._greeting(reader, writer), HELLO_SECONDS)
             self._unknown.pop(writer, None)
             await self._receive(message, reader, writer, via)
         except (OSError, WireError, asyncio.TimeoutError):
-            self._remember(writer)
+            self._remember(writer.get_extra_info("peername"))
         finally:
             self._unknown.pop(writer, None)
             writer.close()
@@ -198,12 +189,12 @@ class Host:
             return
         if message.get("ddpdoctor") != PROTOCOL:
             if message.get("token") == self.token:
-                self._remember(writer, message)
+                self._remember(writer.get_extra_info("peername"), message)
                 self.changed.set()
             await say(writer, {"ddpdoctor": PROTOCOL, "kind": "other-version", "host": self.me.node.host})
             return
         if message.get("token") != self.token and not self._lacks_its_script(message):
-            self._remember(writer, message)
+            self._remember(writer.get_extra_info("peername"), message)
             await say(writer, {**self._introduction("other-job"), "token": self.token})
             return
         kind = message.get("kind")
@@ -285,9 +276,8 @@ class Host:
             )
             seat.guest = replace(told, node=node)
 
-    def _remember(self, writer: asyncio.StreamWriter, message: dict[str, Any] | None = None) -> None:
+    def _remember(self, peer: tuple[Any, ...] | None, message: dict[str, Any] | None = None) -> None:
         """Somebody who is no node of this job."""
-        peer = writer.get_extra_info("peername")
         if peer is None or len(self.strangers) >= MOST_STRANGERS:
             return
         node = (message or {}).get("node")

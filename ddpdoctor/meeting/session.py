@@ -103,20 +103,20 @@ class Session:
         """
         files = raise_file_limit()
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda loop, context: None)  # out of descriptors: accepting is tried again
+        loop.set_exception_handler(
+            lambda loop, context: None
+        )  # how connections of strangers end is not for the terminal
         self._changed = asyncio.Event()
         self._verdict: asyncio.Future[dict[str, Any]] = loop.create_future()
-        self.host = Host(self.me, self.token, self._changed, seconds_left=lambda: self.left)
-        self.host.leads_to = lambda: self.visitor.seat
-        self.host.most_unknown = max(16, min(self.host.most_unknown, files // 2))
+        self.host = Host(self.me, self.token, self._changed, files, lambda: self.left, lambda: self.visitor.seat)
         self.visitor = Visitor(self.token, self._is_seated, self._is_told, self._speak, self.lost)
         self.seeker = Seeker(self.host, self.visitor, self.own_addresses, self._changed.set, self.explain)
-        await self._open()
+        self._open()
         calls = await listen_for_calls(self._answer)
         seeking = asyncio.create_task(self.seeker.run())
         try:
             met = await self._meet(judge)
-            await self.host.close_ports("main", "door", "echo")
+            self.host.close_ports("main", "door", "echo")
             settled(met)
             if met is None and self._watched:
                 await keep_watch(self.host, self._watched, self.lost)
@@ -151,14 +151,14 @@ class Session:
         """Seconds until the time to join is over."""
         return self._began + self.join_seconds - time.monotonic()
 
-    async def _open(self) -> None:
+    def _open(self) -> None:
         """The main door before the side door: who finds that one open is told whether this one is."""
         if self.main is not None:
-            await self.host.open("main", self.main)
-        port = await self.host.open("echo", 0)
+            self.host.open("main", self.main)
+        port = self.host.open("echo", 0)
         for door in DOORS:
             try:
-                await self.host.open("door", door)
+                self.host.open("door", door)
                 self.seeker.door = door
                 break
             except OSError:
@@ -293,5 +293,5 @@ class Session:
         if self.watches:
             self._watched = {guest.key: ranks_of(guest, self.places.get(guest.key, {})) for guest in guests}
             verdict = {**verdict, "watch": encode(self._watched[self.me.key])}
-        await self.host.close_ports("main", "door", "echo")
+        self.host.close_ports("main", "door", "echo")
         await self.host.tell_all(verdict, self.places)

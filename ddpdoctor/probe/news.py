@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+import threading
 
 from ddpdoctor.facts.probe import Kind, Observation
 
@@ -25,11 +25,13 @@ ENDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
 class News:
     """The file that supervisors are given as `--news`; open until `close`."""
 
-    fd: int
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._lock = threading.Lock()
+        self._is_open = True
 
     @classmethod
     def open(cls) -> News | None:
@@ -40,12 +42,18 @@ class News:
             return None
 
     def tell(self, host: str, node_rank: int | None, ranks: tuple[int, ...], end: str) -> None:
-        """That a node is gone, and what became of it: one of ENDS."""
+        """That a node is gone, and what became of it: one of ENDS. From any thread; too late when it is closed."""
         news = {"host": host, "node_rank": node_rank, "ranks": ranks, "end": end}
-        os.write(self.fd, json.dumps(news).encode() + b"\n")
+        with self._lock:
+            if self._is_open:
+                os.write(self.fd, json.dumps(news).encode() + b"\n")
 
     def close(self) -> None:
-        os.close(self.fd)
+        """Nothing is written from now on: the file's number may soon be another one's."""
+        with self._lock:
+            if self._is_open:
+                self._is_open = False
+                os.close(self.fd)
 
 
 def read(fd: int) -> Observation | None:

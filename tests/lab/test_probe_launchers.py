@@ -26,8 +26,8 @@ SHELL_PROBE = f"exec {' '.join(PROBE)}"
 LOOPBACK = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 HEAD = {"MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
 SECONDS = 120.0
-START_SECONDS = 2.0
-"""What starting the interpreters of all ranks at once may take on a busy machine; it counts before the join begins."""
+WELL_BEFORE_SECONDS = 25.0
+"""Ranks that were told to wait for 4 s end so early at the latest on a busy machine: without being told they wait for 30 s."""
 
 
 @pytest.fixture
@@ -119,11 +119,11 @@ def test_a_rank_that_never_starts_is_named_on_every_living_host(tmp_path: Path) 
         codes = [rank.wait(SECONDS) for rank in ranks]
         seconds = time.monotonic() - started
     assert codes == [1, 1], [rank.out + rank.err for rank in ranks]
-    assert seconds < 4 + 2 + START_SECONDS
+    assert seconds < WELL_BEFORE_SECONDS
     for rank in (0, 1):
         report = _report(tmp_path, rank)
         (cause,) = _causes(report)
-        assert report["seconds"] < 4 + 2 + START_SECONDS
+        assert report["seconds"] < WELL_BEFORE_SECONDS
         assert (cause["code"], cause["ranks"], cause["where"]["rank"]) == ("PROBE001", [2], 2)
 
 
@@ -135,11 +135,11 @@ def test_a_head_that_never_starts_is_named(tmp_path: Path) -> None:
         codes = [rank.wait(SECONDS) for rank in ranks.values()]
         seconds = time.monotonic() - started
     assert codes == [1, 1], [rank.out + rank.err for rank in ranks.values()]
-    assert seconds < 4 + 2 + START_SECONDS
+    assert seconds < WELL_BEFORE_SECONDS
     for rank in ranks:
         report = _report(tmp_path, rank)
         (cause,) = _causes(report)
-        assert report["seconds"] < 4 + 2 + START_SECONDS
+        assert report["seconds"] < WELL_BEFORE_SECONDS
         assert cause["where"]["rank"] == 0, cause
 
 

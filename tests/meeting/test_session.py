@@ -180,8 +180,8 @@ def test_a_guest_leaves_a_host_that_was_stopped(monkeypatch: pytest.MonkeyPatch)
 
     async def stopped() -> None:
         async def welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            if await reader.readline() and not came:
-                came.append(writer)
+            came.append(writer)
+            if await reader.readline() and writer is came[0]:
                 writer.write(encode_line({"kind": "welcome", "key": "host", "host": "host0", "seconds": 60.0}))
             left.append(await reader.read(1))
 
@@ -191,7 +191,8 @@ def test_a_guest_leaves_a_host_that_was_stopped(monkeypatch: pytest.MonkeyPatch)
         while not left:
             await asyncio.sleep(0.05)
         server.close()
-        came[0].close()
+        for writer in came:
+            writer.close()
 
     alone, _ = meet(attend(node(1, port), seconds=60.0), stopped())
     assert isinstance(alone, Alone)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from ddpdoctor.facts.probe import Kind
@@ -34,3 +37,15 @@ def test_a_rank_without_a_node_number_is_called_by_its_rank() -> None:
     news.close()
     assert found is not None
     assert found.message.startswith("rank 1 on node1 is gone")
+
+
+def test_what_comes_too_late_is_not_written_into_another_file(tmp_path: Path) -> None:
+    news = News.open()
+    assert news is not None
+    news.close()
+    other = os.open(tmp_path / "other", os.O_WRONLY | os.O_CREAT)
+    os.dup2(other, news.fd)
+    news.tell("node1", 1, (1,), "ended")
+    for number in {other, news.fd}:
+        os.close(number)
+    assert not (tmp_path / "other").read_bytes()

@@ -1,0 +1,161 @@
+"""Connections of which nothing is known yet: whoever says nothing costs next to nothing, however many they are."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import select
+import socket
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["HELLO_SECONDS", "MOST_SILENT", "Arrivals"]
+
+HELLO_SECONDS = 5.0
+"""How long somebody who has connected may take to say who he is."""
+MOST_SILENT = 8192
+"""Beyond that the one that has been silent longest is closed."""
+AT_ONCE = 256
+"""So many are accepted before the others have their turn."""
+PAUSE_SECONDS = 0.2
+OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
+
+
+@dataclass(frozen=True)
+class _Silent:
+    made: socket.socket
+    address: tuple[Any, ...]
+    serve: Serve
+    since: float
+
+
+@dataclass
+class Arrivals:
+    """Listens at any number of ports. A connection is handed to its port's `serve` as soon as it says something; of one that
+    never does, or goes without a word, `in_vain` is told the address.
+    """
+
+    limit: int
+    """The longest line that is read at once, in bytes."""
+    in_vain: Callable[[tuple[Any, ...]], None]
+    most_silent: int = MOST_SILENT
+    _ports: dict[str, socket.socket] = field(default_factory=dict)
+    _silent: dict[int, _Silent] = field(default_factory=dict)
+    """By their descriptors, the oldest first."""
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _sweep: asyncio.TimerHandle | None = None
+
+    def __post_init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._words = select.epoll()  # far cheaper than a stream or a reader of the loop for each of them
+        self._loop.add_reader(self._words, self._look)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._ports
+
+    def listen(self, name: str, listening: socket.socket, serve: Serve) -> None:
+        """Accept what comes to a socket that listens already and does not block."""
+        self._ports[name] = listening
+        self._loop.add_reader(listening, self._accept, name, listening, serve)
+
+    def close_port(self, name: str) -> None:
+        """Let a port go; connections stay."""
+        listening = self._ports.pop(name, None)
+        if listening is not None:
+            self._loop.remove_reader(listening)
+            listening.close()
+
+    async def close(self) -> None:
+        """Let all ports and all connections go."""
+        for name in list(self._ports):
+            self.close_port(name)
+        for number in list(self._silent):
+            self._forget(number).close()
+        self._loop.remove_reader(self._words)
+        self._words.close()
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _accept(self, name: str, listening: socket.socket, serve: Serve) -> None:
+        for _ in range(AT_ONCE):
+            try:
+                made, address = listening.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in OUT_OF_FILES and not self._close_oldest():
+                    self._loop.remove_reader(listening)
+                    self._loop.call_later(PAUSE_SECONDS, self._resume, name, listening, serve)
+                    return
+                continue  # this one has gone again
+            made.setblocking(False)
+            self._silent[made.fileno()] = _Silent(made, address, serve, time.monotonic())
+            self._words.register(made, select.EPOLLIN)
+            if len(self._silent) > self.most_silent:
+                self._close_oldest()
+            if self._sweep is None:
+                self._sweep = self._loop.call_later(HELLO_SECONDS, self._close_late)
+
+    def _resume(self, name: str, listening: socket.socket, serve: Serve) -> None:
+        if self._ports.get(name) is listening:
+            self.listen(name, listening, serve)
+
+    def _look(self) -> None:
+        """Somebody says something, or goes."""
+        for number, _ in self._words.poll(0):
+            silent = self._silent[number]
+            made = self._forget(number)
+            if _has_gone(made):
+                self.in_vain(silent.address)
+                made.close()
+                continue
+            task = self._loop.create_task(self._serve(made, silent.serve))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, made: socket.socket, serve: Serve) -> None:
+        try:
+            reader, writer = await asyncio.open_connection(sock=made, limit=self.limit)
+        except OSError:  # it has gone
+            made.close()
+            return
+        except BaseException:  # cancelled: the socket would stay open
+            made.close()
+            raise
+        await serve(reader, writer)
+
+    def _close_oldest(self) -> bool:
+        number = next(iter(self._silent), None)
+        if number is None:
+            return False
+        self.in_vain(self._silent[number].address)
+        self._forget(number).close()
+        return True
+
+    def _close_late(self) -> None:
+        """Close whoever has been silent for too long, and look again when the next one will have been."""
+        self._sweep = None
+        while self._silent:
+            left = next(iter(self._silent.values())).since + HELLO_SECONDS - time.monotonic()
+            if left > 0:
+                self._sweep = self._loop.call_later(left, self._close_late)
+                return
+            self._close_oldest()
+
+    def _forget(self, number: int) -> socket.socket:
+        self._words.unregister(number)
+        return self._silent.pop(number).made
+
+
+def _has_gone(made: socket.socket) -> bool:
+    try:
+        return not made.recv(1, socket.MSG_PEEK)
+    except OSError:
+        return True

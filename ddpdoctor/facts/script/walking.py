@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ddpdoctor.facts.script.calling import MAX_CALLS, Calling
@@ -105,26 +106,34 @@ class Walk(Calling):
 
     def context(self, statement: ast.With | ast.AsyncWith, frame: Frame, at: int = 0) -> str | None:
         """The body between what its contexts do: up to a `yield` and after it, or `__enter__` and `__exit__`."""
-        if at == len(statement.items):
-            return self.block(statement.body, frame)
-        call = statement.items[at].context_expr
-        made = frame.module.target(call) if isinstance(call, ast.Call) else None
-        if isinstance(call, ast.Call) and made is not None and self._is_context(made):
-            lefts: list[str | None] = []
-
-            def body() -> str | None:
-                lefts.append(self.context(statement, frame, at + 1))
-                return lefts[-1]
-
-            self.within.append((made.function, body))
-            left = self.call(call, frame)
-            self.within.pop()
-            return next((each for each in lefts if each is not None), left)
-        self.expression(call, frame)
-        self._special(call, "__enter__", frame)
-        left = self.context(statement, frame, at + 1)
-        self._special(call, "__exit__", frame)
+        entered: list[ast.expr] = []
+        for number, item in enumerate(statement.items[at:], at + 1):
+            call = item.context_expr
+            made = frame.module.target(call) if isinstance(call, ast.Call) else None
+            if isinstance(call, ast.Call) and made is not None and self._is_context(made):
+                left = self._yielding(call, made, partial(self.context, statement, frame, number), frame)
+                break
+            self.expression(call, frame)
+            self._special(call, "__enter__", frame)
+            entered.append(call)
+        else:
+            left = self.block(statement.body, frame)
+        for call in reversed(entered):
+            self._special(call, "__exit__", frame)
         return left
+
+    def _yielding(self, call: ast.Call, made: Target, rest: Callable[[], str | None], frame: Frame) -> str | None:
+        """A generator's text around what its `with` holds."""
+        lefts: list[str | None] = []
+
+        def body() -> str | None:
+            lefts.append(rest())
+            return lefts[-1]
+
+        self.within.append((made.function, body))
+        left = self.call(call, frame)
+        self.within.pop()
+        return next((each for each in lefts if each is not None), left)
 
     def _is_context(self, made: Target) -> bool:
         """Whether a `with` runs a generator of the project that does something of what is looked for."""

@@ -137,6 +137,9 @@ FINE = {
     "bom.py": b"\xef\xbb\xbfimport torch.distributed\n",
     "declared.py": b"# coding: latin-1\nimport torch.distributed\nx = '\xe9'\n",
     "windows.py": b"import torch.distributed\r\nx = 1\r\n",
+    "contexts.py": b"import torch.distributed\ndef f():\n    with "
+    + b",".join([b"a"] * 2000)
+    + b":\n        torch.distributed.barrier()\nf()\n",
 }
 
 

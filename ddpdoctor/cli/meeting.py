@@ -135,6 +135,7 @@ class Convening:
             say=self._say,
             explain=lambda: [encode(each) for each in judge_here(self._with_way(facts, is_new=True))],
             lost=self._lost,
+            hosts=self.job.hosts,
         )
         met = self._result(limit)
         if self._flag is not None:

@@ -212,10 +212,11 @@ class Meeting:
         say: Callable[[str], None],
         explain: Callable[[], list[dict[str, Any]]],
         lost: Callable[[Lost], None],
+        hosts: tuple[str, ...],
     ) -> None:
         guest = Guest(secrets.token_hex(8), node, tuple(errors), line)
         own = frozenset(address.partition("%")[0] for address in node.addresses)
-        self._session = Session(guest, token, join_seconds, own, main, is_patient, say, patience, explain)
+        self._session = Session(guest, token, join_seconds, own, main, is_patient, say, patience, explain, hosts)
         self._session.lost = lost
         self._is_settled = threading.Event()
         self._answers: queue.Queue[Gathered | Told | Alone | Exception] = queue.Queue()

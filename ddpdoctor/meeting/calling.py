@@ -1,6 +1,7 @@
 """Calling for the others on the own network: for a node to which the job's address leads nowhere, or to a wrong machine.
 
-One small datagram to all on each local network, at the first of the doctor's own ports. Only the node that hosts the
+One small datagram to all on each local network, and to the nodes that the scheduler names (clouds know no broadcast, and
+nodes may be in several networks), at the first of the doctor's own ports. Only the node that hosts the
 meeting answers, only a call of its own job for a place that is still empty, and with less than it was sent: where its
 side door is. Everything else is said there. A node that gives up, because no answer came, says why in the same way.
 """
@@ -13,17 +14,20 @@ import fcntl
 import ipaddress
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 from ddpdoctor.meeting.guests import Guest, expected, missing
+from ddpdoctor.meeting.sockets import resolve
 from ddpdoctor.meeting.wire import PROTOCOL, WireError, decode_line, encode_line
 
-__all__ = ["PORT", "call", "call_of", "is_awaited", "leave", "leaving", "listen_for_calls"]
+__all__ = ["PORT", "addresses_of", "call", "call_of", "is_awaited", "leave", "leaving", "listen_for_calls"]
 
 PORT = 28913
 MOST_BYTES = 1400
 MOST_INTERFACES = 16
+MOST_HOSTS = 64
+NAME_SECONDS = 2.0
 ANSWER_SECONDS = 0.5
 FAREWELLS = 4
 FAREWELL_SECONDS = 0.05
@@ -66,21 +70,27 @@ def leaving(me: Guest, token: str, errors: list[dict[str, Any]]) -> dict[str, An
     for each in errors:
         short = {key: each[key] for key in WHAT_MATTERS if key in each}
         longer = [*said["errors"], {**short, "message": str(each.get("message"))[:MOST_SAID]}]
-        if len(encode_line({**said, "errors": longer})) > MOST_BYTES:
+        if len(encode_line({**said, "errors": longer, "by_name": True})) > MOST_BYTES:
             break
         said["errors"] = longer
     return said
 
 
-async def leave(message: dict[str, Any]) -> None:
-    """Say it on every local network, a few times because datagrams may be lost; nobody answers."""
+async def addresses_of(hosts: Sequence[str]) -> tuple[str, ...]:
+    """An IPv4 address of each of these nodes whose name is known here."""
+    found = await asyncio.gather(*(resolve(host, NAME_SECONDS) for host in hosts[:MOST_HOSTS]))
+    ipv4 = (next((each for each in addresses if ":" not in each), None) for addresses, _ in found)
+    return tuple(dict.fromkeys(each for each in ipv4 if each is not None))
+
+
+async def leave(message: dict[str, Any], others: Sequence[str]) -> None:
+    """Say it on every local network and at the addresses `others`, a few times because datagrams may be lost; nobody answers."""
     with contextlib.suppress(OSError):
         transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
             asyncio.DatagramProtocol, local_addr=("0.0.0.0", 0), allow_broadcast=True
         )
         for _ in range(FAREWELLS):
-            for everybody in _broadcasts():
-                transport.sendto(encode_line(message), (everybody, PORT))
+            _send(transport, message, others)
             await asyncio.sleep(FAREWELL_SECONDS)
         transport.close()
 
@@ -124,16 +134,19 @@ async def listen_for_calls(
     return None
 
 
-async def call(message: dict[str, Any]) -> tuple[str, int] | None:
-    """Call once on every local network: the address and the side door of the host that answers first, None without one."""
+async def call(message: dict[str, Any], others: Sequence[str]) -> tuple[str, int | None] | None:
+    """Call once on every local network and at the addresses `others`: the address and the side door of the host that answers
+    first; the address only, where one of its guests does; None without an answer.
+    """
     loop = asyncio.get_running_loop()
-    found: asyncio.Future[tuple[str, int]] = loop.create_future()
+    found: asyncio.Future[tuple[str, int | None]] = loop.create_future()
 
     def hear(told: dict[str, Any], address: str) -> None:
         door = told.get("door")
         is_ours = told.get("kind") == "here" and told.get("token") == message["token"]
         if is_ours and type(door) is int and 0 < door < 65536 and not found.done():
-            found.set_result((address, door))
+            guest_at = told.get("guest_at")
+            found.set_result((guest_at, None) if isinstance(guest_at, str) else (address, door))
 
     try:
         transport, _ = await loop.create_datagram_endpoint(
@@ -142,13 +155,19 @@ async def call(message: dict[str, Any]) -> tuple[str, int] | None:
     except OSError:
         return None
     try:
-        for everybody in _broadcasts():
-            transport.sendto(encode_line(message), (everybody, PORT))
+        _send(transport, message, others)
         return await asyncio.wait_for(found, ANSWER_SECONDS)
     except asyncio.TimeoutError:
         return None
     finally:
         transport.close()
+
+
+def _send(transport: asyncio.DatagramTransport, message: dict[str, Any], others: Iterable[str]) -> None:
+    for everybody in _broadcasts():
+        transport.sendto(encode_line(message), (everybody, PORT))
+    for address in others:
+        transport.sendto(encode_line({**message, "by_name": True}), (address, PORT))
 
 
 def _broadcasts() -> Iterator[str]:

@@ -47,6 +47,8 @@ class Seat:
     links: dict[str, Any] | None = None
     """What it saw of the network, as it told it."""
     heard: float = field(default_factory=time.monotonic)
+    slowest: float = 0.0
+    """The longest time for which it said nothing."""
 
     @property
     def is_silent(self) -> bool:
@@ -235,8 +237,7 @@ class Host:
         }
 
     async def _seat(self, guest: Guest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, via: str) -> None:
-        now = time.time()
-        offset = None if guest.clock is None else round(guest.clock - now, 3)
+        offset = None if guest.clock is None else round(guest.clock - time.time(), 3)
         waited = round(time.monotonic() - self.opened, 3)
         before = self.seats.get(guest.key)
         if before is not None:
@@ -251,7 +252,8 @@ class Host:
             await say(writer, self._introduction("welcome"))
             self.changed.set()
             while message := await hear(reader):
-                seat.heard = time.monotonic()
+                now = time.monotonic()
+                seat.heard, seat.slowest = now, max(seat.slowest, now - seat.heard)
                 if message.get("kind") != "alive":
                     self._take(seat, message)
                     self.changed.set()

@@ -52,6 +52,8 @@ class Seeker:
     visitor: Visitor
     own_addresses: frozenset[str]
     changed: Callable[[], None]
+    hosts_of_job: tuple[str, ...] = ()
+    """The names of the job's nodes, where the scheduler told them."""
     explain: Callable[[], list[dict[str, Any]]] = list
     """What is wrong with this node's way to the master, as findings; it may take a while."""
     door: int | None = None
@@ -63,6 +65,7 @@ class Seeker:
     began: float = field(default_factory=time.monotonic)
     _tries: int = 0
     _lookup: asyncio.Task[tuple[tuple[str, ...], str | None]] | None = None
+    _others: asyncio.Task[tuple[str, ...]] | None = None
     _call_at: float = 0.0
     _pause: float = CALL_PAUSE_SECONDS
     _why: asyncio.Task[list[dict[str, Any]] | None] | None = None
@@ -173,12 +176,15 @@ class Seeker:
 
     async def _follow(self, address: str) -> bool:
         """Go where a node of this job, to which the master's address led, has found the host; whether it was there."""
-        doors = await self._doors(address, False)
-        hosting = [door for door, there in doors.items() if there["has_main"]]
+        door = await self._main_door(address)
         return (
-            bool(hosting)
-            and await self.visitor.visit(self.host.me, address, hosting[0], self.way, MOST_PATIENCE) is None
+            door is not None and await self.visitor.visit(self.host.me, address, door, self.way, MOST_PATIENCE) is None
         )
+
+    async def _main_door(self, address: str) -> int | None:
+        """The side door of the node that has the job's port, among those of a machine."""
+        doors = await self._doors(address, False)
+        return next((door for door, there in doors.items() if there["has_main"]), None)
 
     async def _call(self) -> None:
         """Call for the host on the own networks, less and less often, and go where it answers; say what is wrong here."""
@@ -191,11 +197,21 @@ class Seeker:
             return
         self._call_at = now + self._pause
         self._pause = CALL_PAUSE_SECONDS if self.way in NOWHERE else self._pause * 2  # there it will soon give up
-        found = await calling.call(calling.call_of(self.host.me, self.visitor.token))
+        found = await calling.call(calling.call_of(self.host.me, self.visitor.token), await self.others())
         if found is None:
             return
-        me = replace(self.host.me, errors=tuple(await self.reasons()))
-        await self.visitor.visit(me, *found, None if me.node.is_at_master else self.way, MOST_PATIENCE)
+        address, door = found
+        if door is None:
+            door = await self._main_door(address)
+        if door is not None:
+            me = replace(self.host.me, errors=tuple(await self.reasons()))
+            await self.visitor.visit(me, address, door, None if me.node.is_at_master else self.way, MOST_PATIENCE)
+
+    async def others(self) -> tuple[str, ...]:
+        """The addresses of the job's nodes whose names are known."""
+        if self._others is None:
+            self._others = asyncio.create_task(calling.addresses_of(self.hosts_of_job))
+        return await asyncio.shield(self._others)
 
     async def reasons(self) -> list[dict[str, Any]]:
         """What is wrong with this node, and with its way to the master where that is closed."""

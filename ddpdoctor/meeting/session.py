@@ -17,14 +17,14 @@ from typing import Any
 
 from ddpdoctor.facts.codec import encode
 from ddpdoctor.facts.net import Outcome
-from ddpdoctor.meeting.calling import is_awaited, leave, leaving, listen_for_calls
+from ddpdoctor.meeting.callers import Callers
+from ddpdoctor.meeting.calling import leave, leaving, listen_for_calls
 from ddpdoctor.meeting.guests import (
     Guest,
     State,
     assess,
     contradicts,
     expected,
-    gone_of,
     missing,
     of_another_job,
     ordered,
@@ -38,7 +38,7 @@ from ddpdoctor.meeting.sockets import raise_file_limit
 from ddpdoctor.meeting.survey import is_silent, survey
 from ddpdoctor.meeting.vigil import keep_watch, ranks_of
 from ddpdoctor.meeting.visitor import Visitor
-from ddpdoctor.meeting.wire import PROTOCOL, WireError
+from ddpdoctor.meeting.wire import WireError
 
 __all__ = ["Session"]
 
@@ -50,8 +50,6 @@ MORE_SECONDS = 3.0
 """How long an elastic job's further nodes are waited for."""
 SURE_SECONDS = 3.0
 """How long an answer that will hardly change (no such name, no route, a stranger) is asked for again."""
-SURE_CALL_SECONDS = 1.0
-"""How long a place must have been empty before a node that was told another address is asked in."""
 CROWD_SECONDS = 0.02
 """Where more come than can be looked at one by one, they are looked at so often."""
 MARGIN_SECONDS = 8.0
@@ -78,14 +76,14 @@ class Session:
     """The time to join as the user gave it, for sentences: a part of it was over before the meeting began."""
     explain: Callable[[], list[dict[str, Any]]] = list
     """What is wrong with this node's way to the master, as findings, asked only where it is closed."""
+    hosts: tuple[str, ...] = ()
+    """The names of the job's nodes, where the scheduler told them."""
     places: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What each guest, by its key, is told besides the verdict: set before the verdict is."""
     watches: bool = False
     """As the host: all stay connected after the verdict, because their ranks are to meet. Set before the verdict is."""
     lost: Callable[[Lost], None] = lambda lost: None
     """Told of a node that goes then."""
-    _gone: dict[str, Guest] = field(default_factory=dict)
-    """Nodes of this job that gave up before they had come, and what each said was wrong."""
     _watched: dict[str, Lost] = field(default_factory=dict)
     """The nodes and their ranks, by the nodes' keys."""
     _began: float = field(default_factory=time.monotonic)
@@ -110,9 +108,10 @@ class Session:
         self._verdict: asyncio.Future[dict[str, Any]] = loop.create_future()
         self.host = Host(self.me, self.token, self._changed, files, lambda: self.left, lambda: self.visitor.seat)
         self.visitor = Visitor(self.token, self._is_seated, self._is_told, self._speak, self.lost)
-        self.seeker = Seeker(self.host, self.visitor, self.own_addresses, self._changed.set, self.explain)
+        self.seeker = Seeker(self.host, self.visitor, self.own_addresses, self._changed.set, self.hosts, self.explain)
         self._open()
-        calls = await listen_for_calls(self._answer)
+        self.callers = Callers(self.host, self.seeker, self._changed.set)
+        calls = await listen_for_calls(self.callers.answer)
         seeking = asyncio.create_task(self.seeker.run())
         try:
             met = await self._meet(judge)
@@ -130,21 +129,6 @@ class Session:
             if calls is not None:
                 calls.close()
             await self.host.close()
-
-    def _answer(self, told: dict[str, Any], address: str) -> dict[str, Any] | None:
-        """What a node is answered that calls for its job's host: where this node's side door is, if it is the host. One that
-        gives up is remembered.
-        """
-        is_host = (self.me.node.owns or self.seeker.hosts) and not self.visitor.is_seated and not self.host.is_full
-        if not is_host or self.seeker.door is None or not is_awaited(told, self.me, self.host.guests, self.token):
-            return None
-        if told["kind"] == "gone":
-            self._gone[str(told.get("key"))] = gone_of(told, self.me.node)
-            self._changed.set()
-            return None
-        if told.get("master_addr") != self.me.node.master_addr and time.monotonic() - self._began < SURE_CALL_SECONDS:
-            return None
-        return {"ddpdoctor": PROTOCOL, "kind": "here", "token": self.token, "door": self.seeker.door}
 
     @property
     def left(self) -> float:
@@ -187,7 +171,7 @@ class Session:
         """Nobody was met: whoever hears it is told why."""
         met = self._alone()
         if met.taken_by is None and met.other_job is None and (errors := await self.seeker.reasons()):
-            await leave(leaving(self.host.me, self.token, errors))
+            await leave(leaving(self.host.me, self.token, errors), await self.seeker.others())
         return met
 
     def _alone(self) -> Alone:
@@ -237,7 +221,7 @@ class Session:
             self._count, self._count_since = len(guests), now
             await self._show(guests)
         is_wrong = bool(self.me.errors) or (contradicts(guests) and len(guests) > 1)
-        gone = still_gone(self._gone.values(), guests)
+        gone = still_gone(self.callers.gone.values(), guests)
         is_wrong = is_wrong or bool(gone) or any(each.protocol is not None for each in self.host.strangers)
         self._wrong_since = (self._wrong_since or now) if is_wrong else None
         if self.left <= 0 or (gone and len(guests) + len(gone) >= expected([g.node for g in guests])):
@@ -270,7 +254,7 @@ class Session:
         links = await survey(self.host, guests) if is_well and len(guests) > 1 else ()
         silent = {at for at, guest in enumerate(guests) if is_well and is_silent(self.host, guest)}
         nodes = [guest.node for guest in guests]
-        gone = still_gone(self._gone.values(), guests)
+        gone = still_gone(self.callers.gone.values(), guests)
         theirs = {guest.node.node_rank if guest.node.rank is None else guest.node.rank for guest in gone}
         size, is_late = expected(nodes), self.left <= 0 and not is_well
         self._verdict = judge(

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from ddpdoctor.facts.codec import FactsError, decode, encode
 from ddpdoctor.facts.net import Outcome
@@ -24,8 +25,14 @@ __all__ = ["keep_watch", "lost_of", "ranks_of", "watch_host"]
 
 KNOCK_SECONDS = 1.5
 """A SYN that was lost is sent again after one second."""
-SURE_SECONDS = 2.0
+SUSPECT_SECONDS = 1.9
+"""Who says nothing for so long may have been stopped, where it has not been slow before: it says something twice a second."""
+SLOW_SECONDS = 1.0
+"""Who was silent for longer than this before, and spoke again, is slow: it is given more time."""
+SURE_SECONDS = 0.9
 """How much longer somebody whose machine answers must say nothing until it is taken for stopped: all may have stood still."""
+SURE_OF_SLOW_SECONDS = 2.0
+LOOK_SECONDS = 0.3
 MOST_RANKS = 4096
 
 
@@ -49,16 +56,14 @@ def lost_of(told: object) -> Lost | None:
 
 async def keep_watch(host: Host, known: Mapping[str, Lost], lost: Callable[[Lost], None]) -> None:
     """Tell `lost`, and every guest, which of the guests are gone; `known` are all by their keys. Ends when cancelled."""
-    watched = {key: seat for key, seat in host.seats.items() if key in known}
-    asked: dict[str, tuple[float, float]] = {}  # what it had last said, and since when that is looked into
+    watched = {key: (seat, Doubt()) for key, seat in host.seats.items() if key in known}
     while True:
-        for key, seat in list(watched.items()):
-            end, now = End.ENDED if host.seats.get(key) is not seat else None, time.monotonic()
-            last, since = asked.get(key, (None, now))
-            is_suspected = last == seat.heard
-            if end is None and seat.is_silent and (not is_suspected or now - since > SURE_SECONDS):
-                end = await _end_of(_peer(seat), is_suspected)
-                asked[key] = seat.heard, now
+        for key, (seat, doubt) in list(watched.items()):
+            end = (
+                End.ENDED
+                if host.seats.get(key) is not seat
+                else await doubt.look(_peer(seat), seat.heard, seat.slowest)
+            )
             if end is not None:
                 del watched[key]
                 found = replace(known[key], end=end)
@@ -71,17 +76,18 @@ async def watch_host(
     reader: asyncio.StreamReader, peer: tuple[str, int], host: Lost, lost: Callable[[Lost], None]
 ) -> None:
     """As a guest of the host at `peer`: tell `lost` whom it tells, and of itself when it is gone."""
-    is_suspected = False
+    doubt, heard, slowest = Doubt(), time.monotonic(), 0.0
     while True:
+        message: dict[str, Any] = {}
         try:
-            message = await asyncio.wait_for(hear(reader), SURE_SECONDS if is_suspected else SILENT_SECONDS)
+            message = await asyncio.wait_for(hear(reader), LOOK_SECONDS)
             end = None if message else End.ENDED
-            is_suspected = False
+            now = time.monotonic()
+            heard, slowest = now, max(slowest, now - heard)
         except asyncio.TimeoutError:
-            message, end = {}, await _end_of(peer, is_suspected)
-            is_suspected = True
+            end = await doubt.look(peer, heard, slowest)
         except (OSError, WireError):
-            message, end = {}, End.ENDED
+            end = End.ENDED
         if end is not None:
             lost(replace(host, end=end))
             return
@@ -90,16 +96,34 @@ async def watch_host(
             lost(found)
 
 
-async def _end_of(peer: tuple[str, int], is_suspected: bool) -> End | None:
-    """What became of somebody who says nothing, who may have done so before; None where that is too early to tell."""
-    connected = await dial(*peer, KNOCK_SECONDS, MAX_LINE_BYTES)
-    if connected in (Outcome.NO_ANSWER, Outcome.NO_HOST):
-        return End.SILENT
-    if not isinstance(connected, Outcome):
-        connected[1].close()
-    elif connected is not Outcome.REFUSED:
-        return None  # it cannot be told from here: this machine may have lost its network
-    return End.STOPPED if is_suspected else None
+@dataclass
+class Doubt:
+    """Whether somebody who says nothing was stopped, or its machine is gone, or neither."""
+
+    _last: float | None = None
+    """When it had last said something, as its silence was looked into."""
+    _since: float = 0.0
+
+    async def look(self, peer: tuple[str, int], heard: float, slowest: float) -> End | None:
+        """What became of it, None where nothing did or it is too early to tell. It was last heard at `heard`, and never before
+        said nothing for longer than `slowest` seconds. A port of its machine is knocked at, `peer`.
+        """
+        now, is_slow = time.monotonic(), slowest > SLOW_SECONDS
+        silent, is_suspected = now - heard, self._last == heard
+        sure = SURE_OF_SLOW_SECONDS if is_slow else SURE_SECONDS
+        if silent < (SILENT_SECONDS if is_slow else SUSPECT_SECONDS) or (is_suspected and now - self._since < sure):
+            return None
+        connected = await dial(*peer, KNOCK_SECONDS, MAX_LINE_BYTES)
+        if connected in (Outcome.NO_ANSWER, Outcome.NO_HOST):
+            return End.SILENT if silent >= SILENT_SECONDS else None
+        if not isinstance(connected, Outcome):
+            connected[1].close()
+        # With any other outcome than these it cannot be told from here: this machine may have lost its network.
+        is_up = connected is Outcome.REFUSED or not isinstance(connected, Outcome)
+        if is_up and is_suspected:
+            return End.STOPPED
+        self._last, self._since = heard, now
+        return None
 
 
 def _peer(seat: Seat) -> tuple[str, int]:

@@ -16,8 +16,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from sessions import node
 
 from ddpdoctor.meeting import calling
+from ddpdoctor.meeting.callers import Callers
 from ddpdoctor.meeting.calling import call, call_of, is_awaited, leaving, listen_for_calls
 from ddpdoctor.meeting.guests import Guest, gone_of
+from ddpdoctor.meeting.host import Host
+from ddpdoctor.meeting.seeker import Seeker
+from ddpdoctor.meeting.visitor import Visitor
 from ddpdoctor.meeting.wire import encode_line
 
 TOKEN = f"job of {os.getpid()}"
@@ -88,19 +92,33 @@ def test_a_job_that_is_complete_answers_nobody() -> None:
     assert not is_awaited(called(1), HOST, guests, TOKEN)
 
 
-def test_a_call_is_answered_with_the_side_door(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calling, "_broadcasts", lambda: ["127.255.255.255"])
+@pytest.mark.parametrize(("broadcasts", "others"), [(["127.255.255.255"], ()), ([], ("127.0.0.1",))])
+@pytest.mark.parametrize("guest_at", [None, "10.0.0.1"])
+def test_a_call_is_answered_with_the_side_door(
+    broadcasts: list[str], others: tuple[str, ...], guest_at: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calling, "_broadcasts", lambda: broadcasts)
+    monkeypatch.setattr(calling, "ANSWER_SECONDS", 5.0 if others or not guest_at else 0.1)
 
-    async def both() -> tuple[str, int] | None:
-        def answer(told: dict[str, Any], address: str) -> dict[str, Any] | None:
-            is_ours = is_awaited(told, HOST, [HOST], TOKEN)
-            return {"ddpdoctor": 1, "kind": "here", "token": TOKEN, "door": 28914} if is_ours else None
-
-        ear = await listen_for_calls(answer)
+    async def both() -> tuple[str, int | None] | None:
+        changed = asyncio.Event()
+        host = Host(HOST, TOKEN, changed, 256, lambda: 1.0, lambda: guest_at)
+        visitor = Visitor(TOKEN, lambda seconds: None, lambda verdict: None, print, seat=guest_at)
+        seeker = Seeker(host, visitor, frozenset(), changed.set, door=28914)
+        ear = await listen_for_calls(Callers(host, seeker, changed.set).answer)
         assert ear is not None
         try:
-            return await call(called(1))
+            return await call(called(1), others)
         finally:
             ear.close()
+            await host.close()
 
-    assert asyncio.run(both()) == ("127.0.0.1", 28914)
+    found = asyncio.run(both())
+    if guest_at is None:
+        assert found == ("127.0.0.1", 28914)
+    else:  # guests do not all answer at once
+        assert found == ((guest_at, None) if others else None)
+
+
+def test_names_that_nobody_knows_are_left_out() -> None:
+    assert asyncio.run(calling.addresses_of(["127.0.0.2", "no.such.invalid", "::1"])) == ("127.0.0.2",)

@@ -132,7 +132,7 @@ def test_a_host_is_told_why_a_node_gives_up_that_it_never_sees(monkeypatch: pyte
     wrong = {"code": "NET004", "severity": "error", "message": "nothing comes back"}
 
     async def lost() -> None:
-        await leave(leaving(Guest("lost", node(1, port)), TOKEN, [wrong]))
+        await leave(leaving(Guest("lost", node(1, port)), TOKEN, [wrong]), ())
 
     port, started = free_port(), time.monotonic()
     host, _ = meet(attend(node(0, port), seconds=30.0), _after(0.5, lost()))

@@ -113,6 +113,7 @@ def test_a_node_that_says_nothing_although_its_machine_answers_is_stopped(monkey
     async def meet() -> None:
         monkeypatch.setattr(visitor, "beat", quiet)
         monkeypatch.setattr(vigil, "SURE_SECONDS", 0.1)
+        monkeypatch.setattr(vigil, "SURE_OF_SLOW_SECONDS", 0.1)
         nodes = await _met(free_port())
         nodes[0].session.host.seats["host1"].heard -= 60.0
         await _until_lost(nodes[0], nodes[2])
@@ -152,3 +153,40 @@ def test_ranks_that_meet_themselves_are_named_by_their_own_number() -> None:
 @pytest.mark.parametrize("told", [None, {}, {"host": 1}, {"host": "a", "node_rank": 0, "first_rank": -1, "count": 1}])
 def test_what_is_no_node_is_not_believed(told: object) -> None:
     assert vigil.lost_of(told) is None
+
+
+@pytest.mark.parametrize(
+    ("silent", "slowest", "ends"),
+    [
+        (1.5, 0.6, [None, None]),
+        (2.5, 0.6, [None, End.STOPPED]),
+        (2.5, 1.4, [None, None]),
+        (3.5, 1.4, [None, End.STOPPED]),
+    ],
+)
+def test_who_was_slow_before_is_given_more_time(
+    silent: float, slowest: float, ends: list[End | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def up(*rest: object, **more: object) -> Outcome:
+        return Outcome.REFUSED
+
+    async def look() -> list[End | None]:
+        doubt, heard = vigil.Doubt(), time.monotonic() - silent
+        return [await doubt.look(("127.0.0.1", 1), heard, slowest) for _ in range(2)]
+
+    for name in ("SURE_SECONDS", "SURE_OF_SLOW_SECONDS"):
+        monkeypatch.setattr(vigil, name, 0.0)
+    monkeypatch.setattr(vigil, "dial", up)
+    assert asyncio.run(look()) == ends
+
+
+def test_silence_that_a_lossy_link_may_explain_is_no_lost_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(*rest: object, **more: object) -> Outcome:
+        return Outcome.NO_ANSWER
+
+    async def look(silent: float) -> End | None:
+        return await vigil.Doubt().look(("127.0.0.1", 1), time.monotonic() - silent, 0.6)
+
+    monkeypatch.setattr(vigil, "dial", nothing)
+    assert asyncio.run(look(2.5)) is None
+    assert asyncio.run(look(3.5)) is End.SILENT

@@ -10,7 +10,10 @@ import tokenize
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Cell", "Notebook", "NotebookError", "cells_of", "read_notebook"]
+from ddpdoctor.facts.script import Problem
+from ddpdoctor.facts.script.parsing import parse
+
+__all__ = ["Cell", "Notebook", "NotebookError", "cells_of", "read_notebook", "readable"]
 
 _RUNS_PYTHON = {"capture", "time", "timeit", "prun", "python", "python3"}
 """Cell magics whose body is Python of the same notebook."""
@@ -62,6 +65,21 @@ def read_notebook(text: str) -> Notebook:
         cells.append(Cell(number, len(lines) + 1, len(lines) + len(own)))
         lines += own
     return Notebook("".join(f"{line}\n" for line in lines), tuple(cells))
+
+
+def readable(notebook: Notebook) -> tuple[str, Problem | None]:
+    """The text with the cells blank that are no Python, and what is wrong with the first of them."""
+    if not isinstance(parse(notebook.text), Problem):
+        return notebook.text, None
+    lines, first = notebook.text.split("\n"), None
+    for cell in notebook.cells:
+        own = slice(cell.first_line - 1, cell.last_line)
+        found = parse("\n".join(lines[own]))
+        if isinstance(found, Problem):
+            line = None if found.line is None else found.line + cell.first_line - 1
+            first = first or Problem(found.message, line or cell.first_line, found.column)
+            lines[own] = [""] * len(lines[own])
+    return "\n".join(lines), first
 
 
 def cells_of(data: dict[str, Any]) -> dict[int, tuple[dict[str, Any], str]]:

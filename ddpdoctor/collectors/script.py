@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from ddpdoctor.collectors.gitignore import Ignored, above
-from ddpdoctor.collectors.notebook import Cell, NotebookError, read_notebook
+from ddpdoctor.collectors.notebook import Cell, NotebookError, read_notebook, readable
 from ddpdoctor.collectors.source_text import decode
 from ddpdoctor.facts.script import Problem, SourceFile
 from ddpdoctor.facts.script.parsing import concerns
 
 __all__ = ["ScriptText", "Scripts", "find", "is_script", "read", "with_modules"]
 
-MAX_BYTES = 16 << 20
-"""No file of source is that long; what is longer is data."""
+MAX_BYTES = {".py": 16 << 20, ".ipynb": 128 << 20}
+"""No file of source is that long; what is longer is data. Notebooks hold the pictures that their cells drew."""
 MAX_BESIDE = 60
 MAX_DEPTH = 4
 SKIPPED = frozenset(
@@ -122,10 +122,13 @@ def read(path: str) -> ScriptText:
     Raises:
         OSError: it cannot be read, or it is no regular file.
     """
+    most = MAX_BYTES[".ipynb" if path.endswith(".ipynb") else ".py"]
     with open(_regular(path), "rb") as file:
-        data = file.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        return ScriptText(SourceFile(path, problem=Problem(f"larger than {MAX_BYTES >> 20} MiB")), concerns=False)
+        data = file.read(most + 1)
+    if len(data) > most:
+        is_meant = concerns(data.decode("utf-8", "replace"))
+        problem = Problem(f"larger than {most >> 20} MiB", is_unread=True)
+        return ScriptText(SourceFile(path, problem=problem), is_meant)
     decoded = decode(data)
     is_meant = concerns(decoded.text) or "ddpdoctor:" in decoded.text
     if path.endswith(".ipynb"):
@@ -133,7 +136,8 @@ def read(path: str) -> ScriptText:
             notebook = read_notebook(decoded.text)
         except NotebookError as error:
             return ScriptText(SourceFile(path, problem=Problem(str(error))), is_meant)
-        return ScriptText(SourceFile(path, notebook.text), is_meant, raw=decoded.text, cells=notebook.cells)
+        text, broken = readable(notebook) if is_meant else (notebook.text, None)
+        return ScriptText(SourceFile(path, text, broken), is_meant, raw=decoded.text, cells=notebook.cells)
     if decoded.trouble is not None:
         return ScriptText(SourceFile(path, problem=Problem(decoded.trouble, decoded.line, 1)), is_meant)
     return ScriptText(SourceFile(path, decoded.text), is_meant)
@@ -149,7 +153,7 @@ def _regular(path: str) -> str:
 
 def with_modules(sources: Sequence[SourceFile]) -> tuple[SourceFile, ...]:
     """The judged scripts, and the modules of the same project that they import and that may say something of ranks."""
-    found = {os.path.normpath(each.path): each for each in sources if each.problem is None}
+    found = {os.path.normpath(each.path): each for each in sources if each.can_be_judged}
     waiting = deque((path, 1) for each in sources for path in _imported(each))
     room = len(found) + MAX_BESIDE * len(sources)
     while waiting and len(found) < room:

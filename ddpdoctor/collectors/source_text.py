@@ -28,7 +28,9 @@ def decode(data: bytes) -> Decoded:
     if wide is not None:
         return Decoded(_lines(data.decode(wide, "replace")), f"it is {wide.upper()}, and Python reads UTF-8")
     if b"\0" in data:
-        return Decoded("", "it holds null bytes", data[: data.index(b"\0")].count(b"\n") + 1)
+        return Decoded(
+            _lines(data.decode("utf-8", "replace")), "it holds null bytes", data[: data.index(b"\0")].count(b"\n") + 1
+        )
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
     except SyntaxError as error:

@@ -106,6 +106,25 @@ def test_a_notebook_is_told_by_its_cells(tmp_path: Path) -> None:
     assert found["message"].startswith("cell 2: ")
 
 
+def test_a_cell_that_is_no_python_leaves_the_others_judged(tmp_path: Path) -> None:
+    (tmp_path / "nb.ipynb").write_text(notebook("import os\ndef f(:\n    pass", POSITIONAL))
+    found = _lint("nb.ipynb", cwd=tmp_path)["findings"]
+    places = {f["code"]: (f["message"][:6], f["where"]["line"]) for f in found}
+    assert places == {"SCRIPT500": ("cell 1", 2), "SCRIPT014": ("cell 2", 3)}
+
+
+def test_what_is_too_long_is_said_not_to_be_judged(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "long.py").write_bytes(b"import torch.distributed\nx = 1\n" + b"#" * (17 << 20))
+    (tmp_path / "src" / "null.py").write_bytes(BROKEN["null.py"])
+    found = {Path(f["where"]["file"]).name: f for f in _lint("src", cwd=tmp_path)["findings"]}
+    assert {name: (f["code"], f["severity"]) for name, f in found.items()} == {
+        "long.py": ("SCRIPT500", "note"),
+        "null.py": ("SCRIPT500", "error"),
+    }
+    assert "not judged: larger than 16 MiB" in found["long.py"]["message"]
+
+
 def test_a_folder_is_searched_as_git_would(tmp_path: Path) -> None:
     for name in ("src/train.py", "src/deep/nested.py", "src/old/train.py", "src/.venv/x.py", "src/build/x.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

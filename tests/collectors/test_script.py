@@ -131,7 +131,7 @@ def test_a_pipe_is_not_opened(tmp_path: Path) -> None:
 
 def test_a_file_of_data_is_not_read_whole(tmp_path: Path) -> None:
     with open(tmp_path / "data.py", "wb") as file:
-        file.truncate(MAX_BYTES + 1)
+        file.truncate(MAX_BYTES[".py"] + 1)
     problem = read(str(tmp_path / "data.py")).source.problem
     assert problem is not None
     assert "larger than" in problem.message

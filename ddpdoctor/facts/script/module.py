@@ -249,7 +249,7 @@ def too_deep(script: Script) -> Iterator[tuple[SourceFile, int]]:
     """The judged files that `modules` leaves out because of their nesting, with their depth."""
     project = _project(_Same(script))
     for source in script.files:
-        if source.problem is None and concerns(source.text) and _module(source, project) is None:
+        if source.can_be_judged and concerns(source.text) and _module(source, project) is None:
             tree = parse(source.text)
             if isinstance(tree, ast.Module):
                 yield source, index(tree).depth
@@ -259,7 +259,7 @@ def modules(script: Script) -> Iterator[Module]:
     """The judged files that can be read and concern distributed training, analysed; cached."""
     project = _project(_Same(script))
     for source in script.files:
-        if source.problem is None and concerns(source.text):
+        if source.can_be_judged and concerns(source.text):
             module = _module(source, project)
             if module is not None:
                 yield module

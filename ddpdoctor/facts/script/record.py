@@ -11,23 +11,33 @@ __all__ = ["IdleComment", "Problem", "Script", "SourceFile"]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a text cannot be read as Python: a message, and where (line and column from 1, None: the whole file)."""
+    """Why a text cannot be read as Python: a message, and where (line and column from 1, None: the whole file).
+
+    `is_unread`: it may be Python, but was not looked at.
+    """
 
     message: str
     line: int | None = None
     column: int | None = None
+    is_unread: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
     """One Python text. `path` is what findings name; `text` is "" when it could not be read, and `problem` says why.
 
-    Of a notebook, `text` is its code cells one under the other; what is no Python in them (`%cd`, `!pip`) is blank.
+    Of a notebook, `text` is its code cells one under the other; what is no Python in them (`%cd`, `!pip`) is blank. So is
+    a cell that cannot be read, and `problem` tells of the first such cell.
     """
 
     path: str
     text: str = ""
     problem: Problem | None = None
+
+    @property
+    def can_be_judged(self) -> bool:
+        """Whether there is a text to judge, of all or of the rest."""
+        return self.problem is None or bool(self.text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,6 +116,8 @@ def _used_after(module: Module, call: ast.Call, name: str) -> ast.AST | None:
         read_first = [following.value] if isinstance(following, ast.Assign) else []
         for node in (n for part in (*read_first, following) for n in inner(part)):
             if isinstance(node, ast.Name) and node.id == name and not _is_shape(module, node):
+                if isinstance(module.index.parents.get(node), ast.AugAssign) and not isinstance(node.ctx, ast.Load):
+                    continue  # `total /= n`: on the other ranks it is still a partial sum
                 if not isinstance(node.ctx, ast.Load):
                     return None
                 inside = next((p for p, _ in module.index.enclosing(node) if isinstance(p, ast.Call)), None)

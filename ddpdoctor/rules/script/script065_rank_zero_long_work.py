@@ -16,9 +16,10 @@ from ddpdoctor.rules.script.branches import truths
 from ddpdoctor.rules.script.pointing import code, imported, point, with_keyword
 from ddpdoctor.rules.script.situation import argument
 
+EVALUATES = re.compile(r"(?i)evaluate|validate|validation|^test|^eval(?!$)")
 LONG = re.compile(
-    r"(?i)preprocess|tokeni[sz]e|download|build_(index|dataset|vocab)|prepare_(data|dataset)|convert|extract|evaluate|validate|"
-    r"validation|^test|^eval(?!$)|generate|untar|unzip|load_dataset|snapshot"
+    r"(?i)preprocess|tokeni[sz]e|download|build_(index|dataset|vocab)|prepare_(data|dataset)|convert|extract|generate|untar|"
+    rf"unzip|load_dataset|snapshot|{EVALUATES.pattern.removeprefix('(?i)')}"
 )
 
 
@@ -73,9 +74,21 @@ def _long(module: Module, statement: ast.If) -> ast.Call | None:
                 known = module.names.of(node.func) or ""
                 is_map = last == "map" and isinstance(node.func, ast.Attribute) and not known
                 is_made = last[:1].isupper()  # an Evaluator is made here, it does not evaluate yet
-                if (LONG.search(last) and not is_made and not known.startswith(("torch.", "dist."))) or is_map:
+                named = LONG.search(last) and not is_made and not known.startswith(("torch.", "dist."))
+                if (named and not (EVALUATES.search(last) and _is_short(module, node))) or is_map:
                     return node
     return None
+
+
+def _is_short(module: Module, call: ast.Call) -> bool:
+    """Whether what is called stands in the project and runs over no data: an evaluation of one batch."""
+    target = module.target(call)
+    if target is None:
+        return False
+    nodes = [n for statement in target.function.body for n in ast.walk(statement)]
+    called = (getattr(n.func, "attr", getattr(n.func, "id", "")) for n in nodes if isinstance(n, ast.Call))
+    repeats = (ast.For, ast.AsyncFor, ast.While, ast.comprehension)
+    return not any(isinstance(n, repeats) for n in nodes) and not any(n == "map" or LONG.search(n) for n in called)
 
 
 def _waits_after(module: Module, statement: ast.If) -> ast.Call | None:

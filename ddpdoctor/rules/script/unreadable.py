@@ -24,7 +24,7 @@ def not_python(script: Script) -> Iterator[Finding]:
 
     ## Why it matters
     Every rank ends with `SyntaxError` before its first line runs, and under a launcher the message stands far above a
-    `ChildFailedError`. Nothing else in the file was judged.
+    `ChildFailedError`. Nothing else in the file was judged; of a notebook, the other cells were.
 
     ## Fix
     Mend the line, save the file as UTF-8, or rewrite what is Python 2. A newer Python may know syntax that this one does not.
@@ -36,10 +36,15 @@ def not_python(script: Script) -> Iterator[Finding]:
             told += " (this looks like Python 2)"
         elif "f-string" in told and sys.version_info < (3, 12):
             told += " (Python 3.12 and newer allow more in f-strings)"
+        if problem.is_unread:
+            message = f"not judged: {told}; expected a script"
+        else:
+            message = f"{version} cannot read this file: {told}; expected Python 3 source in UTF-8, or with its encoding declared"
         yield Finding(
-            f"{version} cannot read this file: {told}; expected Python 3 source in UTF-8, or with its encoding declared",
+            message,
             evidence=(Evidence(f"script.{source.path}", problem.message, "Python 3 source"),),
             where=Where(file=source.path, line=problem.line, column=problem.column),
+            severity=Severity.NOTE if problem.is_unread else None,
         )
 
 

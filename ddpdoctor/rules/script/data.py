@@ -10,6 +10,7 @@ from ddpdoctor.facts.script import Script
 from ddpdoctor.facts.script.index import Bound
 from ddpdoctor.facts.script.instances import kept
 from ddpdoctor.facts.script.module import Module, modules
+from ddpdoctor.facts.script.nodes import inner
 from ddpdoctor.facts.script.parameters import argument_of
 from ddpdoctor.facts.script.world import Unknown
 from ddpdoctor.findings import Edit, Finding, Severity
@@ -19,6 +20,7 @@ from ddpdoctor.rules.script.pointing import before, code, point, replace, with_k
 from ddpdoctor.rules.script.situation import argument, each_rank, has_more, is_alone, is_test, names_in, value
 
 _EPOCH = re.compile(r"(?i)ep")
+_LOADER = re.compile(r"(?i)loader|\bdl\b|_dl\b")
 _EVALUATION = re.compile(r"(?i)(^|[^a-z])(val|valid|validation|test|eval|evaluation|dev|predict|infer|inference)")
 _SHARDED = re.compile(r"(?i)rank|shard|split|world|num_replicas|node|worker|distributed|iterable|stream|webdataset|wds")
 _DRAWN = re.compile(r"\b(torch|np|numpy|random)\.(random\.)?(rand|randn|randint|random)\b")
@@ -209,7 +211,31 @@ def pads(script: Script) -> Iterator[Finding]:
 
 
 def epochs(module: Module) -> ast.For | ast.While | None:
-    """A loop over epochs."""
+    """A loop over epochs: named so, or one that trains on a loader again and again."""
+    named = _named_epochs(module)
+    if named is not None or not _trains(module):
+        return named
+    return next((n for n in module.index.parents if isinstance(n, ast.For) and _repeats(module, n)), None)
+
+
+def _repeats(module: Module, loop: ast.For) -> bool:
+    """`for _ in range(n):` around a loop over a loader, in it or in a function of this file that it calls."""
+    counted = isinstance(loop.iter, ast.Call) and module.names.of(loop.iter.func) == "range"
+    turns = value(module, loop.iter)
+    if not counted or (isinstance(turns, list) and len(turns) < 2):
+        return False
+    nodes = list(inner(loop))
+    targets = [t for n in nodes if isinstance(n, ast.Call) and (t := module.target(n)) is not None]
+    nodes += [n for t in targets if t.module is module for n in inner(t.function)]
+    return any(isinstance(n, ast.For) and n is not loop and _runs_over_loader(n) for n in nodes)
+
+
+def _runs_over_loader(loop: ast.For) -> bool:
+    text = ast.unparse(loop.iter)
+    return bool(_LOADER.search(text)) and not _EVALUATION.search(text.replace("_", " "))
+
+
+def _named_epochs(module: Module) -> ast.For | ast.While | None:
     for node in module.index.parents:
         if isinstance(node, ast.For) and isinstance(node.target, ast.Name) and _EPOCH.search(node.target.id):
             single = value(module, node.iter)

@@ -15,6 +15,7 @@ from ddpdoctor.cli.options import Common, UsageError, seconds, seconds_left
 
 if TYPE_CHECKING:
     from ddpdoctor.collectors.machine import Machine
+    from ddpdoctor.facts.hang import Hang
     from ddpdoctor.facts.record import Facts
 
 __all__ = ["hang"]
@@ -73,7 +74,7 @@ def hang(
         except NoAnswer as late:
             found, failures = Hang(), (f"look at the ranks: {late}",)
         else:
-            failures = () if found.processes else (_nothing(pids or []),)
+            failures = () if found.processes else (_nothing(pids or [], found),)
         facts = Facts(
             schema=SCHEMA,
             collected_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
@@ -102,9 +103,12 @@ def _check(pids: list[int]) -> None:
             raise UsageError(f"{pid}: no process has this id")
 
 
-def _nothing(pids: list[int]) -> str:
+def _nothing(pids: list[int], found: Hang) -> str:
     if pids:
         return f"look at {', '.join(map(str, pids))}: no rank there"
+    hidden = [gap.reason for gap in found.gaps if gap.path == "hang.processes"]
+    if hidden:
+        return f"find a rank among the processes that may be read: {hidden[0]}, or the user who started the job"
     return "find a rank: no process of this node has RANK and WORLD_SIZE in its environment; give the PIDs of the ranks"
 
 

@@ -104,6 +104,26 @@ def test_a_stack_says_what_a_rank_does_and_where(file: str, code: str) -> None:
     assert (found[0].where.file, found[0].where.line) == ("/job/train.py", 77)
 
 
+def test_without_stacks_the_rank_in_another_system_call_than_most_is_a_candidate() -> None:
+    (found,) = _job(call="poll")
+    assert (found.code, found.worst, found.ranks) == ("PROBE009", Severity.WARNING, (1,))
+    assert "in poll, ranks 0, 2 elsewhere in futex" in found.message
+    two = {"world_size": 2, "local_world_size": 2}
+    assert _found(_process(0, **two), _process(1, call="poll", **two)) == []
+
+
+def test_a_compiler_that_was_started_is_compiling() -> None:
+    stack = (Frame("/usr/lib/python3.11/subprocess.py", 5, "run"), SAVE)
+    (found,) = _found(
+        _process(0, frames=(C10D, STEP)),
+        _process(1, frames=stack, children=(Child(9, "cc1plus", "R"),)),
+        _process(2, frames=(C10D, STEP)),
+    )
+    assert found.code == "PROBE010"
+    inductor = Frame("/venv/lib/python3.11/site-packages/torch/_inductor/codecache.py", 9, "compile")
+    assert situation(_process(1, frames=(stack[0], inductor, SAVE))).doing is Doing.COMPILING
+
+
 def test_a_lock_in_the_scripts_own_code_is_elsewhere() -> None:
     waits = (C10D, STEP)
     (found,) = _found(_process(0, frames=waits), _process(1, frames=(SAVE,)), _process(2, frames=waits))

@@ -141,19 +141,27 @@ def own_frame(frames: Sequence[Frame]) -> Frame | None:
 
 
 def of_frames(frames: Sequence[Frame]) -> Doing | None:
-    """What a stack says that its thread does; None when it is in nothing but the user's own code."""
+    """What a stack says that its thread does; None when it is in nothing but the user's own code.
+
+    Of a process that was started it tells more what it was started for.
+    """
+    waits_for_child = None
     for frame in frames:
         if is_own_code(frame.file):
-            return None
-        for pattern, doing in TELLING:
-            if pattern.search(frame.file):
-                return doing
-    return None
+            break
+        doing = next((doing for pattern, doing in TELLING if pattern.search(frame.file)), None)
+        if doing is Doing.CHILD:
+            waits_for_child = doing
+        elif doing is not None:
+            return doing
+    return waits_for_child
 
 
 def situation(process: Process) -> Situation:
     """What a rank is doing."""
     doing = _state(process) or of_frames(process.frames) or _call(process)
+    if doing is Doing.CHILD and _compiles(process):
+        doing = Doing.COMPILING
     frame = own_frame(process.frames)
     words = WORDS[doing]
     if doing is Doing.KERNEL and process.wchan:
@@ -183,7 +191,7 @@ def _state(process: Process) -> Doing | None:
 
 
 def _call(process: Process) -> Doing:
-    if any(COMPILERS.match(child.name) for child in process.children):
+    if _compiles(process):
         return Doing.COMPILING
     if process.call == "read" and process.file is not None and process.file.startswith(("standard input", "/dev/tty")):
         return Doing.INPUT
@@ -195,6 +203,10 @@ def _call(process: Process) -> Doing:
     if process.call in POLLS or process.wchan in ("do_sys_poll", "ep_poll", "do_select"):
         return Doing.DATA if any(child.is_copy for child in process.children) else Doing.NETWORK
     return Doing.WAITING if process.state else Doing.UNKNOWN
+
+
+def _compiles(process: Process) -> bool:
+    return any(COMPILERS.match(child.name) for child in process.children)
 
 
 def _data(process: Process, words: str, frame: Frame | None) -> tuple[str, Frame | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -28,7 +28,7 @@ class Job:
     def waiting(self) -> tuple[Situation, ...]:
         """Ranks that stand still and wait for others."""
         found = tuple(s for s in self.situations if s.may_be_for_others and s.is_still)
-        return found or self._at_one_place()
+        return _most_alike(found) or self._at_one_place()
 
     @property
     def elsewhere(self) -> tuple[Situation, ...]:
@@ -38,7 +38,9 @@ class Job:
             return ()
         apart = (*BY_THEMSELVES, Doing.UNKNOWN)
         return tuple(
-            s for s in self.situations if s not in waiting and s.doing not in apart and not s.may_be_for_others
+            s
+            for s in self.situations
+            if s not in waiting and s.doing not in apart and (s.is_still or not s.may_be_for_others)
         )
 
     def _at_one_place(self) -> tuple[Situation, ...]:
@@ -64,6 +66,15 @@ class Job:
     def of(self, *doings: Doing) -> tuple[Situation, ...]:
         """The ranks that do one of these things."""
         return tuple(s for s in self.situations if s.doing in doings)
+
+
+def _most_alike(waiting: tuple[Situation, ...]) -> tuple[Situation, ...]:
+    """Ranks that stand still, without those few that wait in another system call than most: where no stack tells more."""
+    kinds = Counter(each.doing for each in waiting)
+    usual = max(kinds, key=kinds.__getitem__, default=None)
+    if Doing.COLLECTIVE in kinds or usual is None or kinds[usual] * 2 <= len(waiting):
+        return waiting
+    return tuple(each for each in waiting if each.doing is usual)
 
 
 def is_stuck(each: Situation) -> bool:

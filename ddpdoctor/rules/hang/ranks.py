@@ -61,10 +61,22 @@ def _others(job: Job) -> str:
     return f"; {ranges(ranks)} wait{'s' if len(ranks) == 1 else ''} for it" if ranks else ""
 
 
-def _told(hang: Hang, wanted: Callable[[Situation], bool], severity: Severity | None = None) -> Iterator[Finding]:
+def _told(hang: Hang, wanted: Callable[[Situation], bool]) -> Iterator[Finding]:
     for job in _of(hang):
         for each in filter(wanted, job.elsewhere):
-            yield _finding(each, f"{each.process.title} {each.words}{_others(job)}", severity=severity)
+            if each.may_be_for_others:
+                yield _finding(each, _unlike_most(job, each), severity=Severity.WARNING)
+            else:
+                yield _finding(each, f"{each.process.title} {each.words}{_others(job)}")
+
+
+def _unlike_most(job: Job, each: Situation) -> str:
+    """Of a rank that no stack tells about."""
+    ranks, call = ranges(_ranks(job.waiting)), each.process.call or each.process.wchan
+    return (
+        f"{each.process.title} {each.words} in {call}, {ranks} elsewhere in {job.waiting[0].process.call or 'the kernel'}: "
+        f"{ranks} may wait for it; py-spy would show where each one is"
+    )
 
 
 @in_hangs("PROBE007")

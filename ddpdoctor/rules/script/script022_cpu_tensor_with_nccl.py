@@ -1,0 +1,108 @@
+"""SCRIPT022: CPU tensors that are given to NCCL."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ddpdoctor.facts.script import Script
+from ddpdoctor.facts.script.module import Module, modules
+from ddpdoctor.facts.script.vocabulary import GROUP_POSITION
+from ddpdoctor.findings import Edit, Finding, Severity
+from ddpdoctor.rules import rule
+from ddpdoctor.rules.script.devices import CREATED
+from ddpdoctor.rules.script.pointing import code, point, replace, with_keyword
+from ddpdoctor.rules.script.situation import argument, backends, has_more, last_value, value
+
+_ON_CPU = CREATED | {f"torch.{kind}Tensor" for kind in ("", "Float", "Double", "Half", "Long", "Int", "Byte", "Bool")}
+_ON_CPU |= {"torch.from_numpy"}
+_TENSORS = {
+    "dist.all_reduce": (0,),
+    "dist.broadcast": (0,),
+    "dist.reduce": (0,),
+    "dist.all_gather": (1,),
+    "dist.gather": (0,),
+    "dist.scatter": (0,),
+    "dist.all_gather_into_tensor": (0, 1),
+    "dist.send": (0,),
+    "dist.recv": (0,),
+}
+
+
+@rule(
+    "SCRIPT022",
+    "cpu-tensor-with-nccl",
+    Severity.ERROR,
+    signatures=(r"No backend type associated with device type cpu", r"Tensors must be CUDA and dense"),
+)
+def on_cpu(script: Script) -> Iterator[Finding]:
+    """A CPU tensor is given to an NCCL collective.
+
+    ## Why it matters
+    `RuntimeError: No backend type associated with device type cpu`: metrics and lengths are often made without a
+    device.
+
+    ## Fix
+    Make the tensor on the rank's GPU, or initialise with `backend="cpu:gloo,cuda:nccl"`.
+    """
+    for module in modules(script):
+        if (
+            backends(module) != {"nccl"}
+            or "set_default_device" in module.text
+            or "set_default_tensor_type" in module.text
+        ):
+            continue
+        for name, positions in _TENSORS.items():
+            for call in module.calls(name):
+                group = argument(call, GROUP_POSITION.get(name), "group")
+                if group is None and not has_more(call):
+                    given = [argument(call, at, "tensor" if at == 0 else "") for at in positions]
+                    yield from _cpu(module, call, [g for g in given if g is not None])
+
+
+def _cpu(module: Module, call: ast.Call, given: list[ast.expr]) -> Iterator[Finding]:
+    for each in given:
+        made = last_value(module, each)
+        if isinstance(made, ast.Call) and _stays_on_cpu(module, made):
+            device = argument(made, None, "device")
+            if (device is None or value(module, device) == "cpu") and not _moved(module, each):
+                yield point(
+                    module,
+                    call,
+                    f"{code(module, each)} is made on the CPU (line {made.lineno}) and NCCL takes CUDA tensors only "
+                    '("No backend type associated with device type cpu"); expected it on the GPU of the rank',
+                    'device="cuda"',
+                    edits=_on_gpu(module, made, device),
+                )
+                return
+
+
+def _stays_on_cpu(module: Module, made: ast.Call) -> bool:
+    """What a call makes lies on the CPU: a new tensor, or `x.cpu()`."""
+    name = module.names.of(made.func)
+    if isinstance(made.func, ast.Attribute) and made.func.attr == "cpu" and not made.args:
+        return name is None
+    like = name is not None and name.endswith("_like")
+    return name in _ON_CPU and not like and not has_more(made) and not _in_device_context(module, made)
+
+
+def _in_device_context(module: Module, node: ast.AST) -> bool:
+    """`with torch.device("cuda"):` around it."""
+    items = [i for p, _ in module.index.enclosing(node) if isinstance(p, (ast.With, ast.AsyncWith)) for i in p.items]
+    return any("device" in ast.unparse(item.context_expr) for item in items)
+
+
+def _on_gpu(module: Module, made: ast.Call, device: ast.expr | None) -> tuple[Edit, ...]:
+    if device is not None:
+        return (replace(module, device, '"cuda"'),)
+    if module.names.of(made.func) in CREATED:
+        return (with_keyword(module, made, 'device="cuda"'),)
+    if isinstance(made.func, ast.Attribute) and made.func.attr == "cpu":
+        return (replace(module, made, f"{code(module, made.func.value, 400)}.cuda()"),)
+    return (replace(module, made, f"{code(module, made, 400)}.cuda()"),)
+
+
+def _moved(module: Module, node: ast.expr) -> bool:
+    """Whether the tensor's own data goes to a device in place."""
+    text = ast.unparse(node)
+    return any(f"{text}.data = " in line or f"{text} = {text}." in line for line in module.lines)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ddpdoctor.facts.log import Exit
-from ddpdoctor.facts.log.prefix import Prefixed, cleaned, split
+from ddpdoctor.facts.log.prefix import Prefixed, cleaned, short_host, split
 
 __all__ = ["LONGEST", "Block", "exit_of", "is_same_stream", "line_end", "own_of", "taken_apart"]
 
@@ -108,7 +108,7 @@ def exit_of(block: Block, number: int) -> Exit | None:
         own.who,
         rank=int(named["rank"]),
         local_rank=int(named["local"]),
-        host=fields.get("host", own.who.host or "").partition(".")[0] or None,
+        host=short_host(fields.get("host", own.who.host or "")) or None,
         pid=int(code["pid"]),
     )
     is_first = any("Root Cause" in line for line in block.before(5))

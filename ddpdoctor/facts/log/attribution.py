@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,8 @@ ROW_LINES = 9
 
 AGENT = "torch/distributed/elastic"
 OF_SLURM = ("slurmstepd", "srun: ")
+_LATER_NODES = re.compile(r"(?:worker|node|slave|replica|machine)-?0*[1-9]\d*$", re.IGNORECASE)
+"""Names of nodes that need not be the first."""
 
 
 @dataclass(slots=True)
@@ -36,7 +39,9 @@ class _Known:
     by_local: dict[tuple[int, int], int] = field(default_factory=dict)
     rank_of_source: dict[int, int] = field(default_factory=dict)
     host_of_source: dict[int, str] = field(default_factory=dict)
-    has_one_node: bool = True
+    is_first_node: bool = True
+    """Whether nothing speaks against one node, the first: its local ranks are the ranks then."""
+    devices_are_ranks: bool = False
     tasks_are_nodes: bool = False
 
 
@@ -104,13 +109,14 @@ def _merged(own: Who, other: Who) -> Who:
         own.host or other.host,
         own.pid if own.pid is not None else other.pid,
         own.task,
+        own.device,
     )
 
 
 def _known(log: Log) -> _Known:
     known = _Known()
-    hosts = {each.who.host for each in log.spoken if each.who.host is not None}
-    known.has_one_node = len(hosts) <= 1 and len({s.who.node_rank for s in log.sources} - {None}) <= 1
+    known.is_first_node = _is_first_node(log)
+    known.devices_are_ranks = known.is_first_node and _devices_are_ranks(log)
     for each in log.spoken:
         who = each.who
         if who.rank is None:
@@ -134,6 +140,40 @@ def _known(log: Log) -> _Known:
     known.host_of_source = {source: found.pop() for source, found in hosts_of.items() if len(found) == 1}
     known.tasks_are_nodes = _tasks_are_nodes(log)
     return known
+
+
+def _is_first_node(log: Log) -> bool:
+    """Whether all was printed on one host, and nothing tells a node before it: its name, its rank, a rank of its own."""
+    whos = {each.who for each in (*log.spoken, *log.tails)}
+    hosts = {who.host for who in whos} - {None}
+    nodes = {source.who.node_rank for source in log.sources} | {who.node_rank for who in whos}
+    if len(hosts) > 1 or len(nodes - {None}) > 1 or any(nodes - {None, 0}):
+        return False
+    if any(_LATER_NODES.search(host or "") for host in hosts):
+        return False
+    return all(who.rank in (None, who.local_rank) for who in whos if who.local_rank is not None)
+
+
+def _devices_are_ranks(log: Log) -> bool:
+    """Whether the log shows that NCCL's devices count the ranks: each process has its own, and something tells the same.
+
+    Either the ranks that are known of processes with a device, or a world that has no more ranks than devices were seen.
+    """
+    whos = {each.who for each in (*log.spoken, *log.tails) if each.who.device is not None}
+    processes = {(who.pid, who.device) for who in whos}
+    devices = {device for _, device in processes}
+    if len(processes) > len(devices):
+        return False
+    told = [(who.rank, who.device) for who in whos if who.rank is not None]
+    told += [
+        (int(found["rank"]), line.who.device)
+        for line, found in marked(log, "communicator")
+        if line.who.device is not None
+    ]
+    world = world_size_of(log)
+    if told:
+        return all(rank == device for rank, device in told)
+    return world is not None and devices == set(range(world))
 
 
 def _ranks_of_sources(log: Log) -> Iterator[tuple[int, int]]:
@@ -174,8 +214,10 @@ def _given(each: Spoken, known: _Known) -> Spoken:
         rank = known.by_pid.get((who.host, who.pid), known.by_actor.get(who.pid))
     if rank is None and who.local_rank is not None:
         rank = known.by_local.get((each.source, who.local_rank))
-        if rank is None and known.has_one_node:
+        if rank is None and known.is_first_node:
             rank = who.local_rank
+    if rank is None and who.device is not None and known.devices_are_ranks:
+        rank = who.device
     if rank is None and not _is_agents(each):
         rank = known.rank_of_source.get(each.source)
     if who.task is not None and not known.tasks_are_nodes and rank is None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ddpdoctor.facts.log.marks import MARKS
+from ddpdoctor.facts.log.prefix import short_host
 from ddpdoctor.facts.log.record import Exit, Line, Who
 
 __all__ = ["SIGNALS", "told_in_lines"]
@@ -119,7 +120,7 @@ def _code(told: dict[str, str | None]) -> int:
 
 
 def _whos(who: Who, told: dict[str, str | None]) -> Iterator[Who]:
-    host = (told.get("host") or who.host or "").partition(".")[0] or None
+    host = short_host(told.get("host") or who.host or "") or None
     pid = int(told["pid"] or 0) if told.get("pid") else None
     if told.get("tasks"):
         for task in _numbers(told["tasks"] or ""):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ddpdoctor.facts.log.record import Who
 
-__all__ = ["Prefixed", "cleaned", "split", "who_of_name"]
+__all__ = ["Prefixed", "cleaned", "short_host", "split", "who_of_name"]
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|[\x00-\x08\x0b-\x1f\x7f]")
 
@@ -50,9 +50,17 @@ _PREFIXES = re.compile(
 _VLLM = re.compile(r"Worker_TP(\d+)(?:_EP\d+)?")
 """A worker of vLLM that shares its model with tensor parallelism alone: then its number is its rank."""
 _NCCL = re.compile(r"(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<gpu>-?\d+)\] ")
+_ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
 _GROUP = re.compile(r"\[(?:PG (?:ID )?\S+ (?:PG GUID )?[^\]\n]*?)?Rank (?P<rank>\d+)\]")
 _C10 = re.compile(r"\[[IWEF]\d*(?: (?P<time>\d\d:\d\d:\d\d\.\d+))? \w[\w.]*:\d+\] ?")
 _SRUN = re.compile(r"srun: error: (?P<host>[\w-]+)[\w.-]*: task (?P<task>\d{1,5}): ")
+_LAUNCH = re.compile(r"srun: error: (?:Task launch for \S+ failed on node|Node failure on) (?P<host>[\w-]+)")
+_CRASHED = re.compile(
+    r"\[(?P<host>[\w.-]+):(?P<pid>\d+)(?: *:\d+:\d+\] |\] (?=\*\*\* |\[ ?\d+\] |Signal|Failing at|PMIX|ORTE|OPAL|mca_))"
+)
+"""What UCX and Open MPI put before what they say of a signal."""
+_QUOTED = re.compile(r"(?:> ?|`+)(?=\S)(?!>)")
+"""What a forum's quotation leaves before a line."""
 _SLURMD = re.compile(r"slurmstepd(?:-(?P<host>[\w-]+)[\w.-]*)?: (?:[^\n]*\*\*\* (?:JOB|STEP) \S+ ON (?P<on>[\w-]+))?")
 """The daemon of a node of Slurm, which names its node in either place."""
 # pdsh and docker compose logs put a host's name before each line.
@@ -97,7 +105,8 @@ def split(line: str) -> Prefixed:
     wrapped = _WRAPPED.match(line) if line[:2] == '{"' else None
     if wrapped is not None:
         return split(cleaned(json.loads(wrapped[1], strict=False)).rstrip("\n"))
-    at, time = 0, None
+    quoted = _QUOTED.match(line) if line[:1] in (">", "`") else None
+    at, time = 0 if quoted is None else quoted.end(), None
     rank = local = host = pid = task = None
     for _ in range(MOST):
         match = _PREFIXES.match(line, at)
@@ -143,6 +152,7 @@ def _both(inner: Who, outer: Who) -> Who:
         inner.host or outer.host,
         inner.pid if inner.pid is not None else outer.pid,
         inner.task if inner.task is not None else outer.task,
+        inner.device if inner.device is not None else outer.device,
     )
 
 
@@ -159,10 +169,16 @@ def _with_writer(text: str, who: Who, time: str | None) -> Prefixed:
     nccl = _NCCL.match(text)
     if nccl is not None:
         gpu = int(nccl["gpu"])
-        local = gpu if who.local_rank is None and gpu >= 0 else who.local_rank
-        host = nccl["host"].partition(".")[0]
-        who = _who(who.rank, local, who.node_rank, host, int(nccl["pid"]), who.task)
+        host, device = short_host(nccl["host"]), gpu if gpu >= 0 else None
+        who = _who(who.rank, who.local_rank, who.node_rank, host, int(nccl["pid"]), who.task, device)
         return Prefixed(text[nccl.end() :], who, time, stream)
+    launch = _LAUNCH.match(text)
+    if launch is not None:
+        return Prefixed(text, replace(who, host=launch["host"]), time, stream)
+    crashed = _CRASHED.match(text)
+    if crashed is not None:
+        who = replace(who, host=short_host(crashed["host"]), pid=int(crashed["pid"]))
+        return Prefixed(text, who, time, stream)
     c10 = _C10.match(text)
     if c10 is not None and time is None:
         time = c10["time"]
@@ -171,6 +187,11 @@ def _with_writer(text: str, who: Who, time: str | None) -> Prefixed:
         if group is not None:
             who = replace(who, rank=int(group["rank"]))
     return Prefixed(text, who, time, stream)
+
+
+def short_host(name: str) -> str:
+    """A host's name up to its first dot; an address as it is."""
+    return name if _ADDRESS.fullmatch(name) else name.partition(".")[0]
 
 
 def who_of_name(name: str, above: int = 0) -> tuple[Who, int | None]:

@@ -37,7 +37,8 @@ class Kind(str, Enum):
 class Who:
     """Who printed something, as far as the line, its neighbours and the file's name say. Ranks are global.
 
-    `task` is the number that srun --label puts before a line: a rank, or a node where each task is a launcher.
+    `task` is the number that srun --label puts before a line: a rank, or a node where each task is a launcher. `device` is
+    CUDA's number of the process's GPU, as NCCL writes it: a local rank at best, never a global one.
     """
 
     rank: int | None = None
@@ -46,6 +47,7 @@ class Who:
     host: str | None = None
     pid: int | None = None
     task: int | None = None
+    device: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

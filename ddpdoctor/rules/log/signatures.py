@@ -220,6 +220,8 @@ def speaker(line: Line | Traceback) -> str:
     name = f"rank {who.rank}" if who.rank is not None else ""
     if not name and who.local_rank is not None:
         name = f"local rank {who.local_rank}"
+    elif not name and who.device is not None:
+        name = f"CUDA device {who.device}"
     place = f"on {who.host}" if who.host is not None else ""
     words = " ".join(word for word in (name, place) if word)
     return f"{words}: " if words else ""

@@ -76,12 +76,13 @@ def collect(
 
 def _cleaned(facts: Facts, hosts_as_aliases: bool) -> Any:
     """The facts as JSON without secrets, by their names when they were gathered and by their shape now."""
-    from ddpdoctor.facts.aliases import host_names_in, with_aliases
-    from ddpdoctor.facts.codec import encode
+    from ddpdoctor.facts.aliases import with_aliases
+    from ddpdoctor.facts.codec import encode, words_of
+    from ddpdoctor.facts.host_names import host_names_in
     from ddpdoctor.facts.secrets import without_secrets_in
 
     saved = without_secrets_in(encode(facts))
-    return with_aliases(saved, host_names_in(saved)) if hosts_as_aliases else saved
+    return with_aliases(saved, host_names_in(saved), words_of(type(facts))) if hosts_as_aliases else saved
 
 
 def _with_more(facts: Facts, common: Common) -> Facts:

@@ -35,15 +35,16 @@ NAMED_BY = (
 )
 """Variables that say where a job's logs and dumps are: a folder, a file, or the beginning of its name."""
 USUAL = (
-    "/tmp/nccl_trace_rank_*",
-    "/tmp/torchelastic_*",
     "slurm-*.out",
     "*.log",
     "*.err",
     "logs/*",
     "log/*",
     "wandb/debug*.log",
+    "/tmp/nccl_trace_rank_*",
+    "/tmp/torchelastic_*",
 )
+"""Where logs are otherwise, what is shared with other jobs last."""
 _SCHEDULED = ("torchrun", "accelerate", "deepspeed", "srun", "mpirun", "mpiexec")
 _MODULES = ("torch.distributed.run", "torch.distributed.launch")
 
@@ -59,12 +60,13 @@ def collect_logs(machine: Machine) -> Log:
         gaps.append(Gap("log.kernel", "the kernel's log: needs root", Why.NEEDS_ROOT))
     except OSError as error:
         gaps.append(Gap("log.kernel", f"{LOG}: {error.strerror}", Why.NOT_HERE))
-    files: tuple[Source, ...] = ()
+    files: dict[str, Source] = {}
     try:
-        files = answer(lambda: tuple(_files(machine)), min(FILE_SECONDS, machine.deadline.left))
+        answer(lambda: _list(machine, files), min(FILE_SECONDS, machine.deadline.left))
     except NoAnswer as late:
         gaps.append(Gap("log.files", f"the list of log files: {late}"))
-    return Log(sources=(Source(LOG, Kind.KERNEL, lines=len(lines), who=who), *files), lines=lines, gaps=tuple(gaps))
+    kernel = Source(LOG, Kind.KERNEL, lines=len(lines), who=who)
+    return Log(sources=(kernel, *list(files.values())[:MOST_FILES]), lines=lines, gaps=tuple(gaps))
 
 
 def collect_launch_of(machine: Machine, pids: Iterable[int]) -> Launch | None:
@@ -100,9 +102,13 @@ def _without_python(words: Sequence[str]) -> Sequence[str]:
     return (os.path.basename(words[at]), *words[at + 1 :]) if at else words
 
 
-def _files(machine: Machine) -> Iterator[Source]:
+def _list(machine: Machine, found: dict[str, Source]) -> None:
+    """Put the log files of this job and of this folder into `found`, by name: what is there when time is up is told."""
+    for descriptor in (1, 2):
+        path = os.readlink(f"/proc/self/fd/{descriptor}") if os.path.exists(f"/proc/self/fd/{descriptor}") else ""
+        if os.path.isfile(path):
+            found.setdefault(path, Source(path, size_bytes=os.path.getsize(path)))
     patterns = [f"{value}*" for name in NAMED_BY if (value := machine.environ.get(name))] + list(USUAL)
-    found: dict[str, Source] = {}
     for pattern in patterns:
         for path in sorted(glob.iglob(pattern)):
             for each in _below(path):
@@ -110,12 +116,7 @@ def _files(machine: Machine) -> Iterator[Source]:
                 if source is not None:
                     found.setdefault(source.name, source)
                 if len(found) >= MOST_FILES:
-                    return iter(found.values())
-    for descriptor in (1, 2):
-        path = os.readlink(f"/proc/self/fd/{descriptor}") if os.path.exists(f"/proc/self/fd/{descriptor}") else ""
-        if os.path.isfile(path):
-            found.setdefault(path, Source(path, size_bytes=os.path.getsize(path)))
-    return iter(found.values())
+                    return
 
 
 def _below(path: str) -> Iterator[str]:

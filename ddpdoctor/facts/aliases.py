@@ -5,93 +5,62 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ddpdoctor.facts.addresses import is_loopback
+from ddpdoctor.facts.host_names import LIST, hosts_in
 
-__all__ = ["host_names_in", "with_aliases"]
+__all__ = ["with_aliases"]
 
 _V4 = re.compile(r"(?<![\w.])(\d{1,3}(?:\.\d{1,3}){3})(/\d{1,2})?(?![\w.]*\.\d)")
 _V6 = re.compile(r"(?<![\w:.])((?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{0,4})(?![\w:])")
-_LIST = re.compile(r"([A-Za-z][\w.-]*)\[([\d,-]+)\]")
 _MAC = re.compile(r"(?<![\w:])((?:[0-9a-fA-F]{2}:){5,19}[0-9a-fA-F]{2})(?![\w:])")
-_LISTS = ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST_HET_GROUP_0")
-_NAMES = (
-    "HOSTNAME",
-    "MASTER_ADDR",
-    "SLURMD_NODENAME",
-    "SLURM_LAUNCH_NODE_IPADDR",
-    "SLURM_SUBMIT_HOST",
-    "SLURM_TOPOLOGY_ADDR",
-    "SM_CURRENT_HOST",
-    "PET_MASTER_ADDR",
-    "PET_LOCAL_ADDR",
-    "PET_RDZV_ENDPOINT",
-    "LSB_HOSTS",
-    "PMIX_HOSTNAME",
-)
-MOST_HOSTS = 10_000
-SHORTEST = 2
-"""A host's name has at least so many characters here: shorter ones would be found in every text."""
+FREE = 4
+"""So long a name with a number in it is no part of another word."""
 
 
-def host_names_in(saved: Any) -> tuple[str, ...]:
-    """The names of hosts that collected facts tell, the longest first."""
-    environ = (saved.get("environ") or {}).get("variables", {})
-    net = saved.get("net") or {}
-    names = {str(saved.get("hostname", "")), str(net.get("hostname", ""))}
-    for key in ("own_name", "full_name", "master_name"):
-        names |= _looked_up(net.get(key))
-    for each in net.get("reverse", ()):
-        names |= _looked_up(each)
-    for name in _NAMES:
-        names |= {word.rpartition("@")[2].partition(":")[0] for word in str(environ.get(name, "")).split()}
-    for name in _LISTS:
-        names |= set(hosts_in(str(environ.get(name, ""))))
-    for process in (saved.get("hang") or {}).get("processes", ()):
-        names.add(str(process.get("host", "")))
-        names |= {str(v).partition(":")[0] for k, v in process.get("variables", {}).items() if k in _NAMES}
-    short = {name.partition(".")[0] for name in names if not _is_address(name)}
-    return tuple(
-        sorted({n for n in names | short if len(n) >= SHORTEST and not _is_plain(n)}, key=lambda n: (-len(n), n))
-    )
+def with_aliases(value: Any, names: Iterable[str], kept: Iterable[str] = ()) -> Any:
+    """JSON values with every host's name and address replaced by its alias. A string that is one of `kept` stays: the
+    format's own words, whatever the hosts are called.
+    """
+    return _replaced(value, _pattern(tuple(names)), frozenset(kept))
 
 
-def hosts_in(nodelist: str) -> tuple[str, ...]:
-    """The hosts that Slurm's list names: `gpu[001-003,7],login`."""
-    found: list[str] = [word for word in _LIST.sub("", nodelist).split(",") if word]
-    for stem, numbers in _LIST.findall(nodelist):
-        for part in numbers.split(","):
-            first, _, last = part.partition("-")
-            if first.isdigit() and (not last or last.isdigit()):
-                count = range(int(first), min(int(last or first), int(first) + MOST_HOSTS) + 1)
-                found += [f"{stem}{number:0{len(first)}d}" for number in count]
-    return tuple(found)
+def _pattern(names: Sequence[str]) -> re.Pattern[str] | None:
+    """Every name as a word of its own, and whatever else lies in a domain of one of them; of what has a number in it
+    the strokes around it do not matter, as in `rank0_gpu17.log`.
+    """
+    if not names:
+        return None
+    free = "|".join(re.escape(name) for name in names if len(name) >= FREE and re.search(r"\d", name))
+    fixed = "|".join(re.escape(name) for name in names)
+    domains = {part for name in names for part in _domains(name)}
+    inside = "|".join(re.escape(each) for each in sorted(domains, key=len, reverse=True))
+    parts = [rf"(?<![\w.-])(?:[A-Za-z0-9][\w-]*\.)+(?:{inside})(?![\w-])"] if inside else []
+    parts += [rf"(?<![A-Za-z0-9_-])(?:{fixed})(?![A-Za-z0-9_-])"]
+    parts += [rf"(?<![A-Za-z0-9])(?:{free})(?![A-Za-z0-9])"] if free else []
+    return re.compile("|".join(parts), re.IGNORECASE)
 
 
-def with_aliases(value: Any, names: Iterable[str]) -> Any:
-    """JSON values with every host's name and address replaced by its alias."""
-    known = tuple(names)
-    pattern = (
-        re.compile("|".join(rf"(?<![A-Za-z0-9_-]){re.escape(name)}(?![A-Za-z0-9_-])" for name in known))
-        if known
-        else None
-    )
-    return _replaced(value, pattern)
+def _domains(name: str) -> Iterable[str]:
+    """`hpc.example.edu` and `example.edu` of `gpu1.hpc.example.edu`; none of a name with one dot."""
+    labels = name.split(".")
+    return [".".join(labels[at:]) for at in range(1, len(labels) - 1)] if len(labels) > 2 else []
 
 
-def _replaced(value: Any, names: re.Pattern[str] | None) -> Any:
+def _replaced(value: Any, names: re.Pattern[str] | None, kept: frozenset[str]) -> Any:
     if isinstance(value, str):
-        text = _LIST.sub(lambda m: ",".join(map(_host, hosts_in(m[0]))) if names else m[0], value)
+        if value in kept:
+            return value
+        text = LIST.sub(lambda m: ",".join(map(_host, hosts_in(m[0]))) if names else m[0], value)
         text = names.sub(lambda m: _host(m[0]), text) if names is not None else text
         text = _MAC.sub(lambda m: _mac(m[1]), text)
         text = _V4.sub(lambda m: _v4(m[1], m[2] or ""), text)
         return _V6.sub(lambda m: _v6(m[1]), text)
     if isinstance(value, list):
-        return [_replaced(each, names) for each in value]
+        return [_replaced(each, names, kept) for each in value]
     if isinstance(value, dict):
-        return {_replaced(key, names): _replaced(each, names) for key, each in value.items()}
+        return {_replaced(key, names, kept): _replaced(each, names, kept) for key, each in value.items()}
     return value
 
 
@@ -154,22 +123,3 @@ def _digest(content: str | bytes) -> bytes:
     return hashlib.blake2b(
         content.encode() if isinstance(content, str) else content, digest_size=32, person=b"ddpdoctor"
     ).digest()
-
-
-def _looked_up(found: Any) -> set[str]:
-    """The names in a `Lookup`."""
-    if not isinstance(found, dict):
-        return set()
-    return {str(found.get("name", ""))}
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_plain(name: str) -> bool:
-    return is_loopback(name) or _is_address(name) or name.isdigit() or not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
-__all__ = ["FactsError", "decode", "encode"]
+__all__ = ["FactsError", "decode", "encode", "words_of"]
 
 T = TypeVar("T")
 
@@ -48,6 +48,25 @@ def decode(kind: type[T], value: object, path: str = "$") -> T:
         FactsError: a value has the wrong type, a required field is missing, or a field is unknown.
     """
     return typing.cast(T, _decode(kind, value, path))
+
+
+def words_of(kind: type) -> frozenset[str]:
+    """The names of fields and the values of enums in facts of this type: what JSON of them cannot do without."""
+    found: set[str] = set()
+    seen: set[Any] = set()
+    left: list[Any] = [kind]
+    while left:
+        each = left.pop()
+        if each in seen:
+            continue
+        seen.add(each)
+        left += _parts(each)[1]
+        if isinstance(each, type) and issubclass(each, Enum):
+            found.update(str(member.value) for member in each)
+        elif dataclasses.is_dataclass(each):
+            found.update(field.name for field in dataclasses.fields(each))
+            left += _hints(typing.cast(type, each)).values()
+    return frozenset(found)
 
 
 def _is_default(field: dataclasses.Field[Any], value: object) -> bool:

@@ -108,8 +108,8 @@ def _net(net: Net) -> Iterator[tuple[str, str | None]]:
     if net.rdma is not None and net.rdma.devices:
         ports = [p for _, p in net.rdma.ports if p.is_active]
         yield "net.rdma_ports", str(len(ports))
-        yield "net.rdma_rate", _counted(f"{p.rate_gbit_per_s:g} Gbit/s" if p.rate_gbit_per_s else None for p in ports)
-        yield "net.rdma_firmware", _counted(d.firmware for d in net.rdma.devices)
+        yield "net.rdma_rate", _alike(f"{p.rate_gbit_per_s:g} Gbit/s" if p.rate_gbit_per_s else None for p in ports)
+        yield "net.rdma_firmware", _alike(d.firmware for d in net.rdma.devices)
 
 
 def _topo(topo: Topo) -> Iterator[tuple[str, str | None]]:

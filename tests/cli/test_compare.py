@@ -50,6 +50,16 @@ def test_the_minority_is_to_blame_and_the_worst_stands_first(tmp_path: Path) -> 
     assert report["command"] == "compare"
 
 
+def test_a_port_that_is_down_is_one_difference(tmp_path: Path) -> None:
+    rdma = machine_json("h100x8_sxm_healthy")["net"]["rdma"]
+    first, *others = rdma["devices"]
+    down = {**first, "ports": [{**port, "state": "DOWN"} for port in first["ports"]]}
+    good = [save(tmp_path, f"gpu{n}") for n in range(2)]
+    bad = save(tmp_path, "gpu2", net__rdma={**rdma, "devices": [down, *others]})
+    (line,) = compare(*good, bad).stdout.splitlines()[1:-1]
+    assert line.endswith("net.rdma ports: gpu0, gpu1: 8; gpu2: 7")
+
+
 def test_of_two_nodes_both_are_named(tmp_path: Path) -> None:
     files = [save(tmp_path, "good"), save(tmp_path, "bad", versions__torch="2.4.0")]
     report = json.loads(compare(*files, "--format", "json", "--fail-on", "warning").stdout)

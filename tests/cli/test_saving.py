@@ -13,7 +13,10 @@ from commandline import doctor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpdoctor.facts.aliases import host_names_in, hosts_in, with_aliases
+from ddpdoctor.facts.aliases import with_aliases
+from ddpdoctor.facts.codec import words_of
+from ddpdoctor.facts.host_names import host_names_in, hosts_in
+from ddpdoctor.facts.record import Facts
 from ddpdoctor.facts.secrets import without_secrets_in
 
 NAMES = """
@@ -200,6 +203,42 @@ def test_hosts_and_addresses_have_aliases_that_are_the_same_everywhere() -> None
     network, _, gateway = found["net"]["route"].split()
     assert network.rpartition(".")[0] == gateway.rpartition(".")[0]
     assert network.endswith(".0/24")
+
+
+TOLD = {
+    "hostname": "gpu",
+    "environ": {
+        "variables": {
+            "LSB_MCPU_HOSTS": "lsf-c 4 lsf-d 4",
+            "SM_HOSTS": '["algo-1","algo-2"]',
+            "OMPI_MCA_orte_hnp_uri": "12;tcp://10.9.8.7:41234",
+            "MASTER_ADDR": "gpu17.hpc.example.edu",
+            "NCCL_IB_ADDR_FAMILY": "AF_INET",
+        }
+    },
+    "gpu": {"devices": []},
+    "launch": {"lines": [{"source": "mpirun -H hgx1:8,hgx2:8 torchrun --rdzv-endpoint=head-77:29400 t.py"}]},
+    "hang": {"processes": [{"command": "train.py --dist-url tcp://disturl5:23456 --exclude logs"}]},
+    "log": {
+        "lines": [
+            {"text": "nfs: server nas01.example.edu not responding"},
+            {"text": "GPU17 lost; CIFS: \\\\winfs3\\share; mgs77@tcp; the server process is gone; logs"},
+        ],
+        "sources": [{"name": "/logs/rank0_gpu17.log"}],
+    },
+}
+
+
+def test_hosts_have_aliases_wherever_they_are_told_and_the_formats_words_stay() -> None:
+    kept = words_of(Facts)
+    found = with_aliases(TOLD, host_names_in(TOLD), kept)
+    text = json.dumps(found).lower()
+    names = "lsf-c lsf-d algo-2 10.9.8.7 gpu17 example.edu hgx1 hgx2 head-77 disturl5 nas01 winfs3 mgs77"
+    assert [name for name in names.split() if name in text] == []
+    assert {"hostname", "gpu"} <= kept & found.keys()
+    assert found["environ"]["variables"]["NCCL_IB_ADDR_FAMILY"] == "AF_INET"
+    assert found["log"]["lines"][1]["text"].endswith("the server process is gone; logs")
+    assert found["hang"]["processes"][0]["command"].endswith("--exclude logs")
 
 
 def test_slurms_lists_are_expanded() -> None:

@@ -156,10 +156,12 @@ def _judge_scripts(line: Facts, machine: Facts, common: Common) -> Reading:
 
 
 def _rules(plan: Plan) -> tuple[Rule, ...]:
-    """The rules of this machine: with a launch line without those that judge the line, or a running process's ranks."""
+    """The rules of this machine: with a launch line without those that judge the line, or, where it starts ranks, those of
+    a running process.
+    """
+    from ddpdoctor.cli.job import starts_ranks
     from ddpdoctor.cli.linting import is_of_a_process
     from ddpdoctor.cli.settings import rules_for
-    from ddpdoctor.facts.nodes import Form
 
     areas = (*SECTIONS, "launch", *(("probe",) if plan.probes or plan.common.facts else ()))
     rules = rules_for(plan.common, areas)
@@ -167,7 +169,7 @@ def _rules(plan: Plan) -> tuple[Rule, ...]:
         rules = tuple(each for each in rules if "nodes" not in each.needs)
     if plan.line is not None:
         judged = {each.code for each in plan.line[1]}
-        is_rank = plan.job is not None and plan.job.form == Form.ENV
+        is_rank = not starts_ranks(plan.line[0])
         return tuple(each for each in rules if each.code not in judged and (is_rank or not is_of_a_process(each.code)))
     if plan.common.facts is not None:
         return rules

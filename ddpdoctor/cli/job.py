@@ -10,20 +10,26 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.addresses import is_loopback
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.jobs import Job, job_of_line
+from ddpdoctor.facts.launchers import BY_HAND
 from ddpdoctor.facts.nodes import Form
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.record import Facts
 
-__all__ = ["job_to_meet"]
+__all__ = ["job_to_meet", "starts_ranks"]
+
+
+def starts_ranks(line: Facts | None) -> bool:
+    """Whether a line has a launcher that numbers the ranks; without one its process is a rank, or nothing but itself."""
+    first = line.launch.lines[0] if line is not None and line.launch is not None and line.launch.lines else None
+    return first is not None and (first.starter is not None or first.task_starter is not None)
 
 
 def job_to_meet(line: Facts | None, environ: Mapping[str, str]) -> Job | None:
     """The job whose other nodes this one should meet, None where there are none or nobody says where."""
-    first = line.launch.lines[0] if line is not None and line.launch is not None and line.launch.lines else None
-    if first is None or (first.starter is None and first.task_starter is None):
+    if line is None or line.launch is None or not starts_ranks(line):
         return _job_of_ranks(environ)
-    found = job_of_line(first)
+    found = job_of_line(line.launch.lines[0])
     if found is None or (found.nnodes == 1 and _is_here(found.master_addr)):
         return None
     from ddpdoctor.probe.place import node_names
@@ -37,12 +43,13 @@ def _job_of_ranks(environ: Mapping[str, str]) -> Job | None:
     from ddpdoctor.probe.place import BadEnvironment, read_place
 
     told = Environ(variables=dict(environ))
-    if told.rank is None or (told.world_size or 0) < 2 or told.is_multi_node is False:
+    is_rank = told.rank is not None or told.has("RANK")
+    if not is_rank or (told.world_size or 0) < 2 or told.is_multi_node is False:
         return None
     try:
         place = read_place(environ, os.getppid())
     except BadEnvironment:
-        return None
+        return _without_number(told)
     if place.uses_agent_store:
         return None
     return Job(
@@ -58,6 +65,26 @@ def _job_of_ranks(environ: Mapping[str, str]) -> Job | None:
         local_rank=place.local_rank,
         world_size=place.world_size,
         hosts=place.hosts,
+    )
+
+
+def _without_number(told: Environ) -> Job | None:
+    """The job of a rank whose number is none: the others should hear why it will not come. None where they cannot."""
+    rank, port = told.rank, told.integer("MASTER_PORT") or 0
+    if (rank is not None and rank >= 0) or not told.master_addr or not 0 < port < 65536:
+        return None
+    return Job(
+        form=Form.ENV,
+        launcher=(told.launcher or BY_HAND).title,
+        nnodes=told.nnodes,
+        least=None,
+        nproc=told.local_world_size,
+        node_rank=told.node_rank,
+        master_addr=told.master_addr,
+        master_port=port,
+        rank=rank,
+        local_rank=told.local_rank,
+        world_size=told.world_size,
     )
 
 

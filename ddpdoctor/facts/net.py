@@ -252,13 +252,13 @@ class Net(Section):
 
 
 def is_loopback(ip: str) -> bool:
-    """127.0.0.0/8, ::1 or the same written as IPv4 in IPv6."""
+    """127.0.0.0/8, ::1 or the same written as IPv4 in IPv6; 0.0.0.0 and :: too: who connects there stays at home."""
     try:
         address = ipaddress.ip_address(_bare(ip))
     except ValueError:
         return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return bool((mapped or address).is_loopback)
+    address = getattr(address, "ipv4_mapped", None) or address
+    return address.is_loopback or address.is_unspecified
 
 
 def _bare(ip: str) -> str:

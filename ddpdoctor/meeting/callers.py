@@ -46,5 +46,7 @@ class Callers:
             self.gone[str(told.get("key"))] = gone_of(told, me.node)
             self.changed()
             return None
-        is_sure = told.get("master_addr") == me.node.master_addr or time.monotonic() - self._began >= SURE_SECONDS
-        return here if is_sure else None
+        if told.get("master_addr") == me.node.master_addr:
+            return here
+        # A host of its own at another address may be another job's of the same script.
+        return here if not told.get("owns") and time.monotonic() - self._began >= SURE_SECONDS else None

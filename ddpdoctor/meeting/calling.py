@@ -48,6 +48,7 @@ def call_of(me: Guest, token: str) -> dict[str, Any]:
         "key": me.key,
         "job": [node.form, node.nnodes, node.world_size, node.master_port, node.rdzv_id, node.script_hash],
         "master_addr": node.master_addr,
+        "owns": node.owns,
         "number": node.node_rank if node.rank is None else node.rank,
     }
 

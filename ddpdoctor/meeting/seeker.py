@@ -8,11 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ddpdoctor.facts.addresses import is_loopback as is_loopback_name
 from ddpdoctor.facts.net import Outcome, is_loopback
+from ddpdoctor.facts.nodes import Form
 from ddpdoctor.meeting import calling
 from ddpdoctor.meeting.host import Host
 from ddpdoctor.meeting.sockets import answered, resolve
-from ddpdoctor.meeting.visitor import Visitor
+from ddpdoctor.meeting.visitor import SILENT, Visitor
 
 __all__ = ["DOORS", "Seeker"]
 
@@ -61,6 +63,8 @@ class Seeker:
     since: float = field(default_factory=time.monotonic)
     addresses: tuple[str, ...] = ()
     error: str | None = None
+    is_host_silent: bool = False
+    """A doctor's side door is open at the master's address too, and says nothing either: the host is stopped, or very slow."""
     hosts: bool = False
     began: float = field(default_factory=time.monotonic)
     _tries: int = 0
@@ -86,6 +90,7 @@ class Seeker:
             if self.host.has("main") and (is_here or await self._leads_back(node.master_port)):
                 self.way = None
                 self._host_here()
+                await self._find_rival()
                 return
             if not await self._try_main(node.master_port):
                 await self._try_doors(is_here, node.master_port)
@@ -113,11 +118,28 @@ class Seeker:
 
     def _is_own(self, address: str) -> bool:
         bare = address.partition("%")[0].removeprefix("::ffff:")
-        return is_loopback(bare) or bare in ("0.0.0.0", "::") or bare in self.own_addresses
+        return is_loopback(bare) or bare in self.own_addresses
 
     def _host_here(self) -> None:
         self.hosts = True
         self.changed()
+
+    async def _find_rival(self) -> None:
+        """As a host to whom nobody comes: call for another node that takes itself for the owner of the same endpoint as well;
+        of two the one with the larger key is the other's guest.
+        """
+        me, pause = self.host.me, CALL_AFTER_SECONDS
+        if me.node.form != Form.C10D or is_loopback_name(me.node.master_addr or ""):
+            return
+        while not self.host.seats and not self.host.is_full:
+            await asyncio.sleep(pause)
+            pause *= 2
+            found = await calling.call(calling.call_of(me, self.visitor.token), await self.others())
+            if found is None or found[1] is None:
+                continue
+            there = await self.visitor.ask(found[0], found[1])
+            if there.get("kind") == "i-am" and there.get("owns") is True and str(there.get("key")) < me.key:
+                await self.visitor.visit(self.host.me, found[0], found[1], None, MOST_PATIENCE)
 
     async def _leads_back(self, port: int) -> bool:
         """Whether the endpoint leads to this node although it has no such address: a service or a floating address."""
@@ -224,6 +246,9 @@ class Seeker:
         found = {}
         for door in DOORS:
             there = await self.visitor.ask(address, door) if door != self.door or not is_here else {}
+            self.is_host_silent = bool(there) and there.get("kind") == SILENT
+            if self.is_host_silent:
+                break
             if there.get("kind") == "i-am" and there.get("key") != self.host.me.key:
                 found[door] = {**there, "has_main": there.get("has_main") is True}
             elif not there and not is_here:

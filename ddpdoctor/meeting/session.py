@@ -42,6 +42,8 @@ from ddpdoctor.meeting.wire import WireError
 
 __all__ = ["Session"]
 
+SURE_OF_SILENT_SECONDS = 6.0
+"""The same for a host that lets this node in and says nothing: it may be very slow."""
 GRACE_SECONDS = 2.5
 """How long others may still come when something is wrong already."""
 SETTLE_SECONDS = 0.6
@@ -178,8 +180,9 @@ class Session:
         visitor = self.visitor
         waited = self.patience if self.left <= 0 else round(time.monotonic() - self._began, 1)
         way = self.seeker.way
-        taken, version = visitor.taken_by, visitor.other_version
-        return Alone(self.host.me, way, waited, visitor.other_job, version, taken, visitor.lost_host)
+        is_silent = way is Outcome.SILENT and self.seeker.is_host_silent
+        lost = visitor.lost_host or (self.me.node.master_addr if is_silent else None)
+        return Alone(self.host.me, way, waited, visitor.other_job, visitor.other_version, visitor.taken_by, lost)
 
     def _is_seated(self, seconds: float) -> None:
         """A guest waits as long as its host does, and who came to it goes to that host as well."""
@@ -208,7 +211,7 @@ class Session:
             return False
         if seeker.way is Outcome.REFUSED or (self.is_patient and not seeker.addresses):
             return bool(self.me.errors) and now - self._began > GRACE_SECONDS
-        return now - seeker.since > SURE_SECONDS
+        return now - seeker.since > (SURE_OF_SILENT_SECONDS if seeker.is_host_silent else SURE_SECONDS)
 
     async def _is_over(self) -> bool:
         """Whether everybody has come, or has been waited for long enough."""

@@ -18,9 +18,10 @@ from ddpdoctor.meeting.trials import told_links, try_links
 from ddpdoctor.meeting.vigil import lost_of, watch_host
 from ddpdoctor.meeting.wire import MAX_LINE_BYTES, PROTOCOL, SILENT_SECONDS, WireError, beat, hear, say
 
-__all__ = ["Visitor"]
+__all__ = ["SILENT", "Visitor"]
 
 ASK_SECONDS = 1.0
+SILENT = "silent"
 
 
 @dataclass
@@ -54,7 +55,7 @@ class Visitor:
         return self.seat is not None
 
     async def ask(self, address: str, port: int) -> dict[str, Any]:
-        """Who is there; {} when it is no ddpdoctor."""
+        """Who is there; {} when it is no ddpdoctor, the kind SILENT when somebody lets us in and says nothing."""
         connected = await dial(address, port, ASK_SECONDS, MAX_LINE_BYTES)
         if isinstance(connected, Outcome):
             return {}
@@ -62,7 +63,9 @@ class Visitor:
         try:
             await say(writer, {"ddpdoctor": PROTOCOL, "kind": "who", "token": self.token})
             return await asyncio.wait_for(hear(reader), ASK_SECONDS)
-        except (OSError, WireError, asyncio.TimeoutError):
+        except asyncio.TimeoutError:
+            return {"kind": SILENT}
+        except (OSError, WireError):
             return {}
         finally:
             writer.close()

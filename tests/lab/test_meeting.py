@@ -321,6 +321,29 @@ def _few_addresses(job: Job) -> list[Process]:
     return [job.static(index, under=limited) for index in range(2)]
 
 
+def _below_zero(job: Job) -> list[Process]:
+    return [job.ranked(0, 3), job.ranked(1, 3), job.ranked(2, 3, rank=-1)]
+
+
+def _anywhere(job: Job) -> list[Process]:
+    return [job.ranked(index, address="0.0.0.0") for index in range(2)]
+
+
+def _two_owners(job: Job) -> list[Process]:
+    job.lab.host(1).file("hosts", "127.0.0.1 localhost\n10.77.0.2 node0 node1\n")
+    return [job.c10d(index) for index in range(2)]
+
+
+def _known_to_the_scheduler(job: Job) -> list[Process]:
+    """One node does not know the master's name, and no broadcast passes: another node that it knows helps."""
+    _names(job.lab.host(2), job, node0="")
+    no_broadcast = "add chain inet lab output { type filter hook output priority 0; }\n"
+    no_broadcast += "add rule inet lab output ip daddr 10.77.0.255 drop\n"
+    job.lab.host(2).tool("nft", "-f", "-", stdin=f"add table inet lab\n{no_broadcast}")
+    allocated = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node[0-2]"}
+    return [job.static(index, 3, env=allocated) for index in range(3)]
+
+
 NEWER = """import json, socket
 listening = socket.create_server(("", 29500), family=socket.AF_INET6, dualstack_ipv6=True)
 print("ready", flush=True)
@@ -343,6 +366,16 @@ FAULTS = [
     ("one node does not know the master", 3, _unknown_to_one, "NET002", {"host": "node2", "node_rank": 2}),
 ]
 MORE = [
+    ("a rank below zero", 3, _below_zero, "ENV001", {"host": "node2"}),
+    ("each rank's master is anywhere", 2, _anywhere, "ENV017", {}),
+    ("two nodes take themselves for the owner", 2, _two_owners, "NET012", {}),
+    (
+        "one node does not know the master and no broadcast passes",
+        3,
+        _known_to_the_scheduler,
+        "NET002",
+        {"host": "node2"},
+    ),
     ("one node's script makes a world of one", 2, _one_script_is_alone, "SCRIPT008", {"host": "node1", "node_rank": 1}),
     ("the script makes every rank a world of one", 2, _every_rank_is_alone, "SCRIPT008", {}),
     ("one node checks all collectives", 2, _checks_all_collectives, "ENV030", {}),
@@ -478,6 +511,19 @@ def test_a_host_that_is_stopped_while_it_waits_is_named(launch: Callable[..., Pr
     assert causes(report) == ["PROBE002"]
     assert first(report)["where"]["host"] == "node0"
     assert report["seconds"] < JOIN
+
+
+@pytest.mark.slow
+def test_a_host_that_was_stopped_before_anybody_came_is_named(tmp_path: Path) -> None:
+    with hosts(2) as lab:
+        job = Job(lab, tmp_path)
+        host = job.static(0)
+        host.wait_for("1 of 2", 60)
+        host.signal(signal.SIGSTOP)
+        assert job.static(1).wait(SECONDS) == 1
+    report = json.loads((tmp_path / "report1.json").read_text())
+    assert causes(report) == ["PROBE002"]
+    assert first(report)["where"]["host"] == "node0"
 
 
 @pytest.mark.slow

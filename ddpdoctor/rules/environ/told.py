@@ -17,10 +17,14 @@ __all__ = ["addresses_differ", "elsewhere", "loopback", "ports_differ"]
 
 
 def loopback(nodes: Nodes) -> Iterator[Finding]:
-    """ENV017: each of several machines was told to look for rank 0 on itself, and somebody did not come."""
-    found = [node for node in nodes.nodes if node.master_addr and is_loopback(node.master_addr)]
-    if found and (nodes.missing or nodes.lacking):
-        is_sure = not nodes.may_be_one_machine
+    """ENV017: each of several machines was told to look for rank 0 on itself, and somebody did not come, or came by another
+    way from a machine where rank 0 is not.
+    """
+    found = [node for node in nodes.nodes if _is_loopback(node.master_addr)]
+    homes = {node.machine for node in nodes.nodes if node.owns}
+    is_apart = bool(homes) and any(node.machine not in homes for node in found)
+    if found and (nodes.missing or nodes.lacking or is_apart):
+        is_sure = is_apart or not nodes.may_be_one_machine
         who = (
             f"not all {nodes.expected} of the job are on it"
             if is_sure

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.gaps import not_here
+from ddpdoctor.facts.launch import Launch, Line
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
@@ -16,8 +17,8 @@ from ddpdoctor.rules import rule
     Severity.ERROR,
     signatures=("torchrun: command not found", r"No module named torch\.distributed"),
 )
-def check(versions: Versions) -> Iterator[Finding]:
-    """The torchrun on PATH belongs to another Python environment than the python on PATH.
+def check(versions: Versions, launch: Launch | None = None) -> Iterator[Finding]:
+    """The torchrun on PATH belongs to another Python environment than the python on PATH, or there is none.
 
     ## Why it matters
     torchrun starts the ranks with the Python in its own first line: `ModuleNotFoundError` for packages that `python`
@@ -27,7 +28,16 @@ def check(versions: Versions) -> Iterator[Finding]:
     Start with the right interpreter: python -m torch.distributed.run in place of torchrun.
     """
     if versions.torchrun_path is None:
-        not_here("there is no torchrun on PATH")
+        if launch is None or not launch.lines or not _is_looked_for(launch.lines[0]):
+            not_here("there is no torchrun on PATH")
+        yield Finding(
+            "the line starts torchrun, and no folder of PATH has one on this machine: its shell ends with command not found;"
+            " expected the environment in which torch is installed to be active",
+            (Evidence("versions.torchrun_path", "none", "a path"),),
+            # The doctor's own environment has torch: its folder may be put into PATH between this and the job.
+            severity=None if versions.torch is None else Severity.WARNING,
+        )
+        return
     own, shell = versions.torchrun_prefix, versions.shell_prefix
     if own is None or shell is None:
         not_here("torchrun or python on PATH is a shim: which environment it chooses cannot be read")
@@ -37,3 +47,15 @@ def check(versions: Versions) -> Iterator[Finding]:
             (Evidence("versions.torchrun_prefix", own, shell),),
             fix_command="python -m torch.distributed.run",
         )
+
+
+def _is_looked_for(line: Line) -> bool:
+    """Whether the shell that reads the line looks for torchrun here."""
+    command = next((word for word in line.argv if word.assignment is None), None)
+    is_here = line.file is None and line.starter is not None and line.layers[0] is line.starter
+    return (
+        is_here
+        and "PATH" not in {each.name for each in line.layers[0].variables}
+        and command is not None
+        and command.text == "torchrun"
+    )

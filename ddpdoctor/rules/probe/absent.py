@@ -36,7 +36,7 @@ def head_missing(nodes: Nodes) -> Iterator[Finding]:
     """PROBE002: the node of rank 0 never came."""
     if nodes.lost_host is not None:
         yield Finding(
-            f"{nodes.lost_host} hosted the meeting and went away, or was stopped, before its end: expected it to stay",
+            f"{nodes.lost_host} hosts the meeting and has gone, or says nothing and was stopped: expected its verdict",
             (Evidence("nodes.lost_host", nodes.lost_host, "a verdict"),),
             where=Where(host=nodes.lost_host),
         )

@@ -94,12 +94,14 @@ def test_most_dumps_missing_blames_nobody() -> None:
     assert _only(raws).ranks == ()
 
 
-def test_a_dump_that_breaks_off_makes_nobody_late() -> None:
+def test_of_a_dump_that_breaks_off_it_is_not_known_whether_its_rank_is_late() -> None:
     from dataclasses import replace
 
     dumps = _read(_missing(groups=WORLD))
     dumps[1] = replace(dumps[1], problem="breaks off")
-    assert compare(dumps) == ()
+    (found,) = compare(dumps)
+    assert (found.cause, found.ranks, found.waiting, found.is_certain) == (Cause.MISSING, (1,), (0, 2), False)
+    assert "the dump of rank 1 breaks off before: whether it called it is not known" in found.message
 
 
 @pytest.mark.parametrize(
@@ -304,6 +306,13 @@ def test_an_older_runs_dump_and_a_second_one_are_left_out() -> None:
     assert [each.source for each in chosen] == [f"nccl_trace_rank_{rank}" for rank in range(3)]
     assert any("newer dump" in words for words in left)
     assert any("from an earlier run" in words for words in left)
+
+
+def test_folders_tell_the_ranks_where_they_are_just_those_that_are_missing() -> None:
+    raws = _missing(groups=WORLD)
+    dumps = [dump_of(f"pod-worker-{rank}/dump.pkl", raw) for rank, raw in raws.items()]
+    assert [(each.cause, each.ranks) for each in compare(dumps)] == [(Cause.MISSING, (1,))]
+    assert len(choose([dump_of(f"try-{rank + 4}/dump.pkl", raw) for rank, raw in raws.items()])[1]) == 3
 
 
 def test_the_only_dump_without_a_rank_gets_the_only_rank_that_is_missing() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 
-__all__ = ["is_own_code", "rank_in_name"]
+__all__ = ["is_own_code", "number_of_folder", "rank_in_name"]
 
 _LIBRARY = re.compile(r"(site|dist)-packages/|(^|/)torch/|/lib(64)?/python3|^<|\?\?|\.(cpp|cc|c|h|hpp|cu|so[.\d]*)$")
 _RANK = re.compile(r"rank[-_.=]?(\d{1,7})(?!\d)", re.IGNORECASE)
@@ -27,6 +27,12 @@ def rank_in_name(name: str) -> int | None:
         if found or match:
             return int(found[-1]) if found else int(match[1]) if match else None
     return None
+
+
+def number_of_folder(name: str) -> int | None:
+    """The number at the end of the folder that a file lies in: 3 of `pod-worker-3/dump.pkl`."""
+    match = _LAST.search(name.replace("\\", "/").rpartition("/")[0])
+    return int(match[1]) if match else None
 
 
 def is_own_code(file: str) -> bool:

@@ -227,6 +227,9 @@ def _open_everywhere(board: Board, key: Key) -> Conflict | None:
     number = min(open_at)
     ranks = open_at[number]
     out = set(board.members(key)) - set(ranks)
+    broken = tuple(rank for rank in sorted(out) if rank in board.dumps and board.dumps[rank].problem is not None)
+    if broken and all(rank in broken or (rank in lanes and lanes[rank].newest >= number) for rank in out):
+        return _broken_off(board, key, number, ranks, broken)
     if any(rank not in lanes or number not in lanes[rank].entries for rank in out) or len(ranks) < 2:
         return None
     calls = {rank: call for rank in ranks if (call := lanes[rank].call(number)) is not None}
@@ -250,6 +253,19 @@ def _open_everywhere(board: Board, key: Key) -> Conflict | None:
     who = "nobody is missing" if are_known else "which other ranks are in this group is not told, one may be missing"
     message += f" and it {'timed out' if timed_out else 'is not finished'}: {who}, and the calls fit"
     return Conflict(Cause.TOGETHER, message, (), tuple(ranks), first.group, number, None, first.op, timed_out)
+
+
+def _broken_off(board: Board, key: Key, number: int, ranks: Sequence[int], broken: tuple[int, ...]) -> Conflict:
+    """Everybody whose dump is whole waits: whether the others came as well stood in the part that is lost."""
+    first = board.lanes[key][ranks[0]].call(number)
+    assert first is not None
+    whose = f"the dump{'s' if len(broken) > 1 else ''} of {ranges(broken)} break{'' if len(broken) > 1 else 's'} off"
+    message = (
+        f"{title(first.group, number)}: {ranges(ranks)} {_wait(ranks)} in {first.op}{first.op.place}; "
+        f"{whose} before: whether {'they' if len(broken) > 1 else 'it'} called it is not known"
+    )
+    blamed = broken if len(broken) < len(ranks) else ()
+    return Conflict(Cause.MISSING, message, blamed, tuple(ranks), first.group, number, None, first.op, is_certain=False)
 
 
 def _wait(ranks: Iterable[int]) -> str:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from ddpdoctor.facts.log.endings import SIGNALS, told_in_lines
 from ddpdoctor.facts.log.frames import CHAINED_LINES, is_ahead, with_frames
 from ddpdoctor.facts.log.marks import marked
 from ddpdoctor.facts.log.neighbours import with_neighbours
+from ddpdoctor.facts.log.processes import AGENT, Known, is_agents, known_of, world_size_of
 from ddpdoctor.facts.log.record import Exit, Line, Log, Source, Traceback, Who
 
-__all__ = ["MESSAGE_LINES", "attributed", "world_size_of"]
+__all__ = ["MESSAGE_LINES", "attributed"]
 
 Spoken = TypeVar("Spoken", Line, Traceback, Exit)
 
@@ -24,25 +23,7 @@ MESSAGE_LINES = 5
 ROW_LINES = 9
 """From `rank` to `traceback` in a row of torchrun's summary are three lines, more where nodes write at once."""
 
-AGENT = "torch/distributed/elastic"
 OF_SLURM = ("slurmstepd", "srun: ")
-_LATER_NODES = re.compile(r"(?:worker|node|slave|replica|machine)-?0*[1-9]\d*$", re.IGNORECASE)
-"""Names of nodes that need not be the first."""
-
-
-@dataclass(slots=True)
-class _Known:
-    """What the log as a whole says of its processes."""
-
-    by_pid: dict[tuple[str | None, int], int] = field(default_factory=dict)
-    by_actor: dict[int, int] = field(default_factory=dict)
-    by_local: dict[tuple[int, int], int] = field(default_factory=dict)
-    rank_of_source: dict[int, int] = field(default_factory=dict)
-    host_of_source: dict[int, str] = field(default_factory=dict)
-    is_first_node: bool = True
-    """Whether nothing speaks against one node, the first: its local ranks are the ranks then."""
-    devices_are_ranks: bool = False
-    tasks_are_nodes: bool = False
 
 
 def attributed(log: Log) -> Log:
@@ -56,7 +37,7 @@ def attributed(log: Log) -> Log:
         exits=tuple(_with_source(log, each) for each in log.exits),
         tails=tuple(_with_source(log, each) for each in log.tails),
     )
-    known = _known(named)
+    known = known_of(named)
     lines = tuple(_given(each, known) for each in named.lines)
     tracebacks = tuple(_given(each, known) for each in named.tracebacks)
     unfinished = tuple(_given(each, known) for each in named.unfinished)
@@ -85,15 +66,6 @@ def _with_restart(log: Log) -> Iterator[Source]:
         yield replace(source, restarted_at=first.get(index))
 
 
-def world_size_of(log: Log) -> int | None:
-    """The number of ranks that the lines speak of, None when none does."""
-    sure = [int(found["ranks"]) for _, found in marked(log, "communicator")]
-    sure += [int(found["members"]) for _, found in marked(log, "member")]
-    sure += [int(found["world"]) for _, found in marked(log, "barrier")]
-    sure += [int(found["world"]) for _, found in marked(log, "worlds")]
-    return max(sure, default=None)
-
-
 def _with_source(log: Log, each: Spoken) -> Spoken:
     own, of_file = each.who, log.sources[each.source].who
     if of_file == Who():
@@ -113,101 +85,7 @@ def _merged(own: Who, other: Who) -> Who:
     )
 
 
-def _known(log: Log) -> _Known:
-    known = _Known()
-    known.is_first_node = _is_first_node(log)
-    known.devices_are_ranks = known.is_first_node and _devices_are_ranks(log)
-    for each in log.spoken:
-        who = each.who
-        if who.rank is None:
-            continue
-        if who.pid is not None:
-            known.by_pid[who.host, who.pid] = who.rank
-            known.by_pid.setdefault((None, who.pid), who.rank)
-        if who.local_rank is not None:
-            known.by_local[each.source, who.local_rank] = who.rank
-    for line, found in marked(log, "communicator"):
-        if line.who.pid is not None and line.who.rank is None:
-            known.by_pid.setdefault((line.who.host, line.who.pid), int(found["rank"]))
-    for _, found in marked(log, "ray_worker"):
-        known.by_pid[found["host"], int(found["pid"])] = int(found["rank"])
-        known.by_actor[int(found["pid"])] = int(found["rank"])
-    known.rank_of_source = dict(_ranks_of_sources(log))
-    hosts_of: dict[int, set[str]] = defaultdict(set)
-    for each in log.spoken:
-        if each.who.host is not None:
-            hosts_of[each.source].add(each.who.host)
-    known.host_of_source = {source: found.pop() for source, found in hosts_of.items() if len(found) == 1}
-    known.tasks_are_nodes = _tasks_are_nodes(log)
-    return known
-
-
-def _is_first_node(log: Log) -> bool:
-    """Whether all was printed on one host, and nothing tells a node before it: its name, its rank, a rank of its own."""
-    whos = {each.who for each in (*log.spoken, *log.tails)}
-    hosts = {who.host for who in whos} - {None}
-    nodes = {source.who.node_rank for source in log.sources} | {who.node_rank for who in whos}
-    if len(hosts) > 1 or len(nodes - {None}) > 1 or any(nodes - {None, 0}):
-        return False
-    if any(_LATER_NODES.search(host or "") for host in hosts):
-        return False
-    return all(who.rank in (None, who.local_rank) for who in whos if who.local_rank is not None)
-
-
-def _devices_are_ranks(log: Log) -> bool:
-    """Whether the log shows that NCCL's devices count the ranks: each process has its own, and something tells the same.
-
-    Either the ranks that are known of processes with a device, or a world that has no more ranks than devices were seen.
-    """
-    whos = {each.who for each in (*log.spoken, *log.tails) if each.who.device is not None}
-    processes = {(who.pid, who.device) for who in whos}
-    devices = {device for _, device in processes}
-    if len(processes) > len(devices):
-        return False
-    told = [(who.rank, who.device) for who in whos if who.rank is not None]
-    told += [
-        (int(found["rank"]), line.who.device)
-        for line, found in marked(log, "communicator")
-        if line.who.device is not None
-    ]
-    world = world_size_of(log)
-    if told:
-        return all(rank == device for rank, device in told)
-    return world is not None and devices == set(range(world))
-
-
-def _ranks_of_sources(log: Log) -> Iterator[tuple[int, int]]:
-    """Files that hold lines of one rank alone, which no other file holds, where there are several."""
-    ranks: dict[int, set[int]] = defaultdict(set)
-    shared: set[int] = set()
-    for each in log.spoken:
-        if each.who.rank is not None:
-            ranks[each.source].add(each.who.rank)
-        if isinstance(each, Exit) or _is_agents(each):
-            shared.add(each.source)
-    owners: dict[int, list[int]] = defaultdict(list)
-    for source, found in ranks.items():
-        if len(found) == 1:
-            owners[next(iter(found))].append(source)
-    for rank, sources in owners.items():
-        if len(sources) == 1 and sources[0] not in shared and len(log.sources) > 1:
-            yield sources[0], rank
-
-
-def _tasks_are_nodes(log: Log) -> bool:
-    """Whether srun's numbers count launchers: an agent speaks under one, or one number speaks for several ranks."""
-    ranks: dict[int, set[int]] = defaultdict(set)
-    for each in log.spoken:
-        if each.who.task is None:
-            continue
-        if _is_agents(each):
-            return True
-        if each.who.rank is not None:
-            ranks[each.who.task].add(each.who.rank)
-    return any(len(found) > 1 or found != {task} for task, found in ranks.items())
-
-
-def _given(each: Spoken, known: _Known) -> Spoken:
+def _given(each: Spoken, known: Known) -> Spoken:
     who = each.who
     rank, node_rank = who.rank, who.node_rank
     if rank is None and who.pid is not None:
@@ -218,7 +96,7 @@ def _given(each: Spoken, known: _Known) -> Spoken:
             rank = who.local_rank
     if rank is None and who.device is not None and known.devices_are_ranks:
         rank = who.device
-    if rank is None and not _is_agents(each):
+    if rank is None and not is_agents(each):
         rank = known.rank_of_source.get(each.source)
     if who.task is not None and not known.tasks_are_nodes and rank is None:
         rank = who.task
@@ -228,11 +106,6 @@ def _given(each: Spoken, known: _Known) -> Spoken:
     if (rank, node_rank, host) == (who.rank, who.node_rank, who.host):
         return each
     return replace(each, who=replace(who, rank=rank, node_rank=node_rank, host=host))
-
-
-def _is_agents(each: Line | Traceback | Exit) -> bool:
-    """Whether a launcher says it of itself or of its workers."""
-    return each.by == "torchrun" if isinstance(each, Exit) else isinstance(each, Line) and AGENT in each.text
 
 
 def _of_row(each: Traceback, exits: tuple[Exit, ...]) -> Traceback:

@@ -59,6 +59,17 @@ MARKS: dict[str, str] = {
     "ray_actor": r"^\s+pid: (?P<pid>\d+)$",
     "pod": r"^Name: {2,}(?P<pod>[a-z0-9][a-z0-9.-]*)$",
     "pod_row": r"^(?P<pod>[a-z0-9][a-z0-9.-]*-[a-z0-9.-]+) +\d+/\d+ +(?:OOMKilled|Evicted|CrashLoopBackOff) ",
+    "group_finished": r"worker group successfully finished",
+    "finished": r"[Tt]raining (?:is |has )?(?:finished|completed?|done|ended)\b|[Ff]inished training|[Dd]one training"
+    r"|`Trainer\.fit` stopped: `max_|exits successfully|exit code:? 0\b|[Ee]xited with code 0\b",
+    "handled": r"attempting to recover|(?<!is )(?<!'s )\bgoing on\b|[Cc]ontinuing (?:with|without|anyway|training|to|at)\b"
+    r"|[Ii]gnoring (?:it|this|that|the|and|batch|sample|error|exception)\b|[Rr]ecovered from"
+    r"|[Ss]kipping (?:it|this|that|the|over|bad|corrupt\w*|broken|invalid|batch|sample|image|file|step|record|example|video)\b"
+    r"|[Ss]kip (?:this|bad|corrupt|broken|invalid|sample|batch)|[Ee]rror resolved|[Rr]esuming normal operation"
+    r"|[Ff]alling back to ",
+    "init_file": r"(?:init_method|dist_url|distributed init|init-method)[^\n]{0,40}file:/",
+    "left_file": r"(?:init_?file|_init|rdzv\S*|rendezvous\S*|shared_?file)\W{0,3} (?:file )?already exists"
+    r"|already exists[^\n]{0,200}(?:_init|init_?file|rdzv|rendezvous|shared_?file)",
     "collective": r"(?:SeqNum|SequenceNumber)=(?P<seq>\d+), OpType=(?P<op>\w+)",
 }
 

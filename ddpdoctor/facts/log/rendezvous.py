@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ddpdoctor.facts.log.marks import marked
 from ddpdoctor.facts.log.record import Line, Log
-from ddpdoctor.facts.log.story import last_words
+from ddpdoctor.facts.log.recovery import last_words
 
 __all__ = ["Count", "Keys", "Knock", "counts", "is_loopback", "keys", "knocks", "of_agents"]
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ddpdoctor.facts.log.record import Exit, Line, Log, Traceback
+from ddpdoctor.facts.log.recovery import ended_well, is_overcome, is_quoted, last_words
 
 __all__ = [
     "ENDED_BY_LAUNCHER",
@@ -15,7 +16,6 @@ __all__ = [
     "has_failed",
     "is_over",
     "last_failure",
-    "last_words",
     "own_exits",
     "went_on",
     "went_on_for_long",
@@ -24,20 +24,12 @@ __all__ = [
 ENDED_BY_LAUNCHER = -15
 """SIGTERM: how launchers end the workers that are well."""
 
-_TROUBLE = re.compile(
-    r"error|exception|traceback|warn|fail|abort|terminat|killed|signal|exit|closing|closed|timed? ?out|frame #|core dumped"
-    r"|cancelled|NCCL INFO \S+:\d+ -> \d|^\s|^wandb:|^=+$|^-+$|^\W*$|^\[0x[0-9A-Fa-f]+\]|resource_tracker|semaphore|slurm|srun:"
-    r"|missing ranks:|^\[[^\]]*(?:allreduce|broadcast|allgather|alltoall)",
-    re.IGNORECASE,
-)
-"""Lines that processes print on their way out: they do not show that the job went on."""
-
 _FAILED = re.compile(
     r"\b(ABORTED|FAILED|Aborted|Killed|(?<!\d )Terminated|Terminated +\S*(?:python|run|launch|deepspeed))\b|core dumped"
     r"|srun: error|exit(ed with)?( exit)? code:? [1-9]"
     r"|non-zero (exit )?status|terminate called|taking the entire process down|Segmentation fault|Bus error"
     r"|died with <Signals|CANCELLED AT|RendezvousTimeoutError|OOMKilled|CrashLoopBackOff|There are not enough slots available"
-    r"|NCCL INFO \S+\.cc:\d+ -> [1-7]\b|Test NCCL failure|MPI_ERRORS_ARE_FATAL|Received sigquit from a child process"
+    r"|\bINFO \S+\.c[cu]:\d+ -> [1-7]\b|Test NCCL failure|MPI_ERRORS_ARE_FATAL|Received sigquit from a child process"
     r"|Encountered a bad command exit code"
     r"|DistBackendError|ncclRemoteError|ncclSystemError|ncclInternalError|ncclUnhandledCudaError",
 )
@@ -59,32 +51,16 @@ def _is_made_good(log: Log, each: Exit) -> bool:
     if each.by != "torchrun":
         return False
     is_far = log.sources[each.source].lines > each.number + OTHERS_LINES
-    return _ended_well(log, each) or (is_far and len(last_words(log, each.source, each.number)) >= OWN_LINES)
-
-
-def _ended_well(log: Log, each: Line | Exit) -> bool:
-    """Whether torchrun says further down in the same source that all its workers finished."""
-    behind = (line for line in (*log.lines, *log.tails) if line.source == each.source and line.number > each.number)
-    return any("worker group successfully finished" in line.text for line in behind)
-
-
-def last_words(log: Log, source: int, after: int) -> list[Line]:
-    """The last lines of a source behind line `after` that look like a job that runs."""
-    return [line for line in _calm_tails(log).get(source, ()) if line.number > after]
-
-
-@functools.lru_cache(4)
-def _calm_tails(log: Log) -> dict[int, list[Line]]:
-    """By source, the last lines that look like a job that runs."""
-    found: dict[int, list[Line]] = {}
-    for line in log.tails:
-        if not _TROUBLE.search(line.text[:300]):
-            found.setdefault(line.source, []).append(line)
-    return found
+    return ended_well(log, each) or (is_far and len(last_words(log, each.source, each.number)) >= OWN_LINES)
 
 
 def went_on(log: Log, spoken: Line | Traceback) -> bool:
-    """Whether the process that printed this went on as if nothing had been."""
+    """Whether the process that printed this went on as if nothing had been, or the log says that it got over it."""
+    return is_overcome(log, spoken) or _spoke_on(log, spoken)
+
+
+def _spoke_on(log: Log, spoken: Line | Traceback) -> bool:
+    """Whether the process that printed this wrote enough behind it."""
     if any(e.source == spoken.source and e.number >= spoken.number and _is_made_good(log, e) for e in log.exits):
         return True
     after = max(spoken.number, spoken.last if isinstance(spoken, Line) else 0)
@@ -104,17 +80,18 @@ def went_on(log: Log, spoken: Line | Traceback) -> bool:
 
 def last_failure(log: Log) -> Line | None:
     """The first of the last lines that says that the job failed, and behind which nothing went on; None without one."""
-    ends = (line for line in log.tails if _FAILED.search(line.text))
+    ends = (line for line in log.tails if _FAILED.search(line.text) and not is_overcome(log, line))
     return next((line for line in ends if len(last_words(log, line.source, line.number)) < OWN_LINES), None)
 
 
 def is_over(log: Log, lines: Sequence[Line]) -> bool:
     """Whether those who printed these lines, or the job as a whole, went on as if nothing had been."""
-    failed = has_failed(log)
-    if all(went_on(log, line) for line in lines) and (lines[0].who.rank is not None or not failed):
+    lines = [line for line in lines if not is_quoted(line)]
+    if not lines or (lines[0].who.rank is not None and all(_spoke_on(log, line) for line in lines)):
         return True
-    return not failed and all(
-        len(last_words(log, line.source, max(line.number, line.last))) >= OWN_LINES for line in lines
+    return not has_failed(log) and (
+        all(went_on(log, line) for line in lines)
+        or all(len(last_words(log, line.source, max(line.number, line.last))) >= OWN_LINES for line in lines)
     )
 
 
@@ -131,7 +108,7 @@ def first_attempt(log: Log) -> Log:
 
     What comes later, a port that is still taken or a store with old keys, follows from the restart.
     """
-    if all(source.restarted_at is None and not source.attempt for source in log.sources):
+    if all(source.restarted_at is None and not source.attempt for source in log.sources) or not has_failed(log):
         return log
     early = replace(
         log,
@@ -155,7 +132,7 @@ def has_failed(log: Log) -> bool:
     """Whether something shows that the job did not end well: an exit code, an abort, a traceback that ended a process."""
     if own_exits(log):
         return True
-    ends = (line for line in (*log.tails, *log.lines) if _FAILED.search(line.text) and not _ended_well(log, line))
+    ends = (line for line in (*log.tails, *log.lines) if _FAILED.search(line.text) and not is_overcome(log, line))
     if any(len(last_words(log, line.source, max(line.number, line.last))) < OWN_LINES for line in ends):
         return True
     if any("Connection closed by peer [" in line.text and not went_on(log, line) for line in log.lines):

@@ -90,17 +90,27 @@ HEADER = re.compile(
     re.IGNORECASE,
 )
 COOKIE = re.compile(r"(?P<name>\bCookie[\"']?:\s*)(?P<value>[^\r\n\"'<]+)", re.IGNORECASE)
+_ITS = r"\b[^|;&\n]{0,400}?\s"
 PASSWORD = re.compile(
-    r"(?P<name>\b(?:sshpass|docker login|podman login|mysql|mysqldump)\b[^|;&\n]*?\s-p ?)(?P<value>\"[^\"]*\"|'[^']*'|[^\s;|&]+)"
+    r"(?P<name>(?:"
+    rf"\b(?:sshpass|(?:docker|podman|helm\sregistry|az)\slogin|mysql(?:dump|admin)?){_ITS}-p|\bredis-cli{_ITS}-a"
+    rf"|\bldap(?:search|add|modify|delete|passwd|whoami){_ITS}-w|\bipmitool{_ITS}-P|\bopenssl{_ITS}-pass(?:in|out)?\spass:"
+    rf"|\bsmbclient{_ITS}-U\s[^\s%]+%"
+    rf")[ \t]?)(?P<value>\"[^\"]*\"|'[^']*'|[^\s;|&]+)"
 )
-"""The programs whose `-p` is a password."""
+"""The programs of which an option of one letter is a password."""
+KEYED = re.compile(
+    r"(?P<name>(?<![\w.-])[\w.-]*key[\"']?(?:\s*[=:]\s*|\s)[\"']?)(?P<value>(?!/)(?=[\w+/-]*\d)[\w+/-]{24,}=*)",
+    re.IGNORECASE,
+)
+"""Any key whose value is long and has a digit: no name of a column or of a dictionary's entry."""
 LISTED = re.compile(rf"(?P<name>['\"]--?{_NAME}['\"],\s*['\"])(?P<value>[^'\"]+)", re.IGNORECASE)
 """`'--token', '…'`: a command line as Python prints it."""
 PAIR = re.compile(r"(?P<name>auth[\"']?\s*[=:]\s*[(\[]\s*['\"][^'\"]*['\"],\s*['\"])(?P<value>[^'\"]+)", re.IGNORECASE)
 """`auth=("user", "…")`."""
 NETRC = re.compile(r"(?P<name>\blogin\s+\S+\s+password\s+)(?P<value>\S+)")
 """A line of ~/.netrc."""
-USER = re.compile(r"(?P<name>(?:^|\s)(?:-u ?|--user[= ]))(?P<value>(?!\d+:\d+(?:\s|$))[^\s:]+:\S+)")
+USER = re.compile(r"(?P<name>(?:^|\s)(?:-u ?|--(?:proxy-)?user[=\s]))(?P<value>(?!\d+:\d+(?:\s|$))[^\s:]+:\S+)")
 PLAIN = frozenset(("", "***", "none", "null", "true", "false"))
 """Values that say that there is none."""
 WORD = re.compile(r"[A-Za-z0-9_+/=.~-]{20,}")
@@ -136,6 +146,11 @@ def _member(key: str, value: Any) -> Any:
 def _words(values: list[Any], field: str) -> list[Any]:
     """A list; where it holds a command line, the word behind `--token` is a secret too."""
     found, follows = [], False
+    if values and all(isinstance(each, str) and "\t" not in each for each in values):
+        line = "\t".join(values)
+        for known in (PASSWORD, USER):
+            line = known.sub(lambda m: m["name"] + REMOVED, line)
+        values = line.split("\t")
     for each in values:
         is_word = isinstance(each, str)
         if follows and is_word and not each.startswith("-"):
@@ -159,7 +174,7 @@ def _text(text: str, field: str) -> str:
     text = SHAPE.sub(lambda m: m[0] if _is_identity(field, m[0]) else REMOVED, text)
     text = HEADER.sub(lambda m: m["name"] + REMOVED, text)
     text = ASSIGNED.sub(_named, NAMED.sub(_named, text))
-    for known in (LISTED, PAIR, NETRC, COOKIE, PASSWORD, USER):
+    for known in (LISTED, PAIR, NETRC, COOKIE, PASSWORD, USER, KEYED):
         text = known.sub(lambda m: m["name"] + REMOVED, text)
     if IDENTITIES.search(field):
         return text
@@ -177,7 +192,9 @@ def _named(match: re.Match[str]) -> str:
     is_plain = is_plain or (sign.startswith(" ") and re.match(r"[A-Za-z_][\w.]*[\[(]", value) is not None)  # code
     # A word behind a blank is the value of an option only: "token bucket" and "password file" are prose.
     is_prose = not sign.strip() and not name.startswith("-")
-    return match[0] if is_plain or is_prose else f"{match['name']}{sign}{REMOVED}"
+    if is_prose:  # what stands behind may hold one all the same: `secret otpauth://…?secret=…`
+        return f"{match['name']}{sign}{NAMED.sub(_named, match['value'])}"
+    return match[0] if is_plain else f"{match['name']}{sign}{REMOVED}"
 
 
 def _is_identity(field: str, value: str) -> bool:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import re
 
+from ddpdoctor.facts.script.index import Bound
 from ddpdoctor.facts.script.memory import once
 from ddpdoctor.facts.script.module import Module
 from ddpdoctor.facts.script.nodes import inner
+from ddpdoctor.facts.script.parameters import argument_of
 from ddpdoctor.facts.script.vocabulary import COLLECTIVES, METHODS, P2P
 
 __all__ = ["COMPARED", "EXITS", "WATCHED", "calls_in", "name_of"]
@@ -99,7 +101,18 @@ def _made(module: Module, base: ast.expr) -> str | None:
 
 
 def _is_wrapped(module: Module, func: ast.expr) -> bool:
-    return bool(module.wrapped) and ast.unparse(func) in module.wrapped
+    return bool(module.wrapped) and ast.unparse(func) in module.wrapped and not _holds_what_is_inside(module, func)
+
+
+def _holds_what_is_inside(module: Module, func: ast.expr) -> bool:
+    """A parameter of the wrapper's name for which some caller gives `ddp.module`."""
+    bound = module.names.bindings(func.id, module.index.scope(func)) if isinstance(func, ast.Name) else None
+    function = bound[0].function if bound is not None and bound[1][0].how is Bound.PARAMETER else None
+    if function is None or not isinstance(func, ast.Name):
+        return False
+    is_method = isinstance(module.index.parents.get(function), ast.ClassDef)
+    given = (argument_of(call, function, func.id, is_method) for call in module.callers.get(function, ()))
+    return any(each is not None and _is_unwrapped(each) for each in given)
 
 
 def _fits(module: Module, base: ast.expr, kind: str) -> bool:

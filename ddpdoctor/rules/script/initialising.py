@@ -55,7 +55,7 @@ def hard_coded(script: Script, launch: Launch | None = None) -> Iterator[Finding
             if method is None:
                 continue
             literal = is_literal(module, method)
-            address = value(module, method) if literal else _default(module, method, start)
+            address = value(module, method) if literal else _of_option(module, method, start)
             if isinstance(address, str) and address.startswith("tcp://"):
                 under = "torchrun" if certain else "torchrun, whose RANK and LOCAL_RANK this script reads,"
                 yield point(
@@ -69,17 +69,20 @@ def hard_coded(script: Script, launch: Launch | None = None) -> Iterator[Finding
                 )
 
 
-def _default(module: Module, method: ast.expr, start: Start | None) -> object:
-    """What an option holds that the launch line does not give."""
+def _of_option(module: Module, method: ast.expr, start: Start | None) -> object:
+    """What an option holds under a launch line: what the line gives, or its default."""
     option = module.options.get(method.attr) if isinstance(method, ast.Attribute) else None
-    flags = [a.value for a in option.args if isinstance(a, ast.Constant)] if option is not None else []
-    words = [word.text for word in start.line.argv] if start is not None else []
-    if start is None or option is None or any(str(word).partition("=")[0] in flags for word in words):
+    if start is None or option is None or not isinstance(method, ast.Attribute):
         return None
-    kept = (
-        any(attr == method.attr for _, attr in module.index.attributes) if isinstance(method, ast.Attribute) else True
-    )
-    return None if kept else value(module, argument(option, None, "default"))
+    if any(attr == method.attr for _, attr in module.index.attributes):
+        return None  # the script writes another one over it
+    flags = [a.value for a in option.args if isinstance(a, ast.Constant)]
+    words = [word.text for word in start.line.argv]
+    given = [at for at, word in enumerate(words) if word.partition("=")[0] in flags]
+    if not given:
+        return value(module, argument(option, None, "default"))
+    _, equals, text = words[given[-1]].partition("=")
+    return text if equals else next(iter(words[given[-1] + 1 :]), None)
 
 
 @rule(

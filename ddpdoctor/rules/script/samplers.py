@@ -18,7 +18,7 @@ from ddpdoctor.rules.script.situation import (
     each_rank,
     has_more,
     last_value,
-    once,
+    spread,
     value,
 )
 
@@ -104,9 +104,9 @@ def shuffled(script: Script) -> Iterator[Finding]:
     """
     for module in modules(script):
         for call in module.calls("DataLoader"):
-            spread = _spread(module, call)
-            shuffle = argument(call, 2, "shuffle") or spread.get("shuffle")
-            sampler = argument(call, 3, "sampler") or spread.get("sampler")
+            options = spread(module, call)
+            shuffle = argument(call, 2, "shuffle") or options.get("shuffle")
+            sampler = argument(call, 3, "sampler") or options.get("sampler")
             if shuffle is None or sampler is None or value(module, shuffle) is not True:
                 continue
             made = each_rank(module, sampler)
@@ -118,23 +118,8 @@ def shuffled(script: Script) -> Iterator[Finding]:
                     call,
                     "shuffle=True beside a sampler is a ValueError (mutually exclusive); expected the sampler alone",
                     "no shuffle",
-                    edits=without_argument(module, call, shuffle) if not spread else (),
+                    edits=without_argument(module, call, shuffle) if not options else (),
                 )
-
-
-def _spread(module: Module, call: ast.Call) -> dict[str, ast.expr]:
-    """What `**options` gives, where the options are written once as a dict and never changed."""
-    names = [k.value for k in call.keywords if k.arg is None and isinstance(k.value, ast.Name)]
-    made = [m for n in names if (m := once(module, n)) is not None]
-    found: dict[str, ast.expr] = {}
-    for each in made:
-        if isinstance(each, ast.Call) and module.names.of(each.func) == "dict":
-            found |= {k.arg: k.value for k in each.keywords if k.arg}
-        elif isinstance(each, ast.Dict):
-            found |= {
-                str(k.value): v for k, v in zip(each.keys, each.values, strict=True) if isinstance(k, ast.Constant)
-            }
-    return found
 
 
 def _is_sampler(module: Module, node: ast.expr) -> bool:

@@ -12,7 +12,7 @@ from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.initialising import INIT
 from ddpdoctor.rules.script.pointing import code, imported, point, replace
-from ddpdoctor.rules.script.situation import argument, has_more, value
+from ddpdoctor.rules.script.situation import argument, has_more, spread, value
 
 
 def _is_time(module: Module, node: ast.expr) -> bool:
@@ -41,7 +41,7 @@ def timeout(script: Script) -> Iterator[Finding]:
         for call in module.calls(INIT, "dist.new_group", "dist.monitored_barrier"):
             positional = len(call.args) == 3 and not has_more(call)
             given = argument(call, 2 if positional else None, "timeout") if module.names.of(call.func) == INIT else None
-            given = given or argument(call, None, "timeout")
+            given = given or argument(call, None, "timeout") or spread(module, call).get("timeout")
             if given is None or (
                 positional and argument(call, None, "timeout") is None and not _is_time(module, given)
             ):

@@ -129,6 +129,7 @@ def _unequal(module: Module, node: ast.expr) -> tuple[str, bool]:
         and source.args
     ):
         source = source.args[0]
+    source = _returned(module, source) or source
     if isinstance(source, ast.Call) and module.names.of(source.func) in _LISTINGS and source.args:
         folder = each_rank(module, source.args[0], trusting=True)
         if any(f != folder[0] for f in folder[1:]):
@@ -146,6 +147,17 @@ def _unequal(module: Module, node: ast.expr) -> tuple[str, bool]:
     return "", False
 
 
+def _returned(module: Module, source: ast.expr) -> ast.expr | None:
+    """The one expression that a function of this file returns where it is called."""
+    target = module.target(source) if isinstance(source, ast.Call) else None
+    if not isinstance(source, ast.Call) or target is None or target.module is not module:
+        return None
+    if any(_is_cut(module, given) for given in source.args):
+        return None
+    returns = [n.value for statement in target.function.body for n in inner(statement) if isinstance(n, ast.Return)]
+    return returns[0] if len(returns) == 1 else None
+
+
 def _takes_turns(module: Module, node: ast.ListComp) -> bool:
     """`[x for i, x in enumerate(items) if i % world_size == rank]`."""
     tests = node.generators[0].ifs if len(node.generators) == 1 else []
@@ -155,7 +167,8 @@ def _takes_turns(module: Module, node: ast.ListComp) -> bool:
     counted = isinstance(test.left.op, ast.Mod) and isinstance(test.ops[0], ast.Eq)
     size = each_rank(module, test.left.right, trusting=True)
     turn = each_rank(module, test.comparators[0], trusting=True)
-    even = _is_cut(module, node.generators[0].iter)
+    items = node.generators[0].iter
+    even = _is_cut(module, items.args[0] if isinstance(items, ast.Call) and items.args else items)
     return (
         counted and not even and set(map(repr, size)) == {str(len(TWO_NODES))} and turn == [p.rank for p in TWO_NODES]
     )

@@ -45,6 +45,17 @@ def bypassed(script: Script) -> Iterator[Finding]:
                     f"{wrapper}(...)",
                     edits=(replace(module, call.func, wrapper),),
                 )
+        for call, past, wrapper in _losses_of_methods(module):
+            yield point(
+                module,
+                call,
+                f"{code(module, past)}(...) makes its forward pass past the wrapper, and nothing here calls {wrapper}, so "
+                f"that the backward pass averages no gradients and the ranks drift apart; expected {wrapper}(...)",
+                f"{wrapper}(...)",
+                severity=None if _passes_forward(module, past.attr) else Severity.WARNING,
+                fix=f"Compute the loss in the model's forward, and call {wrapper}(...); or call {wrapper}(...) for the "
+                "output, and take the loss of that.",
+            )
         for given, wrapper in _trained_by_a_function(module):
             yield point(
                 module,
@@ -74,6 +85,41 @@ def _past_the_wrapper(module: Module) -> Iterator[tuple[ast.Call, ast.expr, str]
         outer = [c for c in module.index.calls if ast.unparse(c.func) == wrapper] if inner else []
         if inner and not outer:
             yield from ((c, c.func, wrapper) for c in inner)
+
+
+def _losses_of_methods(module: Module) -> Iterator[tuple[ast.Call, ast.Attribute, str]]:
+    """`loss = ddp.module.compute_loss(x)` that goes backward, where nothing here calls the wrapper or hands it on."""
+    for call in module.index.calls:
+        past, statement = call.func, module.index.parents.get(call)
+        inside = past.value if isinstance(past, ast.Attribute) else None
+        name = statement.targets[0] if isinstance(statement, ast.Assign) else None
+        if not isinstance(past, ast.Attribute) or past.attr == "forward" or not isinstance(name, ast.Name):
+            continue
+        wrapper = ast.unparse(inside.value) if isinstance(inside, ast.Attribute) and inside.attr == "module" else ""
+        function = module.index.function_of(call)
+        goes_back = any(
+            isinstance(b.func, ast.Attribute) and ast.unparse(b.func.value) == name.id
+            for b in module.method_calls.get("backward", ())
+            if module.index.function_of(b) is function
+        )
+        trains = goes_back and not in_rank_branch(module, call) and not _is_without_gradients(module, call)
+        if wrapper in module.wrapped and trains and not _is_used(module, wrapper):
+            yield call, past, wrapper
+
+
+def _is_used(module: Module, wrapper: str) -> bool:
+    """Whether the wrapper itself is called or given to a function, or the gradients are reduced by hand."""
+    if module.calls("dist.all_reduce", "dist.reduce_scatter_tensor"):
+        return True
+    nodes = (n for c in module.index.calls for n in (c.func, *c.args, *(k.value for k in c.keywords)))
+    return any(ast.unparse(n) == wrapper for n in nodes if isinstance(n, (ast.Name, ast.Attribute)))
+
+
+def _passes_forward(module: Module, method: str) -> bool:
+    """Whether a method of this name here calls its own model: `self(x)`."""
+    functions = [f for f in module.index.scopes if isinstance(f, ast.FunctionDef) and f.name == method]
+    calls = (n.func for f in functions for n in ast.walk(f) if isinstance(n, ast.Call))
+    return any(ast.unparse(func) in ("self", "self.forward") for func in calls)
 
 
 def _trained_by_a_function(module: Module) -> Iterator[tuple[ast.expr, str]]:

@@ -30,6 +30,7 @@ __all__ = [
     "names_in",
     "once",
     "readers_at",
+    "spread",
     "start_of",
     "value",
 ]
@@ -221,6 +222,21 @@ def once(module: Module, name: ast.Name) -> ast.expr | None:
     changes = (c.func for m in ("update", "pop", "setdefault") for c in module.method_calls.get(m, ()))
     changed = (*stores, *(f.value for f in changes if isinstance(f, ast.Attribute)))
     return None if any(isinstance(c, ast.Name) and c.id == name.id for c in changed) else made
+
+
+def spread(module: Module, call: ast.Call) -> dict[str, ast.expr]:
+    """What `**options` gives, where the options are written once as a dict and never changed."""
+    names = [k.value for k in call.keywords if k.arg is None and isinstance(k.value, ast.Name)]
+    made = [m for n in names if (m := once(module, n)) is not None]
+    found: dict[str, ast.expr] = {}
+    for each in made:
+        if isinstance(each, ast.Call) and module.names.of(each.func) == "dict":
+            found |= {k.arg: k.value for k in each.keywords if k.arg}
+        elif isinstance(each, ast.Dict):
+            found |= {
+                str(k.value): v for k, v in zip(each.keys, each.values, strict=True) if isinstance(k, ast.Constant)
+            }
+    return found
 
 
 def is_literal(module: Module, node: ast.expr) -> bool:

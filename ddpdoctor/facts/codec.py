@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 __all__ = ["FactsError", "decode", "encode", "words_of"]
 
 T = TypeVar("T")
+_PLAIN = (str, int, float, bool)
 
 
 class FactsError(ValueError):
@@ -88,7 +89,19 @@ def _parts(kind: Any) -> tuple[Any, tuple[Any, ...]]:
     return typing.get_origin(kind), typing.get_args(kind)
 
 
+@functools.cache
+def _fields(kind: type) -> dict[str, tuple[Any, bool]]:
+    """The type of each field, and whether it must be given."""
+    hints, missing = _hints(kind), dataclasses.MISSING
+    return {
+        field.name: (hints[field.name], field.default is missing and field.default_factory is missing)
+        for field in dataclasses.fields(kind)
+    }
+
+
 def _decode(kind: Any, value: Any, path: str) -> Any:
+    if type(value) is kind and kind in _PLAIN:
+        return value
     origin, args = _parts(kind)
     if origin in (types.UnionType, typing.Union):
         if value is None:
@@ -117,16 +130,15 @@ def _decode(kind: Any, value: Any, path: str) -> Any:
 
 def _decode_fields(kind: type, value: Any, path: str) -> Any:
     _expect(dict, value, path)
-    hints = _hints(kind)
-    known = {f.name: f for f in dataclasses.fields(kind)}
+    known = _fields(kind)
     for key in value:
         if key not in known:
             raise FactsError(f"{path}.{key}: unknown field; {kind.__name__} has {', '.join(sorted(known))}")
     given = {}
-    for name, field in known.items():
+    for name, (hint, is_required) in known.items():
         if name in value:
-            given[name] = _decode(hints[name], value[name], f"{path}.{name}")
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            given[name] = _decode(hint, value[name], f"{path}.{name}")
+        elif is_required:
             raise FactsError(f"{path}.{name}: missing")
     return kind(**given)
 

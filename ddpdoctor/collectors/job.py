@@ -129,7 +129,12 @@ class Job:
         ours, theirs = self._streams()
         try:
             self._child = subprocess.Popen(
-                self.argv, env=dict(self.environ), stdout=theirs[0], stderr=theirs[1], preexec_fn=self._as_leader
+                self.argv,
+                env=dict(self.environ),
+                stdout=theirs[0],
+                stderr=theirs[1],
+                close_fds=False,  # what our starter hands on, as MPI's PMI_FD; our own are not inherited
+                preexec_fn=self._as_leader,
             )
         except OSError:
             for fd in set(ours):
@@ -167,15 +172,19 @@ class Job:
             return self._pty, slave
         return os.pipe()  # two terminals: rare, and only the first is kept one
 
-    def _size(self) -> None:
-        """Give the job's terminal the size of ours."""
+    def _size(self) -> bool:
+        """Give the job's terminal the size of ours; whether it had another one."""
         if self._pty is None:
-            return
-        real = next(number for number in (1, 2) if os.isatty(number))
+            return False
+        real = next((number for number in (1, 2) if os.isatty(number)), self._pty)
         try:
-            fcntl.ioctl(self._pty, termios.TIOCSWINSZ, fcntl.ioctl(real, termios.TIOCGWINSZ, b"\0" * 8))
+            size = fcntl.ioctl(real, termios.TIOCGWINSZ, b"\0" * 8)
+            if size == fcntl.ioctl(self._pty, termios.TIOCGWINSZ, b"\0" * 8):
+                return False
+            fcntl.ioctl(self._pty, termios.TIOCSWINSZ, size)
         except OSError:
-            return  # the terminal went away
+            return False  # the terminal went away
+        return True
 
     def _serve(self, wake: int) -> None:
         """Copy the output until the job has ended and its streams are empty."""
@@ -189,6 +198,9 @@ class Job:
                 else:
                     self._copy(fd)
             self._look()
+            if self._status is None and self._child is not None and self._size():
+                # The kernel told the job, which has the terminal, and not us: its own one has the size only now.
+                os.killpg(self._child.pid, signal.SIGWINCH)
             if self._status is None and not ready and self._when_quiet is not None:
                 self._when_quiet()
                 self._when_quiet = None

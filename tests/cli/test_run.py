@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
 import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -138,6 +141,15 @@ def test_signals_are_passed_on(tmp_path: Path) -> None:
         assert (out, child.returncode) == (b"got it\n", 9)
 
 
+def test_what_our_starter_hands_on_reaches_the_job(tmp_path: Path) -> None:
+    reads, writes = os.pipe()
+    line = [*DOCTOR, "sh", "-c", f"echo hello >/proc/self/fd/{writes}"]
+    done = subprocess.run(line, pass_fds=(writes,), env={**os.environ, "TMPDIR": str(tmp_path)}, timeout=ENOUGH)
+    os.close(writes)
+    with os.fdopen(reads) as received:
+        assert (done.returncode, received.read()) == (0, "hello\n")
+
+
 def test_what_the_job_leaves_running_does_not_hold_us(shell: Run) -> None:
     begun = time.monotonic()
     done = shell("sleep 300 & echo $!; exit 0")
@@ -183,7 +195,8 @@ class _Terminal:
 
 def test_on_a_terminal_the_job_has_one_and_control_c_reaches_it_alone(tmp_path: Path) -> None:
     job = (
-        "import sys, time, os\n"
+        "import sys, time, os, signal\n"
+        "signal.signal(signal.SIGWINCH, lambda *_: print('wide', os.get_terminal_size().columns, flush=True))\n"
         "try:\n"
         "    print('tty', sys.stdin.isatty(), sys.stdout.isatty(), sys.stderr.isatty(), os.get_terminal_size(), flush=True)\n"
         "    for _ in range(1000): time.sleep(0.1)  # a signal just before one long sleep would be seen after it\n"
@@ -191,6 +204,8 @@ def test_on_a_terminal_the_job_has_one_and_control_c_reaches_it_alone(tmp_path: 
     )
     terminal = _Terminal(str(tmp_path), [*DOCTOR, sys.executable, "-c", job])
     terminal.until(b"tty True True True")
+    fcntl.ioctl(terminal.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 44, 133, 0, 0))
+    terminal.until(b"wide 133")
     os.write(terminal.fd, b"\x03")
     assert terminal.end() == 5
     assert b"interrupted" in terminal.seen

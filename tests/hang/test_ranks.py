@@ -108,6 +108,8 @@ def test_without_stacks_the_rank_in_another_system_call_than_most_is_a_candidate
     (found,) = _job(call="poll")
     assert (found.code, found.worst, found.ranks) == ("PROBE009", Severity.WARNING, (1,))
     assert "in poll, ranks 0, 2 elsewhere in futex" in found.message
+    (found,) = _job(call="rt_sigtimedwait", wchan="do_sigtimedwait")
+    assert "waits in rt_sigtimedwait" in found.message
     two = {"world_size": 2, "local_world_size": 2}
     assert _found(_process(0, **two), _process(1, call="poll", **two)) == []
 

@@ -22,13 +22,15 @@ MOST_CHILDREN = 64
 MOST_WORDS = 64
 _NUMBERS = {
     "x86_64": (
-        "0 read 1 write 7 poll 17 pread64 18 pwrite64 23 select 35 nanosleep 42 connect 45 recvfrom 47 recvmsg 61 wait4 72 fcntl"
-        " 73 flock 74 fsync 75 fdatasync 202 futex 230 clock_nanosleep 232 epoll_wait 247 waitid 257 openat 262 newfstatat"
+        "0 read 1 write 7 poll 17 pread64 18 pwrite64 23 select 34 pause 35 nanosleep 42 connect 45 recvfrom 47 recvmsg"
+        " 61 wait4 72 fcntl 73 flock 74 fsync 75 fdatasync 128 rt_sigtimedwait 130 rt_sigsuspend 202 futex"
+        " 230 clock_nanosleep 232 epoll_wait 247 waitid 257 openat 262 newfstatat"
         " 270 pselect6 271 ppoll 281 epoll_pwait 288 accept4 332 statx"
     ),
     "aarch64": (
         "22 epoll_pwait 25 fcntl 32 flock 56 openat 63 read 64 write 67 pread64 68 pwrite64 72 pselect6 73 ppoll 79 newfstatat"
-        " 82 fsync 83 fdatasync 95 waitid 98 futex 101 nanosleep 115 clock_nanosleep 203 connect 207 recvfrom 212 recvmsg"
+        " 82 fsync 83 fdatasync 95 waitid 98 futex 101 nanosleep 115 clock_nanosleep"
+        " 133 rt_sigsuspend 137 rt_sigtimedwait 203 connect 207 recvfrom 212 recvmsg"
         " 242 accept4 260 wait4 291 statx"
     ),
 }

@@ -70,11 +70,15 @@ class Job:
 
 def _most_alike(waiting: tuple[Situation, ...]) -> tuple[Situation, ...]:
     """Ranks that stand still, without those few that wait in another system call than most: where no stack tells more."""
-    kinds = Counter(each.doing for each in waiting)
+    kinds = Counter(map(_kind, waiting))
     usual = max(kinds, key=kinds.__getitem__, default=None)
-    if Doing.COLLECTIVE in kinds or usual is None or kinds[usual] * 2 <= len(waiting):
+    if usual is None or kinds[usual] * 2 <= len(waiting) or any(s.doing is Doing.COLLECTIVE for s in waiting):
         return waiting
-    return tuple(each for each in waiting if each.doing is usual)
+    return tuple(each for each in waiting if _kind(each) == usual)
+
+
+def _kind(each: Situation) -> tuple[Doing, bool]:
+    return each.doing, "futex" in (each.process.call or each.process.wchan)
 
 
 def is_stuck(each: Situation) -> bool:

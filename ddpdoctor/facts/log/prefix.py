@@ -52,6 +52,7 @@ _VLLM = re.compile(r"Worker_TP(\d+)(?:_EP\d+)?")
 _NCCL = re.compile(r"(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<gpu>-?\d+)\] ")
 _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
 _GROUP = re.compile(r"\[(?:PG (?:ID )?\S+ (?:PG GUID )?[^\]\n]*?)?Rank (?P<rank>\d+)\]")
+_BARRIER = re.compile(r"barrier on rank: (?P<rank>\d+)")
 _C10 = re.compile(r"\[[IWEF]\d*(?: (?P<time>\d\d:\d\d:\d\d\.\d+))? \w[\w.]*:\d+\] ?")
 _SRUN = re.compile(r"srun: error: (?P<host>[\w-]+)[\w.-]*: task (?P<task>\d{1,5}): ")
 _LAUNCH = re.compile(r"srun: error: (?:Task launch for \S+ failed on node|Node failure on) (?P<host>[\w-]+)")
@@ -77,8 +78,8 @@ _RANK_NAMES = re.compile(r"(?:^|[._/-])(?:global[_-]?)?rank[_-]?(\d{1,5})(?=[._/
 _NODE_NAMES = re.compile(r"(?:^|[._/-])node[_-]?rank[_-]?(\d{1,4})(?=[._/-]|$)", re.IGNORECASE)
 _ATTEMPT = re.compile(r"attempt_(?P<attempt>\d+)/(?P<local>\d+)/(?:stdout|stderr|error)\.\w+$")
 _HOST_NAMES = re.compile(
-    r"(?:^|[._/-])((?:(?:node|host|worker|gpu|compute|dgx|master|pod)(?!s[-\d])[a-z]*-?|(?:cn|ip|n|c|g|gn|nid)-?)\d[\w-]*?|"
-    r"[a-z][a-z-]*-(?:worker|master|node)-\d+)(?=\.(?:log|txt|out|err|gz|xz|zst)|[._/]|$)",
+    r"(?:^|[._/-])((?:(?:node|host|worker|gpu|compute|dgx|master|pod)(?!s[-\d])[a-z]*-?|(?:cn|ip|gn|nid)-?)\d[\w-]*?|"
+    r"[ncg]-?\d[a-z0-9-]*(?!_)|[a-z][a-z-]*-(?:worker|master|node)-\d+)(?=\.(?:log|txt|out|err|gz|xz|zst)|[._/]|$)",
     re.IGNORECASE,
 )
 
@@ -186,6 +187,8 @@ def _with_writer(text: str, who: Who, time: str | None) -> Prefixed:
         group = _GROUP.search(text, 0, 1000)
         if group is not None:
             who = replace(who, rank=int(group["rank"]))
+    elif who.rank is None and (barrier := _BARRIER.search(text)) is not None:
+        who = replace(who, rank=int(barrier["rank"]))
     return Prefixed(text, who, time, stream)
 
 

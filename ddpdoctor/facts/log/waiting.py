@@ -29,6 +29,8 @@ TIMED_OUT = (
     "Timeout at NCCL work: ",
 )
 _NUMBER = re.compile(r"Timeout at NCCL work: (?P<seq>\d+)")
+_GATHERED = re.compile(r"OpType=_?ALLGATHER\w*, NumelIn=(?P<few>\d+), NumelOut=(?P<more>\d+)")
+_SCATTERED = re.compile(r"OpType=_?REDUCE_SCATTER\w*, NumelIn=(?P<more>\d+), NumelOut=(?P<few>\d+)")
 STALLED = "by subset of ranks and are waiting for remainder"
 """Horovod's words above the tensors that some ranks did not submit."""
 FAR = 40
@@ -123,7 +125,11 @@ def parties(log: Log) -> list[Party]:
             by_source.setdefault(each.source, set()).add(each.who.rank)
             whos.setdefault(each.who.rank, each.who)
     if len(by_source) < 2:
-        known = range(max((log.world_size or 0, *(rank + 1 for rank in whos))))  # ranks below another's exist
+        if len(whos) == 1 and log.world_size is None:
+            return [
+                Party(f"rank {rank}", who, tuple(by_source)) for rank, who in whos.items()
+            ]  # an excerpt of one rank
+        known = range(max((log.world_size or 0, _gathered(log), *(rank + 1 for rank in whos))))  # ranks below another's
         return [Party(f"rank {rank}", whos.get(rank, Who(rank=rank)), tuple(by_source)) for rank in known]
     found = {rank: Party(f"rank {rank}", who, ()) for rank, who in whos.items()}
     nameless = [source for source, ranks in by_source.items() if not ranks]
@@ -134,6 +140,13 @@ def parties(log: Log) -> list[Party]:
         name = f"rank {rank}" if rank is not None else (who.host or log.sources[source].name)
         found[-1 - source] = Party(name, Who(rank=rank, host=who.host, node_rank=who.node_rank), (source,))
     return [found[key] for key in sorted(found)]
+
+
+def _gathered(log: Log) -> int:
+    """So many ranks at least took part in a collective whose output is a multiple of its input; 0 where none tells it."""
+    sizes = [(int(m["more"]), int(m["few"])) for line in log.lines for m in _GATHERED.finditer(line.text)]
+    sizes += [(int(m["more"]), int(m["few"])) for line in log.lines for m in _SCATTERED.finditer(line.text)]
+    return max((more // few for more, few in sizes if few and not more % few), default=0)
 
 
 def _of_source(log: Log, source: int) -> Who:

@@ -40,9 +40,9 @@ DECIDES = (
     "a second run with TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 (then `ddpdoctor triage` its dumps), or "
     "`ddpdoctor hang` on the nodes while it hangs"
 )
-DECIDES_WITHOUT_NCCL = (
-    "what the ranks that printed nothing printed last, or `ddpdoctor hang` on the nodes while it hangs"
-)
+DECIDES_WITHOUT_NCCL = "`ddpdoctor hang` on the nodes while it hangs"
+_HEADS = re.compile(r"(?:\[[^\]]*\] ?)+")
+"""What the watchdog puts before its words."""
 
 
 @rule(
@@ -100,12 +100,14 @@ def _told(log: Log, lines: list[Line], missing: list[Party], ranks: tuple[int, .
     waited = waits(log)
     own = [wait for wait in waited if wait.who.rank in ranks]
     there = [wait for wait in waited if wait not in own] or waited
-    seen = calls(there) if waited else shortened(lines[0].text)
+    seen = calls(there) if waited else shortened(_HEADS.sub("", lines[0].text))
     told = sorted({line.who.rank for line in lines if line.who.rank is not None} - {*ranks})
     who = names(waited, ranks) or ranks_named(told)
     decides = DECIDES if any("NCCL" in line.text for line in log.lines) else DECIDES_WITHOUT_NCCL
     if not missing:
         who = who or "a rank"
+        if log.world_size is None or len(ranks_of(log)) < log.world_size:
+            decides = f"what the other ranks printed last decides, or {decides}"
         return f"{who} gave up waiting in a collective: {seen}. Undetermined who was missing: {decides}", True
     who = who or "the others"
     why = _why(() if own else ranks, decides)

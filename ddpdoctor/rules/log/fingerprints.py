@@ -13,7 +13,7 @@ __all__ = ["fingerprints"]
 
 ASPECTS = ("Op type", "Tensor shapes", "Tensor dtypes")
 _RUNNING = re.compile(
-    r"Rank (?P<rank>\d+) is running collective: CollectiveFingerPrint\((?:SequenceNumber=\d+, )?OpType=(?P<op>\w+)"
+    r"Rank (?P<rank>\d+) is running collective: CollectiveFingerPrint\((?:SequenceNumber=\d+,? ?)?OpType=(?P<op>\w+)"
     r"(?:, TensorShape=\[(?P<shape>[\d, ]*)\])?"
 )
 """What torch's wrapper of a process group says that a rank called."""

@@ -12,11 +12,12 @@ from dataclasses import replace
 
 from ddpdoctor.facts.log import Log
 from ddpdoctor.facts.log.marks import marked
+from ddpdoctor.facts.log.recovery import last_words
 from ddpdoctor.facts.log.rendezvous import counts, is_loopback, keys, knocks
-from ddpdoctor.facts.log.story import has_failed, last_words, own_exits
+from ddpdoctor.facts.log.story import has_failed, own_exits
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import in_logs
-from ddpdoctor.rules.log.scene import Scene, candidates, joined, names, ranks_of, tell
+from ddpdoctor.rules.log.scene import TOO_MANY, Scene, came, candidates, joined, names, ranks_of, tell
 from ddpdoctor.rules.log.signatures import matching
 
 __all__: list[str] = []
@@ -45,12 +46,6 @@ TWICE = (r"rank \d+ of \d+ ranks has already checked in",)
 SWALLOWED = (r"server socket on \[[^\]]*\]:\d+ has timed out, will retry",)
 RENDEZVOUS = (r"RendezvousTimeoutError", r"worker_count=\d+, timeout", r"Error: Socket Timeout$")
 
-CROWD = re.compile(r"world_size=(?P<world>\d+), worker_count=(?P<came>\d+)")
-TOO_MANY = (
-    "processes with another WORLD_SIZE (ENV005), two launchers, or a launcher and mp.spawn (LAUNCH056, LAUNCH058), or a "
-    "store or init file that still holds an earlier run's keys (NET018): take a fresh port or file, and count the processes."
-)
-
 
 def _decide(log: Log) -> Iterator[Told]:
     scene = Scene(log, knocks(log), counts(log), keys(log))
@@ -74,7 +69,7 @@ def _loopback(scene: Scene) -> Iterator[Told]:
             tell(
                 scene,
                 [k.line for k in own],
-                f"{names(scene.nodes_of([k.line for k in own]))} looked for the master at ({first.host}, {first.port}), which "
+                f"{scene.told([k.line for k in own])} looked for the master at ({first.host}, {first.port}), which "
                 f"is the node itself{waits}: MASTER_ADDR, --master-addr or --rdzv-endpoint is a loopback address or missing",
                 [c.line for c in scene.counts],
             ),
@@ -111,12 +106,10 @@ def _no_route(scene: Scene) -> Iterator[Told]:
     lines = [k.line for k in lost]
     where = f"({lost[0].host}, {lost[0].port})"
     if scene.counts:
-        text = (
-            f"{names(scene.nodes_of(lines))} was refused at {where} (No route to host), while {joined(scene.counts[0])}"
-        )
+        text = f"{scene.told(lines)} was refused at {where} (No route to host), while {joined(scene.counts[0])}"
         yield "NET008", tell(scene, lines, text, [c.line for c in scene.counts])
     else:
-        text = f"{names(scene.nodes_of(lines))} found no machine at {where} (errno 113, No route to host)"
+        text = f"{scene.told(lines)} found no machine at {where} (errno 113, No route to host)"
         yield "NET005", tell(scene, lines, text, [])
 
 
@@ -125,7 +118,7 @@ def _swallowed(scene: Scene) -> Iterator[Told]:
     lines = matching(scene.log, SWALLOWED)
     if not lines:
         return
-    nodes = names(scene.nodes_of(lines))
+    nodes = scene.told(lines)
     if scene.counts:
         text = (
             f"{nodes} got no answer from the master's port, while {joined(scene.counts[0])}: packets to it are dropped"
@@ -140,13 +133,13 @@ def _launchers(scene: Scene) -> Iterator[Told]:
     first = [k for k in scene.keys if k.is_first_node]
     if len(first) > 1:
         lines = [k.line for k in first]
-        text = f"{names(scene.nodes_of(lines))} all wait as --node-rank 0 for the word of all nodes"
+        text = f"{scene.told(lines)} all wait as --node-rank 0 for the word of all nodes"
         yield "LAUNCH036", tell(scene, lines, text, [])
         return
     for node in sorted({n for k in scene.keys for n in k.nodes if not k.is_first_node}):
         same = [k.line for k in scene.keys if k.nodes == (node,) and not k.is_first_node]
         if len(same) > 1 and first:
-            text = f"{names(scene.nodes_of(same))} both wait as --node-rank {node}"
+            text = f"{scene.told(same)} both wait as --node-rank {node}"
             yield "LAUNCH036", tell(scene, same, text, [k.line for k in first])
             return
 
@@ -211,7 +204,7 @@ def _unreachable(scene: Scene) -> Iterator[Told]:
         first = scene.knocks[0]
         lines = [k.line for k in scene.knocks]
         other = f", while {joined(scene.counts[0])}" if scene.counts else ""
-        text = f"{names(scene.nodes_of(lines))} could not connect to ({first.host}, {first.port}){other}. {candidates(scene)}"
+        text = f"{scene.told(lines)} could not connect to ({first.host}, {first.port}){other}. {candidates(scene)}"
         yield "NET003", tell(scene, lines, text, [c.line for c in scene.counts])
         return
     lines = [c.line for c in scene.counts] or matching(scene.log, SWALLOWED + NO_ANSWER)
@@ -228,30 +221,34 @@ def _incomplete(scene: Scene) -> Iterator[Told]:
     if not lines:
         yield from _still_waiting(scene)
         return
-    crowd = [f for line in waited if (f := CROWD.search(line.text)) and int(f["came"]) > int(f["world"])]
-    if crowd:
-        text = f"{crowd[0]['came']} workers came to a group of {crowd[0]['world']}. Undetermined: {TOO_MANY}"
+    crowd, world = max((found for line in waited if (found := came(line))), default=(0, 0))
+    if crowd > world and any(marked(scene.log, "left_file")):
+        return  # NET018 tells it
+    if crowd > world:
+        text = f"{crowd} workers came to a group of {world}. Undetermined: {TOO_MANY}"
         yield "PROBE004", tell(scene, waited, text, [])
         return
     ranks = tuple(sorted({rank for k in scene.keys for rank in k.ranks}))
     missing = ranks if len({k.ranks for k in scene.keys}) == 1 and ranks != (0,) else ()
-    who = f"rank {missing[0]} did not write its address" if len(missing) == 1 else "not all members came in time"
-    text = f"{names(scene.nodes_of(lines))} gave up waiting: {who}. {candidates(scene)}"
+    who = f"only {crowd} of {world} members came in time" if crowd else "not all members came in time"
+    who = f"rank {missing[0]} did not write its address" if len(missing) == 1 else who
+    text = f"{scene.told(lines)} gave up waiting: {who}. {candidates(scene)}"
     yield "PROBE004", tell(scene, lines, text, [], ranks=missing)
 
 
 def _still_waiting(scene: Scene) -> Iterator[Told]:
     """Nobody gave up, and the log ends in the middle of the waiting: what a job that hangs leaves."""
     log = scene.log
-    for line, found in ((each, CROWD.search(each.text)) for each in matching(log, RENDEZVOUS)):
-        if (
-            found
-            and int(found["came"]) < int(found["world"])
-            and not last_words(log, line.source, max(line.number, line.last))
-        ):
-            text = f"{found['came']} of {found['world']} members had come when the log ended. {candidates(scene)}"
+    for line, found in ((each, came(each)) for each in matching(log, RENDEZVOUS)):
+        if not found or found[0] == found[1] or last_words(log, line.source, max(line.number, line.last)):
+            continue
+        if found[0] > found[1]:
+            text = f"{found[0]} workers came to a group of {found[1]}. Undetermined: {TOO_MANY}"
+            yield "PROBE004", tell(scene, [line], text, [])
+        else:
+            text = f"{found[0]} of {found[1]} members had come when the log ended. {candidates(scene)}"
             yield "PROBE004", replace(tell(scene, [line], text, []), severity=Severity.WARNING)
-            return
+        return
 
 
 def _checked_in_twice(scene: Scene) -> Iterator[Told]:
@@ -269,7 +266,7 @@ def _without_endpoint(scene: Scene) -> Iterator[Told]:
     waited = matching(scene.log, (r"RendezvousTimeoutError",))
     if lines and waited and not scene.knocks:
         text = (
-            f"{names(scene.nodes_of(lines))} started c10d without --rdzv-endpoint, or gave --master-addr in its place "
+            f"{scene.told(lines)} started c10d without --rdzv-endpoint, or gave --master-addr in its place "
             f"(c10d ignores it), and not all nodes met: each waits at its own localhost:29400"
         )
         yield "LAUNCH031", tell(scene, lines, text, waited)

@@ -9,8 +9,8 @@ from ddpdoctor.facts.log import Line, Log
 from ddpdoctor.facts.log.marks import marked
 from ddpdoctor.facts.log.story import has_failed, is_over
 from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.rules import area_of, in_logs, load, rule
-from ddpdoctor.rules.log.signatures import by_signatures, explained, finding_of, matching
+from ddpdoctor.rules import in_logs, rule
+from ddpdoctor.rules.log.signatures import as_signed, explained, finding_of, matching
 
 FAILED = (
     r"unhandled (cuda|system) error",
@@ -93,19 +93,14 @@ def versions_differ(log: Log) -> Iterator[Finding]:
     lines = matching(log, TRUNCATED)
     if lines and (told := _versions(log)):
         yield finding_of(log, lines, f"The ranks run different NCCL versions ({told})", blames_speaker=False)
-    yield from _as_signed("VERSION002", log)
+    yield from as_signed("VERSION002", log)
 
 
 @in_logs("ENV031")
 def settings_differ(log: Log) -> Iterator[Finding]:
     """The same without different versions."""
     if not _versions(log):
-        yield from _as_signed("ENV031", log)
-
-
-def _as_signed(code: str, log: Log) -> Iterator[Finding]:
-    for each in by_signatures(r for r in load((area_of(code),)) if r.code == code).values():
-        yield from each(log)
+        yield from as_signed("ENV031", log)
 
 
 def _versions(log: Log) -> str:

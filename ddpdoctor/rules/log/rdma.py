@@ -1,4 +1,4 @@
-"""HOST003, NET029, NET036: what RDMA's errors and their addresses say; without them NET031 names these two as candidates."""
+"""HOST003, NET029, NET032, NET036: what RDMA's errors and their addresses say; else NET031 names them as candidates."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from ddpdoctor.facts.log import Log
 from ddpdoctor.facts.log.marks import marked
-from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.findings import Finding, Role, Severity
 from ddpdoctor.rules import in_logs
-from ddpdoctor.rules.log.signatures import finding_of, matching
+from ddpdoctor.rules.log.signatures import as_signed, finding_of, matching
 
 __all__: list[str] = []
 
@@ -20,6 +20,11 @@ UNLOCKED = (
 )
 UNSAID = (r"NCCL WARN Call to ibv_create_(qp|cq) failed$",)
 RETRIES = (r"with (error|status=)\s?12\b[^\n]*vendor err 129",)
+NOT_FLUSHED = (
+    r"Got completion (from peer \S+ )?with (error|status=)\s?([1-46-9]|1[01])\b",
+    r"Got completion from peer \S+ with status=IBV_WC_(LOC|MW|REM|BAD|FATAL|RESP|GENERAL)_",
+    r"async fatal event|local catastrophic error",
+)
 UNROUTED = (r"ibv_modify_qp failed with (error |\d+ )?Network is unreachable",)
 NO_ADDRESS = (r"ibv_modify_qp failed with (error|\d+) (No such device|Invalid argument)",)
 PAIRED = (r"ibv_modify_qp failed with 110 Connection timed out[^\n]*local GID [^\n]*remote GID",)
@@ -61,6 +66,14 @@ def gid_not_routable(log: Log) -> Iterator[Finding]:
         return
     title = "An RDMA peer does not answer; on RoCE a GID that does not lead to other networks is one reason"
     yield replace(finding_of(log, lines, title, blames_speaker=True), severity=Severity.WARNING)
+
+
+@in_logs("NET032")
+def work_request_failed(log: Log) -> Iterator[Finding]:
+    """A work request that the adapter gave up; those that were only flushed follow from the peer that does not answer."""
+    only_flushed = not matching(log, NOT_FLUSHED) and bool(matching(log, RETRIES))
+    for found in as_signed("NET032", log):
+        yield replace(found, role=Role.CONSEQUENCE, caused_by="NET031") if only_flushed else found
 
 
 @in_logs("NET035")

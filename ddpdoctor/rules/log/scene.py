@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from ddpdoctor.facts.log import Line, Log
@@ -9,9 +10,15 @@ from ddpdoctor.facts.log.rendezvous import Count, Keys, Knock
 from ddpdoctor.facts.log.story import is_over
 from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
 from ddpdoctor.rules.log.signatures import shortened
+from ddpdoctor.rules.log.told import peer_in
 
-__all__ = ["Scene", "candidates", "joined", "names", "ranks_of", "tell"]
+__all__ = ["TOO_MANY", "Scene", "came", "candidates", "joined", "names", "ranks_of", "tell"]
 
+_CROWD = re.compile(r"world_size=(?P<world>\d+), worker_count=(?P<came>\d+)")
+TOO_MANY = (
+    "processes with another WORLD_SIZE (ENV005), two launchers, or a launcher and mp.spawn (LAUNCH056, LAUNCH058), or a "
+    "store or init file that still holds an earlier run's keys (NET018): take a fresh port or file, and count the processes."
+)
 DECIDES = "ddpdoctor check -- LAUNCH, with each node's own line, on every node at the same time, tells these apart."
 
 
@@ -53,6 +60,13 @@ class Scene:
         """The names of all that printed these lines, in order."""
         return sorted({self.node_of(line) for line in lines})
 
+    def told(self, lines: list[Line]) -> str:
+        """Who printed these lines, for a message: a file's name tells nothing where all came in that one."""
+        if len(self.log.sources) == 1 and all(line.who.host is None and line.who.task is None for line in lines):
+            ranks = sorted({line.who.rank for line in lines if line.who.rank is not None})
+            return f"rank{'s' if len(ranks) > 1 else ''} {names([str(r) for r in ranks])}" if ranks else "a process"
+        return names(self.nodes_of(lines))
+
 
 def candidates(scene: Scene) -> str:
     """What the lines leave open."""
@@ -68,6 +82,12 @@ def candidates(scene: Scene) -> str:
     else:
         named = "a member that never started (PROBE001) or died, endpoints or ids that differ (LAUNCH032, LAUNCH039, LAUNCH035)"
     return f"Undetermined: {named}. {DECIDES}"
+
+
+def came(line: Line) -> tuple[int, int] | None:
+    """How many came to a store's barrier, and of how many."""
+    found = _CROWD.search(line.text)
+    return None if found is None else (int(found["came"]), int(found["world"]))
 
 
 def joined(count: Count) -> str:
@@ -90,10 +110,18 @@ def tell(scene: Scene, lines: list[Line], text: str, also: list[Line], ranks: tu
     """The finding that says `text`, with `lines` and some of `also` as its evidence; noise where the job went on."""
     log, first = scene.log, lines[0]
     is_noise = is_over(log, lines)
+    peer = peer_in(lines)
+    hosts = {line.who.host for line in lines} if peer is not None else set()
     return Finding(
         text,
         tuple(Evidence(log.place(each.source, each.number), shortened(each.text)) for each in (*lines[:3], *also[:2])),
-        where=Where(rank=ranks[0] if len(ranks) == 1 else None, file=log.sources[first.source].name, line=first.number),
+        where=Where(
+            rank=ranks[0] if len(ranks) == 1 else None,
+            host=hosts.pop() if len(hosts) == 1 else None,
+            peer=peer,
+            file=log.sources[first.source].name,
+            line=first.number,
+        ),
         ranks=ranks,
         severity=Severity.NOTE if is_noise else None,
         role=Role.NOISE if is_noise else None,

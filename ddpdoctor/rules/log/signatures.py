@@ -9,12 +9,16 @@ from dataclasses import replace
 
 from ddpdoctor.facts.log import Line, Log, Traceback
 from ddpdoctor.facts.log.literals import literals_of
-from ddpdoctor.facts.log.story import FEW_LINES, has_failed, is_over, last_words
+from ddpdoctor.facts.log.recovery import last_words
+from ddpdoctor.facts.log.story import FEW_LINES, has_failed, is_over
 from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
-from ddpdoctor.rules import Rule, load
+from ddpdoctor.rules import Rule, area_of, load
+from ddpdoctor.rules.log.told import peer_in, ranks_in
 
 __all__ = [
     "FAR",
+    "OUTSIDERS",
+    "as_signed",
     "by_signatures",
     "explained",
     "finding_of",
@@ -29,6 +33,8 @@ SPEAKS_OF_OTHERS = frozenset(
     ("LOG001", "LOG003", "LOG004", "NET003", "NET031", "NET032", "NET045", "PROBE004", "SCRIPT030", "SCRIPT057")
 )
 """Umbrellas that the victims print: whoever says it is not to blame."""
+OF_LINKS = ("NET031", "NET032", "NET045")
+"""Those of a link: it has two ends, whoever is to blame."""
 
 PRECISER = {
     "LOG010": ("LOG505",),
@@ -69,15 +75,27 @@ _DOWNLOAD = re.compile(r"urlopen error|HTTPS?ConnectionPool|NewConnectionError|M
 
 OF_LAUNCHERS = ("LOG008", "LOG009", "LOG010")
 
+_OF_AGENT = re.compile(r'[^"]*torch/distributed/elastic/')
+"""A launcher's line; a file in quotes is a frame of a traceback."""
+OUTSIDERS = re.compile(r"slurmstepd|srun: |mpirun|\[?kernel|.*(?:oom-kill|Killed process \d+ \()", re.IGNORECASE)
+"""Lines of schedulers and kernels, which stand among the workers' and belong to no traceback."""
+
 FAR = 40
 """So many lines behind its exception's a message may still belong to it: NCCL's and Gloo's run over several lines."""
 
 LONGEST = 240
+MOST = 16
 
 
 def by_signatures(rules: Iterable[Rule]) -> dict[str, Callable[[Log], Iterator[Finding]]]:
     """For each cause with signatures, the look at a log for them."""
     return {each.code: functools.partial(_look, each) for each in rules if each.signatures}
+
+
+def as_signed(code: str, log: Log) -> Iterator[Finding]:
+    """What the signatures of one cause find, for a look of its own that adds to them."""
+    for each in by_signatures(r for r in load((area_of(code),)) if r.code == code).values():
+        yield from each(log)
 
 
 def matching(log: Log, signatures: Iterable[str]) -> list[Line]:
@@ -118,7 +136,7 @@ def explained(log: Log, *kinds: str) -> list[Line]:
     scripts = matching(log, [s for each in known if each.code in SAID_BY_LAUNCHERS for s in each.signatures])
     doubted = [line for line in scripts if _is_scripts(log, line)]
     lines = matching(log, [s for each in known for s in each.signatures])
-    return [line for line in lines if "torch/distributed/elastic/" not in line.text and line not in doubted]
+    return [line for line in lines if not _OF_AGENT.match(line.text) and line not in doubted]
 
 
 def softly_explained(log: Log) -> dict[tuple[int, int], str]:
@@ -146,6 +164,8 @@ def _look(rule: Rule, log: Log) -> Iterator[Finding]:
     if lines:
         is_speaker = rule.kind not in ("consequence", "noise") and rule.code not in SPEAKS_OF_OTHERS
         found = finding_of(log, lines, rule.title, blames_speaker=is_speaker)
+        if rule.code in OF_LINKS and len(hosts := {line.who.host for line in lines}) == 1:
+            found = replace(found, where=replace(found.where, host=hosts.pop()))
         is_mild = rule.severity is Severity.ERROR and found.severity is None
         if is_mild and all(_WARNS.match(line.text) for line in lines) and not (has_failed(log) or _is_last(log, lines)):
             found = replace(
@@ -173,18 +193,21 @@ def finding_of(log: Log, lines: list[Line], title: str, *, blames_speaker: bool)
     first = lines[0]
     told = next((line for line in lines if line.who.rank is not None), first) if blames_speaker else first
     is_noise = is_over(log, lines)
-    ranks = sorted({line.who.rank for line in lines if line.who.rank is not None}) if blames_speaker else []
+    named = ranks_in(lines)
+    speakers = {line.who.rank for line in lines if line.who.rank is not None} if blames_speaker else set()
+    ranks = sorted(speakers | named)
     hosts = {line.who.host for line in lines if line.who.host is not None} if blames_speaker else set()
     traceback = next((found for line in lines if (found := traceback_of(log, line)) is not None), None)
     frame = None if traceback is None else traceback.place
     file, number = (log.sources[first.source].name, first.number) if frame is None else (frame.file, frame.line)
     return Finding(
-        f"{title.rstrip('.')}: {speaker(told)}{shortened(_LOGGER.sub('', first.text).strip())}",
+        f"{title.rstrip('.')}{_listed(sorted(named))}: {speaker(told)}{shortened(_LOGGER.sub('', first.text).strip())}",
         tuple(Evidence(log.place(line.source, line.number), shortened(line.text)) for line in lines[:3]),
         where=Where(
             host=hosts.pop() if len(hosts) == 1 else None,
             rank=ranks[0] if len(ranks) == 1 else None,
             local_rank=first.who.local_rank if len(ranks) == 1 else None,
+            peer=peer_in(lines),
             file=file,
             line=number,
         ),
@@ -194,16 +217,26 @@ def finding_of(log: Log, lines: list[Line], title: str, *, blames_speaker: bool)
     )
 
 
+def _listed(ranks: list[int]) -> str:
+    """` (ranks 0, 3, 7)`, where a line alone does not name them all."""
+    return f" (ranks {', '.join(map(str, ranks[:MOST]))}{', …' if len(ranks) > MOST else ''})" if len(ranks) > 2 else ""
+
+
 def traceback_of(log: Log, line: Line) -> Traceback | None:
     """The traceback whose exception this line is, or belongs to."""
     for each in reversed(log.tracebacks):
         is_near = each.source == line.source and each.number <= line.number <= each.number + FAR
         if is_near and each.number == line.number:
             return each
-        if is_near and (each.who.rank, each.who.task, each.who.node_rank) == (
-            line.who.rank,
-            line.who.task,
-            line.who.node_rank,
+        if (
+            is_near
+            and not OUTSIDERS.match(line.text)
+            and (each.who.rank, each.who.task, each.who.node_rank)
+            == (
+                line.who.rank,
+                line.who.task,
+                line.who.node_rank,
+            )
         ):
             return each
     return None

@@ -105,8 +105,9 @@ def incomplete(probe: Probe) -> Iterator[Finding]:
     """The ranks arrived, but could not form the process group.
 
     ## Why it matters
-    Every rank sits in init_process_group and blames nobody: `wait timeout after …ms, keys: …` or `Gloo connectFullMesh
-    failed`. Something keeps the ranks from reaching each other although all reached the store.
+    Every rank sits in init_process_group and blames nobody: `wait timeout after …ms, keys: …`, `worker_count=4` of
+    `world_size=8`, or `Gloo connectFullMesh failed`. Some ranks never came, or something keeps them from reaching each other
+    although all reached the store.
 
     ## Fix
     Look for a finding about one rank or one link beside this one; then check that the ports between the nodes are open

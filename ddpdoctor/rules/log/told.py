@@ -1,0 +1,43 @@
+"""Whom a line names beside the one that printed it: the other end of a link, the ranks that do not agree."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from ddpdoctor.facts.log import Line
+from ddpdoctor.facts.log.prefix import short_host
+
+__all__ = ["peer_in", "ranks_in"]
+
+_PORT = r"(?:<\d+>|:\d+\b)"
+_NAME = r"(?P<peer>[A-Za-z0-9_][\w.-]*|[0-9a-f]*:[0-9a-f:]+)"
+_PEERS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        rf"\b(?:from )?(?:remote )?peer {_NAME}<\d+>",
+        rf"\b(?:[Cc]onnect(?: to)?|recv from|send to|[Rr]ead error|writev|sendmsg|closed by peer|remote=) ?\[?{_NAME}\]?{_PORT}",
+        r"trying to connect to \(?(?P<peer>[^,()\s]+?)(?:, |:)\d+\b",
+    )
+)
+_RANKS = (
+    re.compile(r"\b[Rr]ank (?P<a>\d+) and rank (?P<b>\d+) both on"),
+    re.compile(r"\bRank (?P<a>\d+) is running collective"),
+)
+
+
+def peer_in(lines: Iterable[Line]) -> str | None:
+    """The host or address of the other end that these lines name; None where they name none, or several."""
+    found = {
+        short_host(match["peer"])
+        for line in lines
+        for known in _PEERS
+        if (match := known.search(line.text)) is not None
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def ranks_in(lines: Iterable[Line]) -> set[int]:
+    """The ranks between which something does not agree, as NCCL and torch name them in one line."""
+    matches = (match for line in lines for known in _RANKS for match in known.finditer(line.text))
+    return {int(rank) for match in matches for rank in match.groups()}

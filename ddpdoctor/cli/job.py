@@ -43,8 +43,8 @@ def _job_of_ranks(environ: Mapping[str, str]) -> Job | None:
     from ddpdoctor.probe.place import BadEnvironment, read_place
 
     told = Environ(variables=dict(environ))
-    is_rank = told.rank is not None or told.has("RANK")
-    if not is_rank or (told.world_size or 0) < 2 or told.is_multi_node is False:
+    is_rank, size = told.rank is not None or told.has("RANK"), told.world_size
+    if not is_rank or told.is_multi_node is False or size == 1 or (size is None and not told.has("WORLD_SIZE")):
         return None
     try:
         place = read_place(environ, os.getppid())
@@ -69,9 +69,12 @@ def _job_of_ranks(environ: Mapping[str, str]) -> Job | None:
 
 
 def _without_number(told: Environ) -> Job | None:
-    """The job of a rank whose number is none: the others should hear why it will not come. None where they cannot."""
-    rank, port = told.rank, told.integer("MASTER_PORT") or 0
-    if (rank is not None and rank >= 0) or not told.master_addr or not 0 < port < 65536:
+    """The job of a rank whose number, or whose number of ranks, is none: the others should hear why it will not come. None
+    where they cannot.
+    """
+    rank, size, port = told.rank, told.world_size, told.integer("MASTER_PORT") or 0
+    is_numbered = rank is not None and rank >= 0 and size is not None and size > 0
+    if is_numbered or not told.master_addr or not 0 < port < 65536:
         return None
     return Job(
         form=Form.ENV,

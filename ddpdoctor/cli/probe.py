@@ -27,6 +27,9 @@ DEFAULT_SECONDS = 120.0
 ENDING_SECONDS = 20.0
 """How long the ranks may take to report after their own time limit."""
 
+STOPPED_SECONDS = 3.0
+"""How long all ranks of this node may be stopped: a node that has others tells it by them."""
+
 LOOK_SECONDS = 0.02
 LOCAL = "127.0.0.1"
 
@@ -91,7 +94,7 @@ def probe(
         raise UsageError(f"--baseline {baseline:.200}: the file cannot be read")
     for option, file in (("--save-baseline", save_baseline), ("--baseline", baseline)):
         words += [option, file] if file else []
-    return _wait(_start(words, node), common.timeout or DEFAULT_SECONDS)
+    return _wait(_start(words, node), node, words, common.timeout or DEFAULT_SECONDS)
 
 
 def _nodes(word: str) -> int:
@@ -169,11 +172,18 @@ def _start(words: list[str], node: Node) -> list[subprocess.Popen[bytes]]:
     ]
 
 
-def _wait(ranks: list[subprocess.Popen[bytes]], limit: float) -> int:
+def _wait(ranks: list[subprocess.Popen[bytes]], node: Node, words: list[str], limit: float) -> int:
     """The worst exit code of the ranks. Whatever happens, none of them is left behind."""
-    end = time.monotonic() + limit + ENDING_SECONDS
+    from ddpdoctor.cli.stopped_ranks import is_stopped, tell_stopped
+
+    started, looks = time.monotonic(), 0
+    end = started + limit + ENDING_SECONDS
     try:
         while not all(map(_has_ended, ranks)):
+            # Looks are counted, for with Ctrl-Z this process stands still as well.
+            looks = looks + 1 if all(_has_ended(rank) or is_stopped(rank.pid) for rank in ranks) else 0
+            if looks * LOOK_SECONDS > STOPPED_SECONDS:
+                return tell_stopped(ranks, node, words, time.monotonic() - started)
             if time.monotonic() > end:
                 print("ddpdoctor: a rank did not end in time and was killed", file=sys.stderr)
                 return 3

@@ -125,9 +125,9 @@ def judge_nodes(
             replace(facts, nodes=None, environ=Environ(), launch=Launch(lines=lines, torch=torch)),
             across,
         )
-        # What was seen on the machines proves more than a line, and so does that all met at one address, however it is spelled.
+        # What was seen on the machines proves more than a line, and so does that all addresses lead to one, however spelled.
         known = {each.code for each in outcome.findings} - {"LAUNCH036"}
-        known |= {"ENV020"} if nodes.is_main and all(node.came == "main" for node in nodes.nodes) else set()
+        known |= {"ENV020"} if nodes.is_main and all(_leads_to_host(node, nodes) for node in nodes.nodes) else set()
         told.findings = [_placed(each, nodes.nodes) for each in told.findings if each.code not in known]
         told.skipped = []
         outcome.findings = [each for each in outcome.findings if each.code not in _with_a_line(told.findings)]
@@ -138,6 +138,11 @@ def judge_nodes(
     seen = {each.code for each in outcome.findings}
     outcome.passed = sorted({code for code in outcome.passed if code not in seen})
     return outcome
+
+
+def _leads_to_host(node: Node, nodes: Nodes) -> bool:
+    host = nodes.nodes[nodes.hosted_by]
+    return node.came == "main" or bool({*node.master_addresses} & {*host.addresses, *host.master_addresses})
 
 
 def _with_a_line(findings: Iterable[Finding]) -> set[str]:

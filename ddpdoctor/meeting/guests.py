@@ -168,7 +168,9 @@ def assess(guests: Sequence[Guest]) -> State:
     """What the nodes that are here make of the meeting."""
     nodes = [guest.node for guest in guests]
     sizes = [size for node in nodes if (size := _size(node))]
-    most = max(sizes, default=1)
+    if not sizes:
+        return State.WAITING  # for somebody who was told how many they are
+    most = max(sizes)
     if len(nodes) >= most and not missing(nodes):
         return State.COMPLETE
     if contradicts(guests):

@@ -49,3 +49,27 @@ def test_one_node_whose_master_is_another_machine_meets_it(line: str, form: str)
 )
 def test_one_node_that_is_its_own_master_meets_nobody(line: str) -> None:
     assert job_to_meet(_facts(line), {}) is None
+
+
+ENVIRON = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": ELSEWHERE, "MASTER_PORT": "29500"}
+
+
+@pytest.mark.parametrize("wrong", [{"RANK": "-1"}, {"RANK": "1.0"}, {"WORLD_SIZE": "three"}, {"WORLD_SIZE": "0"}])
+def test_a_rank_that_was_told_no_number_still_has_others_to_tell(wrong: dict[str, str]) -> None:
+    job = job_to_meet(_facts("python train.py"), ENVIRON | wrong)
+    assert job is not None
+    assert (job.form, job.master_addr, job.master_port) == (Form.ENV, ELSEWHERE, 29500)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"RANK": "-1", "WORLD_SIZE": "1"},
+        {"RANK": ""},
+        {"RANK": "x", "MASTER_ADDR": ""},
+        {"RANK": "x", "MASTER_PORT": "70000"},
+        {"RANK": "x", "WORLD_SIZE": ""},
+    ],
+)
+def test_who_is_alone_or_does_not_know_the_master_tells_nobody(more: dict[str, str]) -> None:
+    assert job_to_meet(_facts("python train.py"), ENVIRON | more) is None

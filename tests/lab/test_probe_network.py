@@ -188,6 +188,27 @@ def test_a_supervisor_on_another_host_that_stops_or_dies_is_named(
 
 
 @slow
+def test_a_node_whose_only_supervisor_is_stopped_before_it_came_tells_it_all_the_same(tmp_path: Path) -> None:
+    with hosts(2) as lab:
+        job = Job(lab, tmp_path, form="own")
+        supervisor, end = 0, time.monotonic() + SECONDS
+        while not supervisor:
+            assert time.monotonic() < end
+            found = [pid for pid in job.ranks[1].pids() if b"ddpdoctor.probe\0" in _command(pid)]
+            supervisor = found[0] if found else 0
+        os.kill(supervisor, signal.SIGSTOP)
+        assert job.end() == [1, 1]
+        assert [job.causes(host) for host in lab.hosts] == [[("PROBE007", "node1")]] * 2
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""  # it ended in between
+
+
+@slow
 def test_a_host_whose_cable_is_pulled_is_named_by_the_others_and_by_itself(tmp_path: Path) -> None:
     with hosts(3) as lab:
         job = _stuck(lab, tmp_path)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ddpdoctor.facts.log import Log
 from ddpdoctor.facts.log.story import has_failed, went_on_for_long
-from ddpdoctor.findings import Finding, Role, Severity
+from ddpdoctor.findings import Evidence, Finding, Role, Severity
 
 __all__ = ["arrange_log"]
 
@@ -62,6 +63,9 @@ def arrange_log(findings: Iterable[Finding], kinds: Mapping[str, str], log: Log)
     leaders = [f for f in found if _can_lead(f, kinds)] or [f for f in found if _is_error(f)]
     first = min(leaders, key=lambda f: (_weight(f, kinds), _is_long_ago(f, log)), default=None)
     leading = None if first is None else _weight(first, kinds)
+    scheduled = next((f for f in leaders if _came_before_all(f, found)), None)
+    if scheduled is not None:
+        first, leading = scheduled, (-1, False)
     placed = [_with_role(f, kinds, leading, first) for f in found]
     return tuple(
         sorted(
@@ -81,7 +85,26 @@ _ROLES = {Role.CAUSE: 0, Role.CONSEQUENCE: 1, Role.NOISE: 2}
 
 
 def _softened(finding: Finding) -> Finding:
-    return replace(finding, severity=Severity.NOTE, role=Role.NOISE)
+    """What a kernel wrote of a program that failed on a GPU is no noise, though no program says so here."""
+    return replace(finding, severity=Severity.NOTE, role=Role.CAUSE if finding.code == "GPU043" else Role.NOISE)
+
+
+_DECIDED = re.compile(r"DUE TO [A-Z]|[Pp]reempt|TERM_RUNLIMIT|Evicted")
+"""What schedulers say that end a job for a reason of their own."""
+
+
+def _came_before_all(finding: Finding, found: Iterable[Finding]) -> bool:
+    """Whether a scheduler ended the job before anything else was told: what came behind is of its end, or of the next start."""
+    if finding.code != "LOG015":
+        return False
+    own = next((_told_at(each) for each in finding.evidence if _DECIDED.search(each.seen or "")), None)
+    others = [_told_at(f.evidence[0]) for f in found if f is not finding and f.evidence and f.worst is Severity.ERROR]
+    return own is not None and bool(others) and all(at[0] == own[0] and at[1] > own[1] for at in others)
+
+
+def _told_at(evidence: Evidence) -> tuple[str, int]:
+    name, _, number = evidence.path.rpartition(":")
+    return name, int(number) if number.isdigit() else 0
 
 
 def _is_error(finding: Finding) -> bool:

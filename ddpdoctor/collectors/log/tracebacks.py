@@ -39,11 +39,15 @@ _RANK_TAG = re.compile(r"\[rank(\d{1,6})\]:? ?")
 MOST_PASTED = 16_000
 _STRING = re.compile(rb'(?:[^"\\]|\\.)*')
 _RANK_KEY = re.compile(rb'"(?:global_)?rank": ?"?(\d{1,6})\b')
+_RAISING = re.compile(r"\s+raise (?P<name>(?:\w+\.)*[A-Z]\w*(?:Error|Exception))\(")
+"""The last line of a traceback that the text cuts there: it names what was raised."""
 _WRAPPED = re.compile(r'\s*File "[^"]{40}')
 """The beginning of a frame that a terminal's or a collector's width may have cut."""
 _SPAWNED = re.compile(r"-- Process (\d+) terminated with the following error:")
 _RANKED = re.compile(r": \(RANK (\d+)\)\s*$")
 """What torch.distributed.checkpoint puts behind the head of each traceback that it has gathered."""
+_BOLD = re.compile(r"(\*\*|__|`)(?P<text>[A-Za-z].*)\1\s*$")
+"""A line that somebody stressed when they pasted it."""
 _GROUP = re.compile(r"^\s*[|+][-| ]?\s?")
 _LAUNCHERS = re.compile(
     r"/torch/distributed/(run|launch)\.py$|/torch/distributed/launcher/|/bin/(torchrun|accelerate|deepspeed)$"
@@ -80,6 +84,7 @@ def _filled(found: Traceback, texts: Iterator[tuple[int, str]]) -> Traceback | N
     """The traceback with its frames and its exception, from the lines behind its head."""
     frames: list[Frame] = []
     indent = ""  # of the whole traceback: torchrun's summary indents what its worker recorded
+    raising: re.Match[str] | None = None
     strangers = last = 0
     others = passed = 0  # other heads within this traceback, and where an exception of theirs stands
     for offset, text in texts:
@@ -89,11 +94,11 @@ def _filled(found: Traceback, texts: Iterator[tuple[int, str]]) -> Traceback | N
         if frame is not None and len(frames) < MOST_FRAMES:
             indent = indent if frames else " " * (len(text) - len(text.lstrip(" ")) - 2)
             frames.append(Frame(frame["file"], int(frame["line"]), (frame["function"] or "").strip()))
-            strangers, last = 0, offset
+            strangers, last, raising = 0, offset, None
         elif 'File "' in text and (joined := list(_FRAME_WITHIN.finditer(text))):
             frames += [Frame(each["file"], int(each["line"]), each["function"] or "") for each in joined]
             strangers, last = 0, offset
-        elif (text := text.removeprefix(indent))[:1] not in (" ", "\t", ""):
+        elif (text := _BOLD.sub(r"\g<text>", text.removeprefix(indent)))[:1] not in (" ", "\t", ""):
             ended = EXCEPTION.match(text)
             is_end = (
                 ended is not None and (frames or ended["name"].endswith(_NAMES)) and _is_exception(ended["name"], text)
@@ -109,6 +114,10 @@ def _filled(found: Traceback, texts: Iterator[tuple[int, str]]) -> Traceback | N
             strangers += 1
             if strangers > STRANGERS:
                 return None
+        else:
+            raising = raising or (_RAISING.match(text) if frames else None)
+    if raising is not None and not others:
+        return replace(found, number=found.number + last, exception=raising["name"], frames=tuple(frames))
     files = [frame.file.replace("\\", "/") for frame in frames]
     if any(_LAUNCHERS.search(file) for file in files) or all(_STARTERS.search(file) for file in files):
         return None  # it says nothing of what a worker raised

@@ -16,6 +16,8 @@ _LIBRARY = re.compile(
     r"/(site|dist)-packages/|/lib(64)?/python3[\d.]*/|^<(?!stdin>|string>)|/torch/|^/pytorch/|/bin/\w+$|\.pyx$"
 )
 """Files of Python, torch and what pip installs: the last frame before them is the job's."""
+_OF_TORCH = re.compile(r"/torch/|^<|/lib(64)?/python3[\d.]*/(?!(site|dist)-packages/)|/bin/\w+$")
+"""Of these, the files of Python and torch themselves."""
 
 
 class Kind(str, Enum):
@@ -124,9 +126,14 @@ class Traceback:
 
     @property
     def place(self) -> Frame | None:
-        """The innermost frame of the job's own code; where all of it is a library's, the innermost of all."""
+        """The innermost frame of the job's own code; where all of it is a library's, the innermost before Python's and torch's.
+
+        Code without a file, as a dataclass's `<string>`, is a place only where there is no file.
+        """
         own = self.own_frames
-        return own[-1] if own else (self.frames[-1] if self.frames else None)
+        files = [frame for frame in own if not frame.file.startswith("<")]
+        others = [frame for frame in self.frames if not _OF_TORCH.search(frame.file.replace("\\", "/"))]
+        return next((found[-1] for found in (files, own, others, self.frames) if found), None)
 
 
 @dataclass(frozen=True, slots=True)

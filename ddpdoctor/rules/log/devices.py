@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ddpdoctor.facts.log import Line, Log
 from ddpdoctor.findings import Finding, Severity
@@ -35,8 +36,8 @@ UNSEEN = (
 ASKED = (r"You requested (?i:gpus?): ?\[", r"But your machine only has: ?\[")
 ORDINAL = (r"invalid device ordinal",)
 ISOLATED = (r"transport/p2p\.cc:\d+ NCCL WARN Cuda failure (101 )?'invalid device ordinal'",)
+NOT_FOUND = (r"nvmlDeviceGetHandleByPciBusId\(\) failed: Not Found",)
 TOLD = (
-    r"nvmlDeviceGetHandleByPciBusId\(\) failed: Not Found",
     r"Child failed to attach to shmseg",
     r"local_rank \d+ exceeds available GPUs in CUDA_VISIBLE_DEVICES",
 )
@@ -157,6 +158,17 @@ def peers_gpu_unseen(log: Log) -> Iterator[Finding]:
             "(TOPO023)"
         )
         yield finding_of(log, lines, title, blames_speaker=True)
+    hidden = matching(log, NOT_FOUND)
+    if hidden:
+        title = (
+            "NCCL does not find, in this process, the GPU of a peer on the same machine. Undetermined: several containers "
+            "on one machine that were given different GPUs, or one GPU for each task by CUDA_VISIBLE_DEVICES or srun (ENV064)"
+        )
+        yield replace(
+            finding_of(log, hidden, title, blames_speaker=True),
+            fix="Give every container all GPUs of the machine and choose by CUDA_VISIBLE_DEVICES, or give each an NCCL_HOSTID of "
+            "its own so that they talk as two machines; under Slurm use --gpus-per-node instead of --gpus-per-task.",
+        )
     told = matching(log, TOLD)
     if told:
         yield finding_of(log, told, "Every rank sees only its own GPU", blames_speaker=True)

@@ -24,7 +24,7 @@ from ddpdoctor.rules.log.crashes import (
 from ddpdoctor.rules.log.devices import ASSERTED
 from ddpdoctor.rules.log.ending import SIGKILL, names_of
 from ddpdoctor.rules.log.files import is_missing_file, is_removed, not_written_yet, on_some_nodes_only
-from ddpdoctor.rules.log.signatures import FAR, explained, matching, shortened, softly_explained
+from ddpdoctor.rules.log.signatures import FAR, OUTSIDERS, explained, matching, shortened, softly_explained
 
 __all__: list[str] = []
 
@@ -40,8 +40,15 @@ WHY_GONE = (
     ". Undetermined why that process ended: the host's memory ran out (LOG014, HOST009: sudo dmesg -T | grep -i 'killed "
     "process'), /dev/shm is too small (HOST002), or it crashed"
 )
+TERMINATED = re.compile(r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: Terminated")
+WHY_TERMINATED = (
+    ". Undetermined who ended that process with SIGTERM: the launcher or the scheduler, because another rank failed or the time "
+    "was over (LOG015; their output decides), a guard against a lack of memory (earlyoom, systemd-oomd: LOG014), or a person"
+)
 SPAWN = "torch/multiprocessing/spawn.py"
 CUT = ". Undetermined which: the log ends before its name; the lines that follow in the output decide"
+NEVER_REACHED = (r"(Connect to \S+|Call to connect) failed : (No route to host|Connection timed out)",)
+"""With whom no connection ever was, that one was not lost."""
 KILLED = "Killed"
 """What a shell prints last of a program that ended by SIGKILL, as a server ends itself after an exception."""
 _POINTS = re.compile(r"^Caught |[Ss]ee (the )?(stack trace for )?root cause")
@@ -63,7 +70,11 @@ class _Group:
 def _groups(log: Log) -> list[_Group]:
     """Exceptions that ended a process and that no other rule explains, in the order of the log."""
     crashes = matching(log, CRASHED + CANCELLED)
-    lines = [line for line in explained(log, "cause", "umbrella", "consequence") if line not in crashes]
+    lines = [
+        line
+        for line in explained(log, "cause", "umbrella", "consequence")
+        if line not in crashes and not OUTSIDERS.match(line.text)
+    ]
     found: dict[tuple[str, str, object], list[Traceback]] = {}
     for each in log.tracebacks:
         name = each.exception.rpartition(".")[2]
@@ -152,7 +163,7 @@ def _all_ranks(log: Log) -> set[int]:
 
 def _stage(log: Log, group: _Group) -> str:
     """The code for a group: PROBE006 and PROBE005 for one rank among others, before or after it joined; else LOG500."""
-    others = _all_ranks(log) - set(group.ranks)
+    others = _all_ranks(log) - set(group.ranks) - {each.who.rank for each in log.unfinished}  # these raise as well
     peers = [line for line in matching(log, PEERS_OF_A_GROUP) if _is_others(line, group)]
     waited = [line for line in matching(log, PEERS_BEFORE) if _is_others(line, group)]
     if peers and (group.first.has_joined or not waited):
@@ -182,6 +193,8 @@ def _finding(log: Log, group: _Group, when: str) -> Finding:
     says = (first.exception or "an exception") + (f": {first.message}" if first.message else "")
     at = f" at {place.file}:{place.line}" if place is not None else ""
     why = WHY_GONE if CHILD_GONE.search(first.message) else ""
+    why = WHY_TERMINATED if TERMINATED.search(first.message) else why
+    says = says.removesuffix(".") if why and not at else says
     return Finding(
         f"{names_of(group.ranks, group.hosts)} raised {shortened(says)}{at}{when}{why}",
         (Evidence(log.place(first.source, first.number), shortened(says), "no exception"),),
@@ -211,7 +224,8 @@ def uncaught_exception(log: Log) -> Iterator[Finding]:
     yield from _raised(log, "LOG500", "")
     yield from _cut(log)
     soft = softly_explained(log)
-    for each in log.tracebacks:
+    lines = [each for each in explained(log, "cause", "umbrella") if (each.source, each.number) not in soft]
+    for each in (t for t in log.tracebacks if not _is_explained(t, lines)):
         code = next((soft[each.source, n] for n in _own_lines(each) if (each.source, n) in soft), None)
         if code is not None and not is_no_cause(each) and not went_on(log, each):
             yield replace(_finding(log, _group([each]), ""), role=Role.CONSEQUENCE, caused_by=code)
@@ -257,6 +271,7 @@ def _silent(log: Log) -> Iterator[Finding]:
         or len(silent) != 1
         or _highest_named(log) >= len(everybody)
         or waits(log)
+        or matching(log, NEVER_REACHED)
         or _groups(log)
         or any(e.code == SIGKILL for e in own_exits(log))
     ):

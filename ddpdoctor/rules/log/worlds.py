@@ -11,6 +11,7 @@ from ddpdoctor.facts.log.marks import marked
 from ddpdoctor.facts.log.story import went_on
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import in_logs
+from ddpdoctor.rules.log.scene import came
 from ddpdoctor.rules.log.signatures import finding_of, matching, traceback_of
 
 __all__: list[str] = []
@@ -32,6 +33,11 @@ UNKNOWN_NAME = (
 @in_logs("NET018")
 def rendezvous_closed(log: Log) -> Iterator[Finding]:
     """A launcher that comes to a rendezvous that is over: left from an earlier job, or ended by another node of this one."""
+    left = [line for line, _ in marked(log, "left_file")]
+    waited = [line for line in log.lines if (count := came(line)) is not None and count[0] > count[1]]
+    if left and waited:
+        title = "The file of the process group was left by an earlier run, whose ranks it still counts"
+        yield finding_of(log, [*left, *waited], title, blames_speaker=False)
     lines = matching(log, CLOSED)
     if not lines:
         return

@@ -9,7 +9,7 @@ from dataclasses import replace
 from ddpdoctor.facts.log import Log
 from ddpdoctor.facts.log.gpus import gpu_at
 from ddpdoctor.facts.xids import BY_CAUSE, Xid, meaning
-from ddpdoctor.findings import Finding, Where
+from ddpdoctor.findings import Finding, Role, Where
 from ddpdoctor.rules import area_of, in_logs, load
 from ddpdoctor.rules.gpu.xids import told
 from ddpdoctor.rules.log.signatures import by_signatures
@@ -20,15 +20,43 @@ SWITCHES: dict[str, Callable[[Xid], bool]] = {
 }
 """The causes that faults of NVSwitches show."""
 
+KERNELS = (13, 31)
+"""Xids that a program's kernel causes on the GPU, and"""
+FOLLOWING = (109,)
+"""those that its channel then leads to, within so many seconds, or lines where these have no times:"""
+SOON_SECONDS = 60.0
+SOON_LINES = 20
+
 
 def _look(cause: str, log: Log) -> Iterator[Finding]:
     kept = [xid for xid in log.xids if _shows(cause, xid)]
-    yield from told(kept, functools.partial(_place, log), of_a_log=True)
+    for found in told(kept, functools.partial(_place, log), of_a_log=True):
+        yield _in_order(log, cause, kept, found)
     # What ranks and other programs print about the same cause has no Xid.
     numbers = {(xid.source, near) for xid in kept for near in range((xid.line or 0) - 3, (xid.line or 0) + 4)}
     rest = tuple(x for x in log.lines if "Xid (" not in x.text and (x.source, x.number) not in numbers)
     for each in by_signatures(r for r in load((area_of(cause),)) if r.code == cause).values():
         yield from each(replace(log, lines=rest))
+
+
+def _in_order(log: Log, cause: str, kept: list[Xid], found: Finding) -> Finding:
+    """The finding, as what follows from a fault of a kernel on the same GPU just before, or as that fault."""
+    last = next(xid for xid in kept if _place(log, xid)[1] == found.where)
+    same = [xid for xid in log.xids if (xid.source, xid.host, xid.bus_id) == (last.source, last.host, last.bus_id)]
+    own = [xid for xid in same if xid in kept]
+    if cause == "GPU043" and any(_follows(later, xid) for later in same for xid in own):
+        return replace(found, role=Role.CAUSE)
+    if own and all(any(_follows(xid, earlier) for earlier in same) for xid in own):
+        return replace(found, role=Role.CONSEQUENCE, caused_by="GPU043")
+    return found
+
+
+def _follows(xid: Xid, earlier: Xid) -> bool:
+    if xid.code not in FOLLOWING or earlier.code not in KERNELS or xid.restarts != earlier.restarts:
+        return False
+    if xid.age_seconds is None or earlier.age_seconds is None:
+        return 0 < (xid.line or 0) - (earlier.line or 0) <= SOON_LINES
+    return 0 <= earlier.age_seconds - xid.age_seconds <= SOON_SECONDS and (xid.line or 0) > (earlier.line or 0)
 
 
 def _shows(cause: str, xid: Xid) -> bool:

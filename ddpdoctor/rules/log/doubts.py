@@ -1,0 +1,157 @@
+"""HOST001, LAUNCH003, LAUNCH050, NET017, NET021: causes that their signatures alone do not prove."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ddpdoctor.facts.log import Line, Log
+from ddpdoctor.facts.log.marks import marked
+from ddpdoctor.findings import Finding
+from ddpdoctor.rules import in_logs
+from ddpdoctor.rules.log.signatures import as_signed, finding_of, matching
+from ddpdoctor.rules.log.told import peer_in
+
+__all__: list[str] = []
+
+NEAR = 4
+"""So many lines before NCCL gives up on a segment stands why."""
+NO_SEGMENT = (r"Error while creating shared memory segment",)
+NO_ROOM = re.compile(r"No space left|posix_fallocate|ftruncate|extend /dev/shm|Bus error")
+REASON = re.compile(r"shmutils\.\w+:\d+ NCCL WARN (?P<reason>.+)")
+
+REFUSED = (r"Call to connect returned Connection (timed out|refused), retrying",)
+UNSURE_INTERFACE = (
+    "NCCL could not connect to {peer}. Undetermined: the rank there ended first or never came (its own output decides), {file}"
+    "the address is that of an interface which leads to no other node (NET021; NCCL_SOCKET_IFNAME), or the ports that NCCL "
+    "chooses are closed between the nodes (NET009)"
+)
+OF_FILE = "the init file holds the addresses of an earlier run (NET018: take a new file), "
+
+UNSURE_LOOPBACK = (
+    "Gloo found nobody at its own machine's loopback address. Undetermined: the rank there ended first, where all ranks run on "
+    "one machine, or in a job of several nodes a node's own name leads to its loopback (NET017)"
+)
+
+ADDED = re.compile(r"unrecognized arguments: +(?:--|[–—])(?P<option>local[-_]rank)(?:=\d+)?(?P<others>(?: +.+)?)")
+LAUNCHERS = {
+    "local_rank": (
+        "The launcher, torch.distributed.launch before torch 2.0, adds --local_rank to the script's arguments, and the script "
+        "does not know this option",
+        "Let the script declare both spellings of the option (--local-rank and --local_rank), or read LOCAL_RANK and start it "
+        "with torchrun, or with --use_env.",
+    ),
+    "local-rank": (
+        "The launcher, torch.distributed.launch since torch 2.0, adds --local-rank to the script's arguments, and the script "
+        "knows --local_rank at most",
+        None,
+    ),
+}
+OTHERS = "; it refuses {others} as well, so a second command or an option of the launcher stands behind the script"
+
+NO_MODULE = re.compile(
+    r"finding module specification for '(?P<asked>[\w.]+)'|python[\d.]*: No module named '?(?P<named>\w[\w.]*)"
+)
+MODULES = (
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "accelerate.commands.launch",
+    "deepspeed.launcher.runner",
+)
+
+
+@in_logs("HOST001")
+def shared_memory(log: Log) -> Iterator[Finding]:
+    """A segment that could not be made: for lack of room, unless NCCL has just told another reason."""
+    reasons = [reason for line in matching(log, NO_SEGMENT) if (reason := _reason(log, line)) is not None]
+    if not reasons or len(reasons) < len(matching(log, NO_SEGMENT)):
+        yield from as_signed("HOST001", log)
+        return
+    said = REASON.search(reasons[0].text)
+    title = (
+        f"NCCL could not make its shared memory, for another reason than a lack of room ({said['reason'] if said else ''}). "
+        "Undetermined: CUDA cannot register memory of the host here (a container or machine that refuses it, HOST010), the "
+        "driver is too old for this NCCL, or /dev/shm is too small after all (HOST001: df -h /dev/shm); with NCCL_SHM_DISABLE=1 "
+        "the job runs without it"
+    )
+    yield replace(
+        finding_of(log, [*reasons, *matching(log, NO_SEGMENT)], title, blames_speaker=True),
+        fix="Look at df -h /dev/shm while the job starts; if it has room, run once with NCCL_SHM_DISABLE=1 and compare the "
+        "versions of NCCL and of the driver.",
+    )
+
+
+def _reason(log: Log, line: Line) -> Line | None:
+    """What NCCL's code for shared memory has told just before in the same process, if it is no lack of room."""
+    told = [
+        each
+        for each, _ in marked(log, "nccl_warns")
+        if each.source == line.source and 0 < line.number - each.number <= NEAR and each.who == line.who
+    ]
+    return told[-1] if told and REASON.search(told[-1].text) and not NO_ROOM.search(told[-1].text) else None
+
+
+@in_logs("NET021")
+def refused(log: Log) -> Iterator[Finding]:
+    """NCCL tried in vain to connect: an interface's name or a link-local address proves a wrong interface, nothing else does."""
+    lines = matching(log, REFUSED)
+    for found in as_signed("NET021", log):
+        if not lines or any(each.seen not in {line.text for line in lines} for each in found.evidence):
+            yield found
+            continue
+        stale = OF_FILE if any(marked(log, "init_file")) else ""
+        title = UNSURE_INTERFACE.format(
+            peer=peer_in(each for each in log.lines if "onnect to " in each.text) or "a peer", file=stale
+        )
+        yield replace(
+            finding_of(log, lines, title, blames_speaker=True),
+            fix="Read first what the rank at that address printed. If it runs, compare the address with the node's interfaces "
+            "(ip -br addr) and set NCCL_SOCKET_IFNAME to the one that leads to the other nodes.",
+        )
+
+
+@in_logs("NET017")
+def loopback(log: Log) -> Iterator[Finding]:
+    """A loopback address that refuses: without a sign of other nodes, a rank of this machine may have ended."""
+    hosts = {each.who.host for each in (*log.spoken, *log.tails)} - {None}
+    node_ranks = {each.who.node_rank for each in (*log.spoken, *log.tails)} - {None}
+    is_sure = max(len(hosts), len(node_ranks), len(log.sources)) > 1
+    for found in as_signed("NET017", log):
+        said = found.message.partition(": ")[2]
+        yield found if is_sure else replace(found, message=f"{UNSURE_LOOPBACK}: {said}")
+
+
+@in_logs("LAUNCH050")
+def local_rank_refused(log: Log) -> Iterator[Finding]:
+    """The spelling that was refused tells which launcher added it; the script may know the other one or none."""
+    for found in as_signed("LAUNCH050", log):
+        told = ADDED.search(found.message)
+        if told is None:
+            yield found
+            continue
+        title, fix = LAUNCHERS[told["option"]]
+        others = told["others"].strip()
+        title += OTHERS.format(others=others) if others else ""
+        yield replace(found, message=f"{title}: {found.message.partition(': ')[2]}", fix=fix or found.fix)
+
+
+@in_logs("LAUNCH003")
+def program_missing(log: Log) -> Iterator[Finding]:
+    """A script that is not there, or a module that -m names and Python does not find."""
+    for found in as_signed("LAUNCH003", log):
+        told = NO_MODULE.search(found.message)
+        if told is None:
+            yield found
+            continue
+        name = told["asked"] or told["named"]
+        meant = difflib.get_close_matches(name, MODULES, 1, 0.85)
+        hint = f", which is a misspelt {meant[0]}" if meant and meant[0] != name else ""
+        yield replace(
+            found,
+            message=f"Python finds no module {name}{hint}: {found.message.partition(': ')[2]}",
+            fix=f"Write python -m {meant[0]}."
+            if hint
+            else "Install the module for this Python, or correct its name behind -m.",
+        )

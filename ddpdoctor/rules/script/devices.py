@@ -149,7 +149,8 @@ def missing(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
     """
     for module in modules(script):
         used = backends(module)
-        if not used or any("nccl" not in b for b in used) or module.frameworks or not module.is_program:
+        chosen = used is None and _is_nccl_on_gpus(module)
+        if not (chosen or (used and all("nccl" in b for b in used))) or module.frameworks or not module.is_program:
             continue
         if is_alone(module):
             continue
@@ -170,8 +171,15 @@ def missing(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
             f"no rank selects its GPU: line {first.lineno} puts every rank on cuda:0 "  # type: ignore[attr-defined]
             '("Duplicate GPU detected", or out of memory there); expected the GPU of the local rank',
             f"torch.cuda.set_device({LOCAL})",
-            edits=(edit, *imported(module, "os", "import os")),
+            edits=() if chosen else (edit, *imported(module, "os", "import os")),
+            severity=Severity.WARNING if chosen else None,
         )
+
+
+def _is_nccl_on_gpus(module: Module) -> bool:
+    """`"nccl" if torch.cuda.is_available() else "gloo"`: nccl wherever there are GPUs."""
+    given = [argument(c, 0, "backend") for c in module.calls("dist.init_process_group")]
+    return bool(given) and all(value(module, each) == "nccl" for each in given)
 
 
 def _first_plain_cuda(module: Module) -> ast.AST | None:

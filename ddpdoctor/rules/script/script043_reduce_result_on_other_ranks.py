@@ -109,6 +109,12 @@ def _is_shape(module: Module, node: ast.Name) -> bool:
     return isinstance(parent, ast.Attribute) and parent.attr in ("device", "dtype", "shape", "is_cuda")
 
 
+def _knows_where(module: Module, node: ast.AST) -> bool:
+    """Whether the text tells the ranks apart where it changes the result, or is a reduce of the project's own."""
+    function = module.index.function_of(node)
+    return in_rank_branch(module, node) or (function is not None and "reduce" in function.name)
+
+
 def _used_after(module: Module, call: ast.Call, name: str) -> ast.AST | None:
     statement = module.index.statement(call)
     block = next((b for b in blocks(module.index.parents[statement]) if statement in b), [])
@@ -116,7 +122,7 @@ def _used_after(module: Module, call: ast.Call, name: str) -> ast.AST | None:
         read_first = [following.value] if isinstance(following, ast.Assign) else []
         for node in (n for part in (*read_first, following) for n in inner(part)):
             if isinstance(node, ast.Name) and node.id == name and not _is_shape(module, node):
-                if isinstance(module.index.parents.get(node), ast.AugAssign) and not isinstance(node.ctx, ast.Load):
+                if isinstance(module.index.parents.get(node), ast.AugAssign) and not _knows_where(module, node):
                     continue  # `total /= n`: on the other ranks it is still a partial sum
                 if not isinstance(node.ctx, ast.Load):
                     return None

@@ -11,10 +11,12 @@ from ddpdoctor.facts.script import Script
 from ddpdoctor.facts.script.index import Bound
 from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.facts.script.vocabulary import PARAMETERS
+from ddpdoctor.facts.script.world import Device
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import code, imported, point, replace, without_argument
 from ddpdoctor.rules.script.situation import (
+    LOCAL_RANKS,
     argument,
     each_rank,
     has_more,
@@ -35,7 +37,7 @@ from ddpdoctor.rules.script.situation import (
         r"DistributedDataParallel device_ids and output_device arguments only work",
     ),
 )
-def device_ids(script: Script) -> Iterator[Finding]:
+def device_ids(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
     """DistributedDataParallel is given the wrong device_ids or module.
 
     ## Why it matters
@@ -52,6 +54,9 @@ def device_ids(script: Script) -> Iterator[Finding]:
             if given is None or has_more(call) or is_test(module):
                 continue
             problem, edits = _ids(module, call, given)
+            start = start_of(module, launch)
+            if not problem and (start is None or start.per_node != 1) and _is_one_gpu(module, given):
+                problem, edits = _of_others(module, call, given)
             if problem:
                 yield point(module, given, f"{problem}; expected device_ids=[local_rank]", "[local_rank]", edits=edits)
 
@@ -76,6 +81,26 @@ def _ids(module: Module, call: ast.Call, given: ast.expr) -> tuple[str, tuple[Ed
             none or _on_device(module, model, given),
         )
     return "", ()
+
+
+def _is_one_gpu(module: Module, given: ast.expr) -> bool:
+    """`device_ids=[0]` where the file itself gives each rank the GPU of its local rank."""
+    found = each_rank(module, given)
+    if "CUDA_VISIBLE_DEVICES" in module.text or not all(isinstance(v, (list, tuple)) and len(v) == 1 for v in found):
+        return False
+    if type(found[0][0]) is not int or any(v != found[0] for v in found):  # type: ignore[index]
+        return False
+    moves = (*module.calls("cuda.set_device"), *module.method_calls.get("cuda", ()), *module.method_calls.get("to", ()))
+    chosen = [each_rank(module, c.args[0]) for c in moves if c.args]
+    own = (LOCAL_RANKS, [Device("cuda", rank) for rank in LOCAL_RANKS])
+    return any(each in own for each in chosen)
+
+
+def _of_others(module: Module, call: ast.Call, given: ast.expr) -> tuple[str, tuple[Edit, ...]]:
+    output = argument(call, 2, "output_device")
+    named = (given,) if output is None else (given, output)
+    told = f"device_ids={code(module, given)} is the GPU of one rank, and the model of the others lies elsewhere (ValueError)"
+    return told, without_argument(module, call, *named)
 
 
 def _is_of_cpu(module: Module) -> bool:

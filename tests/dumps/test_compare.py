@@ -223,6 +223,14 @@ def _of_gloo(raws: list[dict[str, Any]], world: int) -> list[dict[str, Any]]:
     ]
 
 
+def test_the_default_group_is_one_also_where_some_dumps_do_not_tell_its_ranks() -> None:
+    done = call("barrier", (), state="scheduled", retired=True)
+    raws = {rank: dump([done, done], backend="gloo") for rank in range(4)}
+    for rank, ranks in ((0, "[]"), (1, "[]"), (2, "[0, 1, 2, 3]"), (3, "[0, 1, 2, 3]")):
+        raws[rank]["pg_config"] = {"": {"name": "", "desc": "", "ranks": ranks}}
+    assert _compare(raws) == []
+
+
 def test_a_call_with_a_root_that_ended_on_some_ranks_only() -> None:
     ahead = dump([call("broadcast"), call("barrier", (), state="started")], groups=WORLD)
     found = _only({0: ahead, 1: dump([call("broadcast", state="started")], groups=WORLD), 2: ahead})

@@ -138,7 +138,7 @@ class Board:
     def members(self, key: Key) -> tuple[int, ...]:
         """The ranks of a group: as the dumps say, else all that were seen in it; the default group has all ranks."""
         lanes = self.lanes[key]
-        group = next(iter(lanes.values())).group
+        group = next((lane.group for lane in lanes.values() if lane.group.ranks), next(iter(lanes.values())).group)
         if group.ranks:
             return group.ranks
         return tuple(sorted({*self.dumps, *range(self.world)} if group.is_default else lanes))

@@ -102,7 +102,11 @@ class Group:
 
     @property
     def key(self) -> tuple[str, str, str, tuple[int, ...]]:
-        """Groups of different ranks may have one name, and the backends of one group count apart."""
+        """Groups of different ranks may have one name, and the backends of one group count apart. There is one default
+        group, though not every dump tells its ranks.
+        """
+        if self.description == "default_pg":
+            return self.name, self.description, self.backend, ()
         return self.name, self.description, self.backend, self.ranks
 
     @property

@@ -17,7 +17,9 @@ NEAR = 12
 BELOW = 30
 """So many lines at the end of a text may hold what processes print on their way out."""
 
-_CUT = re.compile(rb'(?:[^\n]*\n){0,8}?(?P<lead>[^"\n]{0,100}?) {0,12}File "[^"\n]+", line \d+, in ')
+_CUT = re.compile(
+    rb'(?:[^\n]*\n){0,8}?(?P<lead>[^"\n]{0,100}?) {0,12}(?:File "[^"\n]+", line \d+, in |File "[^"\n]{40,}", line \d+,? ?i? *\n)'
+)
 """A traceback whose head stood above the beginning of the text."""
 _CUT_BOX = re.compile(rb"(?:\xe2\x94\x82[^\n]*\n){1,400}\xe2\x95\xb0")
 """The same in the frame that rich draws."""

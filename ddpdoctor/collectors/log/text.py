@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ddpdoctor.collectors.log.alone import beheaded, last_exception, ranked_exception
 from ddpdoctor.collectors.log.blocks import Block, exit_of
 from ddpdoctor.collectors.log.engines import DIGITS, engine
+from ddpdoctor.collectors.log.summary import message_in_summary
 from ddpdoctor.collectors.log.tracebacks import syntax_error_of, traceback_of
 from ddpdoctor.collectors.log.windows import BEHIND_BYTES, Readable, windows
 from ddpdoctor.facts.log import Exit, Line, Traceback, Who
@@ -35,10 +36,13 @@ MOST_ALONE = 200
 READERS: dict[str, Callable[[Block, int], Traceback | Exit | None]] = {
     "Traceback (most recent call last)": traceback_of,
     "(local_rank: ": exit_of,
+    "  msg:": message_in_summary,
     **dict.fromkeys(("SyntaxError: ", "IndentationError: ", "TabError: "), syntax_error_of),
     **dict.fromkeys(("Error: ", "Exception: "), ranked_exception),
 }
 """Words in the line with which something begins, or ends, that stands on several lines, and who reads it."""
+_BAR = re.compile(r"^[^|\n]{0,80}\d%\|[^|\n]*\| *\d+/\d+ \[[^\]\n]*\](?=\[|[A-Z][a-z]+Error)")
+"""A progress bar in whose line another process went on to write."""
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 
 
@@ -170,7 +174,7 @@ class _Keeper:
 
     def take_text(self, text: str, number: int, found: re.Match[str]) -> None:
         """A line that a signature matches; of a long one the part that it does."""
-        said, who, time, _ = split(text)
+        said, who, time, _ = split(_BAR.sub("", text))
         prefix = len(text) - len(said)
         if found.end() - prefix > LONGEST_LINE:
             said = said[max(0, found.start() - prefix - LONGEST_LINE // 4) :]

@@ -62,7 +62,8 @@ MARKS: dict[str, str] = {
     "group_finished": r"worker group successfully finished",
     "finished": r"[Tt]raining (?:is |has )?(?:finished|completed?|done|ended)\b|[Ff]inished training|[Dd]one training"
     r"|`Trainer\.fit` stopped: `max_|exits successfully|exit code:? 0\b|[Ee]xited with code 0\b",
-    "handled": r"attempting to recover|(?<!is )(?<!'s )\bgoing on\b|[Cc]ontinuing (?:with|without|anyway|training|to|at)\b"
+    "handled": r"attempting to recover|(?:^|[,;.:] )going on\b|[Gg]oing on with"
+    r"|[Cc]ontinuing (?:with|without|anyway|training|to|at)\b"
     r"|[Ii]gnoring (?:it|this|that|the|and|batch|sample|error|exception)\b|[Rr]ecovered from"
     r"|[Ss]kipping (?:it|this|that|the|over|bad|corrupt\w*|broken|invalid|batch|sample|image|file|step|record|example|video)\b"
     r"|[Ss]kip (?:this|bad|corrupt|broken|invalid|sample|batch)|[Ee]rror resolved|[Rr]esuming normal operation"

@@ -82,11 +82,11 @@ CANCELLED = (r"CANCELLED AT \S+ \*\*\*$",)
 
 
 REFUSED = (
-    r"\.py: error: (unrecognized arguments|the following arguments are required|(ambiguous option|argument \S+): )",
+    r"(?:\.py: e|^\W{0,3}E)rror: (unrecognized arguments|the following arguments are required|(ambiguous option|argument \S+): )",
 )
 """How argparse ends a script, with exit code 2."""
-OTHERS = re.compile(r"--local[-_]rank\b")
-"""An option that LAUNCH050 and LAUNCH051 tell of."""
+OTHERS = re.compile(r"--local[-_]rank\b|arguments: +[–—]")
+"""Options that LAUNCH015, LAUNCH050 and LAUNCH051 tell of."""
 
 
 @rule("LOG501", "worker-ended-without-traceback", Severity.ERROR, signatures=(*CRASHED, *REFUSED))
@@ -102,7 +102,9 @@ def ended_without_traceback(log: Log) -> Iterator[Finding]:
     Start the ranks with PYTHONFAULTHANDLER=1: a crash then prints the Python stack. Look for the rank's last own line, and in
     the kernel's log of its node (dmesg | grep -E "segfault|traps").
     """
-    lines = [line for line in matching(log, CRASHED) if not _is_said_why(log, line)]
+    raised = {(each.source, each.number) for each in log.tracebacks}
+    crashes = [line for line in matching(log, CRASHED) if (line.source, line.number) not in raised]
+    lines = [line for line in crashes if not _is_said_why(log, line)]
     refused = [line for line in matching(log, REFUSED) if not OTHERS.search(line.text)]
     if refused:
         yield finding_of(log, refused, "The script refused its arguments, with exit code 2", blames_speaker=True)

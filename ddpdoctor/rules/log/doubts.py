@@ -1,4 +1,4 @@
-"""HOST001, LAUNCH003, LAUNCH050, NET017, NET021: causes that their signatures alone do not prove."""
+"""HOST001, LAUNCH003, LAUNCH050, NET009, NET017, NET021: causes that their signatures alone do not prove."""
 
 from __future__ import annotations
 
@@ -30,6 +30,12 @@ UNSURE_INTERFACE = (
 )
 OF_FILE = "the init file holds the addresses of an earlier run (NET018: take a new file), "
 
+NO_ANSWER = re.compile(r"Connection timed out|unable to complete a TCP connection")
+UNSURE_PORTS = (
+    "A rank got no answer from another one. Undetermined: only the master port is open between the nodes (NET009), the address "
+    "is that of an interface which leads to no other node (NET021), or the other machine was gone"
+)
+
 UNSURE_LOOPBACK = (
     "Gloo found nobody at its own machine's loopback address. Undetermined: the rank there ended first, where all ranks run on "
     "one machine, or in a job of several nodes a node's own name leads to its loopback (NET017)"
@@ -50,6 +56,8 @@ LAUNCHERS = {
     ),
 }
 OTHERS = "; it refuses {others} as well, so a second command or an option of the launcher stands behind the script"
+TWO = re.compile(r"--local[-_]rank\b")
+TWICE = "; it came twice, so one launcher starts another"
 
 NO_MODULE = re.compile(
     r"finding module specification for '(?P<asked>[\w.]+)'|python[\d.]*: No module named '?(?P<named>\w[\w.]*)"
@@ -112,6 +120,14 @@ def refused(log: Log) -> Iterator[Finding]:
         )
 
 
+@in_logs("NET009")
+def unanswered(log: Log) -> Iterator[Finding]:
+    """Ports that give no answer; that a machine refuses, or has no route, is more than that."""
+    for found in as_signed("NET009", log):
+        is_open = all(NO_ANSWER.search(each.seen or "") for each in found.evidence)
+        yield replace(found, message=f"{UNSURE_PORTS}: {found.message.partition(': ')[2]}") if is_open else found
+
+
 @in_logs("NET017")
 def loopback(log: Log) -> Iterator[Finding]:
     """A loopback address that refuses: without a sign of other nodes, a rank of this machine may have ended."""
@@ -133,7 +149,7 @@ def local_rank_refused(log: Log) -> Iterator[Finding]:
             continue
         title, fix = LAUNCHERS[told["option"]]
         others = told["others"].strip()
-        title += OTHERS.format(others=others) if others else ""
+        title += TWICE if TWO.match(others) else OTHERS.format(others=others) if others else ""
         yield replace(found, message=f"{title}: {found.message.partition(': ')[2]}", fix=fix or found.fix)
 
 

@@ -45,7 +45,7 @@ def rank_death_not_propagated() -> None:
         r"socketPollConnect: [Cc]onnect to \S+ returned (111\(Connection refused\)|Connection refused)",
         r"NET/Socket : peer \S+ (recv|send) .*(Connection reset|Broken pipe)",
         r"(Another|another) (rank|process) (has )?(reported|signaled|detected) (an )?(error|exception)",
-        r"Received a (dump|global) signal due to a collective timeout from",
+        r"Received a (dump|global) signal due to a collective timeout from +([^t\s]|t[^h])",
         r"Observed flight recorder dump signal from another rank",
         r"Horovod has been shut down",
     ),

@@ -117,7 +117,7 @@ def elsewhere(probe: Probe) -> Iterator[Finding]:
     yield from observed(probe.seen(Kind.ELSEWHERE, Kind.UNINTERRUPTIBLE), expected="in the collective with the others")
 
 
-@rule("PROBE017", "collective-value-wrong", Severity.ERROR)
+@rule("PROBE017", "collective-value-wrong", Severity.ERROR, signatures=(r"Out of bounds values : \d+ FAILED",))
 def wrong_value(probe: Probe) -> Iterator[Finding]:
     """A collective finished without an error and returned wrong numbers.
 

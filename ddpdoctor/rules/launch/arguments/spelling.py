@@ -96,7 +96,12 @@ def stray(launch: Launch) -> Iterator[Finding]:
     yield from _found(launch, SlipKind.LIST, says, "no blank in the list")
 
 
-@rule("LAUNCH015", "unicode-dash-in-option", Severity.ERROR, signatures=(r"can't open file '[^']*[–—][^']*'",))
+@rule(
+    "LAUNCH015",
+    "unicode-dash-in-option",
+    Severity.ERROR,
+    signatures=(r"can't open file '[^']*[–—][^']*'", r"unrecognized arguments:\s+[–—](?:[^l]|l[^o])"),
+)
 def unicode_dash(launch: Launch) -> Iterator[Finding]:
     """An option begins with a typographic dash.
 

@@ -62,7 +62,7 @@ def deprecated(launch: Launch) -> Iterator[Finding]:
     "LAUNCH050",
     "local-rank-dash-unrecognized",
     Severity.ERROR,
-    signatures=(r"unrecognized arguments:\s+--local[-_]rank=\d+",),
+    signatures=(r"unrecognized arguments:\s+(?:--|[–—])local[-_]rank=\d+",),
 )
 def dash(launch: Launch) -> Iterator[Finding]:
     """The launcher adds --local-rank to the script's arguments, but the script knows --local_rank only.

@@ -1,0 +1,40 @@
+"""What the summaries of torch 1.9 and 1.10 say under `msg:` of a worker: its exception, and where it was."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+from ddpdoctor.collectors.log.blocks import Block, is_same_stream, own_of, taken_apart
+from ddpdoctor.collectors.log.tracebacks import EXCEPTION, HEAD
+from ddpdoctor.facts.log import Frame, Traceback
+
+__all__ = ["message_in_summary"]
+
+_FIELD = re.compile(r'\s*msg:\s*(?:"(?P<text>.*?)"?)?\s*')
+_MESSAGE = re.compile(r'"message": "(?P<text>(?:[^"\\]|\\.)*)"')
+_FRAME = re.compile(r'File \\?"(?P<file>[^"\\]{1,400})\\?", line (?P<line>\d+)(?:, in (?P<function>[\w.<>]+))?')
+_END = re.compile(r"\s*(?:[=*-]{5,}|Other Failures|\[\d+\]:)")
+MOST_LINES = 80
+
+
+def message_in_summary(block: Block, number: int) -> Traceback | None:
+    """The exception of a row of the summary; None where it names none, or holds a traceback, which is read as such."""
+    own = own_of(block)
+    field = _FIELD.fullmatch(own.text)
+    if field is None:
+        return None
+    text = field["text"] or ""
+    frames: tuple[Frame, ...] = ()
+    if not text:
+        lines = (each.text for raw in block.behind(MOST_LINES) if is_same_stream(own, each := taken_apart(raw)))
+        saved = "\n".join(itertools.takewhile(lambda line: not _END.match(line), lines))
+        said = _MESSAGE.search(saved)
+        if said is None or HEAD in saved:
+            return None
+        text = said["text"].replace('\\"', '"').partition("\\n")[0]
+        frames = tuple(Frame(f["file"], int(f["line"]), f["function"] or "") for f in _FRAME.finditer(saved))
+    ended = EXCEPTION.match(text)
+    if ended is None or ":" not in text:
+        return None
+    return Traceback(0, number, ended["name"], ended["message"] or "", frames, own.who, own.time, begin=number)

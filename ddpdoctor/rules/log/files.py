@@ -10,12 +10,15 @@ from ddpdoctor.facts.log import Log, Traceback
 from ddpdoctor.findings import Evidence, Finding, Where
 from ddpdoctor.rules import in_logs
 from ddpdoctor.rules.log.ending import names_of
+from ddpdoctor.rules.log.scene import ranks_of
 from ddpdoctor.rules.log.signatures import finding_of, matching
 
 __all__ = ["MISSING_FILE", "is_missing_file", "is_removed"]
 
 MISSING_FILE = re.compile(r"\[Errno 2\] No such file or directory: '(?P<path>[^']+)'")
 CHECKPOINT = re.compile(r"checkpoint|ckpt|\.(pt|pth|bin|safetensors)$|step[_-]?\d+|epoch[_-]?\d+", re.IGNORECASE)
+SEEN = "which the others did not miss"
+UNSEEN = "and nothing of the others is in this log. Undetermined whether they miss it as well: their output decides"
 DAMAGED = (
     "A checkpoint is damaged: cut off when it was downloaded, copied or saved (compare its size with the original's), or "
     "written by several ranks at once. Undetermined: its size, and whether all ranks save it, decides"
@@ -90,14 +93,15 @@ def _found(log: Log, *, of_nodes: bool) -> Iterator[Finding]:
         is_of_nodes = bool(without) and len(hosts) > len(without)
         is_early = not is_of_nodes and bool(ranks) and 0 not in ranks and CHECKPOINT.search(path) is not None
         if is_of_nodes if of_nodes else is_early:
-            yield _finding(log, path, missing, ranks, without)
+            is_alone = not of_nodes and len(log.sources) == 1 and not ranks_of(log) - {*ranks}
+            yield _finding(log, f"{path}, {UNSEEN if is_alone else SEEN}", missing, ranks, without)
 
 
-def _finding(log: Log, path: str, missing: list[Traceback], ranks: list[int], hosts: list[str]) -> Finding:
+def _finding(log: Log, what: str, missing: list[Traceback], ranks: list[int], hosts: list[str]) -> Finding:
     first = missing[0]
     place = first.place
     return Finding(
-        f"{names_of(ranks, hosts)} did not find {path}, which the others did not miss",
+        f"{names_of(ranks, hosts)} did not find {what}",
         tuple(Evidence(log.place(t.source, t.number), t.message[:200], "the file is there") for t in missing[:3]),
         where=Where(
             host=hosts[0] if len(hosts) == 1 else None,

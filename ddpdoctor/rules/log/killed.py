@@ -44,6 +44,7 @@ SIGKILLED = (
         r"Stopping container |\bPreempting pod|\bEvicted\b.{0,40}pod|DeadlineExceeded",
         r"has been marked dead because the detector has missed|[Tt]he actor died because its node has died",
         r"Owner's node has crashed",
+        r"srun: error: Node failure on ",
         r"will be terminated soon \(reason: ",
         r"status is now: NodeNotReady|\bTaintManagerEviction\b|[Nn]ode is not ready.{0,40}[Ee]vict",
     ),

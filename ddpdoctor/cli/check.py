@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
@@ -97,15 +96,17 @@ def check(
         facts = replace(facts, nodes=verdict.nodes)
         lists.write(report, verdict)
     report = _without_probe(report, facts, plan)
+    from ddpdoctor.cli.output import emit_shortly
+
     if verdict is not None:
         if answer is None and not verdict.is_first:
             return report.exit_code(common.fail_on.severity)
         if answer is None and is_told_elsewhere():
-            return _tell_shortly(report, common)
+            return emit_shortly(report, common)
     if answer is not None and not answer.is_first:
         return report.exit_code(common.fail_on.severity)
     if answer is not None and not answer.is_head:
-        return _tell_shortly(report, common)
+        return emit_shortly(report, common)
     return _tell(report, facts, plan)
 
 
@@ -281,21 +282,3 @@ def _tell(report: Report, facts: Facts, plan: Plan) -> int:
         )
         tables = draw(facts, report, areas, width=width(), colour=has_colour(common))
     return emit(report, common, tables)
-
-
-def _tell_shortly(report: Report, common: Common) -> int:
-    """On a node that is not rank 0's: one line, and the file."""
-    from ddpdoctor.cli.output import WIDEST, emit_text
-    from ddpdoctor.render import render
-
-    text = None
-    if common.output is not None:
-        options = {"width": WIDEST} if common.format is Format.table else {}
-        text = render(report, common.format.value, **options)
-    first = f": {report.findings[0].message}" if report.findings else ""
-    line = f"ddpdoctor check on {report.host}: {report.verdict.value}{first}\n"
-    if common.output is None and common.format is not Format.table:  # standard output is for rank 0's report alone
-        print(line, end="", file=sys.stderr)
-        return report.exit_code(common.fail_on.severity)
-    written = emit_text(line, text, common)
-    return report.exit_code(common.fail_on.severity) if written else 3

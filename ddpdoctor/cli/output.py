@@ -12,7 +12,17 @@ from ddpdoctor.cli.options import Common, Format, UsageError
 from ddpdoctor.findings import Report
 from ddpdoctor.render import render
 
-__all__ = ["CannotWriteError", "check_target", "emit", "emit_text", "has_colour", "say", "width", "write_file"]
+__all__ = [
+    "CannotWriteError",
+    "check_target",
+    "emit",
+    "emit_shortly",
+    "emit_text",
+    "has_colour",
+    "say",
+    "width",
+    "write_file",
+]
 
 WIDEST = 100
 NARROWEST = 20
@@ -47,6 +57,22 @@ def emit(report: Report, common: Common, tables: str = "") -> int:
         text = render(report, "table", width=WIDEST)
     written = emit_text(_apart(tables, table), text, common)
     return report.exit_code(common.fail_on.severity) if written else 3
+
+
+def emit_shortly(report: Report, common: Common) -> int:
+    """On a node that is not rank 0's: one line, and the file. Standard output is for rank 0's report alone, where that is
+    no table. The exit code is `emit`'s.
+    """
+    text = None
+    if common.output is not None:
+        options = {"width": WIDEST} if common.format is Format.table else {}
+        text = render(report, common.format.value, **options)
+    first = f": {report.findings[0].message}" if report.findings else ""
+    line = f"ddpdoctor check on {report.host}: {report.verdict.value}{first}\n"
+    if common.output is None and common.format is not Format.table:
+        print(line, end="", file=sys.stderr)
+        return report.exit_code(common.fail_on.severity)
+    return report.exit_code(common.fail_on.severity) if emit_text(line, text, common) else 3
 
 
 def _apart(tables: str, table: str) -> str:

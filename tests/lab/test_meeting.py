@@ -325,6 +325,10 @@ def _below_zero(job: Job) -> list[Process]:
     return [job.ranked(0, 3), job.ranked(1, 3), job.ranked(2, 3, rank=-1)]
 
 
+def _two_ways(job: Job) -> list[Process]:
+    return [job.static(0), job.ranked(1)]
+
+
 def _anywhere(job: Job) -> list[Process]:
     return [job.ranked(index, address="0.0.0.0") for index in range(2)]
 
@@ -367,6 +371,7 @@ FAULTS = [
 ]
 MORE = [
     ("a rank below zero", 3, _below_zero, "ENV001", {"host": "node2"}),
+    ("one node is started by hand", 2, _two_ways, "LAUNCH034", {}),
     ("each rank's master is anywhere", 2, _anywhere, "ENV017", {}),
     ("two nodes take themselves for the owner", 2, _two_owners, "NET012", {}),
     (

@@ -8,13 +8,13 @@ from typing import NamedTuple, TypeVar
 
 from ddpdoctor.facts.launch import Launch, Launcher, Layer, Line, Plan, quote
 from ddpdoctor.facts.launch.rendezvous import ACCELERATE_NAMES, plan_of_machines
-from ddpdoctor.facts.nodes import Form, Nodes
+from ddpdoctor.facts.nodes import Form, Nodes, split
 from ddpdoctor.facts.nodes import Node as Member
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.nodes.same_rank import same_for_all
 from ddpdoctor.rules.launch.pointing import after, corrected, revalue, spelled, where
-from ddpdoctor.rules.nodal import only_met
+from ddpdoctor.rules.nodal import differs, only_met
 
 __all__ = ["Node", "differing", "node_of", "nodes_of"]
 
@@ -106,17 +106,27 @@ def _agreeing(launch: Launch, node: Node, option: str, value: str) -> str | None
 
 
 @rule("LAUNCH034", "rdzv-backend-differs", Severity.ERROR)
-def backend(launch: Launch) -> Iterator[Finding]:
+def backend(launch: Launch | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """The nodes use different rendezvous backends.
 
     ## Why it matters
     static and c10d are two protocols on one store: each side waits for keys that the other never writes, for 10 to 30 minutes.
+    Ranks that are started by hand do not meet those of torchrun either.
 
     ## Fix
     Give every node the same --rdzv-backend.
     """
-    nodes = [n for n in nodes_of(launch) if n.plan.is_standalone is False and not n.plan.is_rewritten]
-    yield from differing(launch, nodes, lambda n: n.plan.backend, "rdzv_backend", "--rdzv-backend")
+    if nodes is not None and any(node.form == Form.ENV for node in nodes.nodes):
+        found = split(nodes.nodes, lambda node: str(node.form))
+        if found is not None:
+            yield differs(
+                found, "how the nodes meet", "form", fix="Start all nodes in one way: torchrun, or ranks by hand."
+            )
+    if only_met(nodes, launch):
+        return
+    assert launch is not None
+    lines = [n for n in nodes_of(launch) if n.plan.is_standalone is False and not n.plan.is_rewritten]
+    yield from differing(launch, lines, lambda n: n.plan.backend, "rdzv_backend", "--rdzv-backend")
 
 
 @rule("LAUNCH035", "nnodes-differs", Severity.ERROR)

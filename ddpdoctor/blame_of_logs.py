@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ddpdoctor.facts.log import Log
-from ddpdoctor.facts.log.story import has_failed, went_on_for_long
+from ddpdoctor.facts.log.story import OTHERS_LINES, has_failed, went_on_for_long
 from ddpdoctor.findings import Evidence, Finding, Role, Severity
 
 __all__ = ["arrange_log"]
@@ -63,7 +63,7 @@ def arrange_log(findings: Iterable[Finding], kinds: Mapping[str, str], log: Log)
     leaders = [f for f in found if _can_lead(f, kinds)] or [f for f in found if _is_error(f)]
     first = min(leaders, key=lambda f: (_weight(f, kinds), _is_long_ago(f, log)), default=None)
     leading = None if first is None else _weight(first, kinds)
-    scheduled = next((f for f in leaders if _came_before_all(f, found)), None)
+    scheduled = next((f for f in leaders if _came_before_all(f, found, kinds)), None)
     if scheduled is not None:
         first, leading = scheduled, (-1, False)
     placed = [_with_role(f, kinds, leading, first) for f in found]
@@ -93,13 +93,16 @@ _DECIDED = re.compile(r"DUE TO [A-Z]|[Pp]reempt|TERM_RUNLIMIT|Evicted")
 """What schedulers say that end a job for a reason of their own."""
 
 
-def _came_before_all(finding: Finding, found: Iterable[Finding]) -> bool:
-    """Whether a scheduler ended the job before anything else was told: what came behind is of its end, or of the next start."""
+def _came_before_all(finding: Finding, found: Iterable[Finding], kinds: Mapping[str, str]) -> bool:
+    """Whether a scheduler ended the job just before anything else was told: that is of its end, or of the next start."""
     if finding.code != "LOG015":
         return False
     own = next((_told_at(each) for each in finding.evidence if _DECIDED.search(each.seen or "")), None)
-    others = [_told_at(f.evidence[0]) for f in found if f is not finding and f.evidence and f.worst is Severity.ERROR]
-    return own is not None and bool(others) and all(at[0] == own[0] and at[1] > own[1] for at in others)
+    others = [f for f in found if f is not finding and f.evidence and f.worst is Severity.ERROR]
+    if own is None or any(_weight(f, kinds)[0] == 0 for f in others):
+        return False
+    places = [_told_at(f.evidence[0]) for f in others]
+    return all(name == own[0] and 0 < line - own[1] <= OTHERS_LINES for name, line in places)
 
 
 def _told_at(evidence: Evidence) -> tuple[str, int]:

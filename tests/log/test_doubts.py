@@ -108,6 +108,8 @@ def _report(folder: Path, text: str) -> Report:
         ),
         (PREEMPTED + CROWDED, "LOG015", "The scheduler ended the job"),
         (RAISED + PREEMPTED, "LOG500", "KeyError"),
+        (PREEMPTED + RAISED, "LOG015", "The scheduler ended the job"),
+        (PREEMPTED + "step 5 loss 0.1\n" * 400 + RAISED, "LOG500", "KeyError"),
         ("File already exists: /scratch/run1/ddp_init\n" + CROWDED, "NET018", "left by an earlier run"),
         (CROWDED, "PROBE004", "8 workers came to a group of 4. Undetermined"),
         ("fit.py: error: unrecognized arguments: --local_rank=1\n", "LAUNCH050", "before torch 2.0, adds --local_rank"),
@@ -121,7 +123,7 @@ def _report(folder: Path, text: str) -> Report:
         ),
         (TWO_RAISE, "LOG500", "rank 1 raised ValueError"),
         (ESCAPED, "NET003", "the master address gave no answer"),
-        (OLD_NCCL, "NET009", "Connection timed out"),
+        (OLD_NCCL, "NET009", "A rank got no answer from another one. Undetermined"),
         (
             "RuntimeError: [/src/gloo/transport/tcp/pair.cc:769] connect [127.0.1.1]:3496: Connection refused\n",
             "NET017",

@@ -9,9 +9,8 @@ from ddpdoctor.facts.log import Line, Log, Who
 from ddpdoctor.facts.log.story import is_over
 from ddpdoctor.facts.log.waiting import Party, Wait, lagging, not_enqueued, parties, waits
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
-from ddpdoctor.rules import in_logs, rule
+from ddpdoctor.rules import rule
 from ddpdoctor.rules.log.calls import call, calls, names, ranks_named
-from ddpdoctor.rules.log.fingerprints import fingerprints
 from ddpdoctor.rules.log.scene import ranks_of
 from ddpdoctor.rules.log.signatures import matching, shortened, traceback_of
 
@@ -33,8 +32,6 @@ LOST_A_PEER = (r"Connection closed by (remote )?peer", r"Connection reset by pee
 REPEATED = re.compile(r"\[repeated \d+x across cluster\]|(?:repeated|same) (?:on|by|for) all (?:other )?ranks")
 """Where the lines of other ranks were left out, by Ray or by somebody who shortened a log."""
 NEAR = 10
-SAME_SIZE = ("ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
-"""Collectives in which all ranks pass as many elements."""
 
 DECIDES = (
     "a second run with TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 (then `ddpdoctor triage` its dumps), or "
@@ -74,7 +71,7 @@ def collective_timeout(log: Log) -> Iterator[Finding]:
     lines = matching(log, SIGNATURES)
     if not lines or is_over(log, lines):
         return
-    missing = _missing(log)
+    missing = parties_missing(log)
     ranks = tuple(sorted({party.who.rank for party in missing if party.who.rank is not None}))
     waited = waits(log)
     text, is_known = _told(log, lines, missing, ranks)
@@ -131,7 +128,7 @@ def _why(ranks: tuple[int, ...], decides: str) -> str:
     )
 
 
-def _missing(log: Log) -> list[Party]:
+def parties_missing(log: Log) -> list[Party]:
     """Who was not in the collective: named by a line, behind in its sequence, or silent while the others gave up."""
     everybody = parties(log)
     named, _ = lagging(log)
@@ -170,80 +167,6 @@ def _behind(waited: list[Wait]) -> set[int]:
     late = {wait.who.rank for wait in numbered if (wait.seq or 0) < newest and wait.who.rank is not None}
     is_pair = len(numbered) == 2 and numbered[0].group is not None
     return late if len(late) * 2 < len(numbered) or is_pair else set()
-
-
-@in_logs("SCRIPT027")
-def order_differs(log: Log) -> Iterator[Finding]:
-    """All ranks wait, but not in the same call: other operations under one number, or other lines of the script."""
-    named = fingerprints(log, "Op type")
-    if named is not None:
-        yield named
-        return
-    waited = waits(log)
-    if len(waited) < 2:
-        return
-    for seq in sorted({wait.seq for wait in waited if wait.seq is not None}):
-        same = [wait for wait in waited if wait.seq == seq and wait.op is not None]
-        if len({wait.op for wait in same}) > 1 and len({wait.group for wait in same} - {None}) <= 1:
-            yield _differing(log, same, f"different operations as collective number {seq}")
-            return
-    places = {wait.place for wait in waited}
-    if all(wait.seq is None for wait in waited) and None not in places and len(places) > 1 and not _missing(log):
-        yield _differing(log, waited, "different calls")
-
-
-@in_logs("SCRIPT028")
-def shape_differs(log: Log) -> Iterator[Finding]:
-    """Ranks call one collective with tensors of different sizes."""
-    named = fingerprints(log, "Tensor shapes")
-    if named is not None:
-        yield named
-        return
-    waited = [wait for wait in waits(log) if wait.seq is not None and wait.op in SAME_SIZE and wait.size is not None]
-    for seq in sorted({wait.seq for wait in waited if wait.seq is not None}):
-        same = [wait for wait in waited if wait.seq == seq]
-        if (
-            len({wait.op for wait in same}) == len({wait.group for wait in same}) == 1
-            and len({w.size for w in same}) > 1
-        ):
-            yield _differing(log, same, f"tensors of different sizes in collective number {seq}")
-            return
-
-
-@in_logs("SCRIPT029")
-def dtype_differs(log: Log) -> Iterator[Finding]:
-    """Ranks call one collective with tensors of different types."""
-    named = fingerprints(log, "Tensor dtypes")
-    if named is not None:
-        yield named
-
-
-def _differing(log: Log, waited: list[Wait], what: str) -> Finding:
-    """The ranks in the minority are to blame; in a tie nobody is."""
-    calls: dict[object, list[Wait]] = {}
-    for wait in waited:
-        calls.setdefault((wait.op, wait.size) if wait.seq is not None else wait.place, []).append(wait)
-    groups = sorted(calls.values(), key=len)
-    fewest = groups[0] if len(groups[0]) < len(groups[-1]) else []
-    ranks = tuple(sorted({wait.who.rank for wait in fewest if wait.who.rank is not None}))
-    place = fewest[0].place if fewest else groups[0][0].place
-    told = "; ".join(
-        f"{names(group) or 'ranks'}: {call(group[0])}" for group in sorted(groups, key=len, reverse=True)[:4]
-    )
-    return Finding(
-        f"the ranks wait in {what}: {told}",
-        tuple(
-            Evidence(log.place(w.line.source, w.line.number), shortened(w.line.text))
-            for group in groups
-            for w in group[:1]
-        ),
-        where=Where(
-            rank=ranks[0] if len(ranks) == 1 else None,
-            file=None if place is None else place.file,
-            line=None if place is None else place.line,
-        ),
-        ranks=ranks,
-    )
 
 
 @rule(

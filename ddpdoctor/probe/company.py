@@ -6,11 +6,12 @@ import os
 import time
 from dataclasses import replace
 
+from ddpdoctor.facts.addresses import is_loopback
 from ddpdoctor.facts.probe import Kind, Observation
 from ddpdoctor.probe import news
 from ddpdoctor.probe.board import Board
 from ddpdoctor.probe.echo import Echo
-from ddpdoctor.probe.hosts import Card, gloo_address, has_route, is_loopback
+from ddpdoctor.probe.hosts import Card, gloo_address, has_route
 from ddpdoctor.probe.mesh import Mesh, peers_of
 from ddpdoctor.probe.neighbours import Neighbours
 from ddpdoctor.probe.place import Place

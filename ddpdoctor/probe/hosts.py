@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["Card", "gloo_address", "has_route", "is_loopback"]
+__all__ = ["Card", "gloo_address", "has_route"]
 
 RESOLVER_SECONDS = 2.0
 SIOCGIFADDR = 0x8915
@@ -51,11 +51,6 @@ def gloo_address(environ: Mapping[str, str]) -> tuple[str, str]:
         if _can_bind(address):
             return address, "hostname"
     return "127.0.0.1", "nothing"
-
-
-def is_loopback(address: str) -> bool:
-    """Whether other hosts would take the address for their own."""
-    return address.startswith("127.") or address in ("::1", "localhost")
 
 
 def has_route(address: str) -> bool:

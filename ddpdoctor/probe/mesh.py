@@ -7,11 +7,12 @@ import socket
 import threading
 from collections.abc import Sequence
 
+from ddpdoctor.facts.addresses import is_loopback
 from ddpdoctor.facts.probe import Kind, Observation
 from ddpdoctor.facts.tcp import INFO_BYTES, sent_in_vain
 from ddpdoctor.probe.echo import ask
 from ddpdoctor.probe.files import OUT_OF_FILES
-from ddpdoctor.probe.hosts import Card, is_loopback
+from ddpdoctor.probe.hosts import Card
 
 __all__ = ["Mesh", "peers_of"]
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ddpdoctor.facts import addresses
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.words import UNKNOWN, Word
 from ddpdoctor.facts.torchrun_options import Option, Version, torchrun_options
@@ -232,12 +233,7 @@ def parse_nnodes(text: str | None) -> tuple[int, int] | None:
 
 def is_loopback(host: str | None) -> bool:
     """The name or address is each node's own."""
-    if host is None:
-        return False
-    name = host.strip("[]").lower()
-    return name in ("localhost", "localhost.localdomain", "ip6-localhost", "::1", "0.0.0.0", "::") or bool(
-        re.fullmatch(r"127(\.\d{1,3}){3}", name)
-    )
+    return host is not None and addresses.is_loopback(host)
 
 
 def _integer(text: str | None) -> int | None:

@@ -9,7 +9,7 @@ from ddpdoctor.facts.log.marks import marked
 from ddpdoctor.facts.log.record import Line, Log
 from ddpdoctor.facts.log.recovery import last_words
 
-__all__ = ["Count", "Keys", "Knock", "counts", "is_loopback", "keys", "knocks", "of_agents"]
+__all__ = ["Count", "Keys", "Knock", "counts", "keys", "knocks", "of_agents"]
 
 _KNOCK = re.compile(
     r"(?:timed out after \d+m?s while trying to connect to|any network address of) "
@@ -97,11 +97,6 @@ def keys(log: Log) -> list[Keys]:
         is_first = any(m["what"] == "role_info" for m in agents)
         found.setdefault((line.source, line.who.rank), Keys(line, ranks, nodes, is_first))
     return list(found.values())
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a name or address always means the own machine."""
-    return host in ("localhost", "::1", "localhost.localdomain") or re.fullmatch(r"127(\.\d+){3}", host) is not None
 
 
 def of_agents(log: Log, line: Line) -> bool:

@@ -10,10 +10,11 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from ddpdoctor.facts.addresses import is_loopback
 from ddpdoctor.facts.log import Log
 from ddpdoctor.facts.log.marks import marked
 from ddpdoctor.facts.log.recovery import last_words
-from ddpdoctor.facts.log.rendezvous import counts, is_loopback, keys, knocks
+from ddpdoctor.facts.log.rendezvous import counts, keys, knocks
 from ddpdoctor.facts.log.story import has_failed, own_exits
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import in_logs

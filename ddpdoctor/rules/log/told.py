@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from ddpdoctor.facts.addresses import is_loopback
 from ddpdoctor.facts.log import Line
 from ddpdoctor.facts.log.prefix import short_host
 
@@ -27,13 +28,9 @@ _RANKS = (
 
 
 def peer_in(lines: Iterable[Line]) -> str | None:
-    """The host or address of the other end that these lines name; None where they name none, or several."""
-    found = {
-        short_host(match["peer"])
-        for line in lines
-        for known in _PEERS
-        if (match := known.search(line.text)) is not None
-    }
+    """The host or address of the other end that these lines name; None where they name none, several, or the own machine."""
+    named = (match["peer"] for line in lines for known in _PEERS if (match := known.search(line.text)) is not None)
+    found = {short_host(peer) for peer in named if not is_loopback(peer)}
     return found.pop() if len(found) == 1 else None
 
 

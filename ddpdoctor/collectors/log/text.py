@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ddpdoctor.collectors.log.alone import beheaded, last_exception, ranked_exception
 from ddpdoctor.collectors.log.blocks import Block, exit_of
 from ddpdoctor.collectors.log.engines import DIGITS, engine
-from ddpdoctor.collectors.log.summary import message_in_summary
+from ddpdoctor.collectors.log.summary import message_in_summary, message_of_handler
 from ddpdoctor.collectors.log.tracebacks import syntax_error_of, traceback_of
 from ddpdoctor.collectors.log.windows import BEHIND_BYTES, Readable, windows
 from ddpdoctor.facts.log import Exit, Line, Traceback, Who
@@ -37,6 +37,7 @@ READERS: dict[str, Callable[[Block, int], Traceback | Exit | None]] = {
     "Traceback (most recent call last)": traceback_of,
     "(local_rank: ": exit_of,
     "  msg:": message_in_summary,
+    **dict.fromkeys(('"message": "', '"message":"'), message_of_handler),
     **dict.fromkeys(("SyntaxError: ", "IndentationError: ", "TabError: "), syntax_error_of),
     **dict.fromkeys(("Error: ", "Exception: "), ranked_exception),
 }

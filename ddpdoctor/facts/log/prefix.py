@@ -47,6 +47,8 @@ _PREFIXES = re.compile(
     """,
     re.VERBOSE,
 )
+_MACHINE = re.compile(r"node|host|worker|gpu|master|machine|rank|dgx")
+"""Words in the name of a service of docker compose that stands for a machine."""
 _VLLM = re.compile(r"Worker_TP(\d+)(?:_EP\d+)?")
 """A worker of vLLM that shares its model with tensor parallelism alone: then its number is its rank."""
 _NCCL = re.compile(r"(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<gpu>-?\d+)\] ")
@@ -108,7 +110,7 @@ def split(line: str) -> Prefixed:
         return split(cleaned(json.loads(wrapped[1], strict=False)).rstrip("\n"))
     quoted = _QUOTED.match(line) if line[:1] in (">", "`") else None
     at, time = 0 if quoted is None else quoted.end(), None
-    rank = local = host = pid = task = None
+    rank = local = host = pid = task = service = None
     for _ in range(MOST):
         match = _PREFIXES.match(line, at)
         if match is None or match.end() == at:
@@ -131,6 +133,8 @@ def split(line: str) -> Prefixed:
             of_vllm = _VLLM.fullmatch(match["actor"])
             told = match["of_actor"] or (of_vllm[1] if of_vllm else None)
             rank = rank if told is None else int(told)
+        elif kind == "compose" and not _MACHINE.search(value):
+            service = value
         elif kind is not None:
             host = value
     node = _NODE.match(line, at) if host is None else None
@@ -138,7 +142,8 @@ def split(line: str) -> Prefixed:
         outer = _who(rank, local, None, node["host"], pid, task)
         inner = split(line[node.end() :])
         return Prefixed(inner.text, _both(inner.who, outer), inner.time or time, _both(inner.stream, outer))
-    return _with_writer(line[at:], _who(rank, local, None, host, pid, task), time)
+    taken = _with_writer(line[at:], _who(rank, local, None, host, pid, task), time)
+    return taken if service is None else taken._replace(stream=replace(taken.stream, host=service))
 
 
 _who = functools.lru_cache(1 << 12)(Who)

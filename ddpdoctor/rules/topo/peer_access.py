@@ -28,7 +28,11 @@ def _pairs(topo: Topo) -> list[Pair]:
     "TOPO003",
     "peer-access-unsupported",
     Severity.ERROR,
-    signatures=(r"peer access is not supported", r"Cuda failure 217\b"),
+    signatures=(
+        r"(?:CUDA|[Cc]uda)(?: failure| error|Error)[^\n]*peer access is not supported",
+        r"(?:^|['\"`])peer access is not supported",
+        r"Cuda failure 217\b",
+    ),
 )
 def peer_access_unsupported(topo: Topo, environ: Environ) -> Iterator[Finding]:
     """NCCL tries peer access between GPUs that do not support it.

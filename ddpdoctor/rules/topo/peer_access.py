@@ -30,7 +30,7 @@ def _pairs(topo: Topo) -> list[Pair]:
     Severity.ERROR,
     signatures=(
         r"(?:CUDA|[Cc]uda)(?: failure| error|Error)[^\n]*peer access is not supported",
-        r"(?:^|['\"`])peer access is not supported",
+        r"(?:^|['\"`(]|[^:] |[^r]: )peer access is not supported",
         r"Cuda failure 217\b",
     ),
 )

@@ -81,6 +81,9 @@ def arrange_log(findings: Iterable[Finding], kinds: Mapping[str, str], log: Log)
     )
 
 
+OF_PEERS = ("LOG005", "LOG006", "LOG007")
+UNKNOWN_WHY = ". Undetermined why that one ended, or whether the network between them broke: its own output decides"
+
 _ROLES = {Role.CAUSE: 0, Role.CONSEQUENCE: 1, Role.NOISE: 2}
 
 
@@ -139,6 +142,8 @@ def _with_role(
     if kind == "noise":
         return replace(finding, role=Role.NOISE)
     is_led = leading is not None and finding.worst is Severity.ERROR and _weight(finding, kinds) > leading
+    if finding is first and finding.code in OF_PEERS and "Undetermined" not in finding.message:
+        return replace(finding, role=Role.CAUSE, message=finding.message.rstrip(".") + UNKNOWN_WHY)
     if finding is first or (kind in ("cause", "umbrella") and not is_led):
         return replace(finding, role=Role.CAUSE)
     cause = finding.caused_by or (first.code if first is not None else None)

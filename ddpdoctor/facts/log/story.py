@@ -29,8 +29,9 @@ _FAILED = re.compile(
     r"|srun: error|exit(ed with)?( exit)? code:? [1-9]"
     r"|non-zero (exit )?status|terminate called|taking the entire process down|Segmentation fault|Bus error"
     r"|died with <Signals|CANCELLED AT|RendezvousTimeoutError|OOMKilled|CrashLoopBackOff|There are not enough slots available"
-    r"|\bINFO \S+\.c[cu]:\d+ -> [1-7]\b|Test NCCL failure|MPI_ERRORS_ARE_FATAL|Received sigquit from a child process"
-    r"|Encountered a bad command exit code"
+    r"|\b(?:INFO|WARN) \S+\.(?:c[cu]|h):\d+ -> ?[1-7]\b|NCCL WARN (?:Net : )?Call to [a-z]+ failed : "
+    r"|returned [\w() ]+, retrying \((?P<most>\d+)/(?P=most)\)|Test NCCL failure|MPI_ERRORS_ARE_FATAL"
+    r"|Received sigquit from a child process|Encountered a bad command exit code"
     r"|DistBackendError|ncclRemoteError|ncclSystemError|ncclInternalError|ncclUnhandledCudaError",
 )
 

@@ -9,7 +9,9 @@ from dataclasses import replace
 
 from ddpdoctor.facts.log import Line, Log
 from ddpdoctor.facts.log.marks import marked
-from ddpdoctor.findings import Finding
+from ddpdoctor.facts.log.recovery import last_words
+from ddpdoctor.facts.log.story import FEW_LINES, has_failed
+from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import in_logs
 from ddpdoctor.rules.log.signatures import as_signed, finding_of, matching
 from ddpdoctor.rules.log.told import peer_in
@@ -22,7 +24,11 @@ NO_SEGMENT = (r"Error while creating shared memory segment",)
 NO_ROOM = re.compile(r"No space left|posix_fallocate|ftruncate|extend /dev/shm|Bus error")
 REASON = re.compile(r"shmutils\.\w+:\d+ NCCL WARN (?P<reason>.+)")
 
-REFUSED = (r"Call to connect returned Connection (timed out|refused), retrying",)
+REFUSED = (
+    r"Call to connect returned Connection (timed out|refused), retrying",
+    r"returned [\w() ]+, retrying \(\d+/\d+\)",
+)
+TRIES = re.compile(r"retrying \((?P<tried>\d+)/(?P<most>\d+)\)")
 UNSURE_INTERFACE = (
     "NCCL could not connect to {peer}. Undetermined: the rank there ended first or never came (its own output decides), {file}"
     "the address is that of an interface which leads to no other node (NET021; NCCL_SOCKET_IFNAME), or the ports that NCCL "
@@ -105,6 +111,10 @@ def _reason(log: Log, line: Line) -> Line | None:
 def refused(log: Log) -> Iterator[Finding]:
     """NCCL tried in vain to connect: an interface's name or a link-local address proves a wrong interface, nothing else does."""
     lines = matching(log, REFUSED)
+    counted = [line for line in lines if TRIES.search(line.text)]
+    is_given_up = has_failed(log) or len(counted) < len(lines)
+    if counted and not is_given_up and not any(_is_last(log, line) for line in counted):
+        return  # it got its connection
     for found in as_signed("NET021", log):
         if not lines or any(each.seen not in {line.text for line in lines} for each in found.evidence):
             yield found
@@ -113,11 +123,19 @@ def refused(log: Log) -> Iterator[Finding]:
         title = UNSURE_INTERFACE.format(
             peer=peer_in(each for each in log.lines if "onnect to " in each.text) or "a peer", file=stale
         )
+        told = finding_of(log, lines, title, blames_speaker=True)
         yield replace(
-            finding_of(log, lines, title, blames_speaker=True),
+            told if is_given_up else replace(told, severity=Severity.WARNING, role=None),
             fix="Read first what the rank at that address printed. If it runs, compare the address with the node's interfaces "
             "(ip -br addr) and set NCCL_SOCKET_IFNAME to the one that leads to the other nodes.",
         )
+
+
+def _is_last(log: Log, line: Line) -> bool:
+    """Whether nothing follows in this source that looks like a job that runs."""
+    return not last_words(log, line.source, max(line.number, line.last)) and log.sources[line.source].lines <= (
+        max(line.number, line.last) + FEW_LINES
+    )
 
 
 @in_logs("NET009")

@@ -23,7 +23,7 @@ FAILED = (
     r"NCCL Error \d+: (invalid|internal) ",
 )
 
-ECHOES = ("Failed to execute operation", "Error encountered progressing operation")
+ECHOES = re.compile(r"Failed to execute operation|Error encountered progressing operation|NCCL WARN \S+:\d+ -> ?\d\b")
 """What NCCL's proxy says of a failure that it has told before."""
 FATAL = re.compile(r"Cuda failure|Error while (?:creating|attaching to) shared memory")
 """Warnings after which NCCL gives up, where the log holds no more."""
@@ -71,7 +71,7 @@ def nccl_error_without_reason(log: Log) -> Iterator[Finding]:
 
 
 def _is_echo(line: Line) -> bool:
-    return any(echo in line.text for echo in ECHOES)
+    return ECHOES.search(line.text) is not None
 
 
 @in_logs("TOPO009")

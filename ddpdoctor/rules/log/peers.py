@@ -41,7 +41,8 @@ def rank_death_not_propagated() -> None:
         r"NCCL communicator was aborted on rank \d+",
         r"peer process has unexpectedly disconnected",
         r"NCCL communicator encountered error set by ProcessGroupNCCL",
-        r"Call to recv from \S+ failed : (Connection (reset by peer|refused)|Broken pipe)",
+        r"Call to (recv|send|read|write|recvmsg|sendmsg)( (from|to) \S+)? failed : "
+        r"(Connection (reset by peer|refused)|Broken pipe)",
         r"socketPollConnect: [Cc]onnect to \S+ returned (111\(Connection refused\)|Connection refused)",
         r"NET/Socket : peer \S+ (recv|send) .*(Connection reset|Broken pipe)",
         r"(Another|another) (rank|process) (has )?(reported|signaled|detected) (an )?(error|exception)",

@@ -24,6 +24,7 @@ _CUT = re.compile(
 _CUT_BOX = re.compile(rb"(?:\xe2\x94\x82[^\n]*\n){1,400}\xe2\x95\xb0")
 """The same in the frame that rich draws."""
 _OF_KERNEL = re.compile(r"(<\d+>)?\[[ \d.]+\] |.{1,60} kernel: |.{0,60}LustreError")
+_DIGITS = re.compile(rb"\d+")
 _CLASS = re.compile(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception)")
 _METRIC = re.compile(r"[-+]?\d*\.\d+")
 """`MeanSquaredError: 0.25` is no exception."""
@@ -47,7 +48,11 @@ def beheaded(data: bytes) -> Traceback | None:
     cut = _CUT.match(data)
     if cut is None or b"Traceback" in cut[0] or b"hread 0x" in cut[0]:
         return None
-    return traceback_of(Block(b"%s%s:\n%s" % (cut["lead"], HEAD.encode(), data), 0), 0)
+    lead = cut["lead"]
+    following = data[cut.end() : cut.end() + LONGEST].split(b"\n")[1:2]
+    if lead.strip() and not any(_DIGITS.sub(b"", line).startswith(_DIGITS.sub(b"", lead)) for line in following):
+        lead = b""  # another process began to write in that line
+    return traceback_of(Block(b"%s%s:\n%s" % (lead, HEAD.encode(), data), 0), 0)
 
 
 def ranked_exception(block: Block, number: int) -> Traceback | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TypeVar
@@ -10,6 +11,7 @@ from ddpdoctor.facts.log.endings import SIGNALS, told_in_lines
 from ddpdoctor.facts.log.frames import CHAINED_LINES, is_ahead, with_frames
 from ddpdoctor.facts.log.marks import marked
 from ddpdoctor.facts.log.neighbours import with_neighbours
+from ddpdoctor.facts.log.prefix import short_host
 from ddpdoctor.facts.log.processes import AGENT, Known, is_agents, known_of, world_size_of
 from ddpdoctor.facts.log.record import Exit, Line, Log, Source, Traceback, Who
 
@@ -24,6 +26,10 @@ ROW_LINES = 9
 """From `rank` to `traceback` in a row of torchrun's summary are three lines, more where nodes write at once."""
 
 OF_SLURM = ("slurmstepd", "srun: ")
+_SELF = re.compile(r"\W{0,2}[Rr]ank (?P<rank>\d{1,6})\W{0,2}: (?!\[?[Rr]anks? \d)")
+_HOST = re.compile(r"\b(?:node|host): (?P<host>[A-Za-z0-9][\w.-]*)")
+_DEVICE = re.compile(r"\b[Dd]evice: (?:cuda:)?(?P<device>\d{1,2})\b")
+"""How an exception's message begins that says itself who raised it, and what else it says of that one."""
 
 
 def attributed(log: Log) -> Log:
@@ -32,7 +38,7 @@ def attributed(log: Log) -> Log:
     named = replace(
         log,
         lines=tuple(_with_source(log, each) for each in log.lines if not _is_code(log, each)),
-        tracebacks=tuple(_with_source(log, each) for each in log.tracebacks),
+        tracebacks=tuple(_as_told(_with_source(log, each)) for each in log.tracebacks),
         unfinished=tuple(_with_source(log, each) for each in log.unfinished),
         exits=tuple(_with_source(log, each) for each in log.exits),
         tails=tuple(_with_source(log, each) for each in log.tails),
@@ -71,6 +77,23 @@ def _with_source(log: Log, each: Spoken) -> Spoken:
     if of_file == Who():
         return each
     return replace(each, who=_merged(own, of_file))
+
+
+def _as_told(each: Traceback) -> Traceback:
+    """A traceback whose message says which rank raised it, on which node and device."""
+    told = _SELF.match(each.message)
+    if told is None or each.who.rank not in (None, int(told["rank"])):
+        return each
+    host, device = _HOST.search(each.message), _DEVICE.search(each.message)
+    return replace(
+        each,
+        who=replace(
+            each.who,
+            rank=int(told["rank"]),
+            host=each.who.host or (short_host(host["host"]) if host else None),
+            device=int(device["device"]) if device and each.who.device is None else each.who.device,
+        ),
+    )
 
 
 def _merged(own: Who, other: Who) -> Who:

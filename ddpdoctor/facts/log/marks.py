@@ -41,6 +41,9 @@ MARKS: dict[str, str] = {
     "first_of_intel": r"=\s+RANK (?P<rank>\d+) PID (?P<pid>\d+) RUNNING AT (?P<host>\S+)",
     "abort_of_intel": r"Abort\((?P<code>\d+)\) on node \d+ \(rank (?P<rank>\d+) in comm",
     "signal_of_intel": r"KILLED BY SIGNAL: (?P<signal>\d+) ",
+    "no_number": r"Unexpected result -?(?:nan|inf) on rank (?P<rank>\d+) at"
+    r"|[Ll]oss is -?(?:nan|NaN|inf)\b[^\n]{0,20}(?:[Ss]topp|[Aa]bort|[Ee]xit)",
+    "back_off": r"Back-off restarting failed container(?: (?P<container>[\w.-]+) in pod (?P<pod>[\w.-]+?)_)?",
     "nccl_warns": r"\bNCCL WARN ",
     "spawned_ended": r"process (?P<index>\d+) terminated with (?:signal (?P<signal>SIG[A-Z]+)|exit code (?P<code>\d+))",
     "died_with": r"died with <Signals\.(?P<signal>SIG[A-Z]+): \d+>",

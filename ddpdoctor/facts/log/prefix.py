@@ -54,7 +54,7 @@ _VLLM = re.compile(r"Worker_TP(\d+)(?:_EP\d+)?")
 _NCCL = re.compile(r"(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<gpu>-?\d+)\] ")
 _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
 _GROUP = re.compile(r"\[(?:PG (?:ID )?\S+ (?:PG GUID )?[^\]\n]*?)?Rank (?P<rank>\d+)\]")
-_BARRIER = re.compile(r"barrier on rank: (?P<rank>\d+)")
+_BARRIER = re.compile(r"barrier on rank: (?P<rank>\d+)|Unexpected result \S+ on rank (?P<of_result>\d+) at ")
 _C10 = re.compile(r"\[[IWEF]\d*(?: (?P<time>\d\d:\d\d:\d\d\.\d+))? \w[\w.]*:\d+\] ?")
 _SRUN = re.compile(r"srun: error: (?P<host>[\w-]+)[\w.-]*: task (?P<task>\d{1,5}): ")
 _LAUNCH = re.compile(r"srun: error: (?:Task launch for \S+ failed on node|Node failure on) (?P<host>[\w-]+)")
@@ -193,7 +193,7 @@ def _with_writer(text: str, who: Who, time: str | None) -> Prefixed:
         if group is not None:
             who = replace(who, rank=int(group["rank"]))
     elif who.rank is None and (barrier := _BARRIER.search(text)) is not None:
-        who = replace(who, rank=int(barrier["rank"]))
+        who = replace(who, rank=int(barrier["rank"] or barrier["of_result"]))
     return Prefixed(text, who, time, stream)
 
 

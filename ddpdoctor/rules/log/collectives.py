@@ -13,6 +13,7 @@ from ddpdoctor.rules import rule
 from ddpdoctor.rules.log.calls import call, calls, names, ranks_named
 from ddpdoctor.rules.log.scene import ranks_of
 from ddpdoctor.rules.log.signatures import matching, shortened, traceback_of
+from ddpdoctor.rules.log.watchdogs import WATCHDOGS, stuck
 
 SIGNATURES = (
     r"Watchdog caught collective operation timeout",
@@ -47,7 +48,7 @@ _HEADS = re.compile(r"(?:\[[^\]]*\] ?)+")
     "collective-timeout",
     Severity.ERROR,
     kind="umbrella",
-    signatures=SIGNATURES,
+    signatures=(*SIGNATURES, *WATCHDOGS),
 )
 def collective_timeout(log: Log) -> Iterator[Finding]:
     """A collective timed out because some rank did not take part in it.
@@ -69,6 +70,8 @@ def collective_timeout(log: Log) -> Iterator[Finding]:
     torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (watchdogHandler), gloo/transport/tcp/unbound_buffer.cc.
     """
     lines = matching(log, SIGNATURES)
+    if not lines:
+        yield from stuck(log)
     if not lines or is_over(log, lines):
         return
     missing = parties_missing(log)

@@ -14,6 +14,7 @@ from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.log.ending import SIGKILL, ended
 from ddpdoctor.rules.log.killed import SIGKILLED
+from ddpdoctor.rules.log.pods import RAN, keep_failing
 from ddpdoctor.rules.log.signatures import explained, finding_of, matching
 
 __all__ = ["CANCELLED", "CRASHED", "PEERS_BEFORE", "PEERS_OF_A_GROUP", "crashed", "is_no_cause", "may_be_one"]
@@ -114,7 +115,10 @@ def ended_without_traceback(log: Log) -> Iterator[Finding]:
         yield finding_of(log, lines, "A worker crashed and printed no traceback", blames_speaker=True)
     last = last_failure(log)
     told = [t for t in (*log.tracebacks, *log.unfinished) if t.exception.rpartition(".")[2] not in SUMMARIES]
-    if last is not None and not (lines or found or own_exits(log) or told or log.xids or _said(log)):
+    is_dark = not (lines or found or own_exits(log) or told or log.xids or _said(log))
+    failing = list(keep_failing(log)) if is_dark else []
+    yield from failing
+    if last is not None and is_dark and not failing:
         yield finding_of(log, [last], "The job failed, and no line says why", blames_speaker=False)
 
 
@@ -125,7 +129,8 @@ def _is_said_why(log: Log, line: Line) -> bool:
 
 
 def _said(log: Log) -> bool:
-    return bool(explained(log, "cause", "umbrella", "consequence")) or any(marked(log, "nccl_warns"))
+    said = explained(log, "cause", "umbrella", "consequence")
+    return any(line not in matching(log, RAN) for line in said) or any(marked(log, "nccl_warns"))
 
 
 def is_no_cause(each: Traceback) -> bool:

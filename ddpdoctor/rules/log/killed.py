@@ -10,6 +10,7 @@ from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.log.ending import SIGKILL, ended
 from ddpdoctor.rules.log.signatures import finding_of, matching
+from ddpdoctor.rules.log.watchdogs import WATCHDOGS
 
 SIGKILLED = (
     r"exitcode\s*: -9\b",
@@ -102,5 +103,5 @@ def worker_killed_by_sigkill(log: Log) -> Iterator[Finding]:
     lines = matching(log, SIGKILLED)
     if killed:
         yield ended(log, killed, "was killed from outside with SIGKILL (exit code -9) and printed no traceback")
-    elif lines:
+    elif lines and not (matching(log, WATCHDOGS) and all(line.text == "Killed" for line in lines)):
         yield finding_of(log, lines, "A worker was killed from outside with SIGKILL", blames_speaker=True)

@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.log import Line, Log
+from ddpdoctor.facts.log.marks import marked
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.log.signatures import finding_of, matching
 
-__all__: list[str] = []
+__all__ = ["RAN", "keep_failing"]
 
 WAITS = (
     r"\bFailedScheduling\b",
@@ -25,11 +26,21 @@ WAITS = (
 )
 RAN = (r"\bStarted container\b", r"^[a-z0-9][a-z0-9.-]*-[a-z0-9.-]+ +(\d+)/\d+ +(Running|Completed|Succeeded) ")
 """What events and `kubectl get pods` say of a pod that came to run."""
-_POD = re.compile(r"\bpods?/([a-z0-9][a-z0-9.-]*)")
+_POD = re.compile(r"\b(?:pods?/|in pod (?=\S+_))([a-z0-9][a-z0-9.-]*)")
+INITS = (
+    r"Back-off restarting failed container (?:[\w.]+-)*init",
+    r"\bInit:(?:CrashLoopBackOff|Error|OOMKilled)\b",
+)
+"""An init container that fails again and again: the pod's own containers never start."""
+MASTER = (
+    ". This one waits until the name of the job's master resolves: the master is not there, or its Service or the pod's DNS is "
+    "not (NET003)"
+)
+_STARTED = re.compile(r"Started container (?!(?:[\w.]+-)*init)")
 _ROW = re.compile(r"^([a-z0-9][a-z0-9.-]*) +\d+/\d+ ")
 
 
-@rule("LOG504", "pod-not-started", Severity.ERROR, signatures=(*WAITS, *RAN))
+@rule("LOG504", "pod-not-started", Severity.ERROR, signatures=(*WAITS, *INITS, *RAN))
 def pod_not_started(log: Log) -> Iterator[Finding]:
     """A pod of the job never ran.
 
@@ -46,6 +57,32 @@ def pod_not_started(log: Log) -> Iterator[Finding]:
     if lines:
         pods = ", ".join(sorted({pod for line in lines if (pod := _pod(line)) is not None}))
         yield finding_of(log, lines, f"{pods or 'A pod'} never ran", blames_speaker=True)
+    started = {line.source: line.number for line in matching(log, RAN) if _STARTED.search(line.text)}
+    inits = [
+        line for line in matching(log, INITS) if _pod(line) not in ran and line.number > started.get(line.source, 0)
+    ]
+    if inits:
+        pods = ", ".join(sorted({pod for line in inits if (pod := _pod(line)) is not None}))
+        why = MASTER if any("init-pytorch" in line.text for line in inits) else ""
+        title = f"{pods or 'A pod'} never ran, as its init container fails again and again{why}"
+        yield finding_of(log, inits, title, blames_speaker=True)
+
+
+def keep_failing(log: Log) -> Iterator[Finding]:
+    """Pods whose container ends soon after each start; what it prints is in its own log."""
+    of_init = matching(log, INITS)
+    running = {_pod(line) for line in matching(log, RAN[1:])}
+    told = [line for name in ("back_off", "pod_row") for line, _ in marked(log, name)]
+    lines = [
+        line
+        for line in told
+        if line not in of_init and _pod(line) not in running and ("Back-off" in line.text or "CrashLoop" in line.text)
+    ]
+    if lines:
+        pods = ", ".join(sorted({pod for line in lines if (pod := _pod(line)) is not None}))
+        name = pods if pods and "," not in pods else "POD"
+        title = f"{pods or 'A pod'}: its container ends soon after each start; kubectl logs {name} --previous says why"
+        yield finding_of(log, lines, title, blames_speaker=True)
 
 
 def _pod(line: Line) -> str | None:

@@ -24,6 +24,7 @@ from ddpdoctor.rules.log.crashes import (
 from ddpdoctor.rules.log.devices import ASSERTED
 from ddpdoctor.rules.log.ending import SIGKILL, names_of
 from ddpdoctor.rules.log.files import is_missing_file, is_removed, not_written_yet, on_some_nodes_only
+from ddpdoctor.rules.log.numbers import no_number
 from ddpdoctor.rules.log.signatures import FAR, OUTSIDERS, explained, matching, shortened, softly_explained
 
 __all__: list[str] = []
@@ -223,6 +224,8 @@ def uncaught_exception(log: Log) -> Iterator[Finding]:
     """
     yield from _raised(log, "LOG500", "")
     yield from _cut(log)
+    if all(is_no_cause(each) for each in log.tracebacks):
+        yield from no_number(log)
     soft = softly_explained(log)
     lines = [each for each in explained(log, "cause", "umbrella") if (each.source, each.number) not in soft]
     for each in (t for t in log.tracebacks if not _is_explained(t, lines)):

@@ -111,8 +111,10 @@ PAIR = re.compile(r"(?P<name>auth[\"']?\s*[=:]\s*[(\[]\s*['\"][^'\"]*['\"],\s*['
 NETRC = re.compile(r"(?P<name>\blogin\s+\S+\s+password\s+)(?P<value>\S+)")
 """A line of ~/.netrc."""
 USER = re.compile(r"(?P<name>(?:^|\s)(?:-u ?|--(?:proxy-)?user[=\s]))(?P<value>(?!\d+:\d+(?:\s|$))[^\s:]+:\S+)")
-PLAIN = frozenset(("", "***", "none", "null", "true", "false"))
-"""Values that say that there is none."""
+PLAIN = frozenset(("", "***", "none", "null", "true", "false", "yes", "no"))
+"""Values that say that there is none, or only whether there is one."""
+SHORT = re.compile(r"\d{1,5}")
+"""A number that counts something."""
 WORD = re.compile(r"[A-Za-z0-9_+/=.~-]{20,}")
 ENTROPY_BITS = 4.2
 """Bits per character: of random base64 about 4.5 in 32 characters, of names and paths below 4."""
@@ -183,7 +185,9 @@ def _text(text: str, field: str) -> str:
 
 def _named(match: re.Match[str]) -> str:
     name, sign, value = match["name"].lower().rstrip("\"']"), match["sign"], match["value"].strip("\"'")
-    is_plain = value.lower() in PLAIN or value.startswith(("<", "$", "-", "***", "("))
+    is_plain = (
+        value.lower() in PLAIN or SHORT.fullmatch(value) is not None or value.startswith(("<", "$", "-", "***", "("))
+    )
     is_plain = is_plain or (
         name.endswith("tokens") and re.fullmatch(r"[\d.,]+[kmbt]?", value, re.IGNORECASE) is not None
     )

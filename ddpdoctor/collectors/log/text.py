@@ -114,7 +114,7 @@ class Scanner:
             self._kinds[key] = kind
         if kind == NOTHING:
             return
-        text = cleaned(block.line.decode("utf-8", "replace"))
+        text = _unwrapped(block)
         if kind.reader is not None and (kind.reader is not ranked_exception or not keeper.has_enough):
             keeper.take_block(kind.reader(block, number))
         if kind.is_kernels:
@@ -136,6 +136,19 @@ class Scanner:
 
 
 NOTHING = _Kind(None, False, ())
+_OPEN = re.compile(r"\([^()\n]{0,200}$")
+_REST = re.compile(r"(?:[^()\n]|\([^()\n]{0,20}\)){0,200}\)")
+
+
+def _unwrapped(block: Block) -> str:
+    """The line; where a terminal broke it within a bracket, with the rest from the next line of the same stream."""
+    text = cleaned(block.line.decode("utf-8", "replace"))
+    if _OPEN.search(text, max(0, len(text) - LONGEST_LINE)) is None:
+        return text
+    rest = next((cleaned(each) for each in block.behind(1)), "")
+    own = split(rest)
+    is_same = own.stream in (Who(), split(text).stream)
+    return text + own.text if is_same and _REST.match(own.text) else text
 
 
 def joined(parts: Sequence[Part]) -> Part:

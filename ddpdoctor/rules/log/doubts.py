@@ -22,6 +22,15 @@ NEAR = 4
 """So many lines before NCCL gives up on a segment stands why."""
 NO_SEGMENT = (r"Error while creating shared memory segment",)
 NO_ROOM = re.compile(r"No space left|posix_fallocate|ftruncate|extend /dev/shm|Bus error")
+UNSURE_ROOM = (
+    "NCCL could not make its shared memory, and blames a call to CUDA. Undetermined: CUDA cannot register memory of the "
+    "host here (WSL, or a container that refuses it: HOST010), the driver does not fit this NCCL, or /dev/shm is too small "
+    "(HOST001: df -h /dev/shm)"
+)
+FIX_OF_ROOM = (
+    "Look at df -h /dev/shm while the job starts; if it has room, run once with NCCL_SHM_DISABLE=1 and compare the "
+    "versions of NCCL and of the driver."
+)
 REASON = re.compile(r"shmutils\.\w+:\d+ NCCL WARN (?P<reason>.+)")
 
 REFUSED = (
@@ -80,6 +89,9 @@ MODULES = (
 def shared_memory(log: Log) -> Iterator[Finding]:
     """A segment that could not be made: for lack of room, unless NCCL has just told another reason."""
     reasons = [reason for line in matching(log, NO_SEGMENT) if (reason := _reason(log, line)) is not None]
+    if not reasons and matching(log, NO_SEGMENT) and _may_be_cuda(log):
+        yield replace(finding_of(log, matching(log, NO_SEGMENT), UNSURE_ROOM, blames_speaker=True), fix=FIX_OF_ROOM)
+        return
     if not reasons or len(reasons) < len(matching(log, NO_SEGMENT)):
         yield from as_signed("HOST001", log)
         return
@@ -90,11 +102,15 @@ def shared_memory(log: Log) -> Iterator[Finding]:
         "driver is too old for this NCCL, or /dev/shm is too small after all (HOST001: df -h /dev/shm); with NCCL_SHM_DISABLE=1 "
         "the job runs without it"
     )
-    yield replace(
-        finding_of(log, [*reasons, *matching(log, NO_SEGMENT)], title, blames_speaker=True),
-        fix="Look at df -h /dev/shm while the job starts; if it has room, run once with NCCL_SHM_DISABLE=1 and compare the "
-        "versions of NCCL and of the driver.",
-    )
+    yield replace(finding_of(log, [*reasons, *matching(log, NO_SEGMENT)], title, blames_speaker=True), fix=FIX_OF_ROOM)
+
+
+def _may_be_cuda(log: Log) -> bool:
+    """Whether NCCL says that a call to CUDA failed, and nothing that a call to the system did or that room lacks."""
+    texts = [line.text for line in (*log.lines, *log.tails)]
+    if any(NO_ROOM.search(text) or "ncclSystemError" in text or "unhandled system error" in text for text in texts):
+        return False
+    return any("ncclUnhandledCudaError" in text or "unhandled cuda error" in text for text in texts)
 
 
 def _reason(log: Log, line: Line) -> Line | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ddpdoctor.facts.log import Line, Log
 from ddpdoctor.facts.log.marks import marked
@@ -27,6 +28,10 @@ ECHOES = re.compile(r"Failed to execute operation|Error encountered progressing 
 """What NCCL's proxy says of a failure that it has told before."""
 FATAL = re.compile(r"Cuda failure|Error while (?:creating|attaching to) shared memory")
 """Warnings after which NCCL gives up, where the log holds no more."""
+FIX_OF_TOLD = (
+    "Read NCCL's warning, and the lines of the same process right above it; `ddpdoctor check -- LAUNCH` looks for the usual "
+    "reasons before the job."
+)
 SHUTTING_DOWN = "driver shutting down"
 NO_HOST_MEMORY = (r"attaching to shared memory segment /dev/shm/nccl-\S* \(size 0\)",)
 TRUNCATED = (r"Message truncated : received \d+ bytes",)
@@ -59,13 +64,13 @@ def nccl_error_without_reason(log: Log) -> Iterator[Finding]:
     warnings = [line for line in told if line not in known and line not in noise]
     if any(line in known for line in told):
         warnings = [line for line in warnings if not _is_echo(line)]
-    warnings.sort(key=_is_echo)
+    warnings.sort(key=lambda line: (_is_echo(line), not FATAL.search(line.text)))
     has_cause = bool(explained(log, "cause", "umbrella") or log.tracebacks)
     fatal = [line for line in warnings if FATAL.search(line.text) and SHUTTING_DOWN not in line.text]
     has_ended = has_failed(log) or (bool(fatal) and not is_over(log, fatal))
     if warnings and (lines or (has_ended and not has_cause)):
         title = "NCCL failed, and this warning of its own is the nearest to a reason that the log holds"
-        yield finding_of(log, [*warnings, *lines], title, blames_speaker=True)
+        yield replace(finding_of(log, [*warnings, *lines], title, blames_speaker=True), fix=FIX_OF_TOLD)
     elif lines:
         yield finding_of(log, lines, "NCCL failed, and the log does not hold its reason", blames_speaker=True)
 

@@ -41,6 +41,7 @@ def address_family_warning() -> None:
         r"Setting OMP_NUM_THREADS environment variable",
         r"NET/IB : No device found",
         r"Could not find: libnccl-(net|tuner)",
+        r"NCCL WARN Failed to find CUDA library",
         r"[Cc]ustom all-?_?reduce[^\n]*To silence this warning",
     ),
 )

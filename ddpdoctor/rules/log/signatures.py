@@ -163,7 +163,7 @@ def _look(rule: Rule, log: Log) -> Iterator[Finding]:
         lines = [line for line in lines if line not in others]
     if lines:
         is_speaker = rule.kind not in ("consequence", "noise") and rule.code not in SPEAKS_OF_OTHERS
-        found = finding_of(log, lines, rule.title, blames_speaker=is_speaker)
+        found = finding_of(log, lines, rule.title, blames_speaker=is_speaker, signatures=rule.signatures)
         if rule.code in OF_LINKS and len(hosts := {line.who.host for line in lines}) == 1:
             found = replace(found, where=replace(found.where, host=hosts.pop()))
         is_mild = rule.severity is Severity.ERROR and found.severity is None
@@ -188,8 +188,13 @@ def _is_scripts(log: Log, line: Line) -> bool:
     return traceback is not None and not any("/torch/distributed/" in frame.file for frame in traceback.frames)
 
 
-def finding_of(log: Log, lines: list[Line], title: str, *, blames_speaker: bool) -> Finding:
-    """One finding for all `lines`: the first one told, with its traceback's innermost frame of the job's own code."""
+def finding_of(
+    log: Log, lines: list[Line], title: str, *, blames_speaker: bool, signatures: Iterable[str] = ()
+) -> Finding:
+    """One finding for all `lines`: the first one told, with its traceback's innermost frame of the job's own code.
+
+    Of very long lines it shows what one of the `signatures` matches.
+    """
     first = lines[0]
     told = next((line for line in lines if line.who.rank is not None), first) if blames_speaker else first
     is_noise = is_over(log, lines)
@@ -201,8 +206,8 @@ def finding_of(log: Log, lines: list[Line], title: str, *, blames_speaker: bool)
     frame = None if traceback is None else traceback.place
     file, number = (log.sources[first.source].name, first.number) if frame is None else (frame.file, frame.line)
     return Finding(
-        f"{title.rstrip('.')}{_listed(sorted(named))}: {speaker(told)}{shortened(_LOGGER.sub('', first.text).strip())}",
-        tuple(Evidence(log.place(line.source, line.number), shortened(line.text)) for line in lines[:3]),
+        f"{title.rstrip('.')}{_listed(sorted(named))}: {speaker(told)}{_around(_LOGGER.sub('', first.text).strip(), signatures)}",
+        tuple(Evidence(log.place(line.source, line.number), _around(line.text, signatures)) for line in lines[:3]),
         where=Where(
             host=hosts.pop() if len(hosts) == 1 else None,
             rank=ranks[0] if len(ranks) == 1 else None,
@@ -240,6 +245,15 @@ def traceback_of(log: Log, line: Line) -> Traceback | None:
         ):
             return each
     return None
+
+
+def _around(text: str, signatures: Iterable[str]) -> str:
+    """Of a very long line the part that a signature matches, where its beginning does not hold it."""
+    if len(text) > LONGEST:
+        found = next((m for s in signatures if (m := known(s).search(text)) is not None), None)
+        if found is not None and found.end() >= LONGEST:
+            text = "…" + text[max(0, found.start() - LONGEST // 4) :]
+    return shortened(text)
 
 
 def shortened(text: str) -> str:

@@ -13,7 +13,8 @@ __all__ = ["ended_well", "is_overcome", "is_quoted", "last_words"]
 _TROUBLE = re.compile(
     r"error|exception|traceback|warn|fail|abort|terminat|killed|signal|exit|closing|closed|timed? ?out|frame #|core dumped"
     r"|cancelled|\b(?:INFO|WARN) \S+:\d+ -> ?\d|^\s|^wandb:|^=+$|^-+$|^\W*$|^\[0x[0-9A-Fa-f]+\]|resource_tracker|semaphore"
-    r"|slurm|srun:|missing ranks:|^\[[^\]]*(?:allreduce|broadcast|allgather|alltoall)",
+    r"|slurm|srun:|missing ranks:|^\[[^\]]*(?:allreduce|broadcast|allgather|alltoall)"
+    r"|\+0x[0-9a-f]+\)|\[0x[0-9a-f]+\]$|did not receive grad|\bforward function\b|\bloss function\b",
     re.IGNORECASE,
 )
 """Lines that processes print on their way out: they do not show that the job went on."""

@@ -35,6 +35,9 @@ _FAILED = re.compile(
     r"|DistBackendError|ncclRemoteError|ncclSystemError|ncclInternalError|ncclUnhandledCudaError",
 )
 
+_RETURNED = re.compile(r"\bINFO \S+\.(?:c[cu]|h):\d+ -> ?[1-7]\b")
+"""How NCCL passes an error on."""
+
 OTHERS_LINES = 300
 """Where lines have no rank, only so many of them behind a traceback show that somebody handled it."""
 OWN_LINES = 10
@@ -82,7 +85,13 @@ def _spoke_on(log: Log, spoken: Line | Traceback) -> bool:
 def last_failure(log: Log) -> Line | None:
     """The first of the last lines that says that the job failed, and behind which nothing went on; None without one."""
     ends = (line for line in log.tails if _FAILED.search(line.text) and not is_overcome(log, line))
-    return next((line for line in ends if len(last_words(log, line.source, line.number)) < OWN_LINES), None)
+    return next((line for line in ends if len(_words_behind(log, line)) < OWN_LINES), None)
+
+
+def _words_behind(log: Log, line: Line) -> list[Line]:
+    """What looks like a job that runs behind a line; behind NCCL's returned error its information shows nothing of the kind."""
+    words = last_words(log, line.source, max(line.number, line.last))
+    return [word for word in words if "NCCL INFO" not in word.text] if _RETURNED.search(line.text) else words
 
 
 def is_over(log: Log, lines: Sequence[Line]) -> bool:
@@ -134,7 +143,7 @@ def has_failed(log: Log) -> bool:
     if own_exits(log):
         return True
     ends = (line for line in (*log.tails, *log.lines) if _FAILED.search(line.text) and not is_overcome(log, line))
-    if any(len(last_words(log, line.source, max(line.number, line.last))) < OWN_LINES for line in ends):
+    if any(len(_words_behind(log, line)) < OWN_LINES for line in ends):
         return True
     if any("Connection closed by peer [" in line.text and not went_on(log, line) for line in log.lines):
         return True  # Gloo prints it when a peer is lost, not when it leaves in order

@@ -1,0 +1,34 @@
+"""Where known programs and kinds of files have a secret that no name announces: behind an option of one letter, or at a place."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["PLACES"]
+
+_ITS = r"\b[^|;&\n]{0,400}?\s"
+_BY_OPTION = (
+    rf"\b(?:sshpass|(?:docker|podman|helm\sregistry|az)\slogin|mysql(?:dump|admin)?|twine|cqlsh|mongo\w*){_ITS}-p",
+    rf"\b7za?{_ITS}-p(?=\S)|\b(?:unzip|zip|sqlcmd|ipmitool|mosquitto_[ps]ub){_ITS}-P",
+    rf"\bredis-cli{_ITS}-a|\bldap(?:search|add|modify|delete|passwd|whoami){_ITS}-w|\bopenssl{_ITS}-pass(?:in|out)?\spass:",
+    rf"\bsmbclient{_ITS}-U\s[^\s%]+%|\blftp{_ITS}-u\s[^\s,]+,|\bhttps?\s(?:[^|;&\n]{{0,400}}?\s)?-a\s[^\s:]+:",
+    rf"\bsnmp(?:bulk)?(?:walk|get|set){_ITS}-c|\bnmcli{_ITS}password(?=\s)|\brclone{_ITS}pass(?=\s)",
+)
+_BY_PLACE = (
+    r"\bmc\s(?:(?:alias\sset|config\shost\sadd)\s\S+|admin\suser\sadd)\s\S+\s\S+\s",
+    r"\b(?:wandb|vault|neptune|comet)\slogin(?:\s--?[\w-]+(?:=\S+)?)*\s(?=\S*\d)(?=[^\s=]{8})",
+    r"\bngrok\s(?:config\sadd-)?authtoken\s(?=\S{8})",
+    r"\bsqlplus\s(?:-\S+\s)*[^\s/]+/(?=[^\s@]+@)",
+    r"\bhtpasswd\s-\w*b\w*\s\S+\s\S+\s",
+    r"\bnet\suse\s(?:\S:\s)?\\\\\S+\s(?=[^\s/])",
+    r"\blogin\s+\S+\s+password\s+",  # ~/.netrc
+)
+PLACES = (
+    re.compile(rf"(?P<name>(?:{'|'.join((*_BY_OPTION, *_BY_PLACE))})[ \t]?)(?P<value>\"[^\"]*\"|'[^']*'|[^\s;|&]+)"),
+    re.compile(r"(?P<name>://[^\s/]+/(?:[\w-]+/)?t/)(?P<value>tk-[\w-]{8,})"),  # channels of conda
+    re.compile(
+        r"(?P<name>\bkind: *Secret\b(?:\n(?!---)[^\n]*){0,200}?\n *(?:stringData|data):\n)(?P<value>(?:[ \t]+[^\n]*\n?)+)"
+    ),
+    re.compile(r"(?P<name>^(?:stringData|data):\n)(?P<value>(?:[ \t]+[^\n]*\n)+)(?=kind: *Secret\b)", re.MULTILINE),
+)
+"""What stands before a secret, and the secret."""

@@ -1,0 +1,97 @@
+"""What tokens, keys and password hashes look like, whatever stands around them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections import Counter
+
+__all__ = ["SHAPE", "WORD", "is_random", "is_surely_random"]
+
+_SHAPES = (
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
+    r"(?<=Private-Lines: )\d+\s[\w+/=\s]{40,}(?=\nPrivate-MAC|\Z)",
+    r"\bA(?:KI|SI|BI|CC|RO|ID|GP|NP|NV|PK)A[0-9A-Z]{12,}\b|\b(?:LTAI|AKID)[0-9A-Za-z]{16,}\b",
+    r"\bgh[opusr]_[0-9A-Za-z]{16,}\b|\bgithub_pat_\w{20,}\b|\bgl(?:pat|rt|dt|cbt|ptt|ft|soat|agent)-[\w-]{16,}",
+    r"\bhf_[0-9A-Za-z]{16,}\b|\bapi_org_[0-9A-Za-z]{16,}\b|\bwandb_v\d_\w{16,}\b|\br8_[0-9A-Za-z]{16,}\b|\bnvapi-[\w-]{16,}",
+    r"\b(?:sk|pk|rk)[-_](?:proj|live|test|ant|or|svcacct|lf)?[-_]?[\w-]{16,}",
+    r"\bxox[a-z](?:\.xox[a-z])?-[\w-]{10,}|\bxapp-\d-[\w-]{10,}|hooks\.slack\.com/services/[\w/]+",
+    r"discord(?:app)?\.com/api/webhooks/[\w/-]+|hooks\.zapier\.com/hooks/[\w/]+|\b\d{8,10}:[\w-]{35}\b",
+    r"\bAIza[\w-]{30,}|\bya29\.[\w.-]{16,}|\bGOCSPX-[\w-]{16,}|\b1//0[\w-]{16,}",
+    r"\bnpm_[0-9A-Za-z]{20,}\b|\bpypi-[\w-]{16,}|\bdckr_(?:pat|oat)_[\w-]{16,}|\bdop_v1_[0-9a-f]{32,}|\bglsa_\w{20,}",
+    r"\bhv[sbr]\.[\w-]{16,}|\bs\.[0-9A-Za-z]{24}\b|\bdapi[0-9a-f]{32}\b|\bSG\.[\w-]{16,}\.[\w-]{16,}|\bkey-[0-9a-f]{32}\b",
+    r"\b(?:SK|AC)[0-9a-f]{32}\b|\bshp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}\b|\blin_api_\w{20,}|\bsecret_[0-9A-Za-z]{20,}\b",
+    r"\bdt0[a-z]\d\d\.[0-9A-Z]{20,}(?:\.[0-9A-Z]{20,})?|\bsl\.[\w-]{60,}|\bMUNGE:[\w+/=]{20,}:?|\{S?S?(?:HA|MD5)\d*\}[\w+/=]{16,}",
+    r"\b(?:pul|PMAK|xkeysib|xsmtpsib|rubygems|lsv2_(?:pt|sk)|sntry[su]|tk|v1\.0)[-_][0-9a-f]{24,}[\w-]*",
+    r"(?<![A-Za-z0-9])eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?|(?<![A-Za-z0-9])(?<!world_info=)eyJ[\w-]{40,}={0,2}",
+    r"\$(?:2[aby]|5|6|y|argon2\w*)\$[^\s:]{16,}",
+    r"\bA[A-Za-z0-9_-]{2}8Q~[\w~.-]{20,}",
+    r"\bAGE-SECRET-KEY-1\w{20,}|\b[a-z]{2,6}_[0-9a-f]{40,}\b|(?i:\bwebhook)[\w.-]*/[\w@/.-]{20,}",
+    r"(?<![\w/+-])[0-9a-fA-F]{32}(?:[0-9a-fA-F]{8})?(?:[0-9a-fA-F]{24})?(?:[0-9a-fA-F]{64})?(?![\w/+-])",
+)
+SHAPE = re.compile("|".join(f"(?:{shape})" for shape in _SHAPES), re.DOTALL)
+"""What vendors' tokens, private keys, JSON web tokens, password hashes and hexadecimal keys look like."""
+WORD = re.compile(r"(?<![A-Za-z0-9_+/.~-])(?<!world_info=)[A-Za-z0-9_+/.~-]{20,}={0,2}")
+"""Long words; not the list of hosts that deepspeed hands to its launcher."""
+ENTROPY_BITS = 4.2
+"""Bits per character: of random base64 about 4.5 in 32 characters, of names and paths below 4."""
+ONE_CASE = 32
+"""So many letters of one case and digits, without a stroke between them, are no name."""
+BEHIND_ISSUER = 24
+"""So many are none behind the name of their issuer, as in `csk-…`."""
+
+
+def is_random(word: str) -> bool:
+    """Whether a word is as random as a key: letters of both cases and digits, hardly any repeated, or many of one case."""
+    parts = [part for part in re.split(r"[/.=]", word) if len(part) >= 20]
+    return any(_looks_random(part) for part in parts) or ("/" in word and len(word) == 40 and _looks_random(word))
+
+
+def is_surely_random(word: str) -> bool:
+    """The same for lines of logs, which hold names of kernels and of functions: cases and digits alternate all the time."""
+    if word.startswith("_Z"):  # a mangled name of C++
+        return False
+    parts = re.split(r"([/._=~+-])", word)
+    for at in range(0, len(parts), 2):
+        part = parts[at]
+        if len(part) >= 20 and _is_mixed(part) and _is_varied(part, 0.45):
+            return True
+        has_issuer = at >= 2 and "/" not in parts[:at] and re.match(r"[A-Za-z]{2,10}[_-]", word)
+        if has_issuer and len(part) >= BEHIND_ISSUER and re.search(r"[g-zG-Z]", part) and _is_varied(part, 0.25):
+            return True
+    return False
+
+
+def _is_mixed(part: str) -> bool:
+    return all(re.search(kind, part) for kind in (r"[a-z]", r"[A-Z]", r"\d"))
+
+
+def _is_varied(part: str, share: float) -> bool:
+    """Whether letters and digits follow each other as they do by chance: short names have digits at one place."""
+    has_digits = len(re.findall(r"\d+", part)) > (len(part) < ONE_CASE)
+    return has_digits and _changes(part) >= share * (len(part) - 1) and _bits(part) >= _usual(part, 0.8)
+
+
+def _looks_random(part: str) -> bool:
+    is_long = len(part) >= ONE_CASE and part.isalnum() and re.search(r"[g-zG-Z]", part)
+    if not ((re.search(r"[a-z]", part) and re.search(r"[A-Z]", part)) or is_long) or not re.search(r"\d", part):
+        return False
+    return _bits(part) >= _usual(part, 0.85) and _changes(part) >= len(part) / 4
+
+
+def _changes(part: str) -> int:
+    """How often a digit, a capital and anything else follow each other."""
+    return sum(_kind(a) != _kind(b) for a, b in itertools.pairwise(part))
+
+
+def _bits(part: str) -> float:
+    return -sum(n / len(part) * math.log2(n / len(part)) for n in Counter(part).values())
+
+
+def _usual(part: str, share: float) -> float:
+    return min(ENTROPY_BITS, math.log2(len(part)) * share)
+
+
+def _kind(character: str) -> int:
+    return 0 if character.isdigit() else 1 if character.isupper() else 2

@@ -8,18 +8,20 @@ __all__ = ["PLACES"]
 
 _ITS = r"\b[^|;&\n]{0,400}?\s"
 _BY_OPTION = (
-    rf"\b(?:sshpass|(?:docker|podman|helm\sregistry|az)\slogin|mysql(?:dump|admin)?|twine|cqlsh|mongo\w*){_ITS}-p",
-    rf"\b7za?{_ITS}-p(?=\S)|\b(?:unzip|zip|sqlcmd|ipmitool|mosquitto_[ps]ub){_ITS}-P",
+    rf"\b(?:sshpass|(?:docker|podman|helm\sregistry|az)\slogin|(?:mysql|mariadb)(?:-?(?:dump|admin))?|twine|cqlsh|mongo\w*){_ITS}-p",
+    rf"\b7za?{_ITS}-p(?=\S)|\b(?:unzip|zip|sqlcmd|bcp|ipmitool|mosquitto_[ps]ub){_ITS}-P",
     rf"\bredis-cli{_ITS}-a|\bldap(?:search|add|modify|delete|passwd|whoami){_ITS}-w|\bopenssl{_ITS}-pass(?:in|out)?\spass:",
-    rf"\bsmbclient{_ITS}-U\s[^\s%]+%|\blftp{_ITS}-u\s[^\s,]+,|\bhttps?\s(?:[^|;&\n]{{0,400}}?\s)?-a\s[^\s:]+:",
-    rf"\bsnmp(?:bulk)?(?:walk|get|set){_ITS}-c|\bnmcli{_ITS}password(?=\s)|\brclone{_ITS}pass(?=\s)",
+    rf"-U\s?[^\s%]+%(?=\S)|\bxfreerdp{_ITS}/p:|\blftp{_ITS}-u\s[^\s,]+,|\bhttps?\s(?:[^|;&\n]{{0,400}}?\s)?-a\s[^\s:]+:",
+    rf"\b(?:secret|secretsmanager)\s{_ITS}--(?:value|body|secret-string)[=\s]",
+    rf"\bsnmp(?:bulk)?(?:walk|get|set){_ITS}-c|\b(?:nmcli|dvc){_ITS}password(?=\s)|\brclone{_ITS}pass(?=\s)",
 )
 _BY_PLACE = (
-    r"\bmc\s(?:(?:alias\sset|config\shost\sadd)\s\S+|admin\suser\sadd)\s\S+\s\S+\s",
+    r"\bmc\s(?:-\S+\s)*(?:(?:alias\sset|config\shost\sadd)\s\S+|admin\suser\sadd)\s\S+\s\S+\s",
     r"\b(?:wandb|vault|neptune|comet)\slogin(?:\s--?[\w-]+(?:=\S+)?)*\s(?=\S*\d)(?=[^\s=]{8})",
     r"\bngrok\s(?:config\sadd-)?authtoken\s(?=\S{8})",
-    r"\bsqlplus\s(?:-\S+\s)*[^\s/]+/(?=[^\s@]+@)",
+    r"(?:\bsqlplus\s(?:-\S+\s)*|\bjdbc:oracle:\w+:)[^\s/]+/(?=[^\s@]+@)",
     r"\bhtpasswd\s-\w*b\w*\s\S+\s\S+\s",
+    r"\brabbitmqctl\s(?:add_user|change_password)\s\S+\s",
     r"\bnet\suse\s(?:\S:\s)?\\\\\S+\s(?=[^\s/])",
     r"\blogin\s+\S+\s+password\s+",  # ~/.netrc
 )

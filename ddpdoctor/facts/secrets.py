@@ -55,7 +55,7 @@ _LOOSE = rf"(?:[\w.-]*[_.-])?(?:{_WORDS}){_SUFFIX}"
 """Names that are also words of prose: theirs are secrets in `sig=…`, `"auth": "…"` and `--auth …` only."""
 _VALUE = r"(?P<value>[bru]{0,2}(?:\"[^\"]*\"|'[^']*')|[^\s,;&\"'}\])]+)"
 ENTRY = re.compile(
-    rf"(?P<name>\bname[\"']?:\s*[\"']?{_NAME}[\"']?,?\s+[\"']?value[\"']?:\s*|\"name\":\"{_NAME}\",\"value\":){_VALUE}",
+    rf"(?P<name>\bname[\"']?:\s*[\"']?{_NAME}[\"']?,?\s+[\"']?value[\"']?:\s*|\"name\":\"{_NAME}\",\"value\":)(?!\d{{1,5}}\b){_VALUE}",
     re.IGNORECASE,
 )
 """A variable as a manifest sets it: `name: HF_TOKEN`, and `value: …` behind it."""
@@ -69,8 +69,8 @@ ASSIGNED = re.compile(
 WHOLE = re.compile(rf"(?P<name>[+-]*{_NAME})(?P<sign>=)(?P<value>.*)", re.IGNORECASE | re.DOTALL)
 """A word of a command line that is one assignment: the value reaches to its end, blanks and all."""
 HEADER = re.compile(
-    r"(?P<name>\bBearer\s+|\bauthorization[\"']?\s*[:=]\s*[\"']?(?:(?:Basic|Token|Digest|ApiKey|Negotiate)\s+)?"
-    r"|\bBasic\s+(?=[A-Za-z+/]*[0-9=]))(?P<value>[\w~+/.=-]{8,})",
+    r"(?P<name>\bBearer\s+|\bauthorization[\"']?\s*[:=]\s*[\"']?(?:[A-Za-z][\w-]{2,20}\s+)?"
+    r"|\bauth:\s+(?=[\w+/]{6,}={1,2}(?:\s|$))|\bBasic\s+(?=[A-Za-z+/]*[0-9=]))(?P<value>[\w~+/.=-]{8,})",
     re.IGNORECASE,
 )
 COOKIE = re.compile(r"(?P<name>\bCookie[\"']?:\s*)(?P<value>[^\r\n\"'<]+)", re.IGNORECASE)
@@ -83,7 +83,9 @@ LISTED = re.compile(rf"(?P<name>['\"]--?{_NAME}['\"],\s*['\"])(?P<value>[^'\"]+)
 """`'--token', '…'`: a command line as Python prints it."""
 PAIR = re.compile(r"(?P<name>auth[\"']?\s*[=:]\s*[(\[]\s*['\"][^'\"]*['\"],\s*['\"])(?P<value>[^'\"]+)", re.IGNORECASE)
 """`auth=("user", "…")`."""
-USER = re.compile(r"(?P<name>(?:^|\s)(?:-[uU] ?|--(?:proxy-)?user[=\s]))(?P<value>(?!\d+:\d+(?:\s|$))[^\s:]+:\S+)")
+USER = re.compile(
+    r"(?P<name>(?:^|\s)(?:-[uU] ?|--(?:proxy-)?user[=\s]))(?P<value>(?!(?:\d+|[^\s:]+\.\w{1,4}):\d+(?:\s|$))[^\s:]+:\S+)"
+)
 PLAIN = frozenset(
     (
         "",
@@ -105,7 +107,7 @@ PLAIN = frozenset(
 """Values that say that there is none, or only whether there is one."""
 _OF_NAME = re.compile(r"(?:ref|name|file|path|type|provider|policy)$", re.IGNORECASE)
 """Names that say where a secret is, or of what kind: no secret themselves."""
-SHORT = re.compile(r"\d{1,5}")
+SHORT = re.compile(r"\d{1,5}(?:\.\d+)?")
 """A number that counts something."""
 IDENTITIES = re.compile(
     r"uuid|guid|gid|bdf|bus|digest|hash|git|commit|version|boot|machine|cpus|affinity|kernel|frames|file|path|name$|text$|code$"

@@ -27,7 +27,7 @@ _SHAPES = (
     r"(?<![A-Za-z0-9])eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?|(?<![A-Za-z0-9])(?<!world_info=)eyJ[\w-]{40,}={0,2}",
     r"\$(?:2[aby]|5|6|y|argon2\w*)\$[^\s:]{16,}",
     r"\bA[A-Za-z0-9_-]{2}8Q~[\w~.-]{20,}",
-    r"\bAGE-SECRET-KEY-1\w{20,}|\b[a-z]{2,6}_[0-9a-f]{40,}\b|(?i:\bwebhook)[\w.-]*/[\w@/.-]{20,}",
+    r"\bAGE-SECRET-KEY-1\w{20,}|\b[a-z]{2,6}_[0-9a-f]{40,}\b|(?i:\bwebhook)[\w.-]*/[\w@/.-]{20,}|(?<=/hook/)(?=[\w-]*\d)[\w-]{16,}",
     r"(?<![\w/+-])[0-9a-fA-F]{32}(?:[0-9a-fA-F]{8})?(?:[0-9a-fA-F]{24})?(?:[0-9a-fA-F]{64})?(?![\w/+-])",
 )
 SHAPE = re.compile("|".join(f"(?:{shape})" for shape in _SHAPES), re.DOTALL)
@@ -55,9 +55,9 @@ def is_surely_random(word: str) -> bool:
     parts = re.split(r"([/._=~+-])", word)
     for at in range(0, len(parts), 2):
         part = parts[at]
-        if len(part) >= 20 and _is_mixed(part) and _is_varied(part, 0.45):
+        has_issuer = at >= 2 and "/" not in parts[:at] and re.match(r"[A-Za-z]{2,10}[_-]", word) is not None
+        if len(part) >= 20 and _is_mixed(part) and _is_varied(part, 0.45, has_issuer):
             return True
-        has_issuer = at >= 2 and "/" not in parts[:at] and re.match(r"[A-Za-z]{2,10}[_-]", word)
         if has_issuer and len(part) >= BEHIND_ISSUER and re.search(r"[g-zG-Z]", part) and _is_varied(part, 0.25):
             return True
     return False
@@ -67,9 +67,9 @@ def _is_mixed(part: str) -> bool:
     return all(re.search(kind, part) for kind in (r"[a-z]", r"[A-Z]", r"\d"))
 
 
-def _is_varied(part: str, share: float) -> bool:
+def _is_varied(part: str, share: float, has_issuer: bool = False) -> bool:
     """Whether letters and digits follow each other as they do by chance: short names have digits at one place."""
-    has_digits = len(re.findall(r"\d+", part)) > (len(part) < ONE_CASE)
+    has_digits = len(re.findall(r"\d+", part)) > (len(part) < ONE_CASE and not has_issuer)
     return has_digits and _changes(part) >= share * (len(part) - 1) and _bits(part) >= _usual(part, 0.8)
 
 

@@ -189,7 +189,7 @@ _NEVER = frozenset({"OMPI_ARGV", "OMPI_COMMAND", "OMPI_MCA_orte_precondition_tra
 """A program's own arguments, which may hold anything, and Open MPI's session key."""
 
 _SECRET_PART = re.compile(r"TOKEN(?!I[SZ])|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API_?KEY|PRIVATE", re.IGNORECASE)
-_SECRET_WORD = re.compile(r"(?:^|_)(KEYS?|AUTH|PASS|PWD|JWT|COOKIE|MUNGE|CREDS?|PAT)(?:_|$)", re.IGNORECASE)
+_SECRET_WORD = re.compile(r"(?:^|_)(KEYS?|AUTH|PASS|PWD|JWT|COOKIE|MUNGE|CREDS?|PAT|PSK|T?OTP)(?:_|$)", re.IGNORECASE)
 _IN_URL = re.compile(r"://[^/?#\s]+@")
 _IN_TEXT = re.compile(
     r"(token|secret|passw(?:or)?d|credentials?|api[-_]?key)(\"?\s*[=:]\s*\"?)([^\s,;&\"]+)", re.IGNORECASE

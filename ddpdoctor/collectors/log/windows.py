@@ -7,7 +7,8 @@ from typing import Protocol
 
 __all__ = ["AHEAD_BYTES", "BEHIND_BYTES", "CHUNK_BYTES", "Readable", "windows"]
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 1 << 20
+"""Small enough to stay in a core's cache, and for memory that is used again and not mapped anew for each window."""
 AHEAD_BYTES = 128 << 10
 """A traceback is read on for so far behind the window that it begins in."""
 BEHIND_BYTES = 32 << 10

@@ -115,7 +115,7 @@ class Doubt:
             return None
         connected = await dial(*peer, KNOCK_SECONDS, MAX_LINE_BYTES)
         if connected in (Outcome.NO_ANSWER, Outcome.NO_HOST):
-            return End.SILENT if silent >= SILENT_SECONDS else None
+            return End.SILENT if time.monotonic() - heard >= SILENT_SECONDS else None
         if not isinstance(connected, Outcome):
             connected[1].close()
         # With any other outcome than these it cannot be told from here: this machine may have lost its network.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from ddpdoctor.collectors.log.blocks import LONGEST, Block, is_same_stream, own_of, taken_apart
 from ddpdoctor.collectors.log.tracebacks import EXCEPTION, FRAME, HEAD, IGNORED, message_of, traceback_of
@@ -25,6 +26,8 @@ _CUT_BOX = re.compile(rb"(?:\xe2\x94\x82[^\n]*\n){1,400}\xe2\x95\xb0")
 """The same in the frame that rich draws."""
 _OF_KERNEL = re.compile(r"(<\d+>)?\[[ \d.]+\] |.{1,60} kernel: |.{0,60}LustreError")
 _DIGITS = re.compile(rb"\d+")
+_JOINED = re.compile(rb"(?<! ) {2,}(?=(?:[^\[\n ][^\[\n]{0,80})?\[rank\d+\]: )")
+"""Between records that a wide terminal, padded to its width, left in one line."""
 _CLASS = re.compile(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception)")
 _METRIC = re.compile(r"[-+]?\d*\.\d+")
 """`MeanSquaredError: 0.25` is no exception."""
@@ -41,6 +44,14 @@ _ON_THE_WAY_OUT = re.compile(
 
 def beheaded(data: bytes) -> Traceback | None:
     """The traceback in whose middle a text begins, as one that was cut by `tail` or in a report."""
+    end = data.find(b"\n", 0, LONGEST) + 1
+    records = _JOINED.sub(b"\n", data[:end])
+    found = _beheaded(records + data[end:])
+    joined = records.count(b"\n") - 1
+    return found if found is None or joined <= 0 else replace(found, number=max(1, found.number - joined))
+
+
+def _beheaded(data: bytes) -> Traceback | None:
     if _CUT_BOX.match(data):
         return traceback_of(Block(f"╭─ {HEAD} ─╮\n".encode() + data, 0), 0)
     if (alone := _first_exception(data)) is not None:
@@ -52,7 +63,7 @@ def beheaded(data: bytes) -> Traceback | None:
     following = data[cut.end() : cut.end() + LONGEST].split(b"\n")[1:2]
     if lead.strip() and not any(_DIGITS.sub(b"", line).startswith(_DIGITS.sub(b"", lead)) for line in following):
         lead = b""  # another process began to write in that line
-    return traceback_of(Block(b"%s%s:\n%s" % (lead, HEAD.encode(), data), 0), 0)
+    return traceback_of(Block((b"%s %s:\n%s" % (lead.rstrip(), HEAD.encode(), data)).lstrip(), 0), 0)
 
 
 def ranked_exception(block: Block, number: int) -> Traceback | None:

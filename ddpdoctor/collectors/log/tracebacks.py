@@ -28,6 +28,8 @@ _NAMES = ("Error", "Exception", "Interrupt", "Exit", "Warning", "Failure", "Time
 HEAD = "Traceback (most recent call last)"
 IGNORED = "Exception ignored "
 """Python says so of what a destructor or a callback raised: it ended nothing."""
+_AT_EXIT = "_run_finalizers"
+"""Of multiprocessing: it prints what a finalizer raised, and goes on."""
 _ANNOUNCED = re.compile(r"\b(ERROR|CRITICAL|FATAL)\b")
 _ESCAPED = re.compile(rb"Traceback \(most recent call last\):\\+n *File ")
 _PASTED = re.compile(rb'Traceback \(most recent call last\):? [^"\n]{0,60}?File "')
@@ -76,8 +78,10 @@ def traceback_of(block: Block, number: int) -> Traceback | None:
         who = before.who  # a logger put its prefix before its own line alone
     who = replace(who, rank=int(ranked[1])) if ranked else who
     has_joined = head.who.rank is not None and b"[rank" in block.line
-    found = Traceback(0, number, "", who=who, time=head.time, has_joined=has_joined, begin=number)
-    return _filled(found, _texts(block, head))
+    found = _filled(
+        Traceback(0, number, "", who=who, time=head.time, has_joined=has_joined, begin=number), _texts(block, head)
+    )
+    return None if found is not None and found.frames and found.frames[0].function == _AT_EXIT else found
 
 
 def _filled(found: Traceback, texts: Iterator[tuple[int, str]]) -> Traceback | None:

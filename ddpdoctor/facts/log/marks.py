@@ -24,6 +24,7 @@ MARKS: dict[str, str] = {
     "restart": r"attempts left; will restart worker group|Restarting worker group|Restart worker group",
     "progress": r"[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)",
     "xid": r"NVRM: Xid \(",
+    "gpu_of_kernel": r"NVRM: The NVIDIA GPU (?P<bus>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})\.\d",
     "sxid": r": SXid \(PCI:",
     "boot": r"Linux version \d",
     "boot_of_journal": r"^-- Boot [0-9a-f]{32} --",
@@ -70,7 +71,8 @@ MARKS: dict[str, str] = {
     r"|[Ii]gnoring (?:it|this|that|the|and|batch|sample|error|exception)\b|[Rr]ecovered from"
     r"|[Ss]kipping (?:it|this|that|the|over|bad|corrupt\w*|broken|invalid|batch|sample|image|file|step|record|example|video)\b"
     r"|[Ss]kip (?:this|bad|corrupt|broken|invalid|sample|batch)|[Ee]rror resolved|[Rr]esuming normal operation"
-    r"|[Ff]alling back to ",
+    r"|[Ff]alling back to |[Rr]an out of memory with exception"
+    r"|(?:[Rr]educ|[Dd]ecreas|[Hh]alv|[Ll]ower)ing (?:the |to )?(?:micro[- ]?|train(?:ing)? )?batch(?: size|_size|=)",
     "init_file": r"(?:init_method|dist_url|distributed init|init-method)[^\n]{0,40}file:/",
     "left_file": r"(?:init_?file|_init|rdzv\S*|rendezvous\S*|shared_?file)\W{0,3} (?:file )?already exists"
     r"|already exists[^\n]{0,200}(?:_init|init_?file|rdzv|rendezvous|shared_?file)",

@@ -29,7 +29,12 @@ def _refusing(gpu: Gpu, code: str) -> Iterator[Device]:
     "GPU007",
     "gpu-lost",
     Severity.ERROR,
-    signatures=(r"Unable to determine the device handle", r"fallen off the bus", r"NVRM: Xid [^\n]*: 79\b"),
+    signatures=(
+        r"Unable to determine the device handle",
+        r"fallen off the bus|\bGPU is lost\b",
+        r"\bnvidia [\da-f:.]{7,12}: AER: can't recover",
+        r"NVRM: Xid [^\n]*: 79\b",
+    ),
 )
 def gpu_lost(gpu: Gpu) -> Iterator[Finding]:
     """A GPU has fallen off the bus.

@@ -34,7 +34,7 @@ CUMEM_DRIVER_CUDA = 12_060
     signatures=(
         "Error while creating shared memory segment",
         "failed to extend /dev/shm/nccl-",
-        "posix_fallocate failed: No space left on device",
+        "posix_fallocate failed ?: No space left on device",
         r"Caught signal 7 \(Bus error",
     ),
 )

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from ddpdoctor.findings import Severity
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ddpdoctor.facts.log import Log
+from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
+from ddpdoctor.rules.log.signatures import as_signed
 
 
 @rule(
@@ -11,10 +16,11 @@ from ddpdoctor.rules import rule
     "gpu-out-of-memory",
     Severity.ERROR,
     signatures=(
-        r"(CUDA|HIP) out of memory\. Tried to allocate [\d.]+ ([KMGT]i)?[Bb]",
+        r"\b[A-Z]{3,4} out of memory\. Tried to allocate [\d.]+ ([KMGT]i)?[Bb]",
         r"OutOfMemoryError: CUDA out of memory\.? *$",
-        r"CUDA error: out of memory",
+        r"([Cc]uda|CUDA|HIP)[^\n]{0,300}\b[Ee]rror[ =]?(\(?2\)?|\[CUDA\])? ?: out of memory\b",
         r"\bCUDA_ERROR_OUT_OF_MEMORY\b",
+        r"(HIP_ERROR_|hipError)OutOfMemory",
         r"\b(CUBLAS|CUDNN|CUSPARSE)_STATUS_ALLOC_FAILED\b",
     ),
 )
@@ -58,6 +64,7 @@ def nccl_out_of_memory() -> None:
         r"Out of memory: Kill(ed)? process",
         r"Memory cgroup out of memory: Kill(ed)? process",
         r"invoked oom-killer",
+        r",task=[^,\n]+,pid=\d+,uid=\d",
         r"systemd-oomd\[\d+\]: Killed \S+ due to memory",
         r"killed due to (the node running low on memory|memory pressure \(OOM\))",
         r"DefaultCPUAllocator: (can't|not enough memory)",
@@ -66,7 +73,7 @@ def nccl_out_of_memory() -> None:
         r"worker \(pid\(?s?\)? \d+\)? is killed by signal: Killed",
     ),
 )
-def host_out_of_memory() -> None:
+def host_out_of_memory(log: Log) -> Iterator[Finding]:
     """The memory of the host ran out: the kernel killed a process, or refused it more.
 
     ## Why it matters
@@ -76,3 +83,11 @@ def host_out_of_memory() -> None:
     ## Fix
     Load the checkpoint on rank 0 only, or on the meta device; fewer DataLoader workers; mmap the data set; more memory.
     """
+    yield from as_signed("LOG014", _with_victims_first(log))
+
+
+def _with_victims_first(log: Log) -> Log:
+    """Who asks for memory last is not who is killed for it."""
+    asking = [line for line in log.lines if "invoked oom-killer" in line.text]
+    others = tuple(line for line in log.lines if line not in asking) if asking else log.lines
+    return replace(log, lines=(*others, *asking)) if asking else log

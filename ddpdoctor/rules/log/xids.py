@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from ddpdoctor.facts.log import Log
 from ddpdoctor.facts.log.gpus import gpu_at
+from ddpdoctor.facts.log.marks import marked
 from ddpdoctor.facts.xids import BY_CAUSE, Xid, meaning
 from ddpdoctor.findings import Finding, Role, Where
 from ddpdoctor.rules import area_of, in_logs, load
@@ -26,6 +27,8 @@ FOLLOWING = (109,)
 """those that its channel then leads to, within so many seconds, or lines where these have no times:"""
 SOON_SECONDS = 60.0
 SOON_LINES = 20
+NEAR = 4
+"""So many lines has what the kernel says of a GPU that does not answer."""
 
 
 def _look(cause: str, log: Log) -> Iterator[Finding]:
@@ -36,7 +39,19 @@ def _look(cause: str, log: Log) -> Iterator[Finding]:
     numbers = {(xid.source, near) for xid in kept for near in range((xid.line or 0) - 3, (xid.line or 0) + 4)}
     rest = tuple(x for x in log.lines if "Xid (" not in x.text and (x.source, x.number) not in numbers)
     for each in by_signatures(r for r in load((area_of(cause),)) if r.code == cause).values():
-        yield from each(replace(log, lines=rest))
+        for found in each(replace(log, lines=rest)):
+            yield _named_above(log, found)
+
+
+def _named_above(log: Log, found: Finding) -> Finding:
+    """The finding with its GPU, where the kernel has named that in one of the lines above: its message has several."""
+    for line, named in marked(log, "gpu_of_kernel"):
+        is_above = found.where.line is not None and 0 <= found.where.line - line.number < NEAR
+        if is_above and found.where.file == log.sources[line.source].name:
+            xid = Xid(0, named["bus"].lower()[-10:], source=line.source, line=found.where.line, host=line.who.host)
+            who, where = _place(log, xid)
+            return replace(found, message=f"{found.message} ({who})", where=where)
+    return found
 
 
 def _in_order(log: Log, cause: str, kept: list[Xid], found: Finding) -> Finding:
@@ -70,7 +85,9 @@ def _place(log: Log, xid: Xid) -> tuple[str, Where]:
     host = xid.host or (log.sources[xid.source].who.host if xid.source is not None else None)
     gpu = None if xid.is_switch else gpu_at(log, host, xid.bus_id)
     who = (
-        f"the {'NVSwitch' if xid.is_switch else 'GPU'} at {xid.bus_id}" if gpu is None else f"GPU {gpu} ({xid.bus_id})"
+        f"the {'NVSwitch' if xid.is_switch else 'GPU'} at {xid.bus_id or 'a bus id that the line lacks'}"
+        if gpu is None
+        else f"GPU {gpu} ({xid.bus_id})"
     )
     return f"{who} of {host}" if host else who, Where(host=host, gpu=gpu, file=file, line=xid.line)
 

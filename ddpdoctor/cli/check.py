@@ -136,7 +136,7 @@ def _job(plan: Plan) -> Job | None:
         return None
     from ddpdoctor.cli.job import job_to_meet
 
-    return job_to_meet(plan.line and plan.line[0], os.environ)
+    return job_to_meet(plan.line, os.environ)
 
 
 def here(line: Facts, machine: Facts) -> Facts:

@@ -15,6 +15,7 @@ from ddpdoctor.facts.nodes import Form
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.record import Facts
+    from ddpdoctor.rules import Rule
 
 __all__ = ["job_to_meet", "starts_ranks"]
 
@@ -25,17 +26,34 @@ def starts_ranks(line: Facts | None) -> bool:
     return first is not None and (first.starter is not None or first.task_starter is not None)
 
 
-def job_to_meet(line: Facts | None, environ: Mapping[str, str]) -> Job | None:
-    """The job whose other nodes this one should meet, None where there are none or nobody says where."""
-    if line is None or line.launch is None or not starts_ranks(line):
+def job_to_meet(line: tuple[Facts, tuple[Rule, ...]] | None, environ: Mapping[str, str]) -> Job | None:
+    """The job whose other nodes this one should meet, None where there are none or nobody says where.
+
+    A line with a mistake that would keep its node away from the others, or make it run alone, counts as what it should be:
+    the others wait for this node, and are told.
+
+    Args:
+        line: the launch line, with the rules that judge it.
+    """
+    if line is None or line[0].launch is None or not starts_ranks(line[0]):
         return _job_of_ranks(environ)
-    found = job_of_line(line.launch.lines[0])
-    if found is None or (found.nnodes == 1 and _is_here(found.master_addr)):
+    first = line[0].launch.lines[0]
+    found = _of_several(job_of_line(first))
+    if found is None:
+        from ddpdoctor.cli.repair import meant
+
+        found = _of_several(job_of_line(meant(first, *line)))
+    if found is None:
         return None
     from ddpdoctor.probe.place import node_names
 
     names = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or ""
     return replace(found, hosts=node_names(names))
+
+
+def _of_several(job: Job | None) -> Job | None:
+    """The job, None where it has no other nodes."""
+    return None if job is None or (job.nnodes == 1 and _is_here(job.master_addr)) else job
 
 
 def _job_of_ranks(environ: Mapping[str, str]) -> Job | None:

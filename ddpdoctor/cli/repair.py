@@ -16,7 +16,7 @@ from ddpdoctor.rules.launch.pointing import corrected, remove, revalue
 from ddpdoctor.rules.launch.pointing import replace as substitute
 from ddpdoctor.rules.launch.pointing import where as place
 
-__all__ = ["MOST_LINES", "repaired", "without_other_errors"]
+__all__ = ["MOST_LINES", "meant", "repaired", "without_other_errors"]
 
 STEPS = 8
 MOST_LINES = 20
@@ -68,6 +68,19 @@ def without_other_errors(finding: Finding, line: Line, facts: Facts, rules: tupl
         finding = replace(finding, fix_command=text)
         text = _better(again(line, text, facts.launch.version), finding.code, facts, facts.launch, rules)
     return finding
+
+
+def meant(line: Line, facts: Facts, rules: tuple[Rule, ...]) -> Line:
+    """The line that would do what this one was to do: corrected as long as rules see errors in it and know better."""
+    assert facts.launch is not None
+    seen = {line.source}
+    for _ in range(STEPS):
+        text = _better(line, "", facts, facts.launch, rules)
+        if text is None or text in seen:
+            break
+        seen.add(text)
+        line = again(line, text, facts.launch.version)
+    return line
 
 
 def _better(line: Line, code: str, facts: Facts, launch: Launch, rules: tuple[Rule, ...]) -> str | None:

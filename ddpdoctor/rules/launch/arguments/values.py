@@ -186,8 +186,9 @@ def backend_unknown(launch: Launch) -> Iterator[Finding]:
         asked = plan.asked
         if plan.is_standalone or asked is None or asked in BACKENDS:
             continue
-        sure = asked.lower() in (*CONFUSED, *BACKENDS, "")
-        meant = asked.lower() if asked.lower() in BACKENDS else "c10d"
+        name = asked.lower()
+        meant = name if name in BACKENDS else _nearly(name) or "c10d"
+        sure = name in (*CONFUSED, *BACKENDS, "") or meant == _nearly(name)
         message = told(
             plan.settings["rdzv_backend"],
             "rdzv_backend",
@@ -197,6 +198,20 @@ def backend_unknown(launch: Launch) -> Iterator[Finding]:
             launch, line, layer, "rdzv_backend", plan.settings["rdzv_backend"], message, "c10d or static", meant
         )
         yield found if sure else softer(found)
+
+
+def _nearly(name: str) -> str | None:
+    """The rendezvous backend of which a name is a slip of the keyboard: one character is another, is missing, or too many."""
+    return next((each for each in ("c10d", "static") if _slips(name, each) == 1), None)
+
+
+def _slips(one: str, other: str) -> int:
+    """How many characters differ, more than one counted as two."""
+    longer, shorter = sorted((one, other), key=len, reverse=True)
+    same = next((i for i, (a, b) in enumerate(zip(longer, shorter, strict=False)) if a != b), len(shorter))
+    rest = longer[same + 1 :]
+    is_slip = rest == (shorter[same + 1 :] if len(longer) == len(shorter) else shorter[same:])
+    return 0 if longer == shorter else 1 if is_slip else 2
 
 
 def softer(finding: Finding) -> Finding:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from ddpdoctor.collectors.log.blocks import Block, is_same_stream, own_of, taken_apart
 from ddpdoctor.facts.log import Frame, Traceback, Who
 from ddpdoctor.facts.log.prefix import Prefixed
+from ddpdoctor.facts.log.record import LAUNCHERS
 
 __all__ = ["EXCEPTION", "FRAME", "HEAD", "IGNORED", "message_of", "syntax_error_of", "traceback_of"]
 
@@ -31,8 +32,8 @@ IGNORED = "Exception ignored "
 _AT_EXIT = "_run_finalizers"
 """Of multiprocessing: it prints what a finalizer raised, and goes on."""
 _ANNOUNCED = re.compile(r"\b(ERROR|CRITICAL|FATAL)\b")
-_ESCAPED = re.compile(rb"Traceback \(most recent call last\):\\+n *File ")
-_PASTED = re.compile(rb'Traceback \(most recent call last\):? [^"\n]{0,60}?File "')
+_ESCAPED = re.compile(rb"Traceback \(most recent call last\):\\+n(?: *\[\.\.\.\]\\+n)? *File ")
+_PASTED = re.compile(rb'Traceback \(most recent call last\)[^"\n]{1,80}?File "')
 _FRAME_WITHIN = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d+)(?:, in (?P<function>[\w.<>]+))?')
 _EXCEPTION_WITHIN = re.compile(
     r"(?<![\w.])(?P<name>(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)): (?P<message>.*)"
@@ -51,10 +52,6 @@ _RANKED = re.compile(r": \(RANK (\d+)\)\s*$")
 _BOLD = re.compile(r"(\*\*|__|`)(?P<text>[A-Za-z].*)\1\s*$")
 """A line that somebody stressed when they pasted it."""
 _GROUP = re.compile(r"^\s*[|+][-| ]?\s?")
-_LAUNCHERS = re.compile(
-    r"/torch/distributed/(run|launch)\.py$|/torch/distributed/launcher/|/bin/(torchrun|accelerate|deepspeed)$"
-    r"|/accelerate/commands/|/deepspeed/launcher/"
-)
 _STARTERS = re.compile(r"/runpy\.py$|^<frozen runpy>$")
 
 
@@ -108,7 +105,7 @@ def _filled(found: Traceback, texts: Iterator[tuple[int, str]]) -> Traceback | N
                 ended is not None and (frames or ended["name"].endswith(_NAMES)) and _is_exception(ended["name"], text)
             )
             if ended is not None and is_end and not others and (not passed or ended["name"].endswith(_NAMES)):
-                if _is_cut(ended["name"], text) and any(_LAUNCHERS.search(f.file.replace("\\", "/")) for f in frames):
+                if _is_cut(ended["name"], text) and any(LAUNCHERS.search(f.file.replace("\\", "/")) for f in frames):
                     return None
                 message, at = message_of(ended, (text for _, text in texts)), found.number + offset
                 return replace(found, number=at, exception=ended["name"], message=message, frames=tuple(frames))
@@ -123,7 +120,7 @@ def _filled(found: Traceback, texts: Iterator[tuple[int, str]]) -> Traceback | N
     if raising is not None and not others:
         return replace(found, number=found.number + last, exception=raising["name"], frames=tuple(frames))
     files = [frame.file.replace("\\", "/") for frame in frames]
-    if any(_LAUNCHERS.search(file) for file in files) or all(_STARTERS.search(file) for file in files):
+    if any(LAUNCHERS.search(file) for file in files) or all(_STARTERS.search(file) for file in files):
         return None  # it says nothing of what a worker raised
     return replace(found, number=found.number + last, frames=tuple(frames))
 
@@ -134,12 +131,13 @@ def _is_cut(name: str, text: str) -> bool:
 
 
 def message_of(ended: re.Match[str], behind: Iterator[str]) -> str:
-    """What the exception says; where its text begins on the next line, the first two lines of it."""
-    if (ended["message"] or "").strip() or ":" not in ended[0]:
+    """What the exception says; where its text begins on the next line, the first two lines of it, and one behind a colon."""
+    first = (ended["message"] or "").strip()
+    if ":" not in ended[0] or (first and not first.endswith(":")):
         return (ended["message"] or "")[:1000]
-    said: list[str] = []
+    said = [first] if first else []
     for text in itertools.islice(behind, 4):
-        if (not text.strip() and said) or HEAD in text or len(said) == 2:
+        if (not text.strip() and said) or HEAD in text or FRAME.match(text) or len(said) == 2:
             break
         said += [text.strip()] if text.strip() else []
     return " ".join(said)[:1000]

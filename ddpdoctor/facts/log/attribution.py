@@ -204,4 +204,4 @@ def _once(exits: Iterable[Exit]) -> list[Exit]:
 
 
 def _is_launchers(traceback: Traceback) -> bool:
-    return traceback.exception.rpartition(".")[2] in ("ChildFailedError", "CalledProcessError", "SignalException")
+    return traceback.is_summary or traceback.exception.endswith("SignalException")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from ddpdoctor.facts.log.record import Line, Traceback, Who
+from ddpdoctor.facts.log.record import Frame, Line, Traceback, Who
 
 __all__ = ["CHAINED_LINES", "is_ahead", "with_frames"]
 
@@ -14,7 +15,8 @@ CHAINED_LINES = 4
 
 def with_frames(tracebacks: tuple[Traceback, ...], unfinished: tuple[Traceback, ...]) -> tuple[Traceback, ...]:
     """The tracebacks; one that has no frame of the job's own gets those that the text holds elsewhere."""
-    return tuple(_from_behind(_from_handler(each, (*tracebacks, *unfinished)), unfinished) for each in tracebacks)
+    found = (_from_behind(_from_handler(each, (*tracebacks, *unfinished)), unfinished) for each in tracebacks)
+    return tuple(_gathered(found))
 
 
 def is_ahead(spoken: Line | Traceback, unfinished: Traceback) -> bool:
@@ -41,3 +43,17 @@ def _from_handler(each: Traceback, tracebacks: tuple[Traceback, ...]) -> Traceba
         if is_next and other.own_frames:
             return replace(each, frames=(*other.own_frames, *each.frames))
     return each
+
+
+def _gathered(tracebacks: Iterable[Traceback]) -> Iterator[Traceback]:
+    """Above what torch.distributed.checkpoint gathered from the ranks stands, once for all of them, who called it."""
+    caller: tuple[Frame, ...] = ()
+    last: Traceback | None = None
+    for each in tracebacks:
+        if each.exception.endswith("CheckpointException"):
+            caller, last = each.own_frames, each
+        elif last is not None and each.source == last.source and 0 < each.begin - last.number <= CHAINED_LINES:
+            last = each
+            if each.frames and not each.own_frames:
+                each = replace(each, frames=(*caller, *each.frames))
+        yield each

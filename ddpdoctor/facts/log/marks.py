@@ -35,7 +35,8 @@ MARKS: dict[str, str] = {
     r"|(?P<signal>Killed|Terminated|Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception"
     r"|Out Of Memory))",
     "process_rank_ended": r"process rank (?P<rank>\d+) with PID \S+ on node (?P<host>\S+) exited on signal (?P<signal>\d+)",
-    "first_process": r"Process name: \[(?:\[\d+,\d+\]|\S+@\d+),(?P<rank>\d+)\]",
+    "first_process": r"Process name: (?:(?:\[(?:\[\d+,\d+\]|\S+@\d+),)?(?P<rank>\d+)(?:\]|$)"
+    r"|(?P<host>[A-Za-z][\w.-]*)\[(?P<index>\d+)\])",
     "nccl_version": r"NCCL version (?P<version>\d+\.\d+\.\d+)\+cuda",
     "stalled_ranks": r"\[missing ranks: ?(?P<ranks>[\d, ]+)\]",
     "exit_code": r"^\s*Exit code: +(?P<code>\d+)$",
@@ -52,6 +53,11 @@ MARKS: dict[str, str] = {
     "rank_crashed": r"launcher:(?:Rank|Global rank) (?P<rank>\d+) (?:\(PID \d+\) )?(?:crashed with exit|exited with) code "
     r"(?P<code>-?\d+)",
     "return_code": r"exits with return code = (?P<code>-?\d+)",
+    "event": r'"torchelastic\.worker\.status\.FAILED", "source": "WORKER".{0,200}?"global_rank": (?P<rank>\d+)'
+    r'(?:.{0,99}?"worker_id": "(?P<pid>\d+)")?(?:.{0,99}?"hostname": "(?P<host>[^"]+)")?'
+    r"(?:.{0,300}?Signal (?P<signal>\d+) \(SIG)?",
+    "pod_ended": r"\bPod: [\w-]+\.(?P<host>[a-z0-9][a-z0-9-]*) exited with code (?P<code>[1-9]\d*)",
+    "replica": r"The replica (?P<host>[\w-]+(?: \d+)?) exited with a non-zero status of (?P<code>\d+)",
     "mpi_abort": r"MPI_ABORT was invoked on rank (?P<rank>\d+)",
     "step_ended": r"_step_signal: Terminating|srun: (?:Force )?Terminat(?:ing|ed) ",
     "roce": r"NET/IB : Using [^\n]*/RoCE",
@@ -61,11 +67,14 @@ MARKS: dict[str, str] = {
     "ray_task": r"ray::\S+ \(pid=(?P<pid>\d+), ip=(?P<host>[\d.]+)",
     "ray_dead": r"Worker IP address: (?P<host>[\w.:-]+) Worker port: \d+ Worker PID: (?P<pid>\d+)",
     "ray_actor": r"^\s+pid: (?P<pid>\d+)$",
+    "ray_address": r"^(?:\s* ip: |\tip: )\[?(?P<host>\d+(?:\.\d+){3})",
+    "ray_memory": r"(?:Memory on the node \(|\bnode \(ID: [0-9a-f]+, )IP: (?P<host>\d+(?:\.\d+){3})"
+    r"(?:.*?\bpid=(?P<pid>\d+), memory used=)?",
     "pod": r"^Name: {2,}(?P<pod>[a-z0-9][a-z0-9.-]*)$",
-    "pod_row": r"^(?P<pod>[a-z0-9][a-z0-9.-]*-[a-z0-9.-]+) +\d+/\d+ +(?:OOMKilled|Evicted|CrashLoopBackOff) ",
-    "group_finished": r"worker group successfully finished",
+    "pod_row": r"^(?P<pod>[a-z0-9][a-z0-9.-]*-[a-z0-9.-]+) +\d+/\d+ +(?:Init:)?(?:OOMKilled|Evicted|CrashLoopBackOff) ",
+    "group_finished": r"worker group successfully finished|launch\.py:\d+:main\] Process \d+ exits successfully",
     "finished": r"[Tt]raining (?:is |has )?(?:finished|completed?|done|ended)\b|[Ff]inished training|[Dd]one training"
-    r"|`Trainer\.fit` stopped: `max_|exits successfully|exit code:? 0\b|[Ee]xited with code 0\b",
+    r"|Trainer\.fit` stopped: `max_|exits successfully|exit code:? 0\b|[Ee]xited with code 0\b",
     "handled": r"attempting to recover|(?:^|[,;.:] )going on\b|[Gg]oing on with"
     r"|[Cc]ontinuing (?:with|without|anyway|training|to|at)\b"
     r"|[Ii]gnoring (?:it|this|that|the|and|batch|sample|error|exception)\b|[Rr]ecovered from"

@@ -9,15 +9,33 @@ from enum import Enum
 from ddpdoctor.facts.gaps import Gap, Section
 from ddpdoctor.facts.xids import Xid
 
-__all__ = ["Exit", "Frame", "Kind", "Line", "Log", "Seat", "Source", "Traceback", "Who"]
+__all__ = ["FATAL", "LAUNCHERS", "Exit", "Frame", "Kind", "Line", "Log", "Seat", "Source", "Traceback", "Who"]
 
+FATAL = "Fatal Python error"
+"""The name of what faulthandler tells of a process that a signal ended, where an exception's would stand."""
 
+_PARTS = (
+    r"/torch/(_\w+|amp|ao|autograd|backends|compiler|cpu|cuda|distributed|export|fft|functional\.py|func|futures|fx|hub\.py|jit"
+    r"|library\.py|linalg|multiprocessing|nn|nested|onnx|optim|overrides\.py|package|profiler|quantization|serialization\.py"
+    r"|sparse|special|storage\.py|tensor\.py|testing|utils|xpu)(/|\.py$|$)"
+)
+"""The parts of torch itself: a folder of the job may be called torch as well."""
 _LIBRARY = re.compile(
-    r"/(site|dist)-packages/|/lib(64)?/python3[\d.]*/|^<(?!stdin>|string>)|/torch/|^/pytorch/|/bin/\w+$|\.pyx$"
+    rf"/(site|dist)-packages/|(^|/)lib(64)?/python3[\d.]*/|^<(?!stdin>|string>)|{_PARTS}|^/pytorch/|/bin/\w+$|\.pyx$"
 )
 """Files of Python, torch and what pip installs: the last frame before them is the job's."""
-_OF_TORCH = re.compile(r"/torch/|^<|/lib(64)?/python3[\d.]*/(?!(site|dist)-packages/)|/bin/\w+$")
+_OF_TORCH = re.compile(rf"-packages/torch/|{_PARTS}|^<|(^|/)lib(64)?/python3[\d.]*/(?!(site|dist)-packages/)|/bin/\w+$")
 """Of these, the files of Python and torch themselves."""
+LAUNCHERS = re.compile(
+    r"/torch/distributed/(run|launch)\.py$|/torch/distributed/launcher/|/bin/(torchrun|accelerate|deepspeed)$"
+    r"|/accelerate/commands/|/deepspeed/launcher/|/horovod/run(ner)?/|/bin/horovodrun$"
+)
+"""Files of launchers."""
+_STARTS_WORKERS = re.compile(
+    r"Command \W{0,3}(\w+=\S* )*(\S*/)?(python[\d.]*|torchrun|accelerate|deepspeed|mpirun|mpiexec|horovodrun|srun"
+    r"|ray|(ba)?sh|ssh|pdsh|env|nohup|sudo|numactl|conda|uv|poetry|docker|ninja)\b"
+)
+"""Programs that start workers, over which their failure is told again; torch tells of a build by ninja itself."""
 
 
 class Kind(str, Enum):
@@ -118,6 +136,16 @@ class Traceback:
     def is_line(self) -> bool:
         """Whether nothing but the exception's own line is there: somebody may only have told of it."""
         return not self.frames and self.begin == self.number
+
+    @property
+    def is_summary(self) -> bool:
+        """Whether a launcher raised it over a worker that failed; a compiler's failure, say, is told by the same class."""
+        name = self.exception.rpartition(".")[2]
+        if name != "CalledProcessError":
+            return name == "ChildFailedError"
+        is_told = self.message.startswith("Command ")
+        is_launchers = any(LAUNCHERS.search(frame.file.replace("\\", "/")) for frame in self.frames)
+        return not is_told or is_launchers or _STARTS_WORKERS.match(self.message) is not None
 
     @property
     def own_frames(self) -> tuple[Frame, ...]:

@@ -11,8 +11,9 @@ from ddpdoctor.facts.log.record import Exit, Line, Log, Traceback, Who
 __all__ = ["ended_well", "is_overcome", "is_quoted", "last_words"]
 
 _TROUBLE = re.compile(
-    r"error|exception|traceback|warn|fail|abort|terminat|killed|signal|exit|closing|closed|timed? ?out|frame #|core dumped"
-    r"|cancelled|\b(?:INFO|WARN) \S+:\d+ -> ?\d|^\s|^wandb:|^=+$|^-+$|^\W*$|^\[0x[0-9A-Fa-f]+\]|resource_tracker|semaphore"
+    r"error|exception|traceback|warn|fail|abort|terminat|kill(?:ed|ing)|signal|exit|closing|closed|timed? ?out|frame #"
+    r"|core dumped|cancelled|shut(?:ting)? ?down|[Ff]inished server process"
+    r"|\b(?:INFO|WARN) \S+:\d+ -> ?\d|^\s|^wandb:|^=+$|^-+$|^\W*$|^\[0x[0-9A-Fa-f]+\]|resource_tracker|semaphore"
     r"|slurm|srun:|missing ranks:|^\[[^\]]*(?:allreduce|broadcast|allgather|alltoall)"
     r"|\+0x[0-9a-f]+\)|\[0x[0-9a-f]+\]$|did not receive grad|\bforward function\b|\bloss function\b",
     re.IGNORECASE,
@@ -25,6 +26,7 @@ _QUOTED = re.compile(
     re.IGNORECASE,
 )
 """What a job prints of its data, before the quote."""
+_OF_JOB = re.compile(r"slurmstepd(?:-\S+)?: error: \*\*\* (?:JOB|STEP) ")
 NEAR = 4
 """So many lines behind an error stands what the one says who caught it."""
 SUMMARY = 40
@@ -62,7 +64,9 @@ def _said(log: Log, name: str) -> tuple[Line, ...]:
 
 
 def ended_well(log: Log, each: Line | Traceback | Exit) -> bool:
-    """Whether torchrun says further down in the same source that all its workers finished, and had not given up before."""
+    """Whether torchrun or DeepSpeed says further down in the same source that its workers finished, and had not given up."""
+    if any(e.source == each.source and e.by == "DeepSpeed" for e in log.exits):
+        return False
     given_up = [
         t.number for t in log.tracebacks if t.source == each.source and t.exception.endswith("ChildFailedError")
     ]
@@ -105,7 +109,14 @@ def _kind(each: Line | Traceback) -> object:
 
 
 def _has_finished(log: Log, spoken: Line | Traceback) -> bool:
-    """Whether the process that printed this says further down that it is done; another one's word does not count."""
+    """Whether the process that printed this says further down that it is done; another one's word does not count.
+
+    What a scheduler says is of the whole job, whichever rank says that it is done.
+    """
+    if isinstance(spoken, Line) and _OF_JOB.match(spoken.text):
+        return any(
+            line.source == spoken.source and _last_of(line) > _last_of(spoken) for line in _said(log, "finished")
+        )
     if _is_over_for(log, spoken) or (spoken.who.rank is None and log.world_size not in (None, 1)):
         return False
     return any(_last_of(line) > _last_of(spoken) and _is_by_the_same(line, spoken) for line in _said(log, "finished"))

@@ -30,8 +30,10 @@ _FAILED = re.compile(
     r"|non-zero (exit )?status|terminate called|taking the entire process down|Segmentation fault|Bus error"
     r"|died with <Signals|CANCELLED AT|RendezvousTimeoutError|OOMKilled|CrashLoopBackOff|There are not enough slots available"
     r"|\b(?:INFO|WARN) \S+\.(?:c[cu]|h):\d+ -> ?[1-7]\b|NCCL WARN (?:Net : )?Call to [a-z]+ failed : "
+    r"|Could not load library libcudnn|error while loading shared libraries: "
     r"|returned [\w() ]+, retrying \((?P<most>\d+)/(?P=most)\)|Test NCCL failure|MPI_ERRORS_ARE_FATAL"
     r"|Received sigquit from a child process|Encountered a bad command exit code"
+    r"|Killing subprocess \d|closing signal SIG[TH]"
     r"|DistBackendError|ncclRemoteError|ncclSystemError|ncclInternalError|ncclUnhandledCudaError",
 )
 
@@ -69,6 +71,8 @@ def _spoke_on(log: Log, spoken: Line | Traceback) -> bool:
         return True
     after = max(spoken.number, spoken.last if isinstance(spoken, Line) else 0)
     words = last_words(log, spoken.source, after)
+    if isinstance(spoken, Line) and "NCCL WARN" in spoken.text:
+        words = [word for word in words if "NCCL INFO" not in word.text]
     if isinstance(spoken, Traceback) and spoken.is_line and not log.exits and len(words) >= FEW_LINES:
         return True
     who = spoken.who
@@ -77,6 +81,8 @@ def _spoke_on(log: Log, spoken: Line | Traceback) -> bool:
             w for w in words if w.who.rank == who.rank and (who.rank is not None or w.who.local_rank == who.local_rank)
         ]
         return len(own) >= FEW_LINES
+    if who.pid is not None and not log.exits and sum(w.who.pid == who.pid for w in words) >= FEW_LINES:
+        return True
     alone = len({w.who.rank for w in words} - {None}) <= 1 and not log.exits
     enough = after + (OWN_LINES if alone and log.world_size in (None, 1) else OTHERS_LINES)
     return len(words) >= OWN_LINES and log.sources[spoken.source].lines > enough

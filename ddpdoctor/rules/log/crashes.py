@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
-from ddpdoctor.facts.log import Exit, Line, Log, Traceback, Who
+from ddpdoctor.facts.log import Exit, Frame, Line, Log, Traceback, Who
 from ddpdoctor.facts.log.attribution import MESSAGE_LINES
 from ddpdoctor.facts.log.endings import SIGNALS
 from ddpdoctor.facts.log.marks import marked
+from ddpdoctor.facts.log.record import FATAL
 from ddpdoctor.facts.log.story import last_failure, own_exits
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.log.ending import SIGKILL, ended
 from ddpdoctor.rules.log.killed import SIGKILLED
 from ddpdoctor.rules.log.pods import RAN, keep_failing
-from ddpdoctor.rules.log.signatures import explained, finding_of, matching
+from ddpdoctor.rules.log.signatures import explained, finding_of, matching, softly_explained
 
 __all__ = ["CANCELLED", "CRASHED", "PEERS_BEFORE", "PEERS_OF_A_GROUP", "crashed", "is_no_cause", "may_be_one"]
 
@@ -40,19 +42,19 @@ PEERS_BEFORE = (
 NOT_ITS_OWN = ("SIGHUP", "SIGINT", "SIGKILL", "SIGTERM")
 """Signals that others send."""
 NAMES = {number: name for name, number in SIGNALS.items() if name not in NOT_ITS_OWN}
-SUMMARIES = ("ChildFailedError", "CalledProcessError")
-"""What launchers raise over a worker that failed."""
 NO_CAUSE = (
-    *SUMMARIES,
     "SignalException",
     "KeyboardInterrupt",
     "SystemExit",
     "BrokenPipeError",
     "ActorDiedError",
     "RayActorError",
+    FATAL,
 )
-_OF_A_CHILD = re.compile(r"process \d+ terminated with (signal|exit code) ")
-"""What mp.spawn raises over one, by a plain Exception in torch before 1.7."""
+_OF_A_CHILD = re.compile(
+    r"process \d+ terminated with (signal|exit code) |Horovod detected that one or more processes exited"
+)
+"""What mp.spawn raises over one, by a plain Exception in torch before 1.7, and what horovodrun does."""
 
 CRASHED = (
     r"Segmentation fault",
@@ -71,12 +73,24 @@ CRASHED = (
 )
 
 
-ABORTED = re.compile(r"error: Aborted|return code = -6\b|on signal 6\b|SIGABRT")
+ABORTED = re.compile(r"\bAborted\b|return code = -6\b|on signal 6\b|SIGABRT")
 
 HINTS = {
     "SIGBUS": ": /dev/shm, or the disk of a file that it maps, was full (HOST001, HOST002), or such a file was cut"
 }
 """What ends a process by a signal as a rule."""
+
+CLOSED = re.compile(r"Killing subprocess \d|closing signal SIG")
+OTHERS_ENDED = (
+    "The launcher ended all workers of its node, as it does when one of them has failed or it was ended itself; the log does not "
+    "hold which worker, nor why: what stands above in the output decides"
+)
+OF_RAY = re.compile(r"Worker exit type: SYSTEM_ERROR|orker process has died")
+WHY_OF_RAY = (
+    "A worker of Ray{} died. Undetermined: the memory of its host ran out and the kernel killed it (LOG014: sudo dmesg -T | grep "
+    "-i 'killed process' there), it crashed (a segmentation fault, an abort), or ray stop ended it; what it printed last, in "
+    "/tmp/ray/session_latest/logs/worker-*{}.err of its node, decides"
+)
 
 CANCELLED = (r"CANCELLED AT \S+ \*\*\*$",)
 """What slurmstepd says of the other tasks as well when one of them failed."""
@@ -103,7 +117,7 @@ def ended_without_traceback(log: Log) -> Iterator[Finding]:
     Start the ranks with PYTHONFAULTHANDLER=1: a crash then prints the Python stack. Look for the rank's last own line, and in
     the kernel's log of its node (dmesg | grep -E "segfault|traps").
     """
-    raised = {(each.source, each.number) for each in log.tracebacks}
+    raised = {(each.source, each.number) for each in log.tracebacks if each.exception != FATAL}
     crashes = [line for line in matching(log, CRASHED) if (line.source, line.number) not in raised]
     lines = [line for line in crashes if not _is_said_why(log, line)]
     refused = [line for line in matching(log, REFUSED) if not OTHERS.search(line.text)]
@@ -112,14 +126,25 @@ def ended_without_traceback(log: Log) -> Iterator[Finding]:
     found = [] if matching(log, (*PEERS_OF_A_GROUP, *PEERS_BEFORE)) else list(crashed(log, ""))
     yield from found
     if lines and not found and not own_exits(log):
-        yield finding_of(log, lines, "A worker crashed and printed no traceback", blames_speaker=True)
+        of_ray = [line for line in lines if OF_RAY.search(line.text)]
+        title = "A worker crashed and printed no traceback"
+        yield _of_ray(log, of_ray) if of_ray else finding_of(log, lines, title, blames_speaker=True)
     last = last_failure(log)
-    told = [t for t in (*log.tracebacks, *log.unfinished) if t.exception.rpartition(".")[2] not in SUMMARIES]
+    told = [t for t in (*log.tracebacks, *log.unfinished) if not t.is_summary]
     is_dark = not (lines or found or own_exits(log) or told or log.xids or _said(log))
     failing = list(keep_failing(log)) if is_dark else []
     yield from failing
     if last is not None and is_dark and not failing:
-        yield finding_of(log, [last], "The job failed, and no line says why", blames_speaker=False)
+        title = OTHERS_ENDED if CLOSED.search(last.text) else "The job failed, and no line says why"
+        yield finding_of(log, [last], title, blames_speaker=False)
+
+
+def _of_ray(log: Log, lines: list[Line]) -> Finding:
+    """Ray names the process and three reasons for which it may have ended, never which."""
+    pids = {line.who.pid for line in lines if line.who.pid is not None}
+    pid = pids.pop() if len(pids) == 1 else None
+    title = WHY_OF_RAY.format(f" (pid {pid})", f"-{pid}") if pid is not None else WHY_OF_RAY.format("", "")
+    return finding_of(log, lines, title, blames_speaker=True)
 
 
 def _is_said_why(log: Log, line: Line) -> bool:
@@ -135,7 +160,9 @@ def _said(log: Log) -> bool:
 
 def is_no_cause(each: Traceback) -> bool:
     """Whether this exception only follows from how another process ended, or from a signal."""
-    return each.exception.rpartition(".")[2] in NO_CAUSE or _OF_A_CHILD.match(each.message) is not None
+    if each.is_summary or each.exception.rpartition(".")[2] in NO_CAUSE:
+        return True
+    return _OF_A_CHILD.match(each.message) is not None
 
 
 def may_be_one(one: Who, other: Who) -> bool:
@@ -153,7 +180,8 @@ def _is_unclaimed(log: Log, told: list[Traceback], exits: list[Exit]) -> bool:
 
 def crashed(log: Log, when: str) -> Iterator[Finding]:
     """Exit codes that no traceback and no line of that rank explains, one finding for each code."""
-    lines = explained(log, "cause", "umbrella")
+    soft = softly_explained(log)  # warnings, which ended nothing
+    lines = [line for line in explained(log, "cause", "umbrella") if (line.source, line.number) not in soft]
     told = [each for each in (*log.tracebacks, *log.unfinished) if not is_no_cause(each)]
     itself = matching(log, CRASHED + SIGKILLED + CANCELLED)
     speakers = {(each.source, each.who.rank) for each in told}
@@ -174,4 +202,13 @@ def crashed(log: Log, when: str) -> Iterator[Finding]:
     for code, those in found.items():
         name = NAMES.get(-code, "")
         how = f"was ended by {name} (exit code {code})" if name else f"ended with exit code {code}"
-        yield ended(log, those, f"{how}{when} and printed no traceback{HINTS.get(name, '')}")
+        place = _place(log, those)
+        told_where = f", while Python was at {place.file}:{place.line}" if place else " and printed no traceback"
+        one = ended(log, those, f"{how}{when}{told_where}{HINTS.get(name, '')}")
+        yield one if place is None else replace(one, where=replace(one.where, file=place.file, line=place.line))
+
+
+def _place(log: Log, exits: list[Exit]) -> Frame | None:
+    """Where faulthandler says that one of these processes was when its signal came."""
+    fatal = [each for each in log.tracebacks if each.exception == FATAL and each.source == exits[0].source]
+    return next((each.place for each in fatal if any(may_be_one(each.who, exit.who) for exit in exits)), None)

@@ -23,6 +23,7 @@ __all__ = [
     "explained",
     "finding_of",
     "matching",
+    "repeats",
     "shortened",
     "softly_explained",
     "speaker",
@@ -57,6 +58,7 @@ PRECISER = {
     "NET009": ("NET021",),
     "NET043": ("NET044",),
     "NET032": ("NET033",),
+    "NET002": ("LAUNCH077",),
     "TOPO003": ("ENV064",),
     "LOG020": ("ENV064",),
     "TOPO015": ("TOPO016",),
@@ -202,8 +204,8 @@ def finding_of(
     speakers = {line.who.rank for line in lines if line.who.rank is not None} if blames_speaker else set()
     ranks = sorted(speakers | named)
     hosts = {line.who.host for line in lines if line.who.host is not None} if blames_speaker else set()
-    traceback = next((found for line in lines if (found := traceback_of(log, line)) is not None), None)
-    frame = None if traceback is None else traceback.place
+    tracebacks = (found for line in lines for found in (traceback_of(log, line), _of_repetition(log, line)))
+    frame = next((each.place for each in tracebacks if each is not None and each.place is not None), None)
     file, number = (log.sources[first.source].name, first.number) if frame is None else (frame.file, frame.line)
     return Finding(
         f"{title.rstrip('.')}{_listed(sorted(named))}: {speaker(told)}{_around(_LOGGER.sub('', first.text).strip(), signatures)}",
@@ -245,6 +247,19 @@ def traceback_of(log: Log, line: Line) -> Traceback | None:
         ):
             return each
     return None
+
+
+def repeats(each: Traceback, line: Line) -> bool:
+    """Whether the traceback's exception is the same text once more, of which the line alone was kept."""
+    if line.source != each.source or not line.number < each.number <= line.last:
+        return False
+    _, name, said = line.text.partition(each.exception)
+    return bool(name) and each.message.startswith(said.removeprefix(": ")[:80])
+
+
+def _of_repetition(log: Log, line: Line) -> Traceback | None:
+    """The traceback that ends in the same words further down: some print the message alone above it."""
+    return next((each for each in log.tracebacks if repeats(each, line)), None) if line.count > 1 else None
 
 
 def _around(text: str, signatures: Iterable[str]) -> str:

@@ -25,7 +25,7 @@ from ddpdoctor.rules.log.devices import ASSERTED
 from ddpdoctor.rules.log.ending import SIGKILL, names_of
 from ddpdoctor.rules.log.files import is_missing_file, is_removed, not_written_yet, on_some_nodes_only
 from ddpdoctor.rules.log.numbers import no_number
-from ddpdoctor.rules.log.signatures import FAR, OUTSIDERS, explained, matching, shortened, softly_explained
+from ddpdoctor.rules.log.signatures import FAR, OUTSIDERS, explained, matching, repeats, shortened, softly_explained
 
 __all__: list[str] = []
 
@@ -112,15 +112,8 @@ def _told_once(groups: list[_Group]) -> list[_Group]:
 def _is_explained(each: Traceback, lines: list[Line]) -> bool:
     near = [line for line in lines if line.source == each.source and line.number in _own_lines(each)]
     return any(may_be_one(line.who, each.who) for line in near if line.text != KILLED) or any(
-        line.source == each.source and line.number < each.number <= line.last and _says(each) in line.text
-        for line in lines
-        if line.count > 1
+        repeats(each, line) for line in lines if line.count > 1
     )
-
-
-def _says(each: Traceback) -> str:
-    """How the line of its exception begins, which is kept once of several that are alike."""
-    return f"{each.exception}: {each.message[:80]}" if each.message else each.exception
 
 
 def _own_lines(each: Traceback) -> range:
@@ -140,7 +133,7 @@ def _follows(each: Traceback, other: Traceback) -> bool:
     return (
         (each.source, each.who) == (other.source, other.who)
         and 0 < each.begin - other.number <= CHAINED_LINES
-        and not _is_wrapper(other)
+        and not (_is_wrapper(other) or other.is_summary)
     )
 
 

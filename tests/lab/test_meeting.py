@@ -338,6 +338,16 @@ def _two_owners(job: Job) -> list[Process]:
     return [job.c10d(index) for index in range(2)]
 
 
+def _behind_the_script(job: Job) -> list[Process]:
+    options = ["--nnodes=2", "--node-rank=1", "--nproc-per-node=1", "--master-addr=node0", "--master-port=29500"]
+    return [job.static(0), job.start(1, "torchrun", str(job.folder / "train.py"), *options, script="")]
+
+
+def _slip_in_the_backend(job: Job) -> list[Process]:
+    options = ["--nnodes=2", "--nproc-per-node=1", "--rdzv-id=job", "--rdzv-endpoint=node0:29400"]
+    return [job.c10d(0), job.start(1, "torchrun", *options, "--rdzv-backend=c10b")]
+
+
 def _known_to_the_scheduler(job: Job) -> list[Process]:
     """One node does not know the master's name, and no broadcast passes: another node that it knows helps."""
     _names(job.lab.host(2), job, node0="")
@@ -370,6 +380,8 @@ FAULTS = [
     ("one node does not know the master", 3, _unknown_to_one, "NET002", {"host": "node2", "node_rank": 2}),
 ]
 MORE = [
+    ("one node's options stand behind its script", 2, _behind_the_script, "LAUNCH001", {"host": "node1"}),
+    ("one node's backend has a slip", 2, _slip_in_the_backend, "LAUNCH042", {"host": "node1"}),
     ("a rank below zero", 3, _below_zero, "ENV001", {"host": "node2"}),
     ("one node is started by hand", 2, _two_ways, "LAUNCH034", {}),
     ("each rank's master is anywhere", 2, _anywhere, "ENV017", {}),

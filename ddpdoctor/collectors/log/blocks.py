@@ -102,17 +102,17 @@ def exit_of(block: Block, number: int) -> Exit | None:
     fields = dict(_fields(block.before(4), own))
     fields |= dict(_fields(block.behind(6), own))
     code = _CODE.search(fields.get("exitcode", ""))
-    if code is None:
-        return None
+    is_first = any("Root Cause" in line for line in block.before(5))
+    if code is None and not (is_first and next(block.behind(1), None) is None):
+        return None  # torchrun's root cause matters also where the text ends before its code
     who = replace(
         own.who,
         rank=int(named["rank"]),
         local_rank=int(named["local"]),
         host=short_host(fields.get("host", own.who.host or "")) or None,
-        pid=int(code["pid"]),
+        pid=int(code["pid"]) if code else None,
     )
-    is_first = any("Root Cause" in line for line in block.before(5))
-    return Exit(0, number, int(code["code"]), who, time=fields.get("time"), is_first=is_first)
+    return Exit(0, number, int(code["code"]) if code else 1, who, time=fields.get("time"), is_first=is_first)
 
 
 def _fields(lines: Iterator[str], own: Prefixed) -> Iterator[tuple[str, str]]:

@@ -42,7 +42,7 @@ def kind_of(head: bytes, name: str) -> Kind:
         return Kind.BINARY
     if len(_KERNEL.findall(head, 0, 4096)) >= 2:
         return Kind.KERNEL
-    if _STACKS.search(head, 0, 4096):
+    if _STACKS.search(head, 0, 4096) and b"Fatal Python error: " not in head[:4096]:
         return Kind.STACKS
     return Kind.TEXT
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ddpdoctor.collectors.log.alone import beheaded, last_exception, ranked_exception
 from ddpdoctor.collectors.log.blocks import Block, exit_of
 from ddpdoctor.collectors.log.engines import DIGITS, engine
+from ddpdoctor.collectors.log.fatal import fatal_of
 from ddpdoctor.collectors.log.summary import message_in_summary, message_of_handler
 from ddpdoctor.collectors.log.tracebacks import syntax_error_of, traceback_of
 from ddpdoctor.collectors.log.windows import BEHIND_BYTES, Readable, windows
@@ -35,6 +36,7 @@ MOST_ALONE = 200
 
 READERS: dict[str, Callable[[Block, int], Traceback | Exit | None]] = {
     "Traceback (most recent call last)": traceback_of,
+    "Fatal Python error: ": fatal_of,
     "(local_rank: ": exit_of,
     "  msg:": message_in_summary,
     **dict.fromkeys(('"message": "', '"message":"'), message_of_handler),

@@ -99,6 +99,9 @@ _KNOWN = tuple(
         ("launcher", "died_with"),
         ("horovodrun", "process_ended"),
         ("composer", "rank_crashed"),
+        ("torchrun", "event"),
+        ("Kubernetes", "pod_ended"),
+        ("Vertex", "replica"),
         ("DeepSpeed", "return_code"),
     )
 )

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from ddpdoctor.facts.log.prefix import split
 from ddpdoctor.facts.xids import Xid, xid_in
 
 __all__ = ["KernelLog", "Stamp", "stamp_of"]
@@ -70,7 +71,8 @@ class KernelLog:
         xid = xid_in(line)
         if xid is not None:
             host = _HOST.search(line)
-            xid = replace(xid, line=number, host=host["host"].partition(".")[0] if host else None)
+            named = host["host"].partition(".")[0] if host else split(line).who.host
+            xid = replace(xid, line=number, host=named)
             self._found.append((xid, stamp, self._restarts))
             if len(self._found) > MOST:
                 self._found.pop(0)

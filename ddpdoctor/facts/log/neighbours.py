@@ -18,6 +18,10 @@ TASK_LINES = 60
 """So many lines below `ray::X.method() (pid=…, ip=…)` its error may end."""
 ACTOR_LINES = 6
 """So many lines below the process id of an actor stands how it died."""
+NOWHERE = "0.0.0.0"
+"""What Ray says for an actor whose place it does not know."""
+OOM_LINES = 2
+"""So many lines above its node may Ray begin to tell that it killed workers for their memory."""
 POD_LINES = 200
 """So many lines `kubectl describe` tells of one pod."""
 
@@ -40,8 +44,16 @@ def _told(log: Log) -> Iterator[tuple[int, int, int, Who]]:
         yield line.source, line.number, TASK_LINES, Who(host=found["host"], pid=int(found["pid"]))
     for line, found in marked(log, "ray_dead"):
         yield line.source, line.number, 0, Who(host=found["host"], pid=int(found["pid"]))
+    hosts = {(line.source, line.number): found["host"] for line, found in marked(log, "ray_address")}
     for line, found in marked(log, "ray_actor"):
-        yield line.source, line.number, ACTOR_LINES, Who(pid=int(found["pid"]))
+        near = (hosts.get((line.source, line.number + i)) for i in range(ACTOR_LINES))
+        host = next((each for each in near if each is not None and each != NOWHERE), None)
+        yield line.source, line.number, ACTOR_LINES, Who(host=host, pid=int(found["pid"]))
+    for line, found in marked(log, "ray_memory"):
+        pid = int(found["pid"]) if found["pid"] else None
+        yield line.source, line.number - OOM_LINES, OOM_LINES, Who(host=found["host"], pid=pid)
+    for line, found in marked(log, "replica"):
+        yield line.source, line.number, 0, Who(host=found["host"])
     for line, found in marked(log, "pod"):
         yield line.source, line.number, POD_LINES, Who(host=found["pod"])
     for line, found in marked(log, "pod_row"):

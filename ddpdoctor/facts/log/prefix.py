@@ -31,16 +31,19 @@ _PREFIXES = re.compile(
     | \[(?P<horovod>\d+)\]<std(?:out|err)>:\ ?                     # horovodrun
     | \[(?:pod/)?(?P<pod>[a-z0-9][a-z0-9.-]*)/[\w.-]+\]\s+          # kubectl logs --prefix
     | \ {{0,4}}(?P<task>\d{{1,5}}):\ (?=\S|\ {{2,}}File|\Z)                  # srun --label
+    | \((?P<sky>[\w-]+),\ rank=(?P<of_sky>\d+),\ pid=\d+(?:,\ ip=[\d.]+)?\)\ ?   # SkyPilot, which counts nodes so
     | \((?P<actor>\w+)\ (?:rank=(?P<of_actor>\d+),?\ )?pid=(?P<pid>\d+)(?:,\ ip=(?P<ip>[\d.]+))?\)\ ?  # Ray
     | (?P<compose>[a-z][\w.-]*[-_]\d+)\s+\|\ ?                      # docker compose
     | \[(?!{_COUNTED})(?P<node>[A-Za-z][\w.-]*-?\d[\w.-]*)\]\s(?=\S|\s+File)     # a host in brackets
     | \[(?P<of_sglang>{_DATE})(?:\ DP\d+)?\ TP(?P<tensor>\d+)(?:\ EP\d+)?\]\ ?   # SGLang without pipeline parallelism
-    | \[?(?P<time>{_DATE})\]?:?\s*
+    | (?:\ {{0,4}}\|\ )?\[?(?P<time>{_DATE})\]?:?\s*(?:\|\ )?                # a table of CloudWatch has bars around it
+    | [0-9a-f]{{8}}\ \|\|\ ?                                            # Determined AI's container
     | (?P<syslog>[A-Z][a-z]{{2}}\ [ \d]\d\ \d\d:\d\d:\d\d)\ (?P<on>[\w.-]+)\ (?:{_PROGRAM}|(?=\w+(?:\[\d+\])?:))
     | (?<=[\dZ]\ )(?P<journal>[\w.-]+)\ {_PROGRAM}           # the same behind a time of another form
     | std(?:out|err)(?:\ [FP][ ]|:\ )                                # a container runtime's stream, accelerate test
     | (?:ERROR|WARNING|INFO|CRITICAL)\ \d\d-\d\d\ \d\d:\d\d:\d\d\ (?:\[)?[\w./]+:\d+\]\ ?   # vLLM's logger
-    | [EWI]\d{4}\ \d\d:\d\d:\d\d\.\d+\ \d+\ torch/[\w/.]+:\d+\]\ (?=Traceback|\ \ |[\w.]+(?:Error|Exception)\b)  # torch's logger
+    | [EWI]\d{{4}}\ \d\d:\d\d:\d\d\.\d+\ \d+\ [\w/.-]*?torch/[\w/.]+:\d+\]\     # torch's logger
+      (?=Traceback|\ \ |[\w.]+(?:Error|Exception)\b)
     | \[\s*\d+\.\d{{6}}\][ ]                                        # the kernel's seconds
     | \[(?:\d+|[\w.-]*\ ?\d\d:\d\d:\d\d[^]]*)\]\s+(?=\[rank\d+\]:)    # a line's number, a time of another form
     | [^][\n]{{1,100}}?(?=\[rank\d+\]:\ )                             # a logger of another form
@@ -69,10 +72,15 @@ _SLURMD = re.compile(r"slurmstepd(?:-(?P<host>[\w-]+)[\w.-]*)?: (?:[^\n]*\*\*\* 
 # pdsh and docker compose logs put a host's name before each line.
 _NODE = re.compile(
     rf"(?!{_COUNTED}(?:\d|[_.][\w.]*\d|(?<![gG][pP][uU])[\w.]*\d)|slurmstepd)"
-    r"(?P<host>[A-Za-z](?=[\w.-]{0,62}\d)[\w.-]{0,62}): (?=\S|\ {2,}\S)"
+    r"(?P<host>[A-Za-z](?=[\w.-]{0,62}\d)[\w.-]{0,62}|\d{1,3}(?:\.\d{1,3}){3}): (?=\S|\ {2,}\S)"
 )
-_WRAPPED = re.compile(r'\{(?=.{0,2000}"(?:stream|time)":).{0,2000}?"(?:log|message)": ?("(?:[^"\\]|\\.)*")')
-"""A line that Docker or a collector of a cluster keeps as JSON."""
+_WRAPPED = re.compile(
+    r'\{(?=.{0,2000}"(?:stream|time|timestamp|@timestamp|ts|asctime)":).{0,2000}?'
+    r'"(?:log|message|msg|line|event|textPayload)": ?(?P<said>"(?:[^"\\]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*")'
+)
+"""A line that Docker, a collector of a cluster or a logger keeps as JSON."""
+_RANK_KEY = re.compile(r'"(?:global_)?rank": ?"?(\d{1,6})\b')
+_HOST_KEY = re.compile(r'"(?:host|hostname|host_name|node|node_name|pod|pod_name)": ?"([A-Za-z0-9][\w.-]*)"')
 MOST = 8
 """Prefixes before prefixes: a collector's time, a pod, a task, a role and torch's own."""
 
@@ -80,7 +88,7 @@ _RANK_NAMES = re.compile(r"(?:^|[._/-])(?:global[_-]?)?rank[_-]?(\d{1,5})(?=[._/
 _NODE_NAMES = re.compile(r"(?:^|[._/-])node[_-]?rank[_-]?(\d{1,4})(?=[._/-]|$)", re.IGNORECASE)
 _ATTEMPT = re.compile(r"attempt_(?P<attempt>\d+)/(?P<local>\d+)/(?:stdout|stderr|error)\.\w+$")
 _HOST_NAMES = re.compile(
-    r"(?:^|[._/-])(?!gpu0(?!\d))((?:(?:node|host|worker|gpu|compute|dgx|master|pod)(?!s[-\d])[a-z]*-?|(?:cn|ip|gn|nid)-?)\d[\w-]*?|"
+    r"(?:^|[._/-])(?!gpu0(?!\d))((?:(?:node|host|worker|gpu(?![a-gi-mo-rt-z])|compute|dgx|master|pod)(?!s[-\d])[a-z]*-?|(?:cn|ip|gn|nid)-?)\d[\w-]*?|"
     r"[ncg]-?\d[a-z0-9-]*(?!_)|[a-z][a-z-]*-(?:worker|master|node)-\d+)(?=\.(?:log|txt|out|err|gz|xz|zst)|[._/]|$)",
     re.IGNORECASE,
 )
@@ -107,10 +115,10 @@ def split(line: str) -> Prefixed:
     """A clean line taken apart."""
     wrapped = _WRAPPED.match(line) if line[:2] == '{"' else None
     if wrapped is not None:
-        return split(cleaned(json.loads(wrapped[1], strict=False)).rstrip("\n"))
+        return _unwrapped(line, wrapped)
     quoted = _QUOTED.match(line) if line[:1] in (">", "`") else None
     at, time = 0 if quoted is None else quoted.end(), None
-    rank = local = host = pid = task = service = None
+    rank = local = node_rank = host = pid = task = service = None
     for _ in range(MOST):
         match = _PREFIXES.match(line, at)
         if match is None or match.end() == at:
@@ -133,17 +141,28 @@ def split(line: str) -> Prefixed:
             of_vllm = _VLLM.fullmatch(match["actor"])
             told = match["of_actor"] or (of_vllm[1] if of_vllm else None)
             rank = rank if told is None else int(told)
+        elif kind == "of_sky":
+            host, node_rank = match["sky"], int(value)
         elif kind == "compose" and not _MACHINE.search(value):
             service = value
         elif kind is not None:
             host = value
     node = _NODE.match(line, at) if host is None else None
     if node is not None and not node["host"].endswith(("Error", ".py")):
-        outer = _who(rank, local, None, node["host"], pid, task)
+        outer = _who(rank, local, node_rank, node["host"], pid, task)
         inner = split(line[node.end() :])
         return Prefixed(inner.text, _both(inner.who, outer), inner.time or time, _both(inner.stream, outer))
-    taken = _with_writer(line[at:], _who(rank, local, None, host, pid, task), time)
+    taken = _with_writer(line[at:], _who(rank, local, node_rank, host, pid, task), time)
     return taken if service is None else taken._replace(stream=replace(taken.stream, host=service))
+
+
+def _unwrapped(line: str, wrapped: re.Match[str]) -> Prefixed:
+    """What a line of JSON holds as its message, with the rank and the host that its other keys tell."""
+    inner = split(cleaned(json.loads(wrapped["said"], strict=False)).rstrip("\n"))
+    keys = line[: wrapped.start("said")] + line[wrapped.end("said") :]
+    rank, host = _RANK_KEY.search(keys), _HOST_KEY.search(keys)
+    outer = _who(int(rank[1]) if rank else None, None, None, short_host(host[1]) if host else None)
+    return inner._replace(who=_both(inner.who, outer), stream=_both(inner.stream, outer))
 
 
 _who = functools.lru_cache(1 << 12)(Who)

@@ -80,7 +80,9 @@ def _when(xid: Xid, of_a_log: bool) -> str:
     if xid.age_seconds is None:
         return ""
     told = age(xid.age_seconds)
-    return f" {told} before the log ends" if of_a_log else f" {told} ago"
+    if of_a_log:
+        return f" {told} before the log ends" if xid.age_seconds >= 1 else " at the log's end"
+    return f" {told} ago"
 
 
 def found(gpu: Gpu, cause: str, *, among: set[str] | None = None) -> Iterator[Finding]:

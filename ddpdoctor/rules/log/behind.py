@@ -12,7 +12,7 @@ from ddpdoctor.rules.log.signatures import as_signed, explained, matching
 
 __all__: list[str] = []
 
-NOT_REACHED = (r"connect\(\) timed out\. Original timeout was",)
+NOT_REACHED = (r"\bconnect\(\) timed out\.",)
 LOST = ("RendezvousConnectionError",)
 ABORTED = (r"terminate called without an active exception",)
 

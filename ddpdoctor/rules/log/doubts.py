@@ -1,4 +1,4 @@
-"""HOST001, LAUNCH003, LAUNCH050, NET009, NET017, NET021: causes that their signatures alone do not prove."""
+"""HOST001, LAUNCH003, LAUNCH050, LAUNCH077, NET009, NET017, NET021: causes that their signatures alone do not prove."""
 
 from __future__ import annotations
 
@@ -73,6 +73,16 @@ LAUNCHERS = {
 OTHERS = "; it refuses {others} as well, so a second command or an option of the launcher stands behind the script"
 TWO = re.compile(r"--local[-_]rank\b")
 TWICE = "; it came twice, so one launcher starts another"
+
+NO_DAEMON = r"\b(?:orted|prted): (?:command not found|No such file)"
+TITLE_OF_DAEMON = (
+    "mpirun came to a host over ssh and did not find its own daemon there: it is not in the PATH of a shell without a "
+    "terminal"
+)
+FIX_OF_DAEMON = (
+    "Start mpirun by its full path or with --prefix, with the same Open MPI at the same place on every host, or set PATH and "
+    "LD_LIBRARY_PATH in ~/.bashrc before the line that returns for shells without a terminal."
+)
 
 NO_MODULE = re.compile(
     r"finding module specification for '(?P<asked>[\w.]+)'|python[\d.]*: No module named '?(?P<named>\w[\w.]*)"
@@ -185,6 +195,16 @@ def local_rank_refused(log: Log) -> Iterator[Finding]:
         others = told["others"].strip()
         title += TWICE if TWO.match(others) else OTHERS.format(others=others) if others else ""
         yield replace(found, message=f"{title}: {found.message.partition(': ')[2]}", fix=fix or found.fix)
+
+
+@in_logs("LAUNCH077")
+def without_daemon(log: Log) -> Iterator[Finding]:
+    """What works over ssh was not let in, or did not find its own daemon there."""
+    missing = matching(log, (NO_DAEMON,))
+    if missing:
+        yield replace(finding_of(log, missing, TITLE_OF_DAEMON, blames_speaker=False), fix=FIX_OF_DAEMON)
+    else:
+        yield from as_signed("LAUNCH077", log)
 
 
 @in_logs("LAUNCH003")

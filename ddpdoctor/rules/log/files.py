@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ddpdoctor.facts.log import Log, Traceback
+from ddpdoctor.facts.log.prefix import who_of_name
 from ddpdoctor.findings import Evidence, Finding, Where
 from ddpdoctor.rules import in_logs
 from ddpdoctor.rules.log.ending import names_of
@@ -90,8 +91,11 @@ def _found(log: Log, *, of_nodes: bool) -> Iterator[Finding]:
     for path, missing in paths.items():
         without = sorted({each.who.host for each in missing if each.who.host is not None})
         ranks = sorted({each.who.rank for each in missing if each.who.rank is not None})
+        owner = who_of_name(path)[0].rank
+        ranks = [owner] if not ranks and owner is not None else ranks
         is_of_nodes = bool(without) and len(hosts) > len(without)
-        is_early = not is_of_nodes and bool(ranks) and 0 not in ranks and CHECKPOINT.search(path) is not None
+        is_others = CHECKPOINT.search(path) is not None or owner in ranks
+        is_early = not is_of_nodes and bool(ranks) and 0 not in ranks and is_others
         if is_of_nodes if of_nodes else is_early:
             is_alone = not of_nodes and len(log.sources) == 1 and not ranks_of(log) - {*ranks}
             yield _finding(log, f"{path}, {UNSEEN if is_alone else SEEN}", missing, ranks, without)

@@ -41,7 +41,7 @@ CODES: tuple[str, ...] = (
 CODES += ("PROBE001", "PROBE002", "PROBE004", "ENV005")
 
 NO_ROUTE = 113
-NO_ANSWER = (r"connect\(\) timed out\. Original timeout was",)
+NO_ANSWER = (r"\bconnect\(\) timed out\.",)
 NO_ENDPOINT = (r"master_addr is only used for static rdzv_backend",)
 TWICE = (r"rank \d+ of \d+ ranks has already checked in",)
 SWALLOWED = (r"server socket on \[[^\]]*\]:\d+ has timed out, will retry",)

@@ -79,6 +79,8 @@ def launcher_closing_signal() -> None:
     "tasks-not-started",
     Severity.ERROR,
     signatures=(
+        r"(?:torchrun|accelerate|deepspeed|horovodrun): command not found",
+        r"(?:torchrun|accelerate|deepspeed|horovodrun|mpirun): not found",
         r"execve\(\): [^\n]*(Permission denied|No such file or directory|Exec format error)",
         r"Task launch for \S+ failed on node",
         r"Application launch failed: ",

@@ -16,6 +16,7 @@ __all__ = ["RAN", "keep_failing"]
 WAITS = (
     r"\bFailedScheduling\b",
     r"\bFailedMount\b",
+    r"\btasks in gang unschedulable\b",
     r"\bFailedAttachVolume\b",
     r"\bFailedCreatePodSandBox\b",
     r"\bFailed to pull image\b",

@@ -18,12 +18,17 @@ _PEERS = tuple(
     for pattern in (
         rf"\b(?:from )?(?:remote )?peer {_NAME}<\d+>",
         rf"\b(?:[Cc]onnect(?: to)?|recv from|send to|[Rr]ead error|writev|sendmsg|closed by peer|remote=) ?\[?{_NAME}\]?{_PORT}",
+        r"ssh: (?:connect to host|Could not resolve hostname) (?P<peer>[\w.-]+)",
+        r"ssh -o PasswordAuthentication=no (?P<peer>[\w.-]+) hostname",
+        r"host=(?P<peer>[\w.-]+) was not reachable via ssh",
+        r"\w@(?P<peer>[\w.-]+): Permission denied",
         r"trying to connect to \(?(?P<peer>[^,()\s]+?)(?:, |:)\d+\b",
     )
 )
 _RANKS = (
     re.compile(r"\b[Rr]ank (?P<a>\d+) and rank (?P<b>\d+) both on"),
     re.compile(r"\bRank (?P<a>\d+) is running collective"),
+    re.compile(r"\bdid not receive grad for rank (?P<a>\d+)"),
 )
 
 

@@ -73,7 +73,7 @@ def unresolvable(
     signatures=(
         r"client socket has timed out after \d+m?s while trying to connect to",
         r"\bclients\. \d+/\d+ clients joined",
-        r"connect\(\) timed out\. Original timeout was",
+        r"\bconnect\(\) timed out\.",
         r"server socket on \[[^\]]*\]:\d+ has timed out, will retry",
         r"failed to connect to \S+ \(errno: 113 - No route to host\)",
         r"failed to connect to \S+ \(errno: 11[01] - Connection (timed out|refused)\)",

@@ -99,7 +99,7 @@ def rail_crossing() -> None:
     Severity.ERROR,
     kind="umbrella",
     signatures=(
-        r"connectFullMesh failed with",
+        r"Gloo connectFullMesh",
         r"failed to connect, willRetry=\d+, retry=\d+",
         r"gloo/transport/tcp/pair\.cc:\d+\] connect \[[^\]]*\]:\d+: Connection (timed out|refused)",
         r"gloo/transport/tcp/socket\.cc:\d+\] rv != -1\. -1 vs -1\. connect: ",

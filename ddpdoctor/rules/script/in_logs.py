@@ -36,7 +36,7 @@ def collective_mismatch_detected() -> None:
     "SCRIPT052",
     "ddp-unused-parameters",
     Severity.ERROR,
-    signatures=(r"Expected to have finished reduction in the prior iteration",),
+    signatures=(r"Expected to have finished reduction in the prior iteration", r"did not receive grad for rank \d+"),
 )
 def ddp_unused_parameters() -> None:
     """Some parameters of the model got no gradient.

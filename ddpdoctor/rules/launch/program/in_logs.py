@@ -19,6 +19,7 @@ from ddpdoctor.rules import rule
         r"'?ssh -o PasswordAuthentication=no .* returned non-zero exit status 255",
         r"ssh: connect to host \S+ port \d+: ",
         r"ssh: Could not resolve hostname",
+        r"\b(?:orted|prted): (?:command not found|No such file)",
         r"(ORTE|PRTE) (was unable to reliably start|has lost communication with|does not know how to route)",
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from ddpdoctor.collectors.hang.ranks import find, processes
+from ddpdoctor.collectors.hang.watching import runs_gloo
 from ddpdoctor.collectors.machine import Root
 from ddpdoctor.collectors.waiting import answers
 from ddpdoctor.doctor import judge
@@ -112,6 +114,36 @@ def test_without_stacks_the_rank_in_another_system_call_than_most_is_a_candidate
     assert "waits in rt_sigtimedwait" in found.message
     two = {"world_size": 2, "local_world_size": 2}
     assert _found(_process(0, **two), _process(1, call="poll", **two)) == []
+
+
+def test_without_stacks_the_threads_of_gloo_tell_who_is_in_a_collective() -> None:
+    others = (_process(0, runs_gloo=True), _process(2, runs_gloo=True))
+    found = _found(*others, _process(1, runs_gloo=False))
+    assert [(each.code, each.ranks, each.worst) for each in found] == [("PROBE009", (1,), Severity.ERROR)]
+    (moves,) = _found(*others, _process(1, runs_gloo=False, switches=9))
+    assert (moves.code, moves.ranks) == ("PROBE008", (1,))
+    assert "no thread of its Gloo runs one, as those of ranks 0, 2 do" in found[0].message
+    assert _found(*(_process(rank, runs_gloo=False) for rank in range(3))) == []
+    (all_wait,) = _found(*(_process(rank, runs_gloo=True) for rank in range(3)))
+    assert (all_wait.code, all_wait.worst) == ("LOG001", Severity.WARNING)
+
+
+def test_a_thread_of_gloo_waits_for_peers_with_a_time_limit_and_for_work_without(tmp_path: Path) -> None:
+    def look(*calls: str) -> bool | None:
+        for number, line in enumerate(calls):
+            task = tmp_path / f"proc/7/task/{number + 7}"
+            task.mkdir(parents=True, exist_ok=True)
+            (task / "comm").write_text("pt_gloo_runloop\n" if number else "python\n")
+            (task / "syscall").write_text(line)
+        return runs_gloo(Root(str(tmp_path)), 7)
+
+    futex = "202" if platform.machine() == "x86_64" else "98"
+    idle, busy = f"{futex} 0x1 0x189 0x0 0x0 0x0 0x1 0x2 0x3", f"{futex} 0x1 0x189 0x0 0x7f00 0x0 0x1 0x2 0x3"
+    assert look(busy) is None
+    assert look(busy, idle, idle) is False
+    assert look(idle, idle, busy) is True
+    assert look(idle, idle, "running") is True
+    assert look(idle, idle, "") is None
 
 
 def test_a_compiler_that_was_started_is_compiling() -> None:

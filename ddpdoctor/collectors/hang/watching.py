@@ -16,7 +16,7 @@ from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.hang import Child, Process
 from ddpdoctor.facts.secrets import without_secrets_in
 
-__all__ = ["Watched", "watch"]
+__all__ = ["Watched", "runs_gloo", "watch"]
 
 MOST_CHILDREN = 64
 MOST_WORDS = 64
@@ -35,6 +35,8 @@ _NUMBERS = {
     ),
 }
 """Of each machine's system calls those in which a rank may be stuck, by number."""
+_GLOO_THREAD = "pt_gloo_runloop"
+MOST_THREADS = 4096
 _OF_A_FILE = ("read", "write", "pread64", "pwrite64", "fsync", "fdatasync", "flock", "fcntl")
 _STANDARD = ("standard input", "standard output", "standard error")
 
@@ -93,6 +95,7 @@ def _process(
         kernel_stack=_kernel_stack(root, entry.pid),
         cpu_share=round((now.ticks - before.ticks) / os.sysconf("SC_CLK_TCK") / passed, 2),
         switches=moved,
+        runs_gloo=runs_gloo(root, entry.pid),
         traced_by=now.tracer or None,
         oom_kills=_oom_kills(root, entry.pid),
         memory_bytes=None if now.memory is None else now.memory << 10,
@@ -122,8 +125,7 @@ def _child(root: Root, entry: Entry, rank: Entry) -> Child:
 def _call(root: Root, pid: int) -> tuple[str, str | None]:
     """The system call that the main thread waits in, and the file that it is about; "" while it runs or may not be read."""
     words = (root.line(f"/proc/{pid}/syscall") or "").split()
-    table = dict(zip(*[iter(_NUMBERS.get(platform.machine(), "").split())] * 2, strict=True))
-    name = table.get(words[0], "") if words else ""
+    name = _table().get(words[0], "") if words else ""
     if name not in _OF_A_FILE or len(words) < 2:
         return name, None
     try:
@@ -132,6 +134,23 @@ def _call(root: Root, pid: int) -> tuple[str, str | None]:
     except (OSError, ValueError):
         return name, None
     return name, f"{_STANDARD[number]} ({path})" if number < len(_STANDARD) else path
+
+
+def runs_gloo(root: Root, pid: int) -> bool | None:
+    """Whether a thread of Gloo's is in a collective: there it waits for its peers with a time limit, and for work without."""
+    task = f"/proc/{pid}/task"
+    threads = [each for each in root.names(task)[:MOST_THREADS] if root.line(f"{task}/{each}/comm") == _GLOO_THREAD]
+    calls = [(root.line(f"{task}/{each}/syscall") or "").split() for each in threads]
+    if not calls or not all(calls):
+        return None
+    futex = next((number for number, name in _table().items() if name == "futex"), None)
+    if futex is None:
+        return None
+    return any(words[0] != futex or int(words[4], 16) != 0 for words in calls)
+
+
+def _table() -> dict[str, str]:
+    return dict(zip(*[iter(_NUMBERS.get(platform.machine(), "").split())] * 2, strict=True))
 
 
 def _kernel_word(text: str | None) -> str:

@@ -159,7 +159,7 @@ def of_frames(frames: Sequence[Frame]) -> Doing | None:
 
 def situation(process: Process) -> Situation:
     """What a rank is doing."""
-    doing = _state(process) or of_frames(process.frames) or _call(process)
+    doing = _state(process) or of_frames(process.frames) or _in_gloo(process) or _call(process)
     if doing is Doing.CHILD and _compiles(process):
         doing = Doing.COMPILING
     frame = own_frame(process.frames)
@@ -188,6 +188,12 @@ def _state(process: Process) -> Doing | None:
         "t": Doing.TRACED,
         "D": Doing.KERNEL,
     }.get(process.state)
+
+
+def _in_gloo(process: Process) -> Doing | None:
+    """A main thread that waits for another thread, while one of Gloo's is in a collective; what it started tells more."""
+    waits = process.call == "futex" and not process.frames and not process.children
+    return Doing.COLLECTIVE if waits and process.runs_gloo else None
 
 
 def _call(process: Process) -> Doing:

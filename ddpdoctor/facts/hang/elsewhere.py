@@ -40,8 +40,14 @@ class Job:
         return tuple(
             s
             for s in self.situations
-            if s not in waiting and s.doing not in apart and (s.is_still or not s.may_be_for_others)
+            if s not in waiting
+            and s.doing not in apart
+            and (s.is_still or not s.may_be_for_others or self.is_outside(s))
         )
+
+    def is_outside(self, each: Situation) -> bool:
+        """Whether no thread of its Gloo is in a collective, while those of others are."""
+        return each.process.runs_gloo is False and any(s.process.runs_gloo for s in self.situations)
 
     def _at_one_place(self) -> tuple[Situation, ...]:
         """Most of the ranks, where they are at one line of the script: with GPUs that is where they wait for NCCL."""
@@ -70,6 +76,8 @@ class Job:
 
 def _most_alike(waiting: tuple[Situation, ...]) -> tuple[Situation, ...]:
     """Ranks that stand still, without those few that wait in another system call than most: where no stack tells more."""
+    if any(s.process.runs_gloo for s in waiting):
+        return tuple(s for s in waiting if s.process.runs_gloo is not False)
     kinds = Counter(map(_kind, waiting))
     usual = max(kinds, key=kinds.__getitem__, default=None)
     if usual is None or kinds[usual] * 2 <= len(waiting) or any(s.doing is Doing.COLLECTIVE for s in waiting):

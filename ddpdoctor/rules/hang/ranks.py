@@ -64,10 +64,21 @@ def _others(job: Job) -> str:
 def _told(hang: Hang, wanted: Callable[[Situation], bool]) -> Iterator[Finding]:
     for job in _of(hang):
         for each in filter(wanted, job.elsewhere):
-            if each.may_be_for_others:
+            if each.may_be_for_others and job.is_outside(each) and not each.process.frames:
+                yield _finding(each, _outside(job, each))
+            elif each.may_be_for_others and not job.is_outside(each):
                 yield _finding(each, _unlike_most(job, each), severity=Severity.WARNING)
             else:
                 yield _finding(each, f"{each.process.title} {each.words}{_others(job)}")
+
+
+def _outside(job: Job, each: Situation) -> str:
+    """Of a rank that no stack tells about, but its threads."""
+    call = each.process.call or each.process.wchan
+    return (
+        f"{each.process.title} {each.words} in {call} outside of every collective: no thread of its Gloo runs one, as those of "
+        f"{ranges(_ranks(s for s in job.waiting if s.process.runs_gloo))} do; py-spy would show where it is"
+    )
 
 
 def _unlike_most(job: Job, each: Situation) -> str:

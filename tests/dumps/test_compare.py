@@ -306,6 +306,48 @@ def test_a_dump_of_an_earlier_moment_makes_nobody_late_while_the_others_move() -
     assert _compare(raws(4, 9, 8, opened=())) == []
 
 
+def test_a_dump_that_ends_long_before_what_the_others_came_out_of_blames_nobody_for_certain() -> None:
+    done, open_call = call("all_reduce"), call("all_reduce", state="started")
+    found = _only({r: dump([done] * (3 if r == 1 else 9) + [open_call], groups=WORLD) for r in range(3)})
+    assert (found.cause, found.ranks, found.is_certain) == (Cause.MISSING, (1,), False)
+    assert "of another moment or run" in found.message
+
+
+def test_ranks_that_seem_to_wait_in_a_circle_while_the_job_moves_are_not_blamed() -> None:
+    mine, ours = ("1", "pair"), ("0", "default_pg")
+    groups = {"0": [0, 1, 2], "1": [0, 2]}
+
+    def steps(count: int, opened: tuple[str, str]) -> Any:
+        calls = [call("all_reduce", group=group) for _ in range(count) for group in (mine, ours)]
+        last = [call("all_reduce", group=mine)] if opened == ours else []
+        return dump([*calls, *last, call("all_reduce", group=opened, state="started")], groups=groups)
+
+    first = dump([call("all_reduce")] * 4 + [call("all_reduce", state="started")], groups=WORLD)
+    found = _only({0: steps(3, mine), 1: first, 2: steps(8, mine)})
+    assert (found.cause, found.ranks, found.is_certain) == (Cause.NO_DUMP, (), False)
+
+
+def test_a_loop_that_one_rank_leaves_a_round_earlier_is_told_from_another_order() -> None:
+    step, end = call("all_reduce", line=93), call("barrier", line=95, state="scheduled")
+    more = call("all_reduce", line=93, state="scheduled")
+    found = _only({r: dump([step] * 4 + [end if r == 2 else more], groups=WORLD) for r in range(3)})
+    assert (found.cause, found.ranks, found.is_certain) == (Cause.SKIPPED, (2,), False)
+    assert "fewer rounds" in found.message
+    found = _only({r: dump([step] * 4 + [more if r == 2 else end], groups=WORLD) for r in range(3)})
+    assert (found.cause, found.ranks) == (Cause.EXTRA, (2,))
+
+
+@pytest.mark.parametrize(("theirs", "cause"), [([[8]], Cause.SHAPE), ([[4]], Cause.TOGETHER)])
+def test_both_ends_of_an_open_message_are_compared(theirs: list[list[int]], cause: Cause) -> None:
+    found = _only(
+        {
+            0: dump([call("send 0->1", [[4]], state="started")], groups={"0": [0, 1]}),
+            1: dump([call("recv 1<-0", theirs, state="started")], groups={"0": [0, 1]}),
+        }
+    )
+    assert (found.cause, found.is_certain) == (cause, cause is Cause.SHAPE)
+
+
 def test_an_older_runs_dump_and_a_second_one_are_left_out() -> None:
     raws = _missing(groups=WORLD)
     stale = dump_of("old/nccl_trace_rank_1", dump(START[:1], groups=WORLD, start_ns=START_NS - 10**13))
@@ -320,6 +362,8 @@ def test_folders_tell_the_ranks_where_they_are_just_those_that_are_missing() -> 
     raws = _missing(groups=WORLD)
     dumps = [dump_of(f"pod-worker-{rank}/dump.pkl", raw) for rank, raw in raws.items()]
     assert [(each.cause, each.ranks) for each in compare(dumps)] == [(Cause.MISSING, (1,))]
+    dated = [dump_of(f"fr/trace_{rank}_20261122.pkl", raw) for rank, raw in raws.items()]
+    assert [each.rank for each in choose(dated)[0]] == [0, 1, 2]
     assert len(choose([dump_of(f"try-{rank + 4}/dump.pkl", raw) for rank, raw in raws.items()])[1]) == 3
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ddpdoctor.facts.hang.record import SYMMETRIC, Call, Dump, Group, Op, State
@@ -92,16 +92,15 @@ def _look(op: Op) -> tuple[object, ...]:
     return op.name, numel, None if op.name in ONE_SIDED else op.dtypes
 
 
-def _older(lanes: dict[int, Lane]) -> Iterable[int]:
-    """The ranks whose last call comes before one that another rank came out of, and that it must have entered since.
-
-    Where all the others wait in one call the job stood still when they were dumped: there is none.
+def _early(lanes: dict[int, Lane]) -> tuple[frozenset[int], bool]:
+    """The ranks whose last call comes before one that another rank came out of, and that it must have entered since; and
+    whether the job still moved when the others were dumped. It did not where all of them wait in one call.
     """
     whole = {rank: lane for rank, lane in lanes.items() if lane.entries and lane.dump.problem is None}
     furthest = max((lane.furthest for lane in whole.values()), default=0)
-    older = [rank for rank, lane in whole.items() if lane.last < furthest]
-    others = {lane.first_open for rank, lane in whole.items() if rank not in older}
-    return older if len(others) > 1 or None in others else ()
+    early = frozenset(rank for rank, lane in whole.items() if lane.last < furthest)
+    others = {lane.first_open for rank, lane in whole.items() if rank not in early}
+    return early, len(others) > 1 or None in others
 
 
 class Board:
@@ -115,8 +114,11 @@ class Board:
         looks: dict[tuple[object, ...], int] = {}
         for rank, dump in sorted(self.dumps.items()):
             self._lay(rank, dump, [looks.setdefault(_look(op), len(looks)) for op in dump.ops])
-        self.older = frozenset(rank for lanes in self.lanes.values() for rank in _older(lanes))
-        """Ranks whose dumps are of an earlier moment than another's."""
+        found = [_early(lanes) for lanes in self.lanes.values()]
+        self.early = frozenset(rank for early, _ in found for rank in early)
+        """Ranks whose dumps are of an earlier moment than another's, or of an earlier run."""
+        self.older = frozenset(rank for early, moves in found if moves for rank in early)
+        """Those for which nothing can be said, as the job still moved."""
 
     def _lay(self, rank: int, dump: Dump, looks: Sequence[int]) -> None:
         lanes = [self.lanes[group.key].setdefault(rank, Lane(dump, group, looks)) for group in dump.groups]
@@ -166,6 +168,12 @@ class Board:
         """The global rank at the other end of a send or recv."""
         peer = call.op.peer or 0
         return call.group.ranks[peer] if peer < len(call.group.ranks) else peer
+
+    def other_end(self, rank: int, call: Call) -> Call | None:
+        """What the rank at the other end of an open send or recv has posted for it."""
+        names = {"send", "recv"} - {call.op.name}
+        theirs = self.messages.get(self.peer(call), ())
+        return next((each for each in theirs if each.op.name in names and self.peer(each) == rank), None)
 
     def last_call(self, rank: int) -> Call | None:
         """The last entry of a rank."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ddpdoctor.facts.hang.names import number_of_folder
+from ddpdoctor.facts.hang.names import numbers_in
 from ddpdoctor.facts.hang.record import Dump
 
 __all__ = ["NAMELESS", "choose"]
@@ -42,8 +42,8 @@ def choose(dumps: Sequence[Dump]) -> tuple[tuple[Dump, ...], tuple[str, ...]]:
 
 
 def _placed(dumps: Sequence[Dump], left: list[str]) -> list[Dump]:
-    """The dumps with a rank. Those without get the ranks that are missing: the only one the only rank, or several by the
-    numbers of their folders, where these are just the ones that are missing.
+    """The dumps with a rank. Those without get the ranks that are missing: the only one the only rank, or several by a number
+    in their names, where these are just the ones that are missing.
     """
     found = [_within_world(d) for d in dumps if len(d) or (d.rank is not None and d.problem is None)]
     nameless = [d for d in found if d.rank is None]
@@ -52,9 +52,10 @@ def _placed(dumps: Sequence[Dump], left: list[str]) -> list[Dump]:
     missing = sorted(set(range(world)) - {d.rank for d in found if d.rank is not None})
     if len(nameless) == 1 and len(missing) == 1:
         return [*found, replace(nameless[0], rank=missing[0])]
-    numbers = [number for d in nameless if (number := number_of_folder(d.source)) is not None]
-    if len(numbers) == len(nameless) > 1 and sorted(numbers) == (missing or [*range(len(numbers))]):
-        return [*found, *(replace(d, rank=number) for d, number in zip(nameless, numbers, strict=True))]
+    told = [numbers_in(d.source) for d in nameless]
+    for numbers in zip(*told, strict=True) if len(nameless) > 1 and len(set(map(len, told))) == 1 else ():
+        if sorted(numbers) == (missing or [*range(len(numbers))]):
+            return [*found, *(replace(d, rank=number) for d, number in zip(nameless, numbers, strict=True))]
     if len(nameless) == len(dumps) == 1 and world <= 1:
         return [replace(nameless[0], rank=0)]
     left += [f"{d.source}: {NAMELESS}" for d in nameless]

@@ -32,10 +32,10 @@ def compare(dumps: Sequence[Dump]) -> tuple[Conflict, ...]:
 def _unknown(board: Board) -> list[Conflict]:
     """Nobody is seen to wait for another: those whose dumps are missing, or older, may wait in something else."""
     waits = any(lane.first_open is not None for lanes in board.lanes.values() for lane in lanes.values())
-    if board.older and waits:
+    if board.early and waits:
         message = (
-            f"the dumps of {ranges(board.older)} are older than the others, which have come out of later collectives with "
-            f"{'it' if len(board.older) == 1 else 'them'}: take the dumps of all ranks at one moment"
+            f"the dumps of {ranges(board.early)} are older than the others, which have come out of later collectives with "
+            f"{'it' if len(board.early) == 1 else 'them'}: take the dumps of all ranks at one moment"
         )
         return [Conflict(Cause.NO_DUMP, message, is_certain=False)]
     missing = tuple(rank for rank in range(board.world) if rank not in board.dumps)

@@ -15,7 +15,28 @@ LOOK_AHEAD = 64
 
 def mismatches(board: Board) -> list[Conflict]:
     """In each group the first sequence number at which the ranks called different things."""
-    return [conflict for key in board.lanes if (conflict := _first(board, key)) is not None]
+    found = [conflict for key in board.lanes if (conflict := _first(board, key)) is not None]
+    return found or [conflict for rank in board.messages if (conflict := _message(board, rank)) is not None]
+
+
+def _message(board: Board, rank: int) -> Conflict | None:
+    """The first send of a rank that the other end receives with another size or type."""
+    for call in board.messages[rank]:
+        other = board.other_end(rank, call) if call.op.name == "send" else None
+        if other is None or not call.op.output_numel or not other.op.output_numel:
+            continue
+        ours, theirs = call.op, other.op
+        if (ours.output_numel, ours.dtypes) == (theirs.output_numel, theirs.dtypes):
+            continue
+        cause = Cause.SHAPE if ours.output_numel != theirs.output_numel else Cause.DTYPE
+        types = [f" of {op.dtypes}" if cause is Cause.DTYPE else "" for op in (ours, theirs)]
+        peer = board.peer(call)
+        message = (
+            f"{title(call.group, call.sequence, True)}: rank {rank} called {ours}{types[0]}{ours.place}; rank {peer} called "
+            f"{theirs}{types[1]}{theirs.place}{_words(cause, (rank,), theirs)}"
+        )
+        return Conflict(cause, message, tuple(sorted((rank, peer))), (), call.group, call.sequence, ours, theirs)
+    return None
 
 
 def _first(board: Board, key: Key) -> Conflict | None:
@@ -49,7 +70,7 @@ def _differ(lanes: dict[int, Lane], number: int, looks: dict[int, Look]) -> Conf
         f"{ranges(ranks)} called {_text(lanes[ranks[0]], number, cause)}"
         for _, ranks in sorted(told.items(), key=lambda item: (item[0] == usual, item[1]))
     ]
-    message = f"{title(lanes[odd[0]].group, number)}: {'; '.join(parts[:6])}{_words(cause, odd, expected)}"
+    message = f"{title(lanes[odd[0]].group, number)}: {'; '.join(parts[:6])}{_words(cause, odd, expected, is_certain)}"
     blamed = (*odd, *others) if is_tie else odd
     waiting = () if is_tie else others
     group = lanes[odd[0]].group
@@ -62,8 +83,14 @@ def _text(lane: Lane, number: int, cause: Cause) -> str:
     return f"{op}{types}{f' and {more} more' if more else ''}{op.place}"
 
 
-def _words(cause: Cause, odd: tuple[int, ...], expected: Op) -> str:
+def _words(cause: Cause, odd: tuple[int, ...], expected: Op, is_certain: bool = True) -> str:
     who = ranges(odd)
+    if cause is Cause.SKIPPED and not is_certain:
+        return f"; {who} went on where the others repeat {expected.name}: fewer rounds, as with less data"
+    if cause is Cause.EXTRA and not is_certain:
+        return (
+            f"; {who} repeat{'s' if len(odd) == 1 else ''} it where the others went on: more rounds, as with more data"
+        )
     return {
         Cause.SKIPPED: f"; {who} left out {expected}{expected.place} and went on with the next",
         Cause.EXTRA: f"; for {who} this is one call more: what follows is the same",
@@ -85,8 +112,17 @@ def _cause(odd: Lane, usual: Lane, number: int) -> tuple[Cause, bool]:
         return Cause.SKIPPED if skipped else Cause.EXTRA, True
     one, other = odd.op(number), usual.op(number)
     if one.name != other.name:
-        return Cause.ORDER, False
+        rounds = _repeats(odd, number), _repeats(usual, number)
+        return {(False, True): Cause.SKIPPED, (True, False): Cause.EXTRA}.get(rounds, Cause.ORDER), False
     return (Cause.DTYPE if one.dtypes != other.dtypes else Cause.SHAPE), not skipped
+
+
+def _repeats(lane: Lane, number: int) -> bool:
+    """Whether a call is the same as the one before, at the same place: a loop goes round once more."""
+    if number - 1 not in lane.entries:
+        return False
+    one, before = lane.op(number), lane.op(number - 1)
+    return (one.name, one.place) == (before.name, before.place) and (one.file is not None or one.sizes == before.sizes)
 
 
 def _ahead(lane: Lane, number: int) -> list[tuple[object, ...]]:

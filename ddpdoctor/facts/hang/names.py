@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 
-__all__ = ["is_own_code", "number_of_folder", "rank_in_name"]
+__all__ = ["is_own_code", "numbers_in", "rank_in_name"]
 
 _LIBRARY = re.compile(r"(site|dist)-packages/|(^|/)torch/|/lib(64)?/python3|^<|\?\?|\.(cpp|cc|c|h|hpp|cu|so[.\d]*)$")
 _RANK = re.compile(r"rank[-_.=]?(\d{1,7})(?!\d)", re.IGNORECASE)
@@ -29,10 +29,9 @@ def rank_in_name(name: str) -> int | None:
     return None
 
 
-def number_of_folder(name: str) -> int | None:
-    """The number at the end of the folder that a file lies in: 3 of `pod-worker-3/dump.pkl`."""
-    match = _LAST.search(name.replace("\\", "/").rpartition("/")[0])
-    return int(match[1]) if match else None
+def numbers_in(name: str) -> tuple[int, ...]:
+    """The numbers in a file's name and in that of its folder: 3 of `pod-worker-3/dump.pkl`."""
+    return tuple(int(digits) for digits in re.findall(r"\d{1,9}", "/".join(name.replace("\\", "/").split("/")[-2:])))
 
 
 def is_own_code(file: str) -> bool:

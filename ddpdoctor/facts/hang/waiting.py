@@ -30,10 +30,10 @@ def deadlocks(board: Board) -> list[Conflict]:
     waits = {rank: wait for rank in board.dumps if (wait := _first_wait(board, rank)) is not None}
     awaited = {rank for wait in waits.values() for rank in wait.missing}
     if not awaited:
-        return _together(board) or _apart(board, waits)
+        return _together(board) or _apart(board, waits) or _open_messages(board)
     ends = awaited - waits.keys()
     if not ends:
-        return [_circle(waits)]
+        return [] if board.early & waits.keys() else [_circle(waits)]
     seen = tuple(sorted(ends & board.dumps.keys()))
     return [_missing(board, waits, seen) if seen else _without_dump(board, waits, tuple(sorted(ends)))]
 
@@ -80,13 +80,7 @@ def _comes(board: Board, key: Key, rank: int) -> bool:
 
 
 def _message_waits(board: Board, rank: int) -> list[Wait]:
-    found = []
-    for call in board.messages[rank]:
-        peer = board.peer(call)
-        others = board.messages.get(peer, ())
-        if not any({call.op.name, o.op.name} == {"send", "recv"} and board.peer(o) == rank for o in others):
-            found.append(Wait(rank, call, (peer,)))
-    return found
+    return [Wait(rank, call, (board.peer(call),)) for call in board.messages[rank] if not board.other_end(rank, call)]
 
 
 def _missing(board: Board, waits: dict[int, Wait], ends: tuple[int, ...]) -> Conflict:
@@ -109,8 +103,14 @@ def _missing(board: Board, waits: dict[int, Wait], ends: tuple[int, ...]) -> Con
     waiting = tuple(sorted(waits))
     if board.older:
         message += f"; the dump of {ranges(board.older)} is of an earlier moment: the job may not have stood still yet"
+    early = board.early.intersection(blamed)
+    if early:
+        message += (
+            f"; the others came out of later calls with {ranges(early)}: so old a dump is of another moment or run"
+        )
     last_op = None if last is None else last.op
-    return Conflict(cause, message, blamed, waiting, first.group, number, last_op, op, not board.older)
+    is_certain = not board.older and not early
+    return Conflict(cause, message, blamed, waiting, first.group, number, last_op, op, is_certain)
 
 
 def _is_open(last: Call) -> str:
@@ -214,6 +214,20 @@ def _ring(waits: dict[int, Wait]) -> list[int]:
 def _together(board: Board) -> list[Conflict]:
     """Nobody is missing: some call is open on all its ranks."""
     return [conflict for key in board.lanes if (conflict := _open_everywhere(board, key)) is not None]
+
+
+def _open_messages(board: Board) -> list[Conflict]:
+    """A send that is open on both of its ends."""
+    pairs = ((rank, call) for rank, calls in board.messages.items() for call in calls if call.op.name == "send")
+    for rank, call in pairs:
+        ends = (rank, board.peer(call))
+        message = (
+            f"{title(call.group, call.sequence, True)}: rank {ends[0]} sends {call.op}{call.op.place}, rank {ends[1]} "
+            "receives, and it is not finished: nobody is missing, and the calls fit"
+        )
+        group, op = call.group, call.op
+        return [Conflict(Cause.TOGETHER, message, (), tuple(sorted(ends)), group, call.sequence, None, op, False)]
+    return []
 
 
 def _open_everywhere(board: Board, key: Key) -> Conflict | None:

@@ -79,8 +79,9 @@ def run(
     if code not in (0, INTERRUPTED):
         try:
             _triage(common, job, code, started)
-        except (OSError, NoAnswer) as error:  # the exit code stays the job's
-            print(f"\nddpdoctor: the job ended with exit code {code}; no triage of it: {error}", file=sys.stderr)
+        except Exception as error:  # a fault of ours included: the exit code stays the job's
+            why = error if isinstance(error, (OSError, NoAnswer)) else f"a bug in ddpdoctor: {error!r}"
+            print(f"\nddpdoctor: the job ended with exit code {code}; no triage of it: {why}", file=sys.stderr)
     return code
 
 
@@ -128,8 +129,8 @@ def _get_ready() -> None:
         importlib.import_module("ddpdoctor.cli.triaging")
         rules = importlib.import_module("ddpdoctor.rules")
         rules.of_hangs(rules.of_logs(rules.load()))
-    except ImportError:
-        return  # the triage itself will say so
+    except Exception:  # the job goes on whatever is wrong with us: the triage itself will say it
+        return
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

@@ -41,16 +41,21 @@ ONE_CASE = 32
 BEHIND_ISSUER = 24
 """So many are none behind the name of their issuer, as in `csk-…`."""
 
+MANGLED = "_Z"
+"""How the name of a function of C++ begins in a library."""
+
 
 def is_random(word: str) -> bool:
     """Whether a word is as random as a key: letters of both cases and digits, hardly any repeated, or many of one case."""
+    if word.startswith(MANGLED):
+        return False
     parts = [part for part in re.split(r"[/.=]", word) if len(part) >= 20]
     return any(_looks_random(part) for part in parts) or ("/" in word and len(word) == 40 and _looks_random(word))
 
 
 def is_surely_random(word: str) -> bool:
     """The same for lines of logs, which hold names of kernels and of functions: cases and digits alternate all the time."""
-    if word.startswith("_Z"):  # a mangled name of C++
+    if word.startswith(MANGLED):
         return False
     parts = re.split(r"([/._=~+-])", word)
     for at in range(0, len(parts), 2):

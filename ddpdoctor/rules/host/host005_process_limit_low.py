@@ -19,7 +19,7 @@ COMFORTABLE_A_GPU = 512
     "process-limit-low",
     Severity.ERROR,
     signatures=(
-        "pthread_create failed",
+        "(pthread_create|hread creation) failed",
         "can't start new thread",
         "Failed to create new thread",
         "fork: retry: (No child processes|Resource temporarily unavailable)",

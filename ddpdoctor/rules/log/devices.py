@@ -9,7 +9,7 @@ from dataclasses import replace
 from ddpdoctor.facts.log import Line, Log
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import in_logs, rule
-from ddpdoctor.rules.log.signatures import finding_of, matching
+from ddpdoctor.rules.log.signatures import as_signed, finding_of, matching
 
 NOT_LOADED = (
     r"couldn't communicate with the NVIDIA driver",
@@ -26,6 +26,10 @@ UNAVAILABLE = (
 )
 ASSERTED = r"block: \[\d+,\d+,\d+\], thread: \[\d+,\d+,\d+\] Assertion "
 NOT_STARTED = (r"CUDA error: initialization error",)
+TAKEN = (
+    "CUDA calls a GPU busy or unavailable. Undetermined: its compute mode lets only one process in, and another one is there "
+    "(GPU013), or an earlier fault left it unusable (GPU004); `ddpdoctor gpus` on that node decides"
+)
 NO_GPU = (r"No CUDA GPUs are available",)
 EMPTY = re.compile(r"CUDA_VISIBLE_DEVICES ?(?:=|is set to) ?(?:['\"]{2}|-1\b|$)")
 HIDDEN = "CUDA_VISIBLE_DEVICES is set and hides every GPU"
@@ -67,6 +71,7 @@ SHARE = 0.2
         r"the launch timed out and was terminated",
         r"CUDA error: misaligned address",
         r"CUDA error: an illegal instruction was encountered",
+        r"\b(Memory access fault|HW Exception) by GPU node-\d",
     ),
 )
 def asynchronous_cuda_error() -> None:
@@ -120,6 +125,13 @@ def cuda_not_started(log: Log) -> Iterator[Finding]:
             "decides"
         )
         yield finding_of(log, lines, title, blames_speaker=True)
+
+
+@in_logs("GPU013")
+def gpu_taken(log: Log) -> Iterator[Finding]:
+    """CUDA refuses a GPU to a second process in the words that it also has for one that is broken."""
+    for found in as_signed("GPU013", log):
+        yield replace(found, message=f"{TAKEN}: {found.message.partition(': ')[2]}")
 
 
 @in_logs("ENV062")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ddpdoctor.facts.log import Log
-from ddpdoctor.facts.log.story import OTHERS_LINES, has_failed, went_on_for_long
+from ddpdoctor.facts.log.story import OTHERS_LINES, has_failed, shows_no_work, went_on_for_long
 from ddpdoctor.findings import Evidence, Finding, Role, Severity
 
 __all__ = ["arrange_log"]
@@ -59,7 +59,7 @@ def arrange_log(findings: Iterable[Finding], kinds: Mapping[str, str], log: Log)
     """
     found = list(findings)
     if not has_failed(log) and not any(_can_lead(f, kinds) for f in found):
-        found = [_softened(f) if kinds.get(f.code) == "consequence" and f.role is None else f for f in found]
+        found = [_softened(f, log) if kinds.get(f.code) == "consequence" and f.role is None else f for f in found]
     leaders = [f for f in found if _can_lead(f, kinds)] or [f for f in found if _is_error(f)]
     first = min(leaders, key=lambda f: (_weight(f, kinds), _is_long_ago(f, log)), default=None)
     leading = None if first is None else _weight(first, kinds)
@@ -82,13 +82,20 @@ def arrange_log(findings: Iterable[Finding], kinds: Mapping[str, str], log: Log)
 
 
 OF_PEERS = ("LOG005", "LOG006", "LOG007")
+UNKNOWN_END = ". Undetermined whether it failed, or ended in order with the job: its own output decides"
 UNKNOWN_WHY = ". Undetermined why that one ended, or whether the network between them broke: its own output decides"
 
 _ROLES = {Role.CAUSE: 0, Role.CONSEQUENCE: 1, Role.NOISE: 2}
 
 
-def _softened(finding: Finding) -> Finding:
-    """What a kernel wrote of a program that failed on a GPU is no noise, though no program says so here."""
+def _softened(finding: Finding, log: Log) -> Finding:
+    """What a kernel wrote of a program that failed on a GPU is no noise, though no program says so here.
+
+    Nor is a store that went, where the log shows nothing of how the job went.
+    """
+    if finding.code == "LOG007" and shows_no_work(log):
+        message = finding.message.rstrip(".") + UNKNOWN_END
+        return replace(finding, severity=Severity.WARNING, role=Role.CAUSE, message=message)
     return replace(finding, severity=Severity.NOTE, role=Role.CAUSE if finding.code == "GPU043" else Role.NOISE)
 
 

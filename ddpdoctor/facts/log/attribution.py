@@ -26,7 +26,9 @@ ROW_LINES = 9
 """From `rank` to `traceback` in a row of torchrun's summary are three lines, more where nodes write at once."""
 
 OF_SLURM = ("slurmstepd", "srun: ")
-_SELF = re.compile(r"\W{0,2}[Rr]ank (?P<rank>\d{1,6})\W{0,2}: (?!\[?[Rr]anks? \d)")
+_SELF = re.compile(
+    r"\W{0,2}[Rr]ank (?P<rank>\d{1,6})\W{0,2}: (?!\[?[Rr]anks? \d)|Timed out initializing .{0,60} on rank: (?P<waiting>\d{1,6})"
+)
 _HOST = re.compile(r"\b(?:node|host): (?P<host>[A-Za-z0-9][\w.-]*)")
 _DEVICE = re.compile(r"\b[Dd]evice: (?:cuda:)?(?P<device>\d{1,2})\b")
 """How an exception's message begins that says itself who raised it, and what else it says of that one."""
@@ -82,14 +84,14 @@ def _with_source(log: Log, each: Spoken) -> Spoken:
 def _as_told(each: Traceback) -> Traceback:
     """A traceback whose message says which rank raised it, on which node and device."""
     told = _SELF.match(each.message)
-    if told is None or each.who.rank not in (None, int(told["rank"])):
+    if told is None or each.who.rank not in (None, int(told["rank"] or told["waiting"])):
         return each
     host, device = _HOST.search(each.message), _DEVICE.search(each.message)
     return replace(
         each,
         who=replace(
             each.who,
-            rank=int(told["rank"]),
+            rank=int(told["rank"] or told["waiting"]),
             host=each.who.host or (short_host(host["host"]) if host else None),
             device=int(device["device"]) if device and each.who.device is None else each.who.device,
         ),

@@ -14,7 +14,7 @@ from ddpdoctor.facts.log.record import Line, Log
 __all__ = ["MARKS", "marked"]
 
 MARKS: dict[str, str] = {
-    "clients": r"\bclients\. (?P<joined>\d+)/(?P<expected>\d+) clients joined",
+    "clients": r"\b(?P<joined>\d+)/(?P<expected>\d+) clients joined",
     "tries": r"client socket has failed to connect to \[(?P<host>[^\]]+)\]:(?P<port>\d+) \(errno: (?P<number>110|113) - ",
     "keys": r"wait timeout after \d+ms, keys: (?P<keys>.*)",
     "communicator": r"comm 0x[0-9a-f]+ rank (?P<rank>\d+) n?[Rr]anks (?P<ranks>\d+)",
@@ -23,6 +23,7 @@ MARKS: dict[str, str] = {
     "worlds": r"(?:global_world_sizes=\[|[^_]world_size[=:] ?)(?P<world>\d+)",
     "restart": r"attempts left; will restart worker group|Restarting worker group|Restart worker group",
     "progress": r"[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)",
+    "watched": r"(?:detected by watchdog at work|Exception hit in NCCL work): \d+",
     "xid": r"NVRM: Xid \(",
     "gpu_of_kernel": r"NVRM: The NVIDIA GPU (?P<bus>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})\.\d",
     "sxid": r": SXid \(PCI:",
@@ -47,6 +48,7 @@ MARKS: dict[str, str] = {
     r"|[Ll]oss is -?(?:nan|NaN|inf)\b[^\n]{0,20}(?:[Ss]topp|[Aa]bort|[Ee]xit)",
     "back_off": r"Back-off restarting failed container(?: (?P<container>[\w.-]+) in pod (?P<pod>[\w.-]+?)_)?",
     "nccl_warns": r"\bNCCL WARN ",
+    "nccl_reasons": r"Cuda failure (?:\d+ )?'|Proxy Call to rank \d+ failed",
     "spawned_ended": r"process (?P<index>\d+) terminated with (?:signal (?P<signal>SIG[A-Z]+)|exit code (?P<code>\d+))",
     "died_with": r"died with <Signals\.(?P<signal>SIG[A-Z]+): \d+>",
     "process_ended": r"Process (?P<rank>\d+) exit with status code (?P<code>\d+)",

@@ -45,6 +45,9 @@ _PREFIXES = re.compile(
     | [EWI]\d{{4}}\ \d\d:\d\d:\d\d\.\d+\ \d+\ [\w/.-]*?torch/[\w/.]+:\d+\]\     # torch's logger
       (?=Traceback|\ \ |[\w.]+(?:Error|Exception)\b)
     | \[\s*\d+\.\d{{6}}\][ ]                                        # the kernel's seconds
+    | \[(?P<hydra>\d+)\]\ (?=[\w.-]+:\d+:\d+\ \[-?\d+\]\ )           # mpiexec -prepend-rank before NCCL's own
+    | [A-Z][a-z]{{2}}\ [A-Z][a-z]{{2}}\ [ \d]\d\ \d\d:\d\d:\d\d\ \d{{4}}(?=\[\d[\d,]*\]<std)  # --timestamp-output
+    | [\w.-]+/\d+\ (?:\[(?P<torchx>\d+)\]:|(?=\[[A-Za-z_][\w-]*\d\]:))     # torchx: role, replica and local rank
     | \[(?:\d+|[\w.-]*\ ?\d\d:\d\d:\d\d[^]]*)\]\s+(?=\[rank\d+\]:)    # a line's number, a time of another form
     | [^][\n]{{1,100}}?(?=\[rank\d+\]:\ )                             # a logger of another form
     """,
@@ -125,14 +128,14 @@ def split(line: str) -> Prefixed:
             break
         at = match.end()
         kind, value = match.lastgroup, match[match.lastindex or 0]
-        if kind in ("rank", "tag", "mpi", "horovod"):
+        if kind in ("rank", "tag", "mpi", "horovod", "hydra"):
             rank = int(value)
         elif kind in ("time", "on", "journal"):
             time = time or match["time"] or match["syslog"]
             host = host if kind == "time" else value
         elif kind == "tensor":
             rank, time = int(value), time or match["of_sglang"]
-        elif kind == "local":
+        elif kind in ("local", "torchx"):
             local = int(value)
         elif kind == "task":
             task = int(value)

@@ -12,11 +12,14 @@ from ddpdoctor.facts.log.recovery import ended_well, is_overcome, is_quoted, las
 
 __all__ = [
     "ENDED_BY_LAUNCHER",
+    "RETURNED",
     "first_attempt",
     "has_failed",
     "is_over",
     "last_failure",
     "own_exits",
+    "says_goodbye",
+    "shows_no_work",
     "went_on",
     "went_on_for_long",
 ]
@@ -37,8 +40,11 @@ _FAILED = re.compile(
     r"|DistBackendError|ncclRemoteError|ncclSystemError|ncclInternalError|ncclUnhandledCudaError",
 )
 
-_RETURNED = re.compile(r"\bINFO \S+\.(?:c[cu]|h):\d+ -> ?[1-7]\b")
+RETURNED = re.compile(r"\bINFO (?P<file>\S+\.(?:c[cu]|h)):\d+ -> ?(?P<code>[1-7])\b")
 """How NCCL passes an error on."""
+
+_READY = re.compile(r"Init COMPLETE|Connected all (?:rings|trees)")
+"""What NCCL tells when a communicator is there."""
 
 OTHERS_LINES = 300
 """Where lines have no rank, only so many of them behind a traceback show that somebody handled it."""
@@ -97,7 +103,22 @@ def last_failure(log: Log) -> Line | None:
 def _words_behind(log: Log, line: Line) -> list[Line]:
     """What looks like a job that runs behind a line; behind NCCL's returned error its information shows nothing of the kind."""
     words = last_words(log, line.source, max(line.number, line.last))
-    return [word for word in words if "NCCL INFO" not in word.text] if _RETURNED.search(line.text) else words
+    return _without_information(log, line, words) if RETURNED.search(line.text) else words
+
+
+def _without_information(log: Log, spoken: Line | Traceback, words: list[Line]) -> list[Line]:
+    """Without what NCCL tells, where it passed an error on and the same process did not get its communicator after that."""
+    returned = [
+        line
+        for line in log.tails
+        if line.source == spoken.source and line.number >= spoken.number and RETURNED.search(line.text)
+    ]
+    if not returned or any(
+        _READY.search(word.text) and word.who.pid == returned[-1].who.pid and word.number > returned[-1].number
+        for word in words
+    ):
+        return words
+    return [word for word in words if "NCCL INFO" not in word.text]
 
 
 def is_over(log: Log, lines: Sequence[Line]) -> bool:
@@ -153,16 +174,27 @@ def has_failed(log: Log) -> bool:
         return True
     if any("Connection closed by peer [" in line.text and not went_on(log, line) for line in log.lines):
         return True  # Gloo prints it when a peer is lost, not when it leaves in order
-    farewell = [
-        line for line in log.lines if "waiting on exit barrier" in line.text or "shutdown the rendezvous" in line.text
-    ]
+    farewell = [line for line in log.lines if "waiting on exit barrier" in line.text]
     return any(
         not went_on(log, each)
+        and not says_goodbye(each)
         and (
             _is_agents_end(each)
             or not any(line.source == each.source and abs(line.number - each.number) < 120 for line in farewell)
         )
         for each in log.tracebacks
+    )
+
+
+def says_goodbye(each: Traceback) -> bool:
+    """Whether it is of a launcher that waited for the others at its end, when its own workers were done."""
+    return any(frame.function == "_exit_barrier" for frame in each.frames)
+
+
+def shows_no_work(log: Log) -> bool:
+    """Whether the log is an excerpt in which nothing looks like a job that runs: how it went is not there."""
+    return all(
+        source.lines <= FEW_LINES * OWN_LINES and not last_words(log, i, 0) for i, source in enumerate(log.sources)
     )
 
 

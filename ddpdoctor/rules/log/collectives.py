@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.log import Line, Log, Who
+from ddpdoctor.facts.log.marks import marked
 from ddpdoctor.facts.log.story import is_over
 from ddpdoctor.facts.log.waiting import Party, Wait, lagging, not_enqueued, parties, waits
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
@@ -143,7 +144,11 @@ def parties_missing(log: Log) -> list[Party]:
     behind = not_enqueued(log, waited) or _behind(waited)
     if behind:
         return [p for p in everybody if p.who.rank in behind]
-    there = [*(wait.line for wait in waited), *matching(log, LOST_A_PEER)]
+    there = [
+        *(wait.line for wait in waited),
+        *matching(log, LOST_A_PEER),
+        *(line for line, _ in marked(log, "watched")),
+    ]
     ranks = {line.who.rank for line in there} - {None}
     sources = {line.source for line in there}
     silent = [

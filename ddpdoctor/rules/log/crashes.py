@@ -11,7 +11,7 @@ from ddpdoctor.facts.log.attribution import MESSAGE_LINES
 from ddpdoctor.facts.log.endings import SIGNALS
 from ddpdoctor.facts.log.marks import marked
 from ddpdoctor.facts.log.record import FATAL
-from ddpdoctor.facts.log.story import last_failure, own_exits
+from ddpdoctor.facts.log.story import RETURNED, last_failure, own_exits, says_goodbye
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.log.ending import SIGKILL, ended
@@ -61,6 +61,8 @@ CRASHED = (
     r"Unexpected segmentation fault encountered in worker",
     r"\S:\d+: [^\n]+: Assertion ['`][^\n]+ failed\.",
     r"Fatal Python error: ",
+    r"malloc_consolidate\(\): |double free or corruption|corrupted double-linked list",
+    r"\b(?:malloc|free|realloc)\(\): (?:invalid|corrupted|unaligned|double)",
     r"return code = -(4|6|7|8|11)\b",
     r"exited on signal (4|6|7|8|11)\b",
     r"\(core dumped\)",
@@ -134,7 +136,7 @@ def ended_without_traceback(log: Log) -> Iterator[Finding]:
     is_dark = not (lines or found or own_exits(log) or told or log.xids or _said(log))
     failing = list(keep_failing(log)) if is_dark else []
     yield from failing
-    if last is not None and is_dark and not failing:
+    if last is not None and is_dark and not failing and not RETURNED.search(last.text):
         title = OTHERS_ENDED if CLOSED.search(last.text) else "The job failed, and no line says why"
         yield finding_of(log, [last], title, blames_speaker=False)
 
@@ -149,7 +151,7 @@ def _of_ray(log: Log, lines: list[Line]) -> Finding:
 
 def _is_said_why(log: Log, line: Line) -> bool:
     """Whether the process aborted over an error that it had printed itself: C++ ends so after an exception."""
-    said = explained(log, "cause", "umbrella") if ABORTED.search(line.text) else []
+    said = explained(log, "cause", "umbrella", "consequence") if ABORTED.search(line.text) else []
     return any(each.source == line.source and may_be_one(each.who, line.who) for each in said if each.text != line.text)
 
 
@@ -160,7 +162,7 @@ def _said(log: Log) -> bool:
 
 def is_no_cause(each: Traceback) -> bool:
     """Whether this exception only follows from how another process ended, or from a signal."""
-    if each.is_summary or each.exception.rpartition(".")[2] in NO_CAUSE:
+    if each.is_summary or says_goodbye(each) or each.exception.rpartition(".")[2] in NO_CAUSE:
         return True
     return _OF_A_CHILD.match(each.message) is not None
 

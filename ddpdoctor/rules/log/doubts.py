@@ -36,6 +36,7 @@ REASON = re.compile(r"shmutils\.\w+:\d+ NCCL WARN (?P<reason>.+)")
 REFUSED = (
     r"Call to connect returned Connection (timed out|refused), retrying",
     r"returned [\w() ]+, retrying \(\d+/\d+\)",
+    r"(Connect to \S+|Call to connect) failed : Connection refused",
 )
 TRIES = re.compile(r"retrying \((?P<tried>\d+)/(?P<most>\d+)\)")
 UNSURE_INTERFACE = (
@@ -45,7 +46,7 @@ UNSURE_INTERFACE = (
 )
 OF_FILE = "the init file holds the addresses of an earlier run (NET018: take a new file), "
 
-NO_ANSWER = re.compile(r"Connection timed out|unable to complete a TCP connection")
+NO_ANSWER = re.compile(r"Connection timed out|no POLLOUT events|unable to complete a TCP connection")
 UNSURE_PORTS = (
     "A rank got no answer from another one. Undetermined: only the master port is open between the nodes (NET009), the address "
     "is that of an interface which leads to no other node (NET021), or the other machine was gone"

@@ -18,7 +18,7 @@ from ddpdoctor.facts.log.rendezvous import counts, keys, knocks
 from ddpdoctor.facts.log.story import has_failed, own_exits
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import in_logs
-from ddpdoctor.rules.log.scene import TOO_MANY, Scene, came, candidates, joined, names, ranks_of, tell
+from ddpdoctor.rules.log.scene import TOO_MANY, Scene, came, candidates, is_farewell, joined, names, ranks_of, tell
 from ddpdoctor.rules.log.signatures import matching
 
 __all__: list[str] = []
@@ -45,7 +45,7 @@ NO_ANSWER = (r"\bconnect\(\) timed out\.",)
 NO_ENDPOINT = (r"master_addr is only used for static rdzv_backend",)
 TWICE = (r"rank \d+ of \d+ ranks has already checked in",)
 SWALLOWED = (r"server socket on \[[^\]]*\]:\d+ has timed out, will retry",)
-RENDEZVOUS = (r"RendezvousTimeoutError", r"worker_count=\d+, timeout", r"Error: Socket Timeout$")
+RENDEZVOUS = (r"RendezvousTimeoutError", r"worker_count=\d+, timeout", r"Error: (?:Socket|Wait) [Tt]imeout\W*$")
 
 
 def _decide(log: Log) -> Iterator[Told]:
@@ -216,7 +216,9 @@ def _unreachable(scene: Scene) -> Iterator[Told]:
 
 def _incomplete(scene: Scene) -> Iterator[Told]:
     waited = [
-        line for line in matching(scene.log, RENDEZVOUS) if "Waiting in" not in line.text or has_failed(scene.log)
+        line
+        for line in matching(scene.log, RENDEZVOUS)
+        if ("Waiting in" not in line.text or has_failed(scene.log)) and not is_farewell(scene.log, line)
     ]
     lines = [k.line for k in scene.keys] + waited
     if not lines:

@@ -8,9 +8,11 @@ from dataclasses import replace
 
 from ddpdoctor.facts.log import Line, Log
 from ddpdoctor.facts.log.marks import marked
-from ddpdoctor.facts.log.story import has_failed, is_over
-from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.facts.log.story import RETURNED, has_failed, is_over, last_failure
+from ddpdoctor.findings import Finding, Role, Severity
 from ddpdoctor.rules import in_logs, rule
+from ddpdoctor.rules.log.crashes import may_be_one
+from ddpdoctor.rules.log.peers import CLOSED
 from ddpdoctor.rules.log.signatures import as_signed, explained, finding_of, matching
 
 FAILED = (
@@ -32,6 +34,27 @@ FIX_OF_TOLD = (
     "Read NCCL's warning, and the lines of the same process right above it; `ddpdoctor check -- LAUNCH` looks for the usual "
     "reasons before the job."
 )
+OF_NETWORK = re.compile(r"socket|bootstrap|\bnet|ib_plugin")
+"""NCCL's files through which it reaches other nodes."""
+KINDS = {
+    "1": "a call to CUDA",
+    "2": "a call to the system",
+    "3": "a check of its own",
+    "4": "its arguments",
+    "5": "its usage",
+    "6": "a connection to a peer",
+    "7": "a call that goes on",
+}
+"""What NCCL's results stand for."""
+OF_CUDA = (
+    "GPU memory that ran out (LOG013), peer access that does not work (TOPO003, TOPO030), a GPU that failed (sudo dmesg | grep "
+    "-i xid)"
+)
+OF_LINK = (
+    "an address that leads to no other node (NET021), ports that are closed between the nodes (NET009), a peer that ended first "
+    "(LOG005: its own output decides)"
+)
+OF_ELSE = "shared memory that is too small (HOST001), the network (NET009, NET021), a peer that ended first (LOG005)"
 SHUTTING_DOWN = "driver shutting down"
 NO_HOST_MEMORY = (r"attaching to shared memory segment /dev/shm/nccl-\S* \(size 0\)",)
 TRUNCATED = (r"Message truncated : received \d+ bytes",)
@@ -60,7 +83,7 @@ def nccl_error_without_reason(log: Log) -> Iterator[Finding]:
     lines = matching(log, FAILED)
     known = explained(log, "cause", "umbrella", "consequence")
     noise = explained(log, "noise")
-    told = [line for line, _ in marked(log, "nccl_warns")]
+    told = list(dict.fromkeys(line for name in ("nccl_warns", "nccl_reasons") for line, _ in marked(log, name)))
     warnings = [line for line in told if line not in known and line not in noise]
     if any(line in known for line in told):
         warnings = [line for line in warnings if not _is_echo(line)]
@@ -72,7 +95,40 @@ def nccl_error_without_reason(log: Log) -> Iterator[Finding]:
         title = "NCCL failed, and this warning of its own is the nearest to a reason that the log holds"
         yield replace(finding_of(log, [*warnings, *lines], title, blames_speaker=True), fix=FIX_OF_TOLD)
     elif lines:
-        yield finding_of(log, lines, "NCCL failed, and the log does not hold its reason", blames_speaker=True)
+        found = finding_of(log, lines, "NCCL failed, and the log does not hold its reason", blames_speaker=True)
+        closed = matching(log, CLOSED)
+        is_lost = all(any(may_be_one(line.who, each.who) for each in closed) for line in lines)
+        is_lost = is_lost or (bool(closed) and all("nternal" in line.text for line in lines))
+        is_lost = is_lost and not any("uda" in line.text for line in lines)
+        yield replace(found, role=Role.CONSEQUENCE, caused_by="LOG005") if is_lost else found
+    elif not known and not told and not log.tracebacks:
+        yield from _passed_on(log)
+
+
+def _passed_on(log: Log) -> Iterator[Finding]:
+    """An error that NCCL passed on, of which its information alone is in the log: where it began, and what it may be."""
+    last = last_failure(log)
+    found = RETURNED.search(last.text) if last is not None else None
+    if last is None or found is None or is_over(log, [last]):
+        return
+    lines = [
+        line
+        for line in log.tails
+        if line.source == last.source
+        and line.who == last.who
+        and (each := RETURNED.search(line.text)) is not None
+        and each["code"] == found["code"]
+    ]
+    first = RETURNED.search(lines[0].text) if lines else found
+    files = [each["file"] for line in lines if (each := RETURNED.search(line.text)) is not None]
+    begun = first["file"] if first is not None else found["file"]
+    is_link = found["code"] != "1" and any(OF_NETWORK.search(file) for file in files)
+    candidates = OF_CUDA if found["code"] == "1" else OF_LINK if is_link else OF_ELSE
+    title = (
+        f"NCCL failed in {begun}, in {KINDS[found['code']]}, and its warning is not in this log. Undetermined: {candidates}; "
+        "NCCL_DEBUG=WARN shows it"
+    )
+    yield finding_of(log, [*lines, last], title, blames_speaker=True)
 
 
 def _is_echo(line: Line) -> bool:

@@ -5,6 +5,29 @@ from __future__ import annotations
 from ddpdoctor.findings import Severity
 from ddpdoctor.rules import rule
 
+__all__ = ["CLOSED"]
+
+CLOSED = (
+    r"Connection closed by remote peer",
+    r"Connection closed by localRank \d+",
+    r"Socket recv failed while polling",
+    r"due to a network error or a remote process exiting prematurely",
+    r"Error encountered progressing operation=",
+    r"NCCL communicator was aborted\b",
+    r"peer process has unexpectedly disconnected",
+    r"NCCL communicator encountered error set by ProcessGroupNCCL",
+    r"Call to (recv|send|read|write|recvmsg|sendmsg)( (from|to) \S+)? failed : "
+    r"(Connection (reset by peer|refused)|Broken pipe)",
+    r"Connect to \S+ failed : Connection reset by peer",
+    r"socketPollConnect: [Cc]onnect to \S+ returned (111\(Connection refused\)|Connection refused)",
+    r"NET/Socket : peer \S+ (recv|send) .*(Connection reset|Broken pipe)",
+    r"(Another|another) (rank|process) (has )?(reported|signaled|detected) (an )?(error|exception)",
+    r"Received a (dump|global) signal due to a collective timeout from +([^t\s]|t[^h])",
+    r"Observed flight recorder dump signal from another rank",
+    r"Horovod has been shut down",
+)
+"""What NCCL and torch print of a peer that has gone."""
+
 
 @rule(
     "LOG004",
@@ -32,24 +55,7 @@ def rank_death_not_propagated() -> None:
     "peer-connection-closed",
     Severity.ERROR,
     kind="consequence",
-    signatures=(
-        r"Connection closed by remote peer",
-        r"Connection closed by localRank \d+",
-        r"Socket recv failed while polling",
-        r"due to a network error or a remote process exiting prematurely",
-        r"Error encountered progressing operation=",
-        r"NCCL communicator was aborted on rank \d+",
-        r"peer process has unexpectedly disconnected",
-        r"NCCL communicator encountered error set by ProcessGroupNCCL",
-        r"Call to (recv|send|read|write|recvmsg|sendmsg)( (from|to) \S+)? failed : "
-        r"(Connection (reset by peer|refused)|Broken pipe)",
-        r"socketPollConnect: [Cc]onnect to \S+ returned (111\(Connection refused\)|Connection refused)",
-        r"NET/Socket : peer \S+ (recv|send) .*(Connection reset|Broken pipe)",
-        r"(Another|another) (rank|process) (has )?(reported|signaled|detected) (an )?(error|exception)",
-        r"Received a (dump|global) signal due to a collective timeout from +([^t\s]|t[^h])",
-        r"Observed flight recorder dump signal from another rank",
-        r"Horovod has been shut down",
-    ),
+    signatures=CLOSED,
 )
 def peer_connection_closed() -> None:
     """NCCL lost the connection to a rank that had already ended.

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from ddpdoctor.facts.log import Line, Log
 from ddpdoctor.facts.log.rendezvous import Count, Keys, Knock
-from ddpdoctor.facts.log.story import is_over
+from ddpdoctor.facts.log.story import is_over, says_goodbye
 from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
-from ddpdoctor.rules.log.signatures import shortened
+from ddpdoctor.rules.log.signatures import shortened, traceback_of
 from ddpdoctor.rules.log.told import peer_in
 
-__all__ = ["TOO_MANY", "Scene", "came", "candidates", "joined", "names", "ranks_of", "tell"]
+__all__ = ["TOO_MANY", "Scene", "came", "candidates", "is_farewell", "joined", "names", "ranks_of", "tell"]
 
 _CROWD = re.compile(r"world_size=(?P<world>\d+), worker_count=(?P<came>\d+)")
 TOO_MANY = (
@@ -88,6 +88,12 @@ def came(line: Line) -> tuple[int, int] | None:
     """How many came to a store's barrier, and of how many."""
     found = _CROWD.search(line.text)
     return None if found is None else (int(found["came"]), int(found["world"]))
+
+
+def is_farewell(log: Log, line: Line) -> bool:
+    """Whether a launcher whose workers were done waited for the others in vain."""
+    traceback = traceback_of(log, line)
+    return traceback is not None and says_goodbye(traceback)
 
 
 def joined(count: Count) -> str:

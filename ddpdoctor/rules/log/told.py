@@ -12,7 +12,7 @@ from ddpdoctor.facts.log.prefix import short_host
 __all__ = ["peer_in", "ranks_in"]
 
 _PORT = r"(?:<\d+>|:\d+\b)"
-_NAME = r"(?P<peer>[A-Za-z0-9_][\w.-]*|[0-9a-f]*:[0-9a-f:]+)"
+_NAME = r"(?:::ffff:)?(?P<peer>[A-Za-z0-9_](?:[\w.-]*\w)?|[0-9a-f]*:[0-9a-f:]+)"
 _PEERS = tuple(
     re.compile(pattern)
     for pattern in (

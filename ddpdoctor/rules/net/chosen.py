@@ -26,6 +26,7 @@ __all__ = ["gloo", "nccl", "nothing_left"]
     signatures=(
         r"Bootstrap : Using (\[0\])?(docker|veth|virbr|br-|cni|flannel|cali|tun|tailscale|CloudflareWARP)",
         r"Call to connect returned Connection (timed out|refused), retrying",
+        r"(Connect to \S+|Call to connect) failed : Connection refused",
         r"socketPollConnect: [Cc]onnect (to \S+ )?returned (111\()?Connection refused\)?, retrying",
         r"[Cc]onnect to ([^\n ]*fe80|169\.254\.)",
     ),

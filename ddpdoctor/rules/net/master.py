@@ -72,7 +72,7 @@ def unresolvable(
     kind="umbrella",
     signatures=(
         r"client socket has timed out after \d+m?s while trying to connect to",
-        r"\bclients\. \d+/\d+ clients joined",
+        r"\b\d+/\d+ clients joined",
         r"\bconnect\(\) timed out\.",
         r"server socket on \[[^\]]*\]:\d+ has timed out, will retry",
         r"failed to connect to \S+ \(errno: 113 - No route to host\)",

@@ -98,7 +98,7 @@ def joined_late(probe: Probe | None = None, nodes: Nodes | None = None) -> Itera
         r"RendezvousTimeoutError",
         r"worker_count=\d+, timeout",
         r"wait timeout after \d+ms, keys:",
-        r"Error: Socket Timeout$",
+        r"Error: (?:Socket|Wait) [Tt]imeout\W*$",
     ),
 )
 def incomplete(probe: Probe) -> Iterator[Finding]:

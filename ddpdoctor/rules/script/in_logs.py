@@ -14,7 +14,7 @@ from ddpdoctor.rules import rule
     signatures=(
         r"Detected mismatch between collectives",
         r"Mismatched collective detected",
-        r"Is there a distributed collective mismatch in your code",
+        r"\bcollective mismatch (?:error|around rank|in your code)",
         r"op\.preamble\.length <= op\.nbytes",
         r"Forward order differs across ranks",
     ),

@@ -11,14 +11,13 @@ import functools
 import sys
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
 __all__ = ["FactsError", "decode", "encode", "words_of"]
 
 T = TypeVar("T")
-_PLAIN = (str, int, float, bool)
 
 
 class FactsError(ValueError):
@@ -48,7 +47,10 @@ def decode(kind: type[T], value: object, path: str = "$") -> T:
     Raises:
         FactsError: a value has the wrong type, a required field is missing, or a field is unknown.
     """
-    return typing.cast(T, _decode(kind, value, path))
+    try:
+        return typing.cast(T, _reader(typing.cast(Any, kind))(value))
+    except FactsError as error:
+        raise FactsError(f"{path}{error}") from None
 
 
 def words_of(kind: type) -> frozenset[str]:
@@ -99,58 +101,115 @@ def _fields(kind: type) -> dict[str, tuple[Any, bool]]:
     }
 
 
-def _decode(kind: Any, value: Any, path: str) -> Any:
-    if type(value) is kind and kind in _PLAIN:
-        return value
+Reader = Callable[[Any], Any]
+"""Makes a value of one type from JSON; what it raises tells the place within that value, which its callers complete."""
+
+
+@functools.cache
+def _reader(kind: Any) -> Reader:
+    """How values of a type are read: found out once a type, for files of thousands of nodes are read."""
     origin, args = _parts(kind)
     if origin in (types.UnionType, typing.Union):
-        if value is None:
-            return None
         (inner,) = (a for a in args if a is not type(None))
-        return _decode(inner, value, path)
+        return _optional(_reader(inner))
     if origin is tuple:
-        _expect(list, value, path)
-        return tuple(_decode(args[0], item, f"{path}[{i}]") for i, item in enumerate(value))
+        return _items(_reader(args[0]))
     if origin is dict:
-        _expect(dict, value, path)
-        return {key: _decode(args[1], item, f"{path}.{key}") for key, item in value.items()}
+        return _entries(_reader(args[1]))
     if dataclasses.is_dataclass(kind):
-        return _decode_fields(typing.cast(type, kind), value, path)
+        return _record(typing.cast(type, kind))
     if isinstance(kind, type) and issubclass(kind, Enum):
+        return _member(kind)
+    return _plain(kind)
+
+
+def _optional(inner: Reader) -> Reader:
+    return lambda value: None if value is None else inner(value)
+
+
+def _plain(kind: Any) -> Reader:
+    def read(value: Any) -> Any:
+        if type(value) is kind:
+            return value
+        if kind is float and type(value) is int:
+            return _float(value)
+        raise _unexpected(kind, value)
+
+    return read
+
+
+def _member(kind: type[Enum]) -> Reader:
+    def read(value: Any) -> Any:
         try:
             return kind(value)
         except ValueError:
             allowed = ", ".join(str(m.value) for m in kind)
-            raise FactsError(f"{path}: expected one of {allowed}, got {value!r:.80}") from None
-    if kind is float and type(value) is int:
-        return _float(value, path)
-    _expect(kind, value, path)
-    return value
+            raise FactsError(f": expected one of {allowed}, got {value!r:.80}") from None
+
+    return read
 
 
-def _decode_fields(kind: type, value: Any, path: str) -> Any:
-    _expect(dict, value, path)
-    known = _fields(kind)
-    for key in value:
-        if key not in known:
-            raise FactsError(f"{path}.{key}: unknown field; {kind.__name__} has {', '.join(sorted(known))}")
-    given = {}
-    for name, (hint, is_required) in known.items():
-        if name in value:
-            given[name] = _decode(hint, value[name], f"{path}.{name}")
-        elif is_required:
-            raise FactsError(f"{path}.{name}: missing")
-    return kind(**given)
+def _items(inner: Reader) -> Reader:
+    def read(value: Any) -> Any:
+        if type(value) is not list:
+            raise _unexpected(list, value)
+        found: list[Any] = []
+        try:
+            for each in value:
+                found.append(inner(each))
+        except FactsError as error:
+            raise FactsError(f"[{len(found)}]{error}") from None
+        return tuple(found)
+
+    return read
 
 
-def _float(value: int, path: str) -> float:
+def _entries(inner: Reader) -> Reader:
+    def read(value: Any) -> Any:
+        if type(value) is not dict:
+            raise _unexpected(dict, value)
+        found: dict[str, Any] = {}
+        for key, each in value.items():
+            try:
+                found[key] = inner(each)
+            except FactsError as error:
+                raise FactsError(f".{key}{error}") from None
+        return found
+
+    return read
+
+
+def _record(kind: type) -> Reader:
+    known: dict[str, tuple[Reader, bool]] = {}
+
+    def read(value: Any) -> Any:
+        if type(value) is not dict:
+            raise _unexpected(dict, value)
+        if not known:  # not before: a record may hold others of its own kind
+            known.update({name: (_reader(hint), is_required) for name, (hint, is_required) in _fields(kind).items()})
+        given = {}
+        for key, each in value.items():
+            if key not in known:
+                raise FactsError(f".{key}: unknown field; {kind.__name__} has {', '.join(sorted(known))}")
+            try:
+                given[key] = known[key][0](each)
+            except FactsError as error:
+                raise FactsError(f".{key}{error}") from None
+        for name, (_, is_required) in known.items():
+            if is_required and name not in given:
+                raise FactsError(f".{name}: missing")
+        return kind(**given)
+
+    return read
+
+
+def _float(value: int) -> float:
     try:
         return float(value)
     except OverflowError:
-        raise FactsError(f"{path}: expected float, got an int of {value.bit_length()} bits") from None
+        raise FactsError(f": expected float, got an int of {value.bit_length()} bits") from None
 
 
-def _expect(kind: Any, value: object, path: str) -> None:
+def _unexpected(kind: type, value: object) -> FactsError:
     # bool is an int to Python, but not to a reader of facts.
-    if type(value) is not kind:
-        raise FactsError(f"{path}: expected {kind.__name__}, got {type(value).__name__} {value!r:.60}")
+    return FactsError(f": expected {kind.__name__}, got {type(value).__name__} {value!r:.60}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -29,7 +30,7 @@ def traits_of(facts: Facts) -> dict[str, str]:
     """The comparable properties of a node; what is not known is left out."""
     found: dict[str, str | None] = {}
     if facts.environ is not None:
-        found.update(_environ(facts.environ))
+        found.update(_environ(facts.environ, facts.hostname))
     if facts.versions is not None:
         found.update(_versions(facts.versions))
     if facts.gpu is not None:
@@ -43,10 +44,12 @@ def traits_of(facts: Facts) -> dict[str, str]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _environ(environ: Environ) -> Iterator[tuple[str, str | None]]:
+def _environ(environ: Environ, hostname: str) -> Iterator[tuple[str, str | None]]:
+    """The settings; where a value names the node itself, as the path of a cache may, that is no difference."""
+    own = re.compile(rf"(?<![A-Za-z0-9]){re.escape(hostname)}(?![A-Za-z0-9])", re.IGNORECASE) if hostname else None
     for name, value in environ.settings.items():
         if is_compared(name) and value != REMOVED:
-            yield f"environ.{name}", value
+            yield f"environ.{name}", own.sub("HOST", value) if own is not None else value
 
 
 def _versions(versions: Versions) -> Iterator[tuple[str, str | None]]:

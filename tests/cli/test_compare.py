@@ -50,6 +50,11 @@ def test_the_minority_is_to_blame_and_the_worst_stands_first(tmp_path: Path) -> 
     assert report["command"] == "compare"
 
 
+def test_what_names_the_node_itself_is_no_difference(tmp_path: Path) -> None:
+    files = [save(tmp_path, f"gpu{n}", environ__variables={"TORCH_HOME": f"/scratch/gpu{n}/torch"}) for n in (1, 2)]
+    assert compare(*files).stdout.splitlines()[-1] == "no difference"
+
+
 def test_a_port_that_is_down_is_one_difference(tmp_path: Path) -> None:
     rdma = machine_json("h100x8_sxm_healthy")["net"]["rdma"]
     first, *others = rdma["devices"]

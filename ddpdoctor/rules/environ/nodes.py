@@ -85,8 +85,13 @@ def different_networks(nodes: Nodes) -> Iterator[Finding]:
             found,
             "the subnet of the interface that NCCL takes",
             "nccl_addresses",
-            severity=None if broken else Severity.WARNING,
+            severity=None if broken else Severity.NOTE if _is_by_rack(found) else Severity.WARNING,
         )
+
+
+def _is_by_rack(found: Split) -> bool:
+    """Several subnets with several nodes each: as racks have that a router connects."""
+    return len(found.groups) > 2 and all(len(nodes) > 1 for _, nodes in found.groups)
 
 
 def _network(node: Node) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:

@@ -25,6 +25,7 @@ CONTAINER_BYTES = 64 << 20
     Severity.ERROR,
     signatures=(
         r"ibv_reg_mr\w* failed[^\n]*Cannot allocate memory",
+        r"NET/OFI Unable to register memory[^\n]*Cannot allocate memory",
         r"ibv_create_(qp|cq) failed[^\n]*Cannot allocate memory",
         r"NCCL WARN Call to ibv_create_(qp|cq) failed$",
     ),

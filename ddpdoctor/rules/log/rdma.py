@@ -16,6 +16,7 @@ __all__: list[str] = []
 
 UNLOCKED = (
     r"ibv_reg_mr\w* failed[^\n]*Cannot allocate memory",
+    r"NET/OFI Unable to register memory[^\n]*Cannot allocate memory",
     r"ibv_create_(qp|cq) failed[^\n]*Cannot allocate memory",
 )
 UNSAID = (r"NCCL WARN Call to ibv_create_(qp|cq) failed$",)

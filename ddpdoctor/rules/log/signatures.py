@@ -56,7 +56,7 @@ PRECISER = {
     "LAUNCH501": ("ENV015", "LAUNCH013", "LAUNCH020"),
     "LOG005": ("NET021",),
     "NET009": ("NET021",),
-    "NET043": ("NET044",),
+    "NET043": ("NET044", "HOST003"),
     "NET032": ("NET033",),
     "NET002": ("LAUNCH077",),
     "TOPO003": ("ENV064",),

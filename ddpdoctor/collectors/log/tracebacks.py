@@ -10,7 +10,6 @@ from dataclasses import replace
 from ddpdoctor.collectors.log.blocks import Block, is_same_stream, own_of, taken_apart
 from ddpdoctor.facts.log import Frame, Traceback, Who
 from ddpdoctor.facts.log.prefix import Prefixed
-from ddpdoctor.facts.log.record import LAUNCHERS
 
 __all__ = ["EXCEPTION", "FRAME", "HEAD", "IGNORED", "message_of", "syntax_error_of", "traceback_of"]
 
@@ -32,6 +31,7 @@ IGNORED = "Exception ignored "
 _AT_EXIT = "_run_finalizers"
 """Of multiprocessing: it prints what a finalizer raised, and goes on."""
 _ANNOUNCED = re.compile(r"\b(ERROR|CRITICAL|FATAL)\b")
+_CHAINED = re.compile(r"handling of the above exception|above exception was the direct cause")
 _ESCAPED = re.compile(rb"Traceback \(most recent call last\):\\+n(?: *\[\.\.\.\]\\+n)? *File ")
 _PASTED = re.compile(rb'Traceback \(most recent call last\)[^"\n]{1,80}?File "')
 _FRAME_WITHIN = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d+)(?:, in (?P<function>[\w.<>]+))?')
@@ -52,11 +52,27 @@ _RANKED = re.compile(r": \(RANK (\d+)\)\s*$")
 _BOLD = re.compile(r"(\*\*|__|`)(?P<text>[A-Za-z].*)\1\s*$")
 """A line that somebody stressed when they pasted it."""
 _GROUP = re.compile(r"^\s*[|+][-| ]?\s?")
+_LAUNCHERS = re.compile(
+    r"/torch/distributed/(run|launch)\.py$|/torch/distributed/launcher/|/bin/(torchrun|accelerate|deepspeed)$"
+    r"|/accelerate/commands/|/deepspeed/launcher/|/horovod/run(ner)?/|/bin/horovodrun$"
+)
 _STARTERS = re.compile(r"/runpy\.py$|^<frozen runpy>$")
 
 
 def traceback_of(block: Block, number: int) -> Traceback | None:
     """The traceback that begins at this line, without an exception where its end cannot be found; None without frames."""
+    found = _found(block, number)
+    return replace(found, is_chained=True) if found is not None and _is_chained(block) else found
+
+
+def _is_chained(block: Block) -> bool:
+    """Whether Python says above its head that it was raised over another one, or a DataLoader that it is the original one."""
+    head = own_of(block)
+    own = (each.text for raw in block.before(3) if is_same_stream(head, each := taken_apart(raw)) and each.text.strip())
+    return "Original Traceback" in head.text or _CHAINED.search(next(own, "")) is not None
+
+
+def _found(block: Block, number: int) -> Traceback | None:
     escaped = _ESCAPED.search(block.line)
     if escaped is not None:
         return _in_one_line(block, block.whole()[escaped.start() :], number)
@@ -105,7 +121,7 @@ def _filled(found: Traceback, texts: Iterator[tuple[int, str]]) -> Traceback | N
                 ended is not None and (frames or ended["name"].endswith(_NAMES)) and _is_exception(ended["name"], text)
             )
             if ended is not None and is_end and not others and (not passed or ended["name"].endswith(_NAMES)):
-                if _is_cut(ended["name"], text) and any(LAUNCHERS.search(f.file.replace("\\", "/")) for f in frames):
+                if _is_cut(ended["name"], text) and any(_LAUNCHERS.search(f.file.replace("\\", "/")) for f in frames):
                     return None
                 message, at = message_of(ended, (text for _, text in texts)), found.number + offset
                 return replace(found, number=at, exception=ended["name"], message=message, frames=tuple(frames))
@@ -120,7 +136,7 @@ def _filled(found: Traceback, texts: Iterator[tuple[int, str]]) -> Traceback | N
     if raising is not None and not others:
         return replace(found, number=found.number + last, exception=raising["name"], frames=tuple(frames))
     files = [frame.file.replace("\\", "/") for frame in frames]
-    if any(LAUNCHERS.search(file) for file in files) or all(_STARTERS.search(file) for file in files):
+    if any(_LAUNCHERS.search(file) for file in files) or all(_STARTERS.search(file) for file in files):
         return None  # it says nothing of what a worker raised
     return replace(found, number=found.number + last, frames=tuple(frames))
 

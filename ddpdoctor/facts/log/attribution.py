@@ -165,7 +165,8 @@ def _chains(tracebacks: tuple[Traceback, ...], indices: Iterable[int]) -> list[l
     """The tracebacks at these indices; those that were raised while another was handled with that one."""
     chains: list[list[int]] = []
     for i in indices:
-        if chains and 0 < tracebacks[i].begin - tracebacks[chains[-1][-1]].number <= CHAINED_LINES:
+        last = tracebacks[chains[-1][-1]] if chains else None
+        if last is not None and tracebacks[i].is_chained and 0 < tracebacks[i].begin - last.number <= CHAINED_LINES:
             chains[-1].append(i)
         else:
             chains.append([i])

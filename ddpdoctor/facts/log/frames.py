@@ -40,7 +40,8 @@ def _from_handler(each: Traceback, tracebacks: tuple[Traceback, ...]) -> Traceba
             each.source,
             each.who,
         ) and 0 < other.begin - each.number <= CHAINED_LINES
-        if is_next and other.own_frames:
+        is_alike = other.frames[-1:] == each.frames[-1:]  # another rank's, of which the text holds the beginning
+        if is_next and other.own_frames and (other.is_chained or is_alike):
             return replace(each, frames=(*other.own_frames, *each.frames))
     return each
 

@@ -9,7 +9,7 @@ from enum import Enum
 from ddpdoctor.facts.gaps import Gap, Section
 from ddpdoctor.facts.xids import Xid
 
-__all__ = ["FATAL", "LAUNCHERS", "Exit", "Frame", "Kind", "Line", "Log", "Seat", "Source", "Traceback", "Who"]
+__all__ = ["FATAL", "Exit", "Frame", "Kind", "Line", "Log", "Seat", "Source", "Traceback", "Who"]
 
 FATAL = "Fatal Python error"
 """The name of what faulthandler tells of a process that a signal ended, where an exception's would stand."""
@@ -26,16 +26,11 @@ _LIBRARY = re.compile(
 """Files of Python, torch and what pip installs: the last frame before them is the job's."""
 _OF_TORCH = re.compile(rf"-packages/torch/|{_PARTS}|^<|(^|/)lib(64)?/python3[\d.]*/(?!(site|dist)-packages/)|/bin/\w+$")
 """Of these, the files of Python and torch themselves."""
-LAUNCHERS = re.compile(
-    r"/torch/distributed/(run|launch)\.py$|/torch/distributed/launcher/|/bin/(torchrun|accelerate|deepspeed)$"
-    r"|/accelerate/commands/|/deepspeed/launcher/|/horovod/run(ner)?/|/bin/horovodrun$"
+_OF_A_TOOL = re.compile(
+    r"Command \W{0,3}(\S*/)?(\S*-)?(g?cc|[gc]\+\+|clang(\+\+)?|nvcc|hipcc|ptxas|ld|make|cmake|which|hostname|ldconfig|nvidia-smi"
+    r"|git|pip3?|wget|curl|tar|unzip|ffmpeg|aws|gsutil|rsync|cp)(-[\d.]+)?[\W ]"
 )
-"""Files of launchers."""
-_STARTS_WORKERS = re.compile(
-    r"Command \W{0,3}(\w+=\S* )*(\S*/)?(python[\d.]*|torchrun|accelerate|deepspeed|mpirun|mpiexec|horovodrun|srun"
-    r"|ray|(ba)?sh|ssh|pdsh|env|nohup|sudo|numactl|conda|uv|poetry|docker|ninja)\b"
-)
-"""Programs that start workers, over which their failure is told again; torch tells of a build by ninja itself."""
+"""What a worker itself says of a compiler or of another tool that failed; of a build by ninja torch tells more."""
 
 
 class Kind(str, Enum):
@@ -119,7 +114,7 @@ class Traceback:
     """A Python traceback. `number` is the line of its exception, `begin` that of its head; `frames` are outermost first.
 
     Where the text ends within it, `exception` is empty. `has_joined`: torch itself put `[rankN]:` before it, so the
-    rank had a process group (torch 2.3 and newer).
+    rank had a process group (torch 2.3 and newer). `is_chained`: the text says that it was raised over the one above it.
     """
 
     source: int
@@ -131,6 +126,7 @@ class Traceback:
     time: str | None = None
     has_joined: bool = False
     begin: int = 0
+    is_chained: bool = False
 
     @property
     def is_line(self) -> bool:
@@ -139,13 +135,9 @@ class Traceback:
 
     @property
     def is_summary(self) -> bool:
-        """Whether a launcher raised it over a worker that failed; a compiler's failure, say, is told by the same class."""
+        """Whether a launcher raised it over a worker that failed."""
         name = self.exception.rpartition(".")[2]
-        if name != "CalledProcessError":
-            return name == "ChildFailedError"
-        is_told = self.message.startswith("Command ")
-        is_launchers = any(LAUNCHERS.search(frame.file.replace("\\", "/")) for frame in self.frames)
-        return not is_told or is_launchers or _STARTS_WORKERS.match(self.message) is not None
+        return name == "ChildFailedError" or (name == "CalledProcessError" and not _OF_A_TOOL.match(self.message))
 
     @property
     def own_frames(self) -> tuple[Frame, ...]:

@@ -132,6 +132,7 @@ def _follows(each: Traceback, other: Traceback) -> bool:
     """Whether it was raised while the other was handled: the first one of a chain is the cause."""
     return (
         (each.source, each.who) == (other.source, other.who)
+        and each.is_chained
         and 0 < each.begin - other.number <= CHAINED_LINES
         and not (_is_wrapper(other) or other.is_summary)
     )

@@ -61,6 +61,7 @@ CRASHED = (
     r"Unexpected segmentation fault encountered in worker",
     r"\S:\d+: [^\n]+: Assertion ['`][^\n]+ failed\.",
     r"Fatal Python error: ",
+    r"\bsegfault at [0-9a-f]+ ip [^\n]{0,120} in lib(nccl|cuda|torch|c10|nvidia)",
     r"malloc_consolidate\(\): |double free or corruption|corrupted double-linked list",
     r"\b(?:malloc|free|realloc)\(\): (?:invalid|corrupted|unaligned|double)",
     r"return code = -(4|6|7|8|11)\b",
@@ -137,8 +138,9 @@ def ended_without_traceback(log: Log) -> Iterator[Finding]:
     failing = list(keep_failing(log)) if is_dark else []
     yield from failing
     if last is not None and is_dark and not failing and not RETURNED.search(last.text):
-        title = OTHERS_ENDED if CLOSED.search(last.text) else "The job failed, and no line says why"
-        yield finding_of(log, [last], title, blames_speaker=False)
+        is_closed = CLOSED.search(last.text) is not None
+        title = OTHERS_ENDED if is_closed else "The job failed, and no line says why"
+        yield finding_of(log, [last], title, blames_speaker=is_closed)
 
 
 def _of_ray(log: Log, lines: list[Line]) -> Finding:

@@ -21,6 +21,7 @@ from ddpdoctor.rules.log.signatures import as_signed
         r"([Cc]uda|CUDA|HIP)[^\n]{0,300}\b[Ee]rror[ =]?(\(?2\)?|\[CUDA\])? ?: out of memory\b",
         r"\bCUDA_ERROR_OUT_OF_MEMORY\b",
         r"(HIP_ERROR_|hipError)OutOfMemory",
+        r"memory mapping failed with OOM on device \d",
         r"\b(CUBLAS|CUDNN|CUSPARSE)_STATUS_ALLOC_FAILED\b",
     ),
 )
@@ -68,7 +69,8 @@ def nccl_out_of_memory() -> None:
         r"systemd-oomd\[\d+\]: Killed \S+ due to memory",
         r"killed due to (the node running low on memory|memory pressure \(OOM\))",
         r"DefaultCPUAllocator: (can't|not enough memory)",
-        r"OSError: \[Errno 12\] Cannot allocate memory$",
+        r"(OSError: \[Errno 12\]|\bfork:|unable to mmap \d+ bytes from file [^\n]{0,200}) Cannot allocate memory( \(12\))?$",
+        r"\bMemory on the node \([^\n]{0,300}\bpid=\d+, memory used=|exceeds the memory usage threshold of",
         r"MemoryError: std::bad_alloc",
         r"worker \(pid\(?s?\)? \d+\)? is killed by signal: Killed",
     ),
@@ -82,6 +84,7 @@ def host_out_of_memory(log: Log) -> Iterator[Finding]:
 
     ## Fix
     Load the checkpoint on rank 0 only, or on the meta device; fewer DataLoader workers; mmap the data set; more memory.
+    Where `unable to mmap` stands though there is memory, workers share more tensors than vm.max_map_count allows.
     """
     yield from as_signed("LOG014", _with_victims_first(log))
 

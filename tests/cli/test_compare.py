@@ -50,6 +50,13 @@ def test_the_minority_is_to_blame_and_the_worst_stands_first(tmp_path: Path) -> 
     assert report["command"] == "compare"
 
 
+def test_names_of_cards_that_differ_are_a_note(tmp_path: Path) -> None:
+    files = [save(tmp_path, f"gpu{n}", environ__variables={"NCCL_IB_HCA": f"mlx5_{n}"}) for n in (1, 2)]
+    files.append(save(tmp_path, "gpu3", environ__variables={"NCCL_SOCKET_IFNAME": "eth1", "NCCL_IB_HCA": "mlx5_1"}))
+    lines = compare(*files).stdout.splitlines()[1:-1]
+    assert [line.split()[:2] for line in lines] == [["note", "ENV031"], ["note", "ENV030"]]
+
+
 def test_what_names_the_node_itself_is_no_difference(tmp_path: Path) -> None:
     files = [save(tmp_path, f"gpu{n}", environ__variables={"TORCH_HOME": f"/scratch/gpu{n}/torch"}) for n in (1, 2)]
     assert compare(*files).stdout.splitlines()[-1] == "no difference"

@@ -42,7 +42,8 @@ NAMES_OF_CARDS = (
     "NCCL_TOPO_FILE",
     "NCCL_GRAPH_FILE",
 )
-"""Interfaces and adapters have other names on other machines: what is wrong with them is judged where they are."""
+"""Interfaces and adapters have other names on other machines: what is wrong with them is judged where they are, and of
+collected files a difference is a note."""
 PREFIX = "environ."
 UNSET = "not set"
 
@@ -119,10 +120,17 @@ def not_everywhere(nodes: Nodes) -> Iterator[Finding]:
     """
     for name, found in _variables(nodes).items():
         values = [value for value, _ in found.groups]
-        if UNSET not in values or len(values) != 2 or name in NAMES_OF_CARDS:
+        severity = _severity(name, values)
+        if UNSET not in values or len(values) != 2 or (severity is Severity.NOTE and nodes.is_meeting):
             continue
-        severity = None if _must_agree(name, values) else Severity.WARNING
         yield differs(found, f"{name} (set on some nodes only)", f"{PREFIX}{name}", severity=severity)
+
+
+def _severity(name: str, values: list[str]) -> Severity | None:
+    """How bad it is that the nodes have these values; None is as bad as the rule says."""
+    if name in NAMES_OF_CARDS:
+        return Severity.NOTE
+    return None if _must_agree(name, values) else Severity.WARNING
 
 
 def _must_agree(name: str, values: list[str]) -> bool:
@@ -150,7 +158,11 @@ def nccl_differs(nodes: Nodes) -> Iterator[Finding]:
     """
     for name, found in _variables(nodes).items():
         values = [value for value, _ in found.groups if value != UNSET]
-        if len(values) < 2 or name in NAMES_OF_CARDS or name in ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS"):
+        severity = _severity(name, values)
+        if (
+            len(values) < 2
+            or name in ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS")
+            or (severity is Severity.NOTE and nodes.is_meeting)
+        ):
             continue
-        is_sure = _must_agree(name, values)
-        yield differs(found, name, f"{PREFIX}{name}", severity=None if is_sure else Severity.WARNING)
+        yield differs(found, name, f"{PREFIX}{name}", severity=severity)

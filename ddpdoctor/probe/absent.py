@@ -9,7 +9,7 @@ from ddpdoctor.facts.probe import Kind, Observation
 from ddpdoctor.probe.board import Board
 from ddpdoctor.probe.place import Place
 
-__all__ = ["behind", "left_out", "never_joined"]
+__all__ = ["behind", "cut_off", "left_out", "never_joined"]
 
 
 def never_joined(board: Board, place: Place, seconds: float) -> list[Observation]:
@@ -69,6 +69,18 @@ def behind(board: Board, place: Place, log: str, phase: str, words: str) -> list
         told = f"{_who(ranks)}{f' on {host}' if host else ''} {words} when --timeout ran out"
         found.append(Observation(Kind.OUT_OF_TIME, told, tuple(ranks), place.rank, host, phase=phase))
     return found
+
+
+def cut_off(board: Board, place: Place, evidence: Sequence[Observation]) -> Observation | None:
+    """The host to which every closed way leads, and of whose ranks none told what it saw: it is gone, or its network is."""
+    common = set.intersection(*({each.host, each.peer} for each in evidence)) if evidence else set()
+    found = next(((host, ranks) for host, ranks in board.unheard().items() if host in common), None)
+    if found is None:
+        return None
+    host, ranks = found
+    node = next((each.node_rank for each in evidence if each.host == host), None)
+    words = f"{_who(ranks)} on {host}: the other hosts reach it no more, and nothing came from it since"
+    return Observation(Kind.HOST_LOST, words, tuple(ranks), place.rank, host, node_rank=node, phase="mesh")
 
 
 def _who(ranks: list[int]) -> str:

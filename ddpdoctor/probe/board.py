@@ -176,6 +176,14 @@ class Board:
         """Whether every rank has told what it saw of a failure."""
         return self.store.add("spoken", 0) >= self.place.world_size
 
+    def unheard(self) -> dict[str, list[int]]:
+        """The ranks that signed in and told nothing of a failure, by their hosts."""
+        heard = {report.rank for report in unpack(self.log("reports"))}
+        hosts: dict[str, list[int]] = {}
+        for record in self.log("arrivals"):
+            hosts.setdefault(record["host"], []).extend([record["rank"]] if record["rank"] not in heard else ())
+        return {host: sorted(ranks) for host, ranks in hosts.items() if ranks}
+
     def is_judge(self) -> bool:
         """Whether this rank is the first that asks: it waits for the others' evidence and gives the verdict."""
         return self.store.add("judge", 1) == 1

@@ -217,18 +217,21 @@ class Company:
         assert self._pulse is not None
         own, seen = self._card, self._pulse.found[0]
         address = next((card.address for card in self._others if card.host == seen.host), "")
-        is_cut = own is not None and seen.kind is Kind.HOST_LOST and bool(address) and self._is_cut_off(address)
-        return self._is_lost(own) if own is not None and is_cut else None
+        is_lost = own is not None and seen.kind is Kind.HOST_LOST and bool(address)
+        return self._is_lost(own) if own is not None and is_lost and self._is_cut_off(address, seen.host) else None
 
     def _is_lost(self, own: Card) -> Observation:
         cut = f"{own.host} reaches no other host any more: its network is cut"
         return observe_host(own, Kind.HOST_LOST, cut, self.place.rank)
 
-    def _is_cut_off(self, address: str) -> bool:
-        """Whether this host reaches nobody: it has no route any more, or none of several others answers."""
+    def _is_cut_off(self, address: str, lost: str | None = None) -> bool:
+        """Whether this host reaches nobody: it has no route any more, or of the others none answers, besides the one that is
+        `lost`: without a name, the one that hosts the store.
+        """
         if not has_route(address):
             return True
-        others = [card for card in self._others if self._head is None or card.host != self._head.host]
+        lost = lost or (self._head.host if self._head is not None else None)
+        others = [card for card in self._others if card.host != lost]
         return bool(others) and all(knock(card.address, card)[0] is Kind.HOST_LOST for card in others[:3])
 
     def leave(self) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ddpdoctor.blame import NEEDS_NO_GRACE, weigh
 from ddpdoctor.facts.probe import Kind, Observation, Probe, RankReport
-from ddpdoctor.probe.absent import left_out
+from ddpdoctor.probe.absent import cut_off, left_out
 from ddpdoctor.probe.board import Board
 from ddpdoctor.probe.child import Child
 from ddpdoctor.probe.company import Company
@@ -101,6 +101,8 @@ class Witness:
                 if all(o.kind in UNCERTAIN for o in self.board.evidence()):
                     since = time.monotonic()
                     self._linger(LONG_SECONDS, lambda: self._is_settled(since))
+                elif self._is_about_links(self.board.evidence()):
+                    self._linger(LONG_SECONDS, self.board.have_all_spoken)
                 return self._judge()
             end = time.monotonic() + LONG_SECONDS + 2.0
             while time.monotonic() < end:
@@ -111,6 +113,11 @@ class Witness:
             return self._judge()
         except StoreLost as lost:
             return self.alone(str(lost), observations)
+
+    @staticmethod
+    def _is_about_links(evidence: Sequence[Observation]) -> bool:
+        """Whether all that is known are ways between hosts on which nothing came back."""
+        return all(o.kind is Kind.LINK_BLOCKED for o in evidence)
 
     def _is_settled(self, since: float) -> bool:
         """Whether nobody needs to be waited for: one has told which process does not run, or all what they saw a while ago."""
@@ -148,6 +155,8 @@ class Witness:
         evidence, ranks = board.gather()
         if all(o.kind is Kind.TERMINATED for o in evidence):
             evidence = (*evidence, *left_out(board, self.place))
+        lost = cut_off(board, self.place, evidence) if self._is_about_links(evidence) else None
+        evidence = (lost, *evidence) if lost is not None else evidence
         named = {rank for o in evidence for rank in o.ranks}
         return board.decide(self.probe(weigh(evidence), telling(ranks, named)))
 

@@ -99,6 +99,25 @@ def test_a_failure_is_triaged_on_standard_error_and_in_the_file(shell: Run, tmp_
     assert [path.read_text() for path in tmp_path.glob("ddpdoctor_output_*/output.log")] == [line + "\n"]
 
 
+BROKEN = """
+import importlib, sys
+from ddpdoctor.cli.options import Common
+
+def broken(*given):
+    raise ValueError("nothing to repeat")
+
+run = importlib.import_module("ddpdoctor.cli.run")
+run._triage = importlib.import_module = broken
+sys.exit(run.run(Common(launch=("sh", "-c", "sleep 0.7; exit 7")), no_check=True))
+"""
+
+
+def test_a_fault_of_ours_changes_no_exit_code() -> None:
+    done = subprocess.run([sys.executable, "-c", BROKEN], capture_output=True, text=True, timeout=ENOUGH)
+    assert done.returncode == 7, done.stderr
+    assert "a bug in ddpdoctor: ValueError('nothing to repeat')" in done.stderr
+
+
 def test_a_good_run_leaves_nothing(shell: Run, tmp_path: Path) -> None:
     assert shell("echo hello").stderr == ""
     assert list(tmp_path.iterdir()) == []

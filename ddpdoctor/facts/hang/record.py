@@ -232,8 +232,8 @@ class Process:
     `job` is equal for ranks of one job. `state` is the letter of /proc/PID/stat; `wchan` the kernel function and `call` the
     system call that the main thread waits in, `file` what that call is about, `kernel_stack` its frames in the kernel.
     `cpu_share` is the processor time per second of the whole process while it was watched, and `switches` how often its
-    main thread went to sleep in that time. `runs_gloo` says whether one of Gloo's threads is in a collective, as torch names
-    them since 2.5. `frames` are the main thread's, innermost first, where py-spy gave them;
+    main thread went to sleep in that time. `runs_gloo` says whether one of Gloo's threads is in a collective, None
+    where torch does not name them. `frames` are the main thread's, innermost first, where py-spy gave them;
     `traced_by` is the pid of a debugger. `oom_kills` is what its cgroup counts. `variables` are those of its environment
     that matter to a distributed job.
     """

@@ -83,7 +83,7 @@ MARKS: dict[str, str] = {
     r"|[Ss]kipping (?:it|this|that|the|over|bad|corrupt\w*|broken|invalid|batch|sample|image|file|step|record|example|video)\b"
     r"|[Ss]kip (?:this|bad|corrupt|broken|invalid|sample|batch)|[Ee]rror resolved|[Rr]esuming normal operation"
     r"|[Ff]alling back to |[Rr]an out of memory with exception"
-    r"|(?:[Rr]educ|[Dd]ecreas|[Hh]alv|[Ll]ower)ing (?:the |to )?(?:micro[- ]?|train(?:ing)? )?batch(?: size|_size|=)",
+    r"|(?:[Rr]educing|[Dd]ecreasing|[Hh]alving|[Ll]owering) (?:the |to )?(?:micro[- ]?|train(?:ing)? )?batch",
     "init_file": r"(?:init_method|dist_url|distributed init|init-method)[^\n]{0,40}file:/",
     "left_file": r"(?:init_?file|_init|rdzv\S*|rendezvous\S*|shared_?file)\W{0,3} (?:file )?already exists"
     r"|already exists[^\n]{0,200}(?:_init|init_?file|rdzv|rendezvous|shared_?file)",

@@ -87,8 +87,10 @@ def _spoke_on(log: Log, spoken: Line | Traceback) -> bool:
             w for w in words if w.who.rank == who.rank and (who.rank is not None or w.who.local_rank == who.local_rank)
         ]
         return len(own) >= FEW_LINES
-    if who.pid is not None and not log.exits and sum(w.who.pid == who.pid for w in words) >= FEW_LINES:
-        return True
+    if who.pid is not None and sum(w.who.pid == who.pid for w in words) >= FEW_LINES:
+        others = any(t.source == spoken.source and t.number > after and t.who.pid != who.pid for t in log.tracebacks)
+        if not log.exits and not others:  # a process may live on after what failed the job
+            return True
     alone = len({w.who.rank for w in words} - {None}) <= 1 and not log.exits
     enough = after + (OWN_LINES if alone and log.world_size in (None, 1) else OTHERS_LINES)
     return len(words) >= OWN_LINES and log.sources[spoken.source].lines > enough

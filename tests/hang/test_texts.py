@@ -32,7 +32,7 @@ Thread {pid} (idle): "MainThread"
 Thread 999 (idle): "QueueFeederThread"
     Condition.wait (threading.py:327)
 """
-FAULT = """Fatal Python error: Timeout (0:10:00)!
+FAULT = """Timeout (0:10:00)!
 Thread 0x00007f0f5d7fa640 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 327 in wait
 

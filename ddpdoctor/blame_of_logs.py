@@ -38,12 +38,14 @@ LATER: tuple[frozenset[str], ...] = (
             "SCRIPT057",
         )
     ),
-    frozenset(("NET003", "NET018", "NET031", "NET032", "NET045", "PROBE004", "LOG003", "LOG502")),
+    frozenset(("NET003", "NET018", "NET031", "NET032", "NET045", "PROBE004", "LOG003")),
+    frozenset(("LOG502",)),
     frozenset(("LOG001", "LOG002")),
     frozenset(("LOG004", "LOG015", "LAUNCH064")),
 )
 """What can follow from something else, in this order: exceptions and deaths, a rank that is not in the collective, links,
-exceptions of the network, hangs, and last what was killed. Every other code is a fault by itself and explains all these."""
+exceptions of the network, NCCL's without a reason, hangs, and last what was killed. Every other code is a fault by itself and
+explains all these."""
 
 
 def arrange_log(findings: Iterable[Finding], kinds: Mapping[str, str], log: Log) -> tuple[Finding, ...]:

@@ -57,7 +57,7 @@ _MACHINE = re.compile(r"node|host|worker|gpu|master|machine|rank|dgx")
 """Words in the name of a service of docker compose that stands for a machine."""
 _VLLM = re.compile(r"Worker_TP(\d+)(?:_EP\d+)?")
 """A worker of vLLM that shares its model with tensor parallelism alone: then its number is its rank."""
-_NCCL = re.compile(r"(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<gpu>-?\d+)\] ")
+_NCCL = re.compile(r"(?P<host>[\w.-]+|<[\w .-]{1,60}>):(?P<pid>\d+):\d+ \[(?P<gpu>-?\d+)\] ")
 _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
 _GROUP = re.compile(r"\[(?:PG (?:ID )?\S+ (?:PG GUID )?[^\]\n]*?)?Rank (?P<rank>\d+)\]")
 _BARRIER = re.compile(r"barrier on rank: (?P<rank>\d+)|Unexpected result \S+ on rank (?P<of_result>\d+) at ")

@@ -37,6 +37,7 @@ _FAILED = re.compile(
     r"|returned [\w() ]+, retrying \((?P<most>\d+)/(?P=most)\)|Test NCCL failure|MPI_ERRORS_ARE_FATAL"
     r"|Received sigquit from a child process|Encountered a bad command exit code"
     r"|Killing subprocess \d|closing signal SIG[TH]"
+    r"|remote process exited or there was a network error"
     r"|DistBackendError|ncclRemoteError|ncclSystemError|ncclInternalError|ncclUnhandledCudaError",
 )
 

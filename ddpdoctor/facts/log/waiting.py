@@ -24,13 +24,15 @@ _FROM = re.compile(r"reached monitoredBarrier, but received errors while waiting
 """What the others print: rank 0 keeps the barrier, and names the rank that did not come if it is there itself."""
 TIMED_OUT = (
     "milliseconds before timing out",
-    "Watchdog caught collective operation timeout",
+    "caught collective operation timeout",
     "Timed out waiting ",
     "Timeout at NCCL work: ",
 )
 _NUMBER = re.compile(r"Timeout at NCCL work: (?P<seq>\d+)")
 _GATHERED = re.compile(r"OpType=_?ALLGATHER\w*, NumelIn=(?P<few>\d+), NumelOut=(?P<more>\d+)")
 _SCATTERED = re.compile(r"OpType=_?REDUCE_SCATTER\w*, NumelIn=(?P<more>\d+), NumelOut=(?P<few>\d+)")
+_REST = re.compile(r"[^\[]{0,40}\(ms\)=\d+\) ran for ")
+"""The rest of a line that a terminal broke."""
 STALLED = "by subset of ranks and are waiting for remainder"
 """Horovod's words above the tensors that some ranks did not submit."""
 FAR = 40
@@ -63,8 +65,10 @@ def waits(log: Log) -> list[Wait]:
     found: dict[object, Wait] = {}
     groups = {line.who.rank: match["group"] for line in log.lines if (match := _GROUP.search(line.text)) is not None}
     groups |= {line.who.rank: match["group"] for line in log.lines if (match := _OF_WORK.search(line.text)) is not None}
+    told = {(line.source, line.number) for line in log.lines if any(words in line.text for words in TIMED_OUT)}
     for line in log.lines:
-        if not any(words in line.text for words in TIMED_OUT):
+        place = (line.source, line.number)
+        if place not in told or (_REST.match(line.text) and (line.source, line.number - 1) in told):
             continue
         work = _WORK.search(line.text)
         fields = {m["name"]: m["value"] for m in _FIELD.finditer(work["body"])} if work is not None else {}

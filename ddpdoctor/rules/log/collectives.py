@@ -17,7 +17,7 @@ from ddpdoctor.rules.log.signatures import matching, shortened, traceback_of
 from ddpdoctor.rules.log.watchdogs import WATCHDOGS, stuck
 
 SIGNATURES = (
-    r"Watchdog caught collective operation timeout",
+    r"\bcaught collective operation timeout",
     r"ran for \d+ milliseconds before timing out",
     r"To avoid data inconsistency, we are taking the entire process down",
     r"Timed out waiting \d+ms for (recv|send) operation to complete",

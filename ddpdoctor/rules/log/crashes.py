@@ -16,6 +16,7 @@ from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.log.ending import SIGKILL, ended
 from ddpdoctor.rules.log.killed import SIGKILLED
+from ddpdoctor.rules.log.peers import CLOSED as CLOSED_BY_PEERS
 from ddpdoctor.rules.log.pods import RAN, keep_failing
 from ddpdoctor.rules.log.signatures import explained, finding_of, matching, softly_explained
 
@@ -191,6 +192,7 @@ def crashed(log: Log, when: str) -> Iterator[Finding]:
     speakers = {(each.source, each.who.rank) for each in told}
     speakers |= {(line.source, line.who.rank) for line in lines if line not in itself}
     ranks = {rank for _, rank in speakers if rank is not None}
+    closed = matching(log, CLOSED_BY_PEERS)
     bereft = {line.who.rank for line in explained(log, "consequence")} - {None}  # C++ aborts over a lost peer as well
     found: dict[int, list[Exit]] = {}
     exits = own_exits(log)
@@ -198,7 +200,9 @@ def crashed(log: Log, when: str) -> Iterator[Finding]:
     for each in exits:
         if each.code == 1 and is_unclaimed:
             continue
-        if each.code == -SIGNALS["SIGABRT"] and each.who.rank in bereft:
+        if each.code in (1, -SIGNALS["SIGABRT"]) and each.who.rank in bereft:
+            continue
+        if each.code == 1 and each.who.rank is None and any(may_be_one(each.who, line.who) for line in closed):
             continue
         said = (each.source, None) in speakers or each.who.rank in ranks or (each.who.rank is None and bool(speakers))
         if not said and each.code != SIGKILL:

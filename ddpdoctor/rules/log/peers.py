@@ -12,6 +12,7 @@ CLOSED = (
     r"Connection closed by localRank \d+",
     r"Socket recv failed while polling",
     r"due to a network error or a remote process exiting prematurely",
+    r"remote process exited or there was a network error",
     r"Error encountered progressing operation=",
     r"NCCL communicator was aborted\b",
     r"peer process has unexpectedly disconnected",

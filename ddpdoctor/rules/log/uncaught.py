@@ -48,6 +48,8 @@ WHY_TERMINATED = (
 )
 SPAWN = "torch/multiprocessing/spawn.py"
 CUT = ". Undetermined which: the log ends before its name; the lines that follow in the output decide"
+GAVE_UP = (r"Timed out initializing process group in store based barrier",)
+"""What every rank raises, the last of its processes after half an hour."""
 NEVER_REACHED = (r"(Connect to \S+|Call to connect) failed : (No route to host|Connection timed out)",)
 """With whom no connection ever was, that one was not lost."""
 KILLED = "Killed"
@@ -242,7 +244,8 @@ def _cut(log: Log) -> Iterator[Finding]:
 def before_init(log: Log) -> Iterator[Finding]:
     """A rank ended before it had joined the process group, and the others waited for it."""
     yield from _raised(log, "PROBE005", " before it joined the process group")
-    if matching(log, PEERS_BEFORE) and not matching(log, PEERS_OF_A_GROUP):
+    all_gave_up = matching(log, GAVE_UP) and {each.code for each in own_exits(log)} == {1}
+    if matching(log, PEERS_BEFORE) and not matching(log, PEERS_OF_A_GROUP) and not all_gave_up:
         yield from crashed(log, " before it joined the process group")
 
 

@@ -97,9 +97,9 @@ class Node:
 class Link:
     """One direction between two nodes, by their indices: what `source` saw when it turned to `target`.
 
-    `name` is the target's hostname and `resolved` what `source` makes of it; `address` and `port` are what it dialled: an
-    address of the target at a high port that the kernel chose. `outcome` is None when the connection was made; `is_echoed`
-    says whether 32 KiB came back. `port_outcome` is what its own master port answered, where it was asked.
+    `name` is the target's hostname, "" where the resolver of `source` had not answered yet, and `resolved` what `source` makes
+    of it; `address` and `port` are what it dialled: an address of the target at a high port that the kernel chose. `outcome`
+    is None when the connection was made; `is_echoed` says whether 32 KiB came back.
     """
 
     source: int

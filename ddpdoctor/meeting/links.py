@@ -10,7 +10,7 @@ from typing import Any
 
 from ddpdoctor.facts.net import Outcome
 from ddpdoctor.facts.nodes import Link
-from ddpdoctor.meeting.sockets import dial, outcome_of, resolve
+from ddpdoctor.meeting.sockets import LATE, dial, outcome_of, resolve
 from ddpdoctor.meeting.wire import PROTOCOL, WireError, encode_line, hear
 
 __all__ = ["ALL_PAIRS", "TEST_SECONDS", "partners", "serve_echo", "try_link"]
@@ -71,8 +71,8 @@ async def serve_echo(
 async def try_link(link: Link, token: str, key: str, *, samples: bool) -> Link:
     """The link with what was seen. `key` is the target's: another machine may answer at its address."""
     if link.name:
-        addresses, _ = await resolve(link.name, NAME_SECONDS)
-        link = replace(link, resolved=addresses)
+        addresses, error = await resolve(link.name, NAME_SECONDS)
+        link = replace(link, name="") if error == LATE else replace(link, resolved=addresses)
     if not link.address:
         return link
     connected = await dial(link.address, link.port, TEST_SECONDS, ECHO_BYTES * 2, is_small=False)

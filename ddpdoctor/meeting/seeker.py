@@ -27,6 +27,8 @@ CONFIRM_PATIENCE = 1.3
 OTHER_PORT_SECONDS = 1.5
 """How long a node's own port is tried before it takes the side door of one that was told another port."""
 RESOLVE_SECONDS = 2.0
+KNOWN_SECONDS = 0.2
+"""How long the resolver may think about a name that it knew a moment ago."""
 LOOKUP_SECONDS = 20.0
 RETRY_SECONDS = 0.15
 LEAST_PATIENCE = 0.9
@@ -99,17 +101,24 @@ class Seeker:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _resolve(self, name: str) -> None:
-        """Ask what the name leads to; a resolver that is slow is asked no second time while it thinks."""
-        if self._lookup is None or self._lookup.done():
+        """Ask what the name leads to; a resolver that is slow is asked no second time while it thinks, and what it said before
+        counts meanwhile.
+        """
+        self._hear_resolver()
+        if self._lookup is None:
             self._lookup = asyncio.create_task(resolve(name, LOOKUP_SECONDS))
-        await asyncio.wait({self._lookup}, timeout=RESOLVE_SECONDS)
-        if self._lookup.done():
+        await asyncio.wait({self._lookup}, timeout=KNOWN_SECONDS if self.addresses else RESOLVE_SECONDS)
+        self._hear_resolver()
+
+    def _hear_resolver(self) -> None:
+        if self._lookup is not None and self._lookup.done():
             self.addresses, self.error = self._lookup.result()
+            self._lookup = None
 
     @property
     def _is_resolving(self) -> bool:
         """Whether the resolver still owes its answer: that says nothing of the name, only of the resolver."""
-        return self._lookup is not None and not self._lookup.done() and not self.addresses
+        return self._lookup is not None and not self.addresses
 
     @property
     def _patience(self) -> float:

@@ -13,7 +13,7 @@ from typing import TypeVar
 from ddpdoctor.facts.net import Outcome
 from ddpdoctor.facts.tcp import INFO_BYTES, sent_in_vain
 
-__all__ = ["BACKLOG", "answered", "dial", "is_lossy", "listen", "outcome_of", "raise_file_limit", "resolve"]
+__all__ = ["BACKLOG", "LATE", "answered", "dial", "is_lossy", "listen", "outcome_of", "raise_file_limit", "resolve"]
 
 OUTCOMES = {
     errno.ECONNREFUSED: Outcome.REFUSED,
@@ -64,6 +64,10 @@ def listen(port: int, *, is_small: bool = True) -> socket.socket:
     raise OSError(errno.EAFNOSUPPORT, "neither IPv6 nor IPv4 here")
 
 
+LATE = "no answer in time"
+"""The resolver's words where it has not answered yet."""
+
+
 async def resolve(name: str, seconds: float) -> tuple[tuple[str, ...], str | None]:
     """The addresses of a name in getaddrinfo's order and None, or () and the resolver's words."""
 
@@ -74,7 +78,7 @@ async def resolve(name: str, seconds: float) -> tuple[tuple[str, ...], str | Non
         except (OSError, UnicodeError) as error:
             return (), (error.strerror if isinstance(error, OSError) else str(error)) or type(error).__name__
 
-    return await answered(ask, seconds) or ((), "no answer in time")
+    return await answered(ask, seconds) or ((), LATE)
 
 
 async def answered(ask: Callable[[], T], seconds: float) -> T | None:

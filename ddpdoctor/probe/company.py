@@ -126,6 +126,8 @@ class Company:
         if self.hosts < 2 and not os.environ.get("GLOO_SOCKET_IFNAME"):
             return None
         address, source = gloo_address(os.environ)
+        if not source:
+            return None
         given = f"GLOO_SOCKET_IFNAME={os.environ.get('GLOO_SOCKET_IFNAME', '')}"
         if not address:
             return self._about_gloo(Kind.GLOO_NO_INTERFACE, f"{given} names no interface with an address", given)

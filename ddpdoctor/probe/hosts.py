@@ -22,7 +22,7 @@ class Card:
 
     `address` is the one that packets to the store leave from, "" where that is no address for others: they take the
     store's own. `gloo` is the address that Gloo would publish, and `gloo_source` where it has it from: the variable
-    GLOO_SOCKET_IFNAME, the hostname, or "nothing" (then it is the loopback).
+    GLOO_SOCKET_IFNAME, the hostname, "nothing" (then it is the loopback), or "" where that is not known.
     """
 
     index: int
@@ -39,7 +39,8 @@ class Card:
 
 
 def gloo_address(environ: Mapping[str, str]) -> tuple[str, str]:
-    """The address that Gloo would publish on this host, and where it has it from; "" for an interface that is not there.
+    """The address that Gloo would publish on this host, and where it has it from; "" for an interface that is not there, and
+    ("", "") where the resolver had not answered yet.
 
     torch's ProcessGroupGloo: GLOO_SOCKET_IFNAME, else the first address of the hostname that can be bound, else the
     loopback.
@@ -47,7 +48,10 @@ def gloo_address(environ: Mapping[str, str]) -> tuple[str, str]:
     names = environ.get("GLOO_SOCKET_IFNAME", "")
     if len(names) > 1:
         return _address_of(names.partition(",")[0]), "GLOO_SOCKET_IFNAME"
-    for address in _resolve(socket.gethostname()):
+    addresses = _resolve(socket.gethostname())
+    if addresses is None:
+        return "", ""
+    for address in addresses:
         if _can_bind(address):
             return address, "hostname"
     return "127.0.0.1", "nothing"
@@ -84,8 +88,8 @@ def _ipv6_of(interface: str) -> str:
     return next((socket.inet_ntop(socket.AF_INET6, bytes.fromhex(w[0])) for w in words if w[-1] == interface), "")
 
 
-def _resolve(name: str) -> list[str]:
-    """The addresses of a name, [] when the resolver has none or does not answer in time: it blocks in C."""
+def _resolve(name: str) -> list[str] | None:
+    """The addresses of a name, [] when the resolver has none, None when it does not answer in time: it blocks in C."""
     found: list[str] = []
 
     def look() -> None:
@@ -97,7 +101,7 @@ def _resolve(name: str) -> list[str]:
     asking = threading.Thread(target=look, daemon=True)
     asking.start()
     asking.join(RESOLVER_SECONDS)
-    return list(found)
+    return None if asking.is_alive() else found
 
 
 def _can_bind(address: str) -> bool:

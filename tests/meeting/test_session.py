@@ -22,7 +22,7 @@ from sessions import TOKEN, attend, free_port, meet, node
 
 import ddpdoctor.meeting.host as host_side
 import ddpdoctor.meeting.visitor as guest_side
-from ddpdoctor.meeting import calling, session
+from ddpdoctor.meeting import calling, seeker, session
 from ddpdoctor.meeting.calling import leave, leaving
 from ddpdoctor.meeting.guests import Guest
 from ddpdoctor.meeting.results import Alone, Gathered, Told
@@ -307,3 +307,24 @@ def test_a_resolver_that_is_slow_is_waited_for(monkeypatch: pytest.MonkeyPatch) 
     assert isinstance(host, Gathered)
     assert [each.node.came for each in host.guests] == ["main", "main"]
     assert isinstance(other, Told)
+
+
+def test_what_a_slow_resolver_says_between_two_looks_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def slow(name: str, seconds: float) -> tuple[tuple[str, ...], str | None]:
+        await asyncio.sleep(0.05)
+        return ("192.0.2.7",), None
+
+    async def look() -> list[tuple[tuple[str, ...], bool]]:
+        nobody: Any = None
+        found = seeker.Seeker(nobody, nobody, frozenset(), lambda: None)
+        seen = []
+        for _ in range(3):
+            await found._resolve("node0")
+            seen.append((found.addresses, found._is_resolving))
+            await asyncio.sleep(0.1)
+        return seen
+
+    monkeypatch.setattr(seeker, "resolve", slow)
+    monkeypatch.setattr(seeker, "RESOLVE_SECONDS", 0.01)
+    monkeypatch.setattr(seeker, "KNOWN_SECONDS", 0.01)
+    assert asyncio.run(look()) == [((), True), (("192.0.2.7",), False), (("192.0.2.7",), False)]

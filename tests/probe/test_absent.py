@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from ddpdoctor.facts.probe import Kind, Observation
+from ddpdoctor.probe import hosts
 from ddpdoctor.probe.absent import cut_off
 
 PLACE = cast(Any, SimpleNamespace(rank=0))
@@ -35,3 +37,13 @@ def test_a_host_that_nobody_reaches_and_that_tells_nothing_is_gone(
     found = cut_off(board, PLACE, [_closed(*each.split("-")) for each in links])
     assert (found and (found.host, found.ranks, found.node_rank)) == lost
     assert found is None or found.kind is Kind.HOST_LOST
+
+
+def test_a_resolver_that_has_not_answered_yet_says_nothing_of_gloos_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(*rest: object, **more: object) -> list[object]:
+        time.sleep(0.5)
+        return []
+
+    monkeypatch.setattr(hosts, "RESOLVER_SECONDS", 0.01)
+    monkeypatch.setattr("socket.getaddrinfo", late)
+    assert hosts.gloo_address({}) == ("", "")

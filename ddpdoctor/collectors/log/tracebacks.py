@@ -16,6 +16,8 @@ __all__ = ["EXCEPTION", "FRAME", "HEAD", "IGNORED", "message_of", "syntax_error_
 MOST_LINES = 2000
 """So many lines are read on for the end of a traceback, those of other ranks in between included."""
 MOST_FRAMES = 200
+FEW_FRAMES = 12
+"""So many lines above a head, of processes that wrote at once, is looked for what Python says of it."""
 NEAR = 4
 """So many lines apart stand the exceptions of processes that wrote their tracebacks at once."""
 STRANGERS = 60
@@ -81,7 +83,7 @@ def _found(block: Block, number: int) -> Traceback | None:
         return pasted
     head = own_of(block)
     before = next((taken_apart(raw) for raw in block.before(1)), None)
-    if before is not None and IGNORED in before.text and is_same_stream(head, before):
+    if _is_ignored(block, head):
         return None
     if "─" in head.text:
         return _boxed(block, head, number)
@@ -95,6 +97,21 @@ def _found(block: Block, number: int) -> Traceback | None:
         Traceback(0, number, "", who=who, time=head.time, has_joined=has_joined, begin=number), _texts(block, head)
     )
     return None if found is not None and found.frames and found.frames[0].function == _AT_EXIT else found
+
+
+def _is_ignored(block: Block, head: Prefixed) -> bool:
+    """Whether Python says above its head that what was raised is ignored; several processes may have said so at once."""
+    heads = 1  # of tracebacks that nothing above them has told of
+    for raw in block.before(FEW_FRAMES):
+        each = taken_apart(raw)
+        if not is_same_stream(head, each):
+            continue
+        heads += (HEAD in each.text) - (IGNORED in each.text)
+        if heads == 0:
+            return True
+        if heads == 1 and IGNORED not in each.text and not FRAME.match(each.text) and each.text[:4].strip():
+            return False
+    return False
 
 
 def _filled(found: Traceback, texts: Iterator[tuple[int, str]]) -> Traceback | None:

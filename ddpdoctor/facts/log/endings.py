@@ -96,6 +96,7 @@ _KNOWN = tuple(
         ("MPI", "abort_of_intel"),
         ("mp.spawn", "spawned_ended"),
         ("MPI", "mpi_abort"),
+        ("Lightning", "child_of_lightning"),
         ("launcher", "died_with"),
         ("horovodrun", "process_ended"),
         ("composer", "rank_crashed"),

@@ -23,7 +23,7 @@ MARKS: dict[str, str] = {
     "worlds": r"(?:global_world_sizes=\[|[^_]world_size[=:] ?)(?P<world>\d+)",
     "restart": r"attempts left; will restart worker group|Restarting worker group|Restart worker group",
     "progress": r"[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)",
-    "watched": r"(?:detected by watchdog at work|Exception hit in NCCL work): \d+",
+    "watched": r"(?:detected by watchdog at work(?: sequence id)?|Exception hit in NCCL work): (?P<seq>\d+)",
     "xid": r"NVRM: Xid \(",
     "gpu_of_kernel": r"NVRM: The NVIDIA GPU (?P<bus>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})\.\d",
     "sxid": r": SXid \(PCI:",
@@ -50,6 +50,8 @@ MARKS: dict[str, str] = {
     "nccl_warns": r"\bNCCL WARN ",
     "nccl_reasons": r"Cuda failure (?:\d+ )?'|Proxy Call to rank \d+ failed",
     "spawned_ended": r"process (?P<index>\d+) terminated with (?:signal (?P<signal>SIG[A-Z]+)|exit code (?P<code>\d+))",
+    "child_of_lightning": r"(?:\[rank: (?P<local>\d+)\] )?Child process with PID (?P<pid>\d+) terminated with "
+    r"code (?P<code>-?\d+)",
     "died_with": r"died with <Signals\.(?P<signal>SIG[A-Z]+): \d+>",
     "process_ended": r"Process (?P<rank>\d+) exit with status code (?P<code>\d+)",
     "rank_crashed": r"launcher:(?:Rank|Global rank) (?P<rank>\d+) (?:\(PID \d+\) )?(?:crashed with exit|exited with) code "

@@ -13,7 +13,7 @@ from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.log.calls import call, calls, names, ranks_named
 from ddpdoctor.rules.log.scene import ranks_of
-from ddpdoctor.rules.log.signatures import matching, shortened, traceback_of
+from ddpdoctor.rules.log.signatures import explained, matching, shortened, traceback_of
 from ddpdoctor.rules.log.watchdogs import WATCHDOGS, stuck
 
 SIGNATURES = (
@@ -73,6 +73,7 @@ def collective_timeout(log: Log) -> Iterator[Finding]:
     lines = matching(log, SIGNATURES)
     if not lines:
         yield from stuck(log)
+        yield from _noticed(log)
     if not lines or is_over(log, lines):
         return
     missing = parties_missing(log)
@@ -93,6 +94,22 @@ def collective_timeout(log: Log) -> Iterator[Finding]:
             line=first.number if place is None else place.line,
         ),
         ranks=ranks,
+    )
+
+
+def _noticed(log: Log) -> Iterator[Finding]:
+    """Watchdogs that say where they noticed a failure, in a text that holds nothing of what it was."""
+    found = list(marked(log, "watched"))
+    others = log.tracebacks or log.unfinished or log.xids or explained(log, "cause", "umbrella", "consequence")
+    if not found or others or is_over(log, [line for line, _ in found]):
+        return
+    who = ranks_named(sorted({line.who.rank for line, _ in found if line.who.rank is not None})) or "a rank"
+    numbers = ", ".join(sorted({m["seq"] for _, m in found}, key=int)[:4])
+    yield Finding(
+        f"the watchdog of {who} noticed a failure of the collective with number {numbers}: a time-out, or an error of NCCL. "
+        f"Undetermined which, and whose: what stands above in the output decides, or {DECIDES}",
+        tuple(Evidence(log.place(line.source, line.number), shortened(line.text)) for line, _ in found[:4]),
+        where=Where(file=log.sources[found[0][0].source].name, line=found[0][0].number),
     )
 
 

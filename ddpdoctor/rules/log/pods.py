@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ddpdoctor.facts.log import Line, Log
 from ddpdoctor.facts.log.marks import marked
@@ -27,7 +28,9 @@ WAITS = (
 )
 RAN = (r"\bStarted container\b", r"^[a-z0-9][a-z0-9.-]*-[a-z0-9.-]+ +(\d+)/\d+ +(Running|Completed|Succeeded) ")
 """What events and `kubectl get pods` say of a pod that came to run."""
-_POD = re.compile(r"\b(?:pods?/|in pod (?=\S+_))([a-z0-9][a-z0-9.-]*)")
+YET = (r"\bis waiting to start: (?:PodInitializing|ContainerCreating)",)
+"""What `kubectl logs` says of a pod that has not started yet."""
+_POD = re.compile(r"\b(?:pods?/|in pod (?=\S+_)|in pod \"(?=\S+\"))([a-z0-9][a-z0-9.-]*)")
 INITS = (
     r"Back-off restarting failed container (?:[\w.]+-)*init",
     r"\bInit:(?:CrashLoopBackOff|Error|OOMKilled)\b",
@@ -41,7 +44,7 @@ _STARTED = re.compile(r"Started container (?!(?:[\w.]+-)*init)")
 _ROW = re.compile(r"^([a-z0-9][a-z0-9.-]*) +\d+/\d+ ")
 
 
-@rule("LOG504", "pod-not-started", Severity.ERROR, signatures=(*WAITS, *INITS, *RAN))
+@rule("LOG504", "pod-not-started", Severity.ERROR, signatures=(*WAITS, *INITS, *YET, *RAN))
 def pod_not_started(log: Log) -> Iterator[Finding]:
     """A pod of the job never ran.
 
@@ -58,6 +61,12 @@ def pod_not_started(log: Log) -> Iterator[Finding]:
     if lines:
         pods = ", ".join(sorted({pod for line in lines if (pod := _pod(line)) is not None}))
         yield finding_of(log, lines, f"{pods or 'A pod'} never ran", blames_speaker=True)
+    yet = [line for line in matching(log, YET) if _pod(line) not in ran]
+    if yet and not lines:
+        pods = ", ".join(sorted({pod for line in yet if (pod := _pod(line)) is not None}))
+        name = pods if pods and "," not in pods else "POD"
+        title = f"{pods or 'A pod'} has not started yet. Undetermined for what it waits: kubectl describe pod {name} says it"
+        yield replace(finding_of(log, yet, title, blames_speaker=True), severity=Severity.WARNING)
     started = {line.source: line.number for line in matching(log, RAN) if _STARTED.search(line.text)}
     inits = [
         line for line in matching(log, INITS) if _pod(line) not in ran and line.number > started.get(line.source, 0)

@@ -33,6 +33,7 @@ def foreign_connection_on_nccl_port() -> None:
     signatures=(
         r"with (error|status=)\s?1[23]\b",
         r"ibv_modify_qp failed with (error |\d+ )?(Connection timed out|No route to host)",
+        r"odify(?:ing)? QP[^\n]{0,60}: (Connection timed out|No route to host|Network is unreachable)",
         r"status=IBV_WC_(RNR_)?RETRY_EXC_ERR",
     ),
 )
@@ -44,6 +45,7 @@ def ib_transport_retry_exceeded() -> None:
     the job then hangs until the watchdog ends it. At the first collective it means a wrong GID, rail or subnet; after hours
     of training the peer died, or a link or switch is flapping. Undetermined from this line alone: a GID that does not lead
     to the other network (NET029), cards of different rails (NET036), a link that flaps (NET040), a peer that died (PROBE006).
+    Programs without NCCL say "Failed to modify QP to RTR: Connection timed out".
 
     ## Fix
     Look at the peer that the line names first: did its process end? Then its link (ibstat, dmesg | grep mlx5), the GID index

@@ -41,6 +41,8 @@ ONE_CASE = 32
 BEHIND_ISSUER = 24
 """So many are none behind the name of their issuer, as in `csk-…`."""
 
+SHORT_PIECE = 12
+"""A word of shorter pieces, each in one case, is a name: `lab-SYS-4028GR-TR2`."""
 MANGLED = "_Z"
 """How the name of a function of C++ begins in a library."""
 
@@ -81,6 +83,11 @@ def _is_varied(part: str, share: float, has_issuer: bool = False) -> bool:
 def _looks_random(part: str) -> bool:
     is_long = len(part) >= ONE_CASE and part.isalnum() and re.search(r"[g-zG-Z]", part)
     if not ((re.search(r"[a-z]", part) and re.search(r"[A-Z]", part)) or is_long) or not re.search(r"\d", part):
+        return False
+    if all(
+        len(piece) < SHORT_PIECE and not re.search(r"[a-z].*[A-Z]|[A-Z].*[a-z]", piece)
+        for piece in re.split("[-_]", part)
+    ):
         return False
     return _bits(part) >= _usual(part, 0.85) and _changes(part) >= len(part) / 4
 

@@ -91,8 +91,8 @@ _RANK_NAMES = re.compile(r"(?:^|[._/-])(?:global[_-]?)?rank[_-]?(\d{1,5})(?=[._/
 _NODE_NAMES = re.compile(r"(?:^|[._/-])node[_-]?rank[_-]?(\d{1,4})(?=[._/-]|$)", re.IGNORECASE)
 _ATTEMPT = re.compile(r"attempt_(?P<attempt>\d+)/(?P<local>\d+)/(?:stdout|stderr|error)\.\w+$")
 _HOST_NAMES = re.compile(
-    r"(?:^|[._/-])(?!gpu0(?!\d))((?:(?:node|host|worker|gpu(?![a-gi-mo-rt-z])|compute|dgx|master|pod)(?!s[-\d])[a-z]*-?|(?:cn|ip|gn|nid)-?)\d[\w-]*?|"
-    r"[ncg]-?\d[a-z0-9-]*(?!_)|[a-z][a-z-]*-(?:worker|master|node)-\d+)(?=\.(?:log|txt|out|err|gz|xz|zst)|[._/]|$)",
+    r"(?:^|[._/-])(?!gpu[-_]?\d(?![\d-]))((?:(?:node|host|worker|gpu(?![a-gi-mo-rt-z])|compute|dgx|master|pod)(?!s[-\d])[a-z]*-?|(?:cn|ip|gn|nid)-?)\d[\w-]*?|"
+    r"[ncg]-?(?:\d{2}[a-z0-9-]*|\d-\d[a-z0-9-]*)(?!_)|[a-z][a-z-]*-(?:worker|master|node)-\d+)(?=\.(?:log|txt|out|err|gz|xz|zst)|[._/]|$)",
     re.IGNORECASE,
 )
 

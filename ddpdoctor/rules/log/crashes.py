@@ -89,6 +89,8 @@ OTHERS_ENDED = (
     "The launcher ended all workers of its node, as it does when one of them has failed or it was ended itself; the log does not "
     "hold which worker, nor why: what stands above in the output decides"
 )
+SIGNALLED = (r"Received \S+ death signal", r"\bgot signal: \d+")
+"""What a launcher says that was told to end: it says why it ends its workers."""
 OF_RAY = re.compile(r"Worker exit type: SYSTEM_ERROR|orker process has died")
 WHY_OF_RAY = (
     "A worker of Ray{} died. Undetermined: the memory of its host ran out and the kernel killed it (LOG014: sudo dmesg -T | grep "
@@ -160,7 +162,8 @@ def _is_said_why(log: Log, line: Line) -> bool:
 
 def _said(log: Log) -> bool:
     said = explained(log, "cause", "umbrella", "consequence")
-    return any(line not in matching(log, RAN) for line in said) or any(marked(log, "nccl_warns"))
+    is_told = any(line not in matching(log, RAN) for line in said)
+    return is_told or any(marked(log, "nccl_warns")) or bool(matching(log, SIGNALLED))
 
 
 def is_no_cause(each: Traceback) -> bool:

@@ -1,4 +1,4 @@
-"""LOG015, LOG021, LOG505: processes that somebody outside ended."""
+"""LOG015, LOG021: processes that somebody outside ended."""
 
 from __future__ import annotations
 
@@ -61,24 +61,6 @@ def scheduler_ended_job() -> None:
     ## Fix
     Ask for more time (sbatch --time), save a checkpoint on SIGUSR1 or SIGTERM (sbatch --signal=B:USR1@120), and requeue
     with a new rendezvous id. For an evicted pod ask for what it uses (resources.requests), memory or ephemeral-storage.
-    """
-
-
-@rule(
-    "LOG505",
-    "interrupted-by-hand",
-    Severity.NOTE,
-    signatures=(r"Received (2|Signals\.SIGINT|SIGINT) death signal", r"closing signal SIGINT", r"got signal: 2\b"),
-)
-def interrupted_by_hand() -> None:
-    """A person or a program interrupted the job with SIGINT, as Ctrl-C does.
-
-    ## Why it matters
-    Every rank prints a traceback that ends in KeyboardInterrupt at whatever line it was: these lines are no faults. Where the
-    job was interrupted because it hung, they show where each rank waited.
-
-    ## Fix
-    Nothing, when it was you. Had it hung, look at the next one with `ddpdoctor hang` before you interrupt it.
     """
 
 

@@ -24,6 +24,7 @@ from ddpdoctor.rules.log.crashes import (
 from ddpdoctor.rules.log.devices import ASSERTED
 from ddpdoctor.rules.log.ending import SIGKILL, names_of
 from ddpdoctor.rules.log.files import is_missing_file, is_removed, not_written_yet, on_some_nodes_only
+from ddpdoctor.rules.log.interrupted import INTERRUPT
 from ddpdoctor.rules.log.numbers import no_number
 from ddpdoctor.rules.log.signatures import FAR, OUTSIDERS, explained, matching, repeats, shortened, softly_explained
 
@@ -233,7 +234,9 @@ def uncaught_exception(log: Log) -> Iterator[Finding]:
 
 def _cut(log: Log) -> Iterator[Finding]:
     """A traceback in whose middle the log ends, where nothing else says why the job failed."""
-    if explained(log, "cause", "umbrella") or any(not is_no_cause(each) for each in log.tracebacks):
+    if explained(log, "cause", "umbrella") or any(
+        not is_no_cause(t) or t.exception == INTERRUPT for t in log.tracebacks
+    ):
         return
     cut = [each for each in log.unfinished if not went_on(log, each)]
     for each in cut[:1]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ddpdoctor.facts.log import Line, Log
 from ddpdoctor.facts.log.marks import marked
 from ddpdoctor.facts.log.story import went_on
-from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
 from ddpdoctor.rules import in_logs
 from ddpdoctor.rules.log.scene import came
 from ddpdoctor.rules.log.signatures import finding_of, matching, traceback_of
@@ -23,6 +24,8 @@ NO_LOCAL_RANK = (r"KeyError: 'LOCAL_RANK'",)
 NOT_PASSED = (r"arguments are required: --local[-_]rank",)
 NO_GROUP = (r"Default process group (?:has not been|is not) initialized",)
 CLOSED = (r"RendezvousClosedError", r"The rendezvous '[^']*' is closed")
+TOLD_TO_END = (r"Received (15|Signals\.SIGTERM|SIGTERM) death signal",)
+"""What the other launcher says, by whose end a rendezvous is closed."""
 UNKNOWN_NAME = (
     r"gai error: -\d+",
     r"host not found: Name or service not known",
@@ -46,7 +49,8 @@ def rendezvous_closed(log: Log) -> Iterator[Finding]:
         title = "The rendezvous was closed: another node's launcher had ended or given up; its output holds the reason"
     else:
         title += ": an earlier run has the same --rdzv-id, or another node gave up first"
-    yield finding_of(log, lines, title, blames_speaker=False)
+    found = finding_of(log, lines, title, blames_speaker=False)
+    yield replace(found, role=Role.CONSEQUENCE, caused_by="LOG015") if matching(log, TOLD_TO_END) else found
 
 
 @in_logs("LAUNCH063")

@@ -40,6 +40,7 @@ MARKS: dict[str, str] = {
     r"|(?P<host>[A-Za-z][\w.-]*)\[(?P<index>\d+)\])",
     "nccl_version": r"NCCL version (?P<version>\d+\.\d+\.\d+)\+cuda",
     "stalled_ranks": r"\[missing ranks: ?(?P<ranks>[\d, ]+)\]",
+    "ready_ranks": r"\[ready ranks: ?(?P<ranks>\d[\d, ]*)\]",
     "exit_code": r"^\s*Exit code: +(?P<code>\d+)$",
     "first_of_intel": r"=\s+RANK (?P<rank>\d+) PID (?P<pid>\d+) RUNNING AT (?P<host>\S+)",
     "abort_of_intel": r"Abort\((?P<code>\d+)\) on node \d+ \(rank (?P<rank>\d+) in comm",

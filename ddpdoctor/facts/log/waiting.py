@@ -100,10 +100,17 @@ def lagging(log: Log) -> tuple[tuple[int, ...], Line | None]:
     if stalled:
         ranks |= {int(rank) for _, found in marked(log, "stalled_ranks") for rank in re.findall(r"\d+", found["ranks"])}
         said = said or stalled[0]
+        ranks = ranks or _not_ready(log)
     for line in log.lines if not ranks else ():
         if (keeper := _FROM.search(line.text)) is not None:
             return (int(keeper["rank"]),), line
     return tuple(sorted(ranks)), said
+
+
+def _not_ready(log: Log) -> set[int]:
+    """The ranks that are not among those that Horovod calls ready; above the highest of these nothing tells of any."""
+    found = [{int(rank) for rank in re.findall(r"\d+", m["ranks"])} for _, m in marked(log, "ready_ranks")]
+    return {rank for ready in found for rank in range(log.world_size or max(ready) + 1) if rank not in ready}
 
 
 def not_enqueued(log: Log, waited: list[Wait]) -> set[int]:

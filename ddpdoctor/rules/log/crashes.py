@@ -68,6 +68,7 @@ CRASHED = (
     r"return code = -(4|6|7|8|11)\b",
     r"exited on signal (4|6|7|8|11)\b",
     r"\(core dumped\)",
+    r"line \d+: +\d+ (Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception)\b",
     r"died with <Signals\.SIG(SEGV|BUS|ABRT|ILL|FPE): \d+>",
     r"terminated with signal SIG(SEGV|BUS|ABRT|ILL|FPE)",
     r"KILLED BY SIGNAL: (4|6|7|8|11) ",
@@ -157,7 +158,8 @@ def _of_ray(log: Log, lines: list[Line]) -> Finding:
 def _is_said_why(log: Log, line: Line) -> bool:
     """Whether the process aborted over an error that it had printed itself: C++ ends so after an exception."""
     said = explained(log, "cause", "umbrella", "consequence") if ABORTED.search(line.text) else []
-    return any(each.source == line.source and may_be_one(each.who, line.who) for each in said if each.text != line.text)
+    others = [each for each in said if each not in matching(log, CRASHED)]
+    return any(each.source == line.source and may_be_one(each.who, line.who) for each in others)
 
 
 def _said(log: Log) -> bool:

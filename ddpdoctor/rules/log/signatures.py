@@ -204,11 +204,13 @@ def finding_of(
     speakers = {line.who.rank for line in lines if line.who.rank is not None} if blames_speaker else set()
     ranks = sorted(speakers | named)
     hosts = {line.who.host for line in lines if line.who.host is not None} if blames_speaker else set()
+    own = {line.who.host for line in lines if line.who.host in hosts and not OUTSIDERS.match(line.text)}
+    listed = _listed(sorted(named), sorted(host for host in own if host is not None))
     tracebacks = (found for line in lines for found in (traceback_of(log, line), _of_repetition(log, line)))
     frame = next((each.place for each in tracebacks if each is not None and each.place is not None), None)
     file, number = (log.sources[first.source].name, first.number) if frame is None else (frame.file, frame.line)
     return Finding(
-        f"{title.rstrip('.')}{_listed(sorted(named))}: {speaker(told)}{_around(_LOGGER.sub('', first.text).strip(), signatures)}",
+        f"{title.rstrip('.')}{listed}: {speaker(told)}{_around(_LOGGER.sub('', first.text).strip(), signatures)}",
         tuple(Evidence(log.place(line.source, line.number), _around(line.text, signatures)) for line in lines[:3]),
         where=Where(
             host=hosts.pop() if len(hosts) == 1 else None,
@@ -224,9 +226,12 @@ def finding_of(
     )
 
 
-def _listed(ranks: list[int]) -> str:
-    """` (ranks 0, 3, 7)`, where a line alone does not name them all."""
-    return f" (ranks {', '.join(map(str, ranks[:MOST]))}{', …' if len(ranks) > MOST else ''})" if len(ranks) > 2 else ""
+def _listed(ranks: list[int], hosts: list[str]) -> str:
+    """` (ranks 0, 3, 7; on node1, node2)`, where a line alone does not name them all."""
+    words = [("ranks", [*map(str, ranks)])] if len(ranks) > 2 else []
+    words += [("on", hosts)] if len(hosts) > 1 else []
+    told = (f"{word} {', '.join(names[:MOST])}{', …' if len(names) > MOST else ''}" for word, names in words)
+    return f" ({'; '.join(told)})" if words else ""
 
 
 def traceback_of(log: Log, line: Line) -> Traceback | None:
@@ -238,6 +243,7 @@ def traceback_of(log: Log, line: Line) -> Traceback | None:
         if (
             is_near
             and not OUTSIDERS.match(line.text)
+            and not _OF_AGENT.match(line.text)
             and (each.who.rank, each.who.task, each.who.node_rank)
             == (
                 line.who.rank,

@@ -59,8 +59,9 @@ def scheduler_ended_job() -> None:
     traceback that ends in SignalException "got signal: 15": hundreds of lines that look like a crash of the script.
 
     ## Fix
-    Ask for more time (sbatch --time), save a checkpoint on SIGUSR1 or SIGTERM (sbatch --signal=B:USR1@120), and requeue
-    with a new rendezvous id. For an evicted pod ask for what it uses (resources.requests), memory or ephemeral-storage.
+    Where its time was over, ask for more (sbatch --time); where a node failed, leave that one out (sbatch --exclude). Save a
+    checkpoint on SIGUSR1 or SIGTERM (sbatch --signal=B:USR1@120), and requeue with a new rendezvous id.
+    For an evicted pod ask for what it uses (resources.requests), memory or ephemeral-storage.
     """
 
 

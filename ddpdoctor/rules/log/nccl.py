@@ -95,7 +95,9 @@ def nccl_error_without_reason(log: Log) -> Iterator[Finding]:
         title = "NCCL failed, and this warning of its own is the nearest to a reason that the log holds"
         yield replace(finding_of(log, [*warnings, *lines], title, blames_speaker=True), fix=FIX_OF_TOLD)
     elif lines:
-        found = finding_of(log, lines, "NCCL failed, and the log does not hold its reason", blames_speaker=True)
+        is_told = any(line not in lines for line in explained(log, "cause"))
+        title = "NCCL failed" if is_told else "NCCL failed, and the log does not hold its reason"
+        found = finding_of(log, lines, title, blames_speaker=True)
         closed = matching(log, CLOSED)
         is_lost = all(any(may_be_one(line.who, each.who) for each in closed) for line in lines)
         is_lost = is_lost or (bool(closed) and all("nternal" in line.text for line in lines))

@@ -20,6 +20,8 @@ _TROUBLE = re.compile(
 )
 """Lines that processes print on their way out: they do not show that the job went on."""
 
+_AT_WORK = re.compile(r"\d|\b(?:INFO|DEBUG|NOTICE)\b|%\|")
+"""What a job that runs prints has numbers, times or levels; a usage, a help text and somebody's remark have not."""
 _QUOTED = re.compile(
     r"\b(?:samples?|prompts?|questions?|texts?|generated|completions?|predictions?|instructions?|answers?)\b"
     r"[^\"'“:=]{0,20}[:=] ?[\"'“]",
@@ -43,7 +45,7 @@ def _calm_tails(log: Log) -> dict[int, list[Line]]:
     """By source, the last lines that look like a job that runs."""
     found: dict[int, list[Line]] = {}
     for line in log.tails:
-        if not _TROUBLE.search(line.text[:300]):
+        if not _TROUBLE.search(line.text[:300]) and (line.time is not None or _AT_WORK.search(line.text[:300])):
             found.setdefault(line.source, []).append(line)
     return found
 

@@ -149,13 +149,14 @@ def test_the_rank_that_is_elsewhere_is_named_and_everybody_lives(
 
 
 @pytest.mark.slow
-def test_ranks_that_proc_does_not_tell_apart_are_no_all_clear(tmp_path: Path) -> None:
+def test_without_stacks_the_threads_of_gloo_tell_who_waits_outside_of_every_collective(tmp_path: Path) -> None:
     with _job("waits", tmp_path) as agent:
         end = time.monotonic() + PATIENCE_SECONDS
-        said = ""
-        while "does not tell them apart" not in said and time.monotonic() < end:
-            said = doctor("hang", str(agent), "--no-stacks", "--watch", "1").stderr
-    assert "py-spy" in said
+        found: list[tuple[str, int]] = []
+        while ("PROBE009", 1) not in found and time.monotonic() < end:
+            report = json.loads(doctor("hang", str(agent), "--no-stacks", "--watch", "1", "--format", "json").stdout)
+            found = [(each["code"], each["where"]["rank"]) for each in report["findings"]]
+    assert found == [("PROBE009", 1)]
 
 
 def test_without_a_job_it_says_that_there_is_none() -> None:

@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 from ddpdoctor.cli.lint_scripts import with_scripts
-from ddpdoctor.cli.options import STARTED, Common
+from ddpdoctor.cli.request import STARTED, Common
 from ddpdoctor.collectors.script import find
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Finding, Report

@@ -141,7 +141,7 @@ EOF
 
 def _thousand() -> float:
     from ddpdoctor.cli.linting import environ_of, rules_of
-    from ddpdoctor.cli.options import Common
+    from ddpdoctor.cli.request import Common
     from ddpdoctor.collectors.launch import collect_launch
     from ddpdoctor.collectors.machine import Machine
     from ddpdoctor.doctor import judge

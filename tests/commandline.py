@@ -40,10 +40,10 @@ def doctor(
 
 def inside(*words: str, cwd: Path | str = "/") -> subprocess.CompletedProcess[str]:
     """The same in this process and its environment: no start, for commands that look at no machine."""
-    from ddpdoctor.cli import options
+    from ddpdoctor.cli import request
     from ddpdoctor.cli.app import run
 
-    options.STARTED = time.monotonic()  # the command begins now, not with the test run
+    request.STARTED = time.monotonic()  # the command begins now, not with the test run
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     before = os.getcwd()
     os.chdir(cwd)

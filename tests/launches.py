@@ -11,8 +11,8 @@ from typing import Any
 from machines import FIXTURES
 
 from ddpdoctor.cli.linting import environ_of, rules_of, with_machines
-from ddpdoctor.cli.options import Common
 from ddpdoctor.cli.repair import repaired
+from ddpdoctor.cli.request import Common
 from ddpdoctor.collectors.launch import collect_launch
 from ddpdoctor.collectors.machine import Machine
 from ddpdoctor.doctor import examine

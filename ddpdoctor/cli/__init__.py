@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import NoReturn
 
+from ddpdoctor.cli.clock import STARTED  # noqa: F401 (the clock starts with the first import)
 from ddpdoctor.own import open_missing_streams
 
-__all__ = ["STARTED", "main"]
-
-STARTED = time.monotonic()
-"""When this command began: `--timeout` counts from here."""
+__all__ = ["main"]
 
 INTERRUPTED = 128 + signal.SIGINT
 ENDED = (signal.SIGTERM, signal.SIGHUP)

@@ -12,7 +12,8 @@ from typing import Annotated
 import typer
 
 from ddpdoctor.cli.conversion import Command, Group
-from ddpdoctor.cli.options import CommandLineError, UsageError, WrongUse, with_common
+from ddpdoctor.cli.options import CommandLineError, WrongOption, WrongUse, with_common
+from ddpdoctor.cli.request import UsageError
 
 __all__ = ["COMMANDS", "run"]
 
@@ -49,6 +50,8 @@ def run(words: Sequence[str]) -> int:
         return int(done.exit_code) if own else 2
     except typer.Abort:
         raise KeyboardInterrupt from None
+    except UsageError as error:
+        return _explain_usage(WrongOption(str(error)), own, launch)
     except WrongUse as error:
         return _explain_usage(error, own, launch)
     except CommandLineError as error:

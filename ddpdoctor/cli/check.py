@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddpdoctor.cli.options import Common, Format, seconds
+from ddpdoctor.cli.options import seconds_option
+from ddpdoctor.cli.request import Common, Format
 from ddpdoctor.facts.gaps import Why
 from ddpdoctor.findings import Severity
 
@@ -53,7 +54,9 @@ def check(
     no_meet: Annotated[bool, typer.Option("--no-meet", help="Judge and probe this node alone.")] = False,
     join_timeout: Annotated[
         float,
-        typer.Option("--join-timeout", metavar="SECONDS", parser=seconds, help="How long to wait for the other nodes."),
+        typer.Option(
+            "--join-timeout", metavar="SECONDS", parser=seconds_option, help="How long to wait for the other nodes."
+        ),
     ] = 30.0,
     write_nodes: Annotated[
         str | None,
@@ -224,9 +227,9 @@ def _gather_jointly(
     """The same together with the other nodes of the job."""
     from ddpdoctor.cli.jointly import errors_of, look, own_errors, probe_together
     from ddpdoctor.cli.meeting import Convening
-    from ddpdoctor.cli.options import seconds_left
     from ddpdoctor.cli.probing import variables_of
     from ddpdoctor.cli.progress import Progress
+    from ddpdoctor.cli.request import seconds_left
     from ddpdoctor.cli.settings import rules_for
     from ddpdoctor.cli.verdicts import rules_of_nodes
 

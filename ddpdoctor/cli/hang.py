@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddpdoctor.cli.options import Common, UsageError, seconds, seconds_left
+from ddpdoctor.cli.options import seconds_option
+from ddpdoctor.cli.request import Common, UsageError, seconds_left
 
 if TYPE_CHECKING:
     from ddpdoctor.collectors.machine import Machine
@@ -35,7 +36,8 @@ def hang(
         typer.Argument(metavar="[PID]…", help="Ranks, or what started them; without: all ranks of this node.", min=1),
     ] = None,
     watch: Annotated[
-        float, typer.Option("--watch", metavar="SECONDS", parser=seconds, help="How long to watch whether they move.")
+        float,
+        typer.Option("--watch", metavar="SECONDS", parser=seconds_option, help="How long to watch whether they move."),
     ] = WATCH_SECONDS,
     no_stacks: Annotated[bool, typer.Option("--no-stacks", help="Do not ask py-spy for stacks.")] = False,
     ras: Annotated[

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.cli.meeting import Convening
-from ddpdoctor.cli.options import Common
 from ddpdoctor.cli.probing import MOST_RANKS, Probing, variables_of
+from ddpdoctor.cli.request import Common
 from ddpdoctor.cli.verdicts import Verdict, why_no_ranks
 from ddpdoctor.collectors.probe import Node
 from ddpdoctor.doctor import Outcome, extended, judge

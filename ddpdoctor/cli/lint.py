@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddpdoctor.cli.options import Common, Format, UsageError
+from ddpdoctor.cli.request import Common, Format, UsageError
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.record import Facts

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ddpdoctor.cli.linting import environ_of, rules_of_machines
-from ddpdoctor.cli.options import Common
 from ddpdoctor.cli.repair import MOST_LINES, without_other_errors
+from ddpdoctor.cli.request import Common
 from ddpdoctor.collectors.launch_files import LaunchFiles, read_files
 from ddpdoctor.collectors.machine import Machine
 from ddpdoctor.doctor import Outcome, extended, judge

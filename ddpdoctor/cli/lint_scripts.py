@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ddpdoctor.cli.judging import Judged, Plan, judged
-from ddpdoctor.cli.options import Common, seconds_left
 from ddpdoctor.cli.progress import Progress
+from ddpdoctor.cli.request import Common, seconds_left
 from ddpdoctor.cli.settings import rules_for
 from ddpdoctor.collectors.script import Scripts, ScriptText, find, read, with_modules
 from ddpdoctor.doctor import Outcome, extended

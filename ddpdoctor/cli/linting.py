@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Iterable, Sequence
 
-from ddpdoctor.cli.options import Common
+from ddpdoctor.cli.request import Common
 from ddpdoctor.cli.settings import rules_for, selection
 from ddpdoctor.collectors.machine import this_machine
 from ddpdoctor.doctor import extended, judge

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ddpdoctor.cli.options import Common, Format, UsageError
+from ddpdoctor.cli.request import Common, Format, UsageError
 from ddpdoctor.rules import AREAS, Rule, load
 
 __all__ = ["explain", "rules"]

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ddpdoctor.cli import STARTED
 from ddpdoctor.cli.introducing import Introduction
+from ddpdoctor.cli.clock import STARTED
 from ddpdoctor.facts.codec import encode
 from ddpdoctor.facts.jobs import Job, job_id
 from ddpdoctor.facts.net import Outcome

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddpdoctor.cli.options import UsageError
 from ddpdoctor.cli.output import check_target, write_file
+from ddpdoctor.cli.request import UsageError
 from ddpdoctor.findings import Finding, Severity
 
 if TYPE_CHECKING:

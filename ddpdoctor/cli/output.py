@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
-from ddpdoctor.cli.options import Common, Format, UsageError
+from ddpdoctor.cli.request import Common, Format, UsageError
 from ddpdoctor.findings import Report
 from ddpdoctor.render import render
 

@@ -6,7 +6,7 @@ import importlib
 import time
 from collections.abc import Callable
 
-from ddpdoctor.cli.options import Common, Format
+from ddpdoctor.cli.request import Common, Format
 
 __all__ = ["SECTIONS", "env", "gpus", "host", "net", "ports", "topo", "versions"]
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddpdoctor.cli.options import Common, UsageError, seconds
+from ddpdoctor.cli.options import seconds_option
+from ddpdoctor.cli.request import Common, UsageError
 from ddpdoctor.own import command
 
 if TYPE_CHECKING:
@@ -73,7 +74,9 @@ def probe(
     ] = None,
     join_timeout: Annotated[
         float,
-        typer.Option("--join-timeout", metavar="SECONDS", parser=seconds, help="How long to wait for the other nodes."),
+        typer.Option(
+            "--join-timeout", metavar="SECONDS", parser=seconds_option, help="How long to wait for the other nodes."
+        ),
     ] = 30.0,
 ) -> int:
     """Start ranks on this node (the same line on every node, with its --node-rank) and probe them."""

@@ -23,15 +23,15 @@ from ddpdoctor.probe.place import OWN_LAUNCHER
 from ddpdoctor.rules import Rule
 
 if TYPE_CHECKING:
-    from ddpdoctor.cli.options import Common
+    from ddpdoctor.cli.request import Common
 
 __all__ = ["report"]
 
 
 def report(order: dict[str, Any]) -> int:
     """Judge and write; the exit code."""
-    from ddpdoctor.cli.options import Common, FailOn, Format
     from ddpdoctor.cli.output import emit, has_colour, width
+    from ddpdoctor.cli.request import Common, FailOn, Format
     from ddpdoctor.cli.tables.probe import draw
     from ddpdoctor.doctor import examine
 

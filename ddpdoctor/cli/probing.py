@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.cli import early
 from ddpdoctor.cli.early import CPU_RANKS, GPU_NODES
-from ddpdoctor.cli.options import Common, seconds_left
+from ddpdoctor.cli.request import Common, seconds_left
 from ddpdoctor.collectors import Missing
 from ddpdoctor.collectors.machine import Deadline
 from ddpdoctor.collectors.probe import (

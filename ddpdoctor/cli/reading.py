@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ddpdoctor.cli.options import DEFAULT_SECONDS, Common, seconds_left
+from ddpdoctor.cli.request import DEFAULT_SECONDS, Common, seconds_left
 from ddpdoctor.collectors import collect
 from ddpdoctor.collectors.machine import this_machine
 from ddpdoctor.facts.codec import FactsError, decode

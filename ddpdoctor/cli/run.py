@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddpdoctor.cli.options import Common, Format, UsageError, seconds
+from ddpdoctor.cli.options import seconds_option
+from ddpdoctor.cli.request import Common, Format, UsageError
 from ddpdoctor.collectors.waiting import NoAnswer, answer
 from ddpdoctor.own import command
 
@@ -51,7 +52,9 @@ def run(
     no_meet: Annotated[bool, typer.Option("--no-meet", help="Check this node alone.")] = False,
     join_timeout: Annotated[
         float,
-        typer.Option("--join-timeout", metavar="SECONDS", parser=seconds, help="How long to wait for the other nodes."),
+        typer.Option(
+            "--join-timeout", metavar="SECONDS", parser=seconds_option, help="How long to wait for the other nodes."
+        ),
     ] = 30.0,
 ) -> int:
     """Check, then run the job with its own terminal, signals and exit code; when it fails, say why."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from ddpdoctor.cli.options import Common, seconds_left
+from ddpdoctor.cli.request import Common, seconds_left
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.environ import Environ

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from ddpdoctor.cli.options import Common, UsageError
+from ddpdoctor.cli.request import Common, UsageError
 from ddpdoctor.rules import AREAS, Rule, load
 
 __all__ = ["rules_for", "selection"]

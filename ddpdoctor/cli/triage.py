@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ddpdoctor.cli.options import Common, UsageError
+from ddpdoctor.cli.request import Common, UsageError
 
 __all__ = ["triage"]
 

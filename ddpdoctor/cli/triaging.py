@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ddpdoctor.cli.options import Common
 from ddpdoctor.cli.reading import UnreadableError, load_facts, text_of
+from ddpdoctor.cli.request import Common
 from ddpdoctor.cli.settings import rules_for
 from ddpdoctor.cli.standard_input import on_disk
 from ddpdoctor.collectors.hang import left_behind

@@ -14,7 +14,7 @@ from machines import machine
 
 from ddpdoctor.cli.check import here
 from ddpdoctor.cli.linting import environ_of, rules_of
-from ddpdoctor.cli.options import Common
+from ddpdoctor.cli.request import Common
 from ddpdoctor.collectors.launch import collect_launch
 from ddpdoctor.collectors.machine import Machine
 from ddpdoctor.doctor import judge

@@ -12,7 +12,7 @@ import pytest
 from machines import machine_json
 
 from ddpdoctor.cli.node_lists import NodeLists, sort_nodes
-from ddpdoctor.cli.options import UsageError
+from ddpdoctor.cli.request import UsageError
 from ddpdoctor.facts.nodes import Node, Nodes
 from ddpdoctor.findings import Finding, Severity, Where
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.cli.options import Common
+from ddpdoctor.cli.request import Common
 from ddpdoctor.cli.triaging import triaged
 from ddpdoctor.findings import Report
 from ddpdoctor.render.json import as_dict, findings_in, write

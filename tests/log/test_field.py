@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.cli.options import Common
+from ddpdoctor.cli.request import Common
 from ddpdoctor.cli.triaging import triaged
 from ddpdoctor.findings import Severity
 

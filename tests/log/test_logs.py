@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ddpdoctor.cli.options import Common
+from ddpdoctor.cli.request import Common
 from ddpdoctor.cli.triaging import triaged
 from ddpdoctor.findings import Report, Role, Severity
 

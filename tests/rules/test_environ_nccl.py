@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from machines import machine
 
 from ddpdoctor.cli.linting import rules_of
-from ddpdoctor.cli.options import Common
+from ddpdoctor.cli.request import Common
 from ddpdoctor.doctor import Outcome, judge
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.record import SCHEMA, Facts

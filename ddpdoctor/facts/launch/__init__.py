@@ -16,10 +16,10 @@ How a line is represented, for whoever builds one from a shell file or a manifes
 from __future__ import annotations
 
 from ddpdoctor.facts.launch.layer import Layer, Variable, starts_ranks
-from ddpdoctor.facts.launch.layers import ELSEWHERE, UNREAD, launching, peel
+from ddpdoctor.facts.launch.layers import launching, peel
 from ddpdoctor.facts.launch.options import Given, Problem, Reading, Trouble, read
 from ddpdoctor.facts.launch.pod import Operator, Pod
-from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.programs import ELSEWHERE, UNREAD, Launcher
 from ddpdoctor.facts.launch.record import Launch, Line, Script
 from ddpdoctor.facts.launch.rendezvous import Plan, Setting, is_loopback, parse_endpoint, parse_nnodes, plan_of
 from ddpdoctor.facts.launch.shell import Simple, split

@@ -12,6 +12,7 @@ from ddpdoctor.facts.launch.programs import (
     ACCELERATE,
     ACCELERATE_PREFIXES,
     DEEPSPEED,
+    ELSEWHERE,
     MPIRUN,
     SHELL_TEXT,
     SRUN,
@@ -25,12 +26,8 @@ from ddpdoctor.facts.launch.words import UNKNOWN, Word
 from ddpdoctor.facts.launch.wrapped import searched, unjudged, wrapped
 from ddpdoctor.facts.torchrun_options import Option, torchrun_options
 
-__all__ = ["ELSEWHERE", "UNREAD", "launching", "peel"]
+__all__ = ["launching", "peel"]
 
-ELSEWHERE = (Launcher.CONTAINER, Launcher.RAY)
-"""What these start has an environment and files of its own."""
-UNREAD = (Launcher.JSRUN, Launcher.RAY)
-"""Their own options have no table here: only what they start is judged."""
 _PYTHON_VALUES = ("-X", "-W", "-Q")
 
 

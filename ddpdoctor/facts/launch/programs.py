@@ -235,3 +235,8 @@ DEEPSPEED = (
         short={"hostfile": "-H", "include": "-i", "exclude": "-e"},
     ),
 )
+
+ELSEWHERE = (Launcher.CONTAINER, Launcher.RAY)
+"""What these start has an environment and files of its own."""
+UNREAD = (Launcher.JSRUN, Launcher.RAY)
+"""Their own options have no table here: only what they start is judged."""

@@ -1,0 +1,10 @@
+"""When this command began."""
+
+from __future__ import annotations
+
+import time
+
+__all__ = ["STARTED"]
+
+STARTED = time.monotonic()
+"""`--timeout` counts from here."""

@@ -24,14 +24,14 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from ddpdoctor.facts.probe import Probe, RankReport
-from ddpdoctor.probe.board import Board
+from ddpdoctor.network.tcpstore.client import Store
+from ddpdoctor.network.tcpstore.server import Server
+from ddpdoctor.network.tcpstore.wire import MAGIC, NUMBER, READY, SIGNED, Op
+from ddpdoctor.network.tcpstore.wire import pack as pack_texts
+from ddpdoctor.probe.host_reports import pack, telling, unpack
 from ddpdoctor.probe.hosts import Card
-from ddpdoctor.probe.packing import pack, telling, unpack
-from ddpdoctor.probe.place import Place
-from ddpdoctor.probe.server import Server
-from ddpdoctor.probe.store import Store
-from ddpdoctor.probe.wire import MAGIC, NUMBER, READY, SIGNED, Op
-from ddpdoctor.probe.wire import pack as pack_texts
+from ddpdoctor.probe.rank_env import Place
+from ddpdoctor.probe.store_keys import Board
 
 RANKS = 8
 DRIVERS = 2
@@ -225,7 +225,7 @@ def judged(ranks: int) -> tuple[float, float]:
 
 def judge(ranks: int, pipe: Connection) -> None:
     """As the rank that comes last and the process that writes the report do it, but with every rank in the report."""
-    from ddpdoctor.doctor import examine
+    from ddpdoctor.engine import examine
     from ddpdoctor.facts.record import SCHEMA, Facts
     from ddpdoctor.rules import load
 

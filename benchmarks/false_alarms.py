@@ -13,8 +13,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from ddpdoctor.cli.lint_scripts import with_scripts
-from ddpdoctor.cli.request import STARTED, Common
+from ddpdoctor.app.lint_scripts import with_scripts
+from ddpdoctor.app.request import STARTED, Common
 from ddpdoctor.collectors.script import find
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Finding, Report

@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from fakes import library  # noqa: E402
 from machines import machine  # noqa: E402
 
-from ddpdoctor.doctor import judge  # noqa: E402
+from ddpdoctor.engine import judge  # noqa: E402
 from ddpdoctor.rules import load  # noqa: E402
 
 PROFILE = "h100x8_sxm_healthy"

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from ddpdoctor.facts.script.parsing import concerns
+from ddpdoctor.scripts.syntax.parsing import concerns
 
 SCRIPTS = Path(__file__).parents[1] / "fixtures" / "scripts"
 RUNS = 11
@@ -140,12 +140,12 @@ EOF
 
 
 def _thousand() -> float:
-    from ddpdoctor.cli.linting import environ_of, rules_of
-    from ddpdoctor.cli.request import Common
+    from ddpdoctor.app.lint_lines import environ_of, rules_of
+    from ddpdoctor.app.request import Common
     from ddpdoctor.collectors.launch import collect_launch
-    from ddpdoctor.collectors.machine import Machine
-    from ddpdoctor.doctor import judge
+    from ddpdoctor.engine import judge
     from ddpdoctor.facts.record import SCHEMA, Facts
+    from ddpdoctor.system.machine import Machine
 
     line = (
         "torchrun --nnodes=1000 --nproc_per_node=8 --node_rank={} --master_addr=node0 --master_port=29500 -m pkg.train"

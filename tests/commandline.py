@@ -40,7 +40,7 @@ def doctor(
 
 def inside(*words: str, cwd: Path | str = "/") -> subprocess.CompletedProcess[str]:
     """The same in this process and its environment: no start, for commands that look at no machine."""
-    from ddpdoctor.cli import request
+    from ddpdoctor.app import request
     from ddpdoctor.cli.app import run
 
     request.STARTED = time.monotonic()  # the command begins now, not with the test run

@@ -10,16 +10,16 @@ from typing import Any
 
 from machines import FIXTURES
 
-from ddpdoctor.cli.linting import environ_of, rules_of, with_machines
-from ddpdoctor.cli.repair import repaired
-from ddpdoctor.cli.request import Common
+from ddpdoctor.app.autocorrect import repaired
+from ddpdoctor.app.lint_lines import environ_of, rules_of, with_machines
+from ddpdoctor.app.request import Common
 from ddpdoctor.collectors.launch import collect_launch
-from ddpdoctor.collectors.machine import Machine
-from ddpdoctor.doctor import examine
-from ddpdoctor.facts.launch import Launch
+from ddpdoctor.engine import examine
+from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Report
 from ddpdoctor.rules import Rule, also_on_lines
+from ddpdoctor.system.machine import Machine
 
 LAUNCHES = FIXTURES / "launches"
 TRAIN = """import os, sys

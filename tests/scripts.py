@@ -12,8 +12,8 @@ from pathlib import Path
 
 from machines import FIXTURES
 
-from ddpdoctor.doctor import Outcome, judge
-from ddpdoctor.facts.launch import Launch
+from ddpdoctor.engine import Outcome, judge
+from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.facts.script import Script, SourceFile
 from ddpdoctor.rules import Rule

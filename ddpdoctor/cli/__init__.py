@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import NoReturn
 
-from ddpdoctor.cli.clock import STARTED  # noqa: F401 (the clock starts with the first import)
-from ddpdoctor.own import open_missing_streams
+from ddpdoctor.app.clock import STARTED  # noqa: F401 (the clock starts with the first import)
+from ddpdoctor.system.selfexec import open_missing_streams
 
 __all__ = ["main"]
 
@@ -56,9 +56,9 @@ def _run(words: list[str]) -> int:
         print(f"ddpdoctor {__version__}")
         return 0
     if words[:1] == ["check"]:
-        from ddpdoctor.cli import early
+        from ddpdoctor.app import early_probe
 
-        early.start(words, os.environ)
+        early_probe.start(words, os.environ)
     from ddpdoctor.cli.app import run
 
     return run(words)
@@ -72,10 +72,10 @@ def _leave(code: int) -> NoReturn:
     """End what is still running and exit; from here on no signal interrupts, and a broken stream is forgotten."""
     for number in (signal.SIGINT, *ENDED):
         signal.signal(number, signal.SIG_IGN)
-    early = sys.modules.get("ddpdoctor.cli.early")
-    if early is not None:
-        early.stop()
-    processes = sys.modules.get("ddpdoctor.collectors.process")
+    early_probe = sys.modules.get("ddpdoctor.app.early_probe")
+    if early_probe is not None:
+        early_probe.stop()
+    processes = sys.modules.get("ddpdoctor.system.process")
     if processes is not None:
         processes.end_all()
     for stream in (sys.stdout, sys.stderr):

@@ -11,9 +11,9 @@ from typing import Annotated
 
 import typer
 
+from ddpdoctor.app.request import UsageError
 from ddpdoctor.cli.conversion import Command, Group
 from ddpdoctor.cli.options import CommandLineError, WrongOption, WrongUse, with_common
-from ddpdoctor.cli.request import UsageError
 
 __all__ = ["COMMANDS", "run"]
 
@@ -28,7 +28,7 @@ COMMANDS = {
     "triage": "triage",
     "hang": "hang",
     "run": "run",
-    "collect": "saving",
+    "collect": "collect",
     "compare": "compare",
     "explain": "manual",
     "rules": "manual",

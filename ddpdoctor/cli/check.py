@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddpdoctor.app.request import Common, Format
 from ddpdoctor.cli.options import seconds_option
-from ddpdoctor.cli.request import Common, Format
 from ddpdoctor.facts.gaps import Why
 from ddpdoctor.findings import Severity
 
 if TYPE_CHECKING:
-    from ddpdoctor.cli.lint_scripts import Reading
-    from ddpdoctor.cli.probing import Probing
-    from ddpdoctor.cli.verdicts import Verdict
+    from ddpdoctor.app.lint_scripts import Reading
+    from ddpdoctor.app.probe_run import Probing
+    from ddpdoctor.app.verdicts import Verdict
     from ddpdoctor.collectors.probe import Answer
-    from ddpdoctor.facts.jobs import Job
     from ddpdoctor.facts.record import Facts
     from ddpdoctor.findings import Finding, Report
+    from ddpdoctor.launch.jobs import Job
     from ddpdoctor.rules import Rule
 
 __all__ = ["check", "here"]
@@ -68,7 +68,7 @@ def check(
     ] = None,
 ) -> int:
     """Judge this machine, or a launch given after --, before the job starts."""
-    from ddpdoctor.cli.node_lists import NodeLists
+    from ddpdoctor.app.node_lists import NodeLists
 
     started = time.time()
     lists = NodeLists.of(write_nodes)
@@ -76,22 +76,22 @@ def check(
     plan = Plan(common, no_probe, no_meet, join_timeout, _read_line(common))
     plan = replace(plan, job=_job(plan))
     facts, failures, answer, verdict, scripts = _gather(plan)
-    from ddpdoctor.doctor import examine  # after the probe was started: its import of torch is the longest part
+    from ddpdoctor.engine import examine  # after the probe was started: its import of torch is the longest part
 
     rules = _rules(plan)
     line = plan.line and (here(plan.line[0], facts), plan.line[1])
     report = examine(facts, rules, command="check", started=started, failures=failures, beside=line)
     if plan.line is not None:
-        from ddpdoctor.cli.linting import rules_of_machines, with_machines
-        from ddpdoctor.cli.repair import repaired
+        from ddpdoctor.app.autocorrect import repaired
+        from ddpdoctor.app.lint_lines import rules_of_machines, with_machines
 
         launch = plan.line[0].launch
         machines = rules_of_machines(common, launch.lines if launch is not None else ())
         report = repaired(with_machines(report, plan.line[0], machines), *plan.line)
         report = (scripts or _judge_scripts(plan.line[0], facts, common)).added_to(report)
     if verdict is not None:
-        from ddpdoctor.cli.jointly import is_told_elsewhere, with_verdict
-        from ddpdoctor.cli.settings import rules_for
+        from ddpdoctor.app.multinode_check import is_told_elsewhere, with_verdict
+        from ddpdoctor.app.rule_selection import rules_for
 
         report = with_verdict(
             report, verdict, rules_for(common, (*SECTIONS, "launch", "probe")), plan.line and plan.line[0]
@@ -124,7 +124,7 @@ def _read_line(common: Common) -> tuple[Facts, tuple[Rule, ...]] | None:
     """The launch line after -- as facts, with the rules that judge it; None without one."""
     if common.launch is None or common.facts is not None:
         return None
-    from ddpdoctor.cli.linting import facts_of, rules_of
+    from ddpdoctor.app.lint_lines import facts_of, rules_of
 
     # What a rule of the environment would like to know of the machine is known here: it is judged there.
     rules = (
@@ -137,7 +137,7 @@ def _job(plan: Plan) -> Job | None:
     """The job whose other nodes this one meets; None with --no-meet, or when nobody says that there are any."""
     if plan.no_meet or plan.common.facts is not None:
         return None
-    from ddpdoctor.cli.job import job_to_meet
+    from ddpdoctor.app.job_to_meet import job_to_meet
 
     return job_to_meet(plan.line, os.environ)
 
@@ -152,7 +152,7 @@ def here(line: Facts, machine: Facts) -> Facts:
 
 def _judge_scripts(line: Facts, machine: Facts, common: Common) -> Reading:
     """What is wrong in the script that the line starts, judged against the GPUs of this machine too."""
-    from ddpdoctor.cli.lint_scripts import Reading, judge_scripts
+    from ddpdoctor.app.lint_scripts import Reading, judge_scripts
 
     if line.launch is None or all(each.script is None for each in line.launch.lines):
         return Reading()
@@ -163,9 +163,9 @@ def _rules(plan: Plan) -> tuple[Rule, ...]:
     """The rules of this machine: with a launch line without those that judge the line, or, where it starts ranks, those of
     a running process.
     """
-    from ddpdoctor.cli.job import starts_ranks
-    from ddpdoctor.cli.linting import is_of_a_process
-    from ddpdoctor.cli.settings import rules_for
+    from ddpdoctor.app.job_to_meet import starts_ranks
+    from ddpdoctor.app.lint_lines import is_of_a_process
+    from ddpdoctor.app.rule_selection import rules_for
 
     areas = (*SECTIONS, "launch", *(("probe",) if plan.probes or plan.common.facts else ()))
     rules = rules_for(plan.common, areas)
@@ -187,8 +187,8 @@ def _gather(plan: Plan) -> tuple[Facts, tuple[str, ...], Answer | None, Verdict 
     """The facts, what could not be done to get them, what the probe said of this rank's turn to tell, the meeting's
     verdict, and what is wrong in the script if that was told to the other nodes.
     """
-    from ddpdoctor.cli.probing import Probing, folders_of, refusal, variables_of
-    from ddpdoctor.cli.progress import Progress
+    from ddpdoctor.app.probe_run import Probing, folders_of, refusal, variables_of
+    from ddpdoctor.app.progress import Progress
     from ddpdoctor.facts.nodes import Form
 
     common, line = plan.common, plan.line
@@ -204,7 +204,7 @@ def _gather(plan: Plan) -> tuple[Facts, tuple[str, ...], Answer | None, Verdict 
         try:
             if plan.probes and gap is None:
                 probing.start_early()
-            from ddpdoctor.cli.reading import facts_for
+            from ddpdoctor.app.facts_source import facts_for
 
             progress.phase("looking at this machine")
             facts, failures = facts_for(common, sections if looks else ("environ",), variables_of(line and line[0]))
@@ -225,13 +225,13 @@ def _gather_jointly(
     plan: Plan, job: Job, probing: Probing
 ) -> tuple[Facts, tuple[str, ...], Answer | None, Verdict | None, Reading | None]:
     """The same together with the other nodes of the job."""
-    from ddpdoctor.cli.jointly import errors_of, look, own_errors, probe_together
-    from ddpdoctor.cli.meeting import Convening
-    from ddpdoctor.cli.probing import variables_of
-    from ddpdoctor.cli.progress import Progress
-    from ddpdoctor.cli.request import seconds_left
-    from ddpdoctor.cli.settings import rules_for
-    from ddpdoctor.cli.verdicts import rules_of_nodes
+    from ddpdoctor.app.multinode_check import errors_of, look, own_errors, probe_together
+    from ddpdoctor.app.multinode_session import Convening
+    from ddpdoctor.app.probe_run import variables_of
+    from ddpdoctor.app.progress import Progress
+    from ddpdoctor.app.request import seconds_left
+    from ddpdoctor.app.rule_selection import rules_for
+    from ddpdoctor.app.verdicts import rules_of_nodes
 
     common, line = plan.common, plan.line
     looks = probing.looks_at_the_machine()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddpdoctor.cli.request import Common, Format, UsageError
+from ddpdoctor.app.request import Common, Format, UsageError
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.nodes import Node
@@ -34,10 +34,10 @@ def compare(
     ] = None,
 ) -> int:
     """Show what differs between collected nodes: the majority against the others, worst first."""
+    from ddpdoctor.app.rule_selection import rules_for
     from ddpdoctor.cli.output import emit_text, has_colour, width
-    from ddpdoctor.cli.settings import rules_for
     from ddpdoctor.cli.tables.compare import draw
-    from ddpdoctor.doctor import examine
+    from ddpdoctor.engine import examine
     from ddpdoctor.facts.nodes import Nodes
     from ddpdoctor.facts.record import SCHEMA, Facts
     from ddpdoctor.render import render
@@ -69,8 +69,8 @@ def _chosen(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
 
 def _read(paths: list[Path]) -> tuple[tuple[Node, ...], tuple[str, ...]]:
     """A node for each file that can be read, and what could not be read. Two files of one host are told apart by name."""
-    from ddpdoctor.cli.reading import UnreadableError, load_facts
-    from ddpdoctor.facts.traits import node_of
+    from ddpdoctor.app.facts_source import UnreadableError, load_facts
+    from ddpdoctor.facts.comparable_properties import node_of
 
     found: list[tuple[Path, Node]] = []
     failures = []

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import typer.core
 
-from ddpdoctor.cli.request import FailOn, Format
+from ddpdoctor.app.request import FailOn, Format
 
 __all__ = ["Command", "Group"]
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddpdoctor.app.request import Common, UsageError, seconds_left
 from ddpdoctor.cli.options import seconds_option
-from ddpdoctor.cli.request import Common, UsageError, seconds_left
 
 if TYPE_CHECKING:
-    from ddpdoctor.collectors.machine import Machine
     from ddpdoctor.facts.hang import Hang
     from ddpdoctor.facts.record import Facts
+    from ddpdoctor.system.machine import Machine
 
 __all__ = ["hang"]
 
@@ -46,24 +46,24 @@ def hang(
     ] = False,
 ) -> int:
     """Find out why a running job stands still: nothing is stopped, signalled or ended."""
+    from ddpdoctor.app.rule_selection import rules_for
     from ddpdoctor.cli.output import emit, has_colour, width
-    from ddpdoctor.cli.settings import rules_for
     from ddpdoctor.cli.tables.hang import draw
     from ddpdoctor.collectors.hang.pyspy import find_pyspy
-    from ddpdoctor.collectors.hang.running import Wanted, collect_hang
-    from ddpdoctor.collectors.machine import this_machine
-    from ddpdoctor.collectors.waiting import NoAnswer, answer
-    from ddpdoctor.doctor import examine
+    from ddpdoctor.collectors.hang.running_job import Wanted, collect_hang
+    from ddpdoctor.engine import examine
     from ddpdoctor.facts.hang import Hang
     from ddpdoctor.facts.record import SCHEMA, Facts
     from ddpdoctor.rules import of_hangs
+    from ddpdoctor.system.machine import this_machine
+    from ddpdoctor.system.timeouts import NoAnswer, answer
 
     started = time.time()
     machine = this_machine(seconds_left(common))
     failures: tuple[str, ...] = ()
     rules = of_hangs(rules_for(common, AREAS))
     if common.facts is not None:
-        from ddpdoctor.cli.reading import load_facts
+        from ddpdoctor.app.facts_source import load_facts
 
         facts = load_facts(common.facts)
     else:
@@ -115,8 +115,8 @@ def _nothing(pids: list[int], found: Hang) -> str:
 
 
 def _with_ras(facts: Facts, machine: Machine) -> tuple[Facts, tuple[str, ...]]:
-    from ddpdoctor.collectors.hang.asking_ras import ask
-    from ddpdoctor.facts.hang.ras import ras_of
+    from ddpdoctor.collectors.hang.ras_client import ask
+    from ddpdoctor.dumps.ras import ras_of
 
     print("ddpdoctor: asking NCCL's RAS, which has crashed jobs", file=sys.stderr)
     assert facts.hang is not None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddpdoctor.cli.request import Common, Format, UsageError
+from ddpdoctor.app.request import Common, Format, UsageError
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.record import Facts
@@ -67,10 +67,10 @@ def _check_use(common: Common, files: list[str], node: list[str], torch: str | N
 def _judged(
     common: Common, files: list[str], node: list[str], torch: str | None, started: float
 ) -> tuple[Report, Facts]:
-    from ddpdoctor.cli.linting import facts_of, rules_of, rules_of_machines, with_machines
-    from ddpdoctor.collectors.machine import this_machine
+    from ddpdoctor.app.lint_lines import facts_of, rules_of, rules_of_machines, with_machines
     from ddpdoctor.collectors.script import is_script
-    from ddpdoctor.doctor import examine
+    from ddpdoctor.engine import examine
+    from ddpdoctor.system.machine import this_machine
 
     scripts = [path for path in files if is_script(path)]
     others = [path for path in files if path not in scripts]
@@ -80,18 +80,18 @@ def _judged(
     if facts.launch is not None and facts.launch.lines:
         report = with_machines(report, facts, rules_of_machines(common, facts.launch.lines))
     if rules:
-        from ddpdoctor.cli.repair import repaired
+        from ddpdoctor.app.autocorrect import repaired
 
         report = repaired(report, facts, rules)
     if others and facts.launch is not None:
-        from ddpdoctor.cli.lint_files import read, with_files
+        from ddpdoctor.app.lint_files import read, with_files
 
         found = read(others, this_machine(common.timeout or 30.0), facts.launch)
         report = with_files(report, facts, rules, found, common)
         lines = (*facts.launch.lines, *(line for each in found.lines.values() for line in each))
         facts = replace(facts, launch=replace(facts.launch, lines=lines))
     if facts.launch is not None and (scripts or any(line.script and line.script.exists for line in facts.launch.lines)):
-        from ddpdoctor.cli.lint_scripts import with_scripts
+        from ddpdoctor.app.lint_scripts import with_scripts
 
         report = with_scripts(report, scripts, facts.launch.lines, facts, common)
     return report, facts
@@ -99,8 +99,8 @@ def _judged(
 
 def _show_patch(report: Report, common: Common) -> int:
     """The patch alone on standard output, how much it corrects on standard error, the report in --output."""
+    from ddpdoctor.app.patch import patch
     from ddpdoctor.cli.output import WIDEST, emit_text
-    from ddpdoctor.cli.patch import patch
     from ddpdoctor.render import render
 
     text, count, failures = patch(report.findings)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ddpdoctor.cli.request import Common, Format, UsageError
+from ddpdoctor.app.request import Common, Format, UsageError
 from ddpdoctor.rules import AREAS, Rule, load
 
 __all__ = ["explain", "rules"]
@@ -25,7 +25,7 @@ def explain(common: Common, code: Annotated[str, typer.Argument(metavar="CODE-or
 
 def rules(common: Common) -> int:
     """The list of what ddpdoctor recognises."""
-    from ddpdoctor.cli.settings import rules_for
+    from ddpdoctor.app.rule_selection import rules_for
     from ddpdoctor.render import manual
 
     found = rules_for(common, tuple(AREAS.values()))

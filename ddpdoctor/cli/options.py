@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ddpdoctor.cli.request import Common, FailOn, Format, UsageError, seconds
+from ddpdoctor.app.request import Common, FailOn, Format, UsageError, seconds
 
 __all__ = [
     "CommandLineError",
@@ -105,7 +105,7 @@ def _with_target(common: Common) -> Common:
         return common
     if str(common.output) == "-":
         return replace(common, output=None)
-    from ddpdoctor.cli.output import check_target
+    from ddpdoctor.app.output_file import check_target
 
     check_target("--output", common.output)
     return common

@@ -6,7 +6,7 @@ import importlib
 import time
 from collections.abc import Callable
 
-from ddpdoctor.cli.request import Common, Format
+from ddpdoctor.app.request import Common, Format
 
 __all__ = ["SECTIONS", "env", "gpus", "host", "net", "ports", "topo", "versions"]
 
@@ -42,11 +42,11 @@ HELP = {
 
 def _part(command: str) -> Callable[[Common], int]:
     def show(common: Common) -> int:
+        from ddpdoctor.app.facts_source import facts_for
+        from ddpdoctor.app.rule_selection import rules_for
         from ddpdoctor.cli.output import emit, has_colour, width
-        from ddpdoctor.cli.reading import facts_for
-        from ddpdoctor.cli.settings import rules_for
         from ddpdoctor.collectors import SECONDS
-        from ddpdoctor.doctor import examine
+        from ddpdoctor.engine import examine
 
         started = time.time()
         rules = rules_for(common, (SECTIONS[command][-1],))

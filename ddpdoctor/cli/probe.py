@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddpdoctor.app.request import Common, UsageError
 from ddpdoctor.cli.options import seconds_option
-from ddpdoctor.cli.request import Common, UsageError
-from ddpdoctor.own import command
+from ddpdoctor.system.selfexec import command
 
 if TYPE_CHECKING:
     from ddpdoctor.collectors.probe import Node
@@ -136,8 +136,8 @@ def _count(word: str) -> int:
     if word not in ("auto", "gpu"):
         raise UsageError(f"--nproc-per-node {word!r:.60}: expected a number of at least 1, gpu, cpu or auto")
     from ddpdoctor.collectors import collect
-    from ddpdoctor.collectors.machine import this_machine
     from ddpdoctor.facts.visibility import visible
+    from ddpdoctor.system.machine import this_machine
 
     facts = collect(this_machine(10.0), ("environ", "gpu"))
     variables = facts.environ.variables if facts.environ else {}
@@ -177,7 +177,7 @@ def _start(words: list[str], node: Node) -> list[subprocess.Popen[bytes]]:
 
 def _wait(ranks: list[subprocess.Popen[bytes]], node: Node, words: list[str], limit: float) -> int:
     """The worst exit code of the ranks. Whatever happens, none of them is left behind."""
-    from ddpdoctor.cli.stopped_ranks import is_stopped, tell_stopped
+    from ddpdoctor.app.stopped_ranks import is_stopped, tell_stopped
 
     started, looks = time.monotonic(), 0
     end = started + limit + ENDING_SECONDS

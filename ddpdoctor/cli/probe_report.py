@@ -16,24 +16,24 @@ from ddpdoctor.cli import main
 from ddpdoctor.facts.addresses import is_loopback
 from ddpdoctor.facts.codec import decode
 from ddpdoctor.facts.probe import Kind, Probe
-from ddpdoctor.facts.probed import nodes_of
+from ddpdoctor.facts.probe_nodes import nodes_of
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Severity
-from ddpdoctor.probe.place import OWN_LAUNCHER
+from ddpdoctor.probe.rank_env import OWN_LAUNCHER
 from ddpdoctor.rules import Rule
 
 if TYPE_CHECKING:
-    from ddpdoctor.cli.request import Common
+    from ddpdoctor.app.request import Common
 
 __all__ = ["report"]
 
 
 def report(order: dict[str, Any]) -> int:
     """Judge and write; the exit code."""
+    from ddpdoctor.app.request import Common, FailOn, Format
     from ddpdoctor.cli.output import emit, has_colour, width
-    from ddpdoctor.cli.request import Common, FailOn, Format
     from ddpdoctor.cli.tables.probe import draw
-    from ddpdoctor.doctor import examine
+    from ddpdoctor.engine import examine
 
     options = order["options"]
     common = Common(
@@ -54,7 +54,7 @@ def report(order: dict[str, Any]) -> int:
 
 def _facts(order: dict[str, Any], common: Common) -> Facts:
     """The probe's, and what it shows of several nodes; the environment where a variable may be to blame."""
-    from ddpdoctor.cli.reading import facts_for
+    from ddpdoctor.app.facts_source import facts_for
 
     probe = decode(Probe, order["probe"])
     facts = Facts(
@@ -73,7 +73,7 @@ def _facts(order: dict[str, Any], common: Common) -> Facts:
 
 def _rules(common: Common, facts: Facts) -> tuple[Rule, ...]:
     """Those that have something of a probe to go by."""
-    from ddpdoctor.cli.settings import rules_for
+    from ddpdoctor.app.rule_selection import rules_for
 
     areas = ("environ", "host", "net", "gpu", "probe", *(("versions", "launch") if facts.nodes is not None else ()))
     known = {name for name in ("probe", "nodes", "environ") if getattr(facts, name) is not None}

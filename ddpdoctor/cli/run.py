@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddpdoctor.app.request import Common, Format, UsageError
 from ddpdoctor.cli.options import seconds_option
-from ddpdoctor.cli.request import Common, Format, UsageError
-from ddpdoctor.collectors.waiting import NoAnswer, answer
-from ddpdoctor.own import command
+from ddpdoctor.system.selfexec import command
+from ddpdoctor.system.timeouts import NoAnswer, answer
 
 if TYPE_CHECKING:
     from ddpdoctor.collectors.job import Job
@@ -129,7 +129,7 @@ def _check(common: Common, options: list[str]) -> int:
 def _get_ready() -> None:
     """Import what the triage needs while nobody waits for it: when the job has failed, somebody does."""
     try:
-        importlib.import_module("ddpdoctor.cli.triaging")
+        importlib.import_module("ddpdoctor.app.triage")
         rules = importlib.import_module("ddpdoctor.rules")
         rules.of_hangs(rules.of_logs(rules.load()))
     except Exception:  # the job goes on whatever is wrong with us: the triage itself will say it
@@ -147,8 +147,9 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 def _triage(common: Common, job: Job, code: int, started: float) -> None:
     """What the output, the error files, the dumps and the kernel's log say together, on standard error."""
-    from ddpdoctor.cli.output import WIDEST, CannotWriteError, has_colour, write_file
-    from ddpdoctor.cli.triaging import triaged
+    from ddpdoctor.app.output_file import CannotWriteError, write_file
+    from ddpdoctor.app.triage import triaged
+    from ddpdoctor.cli.output import WIDEST, has_colour
     from ddpdoctor.render import render
 
     begun = time.time()
@@ -181,7 +182,7 @@ def _triage(common: Common, job: Job, code: int, started: float) -> None:
 def _kernel_log(folder: Path, seconds: float) -> list[str]:
     """What the kernel wrote while the job ran, as a file; nothing where it may not be read."""
     from ddpdoctor.collectors.kernel_log import read_warnings
-    from ddpdoctor.collectors.machine import this_machine
+    from ddpdoctor.system.machine import this_machine
 
     try:
         since = time.clock_gettime(time.CLOCK_BOOTTIME) - seconds

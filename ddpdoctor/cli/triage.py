@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ddpdoctor.cli.request import Common, UsageError
+from ddpdoctor.app.request import Common, UsageError
 
 __all__ = ["triage"]
 
@@ -19,8 +19,8 @@ def triage(
     ] = None,
 ) -> int:
     """Find the first cause in logs, log folders and dumps of a job that failed or hung."""
+    from ddpdoctor.app.triage import triaged
     from ddpdoctor.cli.output import emit
-    from ddpdoctor.cli.triaging import triaged
 
     started = time.time()
     if not paths:

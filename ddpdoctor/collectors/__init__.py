@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from ddpdoctor.collectors.machine import Deadline, Machine
 from ddpdoctor.facts.gaps import Gap, Why
+from ddpdoctor.system.machine import Deadline, Machine
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.record import Facts

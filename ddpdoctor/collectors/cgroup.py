@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ddpdoctor.collectors.machine import Root
 from ddpdoctor.facts.host import UNLIMITED, Cgroup
+from ddpdoctor.system.machine import Root
 
 __all__ = ["read_cgroup"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddpdoctor.collectors.machine import Machine
+from ddpdoctor.system.machine import Machine
 
 __all__ = ["find_container"]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import ctypes
 import os
 
-from ddpdoctor.collectors.machine import Machine
-from ddpdoctor.collectors.process import LateError, run
 from ddpdoctor.facts.gaps import Gap
-from ddpdoctor.own import command
+from ddpdoctor.system.machine import Machine
+from ddpdoctor.system.process import LateError, run
+from ddpdoctor.system.selfexec import command
 
 __all__ = ["cuda"]
 

@@ -6,12 +6,12 @@ import os
 import re
 from collections.abc import Mapping
 
-from ddpdoctor.collectors.machine import Machine, Root
 from ddpdoctor.collectors.nccl_files import look
-from ddpdoctor.collectors.waiting import NoAnswer, answer
 from ddpdoctor.facts.environ import REMOVED, ConfFile, Environ, NamedPath
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.variables import is_relevant, is_secret, without_secrets
+from ddpdoctor.system.machine import Machine, Root
+from ddpdoctor.system.timeouts import NoAnswer, answer
 
 __all__ = ["collect", "relevant"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from ddpdoctor.collectors.machine import Machine
-from ddpdoctor.collectors.process import LateError, run
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.topo import FabricManager
+from ddpdoctor.system.machine import Machine
+from ddpdoctor.system.process import LateError, run
 
 __all__ = ["look"]
 

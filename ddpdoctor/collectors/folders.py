@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ddpdoctor.collectors.kernel import Kernel
-from ddpdoctor.collectors.machine import Machine, Root
 from ddpdoctor.facts.host import ExtensionLock, Folder, Leftover
+from ddpdoctor.system.machine import Machine, Root
 
 __all__ = ["extension_locks", "mount_of", "shm_leftovers", "temporary_folder"]
 

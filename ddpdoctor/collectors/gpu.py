@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ddpdoctor.collectors.answers import Answers, nvml
 from ddpdoctor.collectors.cuda_init import cuda
 from ddpdoctor.collectors.gpu_processes import describe
 from ddpdoctor.collectors.kernel_log import read_xids
-from ddpdoctor.collectors.machine import Machine
+from ddpdoctor.collectors.nvml.results import Answers, nvml
 from ddpdoctor.facts.codec import FactsError, decode
 from ddpdoctor.facts.device import Device
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.gpu import Gpu, PciGpu
+from ddpdoctor.system.machine import Machine
 
 __all__ = ["INIT_WORDS", "collect", "short_bus_id", "why_of"]
 

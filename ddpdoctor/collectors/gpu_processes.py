@@ -6,7 +6,7 @@ import os
 import pwd
 from typing import Any
 
-from ddpdoctor.collectors.machine import Machine
+from ddpdoctor.system.machine import Machine
 
 __all__ = ["describe"]
 

@@ -11,10 +11,10 @@ from ddpdoctor.collectors.cgroup import read_cgroup
 from ddpdoctor.collectors.container import find_container
 from ddpdoctor.collectors.folders import extension_locks, mount_of, shm_leftovers, temporary_folder
 from ddpdoctor.collectors.kernel import Kernel
-from ddpdoctor.collectors.machine import Machine, Root
-from ddpdoctor.collectors.waiting import NoAnswer, answer
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.host import Host, Limits, Logind, NumaNode, count_cpus
+from ddpdoctor.system.machine import Machine, Root
+from ddpdoctor.system.timeouts import NoAnswer, answer
 
 __all__ = ["collect"]
 

@@ -6,9 +6,9 @@ import ipaddress
 import re
 import socket
 
-from ddpdoctor.collectors.machine import Root
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.net import Address, Interface
+from ddpdoctor.system.machine import Root
 
 __all__ = ["read_interfaces"]
 

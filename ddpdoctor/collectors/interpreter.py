@@ -8,8 +8,8 @@ import shutil
 import sys
 from dataclasses import dataclass
 
-from ddpdoctor.collectors import process
-from ddpdoctor.collectors.machine import Machine
+from ddpdoctor.system import process
+from ddpdoctor.system.machine import Machine
 
 __all__ = ["Interpreter", "environment_of", "interpreter_of", "script_python"]
 

@@ -6,9 +6,9 @@ import os
 import time
 from dataclasses import replace
 
-from ddpdoctor.collectors.machine import Machine
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.xids import Xid, xid_in
+from ddpdoctor.system.machine import Machine
 
 __all__ = ["read_warnings", "read_xids"]
 

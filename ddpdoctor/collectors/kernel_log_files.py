@@ -6,10 +6,10 @@ import os
 import shutil
 import time
 
-from ddpdoctor.collectors.machine import Machine
-from ddpdoctor.collectors.process import LateError, run
-from ddpdoctor.facts.log.kernel import KernelLog
 from ddpdoctor.facts.xids import Xid
+from ddpdoctor.logs.kernel_log import KernelLog
+from ddpdoctor.system.machine import Machine
+from ddpdoctor.system.process import LateError, run
 
 __all__ = ["read_elsewhere"]
 

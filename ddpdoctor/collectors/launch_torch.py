@@ -10,8 +10,8 @@ import re
 import shutil
 import sys
 
-from ddpdoctor.collectors.machine import Machine
 from ddpdoctor.facts.torchrun_options import NEWEST, Option, learn, version_of
+from ddpdoctor.system.machine import Machine
 
 __all__ = ["find_torch", "option_table", "torch_of"]
 

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from ddpdoctor.collectors.elf import Dynamic, NotElf, read_texts
-from ddpdoctor.collectors.machine import Root
 from ddpdoctor.facts.versions import NcclLibrary
+from ddpdoctor.system.machine import Root
 
 __all__ = ["find_libcuda", "find_nccl", "nccl_version"]
 

@@ -8,9 +8,9 @@ import re
 import stat
 from collections.abc import Mapping
 
-from ddpdoctor.collectors.machine import Root
 from ddpdoctor.facts.environ import REMOVED, ConfFile, NamedPath
 from ddpdoctor.facts.variables import is_relevant, is_secret, without_secrets
+from ddpdoctor.system.machine import Root
 
 __all__ = ["look"]
 

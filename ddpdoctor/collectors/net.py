@@ -7,13 +7,13 @@ import threading
 from dataclasses import replace
 
 from ddpdoctor.collectors.interfaces import read_interfaces
-from ddpdoctor.collectors.knocking import knock, source_towards
-from ddpdoctor.collectors.machine import Deadline, Machine, Root
-from ddpdoctor.collectors.names import ask, ask_back, ask_full_name
 from ddpdoctor.collectors.ports import find_free_port, listening_ports, look_at
 from ddpdoctor.collectors.rdma import look as look_at_rdma
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.net import DEFAULT_PORT, Attempt, Interface, Lookup, Net, Port, is_loopback
+from ddpdoctor.network.resolve import ask, ask_back, ask_full_name
+from ddpdoctor.network.tcp_reach import knock, source_towards
+from ddpdoctor.system.machine import Deadline, Machine, Root
 
 __all__ = ["collect", "look_at_master"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddpdoctor.collectors.machine import Machine
+from ddpdoctor.system.machine import Machine
 
 __all__ = ["acs_bridges", "iommu"]
 

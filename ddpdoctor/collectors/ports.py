@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ddpdoctor.collectors.machine import Machine, Root
 from ddpdoctor.facts.net import DEFAULT_PORT, Port, PortSocket
+from ddpdoctor.system.machine import Machine, Root
 
 __all__ = ["find_free_port", "listening_ports", "look_at", "try_bind"]
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddpdoctor.collectors import Missing
-from ddpdoctor.collectors.machine import Deadline
-from ddpdoctor.collectors.process import kill
 from ddpdoctor.facts.codec import FactsError, decode
 from ddpdoctor.facts.gaps import Why
 from ddpdoctor.facts.probe import Probe
-from ddpdoctor.probe.news import News
-from ddpdoctor.probe.starting import TEMPLATE, begin, run_probe
+from ddpdoctor.probe.node_notices import News
+from ddpdoctor.probe.worker_start import TEMPLATE, begin, run_probe
+from ddpdoctor.system.machine import Deadline
+from ddpdoctor.system.process import kill
 
 __all__ = ["Answer", "Node", "RunningNode", "RunningProbe", "Template", "join", "launch", "start", "without_launchers"]
 

@@ -7,8 +7,8 @@ import re
 import time
 from dataclasses import replace
 
-from ddpdoctor.collectors.machine import Machine
 from ddpdoctor.facts.rdma import Gid, Rdma, RdmaDevice, RdmaPort
+from ddpdoctor.system.machine import Machine
 
 __all__ = ["look"]
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from ddpdoctor.collectors.gitignore import Ignored, above
-from ddpdoctor.collectors.notebook import Cell, NotebookError, read_notebook, readable
-from ddpdoctor.collectors.source_text import decode
 from ddpdoctor.facts.script import Problem, SourceFile
-from ddpdoctor.facts.script.parsing import concerns
+from ddpdoctor.scripts.notebook import Cell, NotebookError, read_notebook, readable
+from ddpdoctor.scripts.source_text import decode
+from ddpdoctor.scripts.syntax.parsing import concerns
 
 __all__ = ["ScriptText", "Scripts", "find", "is_script", "read", "with_modules"]
 

@@ -9,15 +9,15 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from ddpdoctor.collectors.hang.ranks import Entry, processes
+from ddpdoctor.collectors.hang.rank_processes import Entry, processes
 from ddpdoctor.collectors.kernel_log import LOG, read_warnings
 from ddpdoctor.collectors.launch import collect_launch
-from ddpdoctor.collectors.machine import Machine
-from ddpdoctor.collectors.waiting import NoAnswer, answer
 from ddpdoctor.facts.gaps import Gap, Why
-from ddpdoctor.facts.launch import Launch
+from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.log import Kind, Line, Log, Source, Who
-from ddpdoctor.facts.secrets import without_secrets_in
+from ddpdoctor.privacy.secrets import without_secrets_in
+from ddpdoctor.system.machine import Machine
+from ddpdoctor.system.timeouts import NoAnswer, answer
 
 __all__ = ["collect_launch_of", "collect_logs"]
 

@@ -6,14 +6,14 @@ import re
 from typing import Any
 
 from ddpdoctor.collectors import fabric_manager
-from ddpdoctor.collectors.answers import Answers, nvml
 from ddpdoctor.collectors.gpu import INIT_WORDS, short_bus_id, why_of
-from ddpdoctor.collectors.machine import Machine
+from ddpdoctor.collectors.nvml.results import Answers, nvml
 from ddpdoctor.collectors.pci import acs_bridges, iommu
 from ddpdoctor.facts.codec import FactsError, decode
 from ddpdoctor.facts.device import OF_THE_WHOLE_GPU
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.topo import P2P_WORDS, GpuNode, Nic, Pair, Topo
+from ddpdoctor.system.machine import Machine
 
 __all__ = ["collect"]
 

@@ -9,13 +9,14 @@ import shutil
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ddpdoctor.collectors import Missing, process
+from ddpdoctor.collectors import Missing
 from ddpdoctor.collectors.elf import Dynamic, NotElf, read_dynamic, read_texts
 from ddpdoctor.collectors.interpreter import Interpreter, environment_of, interpreter_of, script_python
 from ddpdoctor.collectors.libraries import find_libcuda, find_nccl
-from ddpdoctor.collectors.machine import Machine
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.versions import Package, TorchPlace, Versions
+from ddpdoctor.system import process
+from ddpdoctor.system.machine import Machine
 
 __all__ = ["collect"]
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Section, not_here
-from ddpdoctor.facts.ifnames import Choice, choose_for_gloo, choose_for_nccl, matching
 from ddpdoctor.facts.rdma import Rdma
 
 __all__ = [
@@ -202,18 +200,6 @@ class Net(Section):
     def running(self) -> tuple[str, ...]:
         """Names of the interfaces that are up, have a carrier and an address."""
         return tuple(i.name for i in self.interfaces if i.is_running and i.addresses)
-
-    def matching(self, spec: str) -> tuple[str, ...]:
-        """Names of all interfaces, also those that are down, that NCCL_SOCKET_IFNAME=`spec` matches."""
-        return tuple(i.name for i in self.interfaces if matching(i.name, spec))
-
-    def nccl_interfaces(self, variables: Mapping[str, str]) -> tuple[Choice, ...]:
-        """The interfaces that NCCL would use, best first, and why; the first one carries the bootstrap."""
-        return choose_for_nccl(self, variables)
-
-    def gloo_interfaces(self, variables: Mapping[str, str]) -> tuple[Choice, ...]:
-        """The address that Gloo would publish, and why; one for each name in GLOO_SOCKET_IFNAME."""
-        return choose_for_gloo(self, variables)
 
     @property
     def way_out(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap
-from ddpdoctor.facts.launch import Launch
+from ddpdoctor.facts.launch.record import Launch
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.gpu import Gpu

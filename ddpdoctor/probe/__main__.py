@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from ddpdoctor.own import leave_folder, open_missing_streams
-from ddpdoctor.probe.early import keep
+from ddpdoctor.probe.early_signal import keep
+from ddpdoctor.system.selfexec import leave_folder, open_missing_streams
 
 
 def _interrupted(number: int, frame: object) -> None:

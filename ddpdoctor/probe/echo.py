@@ -10,7 +10,7 @@ import selectors
 import socket
 import struct
 
-from ddpdoctor.probe.serving import Serving
+from ddpdoctor.network.serving import Serving
 
 __all__ = ["TOKEN_BYTES", "Echo", "ask"]
 

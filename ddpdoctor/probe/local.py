@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from types import FrameType
 
-from ddpdoctor.probe.starting import TEMPLATE, Begun, adopt, begin
+from ddpdoctor.probe.worker_start import TEMPLATE, Begun, adopt, begin
 
 __all__ = ["main"]
 
@@ -39,9 +39,9 @@ def main(words: Sequence[str] | None = None) -> int:
 def _probe(begun: Begun, options: argparse.Namespace) -> object:
     """The probe's facts as JSON values. What it needs is imported only now, beside the template's import of torch."""
     from ddpdoctor.facts.codec import encode
-    from ddpdoctor.probe.place import Place, short_host
-    from ddpdoctor.probe.server import Server
-    from ddpdoctor.probe.together import Together
+    from ddpdoctor.network.tcpstore.server import Server
+    from ddpdoctor.probe.local_supervisor import Together
+    from ddpdoctor.probe.rank_env import Place, short_host
 
     server = Server("127.0.0.1", 0)
     alike = {"launcher": "local", "world_size": options.nproc, "local_world_size": options.nproc, "node_rank": 0}

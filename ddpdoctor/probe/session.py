@@ -14,21 +14,21 @@ from types import FrameType
 
 from ddpdoctor.facts.gaps import Gap
 from ddpdoctor.facts.probe import Kind, Observation, Probe
-from ddpdoctor.probe import files
-from ddpdoctor.probe.absent import behind, never_joined
+from ddpdoctor.network import file_limits
+from ddpdoctor.network.file_limits import OUT_OF_FILES
+from ddpdoctor.network.tcpstore.client import StoreLost
+from ddpdoctor.network.tcpstore.server import Server
+from ddpdoctor.probe.agreed_plan import choose_backend, choose_pairs, traits
 from ddpdoctor.probe.baseline import compare
-from ddpdoctor.probe.board import FAILED
-from ddpdoctor.probe.child import Child
-from ddpdoctor.probe.files import OUT_OF_FILES
-from ddpdoctor.probe.meeting import Interrupted, Trouble, close_server, host_store, reach_store
-from ddpdoctor.probe.offers import ask
-from ddpdoctor.probe.packing import telling
-from ddpdoctor.probe.place import Place
-from ddpdoctor.probe.plan import choose_backend, choose_pairs, traits
-from ddpdoctor.probe.server import Server
-from ddpdoctor.probe.siblings import Siblings
-from ddpdoctor.probe.store import StoreLost
+from ddpdoctor.probe.host_reports import telling
+from ddpdoctor.probe.local_supervisors import Siblings
+from ddpdoctor.probe.missing_ranks import behind, never_joined
+from ddpdoctor.probe.rank_env import Place
+from ddpdoctor.probe.store_keys import FAILED
+from ddpdoctor.probe.store_rendezvous import Interrupted, Trouble, close_server, host_store, reach_store
+from ddpdoctor.probe.transport_capabilities import ask
 from ddpdoctor.probe.verdict import Witness
+from ddpdoctor.probe.worker_handle import Child
 
 __all__ = ["Session"]
 
@@ -143,7 +143,7 @@ class Session(Witness):
 
     def _out_of_files(self) -> Observation:
         """About this process. Its worker ends, so that there are files for what is still to be told."""
-        count = files.limit()
+        count = file_limits.limit()
         found = self.child.observe(Kind.OUT_OF_FILES, f"{self.place.name} may open {count} files, and needs more")
         self.child.end()
         return replace(found, value=str(count))
@@ -173,8 +173,8 @@ class Session(Witness):
         board.store.wait_begin(f"go/{step}")
         self._waiting = True
         while True:
-            files = [board.store.fileno(), self._wake, *self.child.files()]
-            readable = select.select(files, [], [], LOOK_SECONDS)[0]
+            file_limits = [board.store.fileno(), self._wake, *self.child.files()]
+            readable = select.select(file_limits, [], [], LOOK_SECONDS)[0]
             if board.store.fileno() in readable:
                 self._waiting = False
                 board.store.wait_end()

@@ -16,18 +16,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ddpdoctor.facts.probe import Kind, Observation, Probe
+from ddpdoctor.network.file_limits import OUT_OF_FILES, allow_more, limit
 from ddpdoctor.probe.arguments import parse
 from ddpdoctor.probe.baseline import save
-from ddpdoctor.probe.early import early
-from ddpdoctor.probe.files import OUT_OF_FILES, allow_more, limit
-from ddpdoctor.probe.lazily import is_worth_a_try, retry
-from ddpdoctor.probe.meeting import Interrupted, call_others
-from ddpdoctor.probe.place import BadEnvironment, Place, read_place, read_place_outside, short_host
+from ddpdoctor.probe.early_signal import early
+from ddpdoctor.probe.lazy_retry import is_worth_a_try, retry
+from ddpdoctor.probe.local_supervisors import Siblings
 from ddpdoctor.probe.proc import die_with
+from ddpdoctor.probe.rank_env import BadEnvironment, Place, read_place, read_place_outside, short_host
+from ddpdoctor.probe.report_output import tell
 from ddpdoctor.probe.session import Session
-from ddpdoctor.probe.siblings import Siblings
-from ddpdoctor.probe.starting import WORKER, adopt, begin, take_over
-from ddpdoctor.probe.telling import tell
+from ddpdoctor.probe.store_rendezvous import Interrupted, call_others
+from ddpdoctor.probe.worker_start import WORKER, adopt, begin, take_over
 
 __all__ = ["main"]
 

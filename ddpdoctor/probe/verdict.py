@@ -6,16 +6,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ddpdoctor.blame import NEEDS_NO_GRACE, weigh
+from ddpdoctor.causality.arrange import NEEDS_NO_GRACE, weigh
 from ddpdoctor.facts.probe import Kind, Observation, Probe, RankReport
-from ddpdoctor.probe.absent import cut_off, left_out
-from ddpdoctor.probe.board import Board
-from ddpdoctor.probe.child import Child
-from ddpdoctor.probe.company import Company
-from ddpdoctor.probe.packing import telling
-from ddpdoctor.probe.place import Place
-from ddpdoctor.probe.siblings import Siblings
-from ddpdoctor.probe.store import StoreLost
+from ddpdoctor.network.tcpstore.client import StoreLost
+from ddpdoctor.probe.host_reports import telling
+from ddpdoctor.probe.local_supervisors import Siblings
+from ddpdoctor.probe.missing_ranks import cut_off, left_out
+from ddpdoctor.probe.peer_monitor import Company
+from ddpdoctor.probe.rank_env import Place
+from ddpdoctor.probe.store_keys import Board
+from ddpdoctor.probe.worker_handle import Child
 
 __all__ = ["Witness"]
 

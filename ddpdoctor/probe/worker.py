@@ -22,11 +22,11 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
-from ddpdoctor.probe import hiding
-from ddpdoctor.probe.calls import Calls, overheard
+from ddpdoctor.probe import module_shadowing
+from ddpdoctor.probe.announced_calls import Calls, overheard
 from ddpdoctor.probe.errors import HiddenModule, WrongValue
 from ddpdoctor.probe.proc import die_with
-from ddpdoctor.probe.starting import FOLDERS
+from ddpdoctor.probe.worker_start import FOLDERS
 
 __all__ = ["Channel", "confess", "load_torch", "main", "run"]
 
@@ -95,13 +95,13 @@ def load_torch(beat: Callable[[], None]) -> Any:
         gc.enable()
     gc.freeze()
     for folder in folders:
-        _explain_by_folder(hiding.prove(hiding.files(folder), beat, folder) or "", folder)
+        _explain_by_folder(module_shadowing.prove(module_shadowing.files(folder), beat, folder) or "", folder)
     return torch
 
 
 def _explain_by_folder(words: str, folder: str) -> None:
     """Raise a better error where a file of the job's folder is why torch cannot be imported: it hides a module."""
-    found = words and hiding.explain(words, hiding.files(folder))
+    found = words and module_shadowing.explain(words, module_shadowing.files(folder))
     if found:
         raise HiddenModule(words.strip().rpartition("\n")[2], found.module, found.file)
 
@@ -147,7 +147,7 @@ def _has_nccl(torch: Any) -> bool:
 
 
 def _probe(channel: Channel, torch: Any, order: dict[str, Any]) -> None:
-    from ddpdoctor.probe import collectives, suspects
+    from ddpdoctor.probe import collectives, wrong_value_search
 
     dist = torch.distributed
     channel.phase("init")
@@ -173,7 +173,7 @@ def _probe(channel: Channel, torch: Any, order: dict[str, Any]) -> None:
     channel.phase("all_reduce")
     with _clocked(channel, dist.ProcessGroup, "all_reduce", lambda call: channel.say(call=call)) as calls:
         wrong = collectives.check_all_reduce(stage, calls.expect)
-    suspects.blame(stage, wrong)
+    wrong_value_search.blame(stage, wrong)
     channel.phase("collectives")
     for name, reason in collectives.check_others(stage):
         channel.say(unsupported={"collective": name, "reason": reason})

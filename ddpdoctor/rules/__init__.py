@@ -190,7 +190,7 @@ OF_ALL_ATTEMPTS = ("LOG008",)
 
 
 def _early(look: Check) -> Check:
-    from ddpdoctor.facts.log.story import first_attempt
+    from ddpdoctor.logs.job_outcome import first_attempt
 
     return lambda log: look(first_attempt(log))
 

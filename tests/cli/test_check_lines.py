@@ -12,13 +12,13 @@ from commandline import inside
 from launches import TRAIN
 from machines import machine
 
+from ddpdoctor.app.lint_lines import environ_of, rules_of
+from ddpdoctor.app.request import Common
 from ddpdoctor.cli.check import here
-from ddpdoctor.cli.linting import environ_of, rules_of
-from ddpdoctor.cli.request import Common
 from ddpdoctor.collectors.launch import collect_launch
-from ddpdoctor.collectors.machine import Machine
-from ddpdoctor.doctor import judge
+from ddpdoctor.engine import judge
 from ddpdoctor.facts.record import SCHEMA, Facts
+from ddpdoctor.system.machine import Machine
 
 CUDA = 'import os, torch\ntorch.cuda.set_device(int(os.environ["LOCAL_RANK"]))\n'
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from machines import machine_json
 
-from ddpdoctor.cli.node_lists import NodeLists, sort_nodes
-from ddpdoctor.cli.request import UsageError
+from ddpdoctor.app.node_lists import NodeLists, sort_nodes
+from ddpdoctor.app.request import UsageError
 from ddpdoctor.facts.nodes import Node, Nodes
 from ddpdoctor.findings import Finding, Severity, Where
 

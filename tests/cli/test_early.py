@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ddpdoctor.cli import early
-from ddpdoctor.probe import starting
+from ddpdoctor.app import early_probe
+from ddpdoctor.probe import worker_start
 from tests.commandline import doctor
 from tests.probe.ranks import left_over
 
@@ -14,10 +14,10 @@ from tests.probe.ranks import left_over
 def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The modules that were started; torch is taken to be installed, and no GPU to be here."""
     modules: list[str] = []
-    monkeypatch.setattr(starting, "run_probe", lambda module, words: modules.append(module))
+    monkeypatch.setattr(worker_start, "run_probe", lambda module, words: modules.append(module))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
-    monkeypatch.setattr(early, "GPU_NODES", ())
-    monkeypatch.setattr(early, "_started", [])
+    monkeypatch.setattr(early_probe, "GPU_NODES", ())
+    monkeypatch.setattr(early_probe, "_started", [])
     return modules
 
 
@@ -26,7 +26,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ["check", "check --format json", "check --format=json -q --output report", "check --select ENV,NET --quiet"],
 )
 def test_a_plain_check_is_begun_at_once(started: list[str], words: str) -> None:
-    early.start(words.split(), {"PATH": "/bin"})
+    early_probe.start(words.split(), {"PATH": "/bin"})
     assert started == ["ddpdoctor.probe.local"]
 
 
@@ -45,13 +45,13 @@ def test_a_plain_check_is_begun_at_once(started: list[str], words: str) -> None:
     ],
 )
 def test_anything_in_doubt_is_read_first(started: list[str], words: str) -> None:
-    early.start(words.split(), {})
+    early_probe.start(words.split(), {})
     assert not started
 
 
 @pytest.mark.parametrize("name", ["RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "WORLD_SIZE", "PMI_RANK"])
 def test_a_rank_of_a_job_is_not_probed_alone(started: list[str], name: str) -> None:
-    early.start(["check"], {name: "0"})
+    early_probe.start(["check"], {name: "0"})
     assert not started
 
 

@@ -15,7 +15,8 @@ from commandline import SECONDS, doctor, environment
 
 NEVER = """
 import sys, time
-from ddpdoctor.collectors import process, environ
+from ddpdoctor.collectors import environ
+from ddpdoctor.system import process
 environ.collect = lambda machine: process.run(["sleep", "77"], 60.0)
 print("looking", flush=True)
 from ddpdoctor.cli import main

@@ -6,11 +6,11 @@ import shlex
 
 import pytest
 
-from ddpdoctor.cli.job import job_to_meet
-from ddpdoctor.collectors.launch import line_of_argv
-from ddpdoctor.facts.launch import Launch
+from ddpdoctor.app.job_to_meet import job_to_meet
+from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.nodes import Form
 from ddpdoctor.facts.record import SCHEMA, Facts
+from ddpdoctor.launch.line import line_of_argv
 from ddpdoctor.rules import Rule, load
 
 ELSEWHERE = "192.0.2.7"

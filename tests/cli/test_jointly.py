@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ddpdoctor.cli.jointly import with_verdict
-from ddpdoctor.cli.verdict_lines import read_verdict, written
-from ddpdoctor.doctor import Outcome
+from ddpdoctor.app.multinode_check import with_verdict
+from ddpdoctor.app.verdict_messages import read_verdict, written
+from ddpdoctor.engine import Outcome
 from ddpdoctor.facts.nodes import Form, Node, Nodes
 from ddpdoctor.findings import Finding, Report, Severity, Where
 

@@ -101,7 +101,7 @@ def test_a_failure_is_triaged_on_standard_error_and_in_the_file(shell: Run, tmp_
 
 BROKEN = """
 import importlib, sys
-from ddpdoctor.cli.request import Common
+from ddpdoctor.app.request import Common
 
 def broken(*given):
     raise ValueError("nothing to repeat")

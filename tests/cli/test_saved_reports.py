@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.cli.request import Common
-from ddpdoctor.cli.triaging import triaged
+from ddpdoctor.app.request import Common
+from ddpdoctor.app.triage import triaged
 from ddpdoctor.findings import Report
 from ddpdoctor.render.json import as_dict, findings_in, write
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpdoctor.collectors.cgroup import read_cgroup
-from ddpdoctor.collectors.machine import Root
 from ddpdoctor.facts.host import Cgroup
+from ddpdoctor.system.machine import Root
 
 V2_MOUNT = "30 23 0:26 {root} /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 

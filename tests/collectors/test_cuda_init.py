@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ddpdoctor.collectors import cuda_init
-from ddpdoctor.collectors.machine import Machine, Root
 from ddpdoctor.facts.gaps import Gap
+from ddpdoctor.system.machine import Machine, Root
 
 SOURCE = """
 #include <stdio.h>

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from ddpdoctor.collectors.environ import collect
-from ddpdoctor.collectors.machine import Machine, Root
 from ddpdoctor.facts.codec import encode
 from ddpdoctor.facts.environ import REMOVED, Environ
+from ddpdoctor.system.machine import Machine, Root
 
 ME = 100
 
@@ -114,7 +114,7 @@ def test_a_loop_in_proc_ends(tmp_path: Path) -> None:
 
 
 def test_our_own_parents_are_read_on_this_machine() -> None:
-    code = "from ddpdoctor.collectors.environ import collect\nfrom ddpdoctor.collectors.machine import this_machine\n"
+    code = "from ddpdoctor.collectors.environ import collect\nfrom ddpdoctor.system.machine import this_machine\n"
     code += "import json; from ddpdoctor.facts.codec import encode; print(json.dumps(encode(collect(this_machine()))))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert json.loads(out.stdout)["ancestors"]
@@ -126,7 +126,7 @@ def test_a_real_torchrun_worker_knows_its_agent(tmp_path: Path) -> None:
     script = tmp_path / "look.py"
     script.write_text(
         "import os\n"
-        "from ddpdoctor.collectors.environ import collect\nfrom ddpdoctor.collectors.machine import this_machine\n"
+        "from ddpdoctor.collectors.environ import collect\nfrom ddpdoctor.system.machine import this_machine\n"
         "e = collect(this_machine())\n"
         "seen = (e.launcher.name, e.rank, e.world_size, e.has_elastic_agent)\n"
         "open(os.environ['OUT'] + os.environ['RANK'], 'w').write(' '.join(map(str, seen)))\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ddpdoctor.collectors import fabric_manager
-from ddpdoctor.collectors.machine import Machine, Root
+from ddpdoctor.system.machine import Machine, Root
 
 
 @pytest.mark.parametrize("sign", ["dev/nvidia-nvswitchctl", "proc/driver/nvidia-nvswitch/devices/0000:05:00.0", "pci"])

@@ -14,9 +14,9 @@ import pytest
 from fakes import library
 
 from ddpdoctor.collectors import collect
-from ddpdoctor.collectors.machine import Deadline, Machine, Root
 from ddpdoctor.facts.gaps import Why
 from ddpdoctor.facts.record import Facts
+from ddpdoctor.system.machine import Deadline, Machine, Root
 
 CODE = re.compile(r"\b(?:HANDLE|G|guard)\(\"?(nvml\w+)\"?\)|(?:ONE|INDEXED)\((nvml\w+),")
 FUNCTIONS = sorted({a or b for a, b in CODE.findall((Path(library.__file__).parent / "nvml.c").read_text())})

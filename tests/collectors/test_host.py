@@ -11,11 +11,11 @@ import pytest
 from ddpdoctor.collectors.container import find_container
 from ddpdoctor.collectors.host import collect
 from ddpdoctor.collectors.kernel import Kernel, Space
-from ddpdoctor.collectors.machine import Deadline, Machine, Root, this_machine
-from ddpdoctor.collectors.waiting import NoAnswer, answer
 from ddpdoctor.facts.codec import decode, encode
 from ddpdoctor.facts.gaps import Why
 from ddpdoctor.facts.host import Host, Limit, Limits
+from ddpdoctor.system.machine import Deadline, Machine, Root, this_machine
+from ddpdoctor.system.timeouts import NoAnswer, answer
 
 
 class FakeKernel(Kernel):

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpdoctor.collectors import kernel_log
-from ddpdoctor.collectors.machine import Machine, Root
 from ddpdoctor.facts.gaps import Why
+from ddpdoctor.system.machine import Machine, Root
 
 LINES = """6,1,100000000,-;usb 1-1: new device
 3,2,200000000,-;NVRM: Xid (PCI:0000:4e:00): 94, pid=2121, name=python3, Contained: SM (0x1). RST: No, D-RST: No

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from machines import FIXTURES
 
-from ddpdoctor.collectors.manifest import lines_of_manifest
-from ddpdoctor.facts.launch import Operator, Pod
+from ddpdoctor.facts.launch.pod import Operator, Pod
+from ddpdoctor.launch.manifests.manifest import lines_of_manifest
 
 LEGAL = sorted((FIXTURES / "manifests" / "legal").iterdir())
 

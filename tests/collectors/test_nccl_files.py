@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from ddpdoctor.collectors import environ as collector
 from ddpdoctor.collectors.environ import collect
-from ddpdoctor.collectors.machine import Machine, Root
 from ddpdoctor.facts.codec import decode, encode
 from ddpdoctor.facts.environ import Environ
+from ddpdoctor.system.machine import Machine, Root
 
 
 def written(folder: Path, files: dict[str, str]) -> Root:

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import pytest
 from lab.hosts import Host, Lab, hosts
 
-from ddpdoctor.doctor import judge
+from ddpdoctor.engine import judge
 from ddpdoctor.facts.codec import decode
+from ddpdoctor.facts.interface_choice import choose_for_gloo
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.rules import load
 
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.root
 SEE = """
 import json, time
 from ddpdoctor.collectors import collect
-from ddpdoctor.collectors.machine import this_machine
+from ddpdoctor.system.machine import this_machine
 from ddpdoctor.facts.codec import encode
 began = time.monotonic()
 facts = encode(collect(this_machine(), ("environ", "net")))
@@ -179,7 +180,7 @@ def test_gloo_listens_where_the_facts_say(lab: Lab, names: str, variables: dict[
     assert done.returncode == 0, done.stderr
     net = see(host, "127.0.0.1", **variables).net
     assert net is not None
-    assert [choice.ip for choice in net.gloo_interfaces(variables)] == [published]
+    assert [choice.ip for choice in choose_for_gloo(net, variables)] == [published]
     assert f"listens {LISTENERS[published]}" in done.stdout
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.collectors.machine import Machine, Root
 from ddpdoctor.collectors.net import collect
 from ddpdoctor.collectors.ports import find_free_port, look_at, try_bind
 from ddpdoctor.facts.gaps import Why
+from ddpdoctor.system.machine import Machine, Root
 
 
 def machine(**variables: str) -> Machine:

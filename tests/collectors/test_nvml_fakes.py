@@ -15,13 +15,14 @@ from fakes.ctypes_library import CtypesLibrary, HungError
 
 from ddpdoctor.cli.tables.gpus import draw as draw_gpus
 from ddpdoctor.cli.tables.topo import draw as draw_topo
-from ddpdoctor.collectors import answers, collect
-from ddpdoctor.collectors.answers import Answers
-from ddpdoctor.collectors.machine import Machine, Root
+from ddpdoctor.collectors import collect
 from ddpdoctor.collectors.nvml import __main__ as asking
-from ddpdoctor.collectors.process import Done, LateError
-from ddpdoctor.doctor import judge
+from ddpdoctor.collectors.nvml import results
+from ddpdoctor.collectors.nvml.results import Answers
+from ddpdoctor.engine import judge
 from ddpdoctor.rules import Rule, load
+from ddpdoctor.system.machine import Machine, Root
+from ddpdoctor.system.process import Done, LateError
 
 FULL = bool(os.environ.get("DDPDOCTOR_FULL"))
 FEW = ("h100x8_fm_down", "v100x8_driver535", "gh200x1", "wsl_rtx3090", "no_driver")
@@ -36,7 +37,7 @@ def ask(fake: CtypesLibrary, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capt
     monkeypatch.setattr(asking, "SAMPLE_SECONDS", 0.0)
     capfd.readouterr()
     asking.main()
-    return answers._fold(capfd.readouterr().out.encode())
+    return results._fold(capfd.readouterr().out.encode())
 
 
 def steady(found: Answers) -> tuple[dict[str, object], dict[str, object]]:
@@ -60,7 +61,7 @@ def test_pynvml_reads_the_same_from_the_object_and_from_the_c_library(
         check=True,
     )
     ours = steady(ask(CtypesLibrary(node), monkeypatch, capfd))
-    theirs = steady(answers._fold(child.stdout))
+    theirs = steady(results._fold(child.stdout))
     assert ours[0] == theirs[0]
     assert ours[1] == theirs[1]
 
@@ -164,7 +165,7 @@ def test_a_hang_in_any_function_is_named_and_what_came_before_it_is_kept(
     node, rules = library.profile(name), load(("gpu", "topo"))
     whole = CtypesLibrary(node)
     usual = _judged(ask(whole, monkeypatch, capfd), tmp_path, rules)
-    monkeypatch.setattr(answers, "_is_installed", lambda machine: True)
+    monkeypatch.setattr(results, "_is_installed", lambda machine: True)
     for function in sorted(set(whole.calls)):
 
         def run(*_: object, hangs: str = function, **__: object) -> Done:
@@ -174,7 +175,7 @@ def test_a_hang_in_any_function_is_named_and_what_came_before_it_is_kept(
                 raise LateError("python", 0.3, capfd.readouterr().out.encode()) from None
             pytest.fail(f"{hangs} was not called")
 
-        monkeypatch.setattr(answers, "run", run)
+        monkeypatch.setattr(results, "run", run)
         facts = collect(Machine(root=Root(str(tmp_path))), ("environ", "gpu", "topo"))
         assert facts.gpu is not None
         assert facts.topo is not None

@@ -11,10 +11,10 @@ import pytest
 from fakes import library
 
 from ddpdoctor.collectors import collect
-from ddpdoctor.collectors.machine import Machine
-from ddpdoctor.doctor import judge
+from ddpdoctor.engine import judge
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.rules import load
+from ddpdoctor.system.machine import Machine
 
 Look = Callable[..., Facts]
 

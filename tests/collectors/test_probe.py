@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.collectors.machine import Deadline
 from ddpdoctor.collectors.probe import start
 from ddpdoctor.facts.probe import Kind
+from ddpdoctor.system.machine import Deadline
 
 pytestmark = pytest.mark.torch
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpdoctor.collectors import rdma
-from ddpdoctor.collectors.machine import Machine, Root
 from ddpdoctor.facts.rdma import takes
+from ddpdoctor.system.machine import Machine, Root
 
 
 def adapter(root: Path, name: str, *, layer: str = "InfiniBand", state: str = "4: ACTIVE") -> Path:

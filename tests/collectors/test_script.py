@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpdoctor.collectors.comments import comments
-from ddpdoctor.collectors.notebook import NotebookError, read_notebook
 from ddpdoctor.collectors.script import MAX_BYTES, find, is_script, read, with_modules
-from ddpdoctor.collectors.source_text import decode
+from ddpdoctor.launch.ignore_comments import comments
+from ddpdoctor.scripts.notebook import NotebookError, read_notebook
+from ddpdoctor.scripts.source_text import decode
 
 SOURCES = {
     "plain": b"x = 1\n",

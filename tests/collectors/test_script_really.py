@@ -9,7 +9,7 @@ import pytest
 from script_runs import RIGHT, WRONG, expected, header, start
 from scripts import judged
 
-from ddpdoctor.cli.patch import applied
+from ddpdoctor.app.patch import applied
 from ddpdoctor.rules import load
 
 pytestmark = pytest.mark.torch

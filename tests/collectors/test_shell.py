@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from machines import FIXTURES
 
-from ddpdoctor.collectors.sbatch import batch_layer
-from ddpdoctor.collectors.shell import Source, lines_of_shell, shell_error
-from ddpdoctor.facts.launch import Line, plain
+from ddpdoctor.facts.launch.record import Line
+from ddpdoctor.facts.launch.words import plain
+from ddpdoctor.launch.sbatch import batch_layer
+from ddpdoctor.launch.shell.reader import lines_of_shell, shell_error
+from ddpdoctor.launch.shell.text import Source
 
 LEGAL = sorted((FIXTURES / "scripts" / "legal").iterdir())
 

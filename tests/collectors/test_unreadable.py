@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ddpdoctor.collectors import SECONDS, collect
-from ddpdoctor.collectors.machine import Deadline, Machine, Root
-from ddpdoctor.doctor import judge
+from ddpdoctor.engine import judge
 from ddpdoctor.rules import load
+from ddpdoctor.system.machine import Deadline, Machine, Root
 
 FILES = (
     "proc/meminfo",

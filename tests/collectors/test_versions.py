@@ -14,10 +14,10 @@ from elf_files import write_elf
 
 from ddpdoctor.collectors import Missing
 from ddpdoctor.collectors.interpreter import Interpreter, environment_of, script_python
-from ddpdoctor.collectors.machine import Deadline, Machine, Root, this_machine
 from ddpdoctor.collectors.versions import collect
 from ddpdoctor.facts.codec import decode, encode
 from ddpdoctor.facts.versions import NcclLibrary, Package, Versions
+from ddpdoctor.system.machine import Deadline, Machine, Root, this_machine
 
 CUDA = "__version__ = '2.6.0+cu124'\ndebug = False\ncuda: Optional[str] = '12.4'\nhip: Optional[str] = None\n"
 ARCHS = b"\0text\0sm_80 sm_86 sm_90 compute_90\0"
@@ -153,7 +153,7 @@ def test_another_python_answers_for_itself() -> None:
 
 def test_torch_stays_out_of_the_process() -> None:
     code = (
-        "import sys; from ddpdoctor.collectors.machine import this_machine; "
+        "import sys; from ddpdoctor.system.machine import this_machine; "
         "from ddpdoctor.collectors.versions import collect; collect(this_machine(20)); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ddpdoctor.collectors import collect
-from ddpdoctor.collectors.machine import Machine
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.visibility import visible
+from ddpdoctor.system.machine import Machine
 
 PROFILE = "h100x8_sxm_healthy"
 UUIDS = [gpu["uuid"] for gpu in library.profile(PROFILE)["gpus"]]

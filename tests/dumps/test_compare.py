@@ -10,11 +10,11 @@ from flight_dumps import START_NS, as_json, call, dump, older
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddpdoctor.dumps.compare import compare
+from ddpdoctor.dumps.conflict import Cause, Conflict
+from ddpdoctor.dumps.flight_recorder import dump_of
+from ddpdoctor.dumps.selection import choose
 from ddpdoctor.facts.hang import Dump
-from ddpdoctor.facts.hang.choose import choose
-from ddpdoctor.facts.hang.compare import compare
-from ddpdoctor.facts.hang.conflict import Cause, Conflict
-from ddpdoctor.facts.hang.flight import dump_of
 
 WORLD = {"0": [0, 1, 2]}
 START = [call("all_reduce"), call("broadcast", line=15), call("broadcast", line=17)]

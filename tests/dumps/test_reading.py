@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from ddpdoctor.collectors.hang.dumps import read_dumps
 from ddpdoctor.collectors.hang.unpickle import UnsafeError, load
-from ddpdoctor.facts.hang.flight import NotADumpError, dump_of
-from ddpdoctor.facts.hang.names import rank_in_name
+from ddpdoctor.dumps.file_names import rank_in_name
+from ddpdoctor.dumps.flight_recorder import NotADumpError, dump_of
 
 RAW = dump([call("all_reduce", line=line) for line in range(10, 20)], groups={"0": [0, 1]})
 

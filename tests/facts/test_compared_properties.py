@@ -9,8 +9,8 @@ import pytest
 from machines import machine_json
 
 from ddpdoctor.facts.codec import decode
+from ddpdoctor.facts.comparable_properties import traits_of
 from ddpdoctor.facts.record import Facts
-from ddpdoctor.facts.traits import traits_of
 
 CHANGES: list[tuple[str, Callable[[dict[str, Any]], object], str]] = [
     ("topo.nvlinks", lambda f: f["topo"]["gpus"][3]["links"][0].update(is_active=False), "1x 17 of 18, 7x 18 of 18"),

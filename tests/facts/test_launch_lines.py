@@ -10,9 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from launches import cases, legal_lines
 
-from ddpdoctor.collectors.launch import line_of_argv, line_of_text
 from ddpdoctor.facts.codec import decode, encode
-from ddpdoctor.facts.launch import UNKNOWN, Edit, Launch, Launcher, Line, apply, quote, split
+from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.words import UNKNOWN, Edit, apply, quote
+from ddpdoctor.launch.line import line_of_argv, line_of_text
+from ddpdoctor.launch.shell_words import split
 
 LINES = [*legal_lines(), *(c["line"] for c in cases("wrong.json"))]
 

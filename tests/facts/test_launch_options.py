@@ -16,10 +16,12 @@ from launches import lint
 
 from ddpdoctor.collectors.launch import collect_launch
 from ddpdoctor.collectors.launch_torch import find_torch, option_table
-from ddpdoctor.collectors.machine import Machine, this_machine
-from ddpdoctor.facts.launch import Reading, Trouble, Word, read
+from ddpdoctor.facts.launch.reading import Reading, Trouble
+from ddpdoctor.facts.launch.words import Word
 from ddpdoctor.facts.torchrun_options import NEWEST, Option, torchrun_options, version_of
 from ddpdoctor.findings import Severity
+from ddpdoctor.launch.option_parser import read
+from ddpdoctor.system.machine import Machine, this_machine
 
 LINES = 20_000 if FULL else 2_000
 OPTIONS = torchrun_options(NEWEST)

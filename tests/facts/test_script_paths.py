@@ -10,11 +10,11 @@ from conftest import FULL
 from scripts import cases, judged
 
 from ddpdoctor.facts.script import Problem, Script, SourceFile
-from ddpdoctor.facts.script.disagreement import Kind, disagreements
-from ddpdoctor.facts.script.exchange import problems
-from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.facts.script.parsing import concerns, parse
 from ddpdoctor.rules import load
+from ddpdoctor.scripts.simulation.divergence import Kind, disagreements
+from ddpdoctor.scripts.simulation.p2p_matching import problems
+from ddpdoctor.scripts.syntax.module import Module, modules
+from ddpdoctor.scripts.syntax.parsing import concerns, parse
 
 HEAD = "import torch.distributed as dist\n"
 

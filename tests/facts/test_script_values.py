@@ -7,9 +7,9 @@ import ast
 import pytest
 
 from ddpdoctor.facts.script import Script, SourceFile
-from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.facts.script.values import Reader
-from ddpdoctor.facts.script.world import TWO_NODES, Device, Unknown, one_node
+from ddpdoctor.scripts.interpreter.simulated_job import TWO_NODES, Device, Unknown, one_node
+from ddpdoctor.scripts.interpreter.values import Reader
+from ddpdoctor.scripts.syntax.module import Module, modules
 
 RANKS = [0, 1, 2, 3]
 LOCAL = [0, 1, 0, 1]

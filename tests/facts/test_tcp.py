@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ddpdoctor.facts.tcp import INFO_BYTES, sent_in_vain
+from ddpdoctor.network.tcp_info import INFO_BYTES, sent_in_vain
 
 
 def _info(retransmits: int, unacknowledged: int) -> bytes:

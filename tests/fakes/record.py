@@ -14,8 +14,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from ddpdoctor.collectors import collect
-from ddpdoctor.collectors.machine import Machine, Root
 from ddpdoctor.facts.codec import encode
+from ddpdoctor.system.machine import Machine, Root
 from fakes import library
 
 MACHINES = Path(__file__).parent.parent.parent / "fixtures" / "machines"

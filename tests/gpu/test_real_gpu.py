@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from ddpdoctor.collectors import collect
-from ddpdoctor.collectors.machine import this_machine
 from ddpdoctor.facts.visibility import visible
+from ddpdoctor.system.machine import this_machine
 
 pytestmark = [
     pytest.mark.gpu,

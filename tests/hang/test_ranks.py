@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from ddpdoctor.collectors.hang.ranks import find, processes
-from ddpdoctor.collectors.hang.watching import runs_gloo
-from ddpdoctor.collectors.machine import Root
-from ddpdoctor.collectors.waiting import answers
-from ddpdoctor.doctor import judge
+from ddpdoctor.collectors.hang.proc_watch import runs_gloo
+from ddpdoctor.collectors.hang.rank_processes import find, processes
+from ddpdoctor.dumps.rank_activity import Doing, situation
+from ddpdoctor.engine import judge
 from ddpdoctor.facts.hang import Child, Frame, Hang, Process
-from ddpdoctor.facts.hang.doing import Doing, situation
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import load, of_hangs
+from ddpdoctor.system.machine import Root
+from ddpdoctor.system.timeouts import answers
 
 RULES = of_hangs(load())
 C10D = Frame("/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 3252, "all_reduce")

@@ -13,10 +13,10 @@ from commandline import doctor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpdoctor.collectors.hang.asking_ras import ask
+from ddpdoctor.collectors.hang.ras_client import ask
 from ddpdoctor.collectors.log.kinds import kind_of
-from ddpdoctor.facts.hang.ras import is_ras, ras_of
-from ddpdoctor.facts.hang.stacks import as_processes, stacks_in
+from ddpdoctor.dumps.ras import is_ras, ras_of
+from ddpdoctor.dumps.stacks import as_processes, stacks_in
 from ddpdoctor.facts.log import Kind
 
 PYSPY = """Process {pid}: /usr/bin/python3 -u train.py

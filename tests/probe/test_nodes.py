@@ -13,9 +13,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from ranks import free_port
 
-from ddpdoctor.collectors.machine import Deadline
 from ddpdoctor.collectors.probe import Node, Template, launch
 from ddpdoctor.probe.proc import read_stat
+from ddpdoctor.system.machine import Deadline
 
 pytestmark = pytest.mark.torch
 

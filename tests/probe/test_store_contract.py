@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ddpdoctor.facts.probe import Kind
-from ddpdoctor.probe.server import Server
-from ddpdoctor.probe.store import Store, StoreError, connect
+from ddpdoctor.network.tcpstore.client import Store, StoreError, connect
+from ddpdoctor.network.tcpstore.server import Server
 
 pytestmark = pytest.mark.torch
 dist = pytest.importorskip("torch.distributed")

@@ -9,9 +9,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from machines import machine
 
-from ddpdoctor.cli.linting import rules_of
-from ddpdoctor.cli.request import Common
-from ddpdoctor.doctor import Outcome, judge
+from ddpdoctor.app.lint_lines import rules_of
+from ddpdoctor.app.request import Common
+from ddpdoctor.engine import Outcome, judge
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.facts.setting_names import of_a_plugin

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from machines import machine
 
-from ddpdoctor.doctor import Outcome, judge
+from ddpdoctor.engine import Outcome, judge
 from ddpdoctor.facts.variables import MEANINGS, PET_OPTIONS
 from ddpdoctor.rules import load
 

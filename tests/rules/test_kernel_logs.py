@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpdoctor.collectors.log import collect
-from ddpdoctor.doctor import judge
+from ddpdoctor.engine import judge
 from ddpdoctor.facts.log import Log, Seat
-from ddpdoctor.facts.log.gpus import gpu_at
-from ddpdoctor.facts.log.kernel import KernelLog, stamp_of
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.facts.xids import BY_CAUSE, XIDS, xid_in
 from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.logs.gpu_seats import gpu_at
+from ddpdoctor.logs.kernel_log import KernelLog, stamp_of
 from ddpdoctor.rules import load, of_logs
 
 AREAS = ("gpu", "topo", "versions", "host", "log")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from ddpdoctor.collectors.launch import line_of, line_of_text
-from ddpdoctor.doctor import judge
-from ddpdoctor.facts.launch import Launch, Line, peel, split
+from ddpdoctor.engine import judge
+from ddpdoctor.facts.launch.record import Launch, Line
 from ddpdoctor.facts.nodes import Form, Node, Nodes
 from ddpdoctor.facts.record import SCHEMA, Facts
+from ddpdoctor.launch.layers import peel
+from ddpdoctor.launch.line import line_of, line_of_text
+from ddpdoctor.launch.shell_words import split
 from ddpdoctor.rules import load
 
 RULES = load(("launch",))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from machines import FIXTURES, machine, machine_names
 
-from ddpdoctor.doctor import Outcome, judge
+from ddpdoctor.engine import Outcome, judge
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import Rule, area_of, load
 

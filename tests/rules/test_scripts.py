@@ -12,10 +12,10 @@ import pytest
 from script_runs import WRONG
 from scripts import Case, cases, judged
 
-from ddpdoctor.cli.patch import applied
-from ddpdoctor.doctor import Outcome
-from ddpdoctor.facts.script import values
+from ddpdoctor.app.patch import applied
+from ddpdoctor.engine import Outcome
 from ddpdoctor.rules import load
+from ddpdoctor.scripts.interpreter import values
 
 RULES = [each for each in load(("script",)) if "script" in each.needs and each.code < "SCRIPT500"]
 CASES = cases()

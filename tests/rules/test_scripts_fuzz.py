@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from script_runs import RIGHT, WRONG
 
-from ddpdoctor.doctor import judge
+from ddpdoctor.engine import judge
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.facts.script import Script, SourceFile
 from ddpdoctor.rules import load

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from ddpdoctor.collectors.launch import line_of_argv
-from ddpdoctor.doctor import judge
-from ddpdoctor.facts.launch import Launch
+from ddpdoctor.engine import judge
+from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.findings import Severity
+from ddpdoctor.launch.line import line_of_argv
 from ddpdoctor.rules import load
 
 RULE = next(each for each in load(("launch",)) if each.code == "LAUNCH071")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddpdoctor.cli.tables import draw_all
-from ddpdoctor.facts.hang.elsewhere import jobs
+from ddpdoctor.dumps.outlier import jobs
 from ddpdoctor.facts.record import Facts
 
 __all__ = ["draw"]

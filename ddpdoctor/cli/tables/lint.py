@@ -9,7 +9,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from ddpdoctor.facts.launch import Launch, Line, Word
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.words import Word
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.findings import Finding, Report
 

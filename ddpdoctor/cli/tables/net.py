@@ -8,7 +8,7 @@ from rich.text import Text
 
 from ddpdoctor.cli.tables import draw_all
 from ddpdoctor.cli.tables.rdma import rdma_pieces
-from ddpdoctor.facts.ifnames import Choice
+from ddpdoctor.facts.interface_choice import Choice, choose_for_gloo, choose_for_nccl
 from ddpdoctor.facts.net import Interface, Lookup, Net
 from ddpdoctor.facts.record import Facts
 
@@ -25,7 +25,7 @@ def draw(facts: Facts, *, width: int, colour: bool) -> str:
         reason = next((g.reason for g in facts.gaps if g.path == "net"), "not collected")
         return draw_all([Text(f"network: {reason}")], width=width, colour=colour)
     variables = facts.environ.variables if facts.environ is not None else {}
-    nccl, gloo = net.nccl_interfaces(variables), net.gloo_interfaces(variables)
+    nccl, gloo = choose_for_nccl(net, variables), choose_for_gloo(net, variables)
     pieces: list[RenderableType] = [
         _interfaces(net, nccl, gloo, width),
         _chosen("NCCL", nccl, "finds no interface to use"),

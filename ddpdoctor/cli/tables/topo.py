@@ -7,10 +7,10 @@ from textwrap import wrap
 
 from ddpdoctor.cli.output import WIDEST
 from ddpdoctor.cli.tables.links import about_links, about_peers
+from ddpdoctor.facts.nccl_paths import Way, ways
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.facts.topo import Topo
 from ddpdoctor.facts.visibility import visible
-from ddpdoctor.facts.ways import Way, ways
 
 __all__ = ["draw"]
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ddpdoctor.dumps.flight_recorder import NOT_DUMPS
+from ddpdoctor.dumps.selection import NAMELESS, choose
 from ddpdoctor.facts.gaps import Gap
-from ddpdoctor.facts.hang import Dump, Hang, Ras, Stack
-from ddpdoctor.facts.hang.choose import NAMELESS, choose
-from ddpdoctor.facts.hang.flight import NOT_DUMPS
+from ddpdoctor.facts.hang import Dump, Hang, Stack
 from ddpdoctor.facts.log import Kind, Log, Source
+from ddpdoctor.facts.ras import Ras
 
 __all__ = ["left_behind"]
 
@@ -56,8 +57,8 @@ def _is_other_data(dump: Dump) -> bool:
 def _texts(sources: Iterable[Source]) -> Hang:
     """Stacks and answers of RAS, which are texts."""
     from ddpdoctor.collectors.log.inputs import UNREADABLE, inputs_of, opened
-    from ddpdoctor.facts.hang.ras import ras_of
-    from ddpdoctor.facts.hang.stacks import stacks_in
+    from ddpdoctor.dumps.ras import ras_of
+    from ddpdoctor.dumps.stacks import stacks_in
 
     stacks: list[Stack] = []
     ras: list[Ras] = []

@@ -8,11 +8,11 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ddpdoctor.collectors.process import LateError, run
+from ddpdoctor.dumps.file_names import rank_in_name
 from ddpdoctor.facts.codec import FactsError, decode
-from ddpdoctor.facts.hang.names import rank_in_name
-from ddpdoctor.facts.hang.record import Dump, Group, Op
-from ddpdoctor.own import command
+from ddpdoctor.facts.hang import Dump, Group, Op
+from ddpdoctor.system.process import LateError, run
+from ddpdoctor.system.selfexec import command
 
 __all__ = ["read_dumps"]
 

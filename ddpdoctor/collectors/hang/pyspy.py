@@ -8,9 +8,9 @@ import sys
 import threading
 from collections.abc import Iterable, Mapping
 
-from ddpdoctor.collectors.process import LateError, run
+from ddpdoctor.dumps.stacks import stacks_in
 from ddpdoctor.facts.hang import Frame
-from ddpdoctor.facts.hang.stacks import stacks_in
+from ddpdoctor.system.process import LateError, run
 
 __all__ = ["find_pyspy", "frames_of"]
 

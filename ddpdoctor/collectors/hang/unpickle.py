@@ -20,10 +20,10 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from ddpdoctor.collectors.log.inputs import UNREADABLE, inputs_of, opened
+from ddpdoctor.dumps.file_names import rank_in_name
+from ddpdoctor.dumps.flight_recorder import NotADumpError, dump_of
 from ddpdoctor.facts.codec import encode
-from ddpdoctor.facts.hang.flight import NotADumpError, dump_of
-from ddpdoctor.facts.hang.names import rank_in_name
-from ddpdoctor.facts.hang.record import Dump, Op
+from ddpdoctor.facts.hang import Dump, Op
 
 __all__ = ["UnsafeError", "load", "main"]
 

@@ -8,16 +8,16 @@ from dataclasses import replace
 from typing import IO
 
 from ddpdoctor.collectors.log import error_file
-from ddpdoctor.collectors.log.crew import SPAN_BYTES, on_all_cores, spans
 from ddpdoctor.collectors.log.inputs import UNREADABLE, Input, Patient, inputs_of, opened
 from ddpdoctor.collectors.log.kinds import kind_of
+from ddpdoctor.collectors.log.parallel_read import SPAN_BYTES, on_all_cores, spans
 from ddpdoctor.collectors.log.text import Part, Scanner, joined
 from ddpdoctor.collectors.log.windows import AHEAD_BYTES, BEHIND_BYTES, Readable
 from ddpdoctor.facts.gaps import Gap
 from ddpdoctor.facts.log import Kind, Log, Source
-from ddpdoctor.facts.log.attribution import attributed
-from ddpdoctor.facts.log.marks import MARKS
-from ddpdoctor.facts.log.prefix import who_of_name
+from ddpdoctor.logs.attribution import attributed
+from ddpdoctor.logs.context_patterns import MARKS
+from ddpdoctor.logs.line_prefix import who_of_name
 
 __all__ = ["READERS", "collect"]
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
-from ddpdoctor.collectors.log.blocks import LONGEST, line_end
+from ddpdoctor.logs.tracebacks.line_context import LONGEST, line_end
 
 __all__ = ["DIGITS", "Engine", "engine"]
 

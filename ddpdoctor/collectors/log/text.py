@@ -7,18 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from ddpdoctor.collectors.log.alone import beheaded, last_exception, ranked_exception
-from ddpdoctor.collectors.log.blocks import Block, exit_of
 from ddpdoctor.collectors.log.engines import DIGITS, engine
-from ddpdoctor.collectors.log.fatal import fatal_of
-from ddpdoctor.collectors.log.summary import message_in_summary, message_of_handler
-from ddpdoctor.collectors.log.tracebacks import syntax_error_of, traceback_of
 from ddpdoctor.collectors.log.windows import BEHIND_BYTES, Readable, windows
 from ddpdoctor.facts.log import Exit, Line, Traceback, Who
-from ddpdoctor.facts.log.kernel import WORDS, KernelLog
-from ddpdoctor.facts.log.literals import literals_of
-from ddpdoctor.facts.log.prefix import cleaned, split
 from ddpdoctor.facts.xids import Xid
+from ddpdoctor.logs.kernel_log import WORDS, KernelLog
+from ddpdoctor.logs.line_prefix import cleaned, split
+from ddpdoctor.logs.required_literals import literals_of
+from ddpdoctor.logs.tracebacks.fatal_signal import fatal_of
+from ddpdoctor.logs.tracebacks.line_context import Block, exit_of
+from ddpdoctor.logs.tracebacks.old_summary import message_in_summary, message_of_handler
+from ddpdoctor.logs.tracebacks.partial import beheaded, last_exception, ranked_exception
+from ddpdoctor.logs.tracebacks.reader import syntax_error_of, traceback_of
 
 __all__ = ["Part", "Scanner", "joined"]
 

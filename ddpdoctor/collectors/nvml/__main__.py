@@ -9,7 +9,7 @@ import time
 
 from ddpdoctor.collectors.nvml import devices
 from ddpdoctor.collectors.nvml import links as nvlinks
-from ddpdoctor.collectors.nvml.asker import Asker, say
+from ddpdoctor.collectors.nvml.query import Asker, say
 
 NO_GPUS = 1
 SAMPLE_SECONDS = 0.05

@@ -7,7 +7,7 @@ import os
 from functools import partial
 from typing import Any
 
-from ddpdoctor.collectors.nvml.asker import Asker, Subject, bits, field, members, say
+from ddpdoctor.collectors.nvml.query import Asker, Subject, bits, field, members, say
 
 __all__ = ["clock_reasons", "device", "health", "sample", "slowdowns"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from ddpdoctor.collectors.nvml.asker import Asker, field, say
+from ddpdoctor.collectors.nvml.query import Asker, field, say
 
 __all__ = ["between", "links", "sample"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ddpdoctor.facts.launch.options import Given, Reading
 from ddpdoctor.facts.launch.programs import Launcher
-from ddpdoctor.facts.launch.slips import Slip
+from ddpdoctor.facts.launch.reading import Given, Reading
+from ddpdoctor.facts.launch.typo import Slip
 from ddpdoctor.facts.launch.words import Word
 
 __all__ = ["Layer", "Variable", "starts_ranks"]

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Section
 from ddpdoctor.facts.launch.layer import Layer, starts_ranks
+from ddpdoctor.facts.launch.plan import Plan
 from ddpdoctor.facts.launch.pod import Pod
 from ddpdoctor.facts.launch.programs import UNREAD, Launcher
-from ddpdoctor.facts.launch.rendezvous import Plan
 from ddpdoctor.facts.launch.words import Mark, Word
 from ddpdoctor.facts.torchrun_options import NEWEST, Version, version_of
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.launch import Launch, Line
+from ddpdoctor.facts.launch.record import Launch, Line
 from ddpdoctor.facts.visibility import Visibility, joined, visible
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule

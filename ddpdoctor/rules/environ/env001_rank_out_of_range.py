@@ -9,7 +9,7 @@ from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.observed import observed
+from ddpdoctor.rules.observation_findings import observed
 
 
 @rule(

@@ -8,8 +8,8 @@ from ddpdoctor.facts.nodes import Form, Node, Nodes
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.nodal import named, only_met
-from ddpdoctor.rules.observed import observed
+from ddpdoctor.rules.node_findings import named, only_met
+from ddpdoctor.rules.observation_findings import observed
 
 
 @rule("ENV004", "duplicate-rank", Severity.ERROR, signatures=(r"rank \d+ of \d+ ranks has already checked in",))

@@ -9,7 +9,7 @@ from ddpdoctor.facts.nodes import Form, Nodes, split
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.nodal import differs, only_met
+from ddpdoctor.rules.node_findings import differs, only_met
 
 
 @rule("ENV005", "world-size-mismatch", Severity.ERROR)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ, shorten
-from ddpdoctor.facts.launch import Launch
+from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch import master

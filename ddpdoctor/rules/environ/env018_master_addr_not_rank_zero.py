@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.gaps import not_here
-from ddpdoctor.facts.launch import Launch
+from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.environ import told
 from ddpdoctor.rules.launch import master
-from ddpdoctor.rules.observed import observed
+from ddpdoctor.rules.observation_findings import observed
 
 
 @rule("ENV018", "master-addr-not-rank-zero", Severity.ERROR)

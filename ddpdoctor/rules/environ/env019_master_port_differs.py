@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpdoctor.facts.launch import Launch
+from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.environ import told
 from ddpdoctor.rules.launch import master
-from ddpdoctor.rules.nodal import only_met
+from ddpdoctor.rules.node_findings import only_met
 
 
 @rule("ENV019", "master-port-differs", Severity.ERROR)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ, shorten
-from ddpdoctor.facts.launch import Launch
+from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.environ import told
 from ddpdoctor.rules.launch import master
 from ddpdoctor.rules.net.ways import is_elsewhere
-from ddpdoctor.rules.nodal import named, only_met, place
+from ddpdoctor.rules.node_findings import named, only_met, place
 
 
 @rule("ENV020", "master-addr-differs", Severity.ERROR)

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from ddpdoctor.facts.addresses import is_loopback, malformation
 from ddpdoctor.facts.environ import Environ, as_integer, shorten
 from ddpdoctor.facts.gaps import not_here
-from ddpdoctor.facts.launch import Launch
+from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.environ import told
 from ddpdoctor.rules.launch import master
-from ddpdoctor.rules.nodal import only_met
+from ddpdoctor.rules.node_findings import only_met
 
 ADDRESSES = ("MASTER_ADDR", "PET_MASTER_ADDR")
 PORTS = ("MASTER_PORT", "PET_MASTER_PORT")

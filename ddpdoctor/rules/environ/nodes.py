@@ -9,7 +9,7 @@ from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.nodes import Node, Nodes, Split, split
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.nodal import differs
+from ddpdoctor.rules.node_findings import differs
 
 __all__ = ["different_networks", "nccl_differs", "not_everywhere"]
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
-from ddpdoctor.facts.ifnames import effective
-from ddpdoctor.facts.launch import Launch
+from ddpdoctor.facts.interface_choice import choose_for_nccl, effective, names_matching
+from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.environ.settings import about, line, taking_away
 from ddpdoctor.rules.launch import master
-from ddpdoctor.rules.observed import observed, only_probed
+from ddpdoctor.rules.observation_findings import observed, only_probed
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.net import Interface, Net
@@ -46,7 +46,7 @@ def not_found(environ: Environ, net: Net) -> Iterator[Finding]:
     Unset NCCL_SOCKET_IFNAME, or name an interface that every node has; a list such as eno1,eth0 is allowed.
     """
     spec = _spec(environ, NCCL, net)
-    if spec is not None and not net.matching(spec):
+    if spec is not None and not names_matching(net, spec):
         yield _finding(environ, NCCL, spec, "matches no interface of this node", net)
 
 
@@ -64,7 +64,7 @@ def prefix(environ: Environ, net: Net) -> Iterator[Finding]:
     spec = _spec(environ, NCCL, net)
     if spec is None or spec[0] in "^=":
         return
-    chosen = [c.interface for c in net.nccl_interfaces(environ.settings)]
+    chosen = [c.interface for c in choose_for_nccl(net, environ.settings)]
     for name in spec.split(","):
         named = net.interface(name)
         extra = [i for i in map(net.interface, chosen) if i and i.name != name and i.name.startswith(name)]
@@ -88,8 +88,8 @@ def down(environ: Environ, net: Net) -> Iterator[Finding]:
     Bring the interface up and give it an address, or name another one.
     """
     spec = _spec(environ, NCCL, net)
-    matched = net.matching(spec) if spec is not None else ()
-    if spec is None or not matched or net.nccl_interfaces(environ.settings):
+    matched = names_matching(net, spec) if spec is not None else ()
+    if spec is None or not matched or choose_for_nccl(net, environ.settings):
         return
     family = environ.settings.get("NCCL_SOCKET_FAMILY")
     wrong = f"has no address that NCCL can use{f' (NCCL_SOCKET_FAMILY={family:.20})' if family else ''}"
@@ -119,7 +119,7 @@ def loopback(environ: Environ, net: Net | None = None, launch: Launch | None = N
     if spec is None:
         return
     net.need_several_nodes(environ)
-    chosen = next(iter(net.nccl_interfaces(environ.settings)), None)
+    chosen = next(iter(choose_for_nccl(net, environ.settings)), None)
     taken = net.interface(chosen.interface) if chosen else None
     if chosen is not None and taken is not None and taken.kind == "loopback":
         yield _finding(

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from ddpdoctor.facts.addresses import is_loopback
 from ddpdoctor.facts.nodes import Form, Nodes, split
 from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.rules.nodal import about, differs, named
+from ddpdoctor.rules.node_findings import about, differs, named
 
 __all__ = ["addresses_differ", "elsewhere", "loopback", "ports_differ"]
 

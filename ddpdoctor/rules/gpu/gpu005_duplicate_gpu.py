@@ -8,8 +8,8 @@ from ddpdoctor.facts.nodes import Node, Nodes
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.nodal import about, named, only_met
-from ddpdoctor.rules.observed import observed
+from ddpdoctor.rules.node_findings import about, named, only_met
+from ddpdoctor.rules.observation_findings import observed
 
 
 @rule(

@@ -12,7 +12,7 @@ from ddpdoctor.facts.nodes import Nodes, split
 from ddpdoctor.facts.visibility import visible
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.nodal import differs
+from ddpdoctor.rules.node_findings import differs
 
 MEMORY_SHARE = 0.95
 GIB = 1 << 30

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 
+from ddpdoctor.dumps.compare import compare
+from ddpdoctor.dumps.conflict import Cause, Conflict, ranges
+from ddpdoctor.dumps.selection import choose
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.hang import Hang
-from ddpdoctor.facts.hang.choose import choose
-from ddpdoctor.facts.hang.compare import compare
-from ddpdoctor.facts.hang.conflict import Cause, Conflict, ranges
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import in_hangs
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator
 
+from ddpdoctor.dumps.conflict import ranges
+from ddpdoctor.dumps.outlier import Job, is_stuck, jobs
+from ddpdoctor.dumps.rank_activity import Doing, Situation
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.hang import Hang
-from ddpdoctor.facts.hang.conflict import ranges
-from ddpdoctor.facts.hang.doing import Doing, Situation
-from ddpdoctor.facts.hang.elsewhere import Job, is_stuck, jobs
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import in_hangs
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from ddpdoctor.dumps.conflict import ranges
 from ddpdoctor.facts.gaps import not_here
-from ddpdoctor.facts.hang import Hang, Peer, Ras
-from ddpdoctor.facts.hang.conflict import ranges
+from ddpdoctor.facts.hang import Hang
+from ddpdoctor.facts.ras import Peer, Ras
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import in_hangs
 

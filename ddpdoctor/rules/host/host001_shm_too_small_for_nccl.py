@@ -11,7 +11,7 @@ from ddpdoctor.facts.host import Host, local_ranks, readable
 from ddpdoctor.facts.versions import Versions, numbers
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.absent import need_gpus
+from ddpdoctor.rules.preconditions import need_gpus
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.gpu import Gpu

@@ -10,7 +10,7 @@ from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.host import UNLIMITED, Host, readable, visible_gpus
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.absent import need_gpus
+from ddpdoctor.rules.preconditions import need_gpus
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.gpu import Gpu

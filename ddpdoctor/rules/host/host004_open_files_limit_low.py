@@ -10,7 +10,7 @@ from ddpdoctor.facts.host import Host, local_ranks
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.observed import observed, only_probed
+from ddpdoctor.rules.observation_findings import observed, only_probed
 
 LEAST = 20
 """Two gloo ranks under torchrun fail with 24 open files and run with 28 (measured with torch 2.13)."""

@@ -10,7 +10,7 @@ from ddpdoctor.facts.host import UNLIMITED, Host
 from ddpdoctor.facts.versions import Versions, numbers
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.absent import need_gpus
+from ddpdoctor.rules.preconditions import need_gpus
 
 FIXED = (2, 28)
 """From here on NCCL sets the stacks of its threads itself (NCCL_SET_CPU_STACK_SIZE)."""

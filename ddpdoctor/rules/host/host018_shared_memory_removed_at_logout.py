@@ -8,7 +8,7 @@ from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.host import Host
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.absent import need_gpus
+from ddpdoctor.rules.preconditions import need_gpus
 
 
 @rule(

@@ -8,7 +8,7 @@ from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.nodes import Form, Nodes, Split, split
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.nodal import about, differs, named
+from ddpdoctor.rules.node_findings import about, differs, named
 
 __all__ = ["clocks", "files", "properties"]
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
-from ddpdoctor.facts.launch import Launch, Launcher, Line, is_known
+from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.words import is_known
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.facts.visibility import listed, visible
 from ddpdoctor.findings import Evidence, Finding, Severity

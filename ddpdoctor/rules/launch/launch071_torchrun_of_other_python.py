@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.gaps import not_here
-from ddpdoctor.facts.launch import Launch, Line
+from ddpdoctor.facts.launch.record import Launch, Line
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule

@@ -11,9 +11,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from ddpdoctor.facts.environ import shorten
-from ddpdoctor.facts.launch import UNKNOWN, Edit, Launch, Layer, Line, Plan, Trouble, is_loopback, quote
-from ddpdoctor.facts.launch.rendezvous import ACCELERATE_NAMES
+from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.facts.launch.plan import Plan
+from ddpdoctor.facts.launch.reading import Trouble
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.words import UNKNOWN, Edit, quote
 from ddpdoctor.findings import Evidence, Finding, Severity
+from ddpdoctor.launch.rendezvous import ACCELERATE_NAMES, is_loopback
 from ddpdoctor.rules.launch.nodes.agreement import Node, differing, node_of, nodes_of
 from ddpdoctor.rules.launch.nodes.own_master import own_masters
 from ddpdoctor.rules.launch.pointing import after, agents, corrected, point, remove, revalue, shown, spelled, where

@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from ddpdoctor.facts.launch import Edit, Given, Launch, Layer, Line, Plan, Word, apply, escape, plain, quote
+from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.facts.launch.plan import Plan
+from ddpdoctor.facts.launch.reading import Given
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.words import Edit, Word, apply, escape, plain, quote
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 

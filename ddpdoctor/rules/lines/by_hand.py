@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ddpdoctor.facts.environ import as_integer
-from ddpdoctor.facts.launch import Edit, Launch, Launcher, Layer, Line, Variable, escape, is_known, quote
+from ddpdoctor.facts.launch.layer import Layer, Variable
+from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.words import Edit, escape, is_known, quote
 from ddpdoctor.findings import Finding
 from ddpdoctor.rules import on_lines
 from ddpdoctor.rules.environ.env001_rank_out_of_range import check as out_of_range

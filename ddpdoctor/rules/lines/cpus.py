@@ -6,9 +6,12 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.host import count_cpus
-from ddpdoctor.facts.launch import Given, Launch, Launcher, Line, Word, is_known
-from ddpdoctor.facts.launch.container import container_of
+from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.reading import Given
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.words import Word, is_known
 from ddpdoctor.findings import Finding, Severity, Where
+from ddpdoctor.launch.container import container_of
 from ddpdoctor.rules import on_lines
 from ddpdoctor.rules.host import host007_cpu_oversubscribed
 from ddpdoctor.rules.launch.pointing import point, shown

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddpdoctor.facts.launch import Edit, Launch, Launcher, Layer, Line, Word, is_known
-from ddpdoctor.facts.launch.container import container_of, wants_rdma
+from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.words import Edit, Word, is_known
 from ddpdoctor.facts.visibility import cut, listed
 from ddpdoctor.findings import Finding, Severity, Where
+from ddpdoctor.launch.container import container_of, wants_rdma
 from ddpdoctor.rules import on_lines
 from ddpdoctor.rules.environ.cuda_devices import one_gpu_per_rank
 from ddpdoctor.rules.environ.cuda_visible_devices import cuda_visible_devices_invalid

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddpdoctor.facts.launch import Edit, Launch
 from ddpdoctor.facts.launch.programs import REMOTE
+from ddpdoctor.facts.launch.record import Launch
+from ddpdoctor.facts.launch.words import Edit
 from ddpdoctor.findings import Finding
 from ddpdoctor.rules import on_lines
 from ddpdoctor.rules.environ.nodes import not_everywhere

@@ -6,9 +6,12 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.host import readable
-from ddpdoctor.facts.launch import Edit, Given, Launch, Launcher, Line, is_known
-from ddpdoctor.facts.launch.container import Container, bytes_of, container_of, wants_rdma
+from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.reading import Given
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.words import Edit, is_known
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.launch.container import Container, bytes_of, container_of, wants_rdma
 from ddpdoctor.rules import on_lines
 from ddpdoctor.rules.host import (
     host001_shm_too_small_for_nccl,

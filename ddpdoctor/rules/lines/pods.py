@@ -6,8 +6,13 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.host import readable
-from ddpdoctor.facts.launch import Given, Launch, Layer, Line, Mark, Operator, Pod, is_known, parse_endpoint
+from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.facts.launch.pod import Operator, Pod
+from ddpdoctor.facts.launch.reading import Given
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.words import Mark, is_known
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.launch.rendezvous import parse_endpoint
 from ddpdoctor.rules import on_lines
 from ddpdoctor.rules.environ import env018_master_addr_not_rank_zero
 from ddpdoctor.rules.host import host001_shm_too_small_for_nccl

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpdoctor.facts.launch import Launch, Line, Operator, Pod
+from ddpdoctor.facts.launch.pod import Operator, Pod
+from ddpdoctor.facts.launch.record import Launch, Line
 from ddpdoctor.findings import Evidence, Finding, Where
 from ddpdoctor.rules import on_lines
 from ddpdoctor.rules.net.links import blocked

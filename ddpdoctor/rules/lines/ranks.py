@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from ddpdoctor.facts.launch import Launcher, Line
+from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.record import Line
 from ddpdoctor.rules.launch.scheduler.counting import nodes, tasks, tasks_per_node
 
 __all__ = ["ranks_here"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpdoctor.facts.launch import Launch
-from ddpdoctor.facts.launch.container import container_of
+from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.findings import Finding
+from ddpdoctor.launch.container import container_of
 from ddpdoctor.rules import on_lines
 from ddpdoctor.rules.launch.pointing import agents, point, replace
 from ddpdoctor.rules.net import net012_rdzv_host_mismatch, net018_rendezvous_store_stale

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.log import Line, Log, Traceback
-from ddpdoctor.facts.log.rendezvous import knocks
 from ddpdoctor.findings import Finding
+from ddpdoctor.logs.rendezvous_lines import knocks
 from ddpdoctor.rules import in_logs
 from ddpdoctor.rules.log.signatures import as_signed, explained, matching
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddpdoctor.facts.log.waiting import Wait
+from ddpdoctor.logs.collective_waits import Wait
 from ddpdoctor.rules.log.signatures import shortened
 
 __all__ = ["call", "calls", "names", "ranks_named"]

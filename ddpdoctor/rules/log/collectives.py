@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.log import Line, Log, Who
-from ddpdoctor.facts.log.marks import marked
-from ddpdoctor.facts.log.story import is_over
-from ddpdoctor.facts.log.waiting import Party, Wait, lagging, not_enqueued, parties, waits
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.logs.collective_waits import Party, Wait, lagging, not_enqueued, parties, waits
+from ddpdoctor.logs.context_patterns import marked
+from ddpdoctor.logs.job_outcome import is_over
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.log.calls import call, calls, names, ranks_named
 from ddpdoctor.rules.log.scene import ranks_of

@@ -6,13 +6,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ddpdoctor.facts.log import Exit, Frame, Line, Log, Traceback, Who
-from ddpdoctor.facts.log.attribution import MESSAGE_LINES
-from ddpdoctor.facts.log.endings import SIGNALS
-from ddpdoctor.facts.log.marks import marked
-from ddpdoctor.facts.log.record import FATAL
-from ddpdoctor.facts.log.story import RETURNED, last_failure, own_exits, says_goodbye
+from ddpdoctor.facts.log import FATAL, Exit, Frame, Line, Log, Traceback, Who
 from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.logs.attribution import MESSAGE_LINES
+from ddpdoctor.logs.context_patterns import marked
+from ddpdoctor.logs.job_outcome import RETURNED, last_failure, own_exits, says_goodbye
+from ddpdoctor.logs.launcher_endings import SIGNALS
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.log.ending import SIGKILL, ended
 from ddpdoctor.rules.log.killed import SIGKILLED

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.log import Log
-from ddpdoctor.facts.log.waiting import Wait, waits
 from ddpdoctor.findings import Evidence, Finding, Where
+from ddpdoctor.logs.collective_waits import Wait, waits
 from ddpdoctor.rules import in_logs
 from ddpdoctor.rules.log.calls import call, names
 from ddpdoctor.rules.log.collectives import parties_missing

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ddpdoctor.facts.log import Line, Log
-from ddpdoctor.facts.log.marks import marked
-from ddpdoctor.facts.log.recovery import last_words
-from ddpdoctor.facts.log.story import FEW_LINES, has_failed
 from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.logs.context_patterns import marked
+from ddpdoctor.logs.job_outcome import FEW_LINES, has_failed
+from ddpdoctor.logs.recovery import last_words
 from ddpdoctor.rules import in_logs
 from ddpdoctor.rules.log.signatures import as_signed, finding_of, matching
 from ddpdoctor.rules.log.told import peer_in

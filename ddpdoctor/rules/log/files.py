@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ddpdoctor.facts.log import Log, Traceback
-from ddpdoctor.facts.log.prefix import who_of_name
 from ddpdoctor.findings import Evidence, Finding, Where
+from ddpdoctor.logs.line_prefix import who_of_name
 from ddpdoctor.rules import in_logs
 from ddpdoctor.rules.log.ending import names_of
 from ddpdoctor.rules.log.scene import ranks_of

@@ -12,11 +12,11 @@ from dataclasses import replace
 
 from ddpdoctor.facts.addresses import is_loopback
 from ddpdoctor.facts.log import Log
-from ddpdoctor.facts.log.marks import marked
-from ddpdoctor.facts.log.recovery import last_words
-from ddpdoctor.facts.log.rendezvous import counts, keys, knocks
-from ddpdoctor.facts.log.story import has_failed, own_exits
 from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.logs.context_patterns import marked
+from ddpdoctor.logs.job_outcome import has_failed, own_exits
+from ddpdoctor.logs.recovery import last_words
+from ddpdoctor.logs.rendezvous_lines import counts, keys, knocks
 from ddpdoctor.rules import in_logs
 from ddpdoctor.rules.log.scene import TOO_MANY, Scene, came, candidates, is_farewell, joined, names, ranks_of, tell
 from ddpdoctor.rules.log.signatures import matching

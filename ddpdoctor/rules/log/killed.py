@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.log import Log
-from ddpdoctor.facts.log.story import own_exits
 from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.logs.job_outcome import own_exits
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.log.ending import SIGKILL, ended
 from ddpdoctor.rules.log.signatures import finding_of, matching

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ddpdoctor.facts.log import Line, Log
-from ddpdoctor.facts.log.marks import marked
-from ddpdoctor.facts.log.story import RETURNED, has_failed, is_over, last_failure
 from ddpdoctor.findings import Finding, Role, Severity
+from ddpdoctor.logs.context_patterns import marked
+from ddpdoctor.logs.job_outcome import RETURNED, has_failed, is_over, last_failure
 from ddpdoctor.rules import in_logs, rule
 from ddpdoctor.rules.log.crashes import may_be_one
 from ddpdoctor.rules.log.peers import CLOSED

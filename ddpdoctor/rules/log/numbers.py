@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.log import Line, Log
-from ddpdoctor.facts.log.marks import marked
-from ddpdoctor.facts.log.story import is_over
 from ddpdoctor.findings import Finding
+from ddpdoctor.logs.context_patterns import marked
+from ddpdoctor.logs.job_outcome import is_over
 from ddpdoctor.rules.log.signatures import finding_of
 
 __all__ = ["no_number"]

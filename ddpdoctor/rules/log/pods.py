@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ddpdoctor.facts.log import Line, Log
-from ddpdoctor.facts.log.marks import marked
 from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.logs.context_patterns import marked
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.log.signatures import finding_of, matching
 

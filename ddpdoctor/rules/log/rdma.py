@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ddpdoctor.facts.log import Log
-from ddpdoctor.facts.log.marks import marked
 from ddpdoctor.findings import Finding, Role, Severity
+from ddpdoctor.logs.context_patterns import marked
 from ddpdoctor.rules import in_logs
 from ddpdoctor.rules.log.signatures import as_signed, finding_of, matching
 

@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 
 from ddpdoctor.facts.log import Line, Log
-from ddpdoctor.facts.log.rendezvous import Count, Keys, Knock
-from ddpdoctor.facts.log.story import is_over, says_goodbye
 from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
+from ddpdoctor.logs.job_outcome import is_over, says_goodbye
+from ddpdoctor.logs.rendezvous_lines import Count, Keys, Knock
 from ddpdoctor.rules.log.signatures import shortened, traceback_of
 from ddpdoctor.rules.log.told import peer_in
 

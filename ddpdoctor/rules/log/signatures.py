@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from ddpdoctor.facts.log import Line, Log, Traceback
-from ddpdoctor.facts.log.literals import literals_of
-from ddpdoctor.facts.log.recovery import last_words
-from ddpdoctor.facts.log.story import FEW_LINES, has_failed, is_over
 from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
+from ddpdoctor.logs.job_outcome import FEW_LINES, has_failed, is_over
+from ddpdoctor.logs.recovery import last_words
+from ddpdoctor.logs.required_literals import literals_of
 from ddpdoctor.rules import Rule, area_of, load
 from ddpdoctor.rules.log.told import peer_in, ranks_in
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from ddpdoctor.facts.addresses import is_loopback
 from ddpdoctor.facts.log import Line
-from ddpdoctor.facts.log.prefix import short_host
+from ddpdoctor.logs.line_prefix import short_host
 
 __all__ = ["peer_in", "ranks_in"]
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ddpdoctor.facts.log import Line, Log, Traceback
-from ddpdoctor.facts.log.frames import CHAINED_LINES
-from ddpdoctor.facts.log.story import own_exits, went_on
-from ddpdoctor.facts.log.waiting import parties, waits
 from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
+from ddpdoctor.logs.collective_waits import parties, waits
+from ddpdoctor.logs.job_outcome import own_exits, went_on
+from ddpdoctor.logs.later_frames import CHAINED_LINES
 from ddpdoctor.rules import in_logs, rule
 from ddpdoctor.rules.log.crashes import (
     CANCELLED,

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ddpdoctor.facts.log import Log
-from ddpdoctor.facts.log.story import is_over
 from ddpdoctor.findings import Finding
+from ddpdoctor.logs.job_outcome import is_over
 from ddpdoctor.rules.log.calls import ranks_named
 from ddpdoctor.rules.log.signatures import finding_of, matching
 

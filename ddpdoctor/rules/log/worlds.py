@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ddpdoctor.facts.log import Line, Log
-from ddpdoctor.facts.log.marks import marked
-from ddpdoctor.facts.log.story import went_on
 from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
+from ddpdoctor.logs.context_patterns import marked
+from ddpdoctor.logs.job_outcome import went_on
 from ddpdoctor.rules import in_logs
 from ddpdoctor.rules.log.scene import came
 from ddpdoctor.rules.log.signatures import finding_of, matching, traceback_of

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from ddpdoctor.facts.log import Log
-from ddpdoctor.facts.log.gpus import gpu_at
-from ddpdoctor.facts.log.marks import marked
 from ddpdoctor.facts.xids import BY_CAUSE, Xid, meaning
 from ddpdoctor.findings import Finding, Role, Where
+from ddpdoctor.logs.context_patterns import marked
+from ddpdoctor.logs.gpu_seats import gpu_at
 from ddpdoctor.rules import area_of, in_logs, load
 from ddpdoctor.rules.gpu.xids import told
 from ddpdoctor.rules.log.signatures import by_signatures

@@ -6,15 +6,15 @@ import ipaddress
 from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.ifnames import Choice, effective
+from ddpdoctor.facts.interface_choice import Choice, choose_for_gloo, choose_for_nccl, effective
 from ddpdoctor.facts.net import Net
 from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.net.links import gloo_elsewhere
-from ddpdoctor.rules.nodal import only_met
-from ddpdoctor.rules.observed import observed, only_probed
+from ddpdoctor.rules.node_findings import only_met
+from ddpdoctor.rules.observation_findings import observed, only_probed
 
 __all__ = ["gloo", "nccl", "nothing_left"]
 
@@ -43,7 +43,7 @@ def nccl(environ: Environ, net: Net) -> Iterator[Finding]:
     of exclusions, so write ^docker,lo,virbr,… in full.
     """
     net.need_several_nodes(environ)
-    chosen = next(iter(net.nccl_interfaces(environ.settings)), None)
+    chosen = next(iter(choose_for_nccl(net, environ.settings)), None)
     if chosen is not None:
         yield from _judge(net, chosen, "NCCL", "NCCL_SOCKET_IFNAME")
 
@@ -68,7 +68,7 @@ def nothing_left(environ: Environ, net: Net) -> Iterator[Finding]:
         return  # ENV021 and ENV023
     if not net.interfaces:
         net.need(None, "interfaces")
-    chosen = net.nccl_interfaces(environ.settings)
+    chosen = choose_for_nccl(net, environ.settings)
     only_loopback = bool(chosen) and chosen[0].interface.startswith("lo") and net.spans_nodes(environ)
     if chosen and not only_loopback:
         return
@@ -115,7 +115,7 @@ def gloo(
     assert net is not None
     net.need_several_nodes(environ)
     net.need(net.own_name, "own_name")
-    for chosen in net.gloo_interfaces(environ.variables):
+    for chosen in choose_for_gloo(net, environ.variables):
         yield from _judge(net, chosen, "Gloo", "GLOO_SOCKET_IFNAME")
 
 

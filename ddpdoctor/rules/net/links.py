@@ -10,8 +10,8 @@ from ddpdoctor.facts.nodes import Form, Link, Node, Nodes
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.nodal import named, place
-from ddpdoctor.rules.observed import is_second_store, observed
+from ddpdoctor.rules.node_findings import named, place
+from ddpdoctor.rules.observation_findings import is_second_store, observed
 
 __all__ = ["blocked", "cut", "gloo_elsewhere", "large_packets", "store_port"]
 

@@ -14,8 +14,8 @@ from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.net import ways
-from ddpdoctor.rules.nodal import only_met
-from ddpdoctor.rules.observed import is_second_store, observed, only_probed
+from ddpdoctor.rules.node_findings import only_met
+from ddpdoctor.rules.observation_findings import is_second_store, observed, only_probed
 
 __all__ = ["no_host", "no_route", "port_dropped", "port_rejected", "swallows", "unreachable", "unresolvable"]
 

@@ -9,7 +9,7 @@ from ddpdoctor.facts.net import is_loopback
 from ddpdoctor.facts.nodes import Form, Node, Nodes, split
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.nodal import about, differs, named
+from ddpdoctor.rules.node_findings import about, differs, named
 
 __all__ = ["duplicate", "families", "unknown_to_others"]
 

@@ -11,7 +11,7 @@ from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.net import ways
-from ddpdoctor.rules.observed import observed, only_probed
+from ddpdoctor.rules.observation_findings import observed, only_probed
 
 __all__ = ["check"]
 

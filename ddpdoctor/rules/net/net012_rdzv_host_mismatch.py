@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddpdoctor.facts.launch import Launch, Layer, Line, Plan, is_known, is_loopback
+from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.facts.launch.plan import Plan
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.words import is_known
 from ddpdoctor.facts.nodes import Form, Nodes
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.launch.rendezvous import is_loopback
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.nodes.agreement import nodes_of
 from ddpdoctor.rules.launch.pointing import agents, point, replace
-from ddpdoctor.rules.nodal import about, named, only_met
+from ddpdoctor.rules.node_findings import about, named, only_met
 
 _FALSE = ("0", "false", "f", "no", "n")
 

@@ -13,7 +13,7 @@ from ddpdoctor.facts.versions import Versions
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.net import names
-from ddpdoctor.rules.observed import observed, only_probed
+from ddpdoctor.rules.observation_findings import observed, only_probed
 
 __all__ = ["elsewhere", "full_name", "loopback", "numeric", "unresolvable"]
 

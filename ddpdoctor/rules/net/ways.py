@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ddpdoctor.facts.net import Outcome
 from ddpdoctor.facts.nodes import Node, Nodes
 from ddpdoctor.findings import Evidence, Finding, Where
-from ddpdoctor.rules.nodal import named, place
+from ddpdoctor.rules.node_findings import named, place
 
 __all__ = ["answered_by_another", "dropped", "is_elsewhere", "other_ways", "rejected"]
 

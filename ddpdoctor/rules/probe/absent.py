@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ddpdoctor.facts.addresses import is_loopback
 from ddpdoctor.facts.nodes import Form, Node, Nodes, ranges
 from ddpdoctor.findings import Evidence, Finding, Role, Where
-from ddpdoctor.rules.nodal import about, named
+from ddpdoctor.rules.node_findings import about, named
 
 __all__ = ["head_missing", "late", "missing"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.observed import observed
+from ddpdoctor.rules.observation_findings import observed
 
 
 @rule("PROBE500", "rank-environment-unusable", Severity.ERROR, kind="umbrella")

@@ -9,7 +9,7 @@ from statistics import median
 from ddpdoctor.facts.probe import COLLECTIVE_PHASES, Kind, Observation, Probe, RankReport
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.observed import lazily, observed
+from ddpdoctor.rules.observation_findings import lazily, observed
 
 ENDED = (Kind.IMPORT_FAILED, Kind.DIED, Kind.EXCEPTION)
 BEHIND_SECONDS = 15.0

@@ -9,8 +9,8 @@ from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.facts.probe import COLLECTIVE_PHASES, Kind, Observation, Probe, RankReport
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.nodal import only_met
-from ddpdoctor.rules.observed import lazily, observed
+from ddpdoctor.rules.node_findings import only_met
+from ddpdoctor.rules.observation_findings import lazily, observed
 from ddpdoctor.rules.probe import absent
 
 LATE_SECONDS = 15.0

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 
-from ddpdoctor.facts.script.entering import places_of
-from ddpdoctor.facts.script.module import Module
-from ddpdoctor.facts.script.nodes import inner
-from ddpdoctor.facts.script.values import Reader
-from ddpdoctor.facts.script.vocabulary import ATTRIBUTES, HELPERS, PARAMETERS
-from ddpdoctor.facts.script.world import Unknown
 from ddpdoctor.rules.script.situation import names_in, readers_at
+from ddpdoctor.scripts.interpreter.simulated_job import Unknown
+from ddpdoctor.scripts.interpreter.values import Reader
+from ddpdoctor.scripts.simulation.entry_points import places_of
+from ddpdoctor.scripts.syntax.module import Module
+from ddpdoctor.scripts.syntax.nodes import inner
+from ddpdoctor.scripts.syntax.vocabulary import ATTRIBUTES, HELPERS, PARAMETERS
 
 __all__ = ["RANK_WORDS", "blocks", "comes_to", "in_rank_branch", "in_turns", "parts", "truths"]
 

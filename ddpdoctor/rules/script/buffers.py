@@ -6,11 +6,6 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.conditions import exclusive
-from ddpdoctor.facts.script.exchange import exchanges
-from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.facts.script.nodes import inner
-from ddpdoctor.facts.script.rehearsal import Event
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import (
@@ -21,6 +16,11 @@ from ddpdoctor.rules.script.pointing import (
     waited,
 )
 from ddpdoctor.rules.script.situation import argument, has_more, last_value
+from ddpdoctor.scripts.interpreter.conditions import exclusive
+from ddpdoctor.scripts.simulation.p2p_matching import exchanges
+from ddpdoctor.scripts.simulation.trace import Event
+from ddpdoctor.scripts.syntax.module import Module, modules
+from ddpdoctor.scripts.syntax.nodes import inner
 
 IN_PLACE = ("zero_", "fill_", "copy_", "add_", "sub_", "mul_", "div_", "normal_", "uniform_", "random_")
 

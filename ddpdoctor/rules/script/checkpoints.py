@@ -6,10 +6,6 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.facts.script.rehearsal import Event, Rehearsal
-from ddpdoctor.facts.script.together import is_of_all, program_runs
-from ddpdoctor.facts.script.world import Device, Unknown
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.branches import RANK_WORDS, in_rank_branch
@@ -26,6 +22,10 @@ from ddpdoctor.rules.script.situation import (
     names_in,
     value,
 )
+from ddpdoctor.scripts.interpreter.simulated_job import Device, Unknown
+from ddpdoctor.scripts.simulation.joint_paths import is_of_all, program_runs
+from ddpdoctor.scripts.simulation.trace import Event, Rehearsal
+from ddpdoctor.scripts.syntax.module import Module, modules
 
 PER_RANK = {"rank", "local_rank", "global_rank", "RANK", "getpid", "process_index", "get_rank", "hostname", "uuid4"}
 PER_RANK |= {"mkdtemp", "mkstemp", "TemporaryDirectory", "NamedTemporaryFile", "gethostname"}

@@ -6,16 +6,16 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.disagreement import Disagreement, Kind, disagreements
-from ddpdoctor.facts.script.entering import places_of
-from ddpdoctor.facts.script.index import Binding
-from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.facts.script.together import is_of_all
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import code, point
 from ddpdoctor.rules.script.rewriting import agreed, called_by_all, in_one_order, reached_by_all
 from ddpdoctor.rules.script.situation import argument, each_rank, is_quiet
+from ddpdoctor.scripts.simulation.divergence import Disagreement, Kind, disagreements
+from ddpdoctor.scripts.simulation.entry_points import places_of
+from ddpdoctor.scripts.simulation.joint_paths import is_of_all
+from ddpdoctor.scripts.syntax.index import Binding
+from ddpdoctor.scripts.syntax.module import Module, modules
 
 _WORDS = {"backward": "the backward pass of the wrapped model", "forward": "the forward pass of the wrapped model"}
 

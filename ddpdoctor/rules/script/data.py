@@ -7,17 +7,17 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.index import Bound
-from ddpdoctor.facts.script.instances import kept
-from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.facts.script.nodes import inner
-from ddpdoctor.facts.script.parameters import argument_of
-from ddpdoctor.facts.script.world import Unknown
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.branches import in_rank_branch
 from ddpdoctor.rules.script.pointing import before, code, point, replace, with_keyword
 from ddpdoctor.rules.script.situation import argument, each_rank, has_more, is_alone, is_test, names_in, value
+from ddpdoctor.scripts.interpreter.parameters import argument_of
+from ddpdoctor.scripts.interpreter.simulated_job import Unknown
+from ddpdoctor.scripts.syntax.index import Bound
+from ddpdoctor.scripts.syntax.instances import kept
+from ddpdoctor.scripts.syntax.module import Module, modules
+from ddpdoctor.scripts.syntax.nodes import inner
 
 _EPOCH = re.compile(r"(?i)ep")
 _LOADER = re.compile(r"(?i)loader|\bdl\b|_dl\b")

@@ -6,10 +6,8 @@ import ast
 import re
 from collections.abc import Iterator
 
-from ddpdoctor.facts.launch import Launch
+from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.facts.script.world import Device
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import after, before, code, delete, imported, point, replace
@@ -25,6 +23,8 @@ from ddpdoctor.rules.script.situation import (
     start_of,
     value,
 )
+from ddpdoctor.scripts.interpreter.simulated_job import Device
+from ddpdoctor.scripts.syntax.module import Module, modules
 
 LOCAL = 'int(os.environ["LOCAL_RANK"])'
 CREATED = frozenset(

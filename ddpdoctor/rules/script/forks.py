@@ -6,15 +6,15 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.facts.script.nodes import Function
-from ddpdoctor.facts.script.spawning import Spawn
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.devices import CREATED
 from ddpdoctor.rules.script.pointing import code, point, replace, without_argument
 from ddpdoctor.rules.script.processes import start_method
 from ddpdoctor.rules.script.situation import argument, value
+from ddpdoctor.scripts.syntax.module import Module, modules
+from ddpdoctor.scripts.syntax.nodes import Function
+from ddpdoctor.scripts.syntax.spawning import Spawn
 
 _CONTEXTS = ("cuda.init", "cuda.set_device", "cuda.synchronize", "cuda.mem_get_info")
 

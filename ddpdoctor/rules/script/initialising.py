@@ -6,10 +6,8 @@ import ast
 import re
 from collections.abc import Iterator
 
-from ddpdoctor.facts.launch import Launch
+from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.facts.script.world import Made
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import code, imported, point, replace, with_keyword, without_argument
@@ -24,6 +22,8 @@ from ddpdoctor.rules.script.situation import (
     value,
 )
 from ddpdoctor.rules.script.variables import reads_ranks
+from ddpdoctor.scripts.interpreter.simulated_job import Made
+from ddpdoctor.scripts.syntax.module import Module, modules
 
 INIT = "dist.init_process_group"
 KNOWN = ("env", "tcp", "file", "xla")

@@ -7,15 +7,15 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.conditions import conditions
-from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.facts.script.rehearsal import Event, Rehearsal
-from ddpdoctor.facts.script.together import is_of_all, program_runs
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import after, code, dist_of, moved, point, under
 from ddpdoctor.rules.script.processes import start_method
 from ddpdoctor.rules.script.situation import backends, in_try, is_test, last_value
+from ddpdoctor.scripts.interpreter.conditions import conditions
+from ddpdoctor.scripts.simulation.joint_paths import is_of_all, program_runs
+from ddpdoctor.scripts.simulation.trace import Event, Rehearsal
+from ddpdoctor.scripts.syntax.module import Module, modules
 
 INIT = "dist.init_process_group"
 DESTROY = "dist.destroy_process_group"

@@ -5,17 +5,17 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ddpdoctor.facts.launch import Launch
+from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.entering import places_of
-from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.facts.script.nodes import Function
-from ddpdoctor.facts.script.vocabulary import GROUP_POSITION
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.branches import comes_to
 from ddpdoctor.rules.script.pointing import code, dist_of, imported, point, replace, with_keyword, without_argument
 from ddpdoctor.rules.script.situation import argument, each_rank, has_more, is_literal, last_value, start_of, value
+from ddpdoctor.scripts.simulation.entry_points import places_of
+from ddpdoctor.scripts.syntax.module import Module, modules
+from ddpdoctor.scripts.syntax.nodes import Function
+from ddpdoctor.scripts.syntax.vocabulary import GROUP_POSITION
 
 _LISTS = {
     "dist.all_gather": (0, "tensor_list"),

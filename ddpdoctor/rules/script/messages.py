@@ -6,15 +6,15 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.entering import places_of
-from ddpdoctor.facts.script.exchange import Message, Stuck, problems
-from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.facts.script.vocabulary import GROUP_POSITION
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.branches import blocks
 from ddpdoctor.rules.script.pointing import code, dist_of, point, replace, under, with_keyword, without_argument
 from ddpdoctor.rules.script.situation import argument, each_rank, has_more
+from ddpdoctor.scripts.simulation.entry_points import places_of
+from ddpdoctor.scripts.simulation.p2p_matching import Message, Stuck, problems
+from ddpdoctor.scripts.syntax.module import Module, modules
+from ddpdoctor.scripts.syntax.vocabulary import GROUP_POSITION
 
 _ROOTS = {
     "dist.broadcast": (1, "src"),

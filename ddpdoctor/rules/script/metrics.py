@@ -7,16 +7,16 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.facts.script.nodes import Function, inner
-from ddpdoctor.facts.script.parameters import argument_of
-from ddpdoctor.facts.script.vocabulary import COLLECTIVES
-from ddpdoctor.facts.script.world import Unknown
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.branches import comes_to, in_rank_branch, truths
 from ddpdoctor.rules.script.pointing import code, point, replace
 from ddpdoctor.rules.script.situation import argument, each_rank, names_in, value
+from ddpdoctor.scripts.interpreter.parameters import argument_of
+from ddpdoctor.scripts.interpreter.simulated_job import Unknown
+from ddpdoctor.scripts.syntax.module import Module, modules
+from ddpdoctor.scripts.syntax.nodes import Function, inner
+from ddpdoctor.scripts.syntax.vocabulary import COLLECTIVES
 
 _METRICS = re.compile(r"(?i)acc|val|test")
 _LOSSES = re.compile(r"(?i)loss|acc|val|test")

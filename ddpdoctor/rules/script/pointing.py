@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from ddpdoctor.facts.script.module import Module
 from ddpdoctor.findings import Edit, Evidence, Finding, Severity, Where
+from ddpdoctor.scripts.syntax.module import Module
 
 __all__ = [
     "after",

@@ -6,13 +6,13 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.facts.script.spawning import Spawn
-from ddpdoctor.facts.script.world import Made
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import after, code, point, replace
 from ddpdoctor.rules.script.situation import argument, is_test, value
+from ddpdoctor.scripts.interpreter.simulated_job import Made
+from ddpdoctor.scripts.syntax.module import Module, modules
+from ddpdoctor.scripts.syntax.spawning import Spawn
 
 
 def start_method(module: Module, spawn: Spawn) -> str | None:

@@ -10,16 +10,16 @@ import ast
 from collections import Counter
 from collections.abc import Iterable
 
-from ddpdoctor.facts.script.disagreement import Disagreement
-from ddpdoctor.facts.script.module import Module
-from ddpdoctor.facts.script.nodes import inner
-from ddpdoctor.facts.script.together import matters_of
-from ddpdoctor.facts.script.vocabulary import GROUP_POSITION
 from ddpdoctor.findings import Edit
 from ddpdoctor.rules.script.branches import blocks, parts
 from ddpdoctor.rules.script.pointing import before, code, dist_of, imported, indent_of, is_elif, replace
 from ddpdoctor.rules.script.situation import argument, backends
 from ddpdoctor.rules.script.whole_lines import gone, inserted, lines_of, shifted, swapped
+from ddpdoctor.scripts.simulation.divergence import Disagreement
+from ddpdoctor.scripts.simulation.joint_paths import matters_of
+from ddpdoctor.scripts.syntax.module import Module
+from ddpdoctor.scripts.syntax.nodes import inner
+from ddpdoctor.scripts.syntax.vocabulary import GROUP_POSITION
 
 __all__ = ["agreed", "called_by_all", "in_one_order", "reached_by_all"]
 

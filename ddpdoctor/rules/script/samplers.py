@@ -6,9 +6,6 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.index import Bound
-from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.facts.script.world import Made
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.data import epochs, is_evaluation
@@ -21,6 +18,9 @@ from ddpdoctor.rules.script.situation import (
     spread,
     value,
 )
+from ddpdoctor.scripts.interpreter.simulated_job import Made
+from ddpdoctor.scripts.syntax.index import Bound
+from ddpdoctor.scripts.syntax.module import Module, modules
 
 
 @rule("SCRIPT045", "sampler-epoch-not-set", Severity.WARNING)

@@ -6,7 +6,6 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.devices import choices
@@ -16,6 +15,7 @@ from ddpdoctor.rules.script.situation import (
     each_rank,
     value,
 )
+from ddpdoctor.scripts.syntax.module import Module, modules
 
 
 @rule(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpdoctor.facts.launch import Launch
+from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.module import modules
-from ddpdoctor.facts.script.world import TWO_NODES, one_node
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.initialising import INIT
 from ddpdoctor.rules.script.pointing import point, without_argument
 from ddpdoctor.rules.script.situation import argument, each_rank, start_of
+from ddpdoctor.scripts.interpreter.simulated_job import TWO_NODES, one_node
+from ddpdoctor.scripts.syntax.module import modules
 
 
 @rule("SCRIPT009", "world-size-argument-differs", Severity.ERROR)

@@ -6,13 +6,13 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.facts.script.world import Made
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.initialising import INIT
 from ddpdoctor.rules.script.pointing import code, imported, point, replace
 from ddpdoctor.rules.script.situation import argument, has_more, spread, value
+from ddpdoctor.scripts.interpreter.simulated_job import Made
+from ddpdoctor.scripts.syntax.module import Module, modules
 
 
 def _is_time(module: Module, node: ast.expr) -> bool:

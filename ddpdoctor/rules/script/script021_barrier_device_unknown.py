@@ -6,15 +6,15 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.events import COMPARED
-from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.facts.script.rehearsal import Event
-from ddpdoctor.facts.script.together import program_runs
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.devices import LOCAL, SELECT, selects
 from ddpdoctor.rules.script.pointing import imported, point, with_keyword
 from ddpdoctor.rules.script.situation import argument, backends
+from ddpdoctor.scripts.simulation.events import COMPARED
+from ddpdoctor.scripts.simulation.joint_paths import program_runs
+from ddpdoctor.scripts.simulation.trace import Event
+from ddpdoctor.scripts.syntax.module import Module, modules
 
 
 @rule(

@@ -6,13 +6,13 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.facts.script.vocabulary import GROUP_POSITION
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.devices import CREATED
 from ddpdoctor.rules.script.pointing import code, point, replace, with_keyword
 from ddpdoctor.rules.script.situation import argument, backends, has_more, last_value, value
+from ddpdoctor.scripts.syntax.module import Module, modules
+from ddpdoctor.scripts.syntax.vocabulary import GROUP_POSITION
 
 _ON_CPU = CREATED | {f"torch.{kind}Tensor" for kind in ("", "Float", "Double", "Half", "Long", "Int", "Byte", "Bool")}
 _ON_CPU |= {"torch.from_numpy"}

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.gaps import Why
-from ddpdoctor.facts.launch import Launch
+from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import point, replace
 from ddpdoctor.rules.script.situation import argument, backends, last_value, start_of
+from ddpdoctor.scripts.syntax.module import Module, modules
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.gpu import Gpu

@@ -6,11 +6,6 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.instances import kept
-from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.facts.script.nodes import inner
-from ddpdoctor.facts.script.vocabulary import COLLECTIVES
-from ddpdoctor.facts.script.world import TWO_NODES
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import code, point, replace
@@ -18,6 +13,11 @@ from ddpdoctor.rules.script.situation import (
     each_rank,
     last_value,
 )
+from ddpdoctor.scripts.interpreter.simulated_job import TWO_NODES
+from ddpdoctor.scripts.syntax.instances import kept
+from ddpdoctor.scripts.syntax.module import Module, modules
+from ddpdoctor.scripts.syntax.nodes import inner
+from ddpdoctor.scripts.syntax.vocabulary import COLLECTIVES
 
 _LISTINGS = ("glob.glob", "os.listdir", "os.scandir", "glob.iglob")
 

@@ -6,13 +6,13 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.facts.script.nodes import inner
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.branches import blocks
 from ddpdoctor.rules.script.pointing import after, before, code, delete, indent_of, point, replace, waited
 from ddpdoctor.rules.script.situation import argument
+from ddpdoctor.scripts.syntax.module import Module, modules
+from ddpdoctor.scripts.syntax.nodes import inner
 
 WAITS = ("wait", "synchronize", "is_completed", "result", "get_future")
 

@@ -6,13 +6,13 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.facts.script.nodes import inner
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.branches import blocks, in_rank_branch
 from ddpdoctor.rules.script.pointing import code, point, replace, without_argument
 from ddpdoctor.rules.script.situation import argument, is_test
+from ddpdoctor.scripts.syntax.module import Module, modules
+from ddpdoctor.scripts.syntax.nodes import inner
 
 
 @rule("SCRIPT043", "reduce-result-on-other-ranks", Severity.WARNING)

@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.facts.script.world import Unknown, known
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import code, imported, point, replace
 from ddpdoctor.rules.script.situation import each_rank, names_in
+from ddpdoctor.scripts.interpreter.simulated_job import Unknown, known
+from ddpdoctor.scripts.syntax.module import Module, modules
 
 _AUGMENTS = re.compile(
     r"Random(Crop|ResizedCrop|HorizontalFlip|VerticalFlip|Rotation|Affine|Erasing|Apply)|ColorJitter|RandAugment"

@@ -6,14 +6,14 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.facts.script.nodes import Function
-from ddpdoctor.facts.script.parameters import argument_of
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.branches import in_rank_branch
 from ddpdoctor.rules.script.pointing import code, point, replace
 from ddpdoctor.rules.script.situation import argument, is_quiet, is_test, last_value
+from ddpdoctor.scripts.interpreter.parameters import argument_of
+from ddpdoctor.scripts.syntax.module import Module, modules
+from ddpdoctor.scripts.syntax.nodes import Function
 
 
 @rule("SCRIPT055", "ddp-module-bypassed", Severity.ERROR)

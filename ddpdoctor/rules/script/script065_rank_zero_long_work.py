@@ -7,14 +7,14 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.facts.script.nodes import inner
-from ddpdoctor.facts.script.vocabulary import COLLECTIVES
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.branches import truths
 from ddpdoctor.rules.script.pointing import code, imported, point, with_keyword
 from ddpdoctor.rules.script.situation import argument
+from ddpdoctor.scripts.syntax.module import Module, modules
+from ddpdoctor.scripts.syntax.nodes import inner
+from ddpdoctor.scripts.syntax.vocabulary import COLLECTIVES
 
 EVALUATES = re.compile(r"(?i)evaluate|validate|validation|^test|^eval(?!$)")
 LONG = re.compile(

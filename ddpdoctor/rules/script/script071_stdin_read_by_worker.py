@@ -6,12 +6,12 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.branches import in_rank_branch
 from ddpdoctor.rules.script.pointing import code, delete, point
 from ddpdoctor.rules.script.situation import is_distributed
+from ddpdoctor.scripts.syntax.module import Module, modules
 
 READS = (
     "input",

@@ -6,11 +6,11 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.module import Module, modules
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import before, delete, point
 from ddpdoctor.rules.script.variables import defaults, sets
+from ddpdoctor.scripts.syntax.module import Module, modules
 
 
 @rule("SCRIPT072", "nccl-variable-set-too-late", Severity.NOTE)

@@ -6,8 +6,6 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.facts.script.world import Unknown
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.branches import in_rank_branch, in_turns
@@ -23,6 +21,8 @@ from ddpdoctor.rules.script.situation import (
     names_in,
     value,
 )
+from ddpdoctor.scripts.interpreter.simulated_job import Unknown
+from ddpdoctor.scripts.syntax.module import Module, modules
 
 
 @rule("SCRIPT063", "shared-file-race", Severity.ERROR, signatures=(r"FileExistsError: \[Errno 17\]",))

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ddpdoctor.facts.launch import Launch, Launcher, Line
-from ddpdoctor.facts.script.index import Bound
-from ddpdoctor.facts.script.module import Module
-from ddpdoctor.facts.script.parameters import argument_of
-from ddpdoctor.facts.script.values import Reader
-from ddpdoctor.facts.script.world import TWO_NODES, Place, Unknown
+from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.scripts.interpreter.parameters import argument_of
+from ddpdoctor.scripts.interpreter.simulated_job import TWO_NODES, Place, Unknown
+from ddpdoctor.scripts.interpreter.values import Reader
+from ddpdoctor.scripts.syntax.index import Bound
+from ddpdoctor.scripts.syntax.module import Module
 
 __all__ = [
     "Start",

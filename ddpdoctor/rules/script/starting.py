@@ -6,15 +6,15 @@ import ast
 import re
 from collections.abc import Iterator
 
-from ddpdoctor.facts.launch import Launch
+from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.facts.script.vocabulary import VARIABLES
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import code, delete, point, replace, without_argument
 from ddpdoctor.rules.script.situation import Start, argument, has_more, is_literal, is_test, start_of, value
 from ddpdoctor.rules.script.variables import TORCHRUN, Setting, is_guarded, reads, reads_ranks, sets
+from ddpdoctor.scripts.syntax.module import Module, modules
+from ddpdoctor.scripts.syntax.vocabulary import VARIABLES
 
 _FREE_PORT = re.compile(r"(?i)(free|find|open|unused|available|random|pick).*port")
 _OWN = ((None, "rank"), (None, "store"))

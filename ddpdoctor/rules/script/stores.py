@@ -6,15 +6,15 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.entering import places_of
-from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.facts.script.world import Made
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.initialising import INIT
 from ddpdoctor.rules.script.pointing import code, imported, point, replace, with_keyword, without_argument
 from ddpdoctor.rules.script.script013_timeout_not_a_timedelta import as_timedelta
 from ddpdoctor.rules.script.situation import argument, each_rank, has_more, last_value, value
+from ddpdoctor.scripts.interpreter.simulated_job import Made
+from ddpdoctor.scripts.simulation.entry_points import places_of
+from ddpdoctor.scripts.syntax.module import Module, modules
 
 
 @rule(

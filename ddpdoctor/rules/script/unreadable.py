@@ -6,10 +6,10 @@ import sys
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.module import too_deep, unreadable
-from ddpdoctor.facts.script.parsing import MAX_DEPTH
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
+from ddpdoctor.scripts.syntax.module import too_deep, unreadable
+from ddpdoctor.scripts.syntax.parsing import MAX_DEPTH
 
 PYTHON_2 = (
     "Missing parentheses in call to",

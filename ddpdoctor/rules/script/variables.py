@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ddpdoctor.facts.script.module import Module
-from ddpdoctor.facts.script.nodes import inner
 from ddpdoctor.rules.script.situation import argument, once, value
+from ddpdoctor.scripts.syntax.module import Module
+from ddpdoctor.scripts.syntax.nodes import inner
 
 TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "GROUP_RANK")
 

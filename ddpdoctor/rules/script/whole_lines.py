@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from ddpdoctor.facts.script.module import Module
 from ddpdoctor.findings import Edit
+from ddpdoctor.scripts.syntax.module import Module
 
 __all__ = ["gone", "inserted", "lines_of", "shifted", "swapped"]
 

@@ -6,12 +6,8 @@ import ast
 import re
 from collections.abc import Iterator
 
-from ddpdoctor.facts.launch import Launch
+from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.script import Script
-from ddpdoctor.facts.script.index import Bound
-from ddpdoctor.facts.script.module import Module, modules
-from ddpdoctor.facts.script.vocabulary import PARAMETERS
-from ddpdoctor.facts.script.world import Device
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import code, imported, point, replace, without_argument
@@ -25,6 +21,10 @@ from ddpdoctor.rules.script.situation import (
     start_of,
     value,
 )
+from ddpdoctor.scripts.interpreter.simulated_job import Device
+from ddpdoctor.scripts.syntax.index import Bound
+from ddpdoctor.scripts.syntax.module import Module, modules
+from ddpdoctor.scripts.syntax.vocabulary import PARAMETERS
 
 
 @rule(

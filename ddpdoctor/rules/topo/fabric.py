@@ -10,7 +10,7 @@ from ddpdoctor.facts.nodes import Nodes, split
 from ddpdoctor.facts.topo import Fabric, GpuNode, Topo
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.nodal import differs
+from ddpdoctor.rules.node_findings import differs
 
 STATES = {1: "not started", 2: "in progress"}
 COMPLETED = 3

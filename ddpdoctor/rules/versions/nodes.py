@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ddpdoctor.facts.nodes import Nodes, split
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.nodal import differs
+from ddpdoctor.rules.node_findings import differs
 
 __all__ = ["driver", "nccl", "torch"]
 

@@ -9,7 +9,7 @@ from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.versions import Versions, numbers
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.absent import need_gpus
+from ddpdoctor.rules.preconditions import need_gpus
 
 FIRST_CUDA = {9: (11, 8), 10: (12, 8), 11: (13, 0), 12: (12, 8)}
 """The first CUDA version whose compiler knows a major compute capability, for builds whose list cannot be read."""

@@ -10,7 +10,7 @@ from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.absent import need_gpus
+from ddpdoctor.rules.preconditions import need_gpus
 
 
 @rule("VERSION009", "torch-without-cuda", Severity.ERROR, signatures=("Torch not compiled with CUDA enabled",))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.nodal import named
+from ddpdoctor.rules.node_findings import named
 
 
 @rule("VERSION502", "ddpdoctor-version-differs", Severity.ERROR)

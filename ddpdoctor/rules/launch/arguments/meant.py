@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 
-from ddpdoctor.facts.launch import Launcher
+from ddpdoctor.facts.launch.programs import Launcher
 from ddpdoctor.facts.torchrun_options import Option
 
 __all__ = ["meant_by"]

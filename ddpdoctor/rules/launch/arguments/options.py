@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.gaps import not_here
-from ddpdoctor.facts.launch import Edit, Given, Launch, Launcher, Layer, Line, Problem, Trouble, Word, plain
-from ddpdoctor.facts.launch.programs import ACCELERATE, DEEPSPEED
+from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.facts.launch.programs import ACCELERATE, DEEPSPEED, Launcher
+from ddpdoctor.facts.launch.reading import Given, Problem, Trouble
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.words import Edit, Word, plain
 from ddpdoctor.facts.torchrun_options import NEWEST, Option, Version, torchrun_options
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule

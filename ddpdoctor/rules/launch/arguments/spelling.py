@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddpdoctor.facts.launch import UNKNOWN, Edit, Launch, Line, Slip, SlipKind, escape
-from ddpdoctor.facts.launch.slips import DASHES
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.typo import Slip, SlipKind
+from ddpdoctor.facts.launch.words import UNKNOWN, Edit, escape
 from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.launch.typos import DASHES
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.pointing import before, point, remove, replace, shown
 

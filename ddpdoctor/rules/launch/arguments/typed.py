@@ -5,7 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddpdoctor.facts.launch import Edit, Launch, Launcher, Layer, Line, Plan, Problem, Setting, SlipKind, Trouble
+from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.facts.launch.plan import Plan, Setting
+from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.reading import Problem, Trouble
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.typo import SlipKind
+from ddpdoctor.facts.launch.words import Edit
 from ddpdoctor.facts.torchrun_options import Option
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule

@@ -5,9 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddpdoctor.facts.launch import Launch, Layer, Line, Setting, Trouble, parse_nnodes, quote
+from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.facts.launch.plan import Setting
+from ddpdoctor.facts.launch.reading import Trouble
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.words import quote
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.launch.rendezvous import parse_nnodes
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.pointing import after, agents, point, replace, revalue, shown, spelled
 

@@ -7,7 +7,8 @@ import string
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ddpdoctor.facts.launch import UNKNOWN, Launch, plain
+from ddpdoctor.facts.launch.record import Launch
+from ddpdoctor.facts.launch.words import UNKNOWN, plain
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.arguments.values import bad, told

@@ -5,7 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddpdoctor.facts.launch import Edit, Given, Launch, Launcher, Layer, Line, Operator, Plan, Pod, is_known
+from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.facts.launch.plan import Plan
+from ddpdoctor.facts.launch.pod import Operator, Pod
+from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.reading import Given
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.words import Edit, is_known
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.pointing import agents, point, remove, revalue, shown

@@ -6,15 +6,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
 
-from ddpdoctor.facts.launch import Launch, Launcher, Layer, Line, Plan, quote
-from ddpdoctor.facts.launch.rendezvous import ACCELERATE_NAMES, plan_of_machines
+from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.facts.launch.plan import Plan
+from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.words import quote
 from ddpdoctor.facts.nodes import Form, Nodes, split
 from ddpdoctor.facts.nodes import Node as Member
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.launch.rendezvous import ACCELERATE_NAMES, plan_of_machines
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.nodes.same_rank import same_for_all
 from ddpdoctor.rules.launch.pointing import after, corrected, revalue, spelled, where
-from ddpdoctor.rules.nodal import differs, only_met
+from ddpdoctor.rules.node_findings import differs, only_met
 
 __all__ = ["Node", "differing", "node_of", "nodes_of"]
 

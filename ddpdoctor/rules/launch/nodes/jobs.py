@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpdoctor.facts.launch import Launch, Layer, Line, Plan
+from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.facts.launch.plan import Plan
+from ddpdoctor.facts.launch.record import Launch, Line
 from ddpdoctor.facts.nodes import Form, Nodes
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.pointing import after, agents, point, revalue, spelled
-from ddpdoctor.rules.nodal import named, only_met
+from ddpdoctor.rules.node_findings import named, only_met
 
 Agent = tuple[Line, Layer, Plan]
 

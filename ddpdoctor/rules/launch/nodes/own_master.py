@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddpdoctor.facts.launch import Edit, Launch, Launcher, Line, Operator, Word, escape
+from ddpdoctor.facts.launch.pod import Operator
+from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.words import Edit, Word, escape
 from ddpdoctor.findings import Finding
 from ddpdoctor.rules.launch.pointing import point
 from ddpdoctor.rules.launch.rendezvous.meeting import FIRST_HOST

@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ddpdoctor.facts.gaps import not_here
-from ddpdoctor.facts.launch import Edit, Launch, Layer, Line, Plan, escape
+from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.facts.launch.plan import Plan
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.words import Edit, escape
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.nodes.agreement import nodes_of

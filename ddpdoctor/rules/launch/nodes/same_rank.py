@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpdoctor.facts.launch import Edit, Launch, Launcher, Layer, Line, Operator, Plan, escape
+from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.facts.launch.plan import Plan
+from ddpdoctor.facts.launch.pod import Operator
+from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.words import Edit, escape
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.findings import Finding
 from ddpdoctor.rules.launch.pointing import after, agents, point, revalue, spelled

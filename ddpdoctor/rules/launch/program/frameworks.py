@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpdoctor.facts.launch import Edit, Launch, Layer, Word, escape
+from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.facts.launch.record import Launch
+from ddpdoctor.facts.launch.words import Edit, Word, escape
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.pointing import agents, before, point, revalue, spelled

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpdoctor.facts.launch import Launch, quote
+from ddpdoctor.facts.launch.record import Launch
+from ddpdoctor.facts.launch.words import quote
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
 

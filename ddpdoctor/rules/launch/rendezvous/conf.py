@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddpdoctor.facts.launch import Launch, Plan
+from ddpdoctor.facts.launch.plan import Plan
+from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.arguments.values import bad, told

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpdoctor.facts.launch import Edit, Launch, Launcher, Layer, Line, Word, quote
-from ddpdoctor.facts.launch.rendezvous import ACCELERATE_NAMES, DEFAULT_C10D_PORT, DEFAULT_PORT
+from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.words import Edit, Word, quote
 from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.launch.rendezvous import ACCELERATE_NAMES, DEFAULT_C10D_PORT, DEFAULT_PORT
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.nodes.agreement import node_of, nodes_of
 from ddpdoctor.rules.launch.pointing import after, agents, before, point, remove, revalue, shown, spelled

@@ -5,9 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddpdoctor.facts.launch import UNKNOWN, Edit, Launch, Launcher, Layer, Line, Operator, Plan, Pod, is_loopback
-from ddpdoctor.facts.launch.rendezvous import DEFAULT_C10D_PORT, DEFAULT_PORT
+from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.facts.launch.plan import Plan
+from ddpdoctor.facts.launch.pod import Operator, Pod
+from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.words import UNKNOWN, Edit
 from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.launch.rendezvous import DEFAULT_C10D_PORT, DEFAULT_PORT, is_loopback
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.pointing import HOST0, after, agents, point, remove, revalue, shown, spelled
 

@@ -5,22 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddpdoctor.facts.launch import (
-    Edit,
-    Given,
-    Launch,
-    Launcher,
-    Layer,
-    Line,
-    is_known,
-    starts_ranks,
-)
+from ddpdoctor.facts.launch.layer import Layer, starts_ranks
+from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.reading import Given
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.words import Edit, is_known
 from ddpdoctor.facts.nodes import Form, Node, Nodes
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.launch.pointing import after, point, revalue
 from ddpdoctor.rules.launch.scheduler.counting import TASKS, nodes, number, option, tasks, tasks_per_node
-from ddpdoctor.rules.nodal import only_met
+from ddpdoctor.rules.node_findings import only_met
 
 SCHEDULERS = ("srun", "openmpi", "mpich", "mvapich2", "jsrun")
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import re
 
-from ddpdoctor.facts.launch import Given, Launcher, Layer, Line, is_known
+from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.reading import Given
+from ddpdoctor.facts.launch.record import Line
+from ddpdoctor.facts.launch.words import is_known
 
 __all__ = ["NODES", "nodes", "number", "option", "scheduled_nodes", "tasks", "tasks_per_node"]
 

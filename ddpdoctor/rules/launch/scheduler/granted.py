@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 
-from ddpdoctor.facts.launch import Given, Launcher, Layer, Line, is_known
-from ddpdoctor.facts.launch.container import container_of
+from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.reading import Given
+from ddpdoctor.facts.launch.record import Line
+from ddpdoctor.facts.launch.words import is_known
+from ddpdoctor.launch.container import container_of
 
 __all__ = ["allocated_nodes", "granted_gpus"]
 

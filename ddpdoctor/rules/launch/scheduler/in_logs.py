@@ -29,7 +29,7 @@ def slurm_interactive_single_task(log: Log) -> Iterator[Finding]:
     Start the script with srun inside the allocation (srun --ntasks-per-node=GPUS python train.py), or unset SLURM_NTASKS and
     SLURM_JOB_NAME in that shell.
     """
-    from ddpdoctor.facts.log.marks import marked
+    from ddpdoctor.logs.context_patterns import marked
 
     hint = next(
         (line for line in log.lines if "command is available on your system but is not used" in line.text), None

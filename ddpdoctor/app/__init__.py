@@ -1,0 +1,1 @@
+"""Use cases without Typer and without printing."""

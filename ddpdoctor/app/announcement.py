@@ -1,0 +1,106 @@
+"""What one node tells the others of itself: what it was told, what it is, and its launch line without secrets."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.nodes import Form, Node
+from ddpdoctor.facts.variables import is_secret, without_secrets
+from ddpdoctor.launch.jobs import Job
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.launch.record import Line
+    from ddpdoctor.facts.record import Facts
+
+__all__ = ["Introduction"]
+
+SENT_PREFIXES = ("PET_", "TORCH", "MASTER_", "SLURM_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "NODE_")
+
+
+class Introduction:
+    """One node's part of a job, as its launch line says it; `line` is None for a rank that only its environment describes."""
+
+    def __init__(self, job: Job, line: Line | None) -> None:
+        self.job = job
+        self._line = line
+
+    def node(self, facts: Facts, owns: bool) -> Node:
+        """What this node tells of itself."""
+        from ddpdoctor.collectors.multinode import machine_key, script_hash
+        from ddpdoctor.facts.comparable_properties import node_of
+        from ddpdoctor.system.machine import this_machine
+
+        job, script, node = self.job, self.script(), node_of(facts)
+        return replace(
+            node,
+            full_name=job.local_addr or node.full_name,
+            form=job.form,
+            machine=machine_key(),
+            node_rank=job.node_rank,
+            rank=job.rank,
+            local_rank=job.local_rank,
+            world_size=job.world_size,
+            nnodes=job.nnodes,
+            least=job.least,
+            nproc=self.nproc(facts),
+            launcher=job.launcher,
+            uniform=job.uniform,
+            master_addr=job.master_addr,
+            master_port=job.master_port,
+            rdzv_id=job.rdzv_id,
+            owns=owns,
+            is_scheduled=self._is_scheduled(),
+            script=script and os.path.basename(script),
+            script_hash=script_hash(this_machine(), script) if script and os.path.isabs(script) else None,
+        )
+
+    def nproc(self, facts: Facts) -> int | None:
+        """The ranks that this node's launcher starts."""
+        if self.job.nproc is not None or self.job.form == Form.ENV or self._line is None or self._line.plan is None:
+            return self.job.nproc
+        from ddpdoctor.facts.visibility import visible
+
+        word = self._line.plan.settings["nproc_per_node"].value
+        gpus = visible(facts.environ.variables if facts.environ else {}, facts.gpu).count if facts.gpu else 0
+        if word == "cpu" or (word == "auto" and not gpus):
+            return os.cpu_count()
+        return gpus or None
+
+    def _is_scheduled(self) -> bool:
+        """Whether a scheduler started this very command, perhaps several times on one node."""
+        launcher = Environ(variables=dict(os.environ)).launcher
+        return launcher is not None and launcher.name in ("srun", "openmpi", "mpich", "mvapich2", "jsrun")
+
+    def script(self) -> str | None:
+        """The script's path; the name of a module, or of a script that is looked for elsewhere."""
+        line = self._line
+        if line is None or line.program is None:
+            return None
+        if line.script is not None:
+            return os.path.abspath(line.script.path)
+        found = (line.starter or line.program).reading.script
+        return None if found is None else found.known
+
+    def told_line(self) -> dict[str, Any]:
+        """The launch line as the host needs it to hold it against the others'."""
+        if self._line is None or self.job.form == Form.ENV:
+            return {}
+        variables = self._line.environ.variables.items()
+        known = {name: without_secrets(value) for name, value in variables if _is_sent(name)}
+        return {"argv": _launchers_words(self._line), "environ": known, "cwd": self._line.cwd or "/"}
+
+
+def _is_sent(name: str) -> bool:
+    return name.startswith(SENT_PREFIXES) and not is_secret(name)
+
+
+def _launchers_words(line: Line) -> list[str]:
+    """The words of the launcher, up to the script: what the script is given is nobody else's business."""
+    starter = line.starter
+    script = starter.reading.script if starter is not None else None
+    end = script.end if script is not None else len(line.source)
+    kept = [word for word in line.argv if word.end <= end]
+    return [without_secrets(w.text) for w in kept if w.assignment is None or not is_secret(w.assignment[0])]

@@ -1,0 +1,73 @@
+"""The local probe of `ddpdoctor check`, started before anything else is imported: torch's import is the longest part.
+
+Only for command lines and environments that leave no doubt about what will be probed; in all other cases the probe is
+started when the command line has been read. Whoever takes the process must end it; one that nobody took ends with
+`stop`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import subprocess
+
+__all__ = ["CPU_RANKS", "GPU_NODES", "start", "stop", "take"]
+
+CPU_RANKS = 2
+"""How many ranks a machine without a GPU is probed with."""
+
+GPU_NODES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+"""Device nodes that show a GPU driver: the ranks to start are as many as GPUs that CUDA sees, and those are not counted yet."""
+
+HARMLESS = ("-q", "--quiet", "--no-color")
+"""Words that say nothing about the probe."""
+WITH_VALUE = ("--format", "--output", "--select", "--ignore", "--fail-on")
+SECONDS = 108.0
+"""What the default `--timeout` of `check` leaves for looking."""
+
+_started: list[subprocess.Popen[bytes]] = []
+
+
+def start(words: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Start the local ranks, if these are the words and the environment of a plain `ddpdoctor check`."""
+    if not _is_plain(words) or any(name.endswith(("RANK", "PROCID", "WORLD_SIZE")) for name in environ):
+        return
+    from importlib.util import find_spec
+
+    if any(map(os.path.exists, GPU_NODES)) or find_spec("torch") is None:
+        return
+    from ddpdoctor.probe.worker_start import run_probe
+
+    try:
+        _started.append(run_probe("ddpdoctor.probe.local", ["--nproc", str(CPU_RANKS), "--timeout", str(SECONDS)]))
+    except OSError:
+        return  # it is tried again, and told, when its turn comes
+
+
+def _is_plain(words: Sequence[str]) -> bool:
+    """`check` with nothing but options about the report: no launch line, no facts, no time limits."""
+    return words[:1] == ["check"] and all(
+        word in HARMLESS
+        or word.startswith(tuple(f"{option}=" for option in WITH_VALUE))
+        or word in WITH_VALUE
+        or (before in WITH_VALUE and not word.startswith("-"))
+        for before, word in itertools.pairwise(words)
+    )
+
+
+def take() -> subprocess.Popen[bytes] | None:
+    """The process that was started early, None without one."""
+    return _started.pop() if _started else None
+
+
+def stop() -> None:
+    """End the process that nobody took."""
+    process = take()
+    if process is not None:
+        from ddpdoctor.system.process import kill
+
+        kill(process)

@@ -1,0 +1,90 @@
+"""Where a command's facts come from: this machine, or a saved file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ddpdoctor.app.request import DEFAULT_SECONDS, Common, seconds_left
+from ddpdoctor.collectors import collect
+from ddpdoctor.facts.codec import FactsError, decode
+from ddpdoctor.facts.gaps import Gap, Why
+from ddpdoctor.facts.record import SCHEMA, Facts
+from ddpdoctor.system.machine import this_machine
+
+__all__ = ["UnreadableError", "facts_for", "load_facts", "text_of"]
+
+MAX_FACTS_BYTES = 64 << 20
+"""Facts of a node of 16 GPUs are below 1 MiB."""
+
+
+class UnreadableError(Exception):
+    """An input that holds no facts; the message says which and why."""
+
+
+def facts_for(
+    common: Common, sections: Iterable[str], environ: Mapping[str, str | None] | None = None
+) -> tuple[Facts, tuple[str, ...]]:
+    """The facts to judge, those of `--facts FILE` or this machine's, and what could not be done to get them.
+
+    `environ` are variables that a launch line sets besides those of this process; None takes one away.
+    """
+    wanted = tuple(sections)
+    if common.facts is None:
+        return _look(common, wanted, environ or {})
+    try:
+        return load_facts(common.facts), ()
+    except UnreadableError as error:
+        print(f"ddpdoctor: {error}", file=sys.stderr)
+        gaps = tuple(Gap(name, "the facts file could not be read", Why.UNANSWERED) for name in wanted)
+        return Facts(schema=SCHEMA, collected_at="", hostname="", gaps=gaps), (f"read {error}",)
+
+
+def load_facts(path: Path) -> Facts:
+    """The facts in a file that `ddpdoctor collect` wrote; `-` is standard input.
+
+    Raises:
+        UnreadableError: it cannot be read or holds no facts.
+    """
+    try:
+        saved = json.loads(text_of(path))
+        if isinstance(saved, dict) and saved.get("schema") != SCHEMA:
+            raise FactsError(f"$.schema: expected {SCHEMA!r}, got {saved.get('schema')!r:.60}")
+        return decode(Facts, saved)
+    except FactsError as error:
+        raise UnreadableError(f"{path}: not facts that ddpdoctor collect wrote: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise UnreadableError(f"{path}: not JSON: {error!s:.200}") from None
+
+
+def text_of(path: Path) -> str:
+    """What a saved file holds; `-` is standard input.
+
+    Raises:
+        UnreadableError: it cannot be read, or is too large for facts or a report.
+    """
+    try:
+        if str(path) == "-":
+            data = sys.stdin.buffer.read(MAX_FACTS_BYTES + 1) if sys.stdin else b""
+        else:
+            with path.open("rb") as file:
+                data = file.read(MAX_FACTS_BYTES + 1)
+    except OSError as error:
+        raise UnreadableError(f"{path}: {error.strerror}") from None
+    if len(data) > MAX_FACTS_BYTES:
+        raise UnreadableError(f"{path}: larger than {MAX_FACTS_BYTES >> 20} MiB, which facts never are")
+    return data.decode("utf-8-sig", "replace")
+
+
+def _look(common: Common, wanted: tuple[str, ...], environ: Mapping[str, str | None]) -> tuple[Facts, tuple[str, ...]]:
+    machine = this_machine(seconds_left(common))
+    variables = {name: value for name, value in {**machine.environ, **environ}.items() if value is not None}
+    machine = replace(machine, environ=variables)
+    facts = collect(machine, wanted)
+    late = [name for name in wanted if getattr(facts, name) is None] if machine.deadline.left <= 0 else []
+    if not late:
+        return facts, ()
+    return facts, (f"finish within --timeout {common.timeout or DEFAULT_SECONDS:g} s: no answer on {', '.join(late)}",)

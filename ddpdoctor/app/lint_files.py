@@ -1,0 +1,96 @@
+"""Judging files: each launch line with its own environment, findings at the line that sets the variable, comments obeyed."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from ddpdoctor.app.autocorrect import MOST_LINES, without_other_errors
+from ddpdoctor.app.lint_lines import environ_of, rules_of_machines
+from ddpdoctor.app.request import Common
+from ddpdoctor.engine import Outcome, extended, judge
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.record import Facts
+from ddpdoctor.findings import Finding, Report, Where
+from ddpdoctor.launch.files import LaunchFiles, read_files
+from ddpdoctor.rules import Rule
+from ddpdoctor.system.machine import Machine
+
+__all__ = ["read", "with_files"]
+
+_ON_PURPOSE = ("ENV009",)
+"""A variable for torchrun in a manifest is no leftover."""
+
+
+def read(paths: Sequence[str], machine: Machine, launch: Launch) -> LaunchFiles:
+    """The launch lines of these files."""
+    return read_files(paths, machine.environ, launch.version, os.getcwd())
+
+
+def with_files(report: Report, facts: Facts, rules: tuple[Rule, ...], files: LaunchFiles, common: Common) -> Report:
+    """The report with what the files' lines give."""
+    assert facts.launch is not None
+    rules += rules_of_machines(common, [line for lines in files.lines.values() for line in lines])
+    outcomes = []
+    for lines in files.lines.values():
+        for each in _judged(lines, facts, facts.launch, rules):
+            each.findings = [f for f in each.findings if not _is_silenced(f, lines, files)]
+            outcomes.append(each)
+    return extended(report, outcomes, rules, tuple(files.failures))
+
+
+def _judged(lines: tuple[Line, ...], facts: Facts, launch: Launch, rules: Iterable[Rule]) -> Iterator[Outcome]:
+    """Rules of lines see all lines of a file, rules of the environment one line after the other."""
+    rules = tuple(rules)
+    with_environ = tuple(each for each in rules if "environ" in (*each.needs, *each.wants))
+    others = tuple(each for each in rules if each not in with_environ)
+    together = judge(replace(facts, launch=replace(launch, lines=lines)), others)
+    together.findings = [_repaired(finding, lines, facts, rules) for finding in together.findings]
+    yield together
+    for line in lines:
+        alone = replace(launch, lines=(line,))
+        meant = (
+            with_environ if line.pod is None else tuple(each for each in with_environ if each.code not in _ON_PURPOSE)
+        )
+        outcome = judge(replace(facts, launch=alone, environ=environ_of(alone)), meant)
+        outcome.findings = [
+            _placed(without_other_errors(finding, line, facts, rules), line) for finding in outcome.findings
+        ]
+        yield outcome
+
+
+def _repaired(finding: Finding, lines: tuple[Line, ...], facts: Facts, rules: tuple[Rule, ...]) -> Finding:
+    """A finding of one of a file's lines, its command without the line's other errors."""
+    at = (finding.where.line, finding.where.column)
+    if finding.fix_command is None or len(lines) > MOST_LINES:
+        return finding
+    line = next((x for x in lines if any(x.place(word.start) == at for word in x.argv)), None)
+    return finding if line is None else without_other_errors(finding, line, facts, rules)
+
+
+def _placed(finding: Finding, line: Line) -> Finding:
+    """A finding about a variable that the file sets stands where it is set, not at the line that inherits it."""
+    if not finding.code.startswith("ENV"):
+        return finding
+    own = {v.name for layer in line.layers for v in layer.variables}
+    names = {each.path.rpartition(".")[2] for each in finding.evidence} | set(
+        re.findall(r"\b([A-Z_]+)=", finding.message)
+    )
+    mark = next((mark for name, mark in sorted(line.places.items()) if name in names - own), None)
+    return (
+        finding if mark is None else replace(finding, where=Where(file=line.file, line=mark.line, column=mark.column))
+    )
+
+
+def _is_silenced(finding: Finding, lines: tuple[Line, ...], files: LaunchFiles) -> bool:
+    file, row = finding.where.file, finding.where.line
+    if file is None or row is None:
+        return False
+    rows = {row}
+    for line in lines:
+        last = line.first_line + line.source.count("\n")
+        if not line.marks and line.first_line <= row <= last:
+            rows.add(last)  # no comment can stand behind a backslash: that of the last row is for the whole line
+    return files.silences(finding.code, file, rows)

@@ -1,0 +1,107 @@
+"""What `lint` judges: the facts of launch lines, and the rules that need nothing but a line and its environment."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterable, Sequence
+
+from ddpdoctor.app.request import Common
+from ddpdoctor.app.rule_selection import rules_for, selection
+from ddpdoctor.engine import extended, judge
+from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.words import UNKNOWN
+from ddpdoctor.facts.record import SCHEMA, Facts
+from ddpdoctor.findings import Report
+from ddpdoctor.rules import Rule
+from ddpdoctor.system.machine import this_machine
+
+__all__ = ["AREAS", "environ_of", "facts_of", "is_of_a_process", "rules_of", "rules_of_machines", "with_machines"]
+
+AREAS = ("environ", "launch")
+
+OVERWRITTEN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_OF_A_PROCESS = ("ENV001", "ENV002", "ENV003", "ENV004", "ENV005", "ENV006", "ENV007", "ENV008", "ENV066")
+"""Rules about the ranks of a running process: a launch line has none yet."""
+
+
+def is_of_a_process(code: str) -> bool:
+    """Whether a rule is about the ranks of a running process."""
+    return code in _OF_A_PROCESS or code.startswith("ENV50")
+
+
+def rules_of(common: Common) -> tuple[Rule, ...]:
+    """The selected rules that can be judged from a line: those of the environment and of launches."""
+    return tuple(
+        each
+        for each in rules_for(common, AREAS)
+        if not is_of_a_process(each.code) and set(each.needs) <= {"environ", "launch"}
+    )
+
+
+def rules_of_machines(common: Common, lines: Iterable[Line]) -> tuple[Rule, ...]:
+    """The causes of machines that these lines may show, judged from the lines; loaded only where there is something to see."""
+    if not any(_shows_a_machine(line) for line in lines):
+        return ()
+    from ddpdoctor.rules import also_on_lines
+
+    is_selected = selection(common)
+    return tuple(each for each in also_on_lines() if is_selected(each.code))
+
+
+def with_machines(report: Report, facts: Facts, rules: tuple[Rule, ...]) -> Report:
+    """The report of lines with what these rules say of the machines that the lines show."""
+    return extended(report, [judge(facts, rules)], rules) if rules else report
+
+
+def _shows_a_machine(line: Line) -> bool:
+    """A pod, a container, a scheduler's or a wrapper's limits, chosen GPUs, a rank, a store in a file, what is not exported."""
+    return (
+        line.pod is not None
+        or bool(line.before or line.private)
+        or not {"CUDA_VISIBLE_DEVICES", "RANK"}.isdisjoint(line.environ.variables)
+        or any(layer.launcher in _LIMITING or layer.name in _BINDING for layer in line.layers)
+        or any(sign in word.text for word in line.argv for sign in ("file://", "rdzv", "nccl"))
+        or (line.script is not None and line.script.backend == "nccl")
+    )
+
+
+_LIMITING = (Launcher.CONTAINER, Launcher.SRUN, Launcher.SALLOC)
+_BINDING = ("taskset", "numactl")
+
+
+def facts_of(common: Common, nodes: Sequence[str], torch: str | None) -> Facts:
+    """The facts: the launch lines, and the environment that they would start with."""
+    if common.facts is not None:
+        from ddpdoctor.app.facts_source import load_facts
+
+        return load_facts(common.facts)
+    from ddpdoctor.collectors.launch import collect_launch
+
+    machine = this_machine(common.timeout or 30.0)
+    launch = collect_launch(machine, common.launch, nodes, torch=torch, cwd=os.getcwd())
+    return Facts(
+        schema=SCHEMA,
+        collected_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        hostname=socket.gethostname().partition(".")[0],
+        environ=environ_of(launch),
+        launch=launch,
+    )
+
+
+def environ_of(launch: Launch) -> Environ:
+    """The environment of the lines' innermost programs, the first line's where they differ, as far as it takes effect.
+
+    What is not known is left out, and so are the variables that torchrun overwrites for its workers, and PET_ variables
+    whose option stands on the line.
+    """
+    variables: dict[str, str] = {}
+    for line in reversed(launch.lines):
+        without = set(OVERWRITTEN) if line.agent is not None else set()
+        without |= {f"PET_{g.dest.upper()}" for g in line.agent.reading.given} if line.agent is not None else set()
+        known = line.environ.variables.items()
+        variables.update({name: value for name, value in known if UNKNOWN not in value and name not in without})
+    return Environ(variables=variables)

@@ -1,0 +1,154 @@
+"""`ddpdoctor check` on several nodes: this machine is looked at, the nodes meet, and their ranks are probed together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ddpdoctor.app.multinode_session import Convening
+from ddpdoctor.app.probe_run import MOST_RANKS, Probing, variables_of
+from ddpdoctor.app.request import Common
+from ddpdoctor.app.verdicts import Verdict, why_no_ranks
+from ddpdoctor.collectors.probe import Node
+from ddpdoctor.engine import Outcome, extended, judge
+from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.gaps import Gap, Why
+from ddpdoctor.facts.nodes import Form
+from ddpdoctor.facts.nodes import Node as Member
+from ddpdoctor.findings import Finding, Report, Severity
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.record import Facts
+    from ddpdoctor.rules import Rule
+
+__all__ = ["errors_of", "is_told_elsewhere", "look", "own_errors", "probe_together", "with_verdict"]
+
+
+def look(
+    common: Common, convening: Convening, line: tuple[Facts, tuple[Rule, ...]] | None, sections: tuple[str, ...]
+) -> tuple[Facts, tuple[str, ...]]:
+    """The facts of this machine, which holds the job's port meanwhile, and what could not be had of them."""
+    from ddpdoctor.app.facts_source import facts_for
+
+    convening.open()
+    facts, failures = facts_for(common, sections, {**variables_of(line and line[0]), **convening.variables})
+    facts = _with_master(facts, convening)
+    if line is not None:
+        facts = replace(facts, launch=line[0].launch)
+    return facts, failures
+
+
+def own_errors(facts: Facts, line: tuple[Facts, tuple[Rule, ...]] | None, rules: Sequence[Rule]) -> list[Finding]:
+    """What is wrong on this node already, by `rules`: the others are told."""
+    return errors_of(
+        (
+            judge(facts, [each for each in rules if "nodes" not in each.needs]),
+            *((judge(*line),) if line is not None else ()),
+        )
+    )
+
+
+def errors_of(outcomes: Iterable[Outcome]) -> list[Finding]:
+    """The errors among what rules said."""
+    return [each for outcome in outcomes for each in outcome.findings if each.worst is Severity.ERROR]
+
+
+def _with_master(facts: Facts, convening: Convening) -> Facts:
+    """The facts with the variables that the machine was looked at without: they are set all the same."""
+    if facts.environ is None or not convening.hides_the_master:
+        return facts
+    hidden = {name: os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT") if name in os.environ}
+    facts = replace(facts, environ=replace(facts.environ, variables={**facts.environ.variables, **hidden}))
+    if facts.net is None:
+        return facts
+    gap = Gap("net.port", "the store of the job is on another node", Why.NOT_HERE)
+    return replace(facts, net=replace(facts.net, port=None, gaps=(*facts.net.gaps, gap)))
+
+
+def probe_together(
+    facts: Facts,
+    verdict: Verdict,
+    convening: Convening,
+    probing: Probing,
+    line: Facts | None,
+    say: Callable[[str], None],
+) -> Facts:
+    """The facts with those of the probe over all nodes, or with the reason why there is none."""
+    if verdict.has_errors:
+        return replace(facts, gaps=(*facts.gaps, why_no_ranks(verdict.outcome)))
+    if verdict.is_alone:
+        return replace(facts, gaps=(*facts.gaps, Gap("probe", "the other nodes were not met", Why.NOT_HERE)))
+    if convening.is_of_ranks:
+        return probing.finish(facts, say, convening.news)
+    job, share = convening.job, verdict.share
+    nproc = convening.nproc(facts)
+    if share is None or not nproc or nproc > MOST_RANKS:
+        reason = "how many ranks a node starts is not known" if not nproc else f"{nproc} ranks on one node are too many"
+        return replace(facts, gaps=(*facts.gaps, Gap("probe", reason, Why.NOT_HERE)))
+    node = Node(
+        nproc=nproc,
+        world_size=share.world_size,
+        master_addr=job.master_addr,
+        master_port=job.master_port,
+        first_rank=share.first_rank,
+        node_rank=share.node_rank,
+        nnodes=share.nnodes,
+        run=job.rdzv_id or "ddpdoctor",
+    )
+    return probing.finish_jointly(facts, node, {**os.environ, **variables_of(line)}, say, convening.news)
+
+
+def with_verdict(report: Report, verdict: Verdict, rules: Sequence[Rule], line: Facts | None) -> Report:
+    """The report of this node with the verdict on all; what the verdict tells of this node is told once."""
+    told = [_completed(each, line) for each in verdict.outcome.findings]
+    own = [each for each in report.findings if each.code not in verdict.refuted and not _is_told(each, told)]
+    nodes = () if verdict.is_alone or verdict.has_errors or verdict.nodes is None else verdict.nodes.nodes
+    kept = tuple(_with_host(each, nodes) for each in own)
+    outcome = replace(verdict.outcome, findings=told)
+    return extended(replace(report, findings=kept), [outcome], rules)
+
+
+def _with_host(finding: Finding, nodes: Sequence[Member]) -> Finding:
+    """What the probe says of a rank or a node that it never saw: all met before, in this order, and their hosts are known."""
+    where = finding.where
+    index = where.rank if nodes and nodes[0].form == Form.ENV else where.node_rank
+    if index is None and where.rank is not None:
+        index = _of_rank(where.rank, nodes)
+    if where.host is not None or index is None or not 0 <= index < len(nodes):
+        return finding
+    return replace(finding, where=replace(where, host=nodes[index].host))
+
+
+def _of_rank(rank: int, nodes: Sequence[Member]) -> int | None:
+    """The index of the node that starts this rank: those before it start the lower ones."""
+    for index, node in enumerate(nodes):
+        if node.nproc is None:
+            return None
+        if rank < node.nproc:
+            return index
+        rank -= node.nproc
+    return None
+
+
+def _completed(finding: Finding, line: Facts | None) -> Finding:
+    """The corrected line with what the script is given: that was not told to the other nodes."""
+    launch = line.launch if line is not None else None
+    starter = launch.lines[0].starter if launch is not None and launch.lines else None
+    script = starter.reading.script if starter is not None else None
+    if launch is None or script is None or finding.fix_command is None:
+        return finding
+    rest = launch.lines[0].source[script.end :]
+    lines = [each + rest if each.endswith(script.raw) else each for each in finding.fix_command.split("\n")]
+    return replace(finding, fix_command="\n".join(lines))
+
+
+def _is_told(own: Finding, told: Sequence[Finding]) -> bool:
+    return any(each.code == own.code and each.message.startswith(own.message) for each in told)
+
+
+def is_told_elsewhere() -> bool:
+    """Under a scheduler that started this command once a node: whether another node tells in full."""
+    environ = Environ(variables=dict(os.environ))
+    return environ.launcher is not None and (environ.rank or 0) > 0

@@ -1,0 +1,289 @@
+"""The meeting of one `ddpdoctor check`: whom to meet, what to tell them, and what comes of it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ddpdoctor.app.announcement import Introduction
+from ddpdoctor.app.clock import STARTED
+from ddpdoctor.facts.codec import encode
+from ddpdoctor.facts.net import Outcome
+from ddpdoctor.facts.nodes import Form, Node, Nodes, Stranger
+from ddpdoctor.launch.jobs import Job, job_id
+
+if TYPE_CHECKING:
+    from ddpdoctor.app.verdicts import Verdict
+    from ddpdoctor.collectors.multinode import Meeting
+    from ddpdoctor.facts.record import Facts
+    from ddpdoctor.findings import Finding
+    from ddpdoctor.multinode.results import Alone, Gathered, Lost
+    from ddpdoctor.probe.node_notices import News
+    from ddpdoctor.rules import Rule
+
+__all__ = ["Convening"]
+
+HINT_SECONDS = 3.0
+FRESH_SECONDS = 5.0
+MOST_TOLD = 32
+"""Errors of its own that a node tells the others: a script may have any number."""
+
+
+class Convening:
+    """One node's meeting: `open` holds the port before anything is looked at, `meet` does the rest, `stop` ends it."""
+
+    def __init__(self, job: Job, line: Facts | None, join_seconds: float, say: Callable[[str], None]) -> None:
+        self.job = job
+        launch = line.launch if line is not None else None
+        self._introduction = Introduction(job, launch.lines[0] if launch is not None and launch.lines else None)
+        self._torch = launch.torch if launch is not None else ""
+        self._join_seconds = join_seconds
+        self._say = say
+        self._main: socket.socket | None = None
+        self._flag: socket.socket | None = None
+        self._there: dict[str, Any] = {}
+        self._owns = False
+        self._is_translated = False
+        self._meeting: Meeting | None = None
+        self._token = ""
+        self._way: tuple[float, Facts] | None = None
+        self.news: News | None = None
+        """Of nodes that go after the meeting, before their ranks have met."""
+
+    @property
+    def is_of_ranks(self) -> bool:
+        """Whether the ranks themselves meet, instead of nodes that will start them."""
+        return self.job.form == Form.ENV
+
+    def nproc(self, facts: Facts) -> int | None:
+        """The ranks that this node's launcher starts, as the facts of its GPUs decide where the line says `auto` or `gpu`."""
+        return self._introduction.nproc(facts)
+
+    def open(self) -> None:
+        """Hold the job's port, where the store will be here: nobody can take it meanwhile, and others are not refused."""
+        from ddpdoctor.collectors.multinode import claim, flag, is_translated, recognises, token_of
+
+        job = self.job
+        script = os.path.basename(self._introduction.script() or "")
+        self._token = token_of("ddpdoctor meeting", job_id(os.environ), script)
+        if job.form == Form.C10D:
+            self._owns = recognises(job.master_addr) if job.is_host is None else job.is_host
+        else:
+            self._owns = (job.rank if self.is_of_ranks else job.node_rank) == 0
+        if self._owns:
+            self._main, self._there = claim(job.master_port, self._token)
+        if self._main is not None:
+            self._flag = flag(job.master_port)
+            self._is_translated = is_translated(self._main, job.master_addr, job.master_port)
+
+    @property
+    def variables(self) -> dict[str, str | None]:
+        """What the launch means to the environment of its ranks. Where the store will be here, its name and port are looked
+        at with the machine; elsewhere the way to it is tried by meeting.
+        """
+        job = self.job
+        nodes = {} if self.is_of_ranks else {"GROUP_WORLD_SIZE": str(job.nnodes)}
+        if not self.hides_the_master:
+            return {**nodes, "MASTER_ADDR": job.master_addr, "MASTER_PORT": str(job.master_port)}
+        return {**nodes, "MASTER_ADDR": None, "MASTER_PORT": None}
+
+    @property
+    def hides_the_master(self) -> bool:
+        """Whether this machine is looked at as if nobody had told it where the master is."""
+        return not self._owns or bool(self._there) or self._is_patient or self._is_translated
+
+    @property
+    def _is_patient(self) -> bool:
+        """Names may appear late here, as those of pods do."""
+        return "KUBERNETES_SERVICE_HOST" in os.environ
+
+    def meet(
+        self,
+        facts: Facts,
+        errors: Iterable[Finding],
+        judge_here: Callable[[Facts], list[Finding]],
+        limit: float,
+        rules: Sequence[Rule],
+    ) -> Verdict:
+        """Meet the others; judge what they said, by `rules`, if this node is the host. All within `limit` seconds.
+
+        `errors` are what is wrong on this node already, which the others are told; `judge_here` says the same when it is
+        known how the way to the master ends.
+        """
+        from ddpdoctor.app import verdict_messages, verdicts
+        from ddpdoctor.collectors.multinode import Meeting
+        from ddpdoctor.multinode.members import Guest
+        from ddpdoctor.multinode.results import Gathered, Told
+        from ddpdoctor.probe.node_notices import News
+
+        node = self._introduction.node(facts, self._owns)
+        self.news = News.open()
+        own = [encode(each) for each in (*self._lost_port(node, rules), *errors)][:MOST_TOLD]
+        self._meeting = Meeting(
+            node,
+            self._token,
+            max(min(self._join_seconds - (time.monotonic() - STARTED), limit), 1.0),
+            main=self._main,
+            errors=own,
+            line=self._introduction.told_line(),
+            is_patient=self._is_patient,
+            patience=self._join_seconds,
+            say=self._say,
+            explain=lambda: [encode(each) for each in judge_here(self._with_way(facts, is_new=True))],
+            lost=self._lost,
+            hosts=self.job.hosts,
+        )
+        met = self._result(limit)
+        if self._flag is not None:
+            self._flag.close()
+        if isinstance(met, Told):
+            return verdict_messages.read_verdict(met.verdict)
+        if isinstance(met, Gathered):
+            nodes = self._nodes_of(met)
+            outcome = verdicts.judge_nodes(rules, nodes, met.guests, self._torch, met.gone)
+            verdict = verdicts.Verdict(outcome, None, nodes, refuted=verdicts.refuted(nodes), is_host=True)
+            found = {} if verdict.has_errors else verdicts.shares(met.guests)
+            places = verdict_messages.places(met.guests, found)
+            self._meeting.conclude(verdict_messages.written(outcome, nodes), places, watches=not verdict.has_errors)
+            return replace(verdict, share=found.get(met.guests[met.hosted_by].key))
+        is_lost = met is not None and met.lost_host is not None
+        facts = facts if is_lost else self._with_way(facts)  # the way was open a moment ago
+        own += [] if is_lost else [each for each in map(encode, judge_here(facts)) if each not in own]
+        if met is not None and met.taken_by is not None:
+            nodes = self._superfluous(met)
+        else:
+            is_explained = is_lost or bool(own or (met is not None and met.other_job))
+            nodes = self._alone(node, met, is_explained=is_explained)
+        me = Guest("", met.me.node if met is not None else node, tuple(own))
+        outcome = verdicts.judge_nodes(rules, nodes, (me,), self._torch)
+        is_first = self.job.local_rank in (0, None)
+        return verdicts.Verdict(outcome, None, nodes, facts, is_host=True, is_first=is_first)
+
+    def _lost(self, node: Lost) -> None:
+        """A node went although all was well."""
+        if self.news is not None and node.first_rank is not None:
+            ranks = tuple(range(node.first_rank, node.first_rank + node.count))
+            self.news.tell(node.host, node.node_rank, ranks, node.end.value)
+
+    def _lost_port(self, node: Node, rules: Sequence[Rule]) -> list[Finding]:
+        """What is wrong when a node of another job holds the port that this node needs."""
+        from ddpdoctor.app.verdicts import judge_nodes
+
+        if self._there.get("kind") != "other-job":
+            return []
+        return judge_nodes(
+            rules, Nodes(nodes=(node,), strangers=(_stranger(self._there),), is_main=False), (), ""
+        ).findings
+
+    def stop(self) -> None:
+        """End it."""
+        if self._meeting is not None:
+            self._meeting.stop()
+        for held in (self._main, self._flag, self.news):
+            if held is not None:
+                held.close()
+
+    def _result(self, limit: float) -> Any:
+        """Wait, and tell somebody who waits how to go on without the others."""
+        assert self._meeting is not None
+        met = self._meeting.result(min(HINT_SECONDS, limit))
+        if met is None and limit > HINT_SECONDS:
+            job = self.job
+            self._say(
+                f"meeting at {job.master_addr}:{job.master_port}: type the same on every node, or judge this node alone"
+                " with --no-meet"
+            )
+            met = self._meeting.result(limit - HINT_SECONDS)
+        return met
+
+    def _nodes_of(self, met: Gathered) -> Nodes:
+        return Nodes(
+            nodes=tuple(guest.node for guest in met.guests),
+            links=met.links,
+            expected=met.expected,
+            missing=met.missing,
+            missing_hosts=self._hosts(met.missing),
+            lacking=met.lacking,
+            waited_seconds=met.waited_seconds,
+            hosted_by=met.hosted_by,
+            is_main=met.is_main,
+            strangers=met.strangers,
+            silent=met.silent,
+            left=met.left if met.lacking else (),
+        )
+
+    def _hosts(self, numbers: Iterable[int]) -> dict[str, str]:
+        """The hosts of node_ranks, where the scheduler numbers the nodes and all ranks of a node are together."""
+        job, size = self.job, 1
+        if self.is_of_ranks:
+            size = job.nproc or 0
+            if not size or len(job.hosts) * size != job.world_size:
+                return {}
+        elif job.form != Form.STATIC or len(job.hosts) != job.nnodes:
+            return {}
+        return {str(n): job.hosts[n // size].partition(".")[0] for n in numbers if n // size < len(job.hosts)}
+
+    def _alone(self, node: Node, met: Alone | None, *, is_explained: bool) -> Nodes:
+        """A meeting of one: it can say of the node of rank 0 that it was not there, and of the others nothing.
+
+        `is_explained`: another job there, or what is wrong on this node or on its way to the master, says why already.
+        """
+        way = met.way if met is not None else None
+        told = met.other_version or (_stranger(met.other_job) if met.other_job else None) if met is not None else None
+        strangers = () if told is None else (told,)
+        is_taken = way in (Outcome.STRANGER, Outcome.SILENT) and not is_explained and not strangers
+        is_over = way in (None, Outcome.REFUSED) and (met is None or met.waited_seconds >= self._join_seconds)
+        is_other = bool(strangers) or (met is not None and met.lost_host is not None)
+        is_absent = (is_over or not is_explained) and not is_taken and not is_other
+        return Nodes(
+            nodes=(replace(met.me.node if met is not None else node, way=way if is_taken else None),),
+            expected=self.job.world_size if self.is_of_ranks else self.job.nnodes,
+            missing=(0,) if is_absent and not node.owns and self.job.form != Form.C10D else (),
+            missing_hosts=self._hosts((0,)),
+            lacking=1 if is_absent else 0,
+            waited_seconds=met.waited_seconds if met is not None else self._join_seconds,
+            is_main=False,
+            lost_host=met.lost_host if met is not None else None,
+            strangers=strangers,
+        )
+
+    def _superfluous(self, met: Alone) -> Nodes:
+        """The job was complete before this node came: it, and the one that has its place. Without numbers nobody has: those
+        who came before are another job's nodes, as far as can be seen from here.
+        """
+        taken = met.taken_by
+        assert taken is not None
+        if self.job.form == Form.C10D:
+            other = Stranger(taken.host, taken.script, taken.rdzv_id)
+            return Nodes(nodes=(met.me.node,), expected=self.job.nnodes, strangers=(other,), is_main=False)
+        return Nodes(nodes=(taken, met.me.node), expected=2, is_main=False)
+
+    def _with_way(self, facts: Facts, *, is_new: bool = False) -> Facts:
+        """The facts with the way to the master, as NCCL and torch would go it; what the meeting has just seen of it counts."""
+        from ddpdoctor.collectors.net import look_at_master
+        from ddpdoctor.system.machine import Root
+
+        if facts.net is None or facts.environ is None:
+            return facts
+        if self._way is not None and not is_new and time.monotonic() - self._way[0] < FRESH_SECONDS:
+            return self._way[1]
+        job = self.job
+        variables = {**facts.environ.variables, "MASTER_ADDR": job.master_addr, "MASTER_PORT": str(job.master_port)}
+        net = look_at_master(facts.net, Root(), job.master_addr, job.master_port)
+        facts = replace(facts, environ=replace(facts.environ, variables=variables), net=net)
+        self._way = (time.monotonic(), facts)
+        return facts
+
+
+def _stranger(introduction: Mapping[str, Any]) -> Stranger:
+    """Another job's node, as it introduced itself."""
+    host, script, rdzv_id = (introduction.get(key) for key in ("host", "script", "rdzv_id"))
+    return Stranger(str(host)[:80], _word(script), _word(rdzv_id))
+
+
+def _word(told: object) -> str | None:
+    return told[:80] if isinstance(told, str) else None

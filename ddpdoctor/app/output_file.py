@@ -1,0 +1,54 @@
+"""Files that a command writes: checked before the work is done, written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ddpdoctor.app.request import UsageError
+
+__all__ = ["CannotWriteError", "check_target", "write_file"]
+
+
+class CannotWriteError(Exception):
+    """A file that could be opened could not be filled: a full disk."""
+
+
+def check_target(option: str, path: Path) -> None:
+    """Refuse a file that cannot be written before the work is done.
+
+    Raises:
+        UsageError: it is a folder, or its folder is missing or closed to us.
+    """
+    folder = path.resolve().parent
+    if path.is_dir():
+        raise UsageError(f"{option} {path}: is a folder; expected a file")
+    if not folder.is_dir():
+        raise UsageError(f"{option} {path}: the folder {folder} does not exist")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise UsageError(f"{option} {path}: permission denied")
+
+
+def write_file(path: Path, text: str, mode: int = 0o666) -> None:
+    """Write a file whole or not at all; a device or a pipe is written to as it is.
+
+    Raises:
+        CannotWriteError: it cannot be written.
+    """
+    target = path.resolve()  # behind a link, so that the link stays one
+    temporary = target.with_name(f".{target.name[:200]}.{os.getpid()}")
+    in_place = target.exists() and not target.is_file()
+    try:
+        if in_place:
+            target.write_text(text, "utf-8", "replace")
+            return
+        with open(
+            os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8", errors="replace"
+        ) as file:
+            file.write(text)
+        temporary.replace(target)
+    except OSError as error:
+        raise CannotWriteError(f"{path} was not written: {error.strerror}") from None
+    finally:
+        if not in_place:
+            temporary.unlink(missing_ok=True)

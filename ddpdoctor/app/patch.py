@@ -1,0 +1,156 @@
+"""`lint --diff`: the corrections that findings propose, as one patch for `git apply` or `patch -p1`; nothing is written."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from ddpdoctor.collectors.script import read
+from ddpdoctor.findings import Edit, Finding
+from ddpdoctor.scripts.notebook import Cell, cells_of
+from ddpdoctor.scripts.source_text import encoding_of
+
+__all__ = ["applied", "patch"]
+
+_ENDS = re.compile(r"\r\n|\r|\n")
+_LAYOUTS = [(indent, plain) for indent in (1, 2, 4, None, 0, 3) for plain in (False, True)]
+"""How a notebook may be laid out: its indent, and whether it is ASCII alone."""
+
+
+def patch(findings: Sequence[Finding]) -> tuple[bytes, int, tuple[str, ...]]:
+    """The patch, how many findings it corrects, and the files that it could not be made for, with the reason.
+
+    Each file's part is in the encoding and with the line ends of the file.
+    """
+    by_file: dict[str, list[Finding]] = {}
+    for finding in findings:
+        for path in {edit.file for edit in finding.edits}:
+            by_file.setdefault(path, []).append(finding)
+    parts, count, failures = [], 0, []
+    for path, found in sorted(by_file.items()):
+        try:
+            old, new, encoding, corrected = _notebook(path, found) if path.endswith(".ipynb") else _script(path, found)
+        except (OSError, ValueError) as error:
+            failures.append(f"{path}: no patch: {error}")
+            continue
+        parts.append("".join(_unified(_name(path), old, new)).encode(encoding))
+        count += corrected
+    return b"".join(parts), count, tuple(failures)
+
+
+def _script(path: str, findings: Sequence[Finding]) -> tuple[str, str, str, int]:
+    with open(path, "rb") as file:
+        data = file.read()
+    encoding = encoding_of(data)
+    old = data.decode(encoding)
+    end = _ENDS.search(old)
+    edits, count = _chosen(path, old, findings)
+    return old, applied(old, edits, end[0] if end else "\n"), encoding, count
+
+
+def _chosen(path: str, text: str, findings: Iterable[Finding]) -> tuple[list[Edit], int]:
+    """The edits of as many findings as go together and leave the text Python, and how many findings those are."""
+    kept: list[Edit] = []
+    count = 0
+    is_python = _parses(text)
+    for finding in findings:
+        edits = [edit for edit in finding.edits if edit.file == path and edit not in kept]
+        if any(_overlap(edit, other) for edit in edits for other in kept):
+            continue
+        if is_python and not _parses(applied(text, [*kept, *edits])):
+            continue
+        kept += edits
+        count += 1
+    return kept, count
+
+
+def _parses(text: str) -> bool:
+    try:
+        ast.parse(text.removeprefix("\ufeff"))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
+
+
+def _overlap(one: Edit, other: Edit) -> bool:
+    first, second = sorted([_span(one), _span(other)])
+    return second[0] < first[1] or (first == second and first[0] != first[1])
+
+
+def _span(edit: Edit) -> tuple[tuple[int, int], tuple[int, int]]:
+    return (edit.line, edit.column), (edit.end_line, edit.end_column)
+
+
+def applied(text: str, edits: Sequence[Edit], end: str = "\n") -> str:
+    """A text with edits that do not overlap; their newlines become `end`."""
+    starts = [0, *(match.end() for match in _ENDS.finditer(text))]
+    mark = int(text.startswith("\ufeff"))
+
+    def at(line: int, column: int) -> int:
+        if line > len(starts):
+            return len(text)
+        return starts[line - 1] + column - 1 + (mark if line == 1 else 0)
+
+    out = text
+    for edit in sorted(edits, key=_span, reverse=True):
+        new = edit.text.replace("\n", end)
+        start, stop = at(edit.line, edit.column), at(edit.end_line, edit.end_column)
+        if start == len(text) and text and not text.endswith(("\n", "\r")) and not new.startswith(("\n", "\r")):
+            new = end + new
+        out = out[:start] + new + out[stop:]
+    return out
+
+
+def _notebook(path: str, findings: Sequence[Finding]) -> tuple[str, str, str, int]:
+    """A notebook is patched as the JSON that it is, where its layout can be written again as it was."""
+    text = read(path)
+    assert text.raw is not None
+    data = json.loads(text.raw)
+    layout = next((one for one in _LAYOUTS if _dumped(data, *one) == text.raw.rstrip("\n")), None)
+    if layout is None:
+        raise ValueError("its layout is not that of Jupyter")
+    inside = [f for f in findings if all(_cell(edit, text.cells) is not None for edit in f.edits if edit.file == path)]
+    edits, count = _chosen(path, text.source.text, inside)
+    for number, (holder, key) in cells_of(data).items():
+        own = [_moved(edit, cell) for edit in edits if (cell := _cell(edit, text.cells)) and cell.number == number]
+        source = holder[key]
+        new = applied(source if isinstance(source, str) else "".join(source), own)
+        if own:
+            holder[key] = new if isinstance(source, str) else new.splitlines(keepends=True)
+    tail = text.raw[len(text.raw.rstrip("\n")) :]
+    return text.raw, _dumped(data, *layout) + tail, "utf-8", count
+
+
+def _dumped(data: Any, indent: int | None, plain: bool) -> str:
+    return json.dumps(data, indent=indent, ensure_ascii=plain)
+
+
+def _cell(edit: Edit, cells: tuple[Cell, ...]) -> Cell | None:
+    """The one cell that an edit stays in."""
+    return next((c for c in cells if c.first_line <= edit.line and edit.end_line <= c.last_line), None)
+
+
+def _moved(edit: Edit, cell: Cell) -> Edit:
+    by = 1 - cell.first_line
+    return Edit(edit.file, edit.line + by, edit.column, edit.end_line + by, edit.end_column, edit.text)
+
+
+def _name(path: str) -> str:
+    """The path as `git apply`, `patch -p1` and `patch -p0` accept it: below the working directory where it lies there."""
+    below = os.path.relpath(path)
+    return path if below.startswith("..") else f"./{below}"
+
+
+def _unified(name: str, old: str, new: str) -> Iterator[str]:
+    for line in difflib.unified_diff(_lines(old), _lines(new), name, name):
+        yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+
+
+def _lines(text: str) -> list[str]:
+    """Split at newlines alone, as patch does."""
+    return re.findall(r"[^\n]*\n|[^\n]+", text)

@@ -1,0 +1,92 @@
+"""What one call of ddpdoctor asks for: the options that all commands share, as plain values."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from ddpdoctor.app.clock import STARTED
+from ddpdoctor.findings import Severity
+
+__all__ = [
+    "DEFAULT_SECONDS",
+    "Common",
+    "FailOn",
+    "Format",
+    "UsageError",
+    "seconds",
+    "seconds_left",
+]
+
+DEFAULT_SECONDS = 30.0
+"""`--timeout` of the commands that only look."""
+
+JUDGING_SHARE = 0.1
+"""The part of `--timeout` that is kept for judging and writing."""
+
+
+class UsageError(Exception):
+    """Wrong use of ddpdoctor: exit code 2 and one line that quotes what was given."""
+
+
+class Format(str, Enum):
+    """How a report is written."""
+
+    table = "table"
+    json = "json"
+    markdown = "markdown"
+    junit = "junit"
+    sarif = "sarif"
+    github = "github"
+
+
+class FailOn(str, Enum):
+    """Lowest severity that makes the exit code 1."""
+
+    error = "error"
+    warning = "warning"
+    never = "never"
+
+    @property
+    def severity(self) -> Severity | None:
+        return None if self is FailOn.never else Severity(self.value)
+
+
+@dataclass(frozen=True)
+class Common:
+    """The common options of one call; `launch` is what stood after `--`, None without it."""
+
+    format: Format = Format.table
+    output: Path | None = None
+    select: str | None = None
+    ignore: str | None = None
+    fail_on: FailOn = FailOn.error
+    facts: Path | None = None
+    timeout: float | None = None
+    quiet: bool = False
+    no_color: bool = False
+    launch: tuple[str, ...] | None = None
+
+
+def seconds(given: str | float) -> float:
+    """The parser of options that are a number of seconds.
+
+    Raises:
+        UsageError: no number, not finite, or not above 0.
+    """
+    try:
+        number = float(given)
+    except ValueError:
+        number = math.nan
+    if not (math.isfinite(number) and number > 0):
+        raise UsageError(f"{str(given)!r:.80} is no time; expected a number of seconds above 0")
+    return number
+
+
+def seconds_left(common: Common, default: float = DEFAULT_SECONDS) -> float:
+    """Seconds that may still be spent on looking, so that the report is written within `--timeout`."""
+    whole = common.timeout or default
+    return max(0.0, whole * (1 - JUDGING_SHARE) - (time.monotonic() - STARTED))

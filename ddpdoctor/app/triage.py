@@ -1,0 +1,109 @@
+"""What `triage`, `hang` and `run` share: from inputs to a report about them."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ddpdoctor.app.facts_source import UnreadableError, load_facts, text_of
+from ddpdoctor.app.request import Common
+from ddpdoctor.app.rule_selection import rules_for
+from ddpdoctor.app.standard_input import on_disk
+from ddpdoctor.collectors.hang import left_behind
+from ddpdoctor.collectors.log import collect
+from ddpdoctor.engine import examine, extended, judge, retold
+from ddpdoctor.facts.log import Kind, Log, Seat
+from ddpdoctor.facts.record import SCHEMA, Facts
+from ddpdoctor.findings import Finding, Report
+from ddpdoctor.logs.merged import joined
+from ddpdoctor.privacy.secrets import without_secrets_in
+from ddpdoctor.render.json import findings_in
+from ddpdoctor.rules import AREAS, Rule, of_hangs, of_logs
+
+__all__ = ["triaged"]
+
+
+def triaged(paths: Iterable[str], common: Common, *, started: float, command: str = "triage") -> tuple[Report, Facts]:
+    """The report about these files, folders and standard input (`-`), and the facts that it rests on."""
+    known = rules_for(common, tuple(AREAS.values()))
+    rules = of_logs(known)
+    with on_disk(paths) as files:
+        report, facts = _triaged(files, rules, known, command, started)
+    return replace(report, findings=tuple(map(_without_secrets, report.findings))), facts
+
+
+def _without_secrets(finding: Finding) -> Finding:
+    """What a log prints of tokens and passwords stays in the log."""
+    return replace(
+        finding,
+        message=without_secrets_in(finding.message),
+        evidence=tuple(replace(each, seen=without_secrets_in(each.seen)) for each in finding.evidence),
+    )
+
+
+def _triaged(
+    paths: Sequence[str], rules: tuple[Rule, ...], known: tuple[Rule, ...], command: str, started: float
+) -> tuple[Report, Facts]:
+    signatures = [signature for each in rules for signature in each.signatures]
+    log = collect(paths, signatures, sys.stdin.buffer if sys.stdin else None)
+    saved, unread = _saved(log)
+    log = replace(joined(log, (each.log for each in saved if each.log is not None)), seats=_seats(saved))
+    facts = Facts(
+        schema=SCHEMA,
+        collected_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
+        hostname=socket.gethostname().partition(".")[0],
+        log=log,
+        hang=left_behind(log, [each.hang for each in saved if each.hang is not None]),
+    )
+    gaps = (*log.gaps, *(facts.hang.gaps if facts.hang is not None else ()))
+    told, unheard = _told(log)
+    failures = tuple(f"read {problem}" for problem in (*(gap.reason for gap in gaps), *unread, *unheard))
+    if facts.hang is None:
+        report = examine(facts, rules, command=command, started=started, failures=failures)
+        return retold(report, told), facts
+    # What the dumps of the ranks show is more than what a line says of the same cause: it takes that line's place.
+    dumps = judge(facts, of_hangs(known))
+    shown = {finding.code for finding in dumps.findings}
+    rules = tuple(each for each in rules if each.code not in shown)
+    report = examine(facts, rules, command=command, started=started, failures=failures)
+    return retold(extended(report, [dumps], known), told), facts
+
+
+def _saved(log: Log) -> tuple[list[Facts], list[str]]:
+    """The facts that `ddpdoctor collect` wrote, among the sources of a log, and why some could not be read."""
+    found, problems = [], []
+    for source in log.sources:
+        if source.kind is Kind.FACTS:
+            try:
+                found.append(load_facts(Path(source.name)))
+            except UnreadableError as error:
+                problems.append(str(error))
+    return found, problems
+
+
+def _seats(saved: Iterable[Facts]) -> tuple[Seat, ...]:
+    """Where the GPUs of the machines sit whose facts were collected."""
+    return tuple(
+        Seat(each.hostname, device.bus_id.partition(".")[0], device.index)
+        for each in saved
+        if each.gpu is not None
+        for device in each.gpu.devices
+        if device.bus_id is not None
+    )
+
+
+def _told(log: Log) -> tuple[list[Finding], list[str]]:
+    """What saved reports among the sources of a log found, and why some could not be read."""
+    found: list[Finding] = []
+    problems = []
+    for source in log.sources:
+        if source.kind is Kind.REPORT:
+            try:
+                found += findings_in(text_of(Path(source.name)))
+            except (UnreadableError, ValueError) as error:
+                problems.append(str(error) if isinstance(error, UnreadableError) else f"{source.name}: {error}")
+    return found, problems

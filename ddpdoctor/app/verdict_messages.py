@@ -1,0 +1,106 @@
+"""A verdict on all nodes as the host of a meeting sends it to them: lines of JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from ddpdoctor.app.verdicts import OF_SEVERAL_MACHINES, Share, Verdict, finding_of, refuted
+from ddpdoctor.engine import Outcome
+from ddpdoctor.facts.codec import FactsError, decode, encode
+from ddpdoctor.facts.nodes import Form, Link, Node, Nodes
+from ddpdoctor.findings import Skipped
+
+if TYPE_CHECKING:
+    from ddpdoctor.multinode.members import Guest
+
+__all__ = ["places", "read_verdict", "written"]
+
+MOST_SENT = 16
+
+
+def places(guests: Sequence[Guest], found: Mapping[str, Share]) -> dict[str, dict[str, Any]]:
+    """What each guest is told besides the verdict: its share of the probe, and whether it is the one to tell on its machine."""
+    firsts: dict[str, str] = {}
+    for guest in guests:
+        firsts.setdefault(guest.node.machine or guest.key, guest.key)
+    tellers = set(firsts.values())
+    return {
+        guest.key: {
+            "is_first": guest.key in tellers or guest.node.form != Form.ENV,
+            **(asdict(found[guest.key]) if guest.key in found else {}),
+        }
+        for guest in guests
+    }
+
+
+def written(outcome: Outcome, nodes: Nodes) -> dict[str, Any]:
+    """A verdict as it is sent; of many nodes the first ones are named."""
+    return {
+        "nodes": encode(
+            Nodes(
+                nodes=tuple(
+                    Node(
+                        n.host,
+                        n.form,
+                        node_rank=n.node_rank,
+                        rank=n.rank,
+                        nproc=n.nproc,
+                        master_addr=n.master_addr,
+                        master_port=n.master_port,
+                    )
+                    for n in nodes.nodes[:MOST_SENT]
+                ),
+                links=_extremes(nodes),
+                expected=len(nodes.nodes),
+            )
+        ),
+        "findings": [encode(each) for each in outcome.findings],
+        "refuted": sorted(refuted(nodes)),
+        "passed": outcome.passed,
+        "skipped": [[each.code, each.reason, each.unanswered] for each in outcome.skipped],
+        "crashed": [[each.code, each.error] for each in outcome.crashed],
+    }
+
+
+def _extremes(nodes: Nodes) -> tuple[Link, ...]:
+    """The slowest link, and the narrowest: all that a summary shows."""
+    timed = [link for link in nodes.links if link.latency_seconds is not None]
+    measured = [link for link in nodes.links if link.gb_per_s is not None]
+    found = []
+    if timed:
+        found.append(max(timed, key=lambda link: link.latency_seconds or 0.0))
+    if measured:
+        found.append(min(measured, key=lambda link: link.gb_per_s or 0.0))
+    return tuple(found)
+
+
+def read_verdict(message: Mapping[str, Any]) -> Verdict:
+    """A verdict as it came. What cannot be read is left out: the host is another version, or no doctor."""
+    findings, passed, skipped, moot = (message.get(key) for key in ("findings", "passed", "skipped", "refuted"))
+    outcome = Outcome()
+    if isinstance(findings, list):
+        outcome.findings = [found for each in findings if (found := finding_of(each)) is not None]
+    if isinstance(passed, list):
+        outcome.passed = [code for code in passed if isinstance(code, str)]
+    for each in skipped if isinstance(skipped, list) else ():
+        if isinstance(each, list) and len(each) == 3 and isinstance(each[0], str) and isinstance(each[1], str):
+            outcome.skipped.append(Skipped(each[0], each[1], each[2] is True))
+    try:
+        nodes = decode(Nodes, message.get("nodes"))
+    except FactsError:
+        nodes = None
+    place = message.get("place")
+    is_first = not isinstance(place, dict) or place.get("is_first") is not False
+    known = frozenset(code for code in OF_SEVERAL_MACHINES if isinstance(moot, list) and code in moot)
+    return Verdict(outcome, _share(place), nodes, refuted=known, is_first=is_first)
+
+
+def _share(place: object) -> Share | None:
+    if not isinstance(place, dict):
+        return None
+    numbers = [place.get(name) for name in ("first_rank", "node_rank", "nnodes", "world_size")]
+    if not all(type(number) is int and 0 <= number < 1 << 24 for number in numbers):
+        return None
+    return Share(*numbers)  # type: ignore[arg-type]

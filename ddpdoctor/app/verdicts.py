@@ -1,0 +1,265 @@
+"""What the host of a meeting makes of what the nodes said, for all of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ddpdoctor.engine import Outcome, judge
+from ddpdoctor.facts.codec import FactsError, decode
+from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.gaps import Gap, Why
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.nodes import Form, Node, Nodes
+from ddpdoctor.facts.record import SCHEMA, Facts
+from ddpdoctor.findings import Finding, Role, Severity, Where
+from ddpdoctor.rules import Rule
+
+if TYPE_CHECKING:
+    from ddpdoctor.multinode.members import Guest
+
+__all__ = [
+    "Share",
+    "Verdict",
+    "finding_of",
+    "judge_nodes",
+    "merged",
+    "refuted",
+    "rules_of_nodes",
+    "shares",
+]
+
+ACROSS = (
+    *("LAUNCH034", "LAUNCH035", "LAUNCH036", "LAUNCH037", "LAUNCH039", "LAUNCH070"),
+    *("ENV013", "ENV018", "ENV019", "ENV020"),
+)
+"""The rules of launch lines that hold one node's line against the others': each line by itself was judged where it was typed."""
+FOLLOWING = {
+    "HOST013": ("LAUNCH003",),
+    "ENV002": ("ENV001",),
+    "ENV005": ("ENV001",),
+    "LAUNCH001": (*("LAUNCH034", "LAUNCH035", "LAUNCH036", "LAUNCH039"), "ENV019", "ENV020"),
+    "LAUNCH034": ("LAUNCH039",),
+    "LAUNCH035": ("LAUNCH038",),
+    "LAUNCH042": ("LAUNCH034", "LAUNCH039"),
+    **dict.fromkeys(("LAUNCH036", "ENV004"), ("NET001",)),
+    **dict.fromkeys(("NET014", "NET017"), ("NET012",)),
+    "NET002": ("ENV020", "NET003"),
+    "NET026": ("NET012", "NET046"),
+    "NET046": ("NET004", "NET005", "NET006", "ENV020"),
+    **dict.fromkeys(("NET004", "NET005", "NET006"), ("ENV018", "ENV020", "NET007", "NET008", "PROBE001")),
+    "ENV025": ("NET009", "NET010"),
+}
+"""Causes, and what they show as on the same host: a script that is missing on some nodes is no mistake of the line."""
+OF_SEVERAL_MACHINES = frozenset(("ENV017", "ENV024", "ENV027", "LAUNCH032", "NET017"))
+"""Addresses that mean each machine itself: no fault where all nodes turn out to be on one machine."""
+MOST_NAMED = 6
+_OWN_NUMBER = re.compile(r"--(node|machine)[-_]rank[=\0]\d+")
+
+
+@dataclass(frozen=True)
+class Share:
+    """One node's part of the probe: its ranks begin at `first_rank`, `world_size` are there in all."""
+
+    first_rank: int
+    node_rank: int
+    nnodes: int
+    world_size: int
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the meeting came to: the same findings on every node. `share` is None when no ranks are to be probed.
+
+    `nodes` are all that met on the host, and a summary of them elsewhere.
+    `facts` are this node's with what was seen of the way to the master.
+    """
+
+    outcome: Outcome
+    share: Share | None = None
+    nodes: Nodes | None = None
+    facts: Facts | None = None
+    refuted: frozenset[str] = frozenset()
+    """What the meeting showed to be no fault, although it looks like one from this node."""
+    is_host: bool = False
+    is_first: bool = True
+    """This process tells for its machine: of ranks that met, the first one there."""
+
+    @property
+    def is_alone(self) -> bool:
+        """No other node was met."""
+        return self.facts is not None
+
+    @property
+    def has_errors(self) -> bool:
+        return any(finding.worst is Severity.ERROR for finding in self.outcome.findings)
+
+
+def rules_of_nodes(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    """Those of the rules that hold nodes against each other."""
+    return tuple(each for each in rules if each.code in ACROSS or "nodes" in (*each.needs, *each.wants))
+
+
+def refuted(nodes: Nodes) -> frozenset[str]:
+    """What is no fault of these nodes."""
+    return OF_SEVERAL_MACHINES if nodes.is_one_machine else frozenset()
+
+
+def judge_nodes(
+    rules: Sequence[Rule], nodes: Nodes, guests: Sequence[Guest], torch: str, gone: Sequence[Guest] = ()
+) -> Outcome:
+    """The findings about the job: what the nodes' lines say, what the nodes are, and every node's own errors, with those
+    that nodes told which have `gone`.
+    """
+    own = [(guest.node, finding_of(each)) for guest in (*guests, *gone) for each in guest.errors]
+    found = [(node, each) for node, each in own if each is not None]
+    outcome = Outcome(findings=merged(found, len(guests) + len(gone)))
+    facts = Facts(schema=SCHEMA, collected_at="", hostname="", nodes=nodes)
+    outcome.add(judge(facts, [each for each in rules if "nodes" in (*each.needs, *each.wants)]))
+    across = [each for each in rules if each.code in ACROSS]
+    lines = () if _are_alike(guests) else _lines(guests, torch)
+    if not lines:
+        outcome.passed += [each.code for each in across if guests and guests[0].line]
+    elif len(lines) > 1:
+        told = judge(
+            replace(facts, nodes=None, environ=Environ(), launch=Launch(lines=lines, torch=torch)),
+            across,
+        )
+        # What was seen on the machines proves more than a line, and so does that all addresses lead to one, however spelled.
+        known = {each.code for each in outcome.findings} - {"LAUNCH036"}
+        known |= {"ENV020"} if nodes.is_main and all(_leads_to_host(node, nodes) for node in nodes.nodes) else set()
+        told.findings = [_placed(each, nodes.nodes) for each in told.findings if each.code not in known]
+        told.skipped = []
+        outcome.findings = [each for each in outcome.findings if each.code not in _with_a_line(told.findings)]
+        outcome.add(told)
+    moot = refuted(nodes)
+    findings = [each for each in outcome.findings if each.code not in moot]
+    outcome.findings = [_with_peer(_follows(each, findings), nodes.nodes) for each in findings]
+    seen = {each.code for each in outcome.findings}
+    outcome.passed = sorted({code for code in outcome.passed if code not in seen})
+    return outcome
+
+
+def _leads_to_host(node: Node, nodes: Nodes) -> bool:
+    host = nodes.nodes[nodes.hosted_by]
+    return node.came == "main" or bool({*node.master_addresses} & {*host.addresses, *host.master_addresses})
+
+
+def _with_a_line(findings: Iterable[Finding]) -> set[str]:
+    """The codes that the lines tell better: they can be corrected."""
+    return {each.code for each in findings} & {"LAUNCH036"}
+
+
+def _follows(finding: Finding, others: Sequence[Finding]) -> Finding:
+    """What follows from another finding about the same host, or about all."""
+    for cause, consequences in FOLLOWING.items():
+        there = [each.where.host for each in others if each.code == cause and each.worst is Severity.ERROR]
+        if finding.code in consequences and there and (finding.where.host in (*there, None) or there == [None]):
+            return replace(finding, role=Role.CONSEQUENCE, caused_by=cause)
+    return finding
+
+
+def _with_peer(finding: Finding, nodes: Sequence[Node]) -> Finding:
+    """The other end of a link by its name, where only its address was known on the node that tells it."""
+    host = next((node.host for node in nodes if finding.where.peer in node.addresses), None)
+    return finding if host is None else replace(finding, where=replace(finding.where, peer=host))
+
+
+def _are_alike(guests: Sequence[Guest]) -> bool:
+    """Whether the lines say the same but for each node's own number: the usual case, and then none need be read."""
+    return len({_likeness(guest.line) for guest in guests}) == 1
+
+
+def _likeness(line: Mapping[str, Any]) -> str:
+    argv, environ = line.get("argv"), line.get("environ")
+    words = "\0".join(map(str, argv)) if isinstance(argv, list) else ""
+    variables = environ.items() if isinstance(environ, dict) else ()
+    read = sorted((n, str(v)) for n, v in variables if n.startswith(("PET_", "TORCH")) and n != "PET_NODE_RANK")
+    return f"{_OWN_NUMBER.sub('', words)} {read}"
+
+
+def _lines(guests: Sequence[Guest], torch: str) -> tuple[Line, ...]:
+    """The launch lines that the nodes brought, read here as `lint --node` reads them."""
+    from ddpdoctor.facts.torchrun_options import NEWEST, version_of
+    from ddpdoctor.launch.line import line_of_argv
+
+    found = []
+    for index, guest in enumerate(guests):
+        argv, environ, cwd = (guest.line.get(key) for key in ("argv", "environ", "cwd"))
+        if not isinstance(argv, list) or not isinstance(environ, dict) or not isinstance(cwd, str) or not argv:
+            continue
+        words, variables = [str(word) for word in argv], {str(n): str(v) for n, v in environ.items()}
+        line = line_of_argv(words, variables, version_of(torch) or NEWEST, cwd)
+        found.append(replace(line, node=index, host=guest.node.host))
+    return tuple(found)
+
+
+def _placed(finding: Finding, nodes: Sequence[Node]) -> Finding:
+    """A finding about a line of a node, at that node."""
+    index = finding.where.node
+    if index is None or not 0 <= index < len(nodes):
+        return finding
+    if finding.code == "LAUNCH036":  # of two that claim one number neither is more to blame
+        return replace(finding, where=Where(node_rank=nodes[index].node_rank))
+    return replace(finding, where=Where(host=nodes[index].host, node_rank=nodes[index].node_rank))
+
+
+def merged(own: Sequence[tuple[Node, Finding]], count: int) -> list[Finding]:
+    """The nodes' own findings, each once however many nodes have it, and where."""
+    groups: dict[tuple[str, str], list[tuple[Node, Finding]]] = {}
+    for node, finding in own:
+        groups.setdefault((finding.code, finding.message), []).append((node, finding))
+    found = []
+    for group in groups.values():
+        nodes, first = [node for node, _ in group], group[0][1]
+        if len(nodes) == 1:
+            node = nodes[0]
+            where = replace(
+                first.where,
+                host=first.where.host or node.host,
+                node_rank=node.node_rank if first.where.node_rank is None else first.where.node_rank,
+                rank=node.rank if node.form == Form.ENV else first.where.rank,
+            )
+            found.append(replace(first, where=where, ranks=first.ranks or _ranks(nodes)))
+            continue
+        hosts = list(dict.fromkeys(node.host for node in nodes))
+        shown = ", ".join(hosts[:MOST_NAMED]) + (
+            f" and {len(hosts) - MOST_NAMED} more" if len(hosts) > MOST_NAMED else ""
+        )
+        who = "on all nodes" if len(nodes) == count else f"on {shown}"
+        where = replace(first.where, host=hosts[0] if len(hosts) == 1 else None, node_rank=None, rank=None)
+        ranks = () if len(nodes) == count else _ranks(nodes)
+        found.append(replace(first, message=f"{first.message} ({who})", where=where, ranks=ranks))
+    return found
+
+
+def _ranks(nodes: Iterable[Node]) -> tuple[int, ...]:
+    return tuple(sorted(node.rank for node in nodes if node.form == Form.ENV and node.rank is not None))
+
+
+def finding_of(told: object) -> Finding | None:
+    """A finding that a node sent, None where it is none."""
+    try:
+        return decode(Finding, told)
+    except FactsError:
+        return None
+
+
+def shares(guests: Sequence[Guest]) -> dict[str, Share]:
+    """Each node's ranks, by the guest's key; {} where a node does not know how many it starts, or its ranks came themselves."""
+    counts = [guest.node.nproc for guest in guests]
+    if any(guest.node.form == Form.ENV for guest in guests) or not all(counts):
+        return {}
+    found, first, world = {}, 0, sum(count or 0 for count in counts)
+    for index, guest in enumerate(guests):
+        found[guest.key] = Share(first, index, len(guests), world)
+        first += guest.node.nproc or 0
+    return found
+
+
+def why_no_ranks(outcome: Outcome) -> Gap:
+    """Why nothing was probed after a meeting."""
+    codes = [each.code for each in outcome.findings if each.worst is Severity.ERROR]
+    return Gap("probe", f"the nodes cannot work together ({codes[0]}), so no ranks were started", Why.NOT_HERE)

@@ -1,0 +1,1 @@
+"""What explains what: one order of causes and consequences."""

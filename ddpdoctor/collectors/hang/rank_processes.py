@@ -1,0 +1,180 @@
+"""Finds the ranks of this node in /proc: by the variables of their launcher, or below the process ids that were given."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.launchers import BY_HAND
+from ddpdoctor.facts.variables import is_relevant
+from ddpdoctor.system.machine import Root
+from ddpdoctor.system.timeouts import answers
+
+__all__ = ["Entry", "Found", "find", "processes"]
+
+MOST_PROCESSES = 100_000
+SECONDS = 0.5
+"""How long /proc may take over one process: it waits for one that the kernel holds, on a dead mount for example, forever."""
+_PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*")
+_OWN = ("ddpdoctor", "py-spy")
+_AGENTS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed", "srun", "mpirun")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One process: `words` is its command line."""
+
+    pid: int
+    parent: int
+    name: str
+    state: str
+    words: tuple[str, ...] = ()
+    is_silent: bool = False
+    """/proc did not answer about it."""
+
+    @property
+    def is_python(self) -> bool:
+        return bool(self.words) and _PYTHON.fullmatch(os.path.basename(self.words[0])) is not None
+
+    @property
+    def is_agent(self) -> bool:
+        """A launcher, which may carry the number of its pod or task and is no rank."""
+        return any(os.path.basename(word) in _AGENTS for word in self.words[:6])
+
+    @property
+    def is_spawned(self) -> bool:
+        """Started by torch.multiprocessing.spawn, which numbers its ranks inside of them."""
+        return any("multiprocessing.spawn" in word and "spawn_main" in word for word in self.words[:8])
+
+    @property
+    def is_own(self) -> bool:
+        """One of the doctor's own processes."""
+        return any(os.path.basename(word) in _OWN or word.startswith("ddpdoctor.") for word in self.words[:4])
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The ranks of one job on this node, by their pids, with the process of each; `unreadable` are processes of others."""
+
+    ranks: tuple[tuple[Entry, Environ], ...]
+    unreadable: int = 0
+
+
+def processes(root: Root) -> dict[int, Entry]:
+    """All processes, without their variables."""
+    pids = [int(name) for name in root.names("/proc") if name.isdigit()][:MOST_PROCESSES]
+    words, late = answers(lambda pid: _words(root, pid), pids, SECONDS)
+    found = {}
+    for pid in pids:
+        text = root.line(f"/proc/{pid}/stat") or ""
+        name, fields = text.partition("(")[2].rpartition(")")[0], text.rpartition(")")[2].split()
+        if len(fields) > 1 and fields[1].isdigit():
+            found[pid] = Entry(pid, int(fields[1]), name, fields[0], words.get(pid, ()), is_silent=pid in late)
+    return found
+
+
+def _words(root: Root, pid: int) -> tuple[str, ...]:
+    return tuple(word for word in (root.line(f"/proc/{pid}/cmdline") or "").split("\0") if word)
+
+
+def find(root: Root, known: Mapping[int, Entry], pids: Iterable[int] = (), *, with_own: bool = False) -> Found:
+    """The ranks among `known` processes: all that a launcher numbered, or those at and below `pids`.
+
+    A rank is the first Python process that has its number: what it starts inherits the number and is not a rank. With
+    `pids`, a process without a number that has no rank below it is taken for one as well. `with_own` counts the doctor's
+    own processes among them. One of which /proc does not tell, beside the ranks of a launcher, is taken for one of them.
+    """
+    wanted = tuple(pids)
+    below = _below(known, wanted) if wanted else set(known)
+    ranks: dict[int, tuple[Entry, Environ]] = {}
+    unreadable = 0
+    asked = [pid for pid in sorted(below) if not known[pid].is_silent and not _is_tool(known[pid], with_own)]
+    told, late = answers(lambda pid: _variables(root, pid), asked, SECONDS)
+    for pid, variables in told.items():
+        entry = known[pid]
+        if variables is None:
+            unreadable += entry.is_python and entry.state not in "ZX"
+            continue
+        environ = Environ(variables=variables)
+        if environ.rank is not None and environ.world_size is not None:
+            ranks[pid] = entry, environ
+    tops = {pid: each for pid, each in ranks.items() if not _is_inner(pid, ranks, known)}
+    found = [_program(pid, ranks, known, with_own) for pid in tops]
+    silent = [known[pid] for pid in sorted(below) if known[pid].is_silent or pid in late]
+    found += _silent(silent, tops.values())
+    numbered = {entry.pid for entry, _ in found}
+    given = [entry for pid in wanted for entry in _given(pid, numbered, known)]
+    return Found((*found, *((entry, Environ()) for entry in given)), unreadable)
+
+
+def _is_tool(entry: Entry, with_own: bool) -> bool:
+    """A launcher, or the doctor itself."""
+    return entry.is_agent or (entry.is_own and not with_own)
+
+
+def _below(known: Mapping[int, Entry], pids: Iterable[int]) -> set[int]:
+    """These processes and all that they started."""
+    below = {pid for pid in pids if pid in known}
+    grown = True
+    while grown:
+        more = {pid for pid, entry in known.items() if entry.parent in below} - below
+        below |= more
+        grown = bool(more)
+    return below
+
+
+def _variables(root: Root, pid: int) -> dict[str, str] | None:
+    try:
+        text = root.text(f"/proc/{pid}/environ")
+    except OSError:
+        return None
+    pairs = (entry.partition("=") for entry in text.split("\0"))
+    return {name: value for name, sign, value in pairs if sign and is_relevant(name)}
+
+
+def _is_inner(pid: int, ranks: Mapping[int, tuple[Entry, Environ]], known: Mapping[int, Entry]) -> bool:
+    """Whether a process above this one has the same number of the same job."""
+    own = ranks[pid][1]
+    parent = known[pid].parent
+    while parent in known:
+        if parent in ranks:
+            return (ranks[parent][1].rank, ranks[parent][1].world_size) == (own.rank, own.world_size)
+        parent = known[parent].parent
+    return False
+
+
+def _silent(entries: Iterable[Entry], ranks: Iterable[tuple[Entry, Environ]]) -> Iterable[tuple[Entry, Environ]]:
+    """Those that have the parent of a rank: with the variables of that rank, but for its numbers."""
+    by_parent = {entry.parent: environ for entry, environ in ranks}
+    for entry in entries:
+        if entry.parent in by_parent:
+            environ = by_parent[entry.parent]
+            numbers = environ.launcher or BY_HAND
+            kept = {n: v for n, v in environ.variables.items() if n not in (*numbers.rank, *numbers.local_rank)}
+            yield entry, Environ(variables=kept)
+
+
+def _program(
+    top: int, ranks: Mapping[int, tuple[Entry, Environ]], known: Mapping[int, Entry], with_own: bool
+) -> tuple[Entry, Environ]:
+    """The Python process of a rank that a shell script or another wrapper starts."""
+    entry, environ = ranks[top]
+    while not entry.is_python:
+        inner = [each for each in known.values() if each.parent == entry.pid and (with_own or not each.is_own)]
+        chosen = next((each for each in inner if each.is_python), inner[0] if len(inner) == 1 else None)
+        if chosen is None:
+            return ranks[top]
+        entry = chosen
+    return entry, environ
+
+
+def _given(pid: int, numbered: set[int], known: Mapping[int, Entry]) -> list[Entry]:
+    """What the user points at where no rank has a number: the processes that torch.multiprocessing spawned, or the one."""
+    below = _below(known, (pid,))
+    if pid not in known or below & numbered:
+        return []
+    spawned = [known[each] for each in sorted(below) if known[each].parent == pid and known[each].is_spawned]
+    return spawned if len(spawned) > 1 else [known[pid]]

@@ -1,0 +1,290 @@
+"""The meeting as a collector: runs beside everything else, under a deadline, and is over whatever the others do."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ipaddress
+import os
+import queue
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ddpdoctor.facts.nodes import Node
+from ddpdoctor.multinode.client import Visitor
+from ddpdoctor.multinode.members import Guest
+from ddpdoctor.multinode.messages import PROTOCOL
+from ddpdoctor.multinode.results import Alone, Gathered, Lost, Told
+from ddpdoctor.multinode.session import Session
+from ddpdoctor.network.sockets import listen
+from ddpdoctor.system.machine import Machine
+from ddpdoctor.system.timeouts import NoAnswer, answer
+
+__all__ = [
+    "Meeting",
+    "claim",
+    "flag",
+    "is_own",
+    "is_translated",
+    "machine_key",
+    "recognises",
+    "script_hash",
+    "token_of",
+]
+
+CLAIM_SECONDS = 0.6
+"""How long a port that is taken is tried again: a check that has just ended may still hold it."""
+ANSWER_SECONDS = 5.0
+"""How long a ddpdoctor that holds the port already, and still looks at its machine, is waited for."""
+HOST_SECONDS = 2.0
+BACK_SECONDS = 0.5
+MAX_SCRIPT_BYTES = 16 << 20
+
+
+def flag(port: int) -> socket.socket | None:
+    """A sign that a ddpdoctor holds this port, for others on this machine, until it is closed; None where there is one."""
+    sign = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        sign.bind(f"\0ddpdoctor/{port}")
+        return sign
+    except OSError:
+        sign.close()
+        return None
+
+
+def _is_flagged(port: int) -> bool:
+    sign = flag(port)
+    if sign is not None:
+        sign.close()
+    return sign is None
+
+
+def claim(port: int, token: str) -> tuple[socket.socket | None, dict[str, Any]]:
+    """The job's port, held for the meeting; or None, and how a ddpdoctor that sits there introduces itself.
+
+    That is {} where none does, or one that cannot be talked to: the port is taken then.
+    """
+    started = time.monotonic()
+    while True:
+        try:
+            return listen(port), {}
+        except OSError:
+            visitor = Visitor(token, lambda seconds: None, lambda verdict: None, lambda words: None)
+            there = asyncio.run(visitor.ask("127.0.0.1", port))
+            if there.get("kind") in ("i-am", "other-job"):
+                return None, there
+            waited = time.monotonic() - started
+            if waited > ANSWER_SECONDS or (waited > CLAIM_SECONDS and not _is_flagged(port)):
+                return None, {}
+        time.sleep(0.1)
+
+
+def is_translated(main: socket.socket, host: str, port: int) -> bool:
+    """Whether an address that this machine does not have leads to the socket that it holds: a service, or a floating address."""
+    try:
+        return answer(lambda: not _has(host) and _leads_back(main, host, port), HOST_SECONDS)
+    except (NoAnswer, OSError, UnicodeError):
+        return False
+
+
+def is_own(host: str) -> bool:
+    """Whether a name or an address is one of this machine's; False where nothing is known of it in time."""
+    try:
+        return answer(lambda: _has(host), HOST_SECONDS)
+    except (NoAnswer, OSError, UnicodeError):
+        return False
+
+
+def _has(host: str) -> bool:
+    for family, kind, number, _, place in socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM):
+        with socket.socket(family, kind, number) as trying:
+            try:
+                trying.bind(place)
+                return True
+            except OSError:
+                continue
+    return False
+
+
+def _leads_back(main: socket.socket, host: str, port: int) -> bool:
+    """Connect, and look whether the other end comes out here. Whoever else connects meanwhile is closed, and tries again."""
+    word = secrets.token_bytes(16)
+    with socket.create_connection((host, port), BACK_SECONDS) as knocking:
+        knocking.sendall(word)
+        end = time.monotonic() + BACK_SECONDS
+        while time.monotonic() < end:
+            try:
+                there, _ = main.accept()
+            except BlockingIOError:
+                time.sleep(0.01)
+                continue
+            with there:
+                there.settimeout(0.2)
+                try:
+                    if there.recv(len(word)) == word:
+                        return True
+                except OSError:
+                    continue  # somebody else, who says nothing
+    return False
+
+
+def recognises(host: str) -> bool:
+    """Whether torch's c10d rendezvous would take this machine for the owner of an endpoint.
+
+    The same questions in the same order as torch/distributed/elastic/rendezvous/utils.py: `_matches_machine_hostname`.
+    """
+    if host == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        address = None
+    if address is not None and address.is_loopback:
+        return True
+    try:
+        return answer(lambda: _matches(host, address), HOST_SECONDS)
+    except (NoAnswer, OSError):
+        return False
+
+
+def _matches(host: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address | None) -> bool:
+    here = socket.gethostname()
+    if host == here:
+        return True
+    try:
+        theirs = {entry[4][0] for entry in _addresses(host)}
+    except (OSError, UnicodeError):
+        theirs = set()
+    for entry in _addresses(here):
+        if (entry[3] and entry[3] == host) or entry[4][0] in theirs or (address and entry[4][0] == str(address)):
+            return True
+    return False
+
+
+def _addresses(host: str) -> Sequence[Any]:
+    return socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP, flags=socket.AI_CANONNAME)
+
+
+def machine_key() -> str:
+    """Equal for processes of one machine and one network namespace."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            boot = file.read().strip()
+        return hashlib.sha256(f"{boot}/{os.readlink('/proc/self/ns/net')}".encode()).hexdigest()[:16]
+    except OSError:
+        return socket.gethostname()
+
+
+def script_hash(machine: Machine, path: str) -> str | None:
+    """A hash of the script's text, "" where there is no such file, None where it cannot be read."""
+    try:
+        with open(machine.root.at(path), "rb") as file:
+            return hashlib.sha256(file.read(MAX_SCRIPT_BYTES)).hexdigest()[:16]
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except OSError:
+        return None
+
+
+def token_of(*parts: str) -> str:
+    """What nodes of one job share and other jobs' do not: no secret, it only keeps them apart."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+class Meeting:
+    """A meeting that runs in a thread of its own. `result` waits for it; the host then must `conclude`."""
+
+    def __init__(
+        self,
+        node: Node,
+        token: str,
+        join_seconds: float,
+        *,
+        main: socket.socket | None,
+        errors: Sequence[dict[str, Any]],
+        line: dict[str, Any],
+        is_patient: bool,
+        patience: float,
+        say: Callable[[str], None],
+        explain: Callable[[], list[dict[str, Any]]],
+        lost: Callable[[Lost], None],
+        hosts: tuple[str, ...],
+    ) -> None:
+        guest = Guest(secrets.token_hex(8), node, tuple(errors), line)
+        own = frozenset(address.partition("%")[0] for address in node.addresses)
+        self._session = Session(guest, token, join_seconds, own, main, is_patient, say, patience, explain, hosts)
+        self._session.lost = lost
+        self._is_settled = threading.Event()
+        self._answers: queue.Queue[Gathered | Told | Alone | Exception] = queue.Queue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._verdict: asyncio.Future[dict[str, Any]] | None = None
+        self._thread = threading.Thread(target=self._run, name="meeting", daemon=True)
+        self._thread.start()
+
+    def result(self, seconds: float) -> Gathered | Told | Alone | None:
+        """What came of it, None when it is not over within `seconds`."""
+        try:
+            found = self._answers.get(timeout=max(seconds, 0.01))
+        except queue.Empty:
+            return None
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def conclude(
+        self, verdict: dict[str, Any], places: dict[str, dict[str, Any]], *, watches: bool, seconds: float = 5.0
+    ) -> None:
+        """As the host: tell everybody the verdict, and each guest its place; the port is free when this returns.
+
+        With `watches` all stay connected, so that nodes which go before their ranks have met are known at once.
+        """
+        if self._loop is not None:
+            self._session.places, self._session.watches = places, watches
+            self._loop.call_soon_threadsafe(self._set_verdict, {**verdict, "ddpdoctor": PROTOCOL, "kind": "verdict"})
+        self._is_settled.wait(seconds)
+
+    def _set_verdict(self, verdict: dict[str, Any]) -> None:
+        if self._verdict is not None and not self._verdict.done():
+            self._verdict.set_result(verdict)
+
+    def stop(self) -> None:
+        """End it, whatever it is doing."""
+        if self._loop is not None and self._thread.is_alive():
+            try:
+                self._loop.call_soon_threadsafe(self._cancel)
+            except RuntimeError:
+                return  # it has just ended
+            self._thread.join(2.0)
+
+    def _cancel(self) -> None:
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._meet())
+        except asyncio.CancelledError:
+            return
+        except Exception as error:  # handed to whoever waits for the result
+            self._answers.put(error)
+        finally:
+            self._is_settled.set()
+
+    async def _meet(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        await self._session.run(self._hand_over, self._settle)
+
+    def _settle(self, met: Told | Alone | None) -> None:
+        if met is not None:
+            self._answers.put(met)
+        self._is_settled.set()
+
+    def _hand_over(self, gathered: Gathered) -> asyncio.Future[dict[str, Any]]:
+        assert self._loop is not None
+        self._verdict = self._loop.create_future()
+        self._answers.put(gathered)
+        return self._verdict

@@ -1,0 +1,181 @@
+"""The calls of all ranks side by side, by process group and sequence number."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ddpdoctor.facts.hang import SYMMETRIC, Call, Dump, Group, Op, State
+
+__all__ = ["Board", "Key", "Lane", "Look"]
+
+UNEVEN = frozenset(("all_to_all", "all_to_all_single", "all_to_all_v_single", "all_gather_v", "reduce_scatter_v"))
+"""Collectives whose sizes may differ from rank to rank."""
+ONE_SIDED = frozenset(("gather", "scatter"))
+"""Collectives in which only one rank has the whole input or output."""
+
+OVER = frozenset(state.value for state in State if state.is_over)
+
+Key = tuple[str, str, str, tuple[int, ...]]
+Look = tuple[int, ...]
+"""What must be equal on all ranks: the collectives under one sequence number, a number for each name, sizes and types."""
+
+
+@dataclass(slots=True)
+class Lane:
+    """One rank in one group: which entries of its dump stand under which sequence number, and the last that it entered."""
+
+    dump: Dump
+    group: Group
+    looks: Sequence[int]
+    entries: dict[int, list[int]] = field(default_factory=dict)
+    newest: int = -1
+    newest_over: int = -1
+
+    def add(self, sequence: int, index: int, state: str) -> None:
+        """Take in an entry of the dump."""
+        self.entries.setdefault(sequence, []).append(index)
+        if sequence > self.newest:
+            self.newest = sequence
+        if sequence > self.newest_over and state in OVER:
+            self.newest_over = sequence
+
+    @property
+    def first_open(self) -> int | None:
+        """The number that the rank waits in: a group's calls end in order, what was called later is queued behind it.
+
+        An open one before one that ended is a part of a coalesced call, which has no state of its own.
+        """
+        return min((number for number in self.entries if number > self.newest_over), default=None)
+
+    @property
+    def last(self) -> int:
+        """The last number that the rank entered, recorded or not (monitored_barrier is not); 0 for none."""
+        return max(self.newest, self.group.enqueued or 0, 0)
+
+    def call(self, sequence: int) -> Call | None:
+        """The call under a number, the last one of a coalesced group; None when it is not recorded."""
+        entries = self.entries.get(sequence)
+        return self.dump.call(entries[0]) if entries else None
+
+    def op(self, sequence: int) -> Op:
+        """The first call under a number that is recorded."""
+        return self.dump.ops[self.dump.op_of[self.entries[sequence][0]]]
+
+    def look(self, sequence: int) -> Look:
+        """What must be the same on the other ranks."""
+        return tuple([self.looks[self.dump.op_of[index]] for index in self.entries[sequence]])
+
+    def is_over(self, sequence: int) -> bool:
+        """Whether all calls under a number came to a good end; one that is not recorded is taken for over."""
+        states = self.dump.states
+        return OVER.issuperset([states[index] for index in self.entries.get(sequence, ())])
+
+    @property
+    def furthest(self) -> int:
+        """The last call that needs all ranks, and that this one surely came out of; 0 for none."""
+        numbers = sorted((n for n in self.entries if n <= self.newest_over), reverse=True)
+        return next((n for n in numbers if self._came_out(n)), 0)
+
+    def _came_out(self, number: int) -> bool:
+        return self.is_over(number) and self.op(number).name in SYMMETRIC and not self.may_have_failed(number)
+
+    def may_have_failed(self, sequence: int) -> bool:
+        """Gloo retires a call that failed like one that went well: its rank's last one, that needs all, may be either."""
+        call = self.call(sequence) if sequence == self.newest else None
+        return call is not None and call.state is State.RETIRED and call.op.name in SYMMETRIC
+
+
+def _look(op: Op) -> tuple[object, ...]:
+    numel = None if op.name in UNEVEN | ONE_SIDED else (op.input_numel, op.output_numel)
+    return op.name, numel, None if op.name in ONE_SIDED else op.dtypes
+
+
+def _early(lanes: dict[int, Lane]) -> tuple[frozenset[int], bool]:
+    """The ranks whose last call comes before one that another rank came out of, and that it must have entered since; and
+    whether the job still moved when the others were dumped. It did not where all of them wait in one call.
+    """
+    whole = {rank: lane for rank, lane in lanes.items() if lane.entries and lane.dump.problem is None}
+    furthest = max((lane.furthest for lane in whole.values()), default=0)
+    early = frozenset(rank for rank, lane in whole.items() if lane.last < furthest)
+    others = {lane.first_open for rank, lane in whole.items() if rank not in early}
+    return early, len(others) > 1 or None in others
+
+
+class Board:
+    """All collectives, by group and rank, and the sends and receives that are open."""
+
+    def __init__(self, dumps: Sequence[Dump]) -> None:
+        self.dumps = {d.rank: d for d in dumps if d.rank is not None}
+        self.world = max((d.world_size or 0 for d in dumps), default=0)
+        self.lanes: dict[Key, dict[int, Lane]] = defaultdict(dict)
+        self.messages: dict[int, list[Call]] = {}
+        looks: dict[tuple[object, ...], int] = {}
+        for rank, dump in sorted(self.dumps.items()):
+            self._lay(rank, dump, [looks.setdefault(_look(op), len(looks)) for op in dump.ops])
+        found = [_early(lanes) for lanes in self.lanes.values()]
+        self.early = frozenset(rank for early, _ in found for rank in early)
+        """Ranks whose dumps are of an earlier moment than another's, or of an earlier run."""
+        self.older = frozenset(rank for early, moves in found if moves for rank in early)
+        """Those for which nothing can be said, as the job still moved."""
+
+    def _lay(self, rank: int, dump: Dump, looks: Sequence[int]) -> None:
+        lanes = [self.lanes[group.key].setdefault(rank, Lane(dump, group, looks)) for group in dump.groups]
+        messages: dict[tuple[int, str, int], list[Call]] = defaultdict(list)
+        columns = zip(dump.sequences, dump.group_of, dump.op_of, dump.states, dump.p2p, strict=True)
+        for index, (sequence, group, place, state, is_p2p) in enumerate(columns):
+            if not is_p2p:
+                lanes[group].add(sequence, index, state)
+                continue
+            op = dump.ops[place]
+            if op.peer is not None:
+                way = messages[group, op.name, op.peer]
+                if state in OVER:
+                    way.clear()  # the messages of one way end in order as well
+                else:
+                    way.append(dump.call(index))
+        self.messages[rank] = [call for way in messages.values() for call in way]
+
+    def members(self, key: Key) -> tuple[int, ...]:
+        """The ranks of a group: as the dumps say, else all that were seen in it; the default group has all ranks."""
+        lanes = self.lanes[key]
+        group = next((lane.group for lane in lanes.values() if lane.group.ranks), next(iter(lanes.values())).group)
+        if group.ranks:
+            return group.ranks
+        return tuple(sorted({*self.dumps, *range(self.world)} if group.is_default else lanes))
+
+    def behind(self, key: Key, number: int) -> tuple[int, ...]:
+        """The members of a group that have not entered this number: those without a dump as well."""
+        lanes = self.lanes[key]
+        return tuple(rank for rank in self.members(key) if self._is_behind(lanes.get(rank), rank, number))
+
+    def _is_behind(self, lane: Lane | None, rank: int, number: int) -> bool:
+        if rank not in self.dumps:
+            return True
+        if self.dumps[rank].problem is not None or rank in self.older:
+            return False  # its last entries are missing
+        if lane is None or not (lane.entries or lane.group.enqueued):
+            return not self.dumps[rank].has_wrapped  # else the ring may have forgotten it
+        return lane.last < number
+
+    def went_well_elsewhere(self, key: Key, number: int) -> bool:
+        """Whether a rank has come out of a call that needs all: a dump is not taken at one moment everywhere."""
+        calls = (lane.call(number) for lane in self.lanes[key].values())
+        return any(call is not None and call.state.is_over and call.op.name in SYMMETRIC for call in calls)
+
+    def peer(self, call: Call) -> int:
+        """The global rank at the other end of a send or recv."""
+        peer = call.op.peer or 0
+        return call.group.ranks[peer] if peer < len(call.group.ranks) else peer
+
+    def other_end(self, rank: int, call: Call) -> Call | None:
+        """What the rank at the other end of an open send or recv has posted for it."""
+        names = {"send", "recv"} - {call.op.name}
+        theirs = self.messages.get(self.peer(call), ())
+        return next((each for each in theirs if each.op.name in names and self.peer(each) == rank), None)
+
+    def last_call(self, rank: int) -> Call | None:
+        """The last entry of a rank."""
+        dump = self.dumps[rank]
+        return dump.call(len(dump) - 1) if len(dump) else None

@@ -1,0 +1,45 @@
+"""What the dumps of several ranks say together.
+
+Nothing here compares clocks. Per process group the calls are laid beside each other by their sequence number. The first
+number at which the ranks disagree about the call is the cause. Where they agree as far as they went, whoever did not
+enter the call that others wait in is to blame, unless that rank itself waits for somebody: that chain is followed to its
+end, and where it has none the ranks wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddpdoctor.dumps.call_matrix import Board
+from ddpdoctor.dumps.conflict import Cause, Conflict, ranges
+from ddpdoctor.dumps.mismatch import mismatches
+from ddpdoctor.dumps.selection import choose
+from ddpdoctor.dumps.waits import deadlocks
+from ddpdoctor.facts.hang import Dump
+
+__all__ = ["compare"]
+
+MOST_CONFLICTS = 4
+
+
+def compare(dumps: Sequence[Dump]) -> tuple[Conflict, ...]:
+    """The disagreements among the dumps, the first cause first; empty when nothing waits and all fits."""
+    chosen, _ = choose(dumps)
+    board = Board(chosen)
+    return tuple((mismatches(board) or deadlocks(board) or _unknown(board))[:MOST_CONFLICTS])
+
+
+def _unknown(board: Board) -> list[Conflict]:
+    """Nobody is seen to wait for another: those whose dumps are missing, or older, may wait in something else."""
+    waits = any(lane.first_open is not None for lanes in board.lanes.values() for lane in lanes.values())
+    if board.early and waits:
+        message = (
+            f"the dumps of {ranges(board.early)} are older than the others, which have come out of later collectives with "
+            f"{'it' if len(board.early) == 1 else 'them'}: take the dumps of all ranks at one moment"
+        )
+        return [Conflict(Cause.NO_DUMP, message, is_certain=False)]
+    missing = tuple(rank for rank in range(board.world) if rank not in board.dumps)
+    if not missing or not board.dumps:
+        return []
+    message = f"every collective in the dumps came to its end, and {ranges(missing)} left none: what they wait in is not known"
+    return [Conflict(Cause.NO_DUMP, message, missing, is_certain=False)]

@@ -1,0 +1,144 @@
+"""Stacks as files: what `py-spy dump` prints, also with --json, and what Python's faulthandler writes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from ddpdoctor.dumps.file_names import rank_in_name
+from ddpdoctor.facts.hang import Frame, Process, Stack, Thread
+
+__all__ = ["as_processes", "stacks_in"]
+
+MOST_STACKS = 4096
+_PROCESS = re.compile(r"^Process (\d+): ?(.*)$")
+_SPY_THREAD = re.compile(r"^Thread (?:0x)?[0-9a-fA-F]+ \((?P<state>[^)]*)\)(?:: \"(?P<name>[^\"]*)\")?\s*$")
+_SPY_FRAME = re.compile(r"^\s+(?P<function>\S.*?) \((?P<file>[^()]+):(?P<line>\d+)\)\s*$")
+_FAULT_THREAD = re.compile(
+    r"^(?P<current>Current thread|Thread) 0x[0-9a-f]+(?: \[(?P<name>[^\]]*)\])? \(most recent call first\):"
+)
+_FAULT_FRAME = re.compile(r"^\s+File \"(?P<file>[^\"]+)\", line (?P<line>\d+) in (?P<function>.*\S)\s*$")
+_PREFIX = re.compile(r"^\[?rank ?(\d+)\]?:? ?", re.IGNORECASE)
+
+
+def stacks_in(source: str, text: str) -> tuple[Stack, ...]:
+    """The stacks in a text, one a process; of faulthandler's, which tells no process, all threads are of one.
+
+    Raises:
+        ValueError: it begins like JSON and is none.
+    """
+    if text.lstrip()[:1] == "[" and '"thread_id"' in text:
+        try:
+            return tuple(_of_json(source, json.loads(text)))
+        except RecursionError:
+            raise ValueError("JSON that is nested too deeply") from None
+    reading = _Reading(source)
+    for line in text.splitlines():
+        reading.take(line)
+        if len(reading.found) > MOST_STACKS:
+            break
+    return tuple(reading.finish())
+
+
+def _of_json(source: str, content: Any) -> Iterator[Stack]:
+    """What py-spy dump --json writes: a list of threads, each with the process that it belongs to."""
+    found: dict[int | None, list[dict[str, Any]]] = defaultdict(list)
+    for each in content if isinstance(content, list) else ():
+        if isinstance(each, dict):
+            found[pid if isinstance(pid := each.get("pid"), int) else None].append(each)
+    for process, threads in list(found.items())[:MOST_STACKS]:
+        names = [str(each.get("thread_name") or "") for each in threads]
+        main = names.index("MainThread") if "MainThread" in names else 0
+        told = threads[main].get("process_info")
+        command = str(told.get("command_line", ""))[:500] if isinstance(told, dict) else ""
+        stacks = tuple(Thread(n, _frames(t), i == main) for i, (n, t) in enumerate(zip(names, threads, strict=True)))
+        if any(each.frames for each in stacks):
+            yield Stack(source, "py-spy", process, rank_in_name(source), command, stacks)
+
+
+def _frames(thread: dict[str, Any]) -> tuple[Frame, ...]:
+    frames = thread.get("frames")
+    return tuple(
+        Frame(
+            str(each.get("filename", "")),
+            line if isinstance(line := each.get("line"), int) else 0,
+            str(each.get("name")),
+        )
+        for each in (frames if isinstance(frames, list) else ())
+        if isinstance(each, dict)
+    )
+
+
+class _Reading:
+    """The stack and the thread that are being read."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.rank = rank_in_name(source)
+        self.found: list[Stack] = []
+        self.head: tuple[int | None, str, str] | None = None
+        self.threads: list[tuple[str, list[Frame]]] = []
+
+    def take(self, line: str) -> None:
+        """Take in the next line."""
+        said = _PREFIX.match(line)
+        if said:
+            line = line[said.end() :]
+        process, spy, fault = _PROCESS.match(line), _SPY_THREAD.match(line), _FAULT_THREAD.match(line)
+        if process:
+            self._close()
+            self.head = int(process[1]), process[2][:500], "py-spy"
+        elif spy and self.head is not None:
+            self.threads.append((spy["name"] or "", []))
+        elif fault:
+            if self.head is None or self.head[2] != "faulthandler" or (said and self.rank != int(said[1])):
+                self._close()
+                self.head = None, "", "faulthandler"
+            self.threads.append((fault["name"] or "", []))
+        elif self.threads and self.head is not None:
+            frame = (_SPY_FRAME if self.head[2] == "py-spy" else _FAULT_FRAME).match(line)
+            if frame:
+                self.threads[-1][1].append(Frame(frame["file"], int(frame["line"]), frame["function"]))
+        if said:
+            self.rank = int(said[1])
+
+    def finish(self) -> list[Stack]:
+        """All of them."""
+        self._close()
+        return self.found
+
+    def _close(self) -> None:
+        if self.head is not None and any(frames for _, frames in self.threads):
+            pid, command, tool = self.head
+            names = [name for name, _ in self.threads]
+            # faulthandler names no thread; it writes the oldest one, which runs the script, last.
+            main = names.index("MainThread") if "MainThread" in names else 0 if tool == "py-spy" else len(names) - 1
+            threads = tuple(Thread(n, tuple(frames), i == main) for i, (n, frames) in enumerate(self.threads))
+            self.found.append(Stack(self.source, tool, pid, self.rank, command, threads))
+        self.head, self.threads = None, []
+
+
+def as_processes(stacks: Iterable[Stack]) -> tuple[Process, ...]:
+    """The main threads of stacks as ranks that stand still: a stack is taken of what does not move. Workers are left out."""
+    found: list[Process] = []
+    for each in stacks:
+        main = each.main
+        if main is not None and not _is_worker(main.frames):
+            found.append(
+                Process(
+                    pid=each.pid or 0, rank=each.rank, job="stacks", command=each.command, state="S", frames=main.frames
+                )
+            )
+    return tuple(found)
+
+
+def _is_worker(frames: Sequence[Frame]) -> bool:
+    """A process of a data loader or of multiprocessing, or torchrun's agent: no rank."""
+    files = [frame.file for frame in frames]
+    return any(
+        re.search(r"torch/utils/data/_utils/worker\.py$|multiprocessing/(spawn|popen_\w+|forkserver)\.py$", f)
+        for f in files
+    ) or any(re.search(r"torch/distributed/(elastic/agent|launcher)/", f) for f in files)

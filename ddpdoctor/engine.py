@@ -1,0 +1,171 @@
+"""The engine: facts and rules in, a report out. No rule is lost: each one found, passed, was skipped or crashed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from ddpdoctor.causality.arrange import arrange, in_order
+from ddpdoctor.facts.gaps import CannotLook, Gap, Why
+from ddpdoctor.facts.record import Facts
+from ddpdoctor.findings import Crashed, Finding, Report, Severity, Skipped
+from ddpdoctor.rules import Rule, area_of
+
+__all__ = ["Outcome", "examine", "extended", "judge", "retold"]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What the rules said, before it becomes a report."""
+
+    findings: list[Finding] = field(default_factory=list)
+    passed: list[str] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    crashed: list[Crashed] = field(default_factory=list)
+
+    def add(self, other: Outcome) -> None:
+        """Take in what other rules said."""
+        self.findings += other.findings
+        self.passed += other.passed
+        self.skipped += other.skipped
+        self.crashed += other.crashed
+
+
+def examine(
+    facts: Facts,
+    rules: Iterable[Rule],
+    *,
+    command: str,
+    started: float,
+    failures: tuple[str, ...] = (),
+    beside: tuple[Facts, tuple[Rule, ...]] | None = None,
+) -> Report:
+    """Judge `facts` by `rules`.
+
+    Args:
+        command: the ddpdoctor command, for the report.
+        started: `time.time()` when the command began.
+        failures: what the doctor itself could not do.
+        beside: other facts with rules of their own (a launch line beside the machine), told in the same report.
+    """
+    rules = tuple(rules)
+    outcome = judge(facts, rules)
+    if beside is not None:
+        outcome.add(judge(*beside))
+        rules += beside[1]
+    return Report(
+        command=command,
+        host=facts.hostname,
+        started_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
+        seconds=round(time.time() - started, 3),
+        findings=_arranged(outcome.findings, rules, facts),
+        passed=tuple(outcome.passed),
+        skipped=tuple(outcome.skipped),
+        crashed=tuple(outcome.crashed),
+        failures=(*failures, *(f"finish the probe: {words}" for words in _out_of_time(facts))),
+    )
+
+
+def _out_of_time(facts: Facts) -> tuple[str, ...]:
+    return facts.probe.out_of_time if facts.probe is not None else ()
+
+
+def judge(facts: Facts, rules: Iterable[Rule]) -> Outcome:
+    """Run each rule once over the facts that it needs. What only logs show is left out where there are none."""
+    outcome = Outcome()
+    for each in rules:
+        if each.is_of_logs and facts.log is None:
+            continue
+        missing = next((name for name in each.needs if _section(facts, name) is None), None)
+        if missing is not None:
+            gap = _gap(facts, missing)
+            outcome.skipped.append(Skipped(each.code, gap.reason, gap.why is Why.UNANSWERED))
+            continue
+        try:
+            arguments = {name: _section(facts, name) for name in (*each.needs, *each.wants)}
+            found = [_stamp(each, finding) for finding in dict.fromkeys(each.check(**arguments) or ())]
+        except CannotLook as skip:
+            outcome.skipped.append(Skipped(each.code, skip.reason, skip.why is Why.UNANSWERED))
+        except Exception as error:  # one rule's bug must not cost the others: it is reported as crashed
+            outcome.crashed.append(Crashed(each.code, f"{type(error).__name__}: {error}"))
+        else:
+            outcome.findings.extend(found)
+            if not found:
+                outcome.passed.append(each.code)
+    return outcome
+
+
+def extended(
+    report: Report, outcomes: Iterable[Outcome], rules: Iterable[Rule], failures: tuple[str, ...] = ()
+) -> Report:
+    """The report with what the same rules said of other facts; what two say alike is told once, each code in one place."""
+    total = Outcome(list(report.findings), list(report.passed), list(report.skipped), list(report.crashed))
+    for each in outcomes:
+        total.add(each)
+    findings = _once(total.findings)
+    told = {f.code for f in findings} | {c.code for c in total.crashed}
+    passed = tuple(sorted(set(total.passed) - told))
+    settled = told.union(passed)
+    return replace(
+        report,
+        findings=arrange(findings, {each.code: each.kind for each in rules}),
+        passed=passed,
+        skipped=tuple({s.code: s for s in total.skipped if s.code not in settled}.values()),
+        crashed=tuple(dict.fromkeys(total.crashed)),
+        failures=(*report.failures, *failures),
+    )
+
+
+def retold(report: Report, told: Sequence[Finding]) -> Report:
+    """The report with the findings of saved ones, which keep their roles and, among equals, their order."""
+    findings = sorted(_once([*report.findings, *told]), key=in_order)
+    codes = {f.code for f in findings}
+    return replace(
+        report,
+        findings=tuple(findings),
+        passed=tuple(c for c in report.passed if c not in codes),
+        skipped=tuple(s for s in report.skipped if s.code not in codes),
+    )
+
+
+def _once(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """What two say alike once."""
+    return tuple({(f.code, f.message, f.where): f for f in reversed(findings)}.values())[::-1]
+
+
+def _arranged(findings: Iterable[Finding], rules: Iterable[Rule], facts: Facts) -> tuple[Finding, ...]:
+    kinds = {each.code: each.kind for each in rules}
+    if facts.log is None:
+        return arrange(findings, kinds)
+    from ddpdoctor.causality.log_order import arrange_log  # only triage reads logs
+
+    return arrange_log(findings, kinds, facts.log)
+
+
+def _section(facts: Facts, name: str) -> object:
+    return facts if name == "facts" else getattr(facts, name)
+
+
+def _gap(facts: Facts, section: str) -> Gap:
+    known = next((g for g in facts.gaps if g.path == section), None)
+    return known or Gap(section, _UNASKED.get(section, f"{section}: not collected"), Why.NOT_HERE)
+
+
+_UNASKED = {"probe": "no ranks were probed", "launch": "no launch line was given"}
+
+
+def _stamp(each: Rule, finding: Finding) -> Finding:
+    softer = finding.severity or each.severity
+    if softer.weight > each.severity.weight:
+        raise ValueError(f"{each.code} is at most {each.severity.value}, the finding says {softer.value}")
+    page = f"docs/rules/{area_of(each.code)}.md#{each.code.lower()}"
+    return replace(
+        finding,
+        code=each.code,
+        name=each.name,
+        severity=Severity(softer),
+        why=finding.why or each.why,
+        fix=finding.fix or each.fix,
+        help=page,
+    )

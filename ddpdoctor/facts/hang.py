@@ -1,0 +1,286 @@
+"""The section `hang`. Dumps are kept in columns: 64 of them have more than 100,000 entries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ddpdoctor.facts.gaps import Gap, Section
+from ddpdoctor.facts.ras import Ras
+
+__all__ = [
+    "Call",
+    "Child",
+    "Dump",
+    "Frame",
+    "Group",
+    "Hang",
+    "Op",
+    "Process",
+    "Stack",
+    "State",
+    "Thread",
+]
+
+SYMMETRIC = frozenset(
+    (
+        "all_gather",
+        "all_gather_into_tensor_coalesced",
+        "all_gather_single",
+        "all_reduce",
+        "all_reduce_barrier",
+        "all_to_all",
+        "all_to_all_single",
+        "allreduce_coalesced",
+        "_all_gather_base",
+        "barrier",
+        "reduce_scatter",
+        "reduce_scatter_single",
+        "reduce_scatter_tensor_coalesced",
+        "_reduce_scatter_base",
+    )
+)
+"""Collectives that nobody finishes before everybody has entered: a broadcast's root and a reduce's senders may go on."""
+
+
+class State(str, Enum):
+    """How far a call came. Gloo records nothing between `scheduled` and `retired`, which says success and failure alike."""
+
+    SCHEDULED = "scheduled"
+    STARTED = "started"
+    COMPLETED = "completed"
+    RETIRED = "retired"
+    TIMED_OUT = "timed_out"
+
+    @property
+    def is_over(self) -> bool:
+        """The call came to a good end, as far as the dump says."""
+        return self in (State.COMPLETED, State.RETIRED)
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """A kind of call at one place of the source. `sizes` reads `[4]` or `[[4], [2, 3]]`; `dtypes` the input's, then others.
+
+    `peer` is the other end of a send or recv as a rank of its group; `file` and `line` are the innermost frame of the
+    user's own code, None where the dump holds no stacks.
+    """
+
+    name: str
+    sizes: str = ""
+    input_numel: int | None = None
+    output_numel: int | None = None
+    dtypes: str = ""
+    peer: int | None = None
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.sizes in ("", "[]") else f"{self.name}({self.sizes})"
+
+    @property
+    def place(self) -> str:
+        """` at train.py:17`, "" when it is not known."""
+        return f" at {self.file.rpartition('/')[2]}:{self.line}" if self.file else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A process group as one rank knows it. `ranks` are global and empty when the dump does not tell them.
+
+    `enqueued` and `completed` are the sequence numbers of the last collective that was, None when the dump does not say.
+    """
+
+    name: str
+    description: str = ""
+    ranks: tuple[int, ...] = ()
+    backend: str = ""
+    enqueued: int | None = None
+    completed: int | None = None
+
+    @property
+    def key(self) -> tuple[str, str, str, tuple[int, ...]]:
+        """Groups of different ranks may have one name, and the backends of one group count apart. There is one default
+        group, though not every dump tells its ranks.
+        """
+        if self.description == "default_pg":
+            return self.name, self.description, self.backend, ()
+        return self.name, self.description, self.backend, self.ranks
+
+    @property
+    def is_default(self) -> bool:
+        return self.description == "default_pg" or self.name in ("0", "") or self.name == "default_pg"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One entry of a dump. `sequence` counts the collectives of its group, or its sends and recvs."""
+
+    record: int
+    group: Group
+    sequence: int
+    op: Op
+    state: State
+    is_p2p: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """What the Flight Recorder of one rank held. The columns have one item for each entry, oldest first.
+
+    `rank` is None when neither the file's name nor its content says it; `has_wrapped` says that older entries were
+    overwritten. Times are Unix nanoseconds of the rank's own clock, None when there are none.
+    `problem` says why a part is missing.
+    """
+
+    source: str
+    rank: int | None = None
+    version: str = ""
+    groups: tuple[Group, ...] = ()
+    ops: tuple[Op, ...] = ()
+    records: tuple[int, ...] = ()
+    group_of: tuple[int, ...] = ()
+    sequences: tuple[int, ...] = ()
+    op_of: tuple[int, ...] = ()
+    states: tuple[str, ...] = ()
+    p2p: tuple[bool, ...] = ()
+    first_ns: int | None = None
+    last_ns: int | None = None
+    world_size: int | None = None
+    problem: str | None = None
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @property
+    def has_wrapped(self) -> bool:
+        return bool(self.records) and min(self.records) > 0
+
+    def call(self, index: int) -> Call:
+        """The entry at a place in the columns."""
+        return Call(
+            self.records[index],
+            self.groups[self.group_of[index]],
+            self.sequences[index],
+            self.ops[self.op_of[index]],
+            State(self.states[index]),
+            self.p2p[index],
+        )
+
+    def calls(self) -> Iterator[Call]:
+        """All entries, oldest first."""
+        return (self.call(index) for index in range(len(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame of a Python stack."""
+
+    file: str
+    line: int
+    function: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" + (f" in {self.function}" if self.function else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """One thread of a process, its frames innermost first. `is_main` is the thread that runs the script."""
+
+    name: str = ""
+    frames: tuple[Frame, ...] = ()
+    is_main: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The Python stacks of one process, as `tool` (py-spy or faulthandler) wrote them to `source`."""
+
+    source: str
+    tool: str
+    pid: int | None = None
+    rank: int | None = None
+    command: str = ""
+    threads: tuple[Thread, ...] = ()
+
+    @property
+    def main(self) -> Thread | None:
+        """The thread that runs the script."""
+        return next((t for t in self.threads if t.is_main), self.threads[0] if self.threads else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A process below a rank: a worker of its data loader, a compiler, a command. `state` is the letter of /proc."""
+
+    pid: int
+    name: str
+    state: str = ""
+    wchan: str = ""
+    is_copy: bool = False
+    """It runs the same program as the rank, or was spawned by multiprocessing."""
+    frames: tuple[Frame, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """The process of one rank as /proc shows it. What could not be read is None or empty.
+
+    `job` is equal for ranks of one job. `state` is the letter of /proc/PID/stat; `wchan` the kernel function and `call` the
+    system call that the main thread waits in, `file` what that call is about, `kernel_stack` its frames in the kernel.
+    `cpu_share` is the processor time per second of the whole process while it was watched, and `switches` how often its
+    main thread went to sleep in that time. `runs_gloo` says whether one of Gloo's threads is in a collective, None
+    where torch does not name them. `frames` are the main thread's, innermost first, where py-spy gave them;
+    `traced_by` is the pid of a debugger. `oom_kills` is what its cgroup counts. `variables` are those of its environment
+    that matter to a distributed job.
+    """
+
+    pid: int
+    host: str = ""
+    rank: int | None = None
+    local_rank: int | None = None
+    node_rank: int | None = None
+    world_size: int | None = None
+    local_world_size: int | None = None
+    job: str = ""
+    command: str = ""
+    state: str = ""
+    wchan: str = ""
+    call: str = ""
+    file: str | None = None
+    kernel_stack: tuple[str, ...] = ()
+    cpu_share: float | None = None
+    switches: int | None = None
+    runs_gloo: bool | None = None
+    traced_by: int | None = None
+    oom_kills: int | None = None
+    memory_bytes: int | None = None
+    children: tuple[Child, ...] = ()
+    frames: tuple[Frame, ...] = ()
+    variables: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """How sentences call this rank."""
+        name = f"rank {self.rank}" if self.rank is not None else "the rank"
+        words = [f"pid {self.pid}"] if self.pid else []
+        words += [f"on {self.host}"] if self.host else []
+        return f"{name} ({' '.join(words)})" if words else name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hang(Section):
+    """What is known of a job that is stuck, or was when it ended. Two are never compared, for they may be large.
+
+    `seconds` is how long the processes were watched.
+    """
+
+    dumps: tuple[Dump, ...] = ()
+    stacks: tuple[Stack, ...] = ()
+    processes: tuple[Process, ...] = ()
+    ras: tuple[Ras, ...] = ()
+    seconds: float = 0.0
+    gaps: tuple[Gap, ...] = ()

@@ -1,0 +1,82 @@
+"""What a launcher's argument parser makes of its words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from ddpdoctor.facts.launch.words import Word
+
+__all__ = ["Given", "Problem", "Reading", "Trouble"]
+
+
+class Trouble(str, Enum):
+    """Why the parser stops: one value for each of argparse's error messages."""
+
+    UNRECOGNIZED = "unrecognized arguments"
+    AMBIGUOUS = "ambiguous option"
+    EXPECTED_VALUE = "expected one argument"
+    IGNORED_VALUE = "ignored explicit argument"
+    INVALID_VALUE = "invalid value"
+    INVALID_CHOICE = "invalid choice"
+    NO_SCRIPT = "the following arguments are required"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One option as the line gives it. `flag` is the spelling the parser took it for, `written` what stands there.
+
+    `value` is None for a flag. `word` holds the option; `value_word` the value, the same word for `--option=value`.
+    """
+
+    dest: str
+    flag: str
+    written: str
+    value: str | None
+    word: Word
+    value_word: Word
+
+    @property
+    def is_abbreviated(self) -> bool:
+        """Accepted only as the beginning of a longer spelling."""
+        return self.written.startswith("--") and self.written != self.flag
+
+    @property
+    def is_joined(self) -> bool:
+        """Written as one word: `--option=value`, `-r3`."""
+        return self.word is self.value_word
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An error of the parser at `word`. `option` is the spelling it concerns, `matches` what an abbreviation could mean.
+
+    `after_script` marks a word that belongs to the script and stops the parser all the same.
+    """
+
+    trouble: Trouble
+    word: Word
+    option: str = ""
+    value: str = ""
+    matches: tuple[str, ...] = ()
+    after_script: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a launcher makes of its words. `script` is the first positional, `arguments` all that stands after it."""
+
+    given: tuple[Given, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    script: Word | None = None
+    arguments: tuple[Word, ...] = ()
+    is_open: bool = False
+    is_help: bool = False
+    separator: Word | None = None
+
+    def last(self, dest: str) -> Given | None:
+        """The occurrence that counts: argparse keeps the last."""
+        for each in reversed(self.given):  # asked for every option of every line: no generator
+            if each.dest == dest:
+                return each
+        return None

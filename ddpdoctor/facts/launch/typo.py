@@ -1,0 +1,33 @@
+"""Words of a launch line that the parser reads differently than they were meant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from ddpdoctor.facts.launch.words import Word
+
+__all__ = ["Slip", "SlipKind"]
+
+
+class SlipKind(str, Enum):
+    """What went wrong with the word."""
+
+    SINGLE_DASH = "single dash"
+    UNICODE_DASH = "unicode dash"
+    SMART_QUOTE = "smart quote"
+    ODD_SPACE = "no-break space"
+    JOINED = "quoted together"
+    SPACED_EQUALS = "spaces around ="
+    STRAY = "stray word"
+    LIST = "blank in a list"
+    NO_COMMAND = "no subcommand"
+
+
+@dataclass(frozen=True, slots=True)
+class Slip:
+    """`meant` are the words that should stand in place of `words`; empty: the words should go."""
+
+    kind: SlipKind
+    words: tuple[Word, ...]
+    meant: tuple[str, ...] = ()

@@ -1,0 +1,1 @@
+"""Launch commands and job files: grammar, shell, manifests, edits."""

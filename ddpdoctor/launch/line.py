@@ -1,0 +1,231 @@
+"""One launch line: its layers, its environment, what torchrun will do with it, and the script that it starts."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.facts.launch.programs import ELSEWHERE, REMOTE, Launcher
+from ddpdoctor.facts.launch.record import Line, Script
+from ddpdoctor.facts.launch.words import UNKNOWN, Word, quote
+from ddpdoctor.facts.torchrun_options import Version
+from ddpdoctor.launch.layers import launching, peel
+from ddpdoctor.launch.rendezvous import plan_of
+from ddpdoctor.launch.script_look import look
+from ddpdoctor.launch.shell_words import Simple, split
+
+__all__ = ["again", "line_of", "line_of_argv", "line_of_text", "settle"]
+
+
+def line_of_argv(argv: Sequence[str], environ: Mapping[str, str], version: Version, cwd: str) -> Line:
+    """The line of words that a shell has already cut: their own quoting is lost, so they are quoted where they need it."""
+    if len(argv) == 1 and " " in argv[0].strip():
+        return line_of_text(argv[0], environ, version, cwd)
+    words, at = [], 0
+    for i, text in enumerate(argv):
+        text = text.replace(UNKNOWN, "")
+        raw = _quoted(text, is_first=i == 0)
+        words.append(Word(text, raw, at, at + len(raw)))
+        at += len(raw) + 1
+    return line_of(" ".join(w.raw for w in words), words, environ, version, cwd)
+
+
+def _quoted(text: str, *, is_first: bool) -> str:
+    name, sign, value = text.partition("=")
+    if sign and re.fullmatch(r"[A-Za-z_]\w*|--?[\w-]+", name, re.ASCII):
+        return f"{name}={quote(value) if value else ''}"
+    return quote(text)
+
+
+def line_of_text(
+    text: str,
+    environ: Mapping[str, str],
+    version: Version,
+    cwd: str,
+    *,
+    node: int | None = None,
+    scripts: dict[str, Line] | None = None,
+) -> Line:
+    """The launch in a piece of shell text: its last command that starts something, after the `cd` and `export` before it."""
+    text = text.replace(UNKNOWN, "")
+    commands = split(text)
+    known: dict[str, str] = {}
+    exported: dict[str, str] = {}
+    before: dict[str, str] = {}
+    folder: str | None = cwd
+    for command in commands[:-1]:
+        folder = _step(command, known, exported, folder)
+        settle([w.text for w in command.words], before)
+    if known:
+        commands = split(text, known)
+    words = launching(commands) or (commands[-1].words if commands else ())
+    background = next((c.operator == "&" for c in commands if c.words == words), False)
+    line = line_of(
+        text, words, {**environ, **exported}, version, folder, node=node, is_background=background, known=known
+    )
+    return replace(line, before=before)
+
+
+def settle(words: Sequence[str], before: dict[str, str]) -> None:
+    """Note what a command settles for the launches behind it: see `Line.before`."""
+    if words[0] == "ulimit" and len(words) == 3 and words[1] in ("-l", "-Sl", "-Hl"):
+        before["memlock"] = words[2]
+    elif words[0] == "rm":
+        before["removed"] = " ".join([before.get("removed", ""), *words[1:]]).strip()
+    elif "install" in words[1:4] and any(re.match(r"(torch|pytorch)\b", w) for w in words):
+        is_cpu = any(
+            re.search(r"download\.pytorch\.org/whl/(nightly/)?cpu\b|^cpuonly$|^torch==\S+\+cpu", w) for w in words
+        )
+        before["torch"] = "cpu" if is_cpu else "other"
+
+
+def again(line: Line, text: str, version: Version) -> Line:
+    """Another text in the place of a line: read as the line was, in the same environment and folder."""
+    own = {v.name for layer in line.layers for v in layer.variables}
+    environ = {name: value for name, value in line.environ.variables.items() if name not in own}
+    if line.file is None:
+        return replace(line_of_text(text, environ, version, line.cwd or ""), node=line.node)
+    start = line.argv[0].start if line.argv else 0
+    commands = split(text, line.known)
+    words = min((c.words for c in commands), key=lambda words: abs(words[0].start - start), default=())
+    found = line_of(text, words, environ, version, line.cwd, file=line.file, batch=line.batch, known=line.known)
+    is_new = line.script is None and found.script is not None and not found.script.exists
+    return replace(
+        found,
+        script=None if is_new else found.script,
+        is_background=line.is_background,
+        pod=line.pod,
+        known=line.known,
+        before=line.before,
+    )
+
+
+def _step(command: Simple, known: dict[str, str], exported: dict[str, str], folder: str | None) -> str | None:
+    """What a command before the launch changes: the folder, variables."""
+    texts = [w.text for w in command.words]
+    if texts[0] == "cd" and len(texts) == 2:
+        return None if UNKNOWN in texts[1] or folder is None else os.path.join(folder, os.path.expanduser(texts[1]))
+    words = command.words[1:] if texts[0] == "export" else command.words
+    if all(word.assignment for word in words):
+        for word in words:
+            assert word.assignment is not None
+            name, value = word.assignment
+            known[name] = value
+            if texts[0] == "export":
+                exported[name] = value
+    return folder
+
+
+def line_of(
+    source: str,
+    words: Sequence[Word],
+    environ: Mapping[str, str],
+    version: Version,
+    cwd: str | None,
+    *,
+    node: int | None = None,
+    is_background: bool = False,
+    file: str | None = None,
+    first_line: int = 1,
+    first_column: int = 1,
+    batch: Layer | None = None,
+    known: Mapping[str, str] | None = None,
+) -> Line:
+    """A line from its words: its layers, the environment of the innermost one, what torchrun will do, the script."""
+    layers = peel(words, version, known)
+    innermost = layers[-1] if layers else None
+    base = {} if any(each.launcher in ELSEWHERE for each in layers) else dict(environ)
+    if innermost is not None:
+        base.update({v.name: v.value for v in innermost.variables})
+        base = _unset(layers, base)
+    agent = next((e for e in reversed(layers) if e.launcher in (Launcher.TORCHRUN, Launcher.LEGACY)), None)
+    return Line(
+        source=source,
+        argv=tuple(words),
+        layers=layers,
+        environ=Environ(variables=base),
+        cwd=cwd,
+        file=file,
+        first_line=first_line,
+        first_column=first_column,
+        node=node,
+        host=_host(layers),
+        script=_script(layers, cwd),
+        config=_config(layers, cwd),
+        batch=next((e for e in layers if e.launcher is Launcher.SBATCH and e is not innermost), batch),
+        is_background=is_background,
+        plan=None if agent is None else plan_of(agent, base, version),
+    )
+
+
+def _unset(layers: Sequence[Layer], environ: dict[str, str]) -> dict[str, str]:
+    """`env -i` and `env -u NAME` take variables away."""
+    for layer in layers:
+        if layer.name != "env":
+            continue
+        if any(g.flag in ("-i", "--ignore-environment", "-") for g in layer.reading.given):
+            environ = {v.name: v.value for v in layer.variables}
+        gone = {g.value for g in layer.reading.given if g.flag in ("-u", "--unset")}
+        environ = {name: value for name, value in environ.items() if name not in gone}
+    return environ
+
+
+def _host(layers: Sequence[Layer]) -> str | None:
+    """The host that `ssh HOST …` runs the line on."""
+    for layer in layers:
+        if layer.name == "ssh":
+            values = {g.value_word.start for g in layer.reading.given}
+            rest = [w for w in layer.own[1:] if not w.text.startswith("-") and w.start not in values]
+            if rest:
+                return rest[-1].known
+    return None
+
+
+def _script(layers: Sequence[Layer], cwd: str | None) -> Script | None:
+    """The script, where the line names a file that would be looked for on this machine."""
+    innermost = layers[-1] if layers else None
+    if len(layers) > 1 and layers[-1].launcher is Launcher.OTHER and layers[-2].given("no_python") is not None:
+        innermost = layers[-2]
+    if innermost is None or cwd is None or innermost.reading.script is None or innermost.is_garbled:
+        return None
+    if any(
+        each.launcher in (*ELSEWHERE, Launcher.OTHER) or each.name in REMOTE for each in _outside(layers, innermost)
+    ):
+        return None
+    if any(_changes_folder(each) for each in layers):
+        return None
+    path = innermost.reading.script.known
+    if path is None or innermost.given("module") or innermost.launcher is Launcher.OTHER:
+        return None
+    return look(os.path.join(cwd, path))
+
+
+def _config(layers: Sequence[Layer], cwd: str | None) -> dict[str, str] | None:
+    """`key: value` lines of accelerate's config file, which `accelerate config` writes flat; None when it is not read."""
+    layer = next((each for each in layers if each.launcher is Launcher.ACCELERATE), None)
+    path = None if layer is None else layer.value("config_file")
+    if path is None or UNKNOWN in path or cwd is None or any(e.launcher in ELSEWHERE for e in layers):
+        return None
+    try:
+        with open(os.path.join(cwd, path), encoding="utf-8", errors="replace") as file:
+            text = file.read(65536)
+    except (OSError, ValueError):
+        return None
+    pairs = re.findall(r"^(\w+):[ \t]*([^#\n]*?)[ \t]*(?:#.*)?$", text, re.MULTILINE)
+    return {key: value.strip("'\"") for key, value in pairs if value}
+
+
+def _outside(layers: Sequence[Layer], inner: Layer) -> list[Layer]:
+    return [each for each in layers if each.program.start < inner.program.start]
+
+
+def _changes_folder(layer: Layer) -> bool:
+    texts = [g.value or "" for g in layer.reading.given if g.flag == "--wrap"]
+    texts += [layer.own[-1].text] if layer.is_shell_text else []
+    if any(re.search(r"(^|[\s;&|(])(cd|pushd)\s", text) for text in texts):
+        return True
+    return any(g.flag in ("-C", "--chdir", "-D", "-wdir", "--wdir", "-wd", "--directory") for g in layer.reading.given)

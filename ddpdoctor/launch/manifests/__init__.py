@@ -1,0 +1,1 @@
+"""Kubernetes manifests: their launch lines and the pods that run them."""

@@ -1,0 +1,35 @@
+"""The `#SBATCH` lines of a batch script, as the options of an `sbatch` command."""
+
+from __future__ import annotations
+
+import re
+
+from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.facts.torchrun_options import Version
+from ddpdoctor.launch.layers import peel
+from ddpdoctor.launch.shell_words import split
+
+__all__ = ["batch_layer"]
+
+_COMMENT = re.compile(r"\s#.*$")
+
+
+def batch_layer(text: str, version: Version) -> Layer | None:
+    """The options that sbatch reads from a script: every `#SBATCH` line before the first command. None without one.
+
+    sbatch puts in no variables, and of two lines with one option the later counts.
+    """
+    options = []
+    for row in text.splitlines():
+        if row.startswith("#SBATCH"):
+            option = _COMMENT.sub("", row[len("#SBATCH") :]).strip().replace("$", "\\$")
+            if option == "hetjob":
+                return None  # a job of several kinds of nodes: which part runs a line is not known
+            options.append(option)
+        elif row.strip() and not row.lstrip().startswith("#"):
+            break
+    if not options:
+        return None
+    commands = split("sbatch " + " ".join(options).replace("\n", " "))
+    layers = peel(commands[0].words, version)
+    return layers[0] if layers else None

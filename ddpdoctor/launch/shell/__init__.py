@@ -1,0 +1,1 @@
+"""Shell scripts: their launch lines, with what is certain of the variables there."""

@@ -1,0 +1,55 @@
+"""Variables that a script assigns and that another shell, whose text it quotes, does not get."""
+
+from __future__ import annotations
+
+import re
+
+from ddpdoctor.facts.launch.programs import REMOTE, Launcher
+from ddpdoctor.facts.launch.record import Line
+from ddpdoctor.launch.shell.state import State
+from ddpdoctor.launch.shell_words import inner_text
+
+__all__ = ["unexported"]
+
+_EVERYWHERE = re.compile(
+    r"(SLURM|PMI|OMPI|PBS|LSB|CONDA)_\w+|PATH|HOME|USER|PWD|HOSTNAME|SHELL|TMPDIR|LD_LIBRARY_PATH|PYTHONPATH"
+)
+"""Variables that are there in every shell of a cluster, whoever exports them."""
+
+
+def unexported(line: Line, state: State, text: str) -> tuple[str, ...]:
+    """The names that are empty in the shell text of a line: in single quotes, or behind a backslash in double ones.
+
+    Args:
+        text: the whole script; what it exports anywhere is left alone.
+    """
+    layer = next((each for each in line.layers if each.is_shell_text), None)
+    if layer is None or layer.name == "eval" or any(each.launcher is Launcher.CONTAINER for each in line.layers):
+        return ()
+    word = layer.own[-1]
+    if word.context or not word.raw:
+        return ()
+    raw = re.sub(r"'[^']*'", "", inner_text(word).text)
+    if re.search(r"(^|[\s;&|])(source|\.|eval|read)\s", raw):
+        return ()
+    is_remote = any(each.name in REMOTE for each in line.layers)
+    named = dict.fromkeys(a or b for a, b in re.findall(r"(?<!\\)\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", raw))
+    candidates = state.private | set(state.places) if is_remote else state.private
+    set_by_line = {variable.name for each in line.layers for variable in each.variables}
+    return tuple(
+        name
+        for name in named
+        if name in candidates
+        and name not in set_by_line
+        and not _EVERYWHERE.fullmatch(name)
+        and not re.search(rf"\b{name}=|\b(for|in) {name}\b|[(\s]{name}(\+\+|--)", raw)
+        and (is_remote or not _may_be_exported(name, text))
+    )
+
+
+def _may_be_exported(name: str, text: str) -> bool:
+    """Somewhere it is exported, or its value comes from itself, which an exported variable would have."""
+    own = rf"\b{name}=\S*\$\{{?{name}\b"
+    return bool(
+        re.search(rf"(?m)\b(export|declare -\w*x|typeset -\w*x|--export|-x|--env)\b.*\b{name}\b|set -a|{own}", text)
+    )

@@ -1,0 +1,304 @@
+"""Launch lines of shell scripts: found with a real shell grammar, nothing is run.
+
+What a variable holds at a line is known only where every way through the script that leads there sets it to the same
+literal value; all else is unknown. Lines in heredocs that a shell will run are read as scripts of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ddpdoctor.facts.launch.layer import Layer, starts_ranks
+from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.record import Line
+from ddpdoctor.facts.launch.words import UNKNOWN, Mark, Word
+from ddpdoctor.launch.layers import peel
+from ddpdoctor.launch.line import line_of, settle
+from ddpdoctor.launch.sbatch import batch_layer
+from ddpdoctor.launch.shell.exports import unexported
+from ddpdoctor.launch.shell.heredocs import script_in
+from ddpdoctor.launch.shell.state import State
+from ddpdoctor.launch.shell.text import Source, Text, below, parse
+from ddpdoctor.launch.shell.variables import assign, assigned, declare
+from ddpdoctor.launch.shell_words import split
+from ddpdoctor.system.process import LateError, run
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+__all__ = ["lines_of_shell", "shell_error"]
+
+DEEPEST = 60
+"""Nested blocks that are looked into: no person writes more."""
+LONGEST = 20_000
+"""Characters of one launch line."""
+CHECK_SECONDS = 3.0
+
+_BRANCHES = ("if_statement", "while_statement", "for_statement", "c_style_for_statement", "case_statement")
+_HARMLESS = re.compile(
+    r"(^|/)(activate|\.?bashrc|\.?bash_profile|\.?profile|conda\.sh|modules?\.sh|init/\w+|setvars\.sh)$"
+)
+_STARTS = (
+    Launcher.TORCHRUN,
+    Launcher.LEGACY,
+    Launcher.ACCELERATE,
+    Launcher.DEEPSPEED,
+    Launcher.SRUN,
+    Launcher.MPIRUN,
+    Launcher.JSRUN,
+    Launcher.PYTHON,
+)
+_NODE_COUNTS = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+_INDICES = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")
+
+
+def lines_of_shell(source: Source) -> tuple[Line, ...]:
+    """The launch lines of a script, in their order."""
+    return tuple(_Reader(source).lines())
+
+
+def shell_error(path: str, text: str) -> str | None:
+    """What bash says of a script that it cannot parse; None when it can, or when there is no bash to ask."""
+    tree = parse(text)
+    if not tree.has_error:
+        return None
+    bash = shutil.which("bash")
+    if bash is None:
+        return None
+    try:
+        done = run(
+            [bash, "--norc", "-n"], CHECK_SECONDS, stdin=text.encode("utf-8", "replace"), environ={"LC_ALL": "C"}
+        )
+    except (OSError, LateError):
+        return None
+    if done.code == 0:
+        return None
+    said = done.err.decode("utf-8", "replace").strip().splitlines()
+    match = re.search(r"line (\d+): (.*)", said[0]) if said else None
+    return f"{path}:{match[1]}: {match[2]}" if match else f"{path}: not a shell script"
+
+
+class _Reader:
+    """One walk over a script."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.text = Text(source)
+        self.batch: Layer | None = None if source.is_piece else batch_layer(self.text.text, source.version)
+        self.found: list[Line] = []
+        self.functions: set[str] = set()
+        self.bodies: list[Node] = []
+
+    def lines(self) -> Iterator[Line]:
+        state = State(known=self.allocated(), environ=dict(self.source.environ), folders=self.source.folders)
+        self.walk(parse(self.text.text), state, 0)
+        stays = re.search(r"\b(cd|pushd)\b", self.text.text) is None  # else where a function is called is not known
+        folders = self.source.folders if stays else None
+        for body in self.bodies:  # grows by the functions inside of functions
+            self.walk(body, State(environ=dict(state.environ), places=state.places, folders=folders), 1)
+        yield from sorted(self.found, key=lambda line: (line.first_line, line.first_column))
+
+    def allocated(self) -> dict[str, str]:
+        """What Slurm sets in the body of a batch script: it is task 0, of as many nodes as `#SBATCH --nodes` names."""
+        if self.batch is None:
+            return {}
+        known = dict.fromkeys(_INDICES, "0")
+        value = next((g.value for g in reversed(self.batch.reading.given) if g.flag in ("-N", "--nodes")), None)
+        if value is not None and re.fullmatch(r"[1-9]\d{0,5}", value):
+            known.update(dict.fromkeys(_NODE_COUNTS, value))
+        return known
+
+    def walk(self, node: Node, state: State, depth: int) -> None:
+        """Go through a node in the order in which the shell would; `state` is changed as the shell's would be."""
+        kind = node.type
+        if depth > DEEPEST or kind in ("ERROR", "comment"):
+            return
+        if kind in (
+            "program",
+            "compound_statement",
+            "do_group",
+            "pipeline",
+            "else_clause",
+            "elif_clause",
+            "negated_command",
+        ):
+            for child in node.named_children:
+                self.walk(child, state, depth + 1)
+        elif kind == "variable_assignment":
+            assign(self.text, node, state)
+        elif kind == "declaration_command":
+            declare(self.text, node, state)
+        elif kind == "unset_command":
+            state.forget(self.text.read(c) for c in node.named_children)
+        elif kind == "command":
+            self.command(node, state)
+        elif kind == "redirected_statement":
+            self.redirected(node, state, depth)
+        elif kind == "list":
+            self.both(node, state, depth)
+        elif kind == "subshell":
+            inner = state.copy()
+            for child in node.named_children:
+                self.walk(child, inner, depth + 1)
+        elif kind == "function_definition":
+            name = node.child_by_field_name("name")
+            body = node.child_by_field_name("body")
+            if name is not None and body is not None:
+                self.functions.add(self.text.read(name))
+                self.bodies.append(body)
+        elif kind in _BRANCHES:
+            self.branches(node, state, depth)
+
+    def both(self, node: Node, state: State, depth: int) -> None:
+        """`a && b`, `a || b`: what the right side sets may not be set afterwards."""
+        children = node.named_children
+        for child in children[:1]:
+            self.walk(child, state, depth + 1)
+        inner = state.copy()
+        for child in children[1:]:
+            self.walk(child, inner, depth + 1)
+        joined = any(c.type == "&&" for c in node.children)
+        plain = joined and children[0].type in ("declaration_command", "variable_assignment", "list", "command")
+        state.folders = inner.folders if plain else state.folders if inner.folders == state.folders else None
+        changed = set().union(*(assigned(self.text, c) for c in children[1:]))
+        if plain and children[0].type != "command":
+            state.known, state.environ, state.places = inner.known, inner.environ, inner.places
+            state.private = inner.private
+        else:
+            state.forget(changed)
+
+    def branches(self, node: Node, state: State, depth: int) -> None:
+        """if, for, while, case: each part may run or not, so that what they set is known inside only."""
+        changed = assigned(self.text, node)
+        is_loop = node.type not in ("if_statement", "case_statement")
+        if is_loop:
+            state.forget(changed)
+        inner = state.copy()
+        for child in node.named_children:
+            if child.type in ("elif_clause", "else_clause", "case_item"):
+                inner = state.copy()
+            if child.type == "case_item":
+                for each in child.named_children[1:]:
+                    self.walk(each, inner, depth + 1)
+            else:
+                self.walk(child, inner, depth + 1)
+        state.forget(changed)
+        if any(c.type == "command_name" and self.text.read(c) in ("cd", "pushd") for c in below(node)):
+            state.folders = None
+
+    def redirected(self, node: Node, state: State, depth: int) -> None:
+        body = node.child_by_field_name("body")
+        if body is not None:
+            self.walk(body, state, depth + 1)
+        for child in node.named_children:
+            if child.type == "heredoc_redirect":
+                script = script_in(self.text, node, child)
+                self.found += () if script is None else lines_of_shell(script)
+
+    def command(self, node: Node, state: State) -> None:
+        """A simple command: what it changes, and whether it starts a job."""
+        start, end = self.text.span(node)
+        if node.has_error or end - start > LONGEST:
+            return
+        words = tuple(w for command in split(self.text.text[start:end], state.known) for w in command.words)
+        texts = [w.text for w in words]
+        name = texts[0] if texts else ""
+        if name in ("cd", "pushd"):
+            state.folders = _moved(state.folders, texts[1:])
+        elif name in ("source", ".") and len(texts) > 1 and not _HARMLESS.search(texts[1]):
+            state.forget([*state.known, *state.private])
+        elif name in ("read", "getopts", "mapfile", "readarray"):
+            state.forget(texts[1:])
+        elif name == "eval":
+            self.launch(node, start, words, state)
+            state.forget([*state.known, *state.private])
+        elif name == "set":
+            state.all_exported = ("-a" in texts or "allexport" in texts) or (state.all_exported and "+a" not in texts)
+        elif name in ("ulimit", "rm") or "install" in texts[1:4]:
+            settle(texts, state.before)
+        elif name in self.functions or name in ("command", "type", "which", "echo", "printf"):
+            return
+        else:
+            self.launch(node, start, words, state)
+
+    def launch(self, node: Node, start: int, words: Sequence[Word], state: State) -> None:
+        layers = peel(words, self.source.version, state.known)
+        if not any(each.launcher in _STARTS or each.slips for each in layers) or _is_no_job(layers):
+            return
+        statement = _statement(node)
+        first, last = self.text.span(statement)
+        if last - first > LONGEST:
+            statement, (first, last) = node, self.text.span(node)
+        shift = start - first
+        moved = [replace(w, start=w.start + shift, end=w.end + shift) for w in words]
+        after = statement.next_sibling
+        mark = self.text.mark(first)
+        folders = state.folders or (None,)
+        found = [
+            line_of(
+                self.text.text[first:last],
+                moved,
+                state.environ,
+                self.source.version,
+                folder,
+                is_background=after is not None and after.type == "&",
+                file=self.source.file,
+                first_line=mark.line,
+                first_column=mark.column,
+                batch=self.batch,
+                known=state.known,
+            )
+            for folder in folders
+        ]
+        line = next((each for each in found if each.script is None or each.script.exists), found[0])
+        if line.script is not None and not line.script.exists and _is_elsewhere(line):
+            line = replace(line, script=None)
+        marks = () if self.source.place is None else tuple(self.marks(first, last))
+        named = {name for name, value in state.known.items() if name.removesuffix("[@]") in line.source}
+        known = {name: state.known[name] for name in named}
+        line = replace(line, marks=marks, places=dict(state.places), known=known, before=dict(state.before))
+        self.found.append(replace(line, private=unexported(line, state, self.text.text)))
+
+    def marks(self, first: int, last: int) -> Iterator[Mark]:
+        """Where each row of a line stands in the file, for text that is a piece of it."""
+        rows = (first + m.end() for m in re.finditer(r"\n[ \t]*", self.text.text[first:last]))
+        for at in (first, *rows):
+            mark = self.text.mark(at)
+            yield Mark(mark.line, mark.column, at - first)
+
+
+def _statement(node: Node) -> Node:
+    """The whole statement around a command: its redirections, its pipe, the commands joined to it."""
+    while node.parent is not None and node.parent.type in ("redirected_statement", "pipeline", "list"):
+        node = node.parent
+    return node
+
+
+def _is_no_job(layers: Sequence[Layer]) -> bool:
+    """`srun hostname`, `python -c …`, `python -m pip …`: nothing that starts ranks."""
+    last = layers[-1]
+    if last.slips:
+        return False
+    if last.launcher is Launcher.PYTHON:
+        script, is_module = last.reading.script, last.given("module") is not None and len(layers) == 1
+        return script is None or (is_module and "torchrun" not in script.text)
+    return last.launcher is Launcher.OTHER and not any(starts_ranks(each.launcher) for each in layers)
+
+
+def _is_elsewhere(line: Line) -> bool:
+    """The script's folder is not on this machine at all: the file is made for another one."""
+    assert line.script is not None
+    return os.path.isabs(line.script.path) and not os.path.isdir(os.path.dirname(line.script.path))
+
+
+def _moved(folders: tuple[str, ...] | None, words: Sequence[str]) -> tuple[str, ...] | None:
+    """Where `cd` leads to; None when that is not known, or no folder here."""
+    if len(words) != 1 or UNKNOWN in words[0] or words[0].startswith(("-", "~")):
+        return None
+    found = [os.path.join(folder, words[0]) for folder in folders or ()]
+    return tuple(f for f in found if os.path.isdir(f)) or None

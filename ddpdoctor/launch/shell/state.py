@@ -1,0 +1,64 @@
+"""What is certain at one point of a script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ddpdoctor.facts.launch.words import UNKNOWN, Mark
+
+__all__ = ["State"]
+
+
+@dataclass(slots=True)
+class State:
+    """What is certain at one point of the script."""
+
+    known: dict[str, str] = field(default_factory=dict)
+    exported: set[str] = field(default_factory=set)
+    environ: dict[str, str] = field(default_factory=dict)
+    places: dict[str, Mark] = field(default_factory=dict)
+    folders: tuple[str, ...] | None = None
+    all_exported: bool = False
+    before: dict[str, str] = field(default_factory=dict)
+    private: set[str] = field(default_factory=set)
+    """Certainly assigned, and certainly not exported."""
+
+    def copy(self) -> State:
+        return State(
+            dict(self.known),
+            set(self.exported),
+            dict(self.environ),
+            dict(self.places),
+            self.folders,
+            self.all_exported,
+            dict(self.before),
+            set(self.private),
+        )
+
+    def assign(self, name: str, value: str | None, place: Mark) -> None:
+        """Set a variable; a value of None is not known at all."""
+        if value is None:
+            self.known.pop(name, None)
+        else:
+            self.known[name] = value
+        if self.all_exported or name in self.exported or name in self.environ:
+            self.environ[name] = UNKNOWN if value is None else value
+            self.places[name] = place
+        else:
+            self.private.add(name)
+
+    def export(self, name: str, place: Mark) -> None:
+        self.exported.add(name)
+        self.private.discard(name)
+        if name in self.known:
+            self.environ[name] = self.known[name]
+            self.places.setdefault(name, place)
+
+    def forget(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.private.discard(name)
+            self.known.pop(name, None)
+            self.known.pop(f"{name}[@]", None)
+            if name in self.environ:
+                self.environ[name] = UNKNOWN

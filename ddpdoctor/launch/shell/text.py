@@ -1,0 +1,80 @@
+"""The text of a script, its syntax tree and the places of both."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ddpdoctor.facts.launch.words import UNKNOWN, Mark
+from ddpdoctor.facts.torchrun_options import Version
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+__all__ = ["Source", "Text", "below", "parse"]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A shell text and where it stands: `file`, `place` of an index in it, and the environment that it starts with.
+
+    `folders` are where a relative script may lie, the first of them the likeliest; none: scripts are not looked for.
+    """
+
+    text: str
+    file: str
+    environ: Mapping[str, str]
+    version: Version
+    folders: tuple[str, ...] = ()
+    place: Callable[[int], Mark] | None = None
+    is_piece: bool = False
+
+
+def parse(text: str) -> Node:
+    """The syntax tree. The grammar is loaded only when a shell script is read."""
+    import tree_sitter
+    import tree_sitter_bash
+
+    parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
+    return parser.parse(text.encode("utf-8", "replace")).root_node
+
+
+def below(node: Node) -> Iterator[Node]:
+    """The node and all below it, without recursion."""
+    waiting = [node]
+    while waiting:
+        each = waiting.pop()
+        yield each
+        waiting += each.named_children
+
+
+class Text:
+    """A source as characters and bytes: what a node of its tree says, and where it stands in the file."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.text = source.text.replace(UNKNOWN, " ").encode("utf-8", "replace").decode("utf-8")
+        self.data = self.text.encode("utf-8")
+        self.is_ascii = len(self.data) == len(self.text)
+        self.rows = [0, *(m.end() for m in re.finditer("\n", self.text))]
+
+    def at(self, byte: int) -> int:
+        """The index in the text of a byte offset."""
+        return byte if self.is_ascii else len(self.data[:byte].decode("utf-8", "ignore"))
+
+    def span(self, node: Node) -> tuple[int, int]:
+        return self.at(node.start_byte), self.at(node.end_byte)
+
+    def read(self, node: Node) -> str:
+        start, end = self.span(node)
+        return self.text[start:end]
+
+    def mark(self, at: int) -> Mark:
+        """Where an index stands in the file."""
+        if self.source.place is not None:
+            return self.source.place(at)
+        row = bisect_right(self.rows, at) - 1
+        return Mark(row + 1, at - self.rows[row] + 1)

@@ -1,0 +1,1 @@
+"""Logs become processes with a history: prefixes, attribution, tracebacks, outcome."""

@@ -1,0 +1,141 @@
+"""What a log as a whole says of its processes: ranks by process id, file and local rank, and whether numbers count ranks."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ddpdoctor.facts.log import Exit, Line, Log, Traceback
+from ddpdoctor.logs.context_patterns import marked
+
+__all__ = ["AGENT", "Known", "is_agents", "known_of", "world_size_of"]
+
+AGENT = "torch/distributed/elastic"
+_LATER_NODES = re.compile(r"(?:worker|node|slave|replica|machine)-?0*[1-9]\d*$", re.IGNORECASE)
+"""Names of nodes that need not be the first."""
+
+
+@dataclass(slots=True)
+class Known:
+    """What the log as a whole says of its processes."""
+
+    by_pid: dict[tuple[str | None, int], int] = field(default_factory=dict)
+    by_actor: dict[int, int] = field(default_factory=dict)
+    by_local: dict[tuple[int, int], int] = field(default_factory=dict)
+    rank_of_source: dict[int, int] = field(default_factory=dict)
+    host_of_source: dict[int, str] = field(default_factory=dict)
+    is_first_node: bool = True
+    """Whether nothing speaks against one node, the first: its local ranks are the ranks then."""
+    devices_are_ranks: bool = False
+    tasks_are_nodes: bool = False
+
+
+def world_size_of(log: Log) -> int | None:
+    """The number of ranks that the lines speak of, None when none does."""
+    sure = [int(found["ranks"]) for _, found in marked(log, "communicator")]
+    sure += [int(found["members"]) for _, found in marked(log, "member")]
+    sure += [int(found["world"]) for _, found in marked(log, "barrier")]
+    sure += [int(found["world"]) for _, found in marked(log, "worlds")]
+    return max(sure, default=None)
+
+
+def known_of(log: Log) -> Known:
+    """What the lines, tracebacks and exits that name their rank tell of the others."""
+    known = Known()
+    known.is_first_node = _is_first_node(log)
+    known.devices_are_ranks = known.is_first_node and _devices_are_ranks(log)
+    for each in log.spoken:
+        who = each.who
+        if who.rank is None:
+            continue
+        if who.pid is not None:
+            known.by_pid[who.host, who.pid] = who.rank
+            known.by_pid.setdefault((None, who.pid), who.rank)
+        if who.local_rank is not None:
+            known.by_local[each.source, who.local_rank] = who.rank
+    for line, found in marked(log, "communicator"):
+        if line.who.pid is not None and line.who.rank is None:
+            known.by_pid.setdefault((line.who.host, line.who.pid), int(found["rank"]))
+    for _, found in marked(log, "ray_worker"):
+        known.by_pid[found["host"], int(found["pid"])] = int(found["rank"])
+        known.by_actor[int(found["pid"])] = int(found["rank"])
+    known.rank_of_source = dict(_ranks_of_sources(log))
+    hosts_of: dict[int, set[str]] = defaultdict(set)
+    for each in log.spoken:
+        if each.who.host is not None:
+            hosts_of[each.source].add(each.who.host)
+    known.host_of_source = {source: found.pop() for source, found in hosts_of.items() if len(found) == 1}
+    known.tasks_are_nodes = _tasks_are_nodes(log)
+    return known
+
+
+def _is_first_node(log: Log) -> bool:
+    """Whether all was printed on one host, and nothing tells a node before it: its name, its rank, a rank of its own."""
+    whos = {each.who for each in (*log.spoken, *log.tails)}
+    hosts = {who.host for who in whos} - {None}
+    nodes = {source.who.node_rank for source in log.sources} | {who.node_rank for who in whos}
+    if len(hosts) > 1 or len(nodes - {None}) > 1 or any(nodes - {None, 0}):
+        return False
+    if any(_LATER_NODES.search(host or "") for host in hosts):
+        return False
+    return all(who.rank in (None, who.local_rank) for who in whos if who.local_rank is not None)
+
+
+def _devices_are_ranks(log: Log) -> bool:
+    """Whether the log shows that NCCL's devices count the ranks: each process has its own, and something tells the same.
+
+    Either the ranks that are known of processes with a device, or a world that has no more ranks than devices were seen.
+    """
+    whos = {each.who for each in (*log.spoken, *log.tails) if each.who.device is not None}
+    processes = {(who.pid, who.device) for who in whos}
+    devices = {device for _, device in processes}
+    if len(processes) > len(devices):
+        return False
+    told = [(who.rank, who.device) for who in whos if who.rank is not None]
+    told += [
+        (int(found["rank"]), line.who.device)
+        for line, found in marked(log, "communicator")
+        if line.who.device is not None
+    ]
+    world = world_size_of(log)
+    if told:
+        return all(rank == device for rank, device in told)
+    return world is not None and devices == set(range(world))
+
+
+def _ranks_of_sources(log: Log) -> Iterator[tuple[int, int]]:
+    """Files that hold lines of one rank alone, which no other file holds, where there are several."""
+    ranks: dict[int, set[int]] = defaultdict(set)
+    shared: set[int] = set()
+    for each in log.spoken:
+        if each.who.rank is not None:
+            ranks[each.source].add(each.who.rank)
+        if isinstance(each, Exit) or is_agents(each):
+            shared.add(each.source)
+    owners: dict[int, list[int]] = defaultdict(list)
+    for source, found in ranks.items():
+        if len(found) == 1:
+            owners[next(iter(found))].append(source)
+    for rank, sources in owners.items():
+        if len(sources) == 1 and sources[0] not in shared and len(log.sources) > 1:
+            yield sources[0], rank
+
+
+def _tasks_are_nodes(log: Log) -> bool:
+    """Whether srun's numbers count launchers: an agent speaks under one, or one number speaks for several ranks."""
+    ranks: dict[int, set[int]] = defaultdict(set)
+    for each in log.spoken:
+        if each.who.task is None:
+            continue
+        if is_agents(each):
+            return True
+        if each.who.rank is not None:
+            ranks[each.who.task].add(each.who.rank)
+    return any(len(found) > 1 or found != {task} for task, found in ranks.items())
+
+
+def is_agents(each: Line | Traceback | Exit) -> bool:
+    """Whether a launcher says it of itself or of its workers."""
+    return each.by == "torchrun" if isinstance(each, Exit) else isinstance(each, Line) and AGENT in each.text

@@ -1,0 +1,1 @@
+"""Tracebacks in logs, whole, interleaved or cut off."""

@@ -1,0 +1,43 @@
+"""Where Python was when a signal ended it, as faulthandler writes: `Fatal Python error: Segmentation fault`, and its stack."""
+
+from __future__ import annotations
+
+import re
+
+from ddpdoctor.facts.log import FATAL, Frame, Traceback
+from ddpdoctor.logs.tracebacks.line_context import Block, is_same_stream, own_of, taken_apart
+
+__all__ = ["fatal_of"]
+
+MOST_LINES = 600
+"""So many lines are read on for the stack of the thread that failed: those of other threads may stand before it."""
+_SAID = re.compile(re.escape(FATAL) + r": (?P<message>.+)")
+_THREAD = re.compile(r"\s*(?P<current>Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):")
+_FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
+
+
+def fatal_of(block: Block, number: int) -> Traceback | None:
+    """The stack of the thread that failed, outermost first; of the first thread where none is called the current one."""
+    own = own_of(block)
+    said = _SAID.search(own.text)
+    if said is None:
+        return None
+    frames: list[Frame] = []
+    is_current = is_read = False
+    for raw in block.behind(MOST_LINES):
+        each = taken_apart(raw)
+        if not is_same_stream(own, each):
+            continue
+        thread, frame = _THREAD.match(each.text), _FRAME.match(each.text)
+        if thread is not None and is_current:
+            break
+        if thread is not None:
+            is_current = thread["current"] == "Current thread"
+            is_read = is_current or not frames
+            frames = [] if is_read else frames
+        elif frame is not None and is_read:
+            frames.append(Frame(frame["file"], int(frame["line"]), frame["function"]))
+        elif _SAID.search(each.text) or each.text.startswith("Extension modules"):
+            break
+    stack = tuple(frames[::-1])
+    return Traceback(0, number, FATAL, said["message"], stack, own.who, own.time, begin=number) if stack else None

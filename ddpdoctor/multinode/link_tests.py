@@ -1,0 +1,153 @@
+"""The network between two nodes, tried the way that NCCL and Gloo use it: a high port, 32 KiB there and back, a sample."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from dataclasses import replace
+from typing import Any
+
+from ddpdoctor.facts.net import Outcome
+from ddpdoctor.facts.nodes import Link
+from ddpdoctor.multinode.messages import PROTOCOL, WireError, encode_line, hear
+from ddpdoctor.network.sockets import LATE, dial, outcome_of, resolve
+
+__all__ = ["ALL_PAIRS", "TEST_SECONDS", "partners", "serve_echo", "try_link"]
+
+ALL_PAIRS = 64
+"""Up to so many nodes every one tries every other one; above, log2 of them at distances 1, 2, 4, …"""
+TEST_SECONDS = 3.0
+"""For one link; a SYN that is lost once is sent again after one second."""
+AGAIN_SECONDS = 1.5
+"""For each step of the second try with small packets."""
+ECHO_BYTES = 32 << 10
+SAMPLE_BYTES = 8 << 20
+SAMPLE_SECONDS = 0.25
+PINGS = 3
+PIECE_BYTES = 256 << 10
+NAME_SECONDS = 2.0
+
+
+def partners(index: int, count: int) -> tuple[int, ...]:
+    """The nodes that node `index` of `count` turns to."""
+    if count <= ALL_PAIRS:
+        return tuple(other for other in range(count) if other != index)
+    found, distance = [], 1
+    while distance < count:
+        found.append((index + distance) % count)
+        distance *= 2
+    return tuple(found)
+
+
+async def serve_echo(
+    message: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: str
+) -> None:
+    """Send everything back, and count what is only sent here.
+
+    Raises:
+        OSError: the connection broke.
+        WireError: what came is no test.
+    """
+    writer.write(encode_line({"ddpdoctor": PROTOCOL, "kind": "here", "key": key}))
+    await writer.drain()
+    while message := await hear(reader):
+        size = message.get("bytes")
+        if type(size) is not int or not 0 <= size <= SAMPLE_BYTES:
+            raise WireError("no size")
+        left = size
+        while left:
+            piece = await reader.read(min(left, PIECE_BYTES))
+            if not piece:
+                return
+            left -= len(piece)
+            if message.get("back"):
+                writer.write(piece)
+                await writer.drain()
+        writer.write(encode_line({"kind": "got", "bytes": size}))
+        await writer.drain()
+
+
+async def try_link(link: Link, token: str, key: str, *, samples: bool) -> Link:
+    """The link with what was seen. `key` is the target's: another machine may answer at its address."""
+    if link.name:
+        addresses, error = await resolve(link.name, NAME_SECONDS)
+        link = replace(link, name="") if error == LATE else replace(link, resolved=addresses)
+    if not link.address:
+        return link
+    connected = await dial(link.address, link.port, TEST_SECONDS, ECHO_BYTES * 2, is_small=False)
+    if isinstance(connected, Outcome):
+        return replace(link, outcome=connected)
+    reader, writer = connected
+    try:
+        latency = await asyncio.wait_for(_greet(reader, writer, token, key), TEST_SECONDS)
+        link = replace(link, latency_seconds=latency)
+        link = replace(link, is_echoed=await asyncio.wait_for(_echo(reader, writer), TEST_SECONDS))
+        return replace(link, gb_per_s=await _sample(reader, writer)) if samples else link
+    except asyncio.TimeoutError:
+        # Small packets passed and 32 KiB did not; or nothing came back at all, in whatever packets.
+        is_size = link.latency_seconds is not None and await _passes_in_small_packets(link, token, key)
+        return replace(link, is_echoed=False) if is_size else replace(link, outcome=Outcome.SILENT)
+    except OSError as error:
+        return replace(link, outcome=outcome_of(error))
+    except (WireError, asyncio.IncompleteReadError):
+        return replace(link, outcome=Outcome.STRANGER)
+    finally:
+        writer.close()
+
+
+async def _greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str, key: str) -> float:
+    """The least latency of a few small messages.
+
+    Raises:
+        WireError: somebody else answers at this address.
+    """
+    writer.write(encode_line({"ddpdoctor": PROTOCOL, "kind": "echo", "token": token}))
+    answer = await hear(reader)
+    if answer.get("kind") != "here" or answer.get("key") != key:
+        raise WireError("somebody else")
+    return min([await _ping(reader, writer) for _ in range(PINGS)])
+
+
+async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    payload = os.urandom(ECHO_BYTES)
+    writer.write(encode_line({"bytes": ECHO_BYTES, "back": True}) + payload)
+    echoed = await reader.readexactly(ECHO_BYTES)
+    await hear(reader)
+    return echoed == payload
+
+
+async def _passes_in_small_packets(link: Link, token: str, key: str) -> bool:
+    """Whether 32 KiB come back in packets that are far below every MTU."""
+    connected = await dial(link.address, link.port, AGAIN_SECONDS, ECHO_BYTES * 2)
+    if isinstance(connected, Outcome):
+        return False
+    try:
+        await asyncio.wait_for(_greet(*connected, token, key), AGAIN_SECONDS)
+        return await asyncio.wait_for(_echo(*connected), AGAIN_SECONDS)
+    except (asyncio.TimeoutError, OSError, WireError, asyncio.IncompleteReadError):
+        return False
+    finally:
+        connected[1].close()
+
+
+async def _ping(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> float:
+    started = time.monotonic()
+    writer.write(encode_line({"bytes": 0}))
+    await hear(reader)
+    return round(time.monotonic() - started, 6)
+
+
+async def _sample(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> float | None:
+    """GB/s of a short stream; None where it moves too slowly to be measured in this time."""
+    block = bytes(PIECE_BYTES)
+    sent, started = 0, time.monotonic()
+    while sent < SAMPLE_BYTES and time.monotonic() - started < SAMPLE_SECONDS:
+        writer.write(encode_line({"bytes": PIECE_BYTES}) + block)
+        try:
+            await asyncio.wait_for(hear(reader), SAMPLE_SECONDS * 2)
+        except asyncio.TimeoutError:
+            return None
+        sent += PIECE_BYTES
+    seconds = time.monotonic() - started
+    return round(sent / seconds / 1e9, 4) if sent and seconds else None

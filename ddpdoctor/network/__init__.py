@@ -1,0 +1,1 @@
+"""Sockets, names and torch's TCPStore protocol: each thing once."""

@@ -1,0 +1,1 @@
+"""torch's TCPStore without torch: wire format, client and server."""

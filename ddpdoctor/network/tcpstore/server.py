@@ -1,0 +1,264 @@
+"""A small TCPStore server without torch: rank 0's supervisor hosts it for plain env:// ranks, the local probe for its own.
+
+It answers the requests of our client and of torch's own (2.2 to 2.13), so that workers form their process group over it.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+from collections import deque
+
+from ddpdoctor.network.file_limits import OUT_OF_FILES
+from ddpdoctor.network.serving import Serving
+from ddpdoctor.network.tcpstore.wire import MAGIC, NONCE, NUMBER, SIGNED, Op, pack
+
+__all__ = ["Server"]
+
+LONGEST = 1 << 30
+"""A length above this is no TCPStore request: the connection is closed."""
+
+
+class _Broken(Exception):
+    """The peer does not speak the protocol."""
+
+
+class _Peer:
+    """One connection: bytes that came, bytes still to send, the keys it waits for."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self.link = link
+        self.received = b""
+        self.unsent = bytearray()
+        self.waiting: set[bytes] = set()
+        self.popping: bytes | None = None
+        self.is_full = False
+        self.validated = False
+
+
+class Server(Serving):
+    """Listens from its construction on; serves in a daemon thread until `close`. The key `mark` is there from the start.
+
+    Raises:
+        OSError: the port cannot be had.
+    """
+
+    def __init__(self, host: str, port: int, mark: str = "hosted") -> None:
+        super().__init__(host, port)
+        self._values: dict[bytes, bytes | bytearray] = {mark.encode(): b"ddpdoctor"}
+        self._waiting: dict[bytes, set[_Peer]] = {}
+        self._serving: _Peer | None = None
+        self._queues: dict[bytes, deque[bytes]] = {}
+        self._peers: dict[int, _Peer] = {}
+        self.is_out_of_files = False
+        self._start()
+
+    def _admit(self) -> None:
+        try:
+            link, _ = self.listener.accept()
+        except OSError as error:
+            if error.errno in OUT_OF_FILES:  # it would take every file that is freed for what is to be told
+                self.is_out_of_files = True
+                self._selector.unregister(self.listener)
+            return  # else the peer was gone before we looked: it will try again
+        link.setblocking(False)
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._peers[link.fileno()] = _Peer(link)
+        self._selector.register(link, selectors.EVENT_READ)
+
+    def _drop(self, peer: _Peer) -> None:
+        for key in peer.waiting:
+            self._waiting.get(key, set()).discard(peer)
+        self._selector.unregister(peer.link)
+        del self._peers[peer.link.fileno()]
+        peer.link.close()
+
+    def _answer(self, link: socket.socket, events: int) -> None:
+        peer = self._peers.get(link.fileno())
+        if peer is None:
+            return  # it was dropped meanwhile
+        try:
+            if events & selectors.EVENT_READ:
+                chunk = peer.link.recv(1 << 16)
+                if not chunk:
+                    self._drop(peer)
+                    return
+                self._requests(peer, peer.received + chunk)
+            self._flush(peer)
+        except BlockingIOError:
+            return  # nothing to read after all
+        except (OSError, _Broken):
+            self._drop(peer)
+
+    def _requests(self, peer: _Peer, received: bytes) -> None:
+        """Answer every request that has come whole; keep the rest for later."""
+        reader = _Reader(received)
+        answered = 0
+        self._serving = peer
+        try:
+            while answered < len(received):
+                op = reader.take(1)[0]
+                handler = _HANDLERS.get(op)
+                if handler is None or not (peer.validated or op == Op.VALIDATE):
+                    raise _Broken
+                handler(self, peer, reader)
+                answered = reader.at
+        except IndexError:
+            pass  # the last one has not
+        finally:
+            self._serving = None
+        peer.received = received[answered:]
+
+    def _say(self, peer: _Peer, answer: bytes) -> None:
+        peer.unsent += answer
+        if peer is not self._serving and self._peers.get(peer.link.fileno()) is peer:
+            self._flush(peer)  # it waited; one that is being served is answered when all its requests are done
+
+    def _flush(self, peer: _Peer) -> None:
+        try:
+            if peer.unsent:
+                del peer.unsent[: peer.link.send(peer.unsent)]
+        except BlockingIOError:
+            pass  # the peer's buffer is full: EVENT_WRITE tells when it is not
+        except OSError:
+            peer.unsent.clear()  # the peer is gone: the next read says so and drops it
+        if peer.is_full != bool(peer.unsent):
+            peer.is_full = bool(peer.unsent)
+            self._selector.modify(peer.link, selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.is_full else 0))
+
+    def _store(self, key: bytes, value: bytes | bytearray) -> None:
+        self._values[key] = value
+        for peer in self._waiting.pop(key, ()):
+            if key in peer.waiting:
+                peer.waiting.discard(key)
+                if not peer.waiting:
+                    self._say(peer, b"\0")
+
+    def _validate(self, peer: _Peer, reader: _Reader) -> None:
+        if reader.take(len(MAGIC)) != MAGIC:
+            raise _Broken
+        peer.validated = True
+
+    def _ping(self, peer: _Peer, reader: _Reader) -> None:
+        self._say(peer, reader.take(NONCE.size))
+
+    def _set(self, peer: _Peer, reader: _Reader) -> None:
+        key, value = reader.text(), reader.text()
+        self._store(key, value)
+
+    def _compare_set(self, peer: _Peer, reader: _Reader) -> None:
+        key, expected, desired = reader.text(), reader.text(), reader.text()
+        current = self._values.get(key)
+        if (current is None and not expected) or current == expected:
+            self._store(key, desired)
+        self._say(peer, pack(self._values.get(key, expected)))
+
+    def _get(self, peer: _Peer, reader: _Reader) -> None:
+        self._say(peer, pack(self._known(reader.text())))
+
+    def _add(self, peer: _Peer, reader: _Reader) -> None:
+        key, amount = reader.text(), reader.signed()
+        try:
+            total = int(self._values.get(key, b"0")) + amount
+        except ValueError:
+            raise _Broken from None
+        self._store(key, str(total).encode())
+        self._say(peer, SIGNED.pack(total))
+
+    def _check(self, peer: _Peer, reader: _Reader) -> None:
+        keys = reader.texts()
+        self._say(peer, b"\0" if all(key in self._values for key in keys) else b"\1")
+
+    def _wait(self, peer: _Peer, reader: _Reader) -> None:
+        peer.waiting = {key for key in reader.texts() if key not in self._values}
+        for key in peer.waiting:
+            self._waiting.setdefault(key, set()).add(peer)
+        if not peer.waiting:
+            self._say(peer, b"\0")
+
+    def _cancel(self, peer: _Peer, reader: _Reader) -> None:
+        peer.waiting = set()
+        peer.popping = None
+        self._say(peer, b"\1")
+
+    def _num_keys(self, peer: _Peer, reader: _Reader) -> None:
+        self._say(peer, SIGNED.pack(len(self._values)))
+
+    def _delete(self, peer: _Peer, reader: _Reader) -> None:
+        self._say(peer, SIGNED.pack(0 if self._values.pop(reader.text(), None) is None else 1))
+
+    def _append(self, peer: _Peer, reader: _Reader) -> None:
+        key, value = reader.text(), reader.text()
+        log = self._values.get(key, b"")
+        if not isinstance(log, bytearray):
+            log = bytearray(log)
+        log += value
+        self._store(key, log)
+
+    def _multi_get(self, peer: _Peer, reader: _Reader) -> None:
+        self._say(peer, pack(*(self._known(key) for key in reader.texts())))
+
+    def _multi_set(self, peer: _Peer, reader: _Reader) -> None:
+        texts = [(reader.text(), reader.text()) for _ in range(reader.number())]
+        for key, value in texts:
+            self._store(key, value)
+
+    def _list(self, peer: _Peer, reader: _Reader) -> None:
+        self._say(peer, NUMBER.pack(len(self._values)) + pack(*self._values))
+
+    def _known(self, key: bytes) -> bytes | bytearray:
+        if key not in self._values:
+            raise _Broken  # torch's server also closes the connection: clients wait for a key before they get it
+        return self._values[key]
+
+
+class _Reader:
+    """Takes the parts of one request; IndexError when it has not come whole."""
+
+    def __init__(self, buffer: bytes) -> None:
+        self.buffer = buffer
+        self.at = 0
+
+    def take(self, size: int) -> bytes:
+        begin, end = self.at, self.at + size
+        if len(self.buffer) < end:
+            raise IndexError
+        self.at = end
+        return self.buffer[begin:end]
+
+    def number(self) -> int:
+        if len(self.buffer) < self.at + NUMBER.size:
+            raise IndexError
+        value: int = NUMBER.unpack_from(self.buffer, self.at)[0]
+        if value > LONGEST:
+            raise _Broken
+        self.at += NUMBER.size
+        return value
+
+    def signed(self) -> int:
+        return int(SIGNED.unpack(self.take(SIGNED.size))[0])
+
+    def text(self) -> bytes:
+        return self.take(self.number())
+
+    def texts(self) -> list[bytes]:
+        return [self.text() for _ in range(self.number())]
+
+
+_HANDLERS = {
+    Op.VALIDATE: Server._validate,
+    Op.SET: Server._set,
+    Op.COMPARE_SET: Server._compare_set,
+    Op.GET: Server._get,
+    Op.ADD: Server._add,
+    Op.CHECK: Server._check,
+    Op.WAIT: Server._wait,
+    Op.NUM_KEYS: Server._num_keys,
+    Op.DELETE: Server._delete,
+    Op.APPEND: Server._append,
+    Op.MULTI_GET: Server._multi_get,
+    Op.MULTI_SET: Server._multi_set,
+    Op.CANCEL: Server._cancel,
+    Op.PING: Server._ping,
+    Op.LIST: Server._list,
+}

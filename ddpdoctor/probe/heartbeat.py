@@ -1,0 +1,103 @@
+"""Signs of life between hosts: each one keeps a connection to the echo of the next ones and asks them twice a second.
+
+It needs no store and no main thread, so that a stopped process, a dead one and a host that is gone are told apart from
+each other, and from one that is only slow.
+"""
+
+from __future__ import annotations
+
+import errno
+import select
+import socket
+import threading
+import time
+from collections.abc import Sequence
+
+from ddpdoctor.facts.probe import Kind, Observation
+from ddpdoctor.network.file_limits import OUT_OF_FILES
+from ddpdoctor.probe.echo import ask
+from ddpdoctor.probe.hosts import Card
+
+__all__ = ["MOST_AT_HEAD", "Pulse", "knock", "observe_host", "watched"]
+
+BEAT_SECONDS = 0.4
+ANSWER_SECONDS = 0.9
+"""How long a sign of life may take; it takes less than a millisecond unless the other machine is very busy."""
+KNOCK_SECONDS = 0.6
+NEXT = 3
+"""How many of the following hosts each host watches: that many may vanish at once and are all named."""
+MOST_AT_HEAD = 64
+"""Up to so many hosts, all watch the process that hosts the store as well."""
+QUESTION_BYTES = 64
+
+
+def watched(index: int, count: int) -> list[int]:
+    """The hosts that one host watches."""
+    return sorted({(index + step) % count for step in range(1, min(NEXT, count - 1) + 1)})
+
+
+class Pulse:
+    """Watches some hosts, each in a daemon thread, until `stop`; what is wrong with them comes up in `found`."""
+
+    def __init__(self, rank: int, cards: Sequence[Card], store_address: str) -> None:
+        self.rank = rank
+        self.found: list[Observation] = []
+        self._stopped = threading.Event()
+        for card in cards:
+            threading.Thread(target=self._watch, args=(card, store_address), daemon=True).start()
+
+    def stop(self) -> None:
+        """Say nothing more."""
+        self._stopped.set()
+
+    def _watch(self, card: Card, store_address: str) -> None:
+        address = card.address or store_address
+        has_answered = False
+        while not self._stopped.is_set():
+            last = time.monotonic()
+            try:
+                with socket.create_connection((address, card.port), ANSWER_SECONDS) as link:
+                    while ask(link, card.token, QUESTION_BYTES, ANSWER_SECONDS):
+                        last, has_answered = time.monotonic(), True
+                        select.select([link], [], [], BEAT_SECONDS)  # readable before that: the other end is gone
+                        if self._stopped.is_set():
+                            return
+            except OSError:
+                pass  # it is asked once more, on a new connection
+            kind, words = knock(address, card)
+            if kind is not Kind.STOPPED and not has_answered:
+                return  # it was never reached: that is a matter of the link
+            if kind is not None and not self._stopped.is_set():
+                who = f"the supervisor of rank {card.rank} on {card.host} (pid {card.pid})"
+                silent = f"no sign of life for {time.monotonic() - last:.1f} s"
+                self.found.append(observe_host(card, kind, f"{who} {words}; {silent}", self.rank))
+                return
+
+
+def observe_host(card: Card, kind: Kind, message: str, seen_by: int) -> Observation:
+    """About the supervisor that stands for a host."""
+    return Observation(
+        kind,
+        message,
+        ranks=(card.rank,),
+        seen_by=seen_by,
+        host=card.host,
+        node_rank=card.node_rank,
+        local_rank=card.local_rank,
+        pid=card.pid,
+    )
+
+
+def knock(address: str, card: Card) -> tuple[Kind | None, str]:
+    """What is wrong with a supervisor that fell silent, None when it answers after all."""
+    try:
+        with socket.create_connection((address, card.port), KNOCK_SECONDS) as link:
+            if ask(link, card.token, QUESTION_BYTES, KNOCK_SECONDS):
+                return None, ""
+        return Kind.STOPPED, "is stopped or frozen: its host answers, the process does not"
+    except OSError as error:
+        if error.errno in (errno.ECONNREFUSED, errno.ECONNRESET):
+            return Kind.DIED, "ended: nothing listens any more where it answered"
+        if error.errno in OUT_OF_FILES:
+            return None, ""  # that is about this process
+    return Kind.HOST_LOST, f"cannot be reached any more, and neither can its host ({address})"

@@ -1,0 +1,63 @@
+"""After eager initialisation failed: the same once more, with communicators that NCCL creates lazily.
+
+`device_id` makes init_process_group form the communicator at once. That has failed and hung by itself, so a job that
+would work without it must not be told that its GPUs are broken.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+
+from ddpdoctor.facts.probe import Kind, Probe
+from ddpdoctor.probe.rank_env import Place
+from ddpdoctor.probe.worker_start import WORKER, adopt, begin
+
+__all__ = ["is_worth_a_try", "retry"]
+
+LONGEST_SECONDS = 25.0
+SHORTEST_SECONDS = 5.0
+WORKS = "works"
+
+
+def is_worth_a_try(probe: Probe, seconds_left: float) -> bool:
+    """Whether NCCL failed while it initialised eagerly, and not because a process is gone or misplaced."""
+    causes = [o for o in probe.observations if o.is_cause]
+    kinds = (Kind.EXCEPTION, Kind.PEER_ERROR, Kind.HANG)
+    return (
+        probe.backend == "nccl"
+        and seconds_left > SHORTEST_SECONDS
+        and bool(causes)
+        and all(o.kind in kinds and o.phase in ("init", "barrier") for o in causes)
+    )
+
+
+def retry(place: Place, seconds: float) -> str:
+    """Run init and one checked all_reduce in a fresh worker without `device_id`; "works", or what went wrong."""
+    end = time.monotonic() + min(seconds, LONGEST_SECONDS)
+    (child,) = adopt(begin(WORKER), [place])
+    try:
+        is_ordered = False
+        while time.monotonic() < end:
+            select.select(child.files(), [], [], 0.1)
+            child.read()
+            wrong = child.look(time.monotonic())
+            if wrong is not None:
+                return wrong.message
+            if child.phase in ("collectives", "measure", "done"):
+                return WORKS
+            if child.ready is not None and not is_ordered:
+                is_ordered = True
+                child.order(
+                    backend="nccl",
+                    rank=place.rank,
+                    world_size=place.world_size,
+                    local_rank=place.local_rank or 0,
+                    store=[place.master_addr, place.master_port, place.prefix + "lazy/"],
+                    eager=False,
+                    per_host=0,
+                    loopback=False,
+                )
+        return f"hangs in {child.phase} as well"
+    finally:
+        child.kill()

@@ -1,0 +1,117 @@
+"""The supervisors of one job on one node, which agree without the store on who speaks for the node.
+
+Each one binds a datagram socket with an abstract name that says its rank and pid; /proc/net/unix lists the others'.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from binascii import crc32
+from collections.abc import Collection
+
+from ddpdoctor.probe.local_peers import Neighbour
+from ddpdoctor.probe.proc import read_stat
+from ddpdoctor.probe.rank_env import Place, host_key
+
+__all__ = ["Siblings"]
+
+TOLD = b"told"
+EARLIER_SECONDS = 3.0
+"""How much earlier than this rank another one of the same launch may have been started."""
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Siblings:
+    """This rank among the ranks that the same launcher started on this node for the same job.
+
+    `job` is a number that they share and other jobs do not. `is_launched`: the parent has no children but this node's
+    ranks, in their order, and buries none of them as long as one runs.
+    """
+
+    def __init__(self, place: Place, job: int, *, is_launched: bool = False) -> None:
+        same = f"{host_key()} {place.node_rank} {place.master_addr}:{place.master_port} {place.prefix} {job}"
+        self.place = place
+        self._is_launched = is_launched
+        self._is_told = False
+        self._parted: set[int] = set()
+        self.rank = place.rank
+        self.names = f"ddpdoctor/{crc32(same.encode()):08x}/"
+        self.own = f"{self.names}{place.rank}/{os.getpid()}"
+        self.link = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.link.setblocking(False)
+        self.link.bind(f"\0{self.own}")
+
+    def alike(self) -> list[Neighbour]:
+        """The other ranks that run already, before they sign in at the store; not what is left of a launch before this one."""
+        own = read_stat(os.getpid())
+        found = [(rank, pid, read_stat(pid)) for rank, pid in {*self._others(), *self._children()}]
+        return [
+            Neighbour(rank, pid, stat.started, self.place.host, node_rank=self.place.node_rank)
+            for rank, pid, stat in found
+            if stat is not None and own is not None and own.started - stat.started < EARLIER_SECONDS * TICKS
+        ]
+
+    def _children(self) -> list[tuple[int, int]]:
+        """Rank and pid of each other rank that our launcher started: one that dies before it can say its rank has one."""
+        if not self._is_launched or self.place.local_rank is None:
+            return []
+        parent = os.getppid()
+        try:
+            with open(f"/proc/{parent}/task/{parent}/children", encoding="ascii") as file:
+                pids = [int(word) for word in file.read().split()]
+        except OSError:
+            return []  # a kernel without it: who dies that early is missed later
+        first = self.rank - self.place.local_rank
+        return [(first + index, pid) for index, pid in enumerate(pids) if pid != os.getpid()]
+
+    def is_first(self, gone: Collection[int]) -> bool:
+        """Whether this rank speaks for the node: no other has spoken, and no lower one lives that will; none of `gone` will."""
+        self._hear()
+        lower = [pid for rank, pid in self._others() if rank < self.rank and rank not in gone]
+        return not self._is_told and not any(map(_runs, lower))
+
+    def speak(self) -> None:
+        """Tell the others that the node's word is given."""
+        self._say(TOLD)
+
+    def part(self) -> None:
+        """Tell the others that this rank ends of its own accord."""
+        self._say(str(os.getpid()).encode())
+
+    def have_parted(self) -> set[int]:
+        """The pids of those that said so."""
+        self._hear()
+        return self._parted
+
+    def _say(self, word: bytes) -> None:
+        for rank, pid in self._others():
+            try:
+                self.link.sendto(word, f"\0{self.names}{rank}/{pid}")
+            except OSError:
+                continue  # it is gone, or stopped and was told too much: it will not speak either
+
+    def _hear(self) -> None:
+        while True:
+            try:
+                word = self.link.recv(16)
+            except OSError:
+                return  # nothing more came
+            if word.isdigit():
+                self._parted.add(int(word))
+            self._is_told = self._is_told or word == TOLD
+
+    def _others(self) -> list[tuple[int, int]]:
+        """Rank and pid of each."""
+        try:
+            with open("/proc/net/unix", encoding="utf-8", errors="replace") as file:
+                names = [line.rpartition("@")[2].strip() for line in file if self.names in line]
+        except OSError:
+            return []  # without /proc each rank speaks for itself
+        words = [name.removeprefix(self.names).split("/") for name in names if name != self.own]
+        return [(int(rank), int(pid)) for rank, pid in words]
+
+
+def _runs(pid: int) -> bool:
+    stat = read_stat(pid)
+    return stat is not None and stat.state not in "ZXTt"

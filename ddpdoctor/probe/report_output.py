@@ -1,0 +1,85 @@
+"""What a rank says at its end: the report where it is this node's turn, torchrun's error file, the exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+from ddpdoctor.facts.codec import encode
+from ddpdoctor.facts.probe import Probe
+from ddpdoctor.probe.rank_env import Place
+from ddpdoctor.system.selfexec import command
+
+__all__ = ["tell"]
+
+REPORT_SECONDS = 15.0
+
+
+def tell(probe: Probe, place: Place | None, is_first: bool, options: Any, started: float) -> int:
+    """Print, write and hand on the verdict, if this rank `is_first` on its node. Returns the exit code of this rank."""
+    if probe.has_failed:
+        _tell_torchrun(probe)
+    code = 3 if probe.out_of_time else 1 if probe.has_failed and options.fail_on != "never" else 0
+    is_head = place is None or place.rank == 0
+    if options.hand_over:
+        sys.stdout.write(json.dumps({"probe": encode(probe), "is_first": is_first, "is_head": is_head}))
+        return code
+    if not is_first:
+        return code
+    if not is_head:
+        _tell_shortly(probe, place, options)
+    if is_head or options.output:
+        return _report(probe, place, options, started, is_head, code)
+    return code
+
+
+def _tell_torchrun(probe: Probe) -> None:
+    """torchrun prints what stands in this file as the traceback of the failure."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if not path:
+        return
+    words = headline(probe)
+    extra = {"py_callstack": words, "timestamp": str(int(time.time()))}
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"message": {"message": words, "extraInfo": extra}}, file)
+    except OSError as error:
+        print(f"ddpdoctor.probe: {path} could not be written: {error.strerror}", file=sys.stderr)
+
+
+def headline(probe: Probe) -> str:
+    """The verdict in one sentence."""
+    causes = [o.message for o in probe.observations if o.is_cause]
+    more = f" (and {len(causes) - 1} more)" if len(causes) > 1 else ""
+    return f"ddpdoctor probe: {causes[0]}{more}" if causes else f"ddpdoctor probe: all {probe.world_size} ranks passed"
+
+
+def _tell_shortly(probe: Probe, place: Place | None, options: Any) -> None:
+    if options.quiet and not probe.has_failed:
+        return
+    host = place.host if place else ""
+    stream = sys.stdout if options.format == "table" or options.output else sys.stderr
+    print(f"{headline(probe)}  [{host}]", file=stream, flush=True)
+
+
+def _report(probe: Probe, place: Place | None, options: Any, started: float, is_head: bool, code: int) -> int:
+    """Have a child judge the facts and write the report: it needs the rules and rich, which no supervisor loads."""
+    order = {"probe": encode(probe), "options": vars(options), "started": started, "is_head": is_head}
+    order["host"] = place.host if place else ""
+    # A session of its own: a launcher that ends this rank's group meanwhile must not cost the report.
+    try:
+        child = subprocess.Popen(command("ddpdoctor.cli.probe_report"), stdin=subprocess.PIPE, start_new_session=True)
+    except OSError as error:
+        print(f"{headline(probe)}\nddpdoctor.probe: no report: {error.strerror}", file=sys.stderr)
+        return max(code, 3 if options.output else 1)
+    try:
+        child.communicate(json.dumps(order).encode(), timeout=REPORT_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        print(headline(probe), flush=True)
+        return max(code, 3)
+    return max(child.returncode, code) if child.returncode >= 0 else 128 - child.returncode

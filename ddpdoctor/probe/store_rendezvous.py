@@ -1,0 +1,178 @@
+"""Reaching the store of the job, or hosting it: the first thing that goes wrong in the field."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable
+
+from ddpdoctor.facts.probe import Kind, Observation
+from ddpdoctor.network.tcpstore.client import PATIENT_SECONDS, Store, StoreError, StoreLost, connect
+from ddpdoctor.network.tcpstore.server import Server
+from ddpdoctor.probe.rank_env import OWN_LAUNCHER, Place
+from ddpdoctor.probe.store_keys import Board
+
+__all__ = ["Interrupted", "Trouble", "call_others", "close_server", "host_store", "reach_store"]
+
+SURE_SECONDS = 4.0
+"""How long an answer that will hardly change (no such name, no route, a stranger) is asked for again."""
+CALLING_SECONDS = 3.0
+FAREWELL_SECONDS = 2.0
+RETRY_SECONDS = 0.1
+ATTEMPT_SECONDS = 3.0
+
+_WORDS = {
+    Kind.UNRESOLVABLE: "cannot resolve MASTER_ADDR",
+    Kind.STRANGER: "found no torch store at the master port (another program, or a stopped store)",
+    Kind.MASTER_WITHOUT_HOST: "finds no machine at MASTER_ADDR",
+    Kind.NO_ROUTE: "has no route to MASTER_ADDR",
+    Kind.REFUSED: "is refused at the master port: the machine answers, but nothing listens there",
+    Kind.PORT_REJECTED: "is turned away from the master port: a firewall forbids the connection",
+    Kind.PORT_DROPPED: "gets no answer from the master port, although the machine answers: a firewall drops it",
+    Kind.UNREACHABLE: "cannot connect to the store of torchrun's agent",
+    Kind.SILENT: "gets no answer at all from the master port (packets dropped, or nobody there)",
+}
+
+
+class Trouble(Exception):
+    """Something went wrong; `observations` are what this rank saw, empty when another rank gave the alarm."""
+
+    def __init__(self, *observations: Observation) -> None:
+        super().__init__(*observations)
+        self.observations = observations
+
+
+class Interrupted(Exception):
+    """Ctrl-C."""
+
+
+def reach_store(place: Place, until: float, check: Callable[[], None]) -> Board:
+    """Reach the store that the job would use, looking at other things with `check` meanwhile.
+
+    Raises:
+        Trouble: it cannot be reached, and how.
+    """
+    started = time.monotonic()
+    while True:
+        longest = PATIENT_SECONDS if place.uses_agent_store else ATTEMPT_SECONDS
+        attempt = min(longest, max(until - time.monotonic(), 0.5))
+        try:
+            return Board(connect(place.master_addr, place.master_port, place.prefix, attempt), place)
+        except StoreError as error:
+            found = error
+        check()
+        now = time.monotonic()
+        if now >= until or (_is_sure(found.kind, place) and now - started >= min(SURE_SECONDS, until - started)):
+            raise Trouble(_explain(place, found, now - started))
+        time.sleep(RETRY_SECONDS)
+
+
+def call_others(place: Place, seen: Observation) -> None:
+    """Tell the ranks that wait for this one why it will not come, if their store can be reached."""
+    try:
+        board = reach_store(place, time.monotonic() + CALLING_SECONDS, lambda: None)
+        board.publish("evidence", seen)
+        board.wake()
+        board.store.close()
+    except (Trouble, StoreLost):
+        return  # they are not there, or gone already
+
+
+def _is_sure(kind: Kind, place: Place) -> bool:
+    """Whether waiting would change nothing: only a store that is not there yet may still come."""
+    if place.uses_agent_store and kind is Kind.STRANGER:
+        return False  # the agents have met there: it is slow, or stopped
+    may_change = (Kind.REFUSED, Kind.SILENT, Kind.PORT_DROPPED)
+    return kind not in may_change or place.hosts_store or place.uses_agent_store
+
+
+def _explain(place: Place, error: StoreError, seconds: float) -> Observation:
+    kind = error.kind
+    if place.hosts_store and kind is not Kind.UNRESOLVABLE:
+        kind = Kind.MASTER_ELSEWHERE
+        words = f"{place.name} holds rank 0 but MASTER_ADDR={place.master_addr} does not lead back to it ({error})"
+    else:
+        words = f"{place.name} {_WORDS[kind]} after {seconds:.0f} s: {error}"
+    if kind in (Kind.REFUSED, Kind.STRANGER) and place.uses_agent_store:
+        slow = "; is the agent stopped, or its resolver slow? It looks up the name of every client"
+        words = f"{place.name} {_WORDS[Kind.UNREACHABLE]}: {error}{slow if kind is Kind.STRANGER else ''}"
+        return _observe(place, Kind.UNREACHABLE, words)
+    found = _observe(place, kind, words)
+    if kind is Kind.REFUSED:  # about rank 0, of which nothing is known but its absence
+        return _absent_head(place, found.value or "", seconds)
+    return found
+
+
+def _absent_head(place: Place, master: str, seconds: float) -> Observation:
+    """Rank 0 is missing; under our own launcher, with all ranks of its node."""
+    count = (place.local_world_size or 1) if place.launcher == OWN_LAUNCHER else 1
+    who = "rank 0" if count == 1 else f"node 0 (ranks 0-{count - 1})"
+    words = f"{who} never opened the store at {master}: refused for {seconds:.0f} s (seen by {place.name})"
+    words += "; it was not started, or was given another port" if place.launcher != OWN_LAUNCHER else ""
+    node = None if place.local_world_size is None else 0
+    return Observation(
+        Kind.REFUSED,
+        words,
+        tuple(range(count)),
+        place.rank,
+        place.host_of(0),
+        node_rank=node,
+        phase="connect",
+        value=master,
+    )
+
+
+def _observe(place: Place, kind: Kind, words: str) -> Observation:
+    master = f"{place.master_addr}:{place.master_port}"
+    return place.observe(kind, words, pid=os.getpid(), phase="connect", value=master)
+
+
+def host_store(place: Place) -> Server | None:
+    """The store of plain env:// ranks, where this is rank 0; None when another one hosts it (told when we sign in).
+
+    Raises:
+        Trouble: the port is somebody else's.
+    """
+    if not place.hosts_store:
+        return None
+    try:
+        return Server("", place.master_port, f"{place.prefix}hosted")
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            words = f"{place.name} cannot listen on port {place.master_port}: {error.strerror}"
+            raise Trouble(_observe(place, Kind.PORT_TAKEN, words)) from None
+    try:
+        store = connect(place.master_addr, place.master_port, place.prefix, 1.0)
+        if store.check("hosted"):
+            store.close()
+            return None
+        store.close()
+        other = "the store of another job"
+    except (StoreError, StoreLost):
+        other = "another program"
+    words = f"{place.name} cannot host the store: {other} already listens on port {place.master_port}"
+    raise Trouble(_observe(place, Kind.PORT_TAKEN, words))
+
+
+def close_server(server: Server | None, board: Board | None, awaited: int, stay_seconds: float = 0.0) -> None:
+    """Say goodbye; the host of the store waits a moment until so many have said it, the others stay until it has gone."""
+    if board is None:
+        return
+    store: Store = board.store
+    if store.is_lost:
+        store.close()
+        return
+    try:
+        gone = store.add("goodbye", 1)
+        end = time.monotonic() + FAREWELL_SECONDS
+        while server is not None and gone < awaited and time.monotonic() < end:
+            time.sleep(0.02)
+            gone = store.add("goodbye", 0)
+        if server is None and stay_seconds:
+            store.wait_closed(stay_seconds)
+    except StoreLost:
+        pass  # the others are gone already: nobody waits for us
+    store.close()
+    if server is not None:
+        server.close()

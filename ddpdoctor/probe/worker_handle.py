@@ -1,0 +1,291 @@
+"""A worker as its supervisor sees it: what it said, whether it runs, and where it stands when it says nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import time
+from dataclasses import replace
+from typing import Any
+
+from ddpdoctor.facts.pairs import PairSpeed
+from ddpdoctor.facts.probe import Kind, Measurement, Observation, RankReport, Unsupported
+from ddpdoctor.network.file_limits import drain
+from ddpdoctor.probe.proc import STOPPED_SECONDS, Elsewhere, Stat, read_stat
+from ddpdoctor.probe.progress import Progress
+from ddpdoctor.probe.rank_env import Place
+from ddpdoctor.probe.transport_capabilities import Offers
+from ddpdoctor.probe.worker_exit import death, told, wait_for_end
+from ddpdoctor.probe.worker_output import Heard
+
+__all__ = ["PHASE_SECONDS", "Child"]
+
+PHASE_SECONDS = {
+    "start": 20.0,
+    "import": 20.0,
+    "init": 25.0,
+    "barrier": 10.0,
+    "all_reduce": 10.0,
+    "collectives": 12.0,
+    "measure": 20.0,
+    "pairs": 30.0,
+}
+"""How long a worker may stay in a phase. The start of Python and the import last as long as the process makes progress."""
+DUE_CALL = "all_reduce of [1024] float64"
+TRACED_SECONDS = 2.0
+"""A process that a debugger or strace attaches to stands still for a moment."""
+BETWEEN_LOOKS_SECONDS = 0.2
+STACK_SECONDS = 1.0
+"""How long a process may take to write its stack; it needs a millisecond unless the machine is very busy."""
+FRAME = re.compile(r'File "(.+)", line (\d+) in (.+)')
+
+
+class Child:
+    """One worker. `exit_code` is set from outside where it is not our own child (the local probe's template tells)."""
+
+    def __init__(self, place: Place, messages: int, control: int, output: int) -> None:
+        self.place = place
+        self.messages, self.control, self.output = messages, control, output
+        self.process: subprocess.Popen[bytes] | Elsewhere | None = None
+        self.pid: int | None = None
+        self.exit_code: int | None = None
+        self.phase = "start"
+        self.started = self.since = time.monotonic()
+        self.ready: dict[str, Any] | None = None
+        self.error: dict[str, Any] | None = None
+        self.gpu: dict[str, Any] = {}
+        self.device: str | None = None
+        self.measurements: list[Measurement] = []
+        self.unsupported: list[Unsupported] = []
+        self.pairs: list[PairSpeed] = []
+        self.took: dict[str, float] = {}
+        self.offers = Offers()
+        self.call = DUE_CALL  # what it asked for in the phase all_reduce
+        self.heard = Heard(place.rank)
+        self.frames: list[tuple[str, int, str]] = []
+        self._unread = b""
+        self._is_mute = False
+        self._still_since: float | None = None
+        self._progress = Progress()
+        for fd in (messages, output):
+            os.set_blocking(fd, False)
+
+    def files(self) -> list[int]:
+        """What to wait for: descriptors that are still open."""
+        return [fd for fd in (self.messages, self.output) if fd >= 0]
+
+    def read(self) -> None:
+        """Take in all that the worker has written, without waiting."""
+        self.output, text = drain(self.output)
+        self.heard.take(text)
+        self.messages, text = drain(self.messages)
+        *lines, self._unread = (self._unread + text).split(b"\n")
+        for line in lines:
+            self._take(line.decode("utf-8", "replace"))
+
+    def _take(self, line: str) -> None:
+        if not line.startswith("{"):
+            frame = FRAME.search(line)
+            if frame:
+                self.frames.append((frame[1], int(frame[2]), frame[3]))
+            return
+        message: dict[str, Any] = json.loads(line)
+        self._progress.told()
+        self.pid = message.get("pid", self.pid)
+        self.ready = message.get("ready", self.ready)
+        self.error = message.get("error", self.error)
+        self.gpu = message.get("gpu", self.gpu)
+        self.device = message.get("device", self.device)
+        self.exit_code = message.get("exit", self.exit_code)
+        if "phase" in message:
+            self.phase, self.since = message["phase"], time.monotonic()
+        if "measured" in message:
+            self.measurements.append(Measurement(**message["measured"]))
+            self.since = time.monotonic()  # each is a stage of its own: a slow link takes its time and is no hang
+        if self.call == DUE_CALL:  # the first one that differs is the one to tell
+            self.call = message.get("call", self.call)
+        self.took |= message.get("took", {})
+        if "pair" in message:
+            self.pairs.append(PairSpeed(**message["pair"]))
+        if "unsupported" in message:
+            self.unsupported.append(Unsupported(**message["unsupported"]))
+
+    def order(self, **words: Any) -> None:
+        """Tell the worker what to do next; one that is gone is noticed elsewhere."""
+        try:
+            os.write(self.control, json.dumps(words).encode() + b"\n")
+        except BrokenPipeError:
+            return
+
+    def look(self, now: float) -> Observation | None:
+        """What is wrong with this worker: an error it told, its death, a stop. None while it is well."""
+        if self.call != DUE_CALL:
+            words = f"{self.place.name} calls {self.call} where all others call {DUE_CALL}"
+            return replace(self.observe(Kind.MISMATCH, words), value=self.call, expected=DUE_CALL)
+        if self.error is not None:
+            return told(self, self.error)
+        if self.process is not None and self.exit_code is None:
+            is_ending = self.messages < 0 and not self._is_mute
+            self.exit_code = wait_for_end(self.process) if is_ending else self.process.poll()
+            self._is_mute = self.messages < 0
+        if self.exit_code is not None and self.phase != "done":
+            self.read()
+            return told(self, self.error) if self.error is not None else death(self, self.exit_code)
+        if self.messages < 0 and self.phase != "done":
+            words = f"its worker (pid {self.pid}) has closed its files and runs on"
+            return self.observe(Kind.EXCEPTION, f"{self.place.name} failed in {self.phase}: {words}")
+        stat = read_stat(self.pid) if self.pid else None
+        if stat is None:
+            return None
+        self._progress.note(stat, now)
+        return self._stillness(stat, now)
+
+    def _stillness(self, stat: Stat, now: float) -> Observation | None:
+        if stat.state not in "Tt":
+            self._still_since = None
+            return None
+        self._still_since = self._still_since or now
+        if now - self._still_since < (STOPPED_SECONDS if stat.state == "T" else TRACED_SECONDS):
+            return None
+        how = "is stopped (state T)" if stat.state == "T" else "is held by a debugger (state t)"
+        return self.observe(Kind.STOPPED, f"{self.place.name} {how} in {self.phase}: its worker, pid {self.pid}")
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has done what it was told and waits to be told more."""
+        return self.phase == "done" or (self.phase == "import" and self.ready is not None)
+
+    def is_late(self, now: float) -> bool:
+        """Whether the worker has been in its phase for too long; before torch is there, only while nothing moves."""
+        if self.waits or now - self.since <= PHASE_SECONDS.get(self.phase, 20.0):
+            return False
+        return self.phase not in ("start", "import") or not self._progress.is_seen(now)
+
+    def unfinished(self, now: float) -> Observation | None:
+        """Why it is not through when the whole probe has to end: it still moves, or where it stands; None if it waits."""
+        if self.waits:
+            return None
+        if not self._progress.is_seen(now):
+            return self.locate()
+        took = f"after {now - self.started:.1f} s"
+        frame = self._innermost() if self.phase != "start" else None
+        at = f" at {frame[0]}:{frame[1]}" if frame else ""
+        words = f"{self.place.name} was still busy in {self.phase}{at} {took}, when --timeout ran out"
+        return self.observe(Kind.OUT_OF_TIME, words)
+
+    def locate(self) -> Observation:
+        """Where a late worker stands: outside every collective, waiting for its peers in one, or in the kernel."""
+        stat = read_stat(self.pid) if self.pid else None
+        if stat is not None and stat.state == "D":
+            words = (
+                f"{self.place.name} sits in an uninterruptible kernel call in {self.phase}: its worker, pid {self.pid}"
+            )
+            return self.observe(Kind.UNINTERRUPTIBLE, words)
+        if self.phase == "start":  # nobody would hear the signal that asks for its stack: it would end the process
+            words = f"{self.place.name} does not get as far as importing torch: its worker, pid {self.pid}"
+            return self.observe(Kind.ELSEWHERE, words)
+        first = self._innermost()
+        time.sleep(BETWEEN_LOOKS_SECONDS)
+        second = self._innermost()
+        if first is None or second is None or first[0] != second[0] or self._is_inside(second[0]):
+            return self.observe(Kind.HANG, f"{self.place.name} waits for its peers in {self.phase}")
+        file, line, function = second
+        doing = "does not finish importing torch" if self.phase == "import" else f"never entered {self.phase}"
+        return replace(
+            self.observe(Kind.ELSEWHERE, f"{self.place.name} {doing}: it is at {file}:{line} in {function}"),
+            file=file,
+            line=line,
+            function=function,
+        )
+
+    def _innermost(self) -> tuple[str, int, str] | None:
+        self.read()
+        self.frames.clear()
+        try:
+            os.kill(self.pid or 0, signal.SIGUSR1) if self.pid else None
+        except ProcessLookupError:
+            return None
+        end = time.monotonic() + STACK_SECONDS
+        while not self.frames and time.monotonic() < end and self.messages >= 0:
+            select.select([self.messages], [], [], 0.05)
+            self.read()
+        return self.frames[0] if self.frames else None
+
+    def _is_inside(self, file: str) -> bool:
+        """A frame of torch or of our own collectives: the rank does what all ranks do."""
+        if self.phase == "import":
+            return False
+        folder = (self.ready or {}).get("folder") or "/torch/"
+        return file.startswith(folder) or "/ddpdoctor/probe/" in file
+
+    def observe(self, kind: Kind, message: str) -> Observation:
+        """An observation about this worker's rank."""
+        return self.place.observe(kind, message, pid=self.pid, phase=self.phase)
+
+    def report(self, waited_seconds: float | None = None) -> RankReport:
+        """How far this rank got."""
+        ready, place = self.ready or {}, self.place
+        return RankReport(
+            rank=place.rank,
+            local_rank=place.local_rank,
+            node_rank=place.node_rank,
+            host=place.host,
+            pid=self.pid,
+            world_size=place.world_size,
+            gpu_uuid=self.gpu.get("gpu_uuid"),
+            cuda_ordinal=self.gpu.get("cuda_ordinal"),
+            torch=ready.get("torch"),
+            nccl=ready.get("nccl"),
+            phase=self.phase,
+            seconds=round(time.monotonic() - self.started, 3),
+            import_seconds=ready.get("import_seconds"),
+            waited_seconds=waited_seconds,
+            error=self.error["message"] if self.error else None,
+            nccl_warnings=self.heard.warnings,
+            took=dict(self.took),
+            transports=dict(self.heard.transports),
+            offers=self.offers.of(self.gpu.get("gpu_uuid")),
+            settings=self.offers.settings,
+        )
+
+    def end(self) -> None:
+        """End the worker of this rank alone, whoever started it."""
+        self.kill_fork()
+        self.kill()
+
+    def kill_fork(self) -> None:
+        """End a fork of a template that still lives: stopped before its first step, it would not notice its death."""
+        if self.process is None or self.pid in (None, self.process.pid) or self.exit_code is not None:
+            return
+        assert self.pid is not None
+        if self.process.poll() is None:  # the template lives, so the fork's pid is its own, running or not yet reaped
+            try:
+                os.kill(self.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                return
+
+    def kill(self) -> None:
+        """End the worker, whatever state it is in, and close the pipes."""
+        if self.process is not None:
+            self._kill_group()
+            self.process.kill()
+            try:
+                self.process.wait(1.0)
+            except subprocess.TimeoutExpired:
+                pass  # it sits in the kernel; it dies when the kernel lets go of it
+        for fd in (self.messages, self.output, self.control):
+            if fd >= 0:
+                os.close(fd)
+        self.messages = self.output = self.control = -1
+
+    def _kill_group(self) -> None:
+        """End what the worker started as well: it leads a group of its own, whose number is safe until the worker is buried."""
+        if isinstance(self.process, subprocess.Popen) and self.process.returncode is None:
+            try:
+                os.killpg(self.process.pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                return  # it has just begun, or changed its user

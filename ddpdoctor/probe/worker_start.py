@@ -1,0 +1,102 @@
+"""Starting workers: one process a rank, or one process that forks a worker for each rank of this machine.
+
+Imports nothing of the house before the process runs: torch's import is the longest part of a probe, so it begins first.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from ddpdoctor.system.selfexec import command
+
+if TYPE_CHECKING:
+    from ddpdoctor.probe.rank_env import Place
+    from ddpdoctor.probe.worker_handle import Child
+
+__all__ = ["FOLDERS", "TEMPLATE", "WORKER", "Begun", "adopt", "begin", "run_probe", "take_over"]
+
+WORKER = "ddpdoctor.probe.worker"
+TEMPLATE = "ddpdoctor.probe.fork_template"
+"""The module that imports torch once and forks a worker for each rank."""
+FOLDERS = "DDPDOCTOR_FOLDERS"
+"""The variable that tells a worker where the job looks for modules first: the script's folder, the launcher's."""
+
+
+class Begun(NamedTuple):
+    """A process that imports torch; `pipes` are our ends (messages, control, output) for each of its ranks."""
+
+    process: subprocess.Popen[bytes]
+    pipes: list[tuple[int, int, int]]
+
+
+def begin(module: str, ranks: int = 1, environ: Mapping[str, str] = os.environ) -> Begun:
+    """Start a worker, or a template for several ranks: its import runs while the supervisor does everything else.
+
+    Raises:
+        OSError: no pipe or no process can be had.
+    """
+    pipes = [(os.pipe(), os.pipe(), os.pipe()) for _ in range(ranks)]
+    theirs = [(messages[1], control[0], output[1]) for messages, control, output in pipes]
+    words = [",".join(map(str, fds)) for fds in theirs]
+    process = subprocess.Popen(
+        [*command(module), str(os.getpid()), *words],
+        stdin=subprocess.DEVNULL,
+        stdout=theirs[0][2],
+        stderr=theirs[0][2],
+        env=_worker_environ(environ),
+        pass_fds=[fd for fds in theirs for fd in fds],
+        start_new_session=True,
+    )
+    for fds in theirs:
+        for fd in fds:
+            os.close(fd)
+    return Begun(process, [(messages[0], control[1], output[0]) for messages, control, output in pipes])
+
+
+def run_probe(
+    module: str, words: Sequence[str], environ: Mapping[str, str] | None = None, fds: Sequence[int] = ()
+) -> subprocess.Popen[bytes]:
+    """Start a supervisor that hands its facts over on standard output; it gets these descriptors.
+
+    Raises:
+        OSError: no process can be started.
+    """
+    return subprocess.Popen(
+        [*command(module), *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=None if environ is None else dict(environ),
+        pass_fds=fds,
+        start_new_session=True,
+    )
+
+
+def adopt(begun: Begun, places: Sequence[Place]) -> list[Child]:
+    """The workers of a process, one for each of these ranks, as their supervisor sees them."""
+    from ddpdoctor.probe.worker_handle import Child
+
+    children = [Child(place, *fds) for place, fds in zip(places, begun.pipes, strict=True)]
+    for child in children:
+        child.process, child.pid = begun.process, begun.process.pid
+    return children
+
+
+def take_over(place: Place, messages: int, control: int, output: int, template: int) -> Child:
+    """The worker of one rank that a template of somebody else's forks or has forked, as its supervisor sees it."""
+    from ddpdoctor.probe.proc import Elsewhere
+    from ddpdoctor.probe.worker_handle import Child
+
+    child = Child(place, messages, control, output)
+    child.process = Elsewhere(template)
+    child.pid = template
+    return child
+
+
+def _worker_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """The rank's environment for its worker: NCCL's warnings and its choice of transports are wanted, and on its output."""
+    kept = {name: value for name, value in environ.items() if name != "NCCL_DEBUG_FILE"}
+    return kept | {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT"}

@@ -1,0 +1,1 @@
+"""Expressions of a script, evaluated for each rank of a simulated job."""

@@ -1,0 +1,146 @@
+"""The Python of a notebook: its code cells one under the other, what only IPython understands taken out."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import re
+import tokenize
+from dataclasses import dataclass
+from typing import Any
+
+from ddpdoctor.facts.script import Problem
+from ddpdoctor.scripts.syntax.parsing import parse
+
+__all__ = ["Cell", "Notebook", "NotebookError", "cells_of", "read_notebook", "readable"]
+
+_RUNS_PYTHON = {"capture", "time", "timeit", "prun", "python", "python3"}
+"""Cell magics whose body is Python of the same notebook."""
+_MAGIC = re.compile(r"(\s*)(?:[%!?]|[\w.]+\s*=\s*[%!](?!=)|[\w.%]+\?{1,2}\s*$)")
+_AUTOMAGIC = re.compile(r"(\s*)(?:ls|cd|mkdir|rmdir|cp|mv|rm|cat|pip3?|conda)\s+[\w./~$'\"-]")
+"""Commands that IPython takes without their percent sign where the line is no Python."""
+_CELL_MAGIC = re.compile(r"\s*%%(\w+)")
+
+
+class NotebookError(ValueError):
+    """The file is no notebook that can be read; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One code cell: its number among all cells from 1, and the first and last line that it has in the whole text."""
+
+    number: int
+    first_line: int
+    last_line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Notebook:
+    """The code of all cells as one text, and where each cell stands in it."""
+
+    text: str
+    cells: tuple[Cell, ...]
+
+
+def read_notebook(text: str) -> Notebook:
+    """The Python of a notebook; a notebook in another language has no cells.
+
+    Raises:
+        NotebookError: no JSON, or not a notebook's.
+    """
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise NotebookError(f"is no notebook: {error}") from None
+    if not isinstance(data, dict) or not isinstance(data.get("cells", data.get("worksheets")), list):
+        raise NotebookError("is no notebook: it has no cells")
+    lines: list[str] = []
+    cells = []
+    for number, (cell, key) in cells_of(data).items() if _is_python(data) else ():
+        source = cell[key]
+        pieces = source if isinstance(source, list) else [source]
+        own = _python("".join(piece for piece in pieces if isinstance(piece, str)))
+        cells.append(Cell(number, len(lines) + 1, len(lines) + len(own)))
+        lines += own
+    return Notebook("".join(f"{line}\n" for line in lines), tuple(cells))
+
+
+def readable(notebook: Notebook) -> tuple[str, Problem | None]:
+    """The text with the cells blank that are no Python, and what is wrong with the first of them."""
+    if not isinstance(parse(notebook.text), Problem):
+        return notebook.text, None
+    lines, first = notebook.text.split("\n"), None
+    for cell in notebook.cells:
+        own = slice(cell.first_line - 1, cell.last_line)
+        found = parse("\n".join(lines[own]))
+        if isinstance(found, Problem):
+            line = None if found.line is None else found.line + cell.first_line - 1
+            first = first or Problem(found.message, line or cell.first_line, found.column)
+            lines[own] = [""] * len(lines[own])
+    return "\n".join(lines), first
+
+
+def cells_of(data: dict[str, Any]) -> dict[int, tuple[dict[str, Any], str]]:
+    """The code cells of a notebook by their number among all cells: each with the key that its source stands under."""
+    cells = data.get("cells")
+    if cells is None:  # notebooks before format 4
+        cells = [c for sheet in data["worksheets"] if isinstance(sheet, dict) for c in sheet.get("cells") or ()]
+    return {
+        number: (cell, key)
+        for number, cell in enumerate(cells, 1)
+        if isinstance(cell, dict) and cell.get("cell_type") == "code"
+        for key in ("source", "input")
+        if key in cell
+    }
+
+
+def _is_python(data: dict[str, Any]) -> bool:
+    metadata = data.get("metadata")
+    if not isinstance(metadata, dict):
+        return True
+    names = []
+    for key, field in (("kernelspec", "language"), ("language_info", "name")):
+        table = metadata.get(key)
+        if isinstance(table, dict) and isinstance(table.get(field), str):
+            names.append(table[field].lower())
+    return not names or any(name in ("python", "ipython") for name in names)
+
+
+def _python(source: str) -> list[str]:
+    """The lines of a cell as Python: as many as the cell has, magics and shell commands replaced by `pass`."""
+    lines = source.replace("\r\n", "\n").split("\n")
+    magic = next((match for line in lines if line.strip() for match in [_CELL_MAGIC.match(line)]), None)
+    if magic is not None and magic[1] not in _RUNS_PYTHON:
+        return ["" for _ in lines]
+    row = 0
+    while row < len(lines):
+        match = _MAGIC.match(lines[row]) or _automagic(lines[row])
+        if match is not None and not _goes_on("\n".join(lines[:row])):
+            command, lines[row] = lines[row], f"{match[1]}pass"
+            while command.rstrip().endswith("\\") and row + 1 < len(lines):
+                row += 1
+                command, lines[row] = lines[row], ""
+        row += 1
+    return lines
+
+
+def _automagic(line: str) -> re.Match[str] | None:
+    match = _AUTOMAGIC.match(line)
+    try:
+        return None if match is None or ast.parse(line.strip()) else match
+    except (SyntaxError, ValueError):
+        return match
+
+
+def _goes_on(text: str) -> bool:
+    """Whether the next line belongs to a bracket or a string of this text: what looks like a magic there is none."""
+    try:
+        for _ in tokenize.generate_tokens(io.StringIO(text).readline):
+            pass
+    except tokenize.TokenError as error:
+        return "multi-line" in str(error) or "triple-quoted" in str(error)
+    except SyntaxError:
+        return False
+    return False

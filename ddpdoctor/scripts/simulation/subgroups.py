@@ -1,0 +1,66 @@
+"""Groups of some ranks: who is in a group that the text itself makes, and which collectives are theirs alone."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from ddpdoctor.scripts.interpreter.simulated_job import Frame, Made
+from ddpdoctor.scripts.simulation.events import COMPARED
+from ddpdoctor.scripts.simulation.trace import Event, Rehearsal, Track
+from ddpdoctor.scripts.syntax.vocabulary import GROUP_POSITION
+
+__all__ = ["groups_of", "is_kept", "members_of"]
+
+_REPEATS = (ast.For, ast.AsyncFor, ast.While, ast.comprehension, ast.ListComp, ast.DictComp, ast.GeneratorExp)
+
+
+def groups_of(run: Rehearsal) -> Iterator[tuple[list[Track], Callable[[Event], bool]]]:
+    """The ways of each group's members, and whether an event is a collective of that group."""
+    found: dict[Made, set[tuple[int, ...] | None]] = {}
+    for event in (e for track in run.tracks for e in track.events):
+        made = _group(event)
+        if made is not None:
+            found.setdefault(made, set()).add(members_of(event, made))
+    for made, several in found.items():
+        members = several.pop() if len(several) == 1 else None
+        if members is not None and max(members) < len(run.tracks):
+            yield [run.tracks[rank] for rank in members], partial(_is_of, made)
+
+
+def _group(event: Event) -> Made | None:
+    """The call of new_group whose result a collective is given."""
+    if event.name not in COMPARED:
+        return None
+    given = event.argument(GROUP_POSITION.get(event.name), "group", "process_group", "pg")
+    made = event.read(given)
+    return made if isinstance(made, Made) and made.name == "dist.new_group" else None
+
+
+def _is_of(made: Made, event: Event) -> bool:
+    return _group(event) == made
+
+
+def members_of(event: Event, made: Made) -> tuple[int, ...] | None:
+    """The ranks of a group; None where they are not known, or one line makes several groups."""
+    index = made.frame.module.index if isinstance(made.frame, Frame) else None
+    if index is None or any(isinstance(parent, _REPEATS) for parent, _ in index.enclosing(made.call)):
+        return None
+    given = next((a for a in (*(k.value for k in made.call.keywords if k.arg == "ranks"), *made.call.args)), None)
+    ranks = event.reader.value(given, made.frame) if given is not None and isinstance(made.frame, Frame) else None
+    if not isinstance(ranks, (list, tuple)) or len(ranks) < 2 or any(type(r) is not int or r < 0 for r in ranks):
+        return None
+    return tuple(sorted({int(r) for r in ranks}))
+
+
+def is_kept(event: Event) -> bool:
+    """`if key not in GROUPS: GROUPS[key] = new_group(…)`: all ranks may have made it before, elsewhere."""
+    for test in event.tests:
+        asked = test.node.test if isinstance(test.node, ast.If) and test.chosen else None
+        if isinstance(asked, ast.Compare) and isinstance(asked.ops[0], ast.NotIn):
+            keeper = ast.dump(asked.comparators[0])
+            stores = [n for n in ast.walk(test.node) if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Store)]
+            if any(ast.dump(n.value) == keeper for n in stores):
+                return True
+    return False

@@ -1,0 +1,47 @@
+"""Decorators of a project: the function that runs in place of the decorated one, and the name it calls that by."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ddpdoctor.scripts.syntax.memory import once
+from ddpdoctor.scripts.syntax.nodes import Function
+
+if TYPE_CHECKING:
+    from ddpdoctor.scripts.syntax.module import Module
+
+__all__ = ["Wrapper", "is_context", "wrapper_of"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wrapper:
+    """`inner` runs in place of a decorated function, which it calls by the parameter `given` of what encloses it."""
+
+    module: Module
+    inner: Function
+    given: ast.arg
+
+
+@once
+def wrapper_of(module: Module, function: Function) -> Wrapper | None:
+    """What runs in place of a function with one decorator of this project; None for others."""
+    if len(function.decorator_list) != 1:
+        return None
+    decorator = function.decorator_list[0]
+    target = module.target_of(decorator.func if isinstance(decorator, ast.Call) else decorator)
+    if target is None:
+        return None
+    for call in (node for node in ast.walk(target.function) if isinstance(node, ast.Call)):
+        given = target.module.parameter_called(call)
+        inner = target.module.index.function_of(call)
+        if given is not None and inner is not None and inner is not target.function:
+            return Wrapper(target.module, inner, given)
+    return None
+
+
+def is_context(function: Function) -> bool:
+    """Whether a function is a context whose `yield` stands for the body of the `with`."""
+    names = [getattr(d, "attr", getattr(d, "id", "")) for d in function.decorator_list]
+    return bool(names) and all(name in ("contextmanager", "asynccontextmanager") for name in names)

@@ -1,0 +1,51 @@
+"""Text to syntax tree: which texts concern distributed training at all, and why some have no tree."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from functools import lru_cache
+
+from ddpdoctor.facts.script import Problem
+
+__all__ = ["MAX_DEPTH", "concerns", "parse"]
+
+MAX_DEPTH = 150
+"""Levels of nesting, of statements and expressions, that the analysis follows. Chains of `elif` count as levels."""
+
+WORDS = (
+    "torch.distributed",
+    "import distributed",
+    "DistributedDataParallel",
+    "DistributedSampler",
+    "torch.multiprocessing",
+    "init_process_group",
+    "LOCAL_RANK",
+    "accelerate",
+    "lightning",
+    "deepspeed",
+    "horovod",
+    "SyncBatchNorm",
+    "device_map",
+)
+
+
+def concerns(text: str) -> bool:
+    """Whether a text mentions torch.distributed or a framework around it: others hold nothing to judge."""
+    return any(word in text for word in WORDS)
+
+
+@lru_cache(maxsize=256)
+def parse(text: str) -> ast.Module | Problem:
+    """The syntax tree of Python text, or why there is none. Never raises."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes and the like: the reader's Python will tell
+            tree = ast.parse(text)
+    except SyntaxError as error:
+        return Problem(f"no Python: {error.msg}", error.lineno, error.offset)
+    except ValueError as error:
+        return Problem(f"no Python: {error}")
+    except (RecursionError, MemoryError):
+        return Problem("nested too deeply for Python's own parser")
+    return tree

@@ -1,0 +1,71 @@
+"""The processes that a file starts itself: mp.spawn, start_processes and Process."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ddpdoctor.scripts.syntax.nodes import Function
+
+if TYPE_CHECKING:
+    from ddpdoctor.scripts.syntax.module import Module
+
+__all__ = ["Spawn", "spawn_of"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spawn:
+    """A start of processes: `function` runs in each, with the process's index as first argument when `indexed`.
+
+    `how` is `spawn` or `Process`; `arguments` are what the call gives after the index; `count` is nprocs.
+    """
+
+    call: ast.Call
+    how: str
+    function: Function | None
+    indexed: bool
+    arguments: tuple[ast.expr, ...] = ()
+    count: ast.expr | None = None
+
+    def given_for(self, parameter: ast.AST) -> ast.expr | None:
+        """The argument for a parameter of the function, None for the index and what cannot be matched."""
+        names = [*self.function.args.posonlyargs, *self.function.args.args] if self.function is not None else []
+        at = next((i for i, each in enumerate(names) if each is parameter), -1) - self.indexed
+        return self.arguments[at] if 0 <= at < len(self.arguments) else None
+
+
+def _elements(node: ast.expr | None) -> tuple[ast.expr, ...]:
+    return tuple(node.elts) if isinstance(node, (ast.Tuple, ast.List)) else ()
+
+
+def spawn_of(module: Module, call: ast.Call) -> Spawn | None:
+    """The start of processes that a call is, None for other calls."""
+    name = module.names.of(call.func)
+    given = {k.arg: k.value for k in call.keywords if k.arg}
+    if name in ("mp.spawn", "mp.start_processes"):
+        function = given.get("fn") or (call.args[0] if call.args else None)
+        arguments = given.get("args") or (call.args[1] if len(call.args) > 1 else None)
+        count = given.get("nprocs") or (call.args[2] if len(call.args) > 2 else None)
+        return Spawn(call, "spawn", _function(module, function), True, _elements(arguments), count)
+    is_process = name == "mp.Process" or (isinstance(call.func, ast.Attribute) and call.func.attr == "Process")
+    if is_process and "target" in given:
+        target = _function(module, given["target"])
+        return Spawn(call, "Process", target, False, _elements(given.get("args")), _turns(module, call))
+    return None
+
+
+def _function(module: Module, node: ast.expr | None) -> Function | None:
+    target = module.target_of(node) if node is not None else None
+    return target.function if target is not None and target.module is module else None
+
+
+def _turns(module: Module, call: ast.Call) -> ast.expr | None:
+    """The number of turns of the loop over a range that starts the processes."""
+    for parent, _ in module.index.enclosing(call):
+        loops = [parent] if isinstance(parent, ast.For) else getattr(parent, "generators", [])
+        for loop in loops:
+            items = loop.iter
+            if isinstance(items, ast.Call) and module.names.of(items.func) == "range" and len(items.args) == 1:
+                return items.args[0]
+    return None

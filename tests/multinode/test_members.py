@@ -1,0 +1,121 @@
+"""Who is here and whether that is enough, for every mixture of nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddpdoctor.facts.net import Outcome
+from ddpdoctor.facts.nodes import Form, Node
+from ddpdoctor.multinode.link_tests import partners
+from ddpdoctor.multinode.members import (
+    Guest,
+    State,
+    assess,
+    contradicts,
+    lacks_its_script,
+    missing,
+    ordered,
+    still_gone,
+)
+from ddpdoctor.multinode.messages import WireError
+
+
+def static(rank: int, nnodes: int = 2, **more: Any) -> Guest:
+    node = Node(f"host{rank}", node_rank=rank, nnodes=nnodes, least=nnodes, owns=rank == 0, master_port=29500, **more)
+    return Guest(f"key{rank}{more}", node)
+
+
+def ranked(rank: int, world_size: int = 2, **more: Any) -> Guest:
+    node = Node(f"host{rank}", form=Form.ENV, rank=rank, world_size=world_size, owns=rank == 0, **more)
+    return Guest(f"key{rank}{more}", node)
+
+
+def elastic(index: int, least: int, most: int) -> Guest:
+    return Guest(f"key{index}", Node(f"host{index}", form=Form.C10D, nnodes=most, least=least, owns=index == 0))
+
+
+@pytest.mark.parametrize(
+    ("guests", "state"),
+    [
+        ([static(0)], State.WAITING),
+        ([static(0), static(1)], State.COMPLETE),
+        ([static(1), static(0)], State.COMPLETE),
+        ([static(0, 3), static(1, 3)], State.WAITING),
+        ([static(0, 2), static(1, 3)], State.CONTRADICTING),
+        ([static(0, 3), static(1, 3), static(1, 3, machine="b")], State.COMPLETE),
+        ([static(0), static(2)], State.CONTRADICTING),
+        ([static(0), static(1), static(2)], State.COMPLETE),
+        ([static(0), static(1, way=Outcome.NO_ANSWER)], State.COMPLETE),
+        ([ranked(0, 4), ranked(1, 4), ranked(2, 3)], State.CONTRADICTING),
+        ([ranked(1), ranked(2)], State.CONTRADICTING),
+        ([elastic(0, 1, 4)], State.ENOUGH),
+        ([elastic(0, 2, 4)], State.WAITING),
+        ([elastic(k, 2, 4) for k in range(4)], State.COMPLETE),
+    ],
+)
+def test_the_host_knows_whether_to_wait(guests: list[Guest], state: State) -> None:
+    assert assess(guests) is state
+
+
+def test_only_what_cannot_work_is_a_contradiction() -> None:
+    assert not contradicts([static(0, 3), static(1, 3)])
+    assert contradicts([static(0), static(1, rdzv_id="other")])
+    assert contradicts([static(1), static(2)])
+
+
+def test_who_is_missing_is_known_by_number_where_nodes_have_numbers() -> None:
+    assert missing([guest.node for guest in (static(0, 4), static(2, 4))]) == (1, 3)
+    assert missing([elastic(0, 3, 3).node]) == ()
+
+
+def test_guests_stand_in_the_order_of_their_numbers_and_the_stores_owner_first() -> None:
+    assert [guest.node.host for guest in ordered([static(1), static(0)])] == ["host0", "host1"]
+    assert [guest.node.host for guest in ordered([elastic(1, 2, 2), elastic(0, 2, 2)])] == ["host0", "host1"]
+
+
+def test_a_hello_comes_back_as_it_was_sent() -> None:
+    guest = static(1, addresses=("10.0.0.1",))
+    assert Guest.of(guest.hello("token")) == guest
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["key", "node", "errors", "line", "echo_port", "clock"]),
+        st.none() | st.integers() | st.text() | st.lists(st.integers()),
+    )
+)
+def test_what_is_no_hello_is_refused(message: dict[str, Any]) -> None:
+    with pytest.raises(WireError):
+        Guest.of(message)
+
+
+@pytest.mark.parametrize("count", [2, 64, 65, 1000])
+def test_every_node_is_tried_by_as_many_as_it_tries(count: int) -> None:
+    tried = [other for index in range(count) for other in partners(index, count)]
+    assert len(set(partners(0, count))) == len(partners(0, count)) <= 63
+    assert all(tried.count(index) == len(partners(0, count)) for index in (0, count // 2, count - 1))
+
+
+def test_a_node_that_gave_up_and_came_after_all_is_no_absentee() -> None:
+    here = [Guest(f"key{n}", Node(f"host{n}", node_rank=n, nnodes=3, least=3)) for n in (0, 1)]
+    gone = [Guest(f"gone{n}", Node(f"host{n}", node_rank=n)) for n in (1, 2)]
+    assert [each.key for each in still_gone(gone, here)] == ["gone2"]
+    assert still_gone(gone, [*here, Guest("key2", Node("host2", node_rank=2, nnodes=3, least=3))]) == []
+
+
+@pytest.mark.parametrize(
+    ("told", "is_ours"),
+    [
+        (static(1, script="trian.py", script_hash=""), True),
+        (static(1, script="other.py", script_hash="b"), False),
+        (static(0, script="trian.py", script_hash=""), False),
+        (static(1, 3, script="trian.py", script_hash=""), False),
+    ],
+    ids=["a-name-that-leads-nowhere", "a-script-of-its-own", "a-place-that-is-taken", "a-job-of-another-size"],
+)
+def test_a_node_whose_script_is_missing_may_be_of_this_job(told: Guest, is_ours: bool) -> None:
+    assert lacks_its_script(told.node, [static(0, script="train.py", script_hash="a")]) is is_ours

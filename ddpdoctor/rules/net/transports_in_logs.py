@@ -10,7 +10,7 @@ from ddpdoctor.rules import rule
     "NET027",
     "foreign-connection-on-nccl-port",
     Severity.WARNING,
-    signatures=(r"socketFinalizeAccept: wrong (type|magic)", r"socketProgressState?.*wrong magic"),
+    signatures=(r"socketFinalizeAccept: wrong (type|magic)",),
 )
 def foreign_connection_on_nccl_port() -> None:
     """Something that is not a rank of this job connected to a port of NCCL.

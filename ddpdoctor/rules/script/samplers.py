@@ -137,7 +137,6 @@ def _is_sampler(module: Module, node: ast.expr) -> bool:
     "SCRIPT047",
     "sampler-on-iterable-dataset",
     Severity.ERROR,
-    signatures=(r"DistributedSampler[^\n]*has no len\(\)",),
 )
 def iterable(script: Script) -> Iterator[Finding]:
     """A DistributedSampler is given an IterableDataset.

@@ -17,7 +17,6 @@ from ddpdoctor.rules.script.pointing import code, point, replace
     "SCRIPT019",
     "syncbn-without-process-group",
     Severity.ERROR,
-    signatures=(r"torch/nn/modules/_functions\.py[^\n]*\bget_world_size",),
 )
 def sync_batch_norm(script: Script) -> Iterator[Finding]:
     """SyncBatchNorm runs without a process group.

@@ -128,7 +128,7 @@ def nvlink_fault(gpu: Gpu) -> Iterator[Finding]:
     yield from found(gpu, "TOPO014")
 
 
-@rule("TOPO015", "nvswitch-fault", Severity.ERROR, signatures=(r"SXid[^\n]*[^-]\bFatal,", r"Fatal SXid"))
+@rule("TOPO015", "nvswitch-fault", Severity.ERROR, signatures=(r"SXid[^\n]*[^-]\bFatal,",))
 def nvswitch_fault(gpu: Gpu) -> Iterator[Finding]:
     """The driver reported a fatal error of an NVSwitch.
 

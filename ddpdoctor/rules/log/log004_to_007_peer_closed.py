@@ -28,8 +28,6 @@ CLOSED = (
     r"(Connection (reset by peer|refused)|Broken pipe)",
     r"Connect to \S+ failed : Connection reset by peer",
     r"socketPollConnect: [Cc]onnect to \S+ returned (111\(Connection refused\)|Connection refused)",
-    r"NET/Socket : peer \S+ (recv|send) .*(Connection reset|Broken pipe)",
-    r"(Another|another) (rank|process) (has )?(reported|signaled|detected) (an )?(error|exception)",
     r"Received a (dump|global) signal due to a collective timeout from +([^t\s]|t[^h])",
     r"Observed flight recorder dump signal from another rank",
     r"Horovod has been shut down",

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     Severity.ERROR,
     signatures=(
         r"\b[A-Z]{3,4} out of memory\. (?:\w+ )?[Tt]ried to allocate [\d.]+ ([KMGT]i)?[Bb]",
-        r"OutOfMemoryError: CUDA out of memory\.? *$",
         r"([Cc]uda|CUDA|HIP)[^\n]{0,300}\b[Ee]rror[ =]?(\(?2\)?|\[CUDA\])? ?: out of memory\b",
         r"\bCUDA_ERROR_OUT_OF_MEMORY\b",
         r"(HIP_ERROR_|hipError)OutOfMemory",

@@ -13,7 +13,7 @@ from ddpdoctor.rules.log.signatures import finding_of, matching
 
 __all__ = ["WATCHDOGS", "stuck"]
 
-WATCHDOGS = (r"[Ww]atchdog timeout \(", r"[Ww]atchdog (?:timer |thread )?(?:has )?timed out\b")
+WATCHDOGS = (r"[Ww]atchdog timeout \(",)
 """What they print before they end themselves and their ranks with SIGKILL."""
 DECIDES = "`ddpdoctor hang`, or py-spy dump on each rank, while it hangs"
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     "NET027",
     "foreign-connection-on-nccl-port",
     Severity.WARNING,
-    signatures=(r"socketFinalizeAccept: wrong (type|magic)", r"socketProgressState?.*wrong magic"),
+    signatures=(r"socketFinalizeAccept: wrong (type|magic)",),
 )
 def foreign_connection_on_nccl_port() -> None:
     """Something that is not a rank of this job connected to a port of NCCL.

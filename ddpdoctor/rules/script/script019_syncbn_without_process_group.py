@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     "SCRIPT019",
     "syncbn-without-process-group",
     Severity.ERROR,
-    signatures=(r"torch/nn/modules/_functions\.py[^\n]*\bget_world_size",),
 )
 def syncbn_without_process_group(script: Script) -> Iterator[Finding]:
     """SyncBatchNorm runs without a process group.

@@ -130,7 +130,6 @@ def _is_sampler(module: Module, node: ast.expr) -> bool:
     "SCRIPT047",
     "sampler-on-iterable-dataset",
     Severity.ERROR,
-    signatures=(r"DistributedSampler[^\n]*has no len\(\)",),
 )
 def sampler_on_iterable_dataset(script: Script) -> Iterator[Finding]:
     """A DistributedSampler is given an IterableDataset.

@@ -62,7 +62,7 @@ class Context(NamedTuple):
 
 def _context(trusting: bool, chooser: Chooser | None, frame: Frame) -> Context:
     if frame.context is None:
-        shelves: dict[object, Shelf] = frame.module.memory.setdefault("read", {})
+        shelves: dict[object, Shelf] = frame.module.cache.setdefault("read", {})
         given: set[object] = set()
         frames = {frame}
         is_told = True

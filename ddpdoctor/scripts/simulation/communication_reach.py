@@ -6,8 +6,7 @@ import ast
 from collections.abc import Callable, Iterator
 
 from ddpdoctor.scripts.simulation.events import EXITS, calls_in, name_of
-from ddpdoctor.scripts.syntax.classes import Target
-from ddpdoctor.scripts.syntax.module import Module
+from ddpdoctor.scripts.syntax.module import Module, Target
 from ddpdoctor.scripts.syntax.nodes import Function, inner
 
 __all__ = ["Matters"]
@@ -60,7 +59,7 @@ class Matters:
         return known[statement]
 
     def _known(self, question: str, module: Module) -> dict[ast.AST, bool]:
-        answers: dict[ast.AST, bool] = module.memory.setdefault((question, self.names), {})
+        answers: dict[ast.AST, bool] = module.cache.setdefault((question, self.names), {})
         return answers
 
     # Where a function leads: a `Target` is a function that runs next, None what is looked for.

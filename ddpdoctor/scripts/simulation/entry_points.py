@@ -7,8 +7,8 @@ import ast
 from ddpdoctor.scripts.interpreter.simulated_job import TWO_NODES, Place, one_node
 from ddpdoctor.scripts.interpreter.values import Reader
 from ddpdoctor.scripts.simulation.communication_reach import Matters
-from ddpdoctor.scripts.syntax.memory import once
 from ddpdoctor.scripts.syntax.module import Module
+from ddpdoctor.scripts.syntax.node_cache import cached_per_node
 from ddpdoctor.scripts.syntax.nodes import Function
 
 __all__ = ["places_of", "programs", "roots"]
@@ -41,7 +41,7 @@ def places_of(module: Module, root: Function | ast.Module | None = None) -> tupl
     return _places_of(module, root)
 
 
-@once
+@cached_per_node
 def _places_of(module: Module, root: Function | ast.Module | None) -> tuple[Place, ...]:
     spawned = [s for s in module.spawns if root is None or s.function is root or isinstance(root, ast.Module)]
     is_spawned = bool(spawned) and not isinstance(root, ast.Module)

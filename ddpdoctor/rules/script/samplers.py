@@ -18,7 +18,7 @@ from ddpdoctor.rules.script.situation import (
     spread,
     value,
 )
-from ddpdoctor.scripts.interpreter.simulated_job import Made
+from ddpdoctor.scripts.interpreter.simulated_job import CallResult
 from ddpdoctor.scripts.syntax.index import Bound
 from ddpdoctor.scripts.syntax.module import Module, modules
 
@@ -110,7 +110,7 @@ def shuffled(script: Script) -> Iterator[Finding]:
             if shuffle is None or sampler is None or value(module, shuffle) is not True:
                 continue
             made = each_rank(module, sampler)
-            if all(isinstance(m, Made) and m.name == "DistributedSampler" for m in made) or _is_sampler(
+            if all(isinstance(m, CallResult) and m.name == "DistributedSampler" for m in made) or _is_sampler(
                 module, sampler
             ):
                 yield point(

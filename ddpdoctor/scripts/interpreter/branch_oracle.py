@@ -7,10 +7,10 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from ddpdoctor.scripts.interpreter.simulated_job import Place, Unknown
+from ddpdoctor.scripts.interpreter.simulated_job import RankContext, Unknown
 from ddpdoctor.scripts.syntax.module import Module
 
-__all__ = ["Asked", "Choices", "Chooser", "Terms"]
+__all__ = ["BranchChoices", "BranchOracle", "Decision", "Preconditions"]
 
 _ALWAYS = "always"
 """The key of a condition whose answer is the same in every run."""
@@ -39,7 +39,7 @@ def _asks_for_many(node: ast.expr) -> bool | None:
     return {ast.Gt: True, ast.NotEq: True, ast.Eq: False, ast.LtE: False}.get(type(node.ops[0]))
 
 
-class Asked(NamedTuple):
+class Decision(NamedTuple):
     """A condition and what was chosen for it; `key` is None where a rank's own data decided."""
 
     key: object
@@ -47,7 +47,7 @@ class Asked(NamedTuple):
     answer: bool | None
 
 
-class Terms(NamedTuple):
+class Preconditions(NamedTuple):
     """What must be chosen, and what must not, for a value to hold."""
 
     made: tuple[tuple[object, bool], ...]
@@ -56,7 +56,7 @@ class Terms(NamedTuple):
     on_data: frozenset[bool | None]
 
     @classmethod
-    def of(cls, asked: list[Asked]) -> Terms:
+    def of(cls, asked: list[Decision]) -> Preconditions:
         """The terms of a value that asked for these."""
         return cls(
             tuple((each.key, each.answer) for each in asked if each.key is not None and each.answer is not None),
@@ -66,34 +66,34 @@ class Terms(NamedTuple):
         )
 
 
-class Choices:
+class BranchChoices:
     """What was chosen for conditions that nobody knows, the same for all ranks of a run."""
 
     def __init__(self, prefix: list[tuple[object, bool]], data: bool | None) -> None:
         self.taken = dict(prefix)
         self.order = [key for key, _ in prefix]
         self.data = data
-        self.asked_data = False
+        self.depends_on_data = False
         self.statements = 0
 
 
-class Chooser:
+class BranchOracle:
     """The choices as one rank takes them."""
 
-    def __init__(self, choices: Choices, place: Place) -> None:
+    def __init__(self, choices: BranchChoices, context: RankContext) -> None:
         self.choices = choices
-        self.place = place
+        self.context = context
 
     def fails(self) -> bool:
         """Whether this rank alone meets an error that its own data or machine makes."""
-        self.choices.asked_data = True
+        self.choices.depends_on_data = True
         return self._of_data() is True
 
     def _of_data(self) -> bool | None:
         data = self.choices.data
-        return None if data is None else (self.place.rank == 0) is data
+        return None if data is None else (self.context.rank == 0) is data
 
-    def choose(self, module: Module, node: ast.expr, unknown: Unknown, *, decides: bool) -> Asked | None:
+    def choose(self, module: Module, node: ast.expr, unknown: Unknown, *, decides: bool) -> Decision | None:
         """The choice for a condition; one that decides no branch of the walk itself only follows earlier choices.
 
         None where there is nothing to choose: ranks differ in a way that nobody knows.
@@ -102,21 +102,21 @@ class Chooser:
             return None
         choices, is_data = self.choices, unknown is Unknown.DATA
         if is_data:
-            choices.asked_data = True
+            choices.depends_on_data = True
             if choices.data is not None:
-                return Asked(None, True, self._of_data())
+                return Decision(None, True, self._of_data())
         many = _asks_for_many(node)
         if many is not None:
-            return Asked(_ALWAYS, is_data, many)
+            return Decision(_ALWAYS, is_data, many)
         key: object = _text(node)
         if isinstance(node, ast.Name):
             key = (id(module.index.function_of(node)), key)
         if decides and key not in choices.taken:
             choices.taken[key] = True
             choices.order.append(key)
-        return Asked(key, is_data, choices.taken.get(key))
+        return Decision(key, is_data, choices.taken.get(key))
 
-    def agrees(self, terms: Terms) -> bool:
+    def agrees(self, terms: Preconditions) -> bool:
         """Whether a value that was read on these terms holds here, too."""
         choices = self.choices
         if terms.on_data and terms.on_data != {self._of_data()}:
@@ -127,5 +127,5 @@ class Chooser:
             return False
         if not terms.open.isdisjoint(choices.taken):
             return False
-        choices.asked_data |= terms.asks_data
+        choices.depends_on_data |= terms.asks_data
         return True

@@ -6,13 +6,13 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ddpdoctor.scripts.interpreter.simulated_job import Frame, Unknown, known
+from ddpdoctor.scripts.interpreter.simulated_job import CallFrame, Unknown, known
 
 if TYPE_CHECKING:
-    from ddpdoctor.scripts.interpreter.values import Reader
+    from ddpdoctor.scripts.interpreter.values import RankEvaluator
     from ddpdoctor.scripts.syntax.module import Module
 
-__all__ = ["case_of", "conditions", "exclusive"]
+__all__ = ["conditions", "exclusive", "matches_case"]
 
 
 def conditions(module: Module, call: ast.AST, top: ast.AST) -> list[tuple[ast.expr, bool]]:
@@ -49,26 +49,26 @@ def _around(parent: ast.AST, child: ast.AST) -> Iterator[tuple[ast.expr, bool]]:
         yield from ((test, True) for generator in getattr(parent, "generators", ()) for test in generator.ifs)
 
 
-def case_of(reader: Reader, case: ast.match_case, value: object, frame: Frame) -> bool | Unknown:
+def matches_case(evaluator: RankEvaluator, case: ast.match_case, value: object, frame: CallFrame) -> bool | Unknown:
     """Whether a value fits a case: its pattern and its guard."""
-    fits = _fits(reader, case.pattern, value, frame)
+    fits = _fits(evaluator, case.pattern, value, frame)
     if fits is True and case.guard is not None:
-        return reader.truth(case.guard, frame)
+        return evaluator.truth(case.guard, frame)
     return fits
 
 
-def _fits(reader: Reader, pattern: ast.pattern, value: object, frame: Frame) -> bool | Unknown:
+def _fits(evaluator: RankEvaluator, pattern: ast.pattern, value: object, frame: CallFrame) -> bool | Unknown:
     if isinstance(pattern, ast.MatchAs):
-        return True if pattern.pattern is None else _fits(reader, pattern.pattern, value, frame)
+        return True if pattern.pattern is None else _fits(evaluator, pattern.pattern, value, frame)
     if isinstance(value, Unknown):
         return value
     if isinstance(pattern, ast.MatchOr):
-        several = [_fits(reader, each, value, frame) for each in pattern.patterns]
+        several = [_fits(evaluator, each, value, frame) for each in pattern.patterns]
         unknown = next((each for each in several if isinstance(each, Unknown)), None)
         return True if True in several else unknown if unknown is not None else False
     if isinstance(pattern, ast.MatchSingleton):
         return value is pattern.value
     if isinstance(pattern, ast.MatchValue):
-        wanted = reader.value(pattern.value, frame)
+        wanted = evaluator.value(pattern.value, frame)
         return bool(value == wanted) if known(wanted) else Unknown.SAME
     return Unknown.SAME

@@ -5,18 +5,18 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from ddpdoctor.scripts.interpreter.simulated_job import Frame, Unknown, worst
+from ddpdoctor.scripts.interpreter.simulated_job import CallFrame, Unknown, worst
 from ddpdoctor.scripts.syntax.index import Scope
 
 if TYPE_CHECKING:
-    from ddpdoctor.scripts.interpreter.values import Reader
+    from ddpdoctor.scripts.interpreter.values import RankEvaluator
 
-__all__ = ["grown"]
+__all__ = ["length_after_appends"]
 
 _GROWS = ("append", "extend", "insert", "add", "update")
 
 
-def grown(reader: Reader, node: ast.Name, scope: Scope, frame: Frame) -> Unknown | None:
+def length_after_appends(evaluator: RankEvaluator, node: ast.Name, scope: Scope, frame: CallFrame) -> Unknown | None:
     """What is known of a list's length after the calls before a use that put items into it; None: it stays as it is.
 
     An item for each batch comes to equally many on all ranks, one for some batches does not.
@@ -28,11 +28,11 @@ def grown(reader: Reader, node: ast.Name, scope: Scope, frame: Frame) -> Unknown
             base = call.func.value if isinstance(call.func, ast.Attribute) else None
             is_it = isinstance(base, ast.Name) and base.id == node.id and module.index.scope(base) is scope
             if is_it and call.lineno <= node.lineno:
-                found.append(_length(reader, call, frame))
+                found.append(_length(evaluator, call, frame))
     return worst(*found) if found else None
 
 
-def _length(reader: Reader, call: ast.Call, frame: Frame) -> Unknown:
+def _length(evaluator: RankEvaluator, call: ast.Call, frame: CallFrame) -> Unknown:
     """Whether one such call adds as many items on all ranks."""
     index = frame.module.index
     tests = [p.test for p, c in index.enclosing(call) if isinstance(p, ast.If) and c is not p.test]
@@ -42,4 +42,4 @@ def _length(reader: Reader, call: ast.Call, frame: Frame) -> Unknown:
             tests.append(each.slice)  # a mask
         elif isinstance(each, ast.comprehension):
             tests += each.ifs
-    return worst(*(v for t in tests if isinstance(v := reader.value(t, frame), Unknown)))
+    return worst(*(v for t in tests if isinstance(v := evaluator.value(t, frame), Unknown)))

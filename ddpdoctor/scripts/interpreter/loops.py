@@ -7,16 +7,16 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from ddpdoctor.scripts.interpreter.simulated_job import Frame, Made, Unknown, worst
+from ddpdoctor.scripts.interpreter.simulated_job import CallFrame, CallResult, Unknown, worst
 from ddpdoctor.scripts.syntax.index import Binding, Bound
 from ddpdoctor.scripts.syntax.nodes import inner
 from ddpdoctor.scripts.syntax.vocabulary import COLLECTIVES
 
 if TYPE_CHECKING:
-    from ddpdoctor.scripts.interpreter.values import Reader
+    from ddpdoctor.scripts.interpreter.values import RankEvaluator
     from ddpdoctor.scripts.syntax.module import Module
 
-__all__ = ["REDUCED", "is_reduced", "part_of", "turns_differ"]
+__all__ = ["REDUCED", "is_reduced", "iterations_differ", "unpacked_value"]
 
 
 _LOADER = re.compile(r"(?i)(data_?loader|_loader|^loader|dataloader|_dl$)")
@@ -25,24 +25,24 @@ _LOADER = re.compile(r"(?i)(data_?loader|_loader|^loader|dataloader|_dl$)")
 REDUCED = re.compile(r"(?i)reduc|gather|sync|broadcast|avg_across|mean_across|global_")
 
 
-def part_of(reader: Reader, binding: Binding, frame: Frame) -> object:
+def unpacked_value(evaluator: RankEvaluator, binding: Binding, frame: CallFrame) -> object:
     """An item of what a loop runs over, or one part of an unpacked value."""
     assert binding.value is not None
     if binding.how is Bound.ITEM:
         source = _source(binding.value, binding.part, frame)
         if source is None:
             return Unknown.SAME
-        if _is_loader(reader, source, frame):
+        if _is_loader(evaluator, source, frame):
             return Unknown.DATA
-        items = reader.value(source, frame)
+        items = evaluator.value(source, frame)
         return worst(*items) if isinstance(items, (list, tuple)) else worst(items)
-    value = reader.value(binding.value, frame)
+    value = evaluator.value(binding.value, frame)
     if isinstance(value, (tuple, list)) and binding.part is not None and binding.part < len(value):
         return value[binding.part]
     return worst(value)
 
 
-def _source(node: ast.expr, part: int | None, frame: Frame) -> ast.expr | None:
+def _source(node: ast.expr, part: int | None, frame: CallFrame) -> ast.expr | None:
     """What one part of a loop's items comes from: an argument of zip, what enumerate counts; None for the count."""
     if not isinstance(node, ast.Call) or part is None or any(isinstance(a, ast.Starred) for a in node.args):
         return node
@@ -54,20 +54,20 @@ def _source(node: ast.expr, part: int | None, frame: Frame) -> ast.expr | None:
     return _source(node.args[0], part, frame) if name.endswith("tqdm") and node.args else node
 
 
-def _is_loader(reader: Reader, node: ast.expr, frame: Frame) -> bool:
+def _is_loader(evaluator: RankEvaluator, node: ast.expr, frame: CallFrame) -> bool:
     if isinstance(node, ast.Call):
         name = frame.module.names.of(node.func) or str(getattr(node.func, "attr", ""))
         wraps = name in ("enumerate", "zip", "iter", "tqdm", "tqdm.tqdm", "tqdm.auto.tqdm", "next") or name.endswith(
             "log_every"
         )
         if wraps:
-            return any(_is_loader(reader, a, frame) for a in node.args)
+            return any(_is_loader(evaluator, a, frame) for a in node.args)
         return name == "DataLoader"
     text = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
     if _LOADER.search(text):
         return True
-    value = reader.value(node, frame)
-    return isinstance(value, Made) and value.name == "DataLoader"
+    value = evaluator.value(node, frame)
+    return isinstance(value, CallResult) and value.name == "DataLoader"
 
 
 def is_reduced(module: Module, root: ast.AST, use: ast.Name) -> bool:
@@ -100,7 +100,7 @@ def _reduced(module: Module, root: ast.AST) -> dict[str, list[int]]:
     return found
 
 
-def turns_differ(statement: ast.For | ast.AsyncFor, name: str) -> bool:
+def iterations_differ(statement: ast.For | ast.AsyncFor, name: str) -> bool:
     """Whether a loop's counter, or what is made of it, stands in a condition or call of its body: the turns may differ."""
     tests = [n.test for n in ast.walk(statement) if isinstance(n, (ast.If, ast.IfExp))]
     calls = [

@@ -7,13 +7,13 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ddpdoctor.scripts.interpreter.simulated_job import Device, Frame, Made, Unknown, known, worst
+from ddpdoctor.scripts.interpreter.simulated_job import CallFrame, CallResult, Device, Unknown, known, worst
 from ddpdoctor.scripts.syntax.vocabulary import PARAMETERS, VARIABLES
 
 if TYPE_CHECKING:
-    from ddpdoctor.scripts.interpreter.values import Reader
+    from ddpdoctor.scripts.interpreter.values import RankEvaluator
 
-__all__ = ["PLAIN", "has_unknown", "is_environ", "other", "tried", "variable"]
+__all__ = ["PLAIN", "environment_variable", "has_unknown", "is_environ", "other", "result_or_unknown"]
 
 
 MAX_ITEMS = 64
@@ -44,43 +44,43 @@ _COMPARE: dict[type, Callable[[Any, Any], Any]] = {
 PLAIN = (int, float, str, bool, bytes, type(None), list, tuple, set)
 
 
-def other(reader: Reader, node: ast.expr, frame: Frame) -> object:
+def other(evaluator: RankEvaluator, node: ast.expr, frame: CallFrame) -> object:
     """Values of expressions that are no name, attribute or call."""
     read = _READ.get(type(node))
-    return read(reader, node, frame) if read is not None else Unknown.SAME
+    return read(evaluator, node, frame) if read is not None else Unknown.SAME
 
 
-def _constant(reader: Reader, node: ast.Constant, frame: Frame) -> object:
+def _constant(evaluator: RankEvaluator, node: ast.Constant, frame: CallFrame) -> object:
     return node.value
 
 
-def _sequence(reader: Reader, node: ast.List | ast.Tuple | ast.Set, frame: Frame) -> object:
+def _sequence(evaluator: RankEvaluator, node: ast.List | ast.Tuple | ast.Set, frame: CallFrame) -> object:
     if len(node.elts) > MAX_ITEMS or any(isinstance(e, ast.Starred) for e in node.elts):
         return Unknown.SAME
-    items = [reader.value(e, frame) for e in node.elts]
+    items = [evaluator.value(e, frame) for e in node.elts]
     return tuple(items) if isinstance(node, ast.Tuple) else items
 
 
-def _dict(reader: Reader, node: ast.Dict, frame: Frame) -> object:
+def _dict(evaluator: RankEvaluator, node: ast.Dict, frame: CallFrame) -> object:
     return {} if not node.keys else Unknown.SAME
 
 
-def _binary(reader: Reader, node: ast.BinOp, frame: Frame) -> object:
-    left, right = reader.value(node.left, frame), reader.value(node.right, frame)
+def _binary(evaluator: RankEvaluator, node: ast.BinOp, frame: CallFrame) -> object:
+    left, right = evaluator.value(node.left, frame), evaluator.value(node.right, frame)
     if not known(left) or not known(right):
         return worst(left, right)
-    if isinstance(node.op, ast.Mod) and _is_gpus_of_a_node(reader, node.right) and left == reader.place.rank:
-        return reader.place.local_rank
+    if isinstance(node.op, ast.Mod) and _is_gpus_of_a_node(evaluator, node.right) and left == evaluator.context.rank:
+        return evaluator.context.local_rank
     work = _BINARY.get(type(node.op))
     if work is None or not isinstance(left, PLAIN) or not isinstance(right, PLAIN) or _is_large(left, right, node.op):
         return Unknown.SAME
-    return tried(work, left, right)
+    return result_or_unknown(work, left, right)
 
 
-def _is_gpus_of_a_node(reader: Reader, node: ast.expr) -> bool:
+def _is_gpus_of_a_node(evaluator: RankEvaluator, node: ast.expr) -> bool:
     """`rank % 8`: the author's nodes have eight GPUs, those of the imagined job two."""
     is_count = isinstance(node, ast.Constant) and node.value in (4, 8, 16)
-    return is_count and reader.job.local_world_size < reader.job.world_size
+    return is_count and evaluator.job.local_world_size < evaluator.job.world_size
 
 
 def _is_large(left: object, right: object, op: ast.operator) -> bool:
@@ -91,7 +91,7 @@ def _is_large(left: object, right: object, op: ast.operator) -> bool:
     return bool(sized and counts and len(sized[0]) * counts[0] > 4096) or any(abs(c) > 1 << 62 for c in counts)
 
 
-def tried(work: Callable[..., Any], *operands: Any) -> object:
+def result_or_unknown(work: Callable[..., Any], *operands: Any) -> object:
     try:
         result = work(*operands)
     except (TypeError, ValueError, ArithmeticError, KeyError, IndexError, MemoryError):
@@ -99,27 +99,27 @@ def tried(work: Callable[..., Any], *operands: Any) -> object:
     return result
 
 
-def _unary(reader: Reader, node: ast.UnaryOp, frame: Frame) -> object:
+def _unary(evaluator: RankEvaluator, node: ast.UnaryOp, frame: CallFrame) -> object:
     if isinstance(node.op, ast.Not):
-        return reader.truth(node, frame)
-    value = reader.value(node.operand, frame)
+        return evaluator.truth(node, frame)
+    value = evaluator.value(node.operand, frame)
     if isinstance(value, (int, float)):
         return -value if isinstance(node.op, ast.USub) else value
     return worst(value)
 
 
-def _truth(reader: Reader, node: ast.BoolOp, frame: Frame) -> object:
+def _truth(evaluator: RankEvaluator, node: ast.BoolOp, frame: CallFrame) -> object:
     values: list[object] = []
     for each in node.values:
-        value = reader.value(each, frame)
+        value = evaluator.value(each, frame)
         values.append(value)
-        if known(value) and not isinstance(value, Made) and bool(value) is isinstance(node.op, ast.Or):
+        if known(value) and not isinstance(value, CallResult) and bool(value) is isinstance(node.op, ast.Or):
             return value if all(known(v) for v in values) else worst(*values)
     return values[-1] if all(known(v) for v in values) else worst(*values)
 
 
-def _compare(reader: Reader, node: ast.Compare, frame: Frame) -> object:
-    values = [reader.value(each, frame) for each in (node.left, *node.comparators)]
+def _compare(evaluator: RankEvaluator, node: ast.Compare, frame: CallFrame) -> object:
+    values = [evaluator.value(each, frame) for each in (node.left, *node.comparators)]
     if isinstance(node.ops[0], (ast.In, ast.NotIn)) and is_environ(node.comparators[0], frame):
         known_one = (
             values[0] in VARIABLES and not str(values[0]).startswith(("SLURM", "OMPI", "PMI"))
@@ -127,7 +127,7 @@ def _compare(reader: Reader, node: ast.Compare, frame: Frame) -> object:
             else None
         )
         return Unknown.SAME if not known_one else isinstance(node.ops[0], ast.In)
-    if isinstance(node.ops[0], (ast.Is, ast.IsNot)) and isinstance(values[0], Made) and values[1] is None:
+    if isinstance(node.ops[0], (ast.Is, ast.IsNot)) and isinstance(values[0], CallResult) and values[1] is None:
         return isinstance(node.ops[0], ast.IsNot)
     if (
         isinstance(node.ops[0], (ast.Is, ast.IsNot))
@@ -142,7 +142,7 @@ def _compare(reader: Reader, node: ast.Compare, frame: Frame) -> object:
     if not all(known(v) and isinstance(v, (*PLAIN, Device)) for v in values) or any(has_unknown(v) for v in values):
         return worst(*values, *(Unknown.SAME if known(v) else v for v in values))
     for left, op, right in zip(values, node.ops, values[1:], strict=False):
-        result = tried(_COMPARE[type(op)], left, right)
+        result = result_or_unknown(_COMPARE[type(op)], left, right)
         if not known(result):
             return result
         if not result:
@@ -160,7 +160,7 @@ def _is_size(node: ast.expr) -> bool:
     )
 
 
-def _may_be_none(node: ast.expr, frame: Frame) -> bool:
+def _may_be_none(node: ast.expr, frame: CallFrame) -> bool:
     """A name that is also given None, or a named field: the configuration decides whether there is a value at all."""
     if _is_field(node):
         return True
@@ -181,11 +181,11 @@ def has_unknown(value: object) -> bool:
     return isinstance(value, (list, tuple, set)) and any(isinstance(v, Unknown) for v in value)
 
 
-def _either(reader: Reader, node: ast.IfExp, frame: Frame) -> object:
-    truth = reader.truth(node.test, frame)
+def _either(evaluator: RankEvaluator, node: ast.IfExp, frame: CallFrame) -> object:
+    truth = evaluator.truth(node.test, frame)
     if not isinstance(truth, Unknown):
-        return reader.value(node.body if truth else node.orelse, frame)
-    values = [reader.value(node.body, frame), reader.value(node.orelse, frame)]
+        return evaluator.value(node.body if truth else node.orelse, frame)
+    values = [evaluator.value(node.body, frame), evaluator.value(node.orelse, frame)]
     literal = [isinstance(e, ast.Constant) for e in (node.body, node.orelse)]
     if values[0] == values[1] and type(values[0]) is type(values[1]):
         return values[0]
@@ -194,64 +194,64 @@ def _either(reader: Reader, node: ast.IfExp, frame: Frame) -> object:
     return worst(truth, *values)
 
 
-def _text(reader: Reader, node: ast.JoinedStr, frame: Frame) -> object:
+def _text(evaluator: RankEvaluator, node: ast.JoinedStr, frame: CallFrame) -> object:
     parts: list[object] = []
     for each in node.values:
         if isinstance(each, ast.Constant):
             parts.append(str(each.value))
         elif isinstance(each, ast.FormattedValue):
-            value = reader.value(each.value, frame)
+            value = evaluator.value(each.value, frame)
             plain = isinstance(value, (str, int)) and each.format_spec is None and each.conversion == -1
             parts.append(str(value) if plain else worst(value))
     return "".join(str(p) for p in parts) if all(known(p) for p in parts) else worst(*parts)
 
 
-def _subscript(reader: Reader, node: ast.Subscript, frame: Frame) -> object:
+def _subscript(evaluator: RankEvaluator, node: ast.Subscript, frame: CallFrame) -> object:
     if is_environ(node.value, frame):
-        return variable(reader, reader.value(node.slice, frame), frame)
-    base = reader.value(node.value, frame)
+        return environment_variable(evaluator, evaluator.value(node.slice, frame), frame)
+    base = evaluator.value(node.value, frame)
     if isinstance(node.slice, ast.Slice):
-        return _slice(reader, base, node.slice, frame)
-    at = reader.value(node.slice, frame)
+        return _slice(evaluator, base, node.slice, frame)
+    at = evaluator.value(node.slice, frame)
     if isinstance(base, (str, list, tuple)) and isinstance(at, int):
-        return tried(operator.getitem, base, at)
-    varies = isinstance(at, int) and _differs(reader, node.slice, frame)
+        return result_or_unknown(operator.getitem, base, at)
+    varies = isinstance(at, int) and _differs(evaluator, node.slice, frame)
     return Unknown.VARIES if varies else worst(base, at)
 
 
-def _slice(reader: Reader, base: object, part: ast.Slice, frame: Frame) -> object:
-    ends = [None if e is None else reader.value(e, frame) for e in (part.lower, part.upper, part.step)]
+def _slice(evaluator: RankEvaluator, base: object, part: ast.Slice, frame: CallFrame) -> object:
+    ends = [None if e is None else evaluator.value(e, frame) for e in (part.lower, part.upper, part.step)]
     if known(base) and all(known(e) for e in ends) and isinstance(base, (str, list, tuple)):
-        return tried(operator.getitem, base, slice(*ends))
+        return result_or_unknown(operator.getitem, base, slice(*ends))
     return worst(base, *ends)
 
 
-def _differs(reader: Reader, node: ast.expr, frame: Frame) -> bool:
+def _differs(evaluator: RankEvaluator, node: ast.expr, frame: CallFrame) -> bool:
     """Whether an expression has a name in it that could tell the rank."""
     return any(isinstance(n, ast.Name) and n.id in PARAMETERS for n in ast.walk(node))
 
 
-def _comprehension(reader: Reader, node: ast.ListComp | ast.GeneratorExp, frame: Frame) -> object:
+def _comprehension(evaluator: RankEvaluator, node: ast.ListComp | ast.GeneratorExp, frame: CallFrame) -> object:
     generator = node.generators[0]
-    items = reader.value(generator.iter, frame)
+    items = evaluator.value(generator.iter, frame)
     plain = len(node.generators) == 1 and isinstance(generator.target, ast.Name)
     if not plain or not isinstance(items, (list, tuple)) or len(items) > MAX_ITEMS:
         return worst(items)
     found = []
     name = generator.target.id if isinstance(generator.target, ast.Name) else ""
     for item in items:
-        inner_frame = Frame(frame.module, frame.function, {**frame.bound, name: item})
-        kept = [reader.value(test, inner_frame) for test in generator.ifs]
+        inner_frame = CallFrame(frame.module, frame.function, {**frame.bound, name: item})
+        kept = [evaluator.value(test, inner_frame) for test in generator.ifs]
         unknown = [k for k in kept if isinstance(k, Unknown)]
         if unknown:
             return worst(*unknown)
         if all(kept):
-            found.append(reader.value(node.elt, inner_frame))
-        reader.leave(inner_frame, frame)
+            found.append(evaluator.value(node.elt, inner_frame))
+        evaluator.leave(inner_frame, frame)
     return found
 
 
-_READ: dict[type, Callable[[Reader, Any, Frame], object]] = {
+_READ: dict[type, Callable[[RankEvaluator, Any, CallFrame], object]] = {
     ast.Constant: _constant,
     ast.List: _sequence,
     ast.Tuple: _sequence,
@@ -266,21 +266,21 @@ _READ: dict[type, Callable[[Reader, Any, Frame], object]] = {
     ast.Subscript: _subscript,
     ast.ListComp: _comprehension,
     ast.GeneratorExp: _comprehension,
-    ast.NamedExpr: lambda reader, node, frame: reader.value(node.value, frame),
-    ast.Await: lambda reader, node, frame: reader.value(node.value, frame),
+    ast.NamedExpr: lambda evaluator, node, frame: evaluator.value(node.value, frame),
+    ast.Await: lambda evaluator, node, frame: evaluator.value(node.value, frame),
 }
 
 
 # The environment.
 
 
-def is_environ(node: ast.expr, frame: Frame) -> bool:
+def is_environ(node: ast.expr, frame: CallFrame) -> bool:
     return frame.module.names.of(node) == "os.environ"
 
 
-def variable(reader: Reader, name: object, frame: Frame) -> object:
+def environment_variable(evaluator: RankEvaluator, name: object, frame: CallFrame) -> object:
     """The text of an environment variable under a launcher."""
     word = VARIABLES.get(name) if isinstance(name, str) else None
     if word is None:
         return worst(name)
-    return str(reader.place_value(word))
+    return str(evaluator.rank_property(word))

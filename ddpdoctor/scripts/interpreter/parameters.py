@@ -5,18 +5,18 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from ddpdoctor.scripts.interpreter.simulated_job import Frame, Later, Unknown, known, worst
+from ddpdoctor.scripts.interpreter.simulated_job import CallFrame, DeferredArgument, Unknown, known, worst
 from ddpdoctor.scripts.syntax.index import Binding
 from ddpdoctor.scripts.syntax.nodes import Function
 
 if TYPE_CHECKING:
-    from ddpdoctor.scripts.interpreter.values import Reader
+    from ddpdoctor.scripts.interpreter.values import RankEvaluator
     from ddpdoctor.scripts.syntax.module import Module
 
-__all__ = ["agreed", "argument_of", "arguments", "parameter"]
+__all__ = ["argument_of", "bound_arguments", "merged_values", "parameter_value"]
 
 
-def agreed(values: list[tuple[object, bool]]) -> object:
+def merged_values(values: list[tuple[object, bool]]) -> object:
     """One value from several: constants give way to what was computed, as defaults for runs without ranks do."""
     if not values:
         return Unknown.SAME
@@ -60,7 +60,7 @@ def argument_of(call: ast.Call, function: Function, name: str, is_method: bool) 
     return None
 
 
-def parameter(reader: Reader, binding: Binding, function: Function | None, module: Module) -> object:
+def parameter_value(evaluator: RankEvaluator, binding: Binding, function: Function | None, module: Module) -> object:
     if function is None or not isinstance(binding.at, ast.arg):
         return Unknown.SAME
     values: list[tuple[object, bool]] = []
@@ -72,14 +72,14 @@ def parameter(reader: Reader, binding: Binding, function: Function | None, modul
             given = binding.value
         if given is None:
             return Unknown.SAME
-        values.append((reader.value(given, reader.frame_of(given, module)), isinstance(given, ast.Constant)))
-    values += [(v, False) for v in _spawned(reader, binding.at.arg, function, module)]
-    if not values and binding.value is not None and not reader.trusting:
+        values.append((evaluator.value(given, evaluator.frame_of(given, module)), isinstance(given, ast.Constant)))
+    values += [(v, False) for v in _spawned(evaluator, binding.at.arg, function, module)]
+    if not values and binding.value is not None and not evaluator.trusting:
         return Unknown.SAME
-    return agreed(values)
+    return merged_values(values)
 
 
-def _spawned(reader: Reader, name: str, function: Function, module: Module) -> list[object]:
+def _spawned(evaluator: RankEvaluator, name: str, function: Function, module: Module) -> list[object]:
     found: list[object] = []
     names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
     for each in module.spawns:
@@ -87,27 +87,29 @@ def _spawned(reader: Reader, name: str, function: Function, module: Module) -> l
             continue
         at = names.index(name) - (1 if each.indexed else 0)
         if at < 0:
-            found.append(reader.place.local_rank)
+            found.append(evaluator.context.local_rank)
         elif at < len(each.arguments):
             given = each.arguments[at]
-            found.append(_process_argument(reader, given, module))
+            found.append(_process_argument(evaluator, given, module))
         else:
             found.append(Unknown.SAME)
     return found
 
 
-def _process_argument(reader: Reader, given: ast.expr, module: Module) -> object:
+def _process_argument(evaluator: RankEvaluator, given: ast.expr, module: Module) -> object:
     """A loop's counter that is given to each process that the loop starts is that process's index."""
     if isinstance(given, ast.Name):
         for parent, _ in module.index.enclosing(given):
             if isinstance(parent, (ast.For, ast.comprehension, ast.ListComp)):
                 loops = parent.generators if isinstance(parent, ast.ListComp) else [parent]
                 if any(isinstance(x.target, ast.Name) and x.target.id == given.id for x in loops):
-                    return reader.place.local_rank
-    return reader.value(given, reader.frame_of(given, module))
+                    return evaluator.context.local_rank
+    return evaluator.value(given, evaluator.frame_of(given, module))
 
 
-def arguments(reader: Reader, call: ast.Call, function: Function, frame: Frame) -> dict[str, object]:
+def bound_arguments(
+    evaluator: RankEvaluator, call: ast.Call, function: Function, frame: CallFrame
+) -> dict[str, object]:
     """What the parameters of a function hold in one call of it."""
     names = [a.arg for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
     is_method = bool(names) and names[0] in ("self", "cls") and isinstance(call.func, ast.Attribute)
@@ -115,9 +117,9 @@ def arguments(reader: Reader, call: ast.Call, function: Function, frame: Frame) 
     for name in names[1:] if is_method else names:
         given = argument_of(call, function, name, is_method)
         if given is not None:
-            found[name] = Later(given, frame)
+            found[name] = DeferredArgument(given, frame)
     given_anyway = dict(_defaults(function))
     for name in names:
         if name not in found and name in given_anyway:
-            found[name] = Later(given_anyway[name], Frame(frame.module))
+            found[name] = DeferredArgument(given_anyway[name], CallFrame(frame.module))
     return found

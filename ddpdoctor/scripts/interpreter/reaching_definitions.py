@@ -6,18 +6,18 @@ import ast
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ddpdoctor.scripts.interpreter.parameters import agreed
-from ddpdoctor.scripts.interpreter.simulated_job import Frame, Later, Unknown
+from ddpdoctor.scripts.interpreter.parameters import merged_values
+from ddpdoctor.scripts.interpreter.simulated_job import CallFrame, DeferredArgument, Unknown
 from ddpdoctor.scripts.syntax.index import Binding, Bound
 
 if TYPE_CHECKING:
-    from ddpdoctor.scripts.interpreter.values import Reader
+    from ddpdoctor.scripts.interpreter.values import RankEvaluator
 
-__all__ = ["counts", "is_inside", "joined"]
+__all__ = ["is_inside", "is_loop_counter", "reaching_value"]
 
 
-def joined(
-    reader: Reader, candidates: list[tuple[Binding, Callable[[], object]]], use: ast.expr, frame: Frame
+def reaching_value(
+    evaluator: RankEvaluator, candidates: list[tuple[Binding, Callable[[], object]]], use: ast.expr, frame: CallFrame
 ) -> object:
     """What the last binding that takes effect gives; where that is open, what all agree on."""
     if len(candidates) == 1:
@@ -25,7 +25,7 @@ def joined(
     values: list[tuple[object, bool]] = []
     around_use = {parent for parent, _ in frame.module.index.enclosing(use)}
     for binding, read in candidates:
-        guard = _guard(reader, binding.at, around_use, frame)
+        guard = _guard(evaluator, binding.at, around_use, frame)
         if guard is False:
             continue
         if guard in (Unknown.DATA, Unknown.VARIES):
@@ -34,10 +34,10 @@ def joined(
         if guard is True and binding.how is not Bound.PARAMETER:
             values = []
         values.append((read(), literal))
-    return agreed(values)
+    return merged_values(values)
 
 
-def _guard(reader: Reader, at: ast.AST, around_use: set[ast.AST], frame: Frame) -> bool | Unknown:
+def _guard(evaluator: RankEvaluator, at: ast.AST, around_use: set[ast.AST], frame: CallFrame) -> bool | Unknown:
     """Whether a statement is reached, by the conditions around it that are not around the use as well."""
     index = frame.module.index
     result: bool | Unknown = True
@@ -45,9 +45,9 @@ def _guard(reader: Reader, at: ast.AST, around_use: set[ast.AST], frame: Frame) 
         if parent in index.scopes or parent in around_use:
             break
         if isinstance(parent, ast.If) and child is not parent.test:
-            if reader.value(parent.test, frame) is Unknown.DATA:
+            if evaluator.value(parent.test, frame) is Unknown.DATA:
                 return Unknown.DATA
-            truth = reader.truth(parent.test, frame)
+            truth = evaluator.truth(parent.test, frame)
             if truth is Unknown.VARIES:
                 return truth
             if isinstance(truth, Unknown):
@@ -68,11 +68,11 @@ def is_inside(node: ast.AST, binding: Binding) -> bool:
     return bool(at is not node and end is not None and at.lineno <= node.lineno <= end and isinstance(at, ast.stmt))  # type: ignore[attr-defined]
 
 
-def counts(node: ast.Name, frame: Frame) -> bool:
+def is_loop_counter(node: ast.Name, frame: CallFrame) -> bool:
     """Whether a name is a loop's counter, or a parameter that is given one: `for rank in range(world_size)` goes through
     all ranks on every rank."""
     given = frame.bound.get(node.id)
-    if isinstance(given, Later):
-        return isinstance(given.node, ast.Name) and counts(given.node, given.frame)
+    if isinstance(given, DeferredArgument):
+        return isinstance(given.node, ast.Name) and is_loop_counter(given.node, given.frame)
     bound = frame.module.names.bindings(node.id, frame.module.index.scope(node))
     return bound is not None and any(b.how is Bound.ITEM for b in bound[1])

@@ -9,15 +9,27 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ddpdoctor.scripts.interpreter.value_cache import Context, Read
+    from ddpdoctor.scripts.interpreter.value_cache import CacheContext, CachedValue
     from ddpdoctor.scripts.syntax.module import Module
     from ddpdoctor.scripts.syntax.nodes import Function
 
-__all__ = ["TWO_NODES", "Device", "Frame", "Job", "Later", "Made", "Place", "Unknown", "known", "one_node", "worst"]
+__all__ = [
+    "TWO_NODES",
+    "CallFrame",
+    "CallResult",
+    "DeferredArgument",
+    "Device",
+    "RankContext",
+    "SimulatedJob",
+    "Unknown",
+    "known",
+    "one_node",
+    "worst",
+]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SimulatedJob:
     """The imagined job: what all its ranks see alike. `spawned`: started by mp.spawn, on one node."""
 
     world_size: int
@@ -26,18 +38,18 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankContext:
     """One rank of the imagined job, counted as torchrun counts."""
 
     rank: int
     local_rank: int
     node_rank: int
-    job: Job
+    job: SimulatedJob
 
 
-def _two_nodes() -> tuple[Place, ...]:
-    job = Job(4, 2)
-    return tuple(Place(rank, rank % 2, rank // 2, job) for rank in range(4))
+def _two_nodes() -> tuple[RankContext, ...]:
+    job = SimulatedJob(4, 2)
+    return tuple(RankContext(rank, rank % 2, rank // 2, job) for rank in range(4))
 
 
 TWO_NODES = _two_nodes()
@@ -45,10 +57,10 @@ TWO_NODES = _two_nodes()
 
 
 @lru_cache(maxsize=64)
-def one_node(count: int, *, spawned: bool = False) -> tuple[Place, ...]:
+def one_node(count: int, *, spawned: bool = False) -> tuple[RankContext, ...]:
     """One node with `count` ranks."""
-    job = Job(count, count, spawned)
-    return tuple(Place(rank, rank, 0, job) for rank in range(count))
+    job = SimulatedJob(count, count, spawned)
+    return tuple(RankContext(rank, rank, 0, job) for rank in range(count))
 
 
 class Unknown(Enum):
@@ -71,7 +83,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Made:
+class CallResult:
     """What a call of a known function made: `name` is its short name (`DDP`, `DataLoader`). Equal when of one call."""
 
     name: str
@@ -79,7 +91,7 @@ class Made:
     frame: object
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Made) and other.call is self.call
+        return isinstance(other, CallResult) and other.call is self.call
 
     def __hash__(self) -> int:
         return id(self.call)
@@ -102,15 +114,15 @@ def worst(*values: object) -> Unknown:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Later:
+class DeferredArgument:
     """An argument that is read when the parameter is."""
 
     node: ast.expr
-    frame: Frame
+    frame: CallFrame
 
 
 @dataclass(slots=True, eq=False)
-class Frame:
+class CallFrame:
     """Where an expression is read: in a function (None: the module's own level), with what its parameters hold.
 
     `memory` is what was read there already, `context` where what is read is kept for others.
@@ -119,5 +131,5 @@ class Frame:
     module: Module
     function: Function | None = None
     bound: dict[str, object] = field(default_factory=dict)
-    memory: dict[ast.expr, Read] = field(default_factory=dict)
-    context: Context | None = None
+    memory: dict[ast.expr, CachedValue] = field(default_factory=dict)
+    cache_context: CacheContext | None = None

@@ -11,96 +11,115 @@ import ast
 from enum import Enum
 from typing import NamedTuple
 
-from ddpdoctor.scripts.interpreter.branch_oracle import Asked, Chooser, Terms
-from ddpdoctor.scripts.interpreter.simulated_job import Frame, Job, Later, Place
+from ddpdoctor.scripts.interpreter.branch_oracle import BranchOracle, Decision, Preconditions
+from ddpdoctor.scripts.interpreter.simulated_job import CallFrame, DeferredArgument, RankContext, SimulatedJob
 
-__all__ = ["Lean", "Read", "keep", "recall"]
+__all__ = ["CachedValue", "Dependency", "keep", "recall"]
 
 MAX_KEPT = 8
 """Values of one expression, for other answers to what was asked."""
 
 
-class Lean(Enum):
+class Dependency(Enum):
     """What a value depends on beside its text and what was chosen."""
 
-    PLACE = 1
+    RANK = 1
     """The rank that reads it."""
     JOB = 2
     """The job that the rank is in."""
-    MOMENT = 3
+    QUESTION = 3
     """What was read just before: it holds for this question only."""
 
 
-class Read(NamedTuple):
+class CachedValue(NamedTuple):
     """A value and what it leans on: a `Lean`, an `Asked`, or a key of what is being read, a frame or a cycle."""
 
     value: object
-    leans: frozenset[object]
+    dependencies: frozenset[object]
 
 
 _PLAIN = (int, str, type(None))
 
 
-class Shelf:
+class CacheShelf:
     """What is kept: the values of an expression, with the rank or job and the choices that they hold for."""
 
     def __init__(self) -> None:
-        self.kept: dict[ast.expr, list[tuple[Place | Job | None, Terms, Read]]] = {}
+        self.kept: dict[ast.expr, list[tuple[RankContext | SimulatedJob | None, Preconditions, CachedValue]]] = {}
 
 
-class Context(NamedTuple):
+class CacheContext(NamedTuple):
     """Where expressions of a function are read: what is kept whatever its parameters hold, and what only where they
     hold the same expressions of the same callers, or in this frame alone where one holds something else; `frames` are this
     one and those of the callers.
     """
 
-    anyhow: Shelf
-    here: Shelf
+    anyhow: CacheShelf
+    here: CacheShelf
     is_told: bool
-    frames: frozenset[Frame]
+    frames: frozenset[CallFrame]
 
 
-def _context(trusting: bool, chooser: Chooser | None, frame: Frame) -> Context:
-    if frame.context is None:
-        shelves: dict[object, Shelf] = frame.module.cache.setdefault("read", {})
+def _cache_context(trusting: bool, oracle: BranchOracle | None, frame: CallFrame) -> CacheContext:
+    if frame.cache_context is None:
+        shelves: dict[object, CacheShelf] = frame.module.cache.setdefault("read", {})
         given: set[object] = set()
         frames = {frame}
         is_told = True
         for name, value in frame.bound.items():
-            if isinstance(value, Later):
-                caller = _context(trusting, chooser, value.frame)
+            if isinstance(value, DeferredArgument):
+                caller = _cache_context(trusting, oracle, value.frame)
                 frames |= caller.frames
                 given.add((name, value.node, caller.here))
                 is_told &= caller.is_told
             else:
                 is_told &= isinstance(value, _PLAIN)
                 given.add((name, type(value), value if is_told else None))
-        key = (trusting, chooser is None, frame.function)
-        anyhow = shelves.setdefault((*key, frozenset(frame.bound)), Shelf())
-        here = shelves.setdefault((*key, frozenset(given)), Shelf()) if is_told else Shelf()
-        frame.context = Context(anyhow, here, is_told, frozenset(frames))
-    return frame.context
+        key = (trusting, oracle is None, frame.function)
+        anyhow = shelves.setdefault((*key, frozenset(frame.bound)), CacheShelf())
+        here = shelves.setdefault((*key, frozenset(given)), CacheShelf()) if is_told else CacheShelf()
+        frame.cache_context = CacheContext(anyhow, here, is_told, frozenset(frames))
+    return frame.cache_context
 
 
-def recall(trusting: bool, place: Place, chooser: Chooser | None, node: ast.expr, frame: Frame) -> Read | None:
+def recall(
+    trusting: bool, context: RankContext, oracle: BranchOracle | None, node: ast.expr, frame: CallFrame
+) -> CachedValue | None:
     """What another reader found, when this one would find the same."""
-    context = _context(trusting, chooser, frame)
-    for shelf in (context.anyhow, context.here):
+    cache_context = _cache_context(trusting, oracle, frame)
+    for shelf in (cache_context.anyhow, cache_context.here):
         for at, terms, read in shelf.kept.get(node, ()):
-            if (at is None or at is place or at is place.job) and (chooser is None or chooser.agrees(terms)):
-                return read if shelf is context.anyhow else Read(read.value, read.leans | context.frames)
+            if (at is None or at is context or at is context.job) and (oracle is None or oracle.agrees(terms)):
+                return (
+                    read
+                    if shelf is cache_context.anyhow
+                    else CachedValue(read.value, read.dependencies | cache_context.frames)
+                )
     return None
 
 
-def keep(trusting: bool, place: Place, chooser: Chooser | None, node: ast.expr, frame: Frame, read: Read) -> None:
+def keep(
+    trusting: bool,
+    context: RankContext,
+    oracle: BranchOracle | None,
+    node: ast.expr,
+    frame: CallFrame,
+    read: CachedValue,
+) -> None:
     """Keep a value for other readers, if it leans on nothing that only this one has."""
-    context = _context(trusting, chooser, frame)
-    asked = [each for each in read.leans if isinstance(each, Asked)]
-    others = read.leans.difference(asked, (Lean.PLACE, Lean.JOB))
-    if not others <= context.frames:
+    cache_context = _cache_context(trusting, oracle, frame)
+    asked = [each for each in read.dependencies if isinstance(each, Decision)]
+    others = read.dependencies.difference(asked, (Dependency.RANK, Dependency.JOB))
+    if not others <= cache_context.frames:
         return
-    kept = (context.here if others else context.anyhow).kept.setdefault(node, [])
+    kept = (cache_context.here if others else cache_context.anyhow).kept.setdefault(node, [])
     if len(kept) >= MAX_KEPT:
         del kept[0]
-    at = place if Lean.PLACE in read.leans else place.job if Lean.JOB in read.leans else None
-    kept.append((at, Terms.of(asked), Read(read.value, read.leans - others)))
+    at = (
+        context
+        if Dependency.RANK in read.dependencies
+        else context.job
+        if Dependency.JOB in read.dependencies
+        else None
+    )
+    kept.append((at, Preconditions.of(asked), CachedValue(read.value, read.dependencies - others)))

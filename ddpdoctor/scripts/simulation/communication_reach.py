@@ -9,10 +9,10 @@ from ddpdoctor.scripts.simulation.events import EXITS, calls_in, name_of
 from ddpdoctor.scripts.syntax.module import Module, Target
 from ddpdoctor.scripts.syntax.nodes import Function, inner
 
-__all__ = ["Matters"]
+__all__ = ["CallReach"]
 
 
-class Matters:
+class CallReach:
     """Which functions and statements of the project can do something of these names."""
 
     def __init__(self, names: frozenset[str]) -> None:
@@ -29,7 +29,7 @@ class Matters:
 
     def function(self, module: Module, function: Function) -> bool:
         """Whether a function, or one that it calls, does something that is looked for."""
-        return self._leads("does", Target(module, function), self._deeds)
+        return self._reaches_match("does", Target(module, function), self._calls_of)
 
     def call(self, module: Module, call: ast.Call) -> bool:
         """Whether a call does something that is looked for."""
@@ -37,13 +37,13 @@ class Matters:
 
     def runs(self, module: Module, function: Function) -> bool:
         """Whether a function is worth rehearsing: it does something that is looked for, or may end the process."""
-        return self.function(module, function) or self._leads("ends", Target(module, function), self._endings)
+        return self.function(module, function) or self._reaches_match("ends", Target(module, function), self._exits_of)
 
     def acts(self, module: Module, call: ast.Call) -> bool:
         """Whether a call does something that is looked for, may end the process, or runs what a decorator wraps."""
         return (
             self.call(module, call)
-            or any(to is None or self.runs(to.module, to.function) for to in self._ends(module, call))
+            or any(to is None or self.runs(to.module, to.function) for to in self._exits_of_call(module, call))
             or module.parameter_called(call) is not None
         )
 
@@ -64,7 +64,7 @@ class Matters:
 
     # Where a function leads: a `Target` is a function that runs next, None what is looked for.
 
-    def _leads(self, question: str, first: Target, steps: Callable[[Target], Iterator[Target | None]]) -> bool:
+    def _reaches_match(self, question: str, first: Target, steps: Callable[[Target], Iterator[Target | None]]) -> bool:
         """Whether one of the functions that a function leads to comes to None: one way after the other, each once."""
         known = self._known(question, first.module)
         if first.function in known:
@@ -88,7 +88,7 @@ class Matters:
             self._known(question, each.module)[each.function] = False
         return False
 
-    def _deeds(self, at: Target) -> Iterator[Target | None]:
+    def _calls_of(self, at: Target) -> Iterator[Target | None]:
         for statement in at.function.body:
             for call in calls_in(at.module, statement):
                 yield from self._of_call(at.module, call)
@@ -104,17 +104,17 @@ class Matters:
             if made is None:
                 target = module.target(each)
                 yield from () if target is None else (target,)
-                yield from _entered(module, each)
+                yield from _context_methods(module, each)
             elif made not in lambdas:
                 lambdas.add(made)
                 waiting += reversed(calls_in(module, made.body))
 
-    def _endings(self, at: Target) -> Iterator[Target | None]:
+    def _exits_of(self, at: Target) -> Iterator[Target | None]:
         for statement in at.function.body:
             for call in calls_in(at.module, statement):
-                yield from self._ends(at.module, call)
+                yield from self._exits_of_call(at.module, call)
 
-    def _ends(self, module: Module, call: ast.Call) -> Iterator[Target | None]:
+    def _exits_of_call(self, module: Module, call: ast.Call) -> Iterator[Target | None]:
         """Where a call leads that may end the process, or that does something that is looked for."""
         if module.names.of(call.func) in EXITS:
             yield None
@@ -123,7 +123,7 @@ class Matters:
             yield None if self.function(target.module, target.function) else target
 
 
-def _entered(module: Module, call: ast.Call) -> Iterator[Target]:
+def _context_methods(module: Module, call: ast.Call) -> Iterator[Target]:
     """What a `with` runs when it enters and leaves an object of a class here."""
     is_context = isinstance(module.index.parents.get(call), ast.withitem)
     owner = module.class_of_value(call) if is_context else None

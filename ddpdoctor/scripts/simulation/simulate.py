@@ -12,16 +12,16 @@ import ast
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from ddpdoctor.scripts.interpreter.branch_oracle import Choices, Chooser
-from ddpdoctor.scripts.interpreter.simulated_job import Frame, Place
-from ddpdoctor.scripts.interpreter.values import Reader
-from ddpdoctor.scripts.simulation.communication_reach import Matters
-from ddpdoctor.scripts.simulation.rank_executor import Walk
-from ddpdoctor.scripts.simulation.trace import Event, Rehearsal, Track
+from ddpdoctor.scripts.interpreter.branch_oracle import BranchChoices, BranchOracle
+from ddpdoctor.scripts.interpreter.simulated_job import CallFrame, RankContext
+from ddpdoctor.scripts.interpreter.values import RankEvaluator
+from ddpdoctor.scripts.simulation.communication_reach import CallReach
+from ddpdoctor.scripts.simulation.rank_executor import RankExecutor
+from ddpdoctor.scripts.simulation.trace import Event, RankTrace, Simulation
 from ddpdoctor.scripts.syntax.module import Module
 from ddpdoctor.scripts.syntax.nodes import Function
 
-__all__ = ["rehearse"]
+__all__ = ["simulate"]
 
 MAX_RUNS = 12
 MAX_ATTEMPTS = 3
@@ -29,39 +29,39 @@ MAX_STATEMENTS = 3000
 """Statements that all ways through one root may take together; a root that takes more is left alone."""
 
 
-class _Scene(NamedTuple):
+class _Setup(NamedTuple):
     """What is rehearsed: a root, by these ranks."""
 
     module: Module
     root: Function | ast.Module
-    places: tuple[Place, ...]
-    matters: Matters
-    is_alike: Callable[[Event], bool] | None
+    contexts: tuple[RankContext, ...]
+    reach: CallReach
+    is_rank_independent: Callable[[Event], bool] | None
 
 
-def rehearse(
+def simulate(
     module: Module,
     root: Function | ast.Module,
-    places: tuple[Place, ...],
-    matters: Matters,
+    contexts: tuple[RankContext, ...],
+    reach: CallReach,
     *,
     data: bool | None = None,
-    is_alike: Callable[[Event], bool] | None = None,
-) -> Iterator[Rehearsal]:
+    is_rank_independent: Callable[[Event], bool] | None = None,
+) -> Iterator[Simulation]:
     """The ways through a function, or through the module's own level as a program, up to a number.
 
     With `is_alike`, a way on which nothing depends on the rank, and whose events are all alike for all ranks, is walked by
     the first rank alone.
     """
-    scene = _Scene(module, root, places, matters, is_alike)
+    setup = _Setup(module, root, contexts, reach, is_rank_independent)
     waiting: list[list[tuple[object, bool]]] = [[]]
     statements = 0
     for _ in range(MAX_RUNS):
         if not waiting or statements > MAX_STATEMENTS:
             return
         prefix = waiting.pop()
-        choices = Choices(prefix, data)
-        run = _run(scene, choices)
+        choices = BranchChoices(prefix, data)
+        run = _run(setup, choices)
         statements += choices.statements
         yield run
         for at in range(len(prefix), len(choices.order)):
@@ -69,41 +69,41 @@ def rehearse(
             waiting.append([*earlier, (choices.order[at], False)])
 
 
-def _run(scene: _Scene, choices: Choices) -> Rehearsal:
+def _run(setup: _Setup, choices: BranchChoices) -> Simulation:
     """All ranks on one way. What a rank chose after it had read what depends on it, the next ranks read otherwise: where
     their ways part, they start again with all that was chosen. Where there is always more to choose, the way is open."""
     for _ in range(MAX_ATTEMPTS):
         chosen = len(choices.order)
         choices.statements = 0
-        run = _all(scene, choices)
-        if len(choices.order) == chosen or not run.parts():
+        run = _all(setup, choices)
+        if len(choices.order) == chosen or not run.diverges():
             return run
     run.is_open = True
     return run
 
 
-def _all(scene: _Scene, choices: Choices) -> Rehearsal:
-    tracks = []
+def _all(setup: _Setup, choices: BranchChoices) -> Simulation:
+    traces = []
     is_open = False
-    limit = MAX_STATEMENTS // len(scene.places)
-    for place in scene.places:
-        chooser = Chooser(choices, place)
-        reader = Reader(scene.module, place, trusting=True, chooser=chooser)
-        walk = Walk(scene.module, reader, Track(place), scene.matters, limit)
-        walk.fails = chooser.fails
-        function = None if isinstance(scene.root, ast.Module) else scene.root
-        walk.root(scene.root, Frame(scene.module, function, walk.given(function)))
-        tracks.append(walk.track)
+    limit = MAX_STATEMENTS // len(setup.contexts)
+    for context in setup.contexts:
+        oracle = BranchOracle(choices, context)
+        evaluator = RankEvaluator(setup.module, context, trusting=True, oracle=oracle)
+        walk = RankExecutor(setup.module, evaluator, RankTrace(context), setup.reach, limit)
+        walk.fails = oracle.fails
+        function = None if isinstance(setup.root, ast.Module) else setup.root
+        walk.root(setup.root, CallFrame(setup.module, function, walk.given(function)))
+        traces.append(walk.trace)
         is_open |= walk.is_open
         choices.statements += limit - walk.left
-        if place is scene.places[0] and (is_open or _is_for_all(scene, choices, reader, walk.track)):
-            choices.statements *= len(scene.places)
+        if context is setup.contexts[0] and (is_open or _is_for_all(setup, choices, evaluator, walk.trace)):
+            choices.statements *= len(setup.contexts)
             break
-    return Rehearsal(scene.module, scene.root, tracks, is_open, choices.asked_data, choices.data)
+    return Simulation(setup.module, setup.root, traces, is_open, choices.depends_on_data, choices.data)
 
 
-def _is_for_all(scene: _Scene, choices: Choices, reader: Reader, track: Track) -> bool:
+def _is_for_all(setup: _Setup, choices: BranchChoices, evaluator: RankEvaluator, trace: RankTrace) -> bool:
     """Whether the other ranks would go the first one's way, to events that are the same for them."""
-    if scene.is_alike is None or choices.data is not None or reader.is_of_place:
+    if setup.is_rank_independent is None or choices.data is not None or evaluator.depends_on_rank:
         return False
-    return all(scene.is_alike(event) for event in track.events)
+    return all(setup.is_rank_independent(event) for event in trace.events)

@@ -12,8 +12,9 @@ from ddpdoctor.scripts.interpreter.values import RankEvaluator
 from ddpdoctor.scripts.simulation.communication_reach import CallReach
 from ddpdoctor.scripts.simulation.events import EXITS
 from ddpdoctor.scripts.simulation.trace import BranchTest, EarlyExit, Event, RankTrace
+from ddpdoctor.scripts.syntax.classes import Target
 from ddpdoctor.scripts.syntax.decorators import wrapper_of
-from ddpdoctor.scripts.syntax.module import Module, Target
+from ddpdoctor.scripts.syntax.module import Module
 from ddpdoctor.scripts.syntax.nodes import Function
 
 __all__ = ["MAX_CALLS", "CallExecutor"]
@@ -37,7 +38,7 @@ class CallExecutor:
         self.loops: list[ast.AST] = []
         self.chain: list[ast.Call] = []
         self.running: list[Function] = []
-        self.wrapped: dict[ast.arg, tuple[Target, dict[str, object]]] = {}
+        self.wrapped: dict[ast.arg, tuple[Target[Module], dict[str, object]]] = {}
         self.within: list[tuple[Function, Callable[[], str | None]]] = []
 
     def block(self, body: list[ast.stmt], frame: CallFrame) -> str | None:

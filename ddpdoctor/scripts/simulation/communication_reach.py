@@ -6,7 +6,8 @@ import ast
 from collections.abc import Callable, Iterator
 
 from ddpdoctor.scripts.simulation.events import EXITS, calls_in, name_of
-from ddpdoctor.scripts.syntax.module import Module, Target
+from ddpdoctor.scripts.syntax.classes import Target
+from ddpdoctor.scripts.syntax.module import Module
 from ddpdoctor.scripts.syntax.nodes import Function, inner
 
 __all__ = ["CallReach"]
@@ -64,7 +65,9 @@ class CallReach:
 
     # Where a function leads: a `Target` is a function that runs next, None what is looked for.
 
-    def _reaches_match(self, question: str, first: Target, steps: Callable[[Target], Iterator[Target | None]]) -> bool:
+    def _reaches_match(
+        self, question: str, first: Target[Module], steps: Callable[[Target[Module]], Iterator[Target[Module] | None]]
+    ) -> bool:
         """Whether one of the functions that a function leads to comes to None: one way after the other, each once."""
         known = self._known(question, first.module)
         if first.function in known:
@@ -88,12 +91,12 @@ class CallReach:
             self._known(question, each.module)[each.function] = False
         return False
 
-    def _calls_of(self, at: Target) -> Iterator[Target | None]:
+    def _calls_of(self, at: Target[Module]) -> Iterator[Target[Module] | None]:
         for statement in at.function.body:
             for call in calls_in(at.module, statement):
                 yield from self._of_call(at.module, call)
 
-    def _of_call(self, module: Module, call: ast.Call) -> Iterator[Target | None]:
+    def _of_call(self, module: Module, call: ast.Call) -> Iterator[Target[Module] | None]:
         """Where a call leads; through a lambda, where the calls of its body lead."""
         waiting, lambdas = [call], set()
         while waiting:
@@ -109,12 +112,12 @@ class CallReach:
                 lambdas.add(made)
                 waiting += reversed(calls_in(module, made.body))
 
-    def _exits_of(self, at: Target) -> Iterator[Target | None]:
+    def _exits_of(self, at: Target[Module]) -> Iterator[Target[Module] | None]:
         for statement in at.function.body:
             for call in calls_in(at.module, statement):
                 yield from self._exits_of_call(at.module, call)
 
-    def _exits_of_call(self, module: Module, call: ast.Call) -> Iterator[Target | None]:
+    def _exits_of_call(self, module: Module, call: ast.Call) -> Iterator[Target[Module] | None]:
         """Where a call leads that may end the process, or that does something that is looked for."""
         if module.names.of(call.func) in EXITS:
             yield None
@@ -123,7 +126,7 @@ class CallReach:
             yield None if self.function(target.module, target.function) else target
 
 
-def _context_methods(module: Module, call: ast.Call) -> Iterator[Target]:
+def _context_methods(module: Module, call: ast.Call) -> Iterator[Target[Module]]:
     """What a `with` runs when it enters and leaves an object of a class here."""
     is_context = isinstance(module.index.parents.get(call), ast.withitem)
     owner = module.class_of_value(call) if is_context else None

@@ -12,8 +12,9 @@ from ddpdoctor.scripts.interpreter.loops import iterations_differ
 from ddpdoctor.scripts.interpreter.simulated_job import CallFrame, Unknown
 from ddpdoctor.scripts.simulation.call_steps import MAX_CALLS, CallExecutor
 from ddpdoctor.scripts.simulation.failures import single_rank_handler
+from ddpdoctor.scripts.syntax.classes import Target
 from ddpdoctor.scripts.syntax.decorators import is_context
-from ddpdoctor.scripts.syntax.module import Target
+from ddpdoctor.scripts.syntax.module import Module
 from ddpdoctor.scripts.syntax.nodes import Function
 
 __all__ = ["RankExecutor"]
@@ -122,7 +123,9 @@ class RankExecutor(CallExecutor):
             self._special(call, "__exit__", frame)
         return left
 
-    def _yielding(self, call: ast.Call, made: Target, rest: Callable[[], str | None], frame: CallFrame) -> str | None:
+    def _yielding(
+        self, call: ast.Call, made: Target[Module], rest: Callable[[], str | None], frame: CallFrame
+    ) -> str | None:
         """A generator's text around what its `with` holds."""
         lefts: list[str | None] = []
 
@@ -135,7 +138,7 @@ class RankExecutor(CallExecutor):
         self.within.pop()
         return next((each for each in lefts if each is not None), left)
 
-    def _is_context(self, made: Target) -> bool:
+    def _is_context(self, made: Target[Module]) -> bool:
         """Whether a `with` runs a generator of the project that does something of what is looked for."""
         runs = is_context(made.function) and self.reach.runs(made.module, made.function)
         return runs and made.function not in self.running and len(self.chain) < MAX_CALLS

@@ -6,11 +6,12 @@ import ast
 import posixpath
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, TypeVar
 
 from ddpdoctor.facts.script import Problem, Script, SourceFile
 from ddpdoctor.scripts.syntax import classes, definitions
 from ddpdoctor.scripts.syntax.call_index import CallIndex
+from ddpdoctor.scripts.syntax.classes import Target
 from ddpdoctor.scripts.syntax.index import Bound, index
 from ddpdoctor.scripts.syntax.names import Names
 from ddpdoctor.scripts.syntax.node_cache import NodeCache, cached_per_node
@@ -20,7 +21,7 @@ from ddpdoctor.scripts.syntax.spawning import Spawn, spawn_of
 
 T = TypeVar("T")
 
-__all__ = ["Module", "Spawn", "Target", "modules", "too_deep", "unreadable"]
+__all__ = ["Module", "Spawn", "modules", "too_deep", "unreadable"]
 
 
 class Module:
@@ -90,11 +91,11 @@ class Module:
     target_of = definitions.target_of
 
     @cached_per_node
-    def target(self, call: ast.Call) -> Target | None:
+    def target(self, call: ast.Call) -> Target[Module] | None:
         """The function of this project that a call runs: a constructor is the class's __init__."""
         return self.target_of(call.func) or self._target_given_to_spawn(call.func)
 
-    def _target_given_to_spawn(self, func: ast.expr) -> Target | None:
+    def _target_given_to_spawn(self, func: ast.expr) -> Target[Module] | None:
         """The function that each start of processes gives for a parameter: `args=(rank, size, run)` for `fn`."""
         bound = self.names.bindings(func.id, self.index.scope(func)) if isinstance(func, ast.Name) else None
         if bound is None or len(bound[1]) != 1 or bound[1][0].how is not Bound.PARAMETER:
@@ -171,9 +172,6 @@ class Module:
     def is_program(self) -> bool:
         """Whether the file is meant to be started: it has a main guard, or does work at module level."""
         return any(_is_main_guard(s) or _does_work(s) for s in self.tree.body)
-
-
-Target: TypeAlias = classes.Target[Module]
 
 
 def _does_work(statement: ast.stmt) -> bool:

@@ -7,8 +7,9 @@ import ast
 import pytest
 
 from ddpdoctor.facts.script import Script, SourceFile
-from ddpdoctor.scripts.interpreter.simulated_job import TWO_NODES, Device, Unknown, one_node
-from ddpdoctor.scripts.interpreter.values import RankEvaluator
+from ddpdoctor.scripts.interpreter.abstract_values import Device, Unknown
+from ddpdoctor.scripts.interpreter.rank_evaluator import RankEvaluator
+from ddpdoctor.scripts.interpreter.simulated_job import TWO_NODES, one_node
 from ddpdoctor.scripts.syntax.module import Module, modules
 
 RANKS = [0, 1, 2, 3]

@@ -5,16 +5,20 @@ from __future__ import annotations
 import ast
 
 from ddpdoctor.rules.script.situation import names_in, readers_at
-from ddpdoctor.scripts.interpreter.simulated_job import Unknown
-from ddpdoctor.scripts.interpreter.values import RankEvaluator
+from ddpdoctor.scripts.interpreter.abstract_values import Unknown
+from ddpdoctor.scripts.interpreter.assumptions import HELPER_FUNCTIONS, RANK_ATTRIBUTES, RANK_NAMES
+from ddpdoctor.scripts.interpreter.rank_evaluator import RankEvaluator
 from ddpdoctor.scripts.simulation.entry_points import rank_contexts
 from ddpdoctor.scripts.syntax.module import Module
 from ddpdoctor.scripts.syntax.nodes import inner
-from ddpdoctor.scripts.syntax.vocabulary import ATTRIBUTES, HELPERS, PARAMETERS
 
 __all__ = ["RANK_WORDS", "blocks", "comes_to", "in_rank_branch", "in_turns", "parts", "truths"]
 
-RANK_WORDS = frozenset((*PARAMETERS, *ATTRIBUTES, *HELPERS)) - {"world_size", "get_world_size", "num_processes"}
+RANK_WORDS = frozenset((*RANK_NAMES, *RANK_ATTRIBUTES, *HELPER_FUNCTIONS)) - {
+    "world_size",
+    "get_world_size",
+    "num_processes",
+}
 """Names in a condition that tell the ranks apart, also where its truth stays open."""
 
 

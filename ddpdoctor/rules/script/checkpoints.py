@@ -22,7 +22,7 @@ from ddpdoctor.rules.script.situation import (
     names_in,
     value,
 )
-from ddpdoctor.scripts.interpreter.simulated_job import Device, Unknown
+from ddpdoctor.scripts.interpreter.abstract_values import Device, Unknown
 from ddpdoctor.scripts.simulation.joint_paths import is_default_group_collective, program_simulations
 from ddpdoctor.scripts.simulation.trace import Event, Simulation
 from ddpdoctor.scripts.syntax.module import Module, modules

@@ -12,8 +12,8 @@ from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.branches import in_rank_branch
 from ddpdoctor.rules.script.pointing import before, code, point, replace, with_keyword
 from ddpdoctor.rules.script.situation import argument, each_rank, has_more, is_alone, is_test, names_in, value
+from ddpdoctor.scripts.interpreter.abstract_values import Unknown
 from ddpdoctor.scripts.interpreter.parameters import argument_of
-from ddpdoctor.scripts.interpreter.simulated_job import Unknown
 from ddpdoctor.scripts.syntax.classes import only_assignment
 from ddpdoctor.scripts.syntax.index import Bound
 from ddpdoctor.scripts.syntax.module import Module, modules

@@ -23,7 +23,7 @@ from ddpdoctor.rules.script.situation import (
     start_of,
     value,
 )
-from ddpdoctor.scripts.interpreter.simulated_job import Device
+from ddpdoctor.scripts.interpreter.abstract_values import Device
 from ddpdoctor.scripts.syntax.module import Module, modules
 
 LOCAL = 'int(os.environ["LOCAL_RANK"])'

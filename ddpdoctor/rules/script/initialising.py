@@ -22,7 +22,7 @@ from ddpdoctor.rules.script.situation import (
     value,
 )
 from ddpdoctor.rules.script.variables import reads_ranks
-from ddpdoctor.scripts.interpreter.simulated_job import CallResult
+from ddpdoctor.scripts.interpreter.frames import CallResult
 from ddpdoctor.scripts.syntax.module import Module, modules
 
 INIT = "dist.init_process_group"

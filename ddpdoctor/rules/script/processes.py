@@ -10,7 +10,7 @@ from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.pointing import after, code, point, replace
 from ddpdoctor.rules.script.situation import argument, is_test, value
-from ddpdoctor.scripts.interpreter.simulated_job import CallResult
+from ddpdoctor.scripts.interpreter.frames import CallResult
 from ddpdoctor.scripts.syntax.module import Module, modules
 from ddpdoctor.scripts.syntax.spawning import Spawn
 

@@ -18,7 +18,7 @@ from ddpdoctor.rules.script.situation import (
     spread,
     value,
 )
-from ddpdoctor.scripts.interpreter.simulated_job import CallResult
+from ddpdoctor.scripts.interpreter.frames import CallResult
 from ddpdoctor.scripts.syntax.index import Bound
 from ddpdoctor.scripts.syntax.module import Module, modules
 

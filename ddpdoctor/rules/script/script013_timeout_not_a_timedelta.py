@@ -11,7 +11,7 @@ from ddpdoctor.rules import rule
 from ddpdoctor.rules.script.initialising import INIT
 from ddpdoctor.rules.script.pointing import code, imported, point, replace
 from ddpdoctor.rules.script.situation import argument, has_more, spread, value
-from ddpdoctor.scripts.interpreter.simulated_job import CallResult
+from ddpdoctor.scripts.interpreter.frames import CallResult
 from ddpdoctor.scripts.syntax.module import Module, modules
 
 

@@ -10,9 +10,10 @@ from functools import lru_cache
 
 from ddpdoctor.facts.launch.programs import Launcher
 from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.scripts.interpreter.abstract_values import Unknown
 from ddpdoctor.scripts.interpreter.parameters import argument_of
-from ddpdoctor.scripts.interpreter.simulated_job import TWO_NODES, RankContext, Unknown
-from ddpdoctor.scripts.interpreter.values import RankEvaluator
+from ddpdoctor.scripts.interpreter.rank_evaluator import RankEvaluator
+from ddpdoctor.scripts.interpreter.simulated_job import TWO_NODES, RankContext
 from ddpdoctor.scripts.syntax.index import Bound
 from ddpdoctor.scripts.syntax.module import Module
 

@@ -12,7 +12,7 @@ from ddpdoctor.rules.script.initialising import INIT
 from ddpdoctor.rules.script.pointing import code, imported, point, replace, with_keyword, without_argument
 from ddpdoctor.rules.script.script013_timeout_not_a_timedelta import as_timedelta
 from ddpdoctor.rules.script.situation import argument, each_rank, has_more, last_value, value
-from ddpdoctor.scripts.interpreter.simulated_job import CallResult
+from ddpdoctor.scripts.interpreter.frames import CallResult
 from ddpdoctor.scripts.simulation.entry_points import rank_contexts
 from ddpdoctor.scripts.syntax.module import Module, modules
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ddpdoctor.scripts.interpreter import assumptions
 from ddpdoctor.scripts.simulation.entry_points import entry_points, rank_contexts
 from ddpdoctor.scripts.simulation.joint_paths import call_reach, is_default_group_collective, is_rank_independent
 from ddpdoctor.scripts.simulation.simulate import simulate
@@ -16,7 +16,6 @@ from ddpdoctor.scripts.simulation.subgroups import groups_of
 from ddpdoctor.scripts.simulation.trace import BranchTest, EarlyExit, Event, RankTrace, Simulation
 from ddpdoctor.scripts.syntax.module import Module
 from ddpdoctor.scripts.syntax.nodes import inner
-from ddpdoctor.scripts.syntax.vocabulary import words
 
 __all__ = ["Divergence", "DivergenceKind", "divergences"]
 
@@ -45,19 +44,6 @@ class Divergence:
     test: BranchTest
     data: bool
     sure: bool = True
-
-
-_SUSPICIOUS = re.compile(
-    r"(?i)barrier|sync|wait|gather|reduce|broadcast|bcast|collective|recv|send|worker|follow|serve|loop|train|rank"
-)
-_LIBRARIES = frozenset(
-    words(
-        "torch torchvision os sys time logging json math random numpy np pickle shutil pathlib re copy datetime wandb tqdm yaml "
-        "builtins print open len str int float list dict set tuple range enumerate zip sorted min max sum abs isinstance hasattr "
-        "getattr setattr format repr warnings collections itertools functools tensorboard tensorboardX mlflow PIL matplotlib "
-        "pandas subprocess glob tempfile io csv argparse loguru gc psutil socket platform string hashlib"
-    )
-)
 
 
 @lru_cache(maxsize=64)
@@ -248,14 +234,6 @@ def _blamed(run: Simulation, kind: str, event: Event, other: Event | None) -> It
         yield Divergence(kind, at, event, other, test, run.data is not None)
 
 
-def _may_hide(run: Simulation, trace: RankTrace) -> bool:
-    """Whether the rank that lacks a collective called something in its own branch that might do it."""
-    for text, tests in trace.opaque:
-        if run.divergent(tests):
-            base, _, last = text.rpartition(".")
-            if base:
-                if base.partition(".")[0] not in _LIBRARIES:
-                    return True
-            elif last not in _LIBRARIES and _SUSPICIOUS.search(last):
-                return True
-    return False
+def _may_hide(simulation: Simulation, trace: RankTrace) -> bool:
+    """Whether the rank that lacks a collective called something in its own branch that might contain it."""
+    return any(simulation.divergent(tests) and assumptions.may_communicate(name) for name, tests in trace.unknown_calls)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 
+from ddpdoctor.scripts.interpreter.rank_evaluator import RankEvaluator
 from ddpdoctor.scripts.interpreter.simulated_job import TWO_NODES, RankContext, one_node
-from ddpdoctor.scripts.interpreter.values import RankEvaluator
 from ddpdoctor.scripts.simulation.communication_reach import CallReach
 from ddpdoctor.scripts.syntax.module import Module
 from ddpdoctor.scripts.syntax.node_cache import cached_per_node

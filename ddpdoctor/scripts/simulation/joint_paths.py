@@ -6,7 +6,7 @@ import ast
 from functools import lru_cache
 from itertools import islice
 
-from ddpdoctor.scripts.interpreter.simulated_job import CallResult
+from ddpdoctor.scripts.interpreter.frames import CallResult
 from ddpdoctor.scripts.simulation.communication_reach import CallReach
 from ddpdoctor.scripts.simulation.entry_points import program_entry_points, rank_contexts
 from ddpdoctor.scripts.simulation.events import COMPARED, WATCHED

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from ddpdoctor.scripts.interpreter.simulated_job import CallFrame, CallResult
+from ddpdoctor.scripts.interpreter.frames import CallFrame, CallResult
 from ddpdoctor.scripts.simulation.events import COMPARED
 from ddpdoctor.scripts.simulation.trace import Event, RankTrace, Simulation
 from ddpdoctor.scripts.syntax.vocabulary import GROUP_POSITION

@@ -1,4 +1,4 @@
-"""One way through a function with all ranks side by side: what each did, in its order, and where they parted."""
+"""The result of a simulation: what each rank did, in its order, and which conditions the ranks took differently."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import ast
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ddpdoctor.scripts.interpreter.simulated_job import CallFrame, RankContext
-from ddpdoctor.scripts.interpreter.values import RankEvaluator
+from ddpdoctor.scripts.interpreter.frames import CallFrame
+from ddpdoctor.scripts.interpreter.rank_evaluator import RankEvaluator
+from ddpdoctor.scripts.interpreter.simulated_job import RankContext
 from ddpdoctor.scripts.syntax.module import Module
 
 __all__ = ["BranchTest", "EarlyExit", "Event", "RankTrace", "Simulation"]
@@ -15,9 +16,9 @@ __all__ = ["BranchTest", "EarlyExit", "Event", "RankTrace", "Simulation"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BranchTest:
-    """A condition around an event: the statement, which way was taken, and how many calls deep it stands.
+    """A condition around an event: the statement, which way was taken, and how many calls deep it is.
 
-    `chosen`: nothing in the text decides it.
+    `chosen`: the text does not determine it.
     """
 
     node: ast.AST
@@ -29,7 +30,7 @@ class BranchTest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Event:
-    """One call that was done. `chain` are the calls that led to it, from the root's own text to the call itself."""
+    """One call that was executed. `chain` are the calls that led to it, from the root's own text to the call itself."""
 
     name: str
     call: ast.Call
@@ -49,7 +50,7 @@ class Event:
         return None
 
     def read(self, node: ast.expr | None) -> object:
-        """The value of an expression where this rank did the call; None for None."""
+        """The value of an expression where this rank executed the call; None for None."""
         return None if node is None else self.evaluator.value(node, self.frame)
 
 
@@ -57,7 +58,7 @@ class Event:
 class EarlyExit:
     """A rank left its block or the process early, inside of `loops`. `how` is return, break, continue, exit or raise.
 
-    `depth`: how many calls deep. A return leaves no more than its own function, whoever calls that.
+    `depth` is how many calls deep it is: a return leaves only its own function.
     """
 
     how: str
@@ -68,19 +69,20 @@ class EarlyExit:
 
     @property
     def reasons(self) -> tuple[BranchTest, ...]:
-        """The conditions around it that decide whether what it leaves goes on."""
+        """The conditions around it that decide whether the rest of what it leaves is executed."""
         return self.tests if self.how in ("exit", "raise") else tuple(t for t in self.tests if t.depth == self.depth)
 
 
 @dataclass(slots=True, eq=False)
 class RankTrace:
-    """One rank's way."""
+    """What one rank did. `decisions` are the ways in which it took each condition; `unknown_calls` are calls in branches whose
+    text was not read, by name."""
 
     context: RankContext
     events: list[Event] = field(default_factory=list)
     early_exits: list[EarlyExit] = field(default_factory=list)
     decisions: dict[ast.AST, list[bool]] = field(default_factory=dict)
-    opaque: list[tuple[str, tuple[BranchTest, ...]]] = field(default_factory=list)
+    unknown_calls: list[tuple[str, tuple[BranchTest, ...]]] = field(default_factory=list)
     raised: bool = False
 
 
@@ -101,9 +103,10 @@ class Simulation:
 
     def differs(self, node: ast.AST) -> bool:
         """Whether the ranks took a condition differently."""
-        seen = [t.decisions[node] for t in self.traces if node in t.decisions]
-        ways = {frozenset(s) for s in seen}
-        return len(ways) > 1 or (frozenset((True, False)) in ways and any(s != seen[0] for s in seen))
+        by_rank = [t.decisions[node] for t in self.traces if node in t.decisions]
+        outcomes = {frozenset(decisions) for decisions in by_rank}
+        is_mixed = frozenset((True, False)) in outcomes
+        return len(outcomes) > 1 or (is_mixed and any(decisions != by_rank[0] for decisions in by_rank))
 
     def divergent(self, tests: Iterable[BranchTest]) -> list[BranchTest]:
         """Those of the conditions that the ranks took differently, outermost first."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ddpdoctor.app.judge_script import Judged, Plan, judged
+from ddpdoctor.app.script_judging import Judged, Plan, judged
 from ddpdoctor.app.progress import Progress
 from ddpdoctor.app.request import Common, seconds_left
 from ddpdoctor.app.rule_selection import rules_for

@@ -275,7 +275,7 @@ def _tell(report: Report, facts: Facts, plan: Plan) -> int:
     common = plan.common
     tables = ""
     if not common.quiet and (common.format is Format.table or common.output is not None):
-        from ddpdoctor.cli.tables.check import draw
+        from ddpdoctor.cli.screens.check import draw
 
         areas = (
             *(("launch",) if facts.launch is not None else ()),

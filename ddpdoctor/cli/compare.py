@@ -36,7 +36,7 @@ def compare(
     """Show what differs between collected nodes: the majority against the others, worst first."""
     from ddpdoctor.app.rule_selection import rules_for
     from ddpdoctor.cli.output import emit_text, has_colour, width
-    from ddpdoctor.cli.tables.compare import draw
+    from ddpdoctor.cli.screens.compare import draw
     from ddpdoctor.engine import examine
     from ddpdoctor.facts.nodes import Nodes
     from ddpdoctor.facts.record import SCHEMA, Facts

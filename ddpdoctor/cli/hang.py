@@ -48,7 +48,7 @@ def hang(
     """Find out why a running job stands still: nothing is stopped, signalled or ended."""
     from ddpdoctor.app.rule_selection import rules_for
     from ddpdoctor.cli.output import emit, has_colour, width
-    from ddpdoctor.cli.tables.hang import draw
+    from ddpdoctor.cli.screens.hang import draw
     from ddpdoctor.collectors.hang.pyspy import find_pyspy
     from ddpdoctor.collectors.hang.running_job import Wanted, collect_hang
     from ddpdoctor.engine import examine

@@ -41,7 +41,7 @@ def lint(
     if diff:
         return _show_patch(report, common)
     from ddpdoctor.cli.output import emit, has_colour, width
-    from ddpdoctor.cli.tables.lint import draw
+    from ddpdoctor.cli.screens.lint import draw
 
     return emit(report, common, draw(facts, report, width=width(), colour=has_colour(common)))
 

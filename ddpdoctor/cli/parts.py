@@ -62,7 +62,7 @@ def _part(command: str) -> Callable[[Common], int]:
         report = examine(facts, rules, command=command, started=started, failures=failures)
         tables = ""
         if common.format is Format.table or common.output is not None:
-            draw = importlib.import_module(f"ddpdoctor.cli.tables.{command}").draw
+            draw = importlib.import_module(f"ddpdoctor.cli.screens.{command}").draw
             tables = draw(facts, width=width(), colour=has_colour(common))
         return emit(report, common, tables)
 

@@ -32,7 +32,7 @@ def report(order: dict[str, Any]) -> int:
     """Judge and write; the exit code."""
     from ddpdoctor.app.request import Common, FailOn, Format
     from ddpdoctor.cli.output import emit, has_colour, width
-    from ddpdoctor.cli.tables.probe import draw
+    from ddpdoctor.cli.screens.probe import draw
     from ddpdoctor.engine import examine
 
     options = order["options"]

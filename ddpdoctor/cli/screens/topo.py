@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from textwrap import wrap
 
 from ddpdoctor.cli.output import WIDEST
-from ddpdoctor.cli.tables.links import about_links, about_peers
+from ddpdoctor.cli.screens.links import about_links, about_peers
 from ddpdoctor.facts.nccl_paths import Way, ways
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.facts.topo import Topo

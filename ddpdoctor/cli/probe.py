@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddpdoctor.app.request import Common, UsageError
+from ddpdoctor.app.request import Request, UsageError
 from ddpdoctor.cli.options import seconds_option
 from ddpdoctor.system.selfexec import command
 
@@ -36,7 +36,7 @@ LOCAL = "127.0.0.1"
 
 
 def probe(
-    common: Common,
+    request: Request,
     nproc_per_node: Annotated[
         str, typer.Option("--nproc-per-node", "--nproc_per_node", metavar="N|gpu|cpu|auto", help="Ranks on this node.")
     ] = "auto",
@@ -92,12 +92,12 @@ def probe(
     host, port = _master(master_addr, master_port, rdzv_endpoint, count)
     nproc = _count(nproc_per_node)
     node = Node(nproc, count * nproc, host, port, node_rank * nproc, node_rank, count, rdzv_id)
-    words = [*_words(common), "--launched", "--backend", backend, "--join-timeout", str(join_timeout)]
+    words = [*_words(request), "--launched", "--backend", backend, "--join-timeout", str(join_timeout)]
     if baseline and node_rank == 0 and not os.access(baseline, os.R_OK):
         raise UsageError(f"--baseline {baseline:.200}: the file cannot be read")
     for option, file in (("--save-baseline", save_baseline), ("--baseline", baseline)):
         words += [option, file] if file else []
-    return _wait(_start(words, node), node, words, common.timeout or DEFAULT_SECONDS)
+    return _wait(_start(words, node), node, words, request.timeout or DEFAULT_SECONDS)
 
 
 def _nodes(word: str) -> int:
@@ -152,17 +152,17 @@ def _free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def _words(common: Common) -> list[str]:
+def _words(request: Request) -> list[str]:
     """The common options, as the ranks' own command line takes them."""
     given = {
-        "--format": common.format.value,
-        "--fail-on": common.fail_on.value,
-        "--output": common.output,
-        "--select": common.select,
-        "--ignore": common.ignore,
-        "--timeout": common.timeout,
+        "--format": request.format.value,
+        "--fail-on": request.fail_on.value,
+        "--output": request.output,
+        "--select": request.select,
+        "--ignore": request.ignore,
+        "--timeout": request.timeout,
     }
-    flags = [("--quiet", common.quiet), ("--no-color", common.no_color)]
+    flags = [("--quiet", request.quiet), ("--no-color", request.no_color)]
     words = [str(word) for option, value in given.items() if value is not None for word in (option, value)]
     return words + [flag for flag, is_set in flags if is_set]
 

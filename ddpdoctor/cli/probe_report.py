@@ -23,20 +23,20 @@ from ddpdoctor.probe.rank_env import OWN_LAUNCHER
 from ddpdoctor.rules import Rule
 
 if TYPE_CHECKING:
-    from ddpdoctor.app.request import Common
+    from ddpdoctor.app.request import Request
 
 __all__ = ["report"]
 
 
 def report(order: dict[str, Any]) -> int:
     """Judge and write; the exit code."""
-    from ddpdoctor.app.request import Common, FailOn, Format
+    from ddpdoctor.app.request import FailOn, Format, Request
     from ddpdoctor.cli.output import emit, has_colour, width
     from ddpdoctor.cli.screens.probe import draw
     from ddpdoctor.engine import examine
 
     options = order["options"]
-    common = Common(
+    request = Request(
         format=Format(options["format"]),
         output=Path(options["output"]) if options["output"] else None,
         select=options["select"],
@@ -45,14 +45,14 @@ def report(order: dict[str, Any]) -> int:
         quiet=options["quiet"] or not order["is_head"],
         no_color=options["no_color"],
     )
-    facts = _facts(order, common)
-    rules = _rules(common, facts)
+    facts = _facts(order, request)
+    rules = _rules(request, facts)
     judged = examine(facts, rules, command="probe", started=order["started"])
-    tables = "" if common.quiet else draw(facts, width=width(), colour=has_colour(common))
-    return emit(judged, common, tables)
+    tables = "" if request.quiet else draw(facts, width=width(), colour=has_colour(request))
+    return emit(judged, request, tables)
 
 
-def _facts(order: dict[str, Any], common: Common) -> Facts:
+def _facts(order: dict[str, Any], request: Request) -> Facts:
     """The probe's, and what it shows of several nodes; the environment where a variable may be to blame."""
     from ddpdoctor.app.facts_source import facts_for
 
@@ -67,11 +67,11 @@ def _facts(order: dict[str, Any], common: Common) -> Facts:
     if probe.seen(Kind.BAD_ENVIRONMENT, Kind.UNRESOLVABLE) or _waits_at_the_loopback(
         probe
     ):  # which variable, what to type
-        facts = replace(facts, environ=facts_for(common, ("environ",))[0].environ)
+        facts = replace(facts, environ=facts_for(request, ("environ",))[0].environ)
     return facts
 
 
-def _rules(common: Common, facts: Facts) -> tuple[Rule, ...]:
+def _rules(request: Request, facts: Facts) -> tuple[Rule, ...]:
     """Those that have something of a probe to go by."""
     from ddpdoctor.app.rule_selection import rules_for
 
@@ -80,7 +80,7 @@ def _rules(common: Common, facts: Facts) -> tuple[Rule, ...]:
     seen = known & {"probe", "nodes"}
     return tuple(
         each
-        for each in rules_for(common, areas)
+        for each in rules_for(request, areas)
         if set(each.needs) <= known and (seen & {*each.needs, *each.wants} or _may_stop_a_rank(each))
     )
 

@@ -14,12 +14,11 @@ from ddpdoctor.app.progress import reporting
 from ddpdoctor.app.request import Request, seconds_left
 from ddpdoctor.app.rule_selection import rules_for
 from ddpdoctor.app.verdicts import JobVerdict, rules_of_nodes, why_no_ranks
-from ddpdoctor.collectors.probe import Node
+from ddpdoctor.collectors.probe import NodeRanks
 from ddpdoctor.engine import Outcome, extended, judge
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Why
-from ddpdoctor.facts.nodes import Form
-from ddpdoctor.facts.nodes import Node as Member
+from ddpdoctor.facts.nodes import Form, Node
 from ddpdoctor.findings import Finding, Report, Severity
 
 if TYPE_CHECKING:
@@ -129,7 +128,7 @@ def probe_together(
     if share is None or not nproc or nproc > MOST_RANKS:
         reason = "how many ranks a node starts is not known" if not nproc else f"{nproc} ranks on one node are too many"
         return replace(facts, gaps=(*facts.gaps, Gap("probe", reason, Why.NOT_HERE)))
-    node = Node(
+    node = NodeRanks(
         nproc=nproc,
         world_size=share.world_size,
         master_addr=job.master_addr,
@@ -152,7 +151,7 @@ def with_verdict(report: Report, verdict: JobVerdict, rules: Sequence[Rule], lin
     return extended(replace(report, findings=kept), [outcome], rules)
 
 
-def _with_host(finding: Finding, nodes: Sequence[Member]) -> Finding:
+def _with_host(finding: Finding, nodes: Sequence[Node]) -> Finding:
     """What the probe says of a rank or a node that it never saw: all met before, in this order, and their hosts are known."""
     where = finding.where
     index = where.rank if nodes and nodes[0].form == Form.ENV else where.node_rank
@@ -163,7 +162,7 @@ def _with_host(finding: Finding, nodes: Sequence[Member]) -> Finding:
     return replace(finding, where=replace(where, host=nodes[index].host))
 
 
-def _of_rank(rank: int, nodes: Sequence[Member]) -> int | None:
+def _of_rank(rank: int, nodes: Sequence[Node]) -> int | None:
     """The index of the node that starts this rank: those before it start the lower ones."""
     for index, node in enumerate(nodes):
         if node.nproc is None:

@@ -14,7 +14,7 @@ from ddpdoctor.app.request import Request, seconds_left
 from ddpdoctor.collectors import Missing
 from ddpdoctor.collectors.probe import (
     Answer,
-    Node,
+    NodeRanks,
     RunningNode,
     RunningProbe,
     Template,
@@ -171,7 +171,7 @@ class Probing:
             return replace(facts, gaps=(*facts.gaps, Gap("probe", missing.reason, missing.why)))
 
     def finish_with_other_nodes(
-        self, facts: Facts, node: Node, environ: Mapping[str, str], say: Callable[[str], None], news: News | None
+        self, facts: Facts, node: NodeRanks, environ: Mapping[str, str], say: Callable[[str], None], news: News | None
     ) -> Facts:
         """The same of this node's ranks of a job, whose other ranks are started at the same time on the other nodes; `news`
         tells of nodes that are gone before they were.

@@ -13,8 +13,8 @@ from launches import TRAIN
 from machines import machine
 
 from ddpdoctor.app.lint_lines import environ_of, rules_of
-from ddpdoctor.app.request import Request
 from ddpdoctor.app.preflight import here
+from ddpdoctor.app.request import Request
 from ddpdoctor.collectors.launch import collect_launch
 from ddpdoctor.engine import judge
 from ddpdoctor.facts.record import SCHEMA, Facts

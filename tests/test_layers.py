@@ -117,8 +117,8 @@ def test_heavy_modules_stay_out(module: str, banned: tuple[str, ...]) -> None:
     assert out.stdout.split() == []
 
 
-COMMAND_LINES = 15
-"""What a command of the command line may have: options become a request, the report becomes text."""
+FUNCTION_LINES = 15
+"""What a function in facts/ may have without its docstring, and a command of the command line without its signature."""
 
 
 def _functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -133,6 +133,16 @@ def _lines(nodes: list[ast.stmt]) -> int:
     return (own[-1].end_lineno or 0) - own[0].lineno + 1 if own else 0
 
 
+@pytest.mark.parametrize("path", sorted((PACKAGE / "facts").rglob("*.py")), ids=lambda p: p.name)
+def test_facts_hold_no_algorithm(path: Path) -> None:
+    for function in _functions(path):
+        docstring = ast.get_docstring(function, clean=False)
+        lines = (
+            (function.end_lineno or 0) - function.lineno + 1 - (0 if docstring is None else len(docstring.split("\n")))
+        )
+        assert lines <= FUNCTION_LINES, f"{function.name}: an algorithm belongs to an engine"
+
+
 def test_commands_are_short() -> None:
     from ddpdoctor.cli.app import COMMANDS
 
@@ -143,7 +153,7 @@ def test_commands_are_short() -> None:
         found = [f for f in _functions(PACKAGE / "cli" / f"{module}.py") if f.name in commands]
         assert found, module
         for function in found:
-            assert _lines(function.body) <= COMMAND_LINES, f"{module}.{function.name}: move it to app/"
+            assert _lines(function.body) <= FUNCTION_LINES, f"{module}.{function.name}: move it to app/"
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "app").glob("*.py")), ids=lambda p: p.name)

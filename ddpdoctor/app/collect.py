@@ -81,13 +81,13 @@ def _written(path: Path, text: str) -> tuple[str, ...]:
 
 def _cleaned(facts: Facts, hosts_as_aliases: bool) -> Any:
     """The facts as JSON without secrets, by their names when they were gathered and by their shape now."""
-    from ddpdoctor.facts.codec import encode, words_of
+    from ddpdoctor.facts.codec import encode, schema_names
     from ddpdoctor.privacy.aliases import with_aliases
     from ddpdoctor.privacy.host_names import host_names_in
     from ddpdoctor.privacy.secrets import without_secrets_in
 
     saved = without_secrets_in(encode(facts))
-    return with_aliases(saved, host_names_in(saved), words_of(type(facts))) if hosts_as_aliases else saved
+    return with_aliases(saved, host_names_in(saved), schema_names(type(facts))) if hosts_as_aliases else saved
 
 
 def _with_running_job(facts: Facts, request: Request) -> Facts:

@@ -20,7 +20,7 @@ from ddpdoctor.launch.ignore_comments import Comment, comments
 from ddpdoctor.rules import Rule
 from ddpdoctor.scripts.syntax.module import modules
 
-__all__ = ["Judged", "Plan", "judged"]
+__all__ = ["JudgedScript", "ScriptJudging", "judge_script"]
 
 IDLE = "SCRIPT550"
 """The rule about comments that silence nothing: judged after all others."""
@@ -29,7 +29,7 @@ FILE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ScriptJudging:
     """What every script is judged with: the rules, what is known besides, and the lines that start each script.
 
     `beside` are the modules that they may import, each other included; `left_out` the codes that --select and --ignore
@@ -46,7 +46,7 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Judged:
+class JudgedScript:
     """What came of one file; `failure` is why it could not be read."""
 
     path: str
@@ -54,7 +54,7 @@ class Judged:
     failure: str | None = None
 
 
-def judged(text: ScriptText, plan: Plan) -> Judged:
+def judge_script(text: ScriptText, plan: ScriptJudging) -> JudgedScript:
     """What the rules say of a script, and which of them took too long for it."""
     path = text.source.path
     starts = plan.lines.get(os.path.realpath(path), ())
@@ -69,7 +69,7 @@ def judged(text: ScriptText, plan: Plan) -> Judged:
     outcome.crashed = [each for each in outcome.crashed if each.code not in late]
     limit = "--timeout ran out" if time.monotonic() >= plan.end else f"not done within {FILE_SECONDS:.0f} s of a CPU"
     told = f"judge {path} by {', '.join(late)}: {limit}"
-    return Judged(path, outcome, failure=told if late else None)
+    return JudgedScript(path, outcome, failure=told if late else None)
 
 
 class TooLong(Exception):
@@ -95,7 +95,7 @@ def _limited(end: float) -> Iterator[None]:
             signal.signal(each, handler)
 
 
-def _outcome(text: ScriptText, starts: tuple[Line, ...], plan: Plan) -> Outcome:
+def _outcome(text: ScriptText, starts: tuple[Line, ...], plan: ScriptJudging) -> Outcome:
     """What the rules say of one script, started by each of the lines, less what its comments silence."""
     script = Script(files=(text.source,), beside=plan.beside)
     facts = replace(plan.known, script=script, launch=None, environ=None)
@@ -128,7 +128,9 @@ def _once(findings: list[Finding]) -> list[Finding]:
     return list(found.values())
 
 
-def _silence(outcome: Outcome, silencing: tuple[Comment, ...], path: str, plan: Plan) -> tuple[IdleComment, ...]:
+def _silence(
+    outcome: Outcome, silencing: tuple[Comment, ...], path: str, plan: ScriptJudging
+) -> tuple[IdleComment, ...]:
     """Take the silenced findings out; the comments, or codes of one, that silenced none."""
     kept = []
     used: set[tuple[Comment, str]] = set()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.app.request import Common
+from ddpdoctor.app.request import Request
 from ddpdoctor.app.triage import triaged
 from ddpdoctor.findings import Report
 from ddpdoctor.render.json import as_dict, findings_in, write
@@ -19,7 +19,7 @@ LOG = Path(__file__).parents[2] / "fixtures" / "logs" / "oom_on_one_of_four.txt"
 
 
 def _report_of(*paths: Path) -> Report:
-    return triaged([str(path) for path in paths], Common(), started=time.time())[0]
+    return triaged([str(path) for path in paths], Request(), started=time.time())[0]
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from ddpdoctor.facts.versions import Versions
 
 
 def _draw(command: str, name: str, width: int) -> str:
-    draw = importlib.import_module(f"ddpdoctor.cli.tables.{command}").draw
+    draw = importlib.import_module(f"ddpdoctor.cli.screens.{command}").draw
     text: str = draw(machine(name), width=width, colour=False)
     return text
 
@@ -51,7 +51,7 @@ def test_the_reason_stands_where_a_value_is_not_known() -> None:
         Gap("host.cpus_allowed", "only root", Why.NEEDS_ROOT),
     )
     facts = replace(machine("cpu_vm"), host=Host(gaps=gaps), versions=Versions())
-    draw = importlib.import_module("ddpdoctor.cli.tables.host").draw
+    draw = importlib.import_module("ddpdoctor.cli.screens.host").draw
     words = " ".join(draw(facts, width=100, colour=False).split())
     assert "/dev/shm unknown /dev/shm did not answer" in words
     assert "CPUs needs root only root" in words
@@ -61,5 +61,5 @@ def test_the_reason_stands_where_a_value_is_not_known() -> None:
 @pytest.mark.parametrize("command", ["host", "versions"])
 def test_a_missing_section_says_why(command: str) -> None:
     facts = replace(machine("cpu_vm"), host=None, versions=None, gaps=(Gap(command, "no answer within 5 s"),))
-    draw = importlib.import_module(f"ddpdoctor.cli.tables.{command}").draw
+    draw = importlib.import_module(f"ddpdoctor.cli.screens.{command}").draw
     assert draw(facts, width=80, colour=False).strip() == "no answer within 5 s"

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from textwrap import wrap
 
 from ddpdoctor.cli.output import WIDEST
-from ddpdoctor.cli.tables.links import about_links, about_peers
-from ddpdoctor.facts.nccl_paths import Way, ways
+from ddpdoctor.cli.screens.links import about_links, about_peers
+from ddpdoctor.facts.nccl_paths import NcclPath, nccl_paths
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.facts.topo import Topo
 from ddpdoctor.facts.visibility import visible
@@ -115,8 +115,8 @@ def _about_ways(facts: Facts, topo: Topo) -> Iterator[str]:
     environ = facts.environ
     seen = visible(environ.variables, facts.gpu).devices if environ and facts.gpu else tuple(g.index for g in topo.gpus)
     ranks = {index: rank for rank, index in enumerate(seen)}
-    groups: dict[tuple[str, str, str], list[Way]] = {}
-    for way in ways(topo, environ.settings if environ else {}, seen):
+    groups: dict[tuple[str, str, str], list[NcclPath]] = {}
+    for way in nccl_paths(topo, environ.settings if environ else {}, seen):
         groups.setdefault((way.uses, way.distance, way.surprise), []).append(way)
     if groups:
         yield ""

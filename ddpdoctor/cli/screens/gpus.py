@@ -6,8 +6,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ddpdoctor.cli.tables import draw_all
-from ddpdoctor.cli.tables.gpu_health import health
+from ddpdoctor.cli.screens import draw_all
+from ddpdoctor.cli.screens.gpu_health import health
 from ddpdoctor.facts.device import Device, absence
 from ddpdoctor.facts.gpu import Gpu, PciGpu
 from ddpdoctor.facts.record import Facts

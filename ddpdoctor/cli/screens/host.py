@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpdoctor.cli.tables.groups import Row, draw_groups, draw_missing, known
+from ddpdoctor.cli.screens.groups import Row, draw_groups, draw_missing, known
 from ddpdoctor.facts.host import UNLIMITED, Host, Limit, readable
 from ddpdoctor.facts.record import Facts
 

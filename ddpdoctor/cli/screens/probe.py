@@ -6,7 +6,7 @@ from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 
-from ddpdoctor.cli.tables import draw_all
+from ddpdoctor.cli.screens import draw_all
 from ddpdoctor.facts.probe import Measurement, Probe, RankReport
 from ddpdoctor.facts.record import Facts
 

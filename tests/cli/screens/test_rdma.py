@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from machines import machine
 
-from ddpdoctor.cli.tables.net import draw
+from ddpdoctor.cli.screens.net import draw
 
 MACHINE = "h100x8_sxm_healthy"
 

@@ -6,8 +6,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ddpdoctor.cli.tables import draw_all
-from ddpdoctor.cli.tables.rdma import rdma_pieces
+from ddpdoctor.cli.screens import draw_all
+from ddpdoctor.cli.screens.rdma import rdma_pieces
 from ddpdoctor.facts.interface_choice import Choice, choose_for_gloo, choose_for_nccl
 from ddpdoctor.facts.net import Interface, Lookup, Net
 from ddpdoctor.facts.record import Facts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from machines import machine, machine_names
 
-from ddpdoctor.cli.tables.env import draw
+from ddpdoctor.cli.screens.env import draw
 from ddpdoctor.facts.gaps import Gap
 from ddpdoctor.facts.record import SCHEMA, Facts
 

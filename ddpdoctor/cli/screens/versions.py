@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpdoctor.cli.tables.groups import Row, draw_groups, draw_missing, known
+from ddpdoctor.cli.screens.groups import Row, draw_groups, draw_missing, known
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.facts.versions import Versions

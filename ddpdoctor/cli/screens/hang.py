@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddpdoctor.cli.tables import draw_all
+from ddpdoctor.cli.screens import draw_all
 from ddpdoctor.dumps.outlier import jobs
 from ddpdoctor.facts.record import Facts
 

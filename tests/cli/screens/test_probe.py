@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from machines import machine
 
-from ddpdoctor.cli.tables.probe import draw
+from ddpdoctor.cli.screens.probe import draw
 
 
 @pytest.mark.parametrize("width", [40, 80, 100])

@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ddpdoctor.cli.tables import draw_all
+from ddpdoctor.cli.screens import draw_all
 from ddpdoctor.facts.environ import shorten
 from ddpdoctor.facts.gaps import Why
 from ddpdoctor.facts.nodes import Form

@@ -6,7 +6,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ddpdoctor.cli.tables import draw_all
+from ddpdoctor.cli.screens import draw_all
 from ddpdoctor.facts.net import Attempt, Net, Outcome, Port, PortSocket
 from ddpdoctor.facts.record import Facts
 

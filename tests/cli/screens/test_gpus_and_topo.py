@@ -7,7 +7,7 @@ import re
 import pytest
 from machines import machine
 
-from ddpdoctor.cli.tables import gpus, topo
+from ddpdoctor.cli.screens import gpus, topo
 
 EIGHT = ("h100x8_sxm_healthy", "a100x8_nvlink_down")
 

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ddpdoctor.cli.tables import draw_all
+from ddpdoctor.cli.screens import draw_all
 from ddpdoctor.facts.environ import Environ, shorten
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.facts.variables import meaning

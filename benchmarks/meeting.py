@@ -20,6 +20,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ddpdoctor.network.sockets import listen, raise_file_limit
+
 from ddpdoctor.app.verdict_messages import written
 from ddpdoctor.app.verdicts import judge_nodes, rules_of_nodes, shares
 from ddpdoctor.facts.nodes import Node, Nodes
@@ -27,7 +29,6 @@ from ddpdoctor.multinode.members import Guest
 from ddpdoctor.multinode.messages import MAX_LINE_BYTES, encode_line, hear
 from ddpdoctor.multinode.results import Gathered
 from ddpdoctor.multinode.session import Session
-from ddpdoctor.network.sockets import listen, raise_file_limit
 from ddpdoctor.rules import load
 
 MEETING_SECONDS = 3.0

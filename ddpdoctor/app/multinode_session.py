@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from ddpdoctor.app.announcement import Introduction
 from ddpdoctor.app.clock import STARTED
 from ddpdoctor.facts.codec import encode
-from ddpdoctor.facts.net import Outcome
 from ddpdoctor.facts.nodes import Form, Node, Nodes, Stranger
+from ddpdoctor.facts.reachability import ConnectOutcome
 from ddpdoctor.launch.jobs import Job, job_id
 
 if TYPE_CHECKING:
@@ -235,8 +235,8 @@ class Convening:
         way = met.way if met is not None else None
         told = met.other_version or (_stranger(met.other_job) if met.other_job else None) if met is not None else None
         strangers = () if told is None else (told,)
-        is_taken = way in (Outcome.STRANGER, Outcome.SILENT) and not is_explained and not strangers
-        is_over = way in (None, Outcome.REFUSED) and (met is None or met.waited_seconds >= self._join_seconds)
+        is_taken = way in (ConnectOutcome.STRANGER, ConnectOutcome.SILENT) and not is_explained and not strangers
+        is_over = way in (None, ConnectOutcome.REFUSED) and (met is None or met.waited_seconds >= self._join_seconds)
         is_other = bool(strangers) or (met is not None and met.lost_host is not None)
         is_absent = (is_over or not is_explained) and not is_taken and not is_other
         return Nodes(

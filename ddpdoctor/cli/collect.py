@@ -92,7 +92,7 @@ def _with_more(facts: Facts, common: Common) -> Facts:
     from ddpdoctor.collectors.support import collect_launch_of, collect_logs
     from ddpdoctor.facts.gaps import Gap
     from ddpdoctor.system.machine import this_machine
-    from ddpdoctor.system.timeouts import NoAnswer, answer
+    from ddpdoctor.system.timeouts import CallTimeout, call_with_timeout
 
     machine = this_machine(seconds_left(common))
     if not common.quiet and find_pyspy(machine.environ) is not None:
@@ -101,8 +101,8 @@ def _with_more(facts: Facts, common: Common) -> Facts:
 
     def waited(name: str, work: Callable[[], T]) -> T | None:
         try:
-            return answer(work, machine.deadline.cut(PART_SECONDS).left)
-        except NoAnswer as late:
+            return call_with_timeout(work, machine.deadline.cut(PART_SECONDS).left)
+        except CallTimeout as late:
             gaps.append(Gap(name, str(late)))
             return None
 

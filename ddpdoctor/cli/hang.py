@@ -56,7 +56,7 @@ def hang(
     from ddpdoctor.facts.record import SCHEMA, Facts
     from ddpdoctor.rules import of_hangs
     from ddpdoctor.system.machine import this_machine
-    from ddpdoctor.system.timeouts import NoAnswer, answer
+    from ddpdoctor.system.timeouts import CallTimeout, call_with_timeout
 
     started = time.time()
     machine = this_machine(seconds_left(common))
@@ -72,8 +72,8 @@ def hang(
             print("ddpdoctor: reading stacks with py-spy --nonblocking: the ranks are not stopped", file=sys.stderr)
         wanted = Wanted(tuple(pids or ()), watch, not no_stacks, dumps=True)
         try:
-            found = answer(lambda: collect_hang(machine, wanted), machine.deadline.left)
-        except NoAnswer as late:
+            found = call_with_timeout(lambda: collect_hang(machine, wanted), machine.deadline.left)
+        except CallTimeout as late:
             found, failures = Hang(), (f"look at the ranks: {late}",)
         else:
             failures = () if found.processes else (_nothing(pids or [], found),)

@@ -22,7 +22,7 @@ import typer
 from ddpdoctor.app.request import Common, Format, UsageError
 from ddpdoctor.cli.options import seconds_option
 from ddpdoctor.system.selfexec import command
-from ddpdoctor.system.timeouts import NoAnswer, answer
+from ddpdoctor.system.timeouts import CallTimeout, call_with_timeout
 
 if TYPE_CHECKING:
     from ddpdoctor.collectors.job import Job
@@ -83,7 +83,7 @@ def run(
         try:
             _triage(common, job, code, started)
         except Exception as error:  # a fault of ours included: the exit code stays the job's
-            why = error if isinstance(error, (OSError, NoAnswer)) else f"a bug in ddpdoctor: {error!r}"
+            why = error if isinstance(error, (OSError, CallTimeout)) else f"a bug in ddpdoctor: {error!r}"
             print(f"\nddpdoctor: the job ended with exit code {code}; no triage of it: {why}", file=sys.stderr)
     return code
 
@@ -157,7 +157,7 @@ def _triage(common: Common, job: Job, code: int, started: float) -> None:
     output = folder / "output.log"
     output.write_bytes(job.copy.content())
     kernel = _kernel_log(folder, begun - started)
-    left = answer(lambda: _left_behind(job, started), FILE_SECONDS)
+    left = call_with_timeout(lambda: _left_behind(job, started), FILE_SECONDS)
     report, _ = triaged([str(output), *kernel, *left], replace(common, launch=None), started=begun, command="run")
     colour = has_colour(common, sys.stderr)
     text = render(report, "table", width=WIDEST, colour=colour, quiet=common.quiet)

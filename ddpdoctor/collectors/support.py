@@ -17,7 +17,7 @@ from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.log import Kind, Line, Log, Source, Who
 from ddpdoctor.privacy.secrets import without_secrets_in
 from ddpdoctor.system.machine import Machine
-from ddpdoctor.system.timeouts import NoAnswer, answer
+from ddpdoctor.system.timeouts import CallTimeout, call_with_timeout
 
 __all__ = ["collect_launch_of", "collect_logs"]
 
@@ -62,8 +62,8 @@ def collect_logs(machine: Machine) -> Log:
         gaps.append(Gap("log.kernel", f"{LOG}: {error.strerror}", Why.NOT_HERE))
     files: dict[str, Source] = {}
     try:
-        answer(lambda: _list(machine, files), min(FILE_SECONDS, machine.deadline.left))
-    except NoAnswer as late:
+        call_with_timeout(lambda: _list(machine, files), min(FILE_SECONDS, machine.deadline.left))
+    except CallTimeout as late:
         gaps.append(Gap("log.files", f"the list of log files: {late}"))
     kernel = Source(LOG, Kind.KERNEL, lines=len(lines), who=who)
     return Log(sources=(kernel, *list(files.values())[:MOST_FILES]), lines=lines, gaps=tuple(gaps))

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ddpdoctor.facts.probe import Kind, Observation, Probe
-from ddpdoctor.network.file_limits import OUT_OF_FILES, allow_more, limit
+from ddpdoctor.network.connect import OUT_OF_FILES
+from ddpdoctor.network.file_limits import file_limit, raise_file_limit
 from ddpdoctor.probe.arguments import parse
 from ddpdoctor.probe.baseline import save
 from ddpdoctor.probe.early_signal import early
@@ -47,14 +48,14 @@ def main(words: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno not in OUT_OF_FILES:
             raise
-        words = f"{place.name} may open {limit()} files, and needs more to start"
-        seen = Observation(Kind.OUT_OF_FILES, words, (place.rank,), place.rank, place.host, value=str(limit()))
+        words = f"{place.name} may open {file_limit()} files, and needs more to start"
+        seen = Observation(Kind.OUT_OF_FILES, words, (place.rank,), place.rank, place.host, value=str(file_limit()))
         return tell(Probe(observations=(seen,), launcher=place.launcher), place, True, options, started)
 
 
 def _as_rank(place: Place, options: argparse.Namespace, started: float) -> int:
     child = take_over(place, *options.worker) if options.worker else adopt(begin(WORKER), [place])[0]
-    allow_more()
+    raise_file_limit()
     siblings = Siblings(place, os.getppid() if options.job is None else options.job, is_launched=options.launched)
     session = Session(place, child, options, siblings)
     signal.signal(signal.SIGTERM, session.on_signal)

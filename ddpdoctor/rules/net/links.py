@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ddpdoctor.facts.gaps import not_here
-from ddpdoctor.facts.net import Outcome
 from ddpdoctor.facts.nodes import Form, Link, Node, Nodes
 from ddpdoctor.facts.probe import Kind, Probe
+from ddpdoctor.facts.reachability import ConnectOutcome
 from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.node_findings import named, place
@@ -16,13 +16,13 @@ from ddpdoctor.rules.observation_findings import is_second_store, observed
 __all__ = ["blocked", "cut", "gloo_elsewhere", "large_packets", "store_port"]
 
 _WORDS = {
-    Outcome.REFUSED: "refused",
-    Outcome.NO_ANSWER: "dropped (no answer)",
-    Outcome.NO_HOST: "no route to host",
-    Outcome.NO_ROUTE: "no route",
-    Outcome.PROHIBITED: "prohibited",
-    Outcome.STRANGER: "answered by another machine",
-    Outcome.SILENT: "accepted and then silent",
+    ConnectOutcome.REFUSED: "refused",
+    ConnectOutcome.NO_ANSWER: "dropped (no answer)",
+    ConnectOutcome.NO_HOST: "no route to host",
+    ConnectOutcome.NO_ROUTE: "no route",
+    ConnectOutcome.PROHIBITED: "prohibited",
+    ConnectOutcome.STRANGER: "answered by another machine",
+    ConnectOutcome.SILENT: "accepted and then silent",
 }
 MOST_PAIRS = 8
 

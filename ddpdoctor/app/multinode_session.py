@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ddpdoctor.app.announcement import Introduction
+from ddpdoctor.app.announcement import Announcement
 from ddpdoctor.app.clock import STARTED
 from ddpdoctor.facts.codec import encode
 from ddpdoctor.facts.nodes import Form, Node, Nodes, Stranger
 from ddpdoctor.facts.reachability import ConnectOutcome
 from ddpdoctor.launch.jobs import Job, job_id
+from ddpdoctor.privacy.redaction import redact
 
 if TYPE_CHECKING:
     from ddpdoctor.app.verdicts import Verdict
@@ -39,7 +40,7 @@ class Convening:
     def __init__(self, job: Job, line: Facts | None, join_seconds: float, say: Callable[[str], None]) -> None:
         self.job = job
         launch = line.launch if line is not None else None
-        self._introduction = Introduction(job, launch.lines[0] if launch is not None and launch.lines else None)
+        self._announcement = Announcement(job, launch.lines[0] if launch is not None and launch.lines else None)
         self._torch = launch.torch if launch is not None else ""
         self._join_seconds = join_seconds
         self._say = say
@@ -61,14 +62,14 @@ class Convening:
 
     def nproc(self, facts: Facts) -> int | None:
         """The ranks that this node's launcher starts, as the facts of its GPUs decide where the line says `auto` or `gpu`."""
-        return self._introduction.nproc(facts)
+        return self._announcement.nproc(facts)
 
     def open(self) -> None:
         """Hold the job's port, where the store will be here: nobody can take it meanwhile, and others are not refused."""
         from ddpdoctor.collectors.multinode import claim, flag, is_translated, recognises, token_of
 
         job = self.job
-        script = os.path.basename(self._introduction.script() or "")
+        script = os.path.basename(self._announcement.script() or "")
         self._token = token_of("ddpdoctor meeting", job_id(os.environ), script)
         if job.form == Form.C10D:
             self._owns = recognises(job.master_addr) if job.is_host is None else job.is_host
@@ -120,20 +121,20 @@ class Convening:
         from ddpdoctor.multinode.results import Gathered, Told
         from ddpdoctor.probe.node_notices import News
 
-        node = self._introduction.node(facts, self._owns)
+        node = self._announcement.node(facts, self._owns)
         self.news = News.open()
-        own = [encode(each) for each in (*self._lost_port(node, rules), *errors)][:MOST_TOLD]
+        own = [_announced(each) for each in (*self._lost_port(node, rules), *errors)][:MOST_TOLD]
         self._meeting = Meeting(
             node,
             self._token,
             max(min(self._join_seconds - (time.monotonic() - STARTED), limit), 1.0),
             main=self._main,
             errors=own,
-            line=self._introduction.told_line(),
+            line=self._announcement.line(),
             is_patient=self._is_patient,
             patience=self._join_seconds,
             say=self._say,
-            explain=lambda: [encode(each) for each in judge_here(self._with_way(facts, is_new=True))],
+            explain=lambda: [_announced(each) for each in judge_here(self._with_way(facts, is_new=True))],
             lost=self._lost,
             hosts=self.job.hosts,
         )
@@ -152,7 +153,7 @@ class Convening:
             return replace(verdict, share=found.get(met.guests[met.hosted_by].key))
         is_lost = met is not None and met.lost_host is not None
         facts = facts if is_lost else self._with_way(facts)  # the way was open a moment ago
-        own += [] if is_lost else [each for each in map(encode, judge_here(facts)) if each not in own]
+        own += [] if is_lost else [each for each in map(_announced, judge_here(facts)) if each not in own]
         if met is not None and met.taken_by is not None:
             nodes = self._superfluous(met)
         else:
@@ -277,6 +278,12 @@ class Convening:
         facts = replace(facts, environ=replace(facts.environ, variables=variables), net=net)
         self._way = (time.monotonic(), facts)
         return facts
+
+
+def _announced(finding: Finding) -> dict[str, Any]:
+    """A finding of this node as the others are sent it: it may quote variables and launch lines."""
+    found: dict[str, Any] = redact(encode(finding))
+    return found
 
 
 def _stranger(introduction: Mapping[str, Any]) -> Stranger:

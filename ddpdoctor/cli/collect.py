@@ -79,9 +79,9 @@ def _cleaned(facts: Facts, hosts_as_aliases: bool) -> Any:
     from ddpdoctor.facts.codec import encode, words_of
     from ddpdoctor.privacy.aliases import with_aliases
     from ddpdoctor.privacy.host_names import host_names_in
-    from ddpdoctor.privacy.secrets import without_secrets_in
+    from ddpdoctor.privacy.redaction import redact
 
-    saved = without_secrets_in(encode(facts))
+    saved = redact(encode(facts))
     return with_aliases(saved, host_names_in(saved), words_of(type(facts))) if hosts_as_aliases else saved
 
 

@@ -15,7 +15,7 @@ from ddpdoctor.collectors.launch import collect_launch
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.log import Kind, Line, Log, Source, Who
-from ddpdoctor.privacy.secrets import without_secrets_in
+from ddpdoctor.privacy.redaction import redact
 from ddpdoctor.system.machine import Machine
 from ddpdoctor.system.timeouts import CallTimeout, call_with_timeout
 
@@ -75,7 +75,7 @@ def collect_launch_of(machine: Machine, pids: Iterable[int]) -> Launch | None:
     for pid in pids:
         agent = _launcher(known, pid)
         if agent is not None:
-            words = [str(word) for word in without_secrets_in(list(_without_python(agent.words)))]
+            words = [str(word) for word in redact(list(_without_python(agent.words)))]
             try:
                 folder = os.readlink(machine.root.at(f"/proc/{agent.pid}/cwd"))
             except OSError:

@@ -12,7 +12,7 @@ from ddpdoctor.collectors.environ import relevant
 from ddpdoctor.collectors.hang.rank_processes import SECONDS, Entry
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.hang import Child, Process
-from ddpdoctor.privacy.secrets import without_secrets_in
+from ddpdoctor.privacy.redaction import redact
 from ddpdoctor.system.machine import Root
 from ddpdoctor.system.timeouts import call_each_with_timeout
 
@@ -89,7 +89,7 @@ def _process(
         world_size=environ.world_size,
         local_world_size=environ.local_world_size,
         job=_job(environ),
-        command=" ".join(without_secrets_in(list(entry.words[:MOST_WORDS])))[:1000],
+        command=" ".join(redact(list(entry.words[:MOST_WORDS])))[:1000],
         state=now.state,
         wchan=_kernel_word(root.line(f"/proc/{entry.pid}/wchan")),
         call=call,

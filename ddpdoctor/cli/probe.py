@@ -168,6 +168,7 @@ def _words(common: Common) -> list[str]:
 
 
 def _start(words: list[str], node: Node) -> list[subprocess.Popen[bytes]]:
+    """The ranks, in the process group of the terminal: Ctrl-C and Ctrl-Z reach them, and they print there."""
     width = {"COLUMNS": str(shutil.get_terminal_size((100, 24)).columns)}
     line = [*command("ddpdoctor.probe"), *words]
     return [

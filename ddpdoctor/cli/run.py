@@ -100,7 +100,10 @@ def _command(launch: tuple[str, ...]) -> tuple[dict[str, str], list[str]]:
 
 
 def _check(common: Common, options: list[str]) -> int:
-    """`ddpdoctor check` on this launch line, in a process of its own: standard output belongs to the job."""
+    """`ddpdoctor check` on this launch line, in a process of its own: standard output belongs to the job.
+
+    In this process group, so that Ctrl-C and Ctrl-Z reach it as well.
+    """
     given = {"--select": common.select, "--ignore": common.ignore, "--timeout": common.timeout}
     words = [word for option, value in given.items() if value is not None for word in (option, str(value))]
     words += ["--fail-on", common.fail_on.value, *options, *(["--no-color"] if common.no_color else [])]

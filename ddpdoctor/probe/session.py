@@ -95,7 +95,7 @@ class Session(Witness):
             self._reach_to_tell(trouble)
             return self.fail(trouble.observations)
         except StoreLost as lost:
-            return self.alone(str(lost))
+            return self.alone(lost)
 
     def _reach_to_tell(self, trouble: Trouble) -> None:
         """A rank that failed before it reached the store still tells the others why, and the one that hosts it always can."""

@@ -24,7 +24,7 @@ from ddpdoctor.probe.early_signal import early
 from ddpdoctor.probe.lazy_retry import is_worth_a_try, retry
 from ddpdoctor.probe.local_supervisors import Siblings
 from ddpdoctor.probe.proc import die_with
-from ddpdoctor.probe.rank_env import BadEnvironment, Place, read_place, read_place_outside, short_host
+from ddpdoctor.probe.rank_env import BadEnvironment, NoLauncherError, Place, read_place, read_place_outside, short_host
 from ddpdoctor.probe.report_output import tell
 from ddpdoctor.probe.session import Session
 from ddpdoctor.probe.store_rendezvous import Interrupted, call_others
@@ -42,7 +42,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         place = read_place(os.environ, options.job)
     except BadEnvironment as error:
-        return _without_place(str(error), options, started)
+        return _without_place(error, options, started)
     try:
         return _as_rank(place, options, started)
     except OSError as error:
@@ -91,8 +91,9 @@ def _as_rank(place: Place, options: argparse.Namespace, started: float) -> int:
         session.leave()
 
 
-def _without_place(words: str, options: object, started: float) -> int:
-    if "no launcher" in words:
+def _without_place(error: BadEnvironment, options: object, started: float) -> int:
+    words = str(error)
+    if isinstance(error, NoLauncherError):
         print(
             f"ddpdoctor.probe: {words}\n"
             "Start it as the job is started:\n"

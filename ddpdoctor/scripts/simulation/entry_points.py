@@ -29,11 +29,11 @@ def program_entry_points(module: Module, reach: CallReach) -> list[Function | as
 
 def _relevant(module: Module, reach: CallReach, functions: list[Function]) -> list[Function | ast.Module]:
     """The functions that reach communication, and the module's own level if it does."""
-    found: list[Function | ast.Module] = [
+    relevant: list[Function | ast.Module] = [
         f for f in functions if f.name not in ("__enter__", "__exit__") and reach.function(module, f)
     ]
     own = (s for s in module.tree.body if not isinstance(s, (ast.FunctionDef, ast.ClassDef)))
-    return [*found, module.tree] if any(reach.statement(module, s) for s in own) else found
+    return [*relevant, module.tree] if any(reach.statement(module, s) for s in own) else relevant
 
 
 def rank_contexts(module: Module, root: Function | ast.Module | None = None) -> tuple[RankContext, ...]:
@@ -57,6 +57,6 @@ def _rank_contexts(module: Module, root: Function | ast.Module | None) -> tuple[
 def _literal_world(module: Module) -> int | None:
     """A world size that the text fixes, from 2 to 8."""
     given = [k.value for c in module.calls("dist.init_process_group") for k in c.keywords if k.arg == "world_size"]
-    found = {v for g in given if isinstance(v := RankEvaluator(module, TWO_NODES[0]).value(g), int) and 2 <= v <= 8}
+    sizes = {v for g in given if isinstance(v := RankEvaluator(module, TWO_NODES[0]).value(g), int) and 2 <= v <= 8}
     others = [RankEvaluator(module, one_node(8)[0]).value(g) for g in given]
-    return found.pop() if len(found) == 1 and all(v in tuple(found) for v in others) else None
+    return sizes.pop() if len(sizes) == 1 and all(v in tuple(sizes) for v in others) else None

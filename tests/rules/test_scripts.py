@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from script_cases import Case, cases, judged
 from script_runs import WRONG
-from scripts import Case, cases, judged
 
 from ddpdoctor.app.patch import applied
 from ddpdoctor.engine import Outcome

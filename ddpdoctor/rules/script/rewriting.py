@@ -16,7 +16,7 @@ from ddpdoctor.rules.script.rank_branches import blocks, parts
 from ddpdoctor.rules.script.script_questions import argument, backends
 from ddpdoctor.rules.script.whole_lines import gone, inserted, lines_of, shifted, swapped
 from ddpdoctor.scripts.simulation.divergence import Divergence
-from ddpdoctor.scripts.simulation.joint_paths import call_reach
+from ddpdoctor.scripts.simulation.joint_paths import COMMUNICATION
 from ddpdoctor.scripts.syntax.module import Module
 from ddpdoctor.scripts.syntax.nodes import inner
 from ddpdoctor.scripts.syntax.vocabulary import GROUP_POSITION
@@ -243,8 +243,7 @@ def _is_elif_arm(module: Module, branch: ast.If) -> bool:
 
 
 def _communicates(module: Module, statement: ast.stmt) -> bool:
-    matters = call_reach(module)
-    calls = (n for n in inner(statement) if isinstance(n, ast.Call) and matters.call(module, n))
+    calls = (n for n in inner(statement) if isinstance(n, ast.Call) and COMMUNICATION.call(module, n))
     return any(argument(c, GROUP_POSITION.get(module.names.of(c.func) or ""), "group") is None for c in calls)
 
 

@@ -21,7 +21,7 @@ from ddpdoctor.rules.script.script_questions import (
     start_of,
     value,
 )
-from ddpdoctor.scripts.interpreter.abstract_values import Device
+from ddpdoctor.scripts.interpreter.abstract_values import TorchDevice
 from ddpdoctor.scripts.interpreter.assumptions import RANK_NAMES
 from ddpdoctor.scripts.syntax.index import Bound
 from ddpdoctor.scripts.syntax.module import Module, modules
@@ -92,7 +92,7 @@ def _is_one_gpu(module: Module, given: ast.expr) -> bool:
         return False
     moves = (*module.calls("cuda.set_device"), *module.method_calls.get("cuda", ()), *module.method_calls.get("to", ()))
     chosen = [each_rank(module, c.args[0]) for c in moves if c.args]
-    own = (LOCAL_RANKS, [Device("cuda", rank) for rank in LOCAL_RANKS])
+    own = (LOCAL_RANKS, [TorchDevice("cuda", rank) for rank in LOCAL_RANKS])
     return any(each in own for each in chosen)
 
 

@@ -23,7 +23,7 @@ from ddpdoctor.rules.script.script_questions import (
     names_in,
     value,
 )
-from ddpdoctor.scripts.interpreter.abstract_values import Device, Unknown
+from ddpdoctor.scripts.interpreter.abstract_values import TorchDevice, Unknown
 from ddpdoctor.scripts.simulation.joint_paths import is_default_group_collective, program_simulations
 from ddpdoctor.scripts.simulation.trace import Event, Simulation
 from ddpdoctor.scripts.syntax.module import Module, modules
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 PER_RANK = {"rank", "local_rank", "global_rank", "RANK", "getpid", "process_index", "get_rank", "hostname", "uuid4"}
 PER_RANK |= {"mkdtemp", "mkstemp", "TemporaryDirectory", "NamedTemporaryFile", "gethostname"}
-_GPU_ZERO = ("cuda:0", Device("cuda", 0))
-_CURRENT = ("cuda", Device("cuda"))
+_GPU_ZERO = ("cuda:0", TorchDevice("cuda", 0))
+_CURRENT = ("cuda", TorchDevice("cuda"))
 """GPU 0 as well, unless each rank selected another."""
 
 

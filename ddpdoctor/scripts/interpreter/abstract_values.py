@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["Device", "Unknown", "known", "worst"]
+__all__ = ["TorchDevice", "Unknown", "known", "worst"]
 
 
 class Unknown(Enum):
@@ -20,7 +20,7 @@ class Unknown(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class TorchDevice:
     """torch.device: `index` None is the current device of that type."""
 
     type: str

@@ -95,7 +95,8 @@ _FRAMEWORKS_WITH_LOCAL_RANK = frozenset(("lightning", "pytorch_lightning", "ligh
 def is_framework_attribute(name: str, module: Module) -> bool:
     """`object.local_rank` in a file that uses Lightning or transformers is the local rank.
 
-    Prevents a miss: these frameworks set the attribute in code that is not read, and a branch on it would be unknown.
+    Prevents a miss: these frameworks set the attribute in code that is not read, and `rank=args.local_rank` in
+    init_process_group would not be reported.
     """
     return name == "local_rank" and bool(module.frameworks & _FRAMEWORKS_WITH_LOCAL_RANK)
 
@@ -140,8 +141,8 @@ _SUBGROUP_RANK = re.compile(
 def is_rank_of_unknown_group(name: str) -> bool:
     """A name such as `tp_rank` or `stage_rank` is a rank within a group of ranks that is not known.
 
-    Prevents a false alarm: as an unknown that all ranks share, both ways of `if tp_rank == 0:` would be simulated for all
-    ranks together, and what only some ranks do there would be taken for what all do.
+    Prevents a false alarm: each way of `if stage_rank == 0:` would be simulated as one that all ranks take, and what only some of
+    them do there would look incomplete.
     """
     return bool(_SUBGROUP_RANK.search(name)) or name.endswith("rank")
 
@@ -217,14 +218,14 @@ def may_communicate(name: str) -> bool:
 MODULE_NAME = "__main__"
 """`__name__`: a file that is judged is the program.
 
-Prevents a miss: what stands under `if __name__ == "__main__":` would be simulated only as one of two possible ways.
+Prevents a miss: what is assigned under `if __name__ == "__main__":`, such as the rank, would be one of several possible values.
 """
 
 
 def is_gpus_per_node(divisor: ast.expr) -> bool:
     """The 8 in `rank % 8` is the number of GPUs per node, so that the result is the local rank.
 
-    Prevents a false alarm: on the simulated nodes, which have two GPUs, `rank % 8` is the global rank, and SCRIPT002 would
+    Prevents a false alarm: on the simulated nodes, which have two GPUs, `rank % 8` is the global rank, and SCRIPT001 would
     report `torch.cuda.set_device(rank % 8)`.
     """
     return isinstance(divisor, ast.Constant) and divisor.value in (4, 8, 16)
@@ -233,8 +234,7 @@ def is_gpus_per_node(divisor: ast.expr) -> bool:
 def gpus_on_node(job: SimulatedJob) -> int:
     """`torch.cuda.device_count()` is the number of ranks on the node.
 
-    Prevents a false alarm: `torch.cuda.set_device(rank % torch.cuda.device_count())` would have an unknown value, so that two
-    ranks might share a GPU.
+    Prevents a miss: a collective under `if rank % torch.cuda.device_count() == 0:` would not be reported.
     """
     return job.local_world_size
 
@@ -242,8 +242,8 @@ def gpus_on_node(job: SimulatedJob) -> int:
 def process_start_succeeds() -> object:
     """`is_available()` and `is_initialized()`, of torch.distributed and of CUDA, are true when they are asked.
 
-    Prevents a miss: `if not dist.is_initialized(): return 0` in a helper would make its result unknown, and with it each
-    branch on the rank that the helper returns.
+    Prevents a miss: with `if not dist.is_initialized(): rank = guess()` the rank would be unknown, and a collective in a
+    branch on it would not be reported.
     """
     return True
 
@@ -259,7 +259,8 @@ def process_index(context: RankContext) -> int:
 def launcher_passes_local_rank(option: str) -> bool:
     """The option `--local_rank` holds the local rank, as torch.distributed.launch passes it.
 
-    Prevents a false alarm: `torch.cuda.set_device(args.local_rank)` would select the same device, the default, on all ranks.
+    Prevents a miss: without `type=int` the option is text, and SCRIPT004 would not report
+    `torch.cuda.set_device(args.local_rank)`.
     """
     return option == "local_rank"
 
@@ -267,8 +268,8 @@ def launcher_passes_local_rank(option: str) -> bool:
 def is_set_by_launcher(variable: str) -> bool:
     """RANK, WORLD_SIZE and the like are set: a launcher such as torchrun starts the script. SLURM's and MPI's need not be.
 
-    Prevents a false alarm: the way through `if "RANK" in os.environ: … else: …` without distributed training would be simulated
-    as well, with the same rank 0 everywhere.
+    Prevents a miss: after `if "RANK" in os.environ: rank = int(os.environ["RANK"])` and `else: rank = guess()` the rank would be
+    unknown, and a collective in a branch on it would not be reported.
     """
     return variable in VARIABLES and not variable.startswith(("SLURM", "OMPI", "PMI"))
 
@@ -282,8 +283,8 @@ _COUNTS = re.compile(
 def tests_for_several_ranks(node: ast.expr) -> bool | None:
     """`num_gpus > 1` is true, `world_size == 1` is false; None for another condition.
 
-    Prevents a false alarm: the single-process way through a script would be simulated as a job, in which a save or a
-    collective without a rank check looks wrong.
+    Prevents a miss: after `if num_gpus > 1: rank = dist.get_rank()` and `else: rank = guess()` the rank would be unknown, and a
+    collective in a branch on it would not be reported.
     """
     if not isinstance(node, ast.Compare) or len(node.ops) != 1:
         return None

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 
 from ddpdoctor.scripts.interpreter import assumptions
-from ddpdoctor.scripts.interpreter.abstract_values import Device, Unknown
+from ddpdoctor.scripts.interpreter.abstract_values import TorchDevice, Unknown
 from ddpdoctor.scripts.interpreter.evaluator import Evaluator
 from ddpdoctor.scripts.interpreter.frames import CallFrame, CallResult
 from ddpdoctor.scripts.interpreter.operators import result_or_unknown
@@ -53,7 +53,7 @@ def _attribute_of_value(evaluator: Evaluator, node: ast.Attribute, frame: CallFr
         given = next((k.value for k in base.call.keywords if k.arg == node.attr), None)
         if given is not None:
             return evaluator.value(given, base.frame)
-    if isinstance(base, Device) and node.attr in ("index", "type"):
+    if isinstance(base, TorchDevice) and node.attr in ("index", "type"):
         return getattr(base, node.attr)
     if evaluator.trusting and not is_library:
         value = value_by_name(evaluator, node.attr)

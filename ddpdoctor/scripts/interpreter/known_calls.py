@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ddpdoctor.scripts.interpreter import assumptions
-from ddpdoctor.scripts.interpreter.abstract_values import Device, Unknown, known, worst
+from ddpdoctor.scripts.interpreter.abstract_values import TorchDevice, Unknown, known, worst
 from ddpdoctor.scripts.interpreter.evaluator import Evaluator
 from ddpdoctor.scripts.interpreter.frames import CallFrame, CallResult
 from ddpdoctor.scripts.interpreter.operators import (
@@ -77,15 +77,15 @@ def _device(evaluator: Evaluator, node: ast.Call, frame: CallFrame) -> object:
     if not values or not known(values[0]):
         return worst(*values)
     if isinstance(values[0], int):
-        return Device("cuda", values[0])
-    if isinstance(values[0], Device):
+        return TorchDevice("cuda", values[0])
+    if isinstance(values[0], TorchDevice):
         return values[0]
     if not isinstance(values[0], str):
         return Unknown.SAME
     kind, _, index = values[0].partition(":")
     if len(values) > 1:
-        return Device(kind, values[1])
-    return Device(kind, int(index) if index.isdigit() else index or None)
+        return TorchDevice(kind, values[1])
+    return TorchDevice(kind, int(index) if index.isdigit() else index or None)
 
 
 def _random(evaluator: Evaluator, node: ast.Call, frame: CallFrame) -> object:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ddpdoctor.scripts.interpreter import assumptions
-from ddpdoctor.scripts.interpreter.abstract_values import Device, Unknown, known, worst
+from ddpdoctor.scripts.interpreter.abstract_values import TorchDevice, Unknown, known, worst
 from ddpdoctor.scripts.interpreter.evaluator import Evaluator
 from ddpdoctor.scripts.interpreter.frames import CallFrame, CallResult
 from ddpdoctor.scripts.syntax.vocabulary import VARIABLES
@@ -128,7 +128,9 @@ def _compare(evaluator: Evaluator, node: ast.Compare, frame: CallFrame) -> objec
         return isinstance(node.ops[0], ast.IsNot)
     if Unknown.DATA in values and _is_same_everywhere(node, operands, values, frame):
         return Unknown.SAME
-    if not all(known(v) and isinstance(v, (*PLAIN, Device)) for v in values) or any(has_unknown(v) for v in values):
+    if not all(known(v) and isinstance(v, (*PLAIN, TorchDevice)) for v in values) or any(
+        has_unknown(v) for v in values
+    ):
         return worst(*values, *(Unknown.SAME if known(v) else v for v in values))
     for left, op, right in zip(values, node.ops, values[1:], strict=False):
         result = result_or_unknown(_COMPARE[type(op)], left, right)

@@ -1,4 +1,4 @@
-"""Where all ranks enter a file together, and the job that is imagined there."""
+"""Entry points: where all ranks begin to execute a file together, and the simulated job that does so."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ __all__ = ["entry_points", "program_entry_points", "rank_contexts"]
 
 
 def entry_points(module: Module, reach: CallReach) -> list[Function | ast.Module]:
-    """Where all ranks enter together: the program itself, what is spawned, and functions that nothing here calls."""
+    """Where all ranks begin together: the program itself, what it spawns, and functions that nothing in the file calls."""
     spawned = {s.function for s in module.spawns}
-    entered = [f for f in module.index.functions if f in spawned or f not in module.callers]
-    return _that_matter(module, reach, entered)
+    candidates = [f for f in module.index.functions if f in spawned or f not in module.callers]
+    return _relevant(module, reach, candidates)
 
 
 def program_entry_points(module: Module, reach: CallReach) -> list[Function | ast.Module]:
-    """The roots that are certainly run by every rank: the program's own level and what it spawns."""
+    """The entry points that every rank certainly executes: the program's own level and what it spawns."""
     spawned = {s.function for s in module.spawns}
-    return _that_matter(module, reach, [f for f in module.index.functions if f in spawned])
+    return _relevant(module, reach, [f for f in module.index.functions if f in spawned])
 
 
-def _that_matter(module: Module, reach: CallReach, functions: list[Function]) -> list[Function | ast.Module]:
-    """Those of the functions that do something, and the module's own level if it does."""
-    found: list[Function | ast.Module] = [
+def _relevant(module: Module, reach: CallReach, functions: list[Function]) -> list[Function | ast.Module]:
+    """The functions that reach communication, and the module's own level if it does."""
+    relevant: list[Function | ast.Module] = [
         f for f in functions if f.name not in ("__enter__", "__exit__") and reach.function(module, f)
     ]
     own = (s for s in module.tree.body if not isinstance(s, (ast.FunctionDef, ast.ClassDef)))
-    return [*found, module.tree] if any(reach.statement(module, s) for s in own) else found
+    return [*relevant, module.tree] if any(reach.statement(module, s) for s in own) else relevant
 
 
 def rank_contexts(module: Module, root: Function | ast.Module | None = None) -> tuple[RankContext, ...]:
-    """The imagined job for a root: two nodes, or one node with as many ranks as the text itself says."""
+    """The simulated job for an entry point: two nodes, or one node with as many ranks as the text says."""
     return _rank_contexts(module, root)
 
 
@@ -57,6 +57,6 @@ def _rank_contexts(module: Module, root: Function | ast.Module | None) -> tuple[
 def _literal_world(module: Module) -> int | None:
     """A world size that the text fixes, from 2 to 8."""
     given = [k.value for c in module.calls("dist.init_process_group") for k in c.keywords if k.arg == "world_size"]
-    found = {v for g in given if isinstance(v := RankEvaluator(module, TWO_NODES[0]).value(g), int) and 2 <= v <= 8}
+    sizes = {v for g in given if isinstance(v := RankEvaluator(module, TWO_NODES[0]).value(g), int) and 2 <= v <= 8}
     others = [RankEvaluator(module, one_node(8)[0]).value(g) for g in given]
-    return found.pop() if len(found) == 1 and all(v in tuple(found) for v in others) else None
+    return sizes.pop() if len(sizes) == 1 and all(v in tuple(sizes) for v in others) else None

@@ -1,4 +1,4 @@
-"""Errors that one rank meets alone: handlers in which it does what the others do not, or leaves out what they do."""
+"""Exceptions that only one rank may get: handlers that communicate when the others do not, or skip what the others do."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ddpdoctor.scripts.syntax.module import Module
 __all__ = ["single_rank_handler"]
 
 _OF_ONE_RANK = frozenset(("", "Exception", "BaseException", "RuntimeError"))
-"""What a handler catches that need not happen to all ranks; a missing file or module, Ctrl-C, the end of the data does."""
+"""Exceptions that need not happen on all ranks, unlike a missing file or module, Ctrl-C or the end of the data."""
 
 
 def single_rank_handler(reach: CallReach, module: Module, statement: ast.Try) -> ast.ExceptHandler | None:
-    """The handler that parts a rank from the others, if it is the only one to fail.
+    """The handler in which a rank diverges from the others if only that rank fails, None if there is none.
 
-    Either the handler alone communicates, or it goes on after running out of memory, in a body that communicates.
+    Either only the handler communicates, or the body communicates and the handler continues after running out of memory.
     """
     body = any(_acts(reach, module, s) for s in (*statement.body, *statement.orelse))
     for handler in statement.handlers:
@@ -39,5 +39,5 @@ def _caught(handler: ast.ExceptHandler) -> list[ast.expr]:
 
 def _is_about_memory(handler: ast.ExceptHandler, names: set[str]) -> bool:
     texts = [n.value for s in handler.body for n in ast.walk(s) if isinstance(n, ast.Constant)]
-    told = any(isinstance(t, str) and "out of memory" in t for t in texts)
-    return "OutOfMemoryError" in names or ("RuntimeError" in names and told)
+    mentions_memory = any(isinstance(t, str) and "out of memory" in t for t in texts)
+    return "OutOfMemoryError" in names or ("RuntimeError" in names and mentions_memory)

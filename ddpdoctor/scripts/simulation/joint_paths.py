@@ -1,4 +1,4 @@
-"""What ranks do together: the events that concern all of them, and the ways through the program on which nothing is open."""
+"""Events that concern all ranks, and the simulations of the whole program."""
 
 from __future__ import annotations
 
@@ -16,9 +16,16 @@ from ddpdoctor.scripts.simulation.trace import Event, Simulation
 from ddpdoctor.scripts.syntax.module import Module
 from ddpdoctor.scripts.syntax.vocabulary import GROUP_POSITION, P2P
 
-__all__ = ["call_reach", "is_default_group_collective", "is_rank_independent", "program_simulations"]
+__all__ = [
+    "COMMUNICATION",
+    "WATCHED_CALLS",
+    "is_default_group_collective",
+    "is_rank_independent",
+    "program_simulations",
+]
 
-MAX_PROGRAM_RUNS = 8
+MAX_PROGRAM_SIMULATIONS = 8
+"""Ways through one entry point of the program."""
 
 
 def is_default_group_collective(event: Event) -> bool:
@@ -33,22 +40,18 @@ def is_default_group_collective(event: Event) -> bool:
     if any(k.arg is None for k in event.call.keywords):
         return False
     if isinstance(group, (ast.Attribute, ast.Call)) and event.frame.module.names.of(group) is None:
-        return False  # a group that an object keeps or a function gives: who is in it stands elsewhere
+        return False  # a group from an object or a function: its members are not known
     return group is None or event.read(group) is None
 
 
-_CALL_REACH = {
-    everything: CallReach(frozenset(WATCHED if everything else COMPARED | P2P)) for everything in (False, True)
-}
-
-
-def call_reach(module: Module, *, everything: bool = False) -> CallReach:
-    """What functions do: of what ranks do together and send each other, or of all that is watched."""
-    return _CALL_REACH[everything]
+COMMUNICATION = CallReach(frozenset(COMPARED | P2P))
+"""What ranks do together, and send each other."""
+WATCHED_CALLS = CallReach(frozenset(WATCHED))
+"""All calls that a simulation can record."""
 
 
 def is_rank_independent(event: Event) -> bool:
-    """Whether an event is the same for all ranks that come to it: the group that it makes or is given."""
+    """Whether an event is the same for all ranks that execute it: the group that it creates or is given."""
     if any(k.arg is None for k in event.call.keywords):
         return False
     if event.name.startswith("dist.new_"):
@@ -64,10 +67,9 @@ def is_rank_independent(event: Event) -> bool:
 
 @lru_cache(maxsize=64)
 def program_simulations(module: Module) -> tuple[Simulation, ...]:
-    """Ways through the program itself and what it spawns, those that nothing unknown leaves open."""
-    found = []
-    reach = call_reach(module, everything=True)
-    for root in program_entry_points(module, reach):
-        runs = simulate(module, root, rank_contexts(module, root), reach)
-        found += [run for run in islice(runs, MAX_PROGRAM_RUNS) if not run.is_open]
-    return tuple(found)
+    """Ways through the program itself and what it spawns, without those that something unknown leaves open."""
+    simulations: list[Simulation] = []
+    for root in program_entry_points(module, WATCHED_CALLS):
+        ways = simulate(module, root, rank_contexts(module, root), WATCHED_CALLS)
+        simulations += [way for way in islice(ways, MAX_PROGRAM_SIMULATIONS) if not way.is_open]
+    return tuple(simulations)

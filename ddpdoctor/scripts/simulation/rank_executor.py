@@ -182,7 +182,7 @@ class RankExecutor:
         self._yields.append((target.function, execute_body))
         left = self._calls.call(call, frame)
         self._yields.pop()
-        return next((each for each in lefts if each is not None), left)
+        return next((how for how in lefts if how is not None), left)
 
     def _is_relevant_context(self, target: Target[Module]) -> bool:
         """Whether a `with` runs a generator of the project that does something of what is looked for."""

@@ -1,4 +1,4 @@
-"""Words of torch.distributed and of the frameworks around it: what communicates, what tells the rank."""
+"""Names of torch.distributed and of the frameworks around it: what communicates, and which variables hold the rank."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = [
 
 
 def words(text: str) -> tuple[str, ...]:
-    """The words of a text: how the tables here are written."""
+    """The words of a text: the tables here are written as such."""
     return tuple(text.split())
 
 
@@ -105,7 +105,7 @@ VARIABLES = {
     "PMI_RANK": "rank",
     "PMI_SIZE": "world_size",
 }
-"""Environment variables of launchers that hold a number of the rank's place."""
+"""Environment variables of launchers, with the property of the rank that they hold."""
 
 FRAMEWORKS = frozenset(
     (
@@ -155,4 +155,4 @@ MAKERS = frozenset(
         "types.SimpleNamespace",
     )
 )
-"""Functions whose results the rules want to follow to the call that made them."""
+"""Functions whose result is traced back to the call that returned it."""

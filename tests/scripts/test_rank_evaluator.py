@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from ddpdoctor.facts.script import Script, SourceFile
-from ddpdoctor.scripts.interpreter.abstract_values import Device, Unknown
+from ddpdoctor.scripts.interpreter.abstract_values import TorchDevice, Unknown
 from ddpdoctor.scripts.interpreter.rank_evaluator import RankEvaluator
 from ddpdoctor.scripts.interpreter.simulated_job import TWO_NODES, one_node
 from ddpdoctor.scripts.syntax.module import Module, modules
@@ -46,7 +46,7 @@ def _on_each_rank(text: str, *, trusting: bool = False, **beside: str) -> list[o
         ("rank = 0\nif use():\n    rank = dist.get_rank()\nasked(rank)", RANKS),
         ("main = False\nif dist.get_rank() == 0:\n    main = True\nasked(main)", MAIN),
         ("first, rank = 1, dist.get_rank()\nasked(rank)", RANKS),
-        ('asked(torch.device("cuda", int(os.environ["LOCAL_RANK"])))', [Device("cuda", n) for n in LOCAL]),
+        ('asked(torch.device("cuda", int(os.environ["LOCAL_RANK"])))', [TorchDevice("cuda", n) for n in LOCAL]),
         (
             "def get():\n    if not dist.is_initialized():\n        return 0\n    return dist.get_rank()\nasked(get())",
             RANKS,

@@ -1,20 +1,12 @@
-"""What each rank does in its order, and where two ranks part."""
+"""Where the ranks of a simulation diverge, and where the finding points."""
 
 from __future__ import annotations
 
-import random
-from itertools import pairwise
-
 import pytest
-from conftest import FULL
-from scripts import cases, judged
 
-from ddpdoctor.facts.script import Problem, Script, SourceFile
-from ddpdoctor.rules import load
+from ddpdoctor.facts.script import Script, SourceFile
 from ddpdoctor.scripts.simulation.divergence import DivergenceKind, divergences
-from ddpdoctor.scripts.simulation.p2p_matching import blocked_calls
 from ddpdoctor.scripts.syntax.module import Module, modules
-from ddpdoctor.scripts.syntax.parsing import concerns, parse
 
 HEAD = "import torch.distributed as dist\n"
 
@@ -69,63 +61,3 @@ def test_a_function_that_others_call_is_judged_with_its_callers() -> None:
     text += "def leave(rank):\n    if rank == 0:\n        dist.barrier()\n"
     assert not divergences(_module(text + "def f(rank):\n    enter(rank)\n    leave(rank)\n"))
     assert divergences(_module(text + "def f(rank):\n    enter(rank)\n"))
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "kinds"),
-    [
-        ("dist.send(x, dst=1)", "dist.recv(x, src=0)", []),
-        (
-            "dist.send(x, dst=1)\n        dist.recv(x, src=1)",
-            "dist.send(x, dst=0)\n        dist.recv(x, src=0)",
-            ["ring", "ring"],
-        ),
-        ("dist.isend(x, dst=1)\n        dist.recv(x, src=1)", "dist.isend(x, dst=0)\n        dist.recv(x, src=0)", []),
-        ("dist.send(x, dst=1)", "pass", ["alone"]),
-        ("dist.send(x, dst=1, tag=1)", "dist.recv(x, src=0, tag=2)", ["alone", "alone"]),
-        ("dist.send(x, dst=0)", "pass", ["self"]),
-        ("dist.send(x, dst=where())", "pass", []),
-        ("dist.recv(x)", "dist.send(x, dst=0)", []),
-    ],
-)
-def test_messages_meet(first: str, second: str, kinds: list[str]) -> None:
-    text = f"def f(rank, x):\n    if rank == 0:\n        {first}\n    elif rank == 1:\n        {second}\n"
-    assert [s.kind for s in blocked_calls(_module(text))][: len(kinds)] == kinds
-
-
-def test_what_has_no_tree_says_why() -> None:
-    assert isinstance(parse("print 'old'"), Problem)
-    assert isinstance(parse("(" * 5000), Problem)
-    assert isinstance(parse("x = '\0'"), Problem)
-    assert not concerns("import numpy")
-
-
-def test_deep_nesting_is_left_alone() -> None:
-    chain = "x = " + "+".join(["1"] * 3000)
-    text = f"import torch.distributed as dist\n{chain}\n"
-    assert not list(modules(Script(files=(SourceFile("train.py", text),))))
-
-
-def test_mutated_scripts_crash_no_rule() -> None:
-    rules = [each for each in load(("script",)) if "script" in each.needs]
-    dice = random.Random(20261121)
-    texts = [case.text for case in cases()]
-    for _ in range(20_000 if FULL else 60):
-        rows = dice.choice(texts).splitlines()
-        for _ in range(dice.randint(1, 4)):
-            at = dice.randrange(len(rows))
-            kind = dice.random()
-            if kind < 0.3:
-                del rows[at : at + dice.randint(1, 2)]
-            elif kind < 0.6:
-                rows.insert(at, dice.choice(dice.choice(texts).splitlines()))
-            elif kind < 0.8:
-                rows[at] = rows[at].replace(
-                    *dice.choice([("rank", "x"), ("(", "(*"), ("=", "=="), ("dist.", ""), ("if ", "while ")])
-                )
-            rows = rows or ["import torch.distributed"]
-        text = "\n".join(rows)
-        outcome = judged(text, rules)
-        assert not outcome.crashed, (text, outcome.crashed)
-        for one, two in pairwise(sorted((e.line, e.column) for f in outcome.findings for e in f.edits)):
-            assert one <= two

@@ -9,7 +9,23 @@ from enum import Enum
 from ddpdoctor.facts.gaps import Gap, Section
 from ddpdoctor.facts.xids import Xid
 
-__all__ = ["FATAL", "Exit", "Frame", "Kind", "Line", "Log", "Seat", "Source", "Traceback", "Who"]
+__all__ = [
+    "FATAL",
+    "Event",
+    "EventKind",
+    "Exit",
+    "Frame",
+    "JobOutcome",
+    "Kind",
+    "Line",
+    "Log",
+    "LogProcess",
+    "ProcessOutcome",
+    "Seat",
+    "Source",
+    "Traceback",
+    "Who",
+]
 
 FATAL = "Fatal Python error"
 """The name of what faulthandler tells of a process that a signal ended, where an exception's would stand."""
@@ -140,6 +156,11 @@ class Traceback:
         return name == "ChildFailedError" or (name == "CalledProcessError" and not _OF_A_TOOL.match(self.message))
 
     @property
+    def is_exit_barrier(self) -> bool:
+        """Whether it is of a launcher that waited for the other launchers at its end, when its own workers were done."""
+        return any(frame.function == "_exit_barrier" for frame in self.frames)
+
+    @property
     def own_frames(self) -> tuple[Frame, ...]:
         """The frames of the job's own code."""
         return tuple(frame for frame in self.frames if not _LIBRARY.search(frame.file.replace("\\", "/")))
@@ -170,6 +191,75 @@ class Exit:
     by: str = "torchrun"
     time: str | None = None
     is_first: bool = False
+
+
+class EventKind(str, Enum):
+    """What a process printed of interest."""
+
+    EXCEPTION = "exception"
+    EXIT = "exit"
+    FAILURE = "failure"
+    """A line that says that the process or the job failed, without an exception."""
+    PEER_LOST = "peer lost"
+    CAUGHT = "caught"
+    """The words of code that caught an error and goes on."""
+    FINISHED = "finished"
+    GROUP_FINISHED = "group finished"
+    """A launcher says that its workers finished."""
+    PROGRESS = "progress"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that a process printed. `is_fatal`: the log does not show that anything went on after it."""
+
+    kind: EventKind
+    printed: Line | Traceback | Exit
+    is_fatal: bool = False
+
+
+class ProcessOutcome(str, Enum):
+    """How a process ended, as far as the log shows it."""
+
+    DONE = "done"
+    FAILED = "failed"
+    RECOVERED = "recovered"
+    """It printed an error and went on."""
+    CUT_OFF = "cut off"
+    """Its output ends while it works, or where its launcher ended it."""
+    UNKNOWN = "unknown"
+
+
+class JobOutcome(str, Enum):
+    """How the job ended, as far as the log shows it."""
+
+    FAILED = "failed"
+    COMPLETED = "completed"
+    RUNNING = "running"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class LogProcess:
+    """A process of the log, or all of a source's output that names none.
+
+    `who` is what its first line says of it; `pid` is None where the rank or the local rank names the process. `events` are in
+    the order of the source. `speaks`: it printed something itself, and is not only named by its launcher.
+    """
+
+    source: int
+    who: Who
+    rank: int | None = None
+    local_rank: int | None = None
+    pid: int | None = None
+    speaks: bool = True
+    events: tuple[Event, ...] = ()
+    outcome: ProcessOutcome = ProcessOutcome.UNKNOWN
+
+    @property
+    def failures(self) -> tuple[Event, ...]:
+        """Why it failed, the first event first; empty unless it did."""
+        return tuple(event for event in self.events if event.is_fatal)
 
 
 @dataclass(frozen=True, slots=True)

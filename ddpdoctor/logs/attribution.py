@@ -10,20 +10,16 @@ from typing import TypeVar
 from ddpdoctor.facts.log import Exit, Line, Log, Source, Traceback, Who
 from ddpdoctor.logs.context_attribution import with_neighbours
 from ddpdoctor.logs.context_patterns import marked
+from ddpdoctor.logs.distances import CHAIN_LINES, MESSAGE_LINES, SUMMARY_ROW_LINES, SUMMARY_TRACEBACK_LINES
 from ddpdoctor.logs.known_processes import AGENT, Known, is_agents, known_of, world_size_of
-from ddpdoctor.logs.later_frames import CHAINED_LINES, is_ahead, with_frames
+from ddpdoctor.logs.later_frames import is_ahead, with_frames
 from ddpdoctor.logs.launcher_endings import SIGNALS, told_in_lines
 from ddpdoctor.logs.line_prefix import short_host
 
-__all__ = ["MESSAGE_LINES", "attributed"]
+__all__ = ["attributed"]
 
 Spoken = TypeVar("Spoken", Line, Traceback, Exit)
 
-MESSAGE_LINES = 5
-"""So many lines an exception's message may have: NCCL's has four."""
-
-ROW_LINES = 9
-"""From `rank` to `traceback` in a row of torchrun's summary are three lines, more where nodes write at once."""
 
 OF_SLURM = ("slurmstepd", "srun: ")
 _SELF = re.compile(
@@ -137,9 +133,11 @@ def _of_row(each: Traceback, exits: tuple[Exit, ...]) -> Traceback:
     """A traceback that a row of torchrun's summary holds is of that row's worker, which has recorded it."""
     if each.who.rank is not None or _is_launchers(each):
         return each
-    rows = [e for e in exits if e.source == each.source and 0 < each.begin - e.number <= ROW_LINES]
+    rows = [e for e in exits if e.source == each.source and 0 < each.begin - e.number <= SUMMARY_ROW_LINES]
     own = [e for e in rows if e.who.rank is not None and e.who.task == each.who.task]
-    own = [e for e in own if e.who.host == each.who.host] or [e for e in own if e.number + 3 == each.begin]
+    own = [e for e in own if e.who.host == each.who.host] or [
+        e for e in own if e.number + SUMMARY_TRACEBACK_LINES == each.begin
+    ]
     return replace(each, who=_merged(each.who, own[-1].who)) if own else each
 
 
@@ -166,7 +164,7 @@ def _chains(tracebacks: tuple[Traceback, ...], indices: Iterable[int]) -> list[l
     chains: list[list[int]] = []
     for i in indices:
         last = tracebacks[chains[-1][-1]] if chains else None
-        if last is not None and tracebacks[i].is_chained and 0 < tracebacks[i].begin - last.number <= CHAINED_LINES:
+        if last is not None and tracebacks[i].is_chained and 0 < tracebacks[i].begin - last.number <= CHAIN_LINES:
             chains[-1].append(i)
         else:
             chains.append([i])

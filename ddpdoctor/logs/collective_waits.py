@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from ddpdoctor.facts.log import Frame, Line, Log, Who
 from ddpdoctor.logs.context_patterns import marked
+from ddpdoctor.logs.distances import CALL_SITE_LINES
+from ddpdoctor.logs.history import history_of
 
 __all__ = ["Party", "Wait", "lagging", "not_enqueued", "parties", "waits"]
 
@@ -35,7 +37,6 @@ _REST = re.compile(r"[^\[]{0,40}\(ms\)=\d+\) ran for ")
 """The rest of a line that a terminal broke."""
 STALLED = "by subset of ranks and are waiting for remainder"
 """Horovod's words above the tensors that some ranks did not submit."""
-FAR = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +132,10 @@ def parties(log: Log) -> list[Party]:
     """Everybody who printed anything: ranks where they are known of every file, else files."""
     by_source: dict[int, set[int]] = {index: set() for index, source in enumerate(log.sources) if source.lines}
     whos: dict[int, Who] = {}
-    for each in (*log.spoken, *log.tails):
-        if each.who.rank is not None:
-            by_source.setdefault(each.source, set()).add(each.who.rank)
-            whos.setdefault(each.who.rank, each.who)
+    for process in history_of(log).processes:
+        if process.rank is not None:
+            by_source.setdefault(process.source, set()).add(process.rank)
+            whos.setdefault(process.rank, process.who)
     if len(by_source) < 2:
         if len(whos) == 1 and log.world_size is None:
             return [
@@ -170,7 +171,6 @@ def _key(line: Line) -> object:
 
 
 def _place(log: Log, line: Line) -> Frame | None:
-    near = [
-        t for t in log.tracebacks if t.source == line.source and t.who == line.who and 0 <= line.number - t.number < FAR
-    ]
+    own = [each for each in log.tracebacks if each.source == line.source and each.who == line.who]
+    near = [each for each in own if 0 <= line.number - each.number < CALL_SITE_LINES]
     return near[-1].place if near else None

@@ -8,22 +8,15 @@ from typing import TypeVar
 
 from ddpdoctor.facts.log import Line, Log, Traceback, Who
 from ddpdoctor.logs.context_patterns import marked
+from ddpdoctor.logs.distances import POD_LINES, RAY_ACTOR_LINES, RAY_MEMORY_LINES, RAY_TASK_LINES
 from ddpdoctor.logs.launcher_endings import SIGNALS
 
 __all__ = ["with_neighbours"]
 
 Spoken = TypeVar("Spoken", Line, Traceback)
 
-TASK_LINES = 60
-"""So many lines below `ray::X.method() (pid=…, ip=…)` its error may end."""
-ACTOR_LINES = 6
-"""So many lines below the process id of an actor stands how it died."""
 NOWHERE = "0.0.0.0"
 """What Ray says for an actor whose place it does not know."""
-OOM_LINES = 2
-"""So many lines above its node may Ray begin to tell that it killed workers for their memory."""
-POD_LINES = 200
-"""So many lines `kubectl describe` tells of one pod."""
 
 
 def with_neighbours(log: Log) -> Log:
@@ -41,17 +34,17 @@ def with_neighbours(log: Log) -> Log:
 def _told(log: Log) -> Iterator[tuple[int, int, int, Who]]:
     """The source, the line, how far it reaches, and whom it names."""
     for line, found in marked(log, "ray_task"):
-        yield line.source, line.number, TASK_LINES, Who(host=found["host"], pid=int(found["pid"]))
+        yield line.source, line.number, RAY_TASK_LINES, Who(host=found["host"], pid=int(found["pid"]))
     for line, found in marked(log, "ray_dead"):
         yield line.source, line.number, 0, Who(host=found["host"], pid=int(found["pid"]))
     hosts = {(line.source, line.number): found["host"] for line, found in marked(log, "ray_address")}
     for line, found in marked(log, "ray_actor"):
-        near = (hosts.get((line.source, line.number + i)) for i in range(ACTOR_LINES))
+        near = (hosts.get((line.source, line.number + i)) for i in range(RAY_ACTOR_LINES))
         host = next((each for each in near if each is not None and each != NOWHERE), None)
-        yield line.source, line.number, ACTOR_LINES, Who(host=host, pid=int(found["pid"]))
+        yield line.source, line.number, RAY_ACTOR_LINES, Who(host=host, pid=int(found["pid"]))
     for line, found in marked(log, "ray_memory"):
         pid = int(found["pid"]) if found["pid"] else None
-        yield line.source, line.number - OOM_LINES, OOM_LINES, Who(host=found["host"], pid=pid)
+        yield line.source, line.number - RAY_MEMORY_LINES, RAY_MEMORY_LINES, Who(host=found["host"], pid=pid)
     for line, found in marked(log, "replica"):
         yield line.source, line.number, 0, Who(host=found["host"])
     for line, found in marked(log, "pod"):

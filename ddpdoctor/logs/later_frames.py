@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ddpdoctor.facts.log import Frame, Line, Traceback, Who
+from ddpdoctor.logs.distances import CHAIN_LINES
 
-__all__ = ["CHAINED_LINES", "is_ahead", "with_frames"]
+__all__ = ["is_ahead", "with_frames"]
 
-CHAINED_LINES = 4
 """An empty line, "During handling of the above exception, another exception occurred:", and an empty line."""
 
 
@@ -39,7 +39,7 @@ def _from_handler(each: Traceback, tracebacks: tuple[Traceback, ...]) -> Traceba
         is_next = (other.source, other.who) == (
             each.source,
             each.who,
-        ) and 0 < other.begin - each.number <= CHAINED_LINES
+        ) and 0 < other.begin - each.number <= CHAIN_LINES
         is_alike = other.frames[-1:] == each.frames[-1:]  # another rank's, of which the text holds the beginning
         if is_next and other.own_frames and (other.is_chained or is_alike):
             return replace(each, frames=(*other.own_frames, *each.frames))
@@ -53,7 +53,7 @@ def _gathered(tracebacks: Iterable[Traceback]) -> Iterator[Traceback]:
     for each in tracebacks:
         if each.exception.endswith("CheckpointException"):
             caller, last = each.own_frames, each
-        elif last is not None and each.source == last.source and 0 < each.begin - last.number <= CHAINED_LINES:
+        elif last is not None and each.source == last.source and 0 < each.begin - last.number <= CHAIN_LINES:
             last = each
             if each.frames and not each.own_frames:
                 each = replace(each, frames=(*caller, *each.frames))

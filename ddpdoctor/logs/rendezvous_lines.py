@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from ddpdoctor.facts.log import Line, Log
 from ddpdoctor.logs.context_patterns import marked
-from ddpdoctor.logs.recovery import last_words
+from ddpdoctor.logs.distances import LAUNCHER_TRACEBACK_LINES
+from ddpdoctor.logs.history import history_of
 
 __all__ = ["Count", "Keys", "Knock", "counts", "keys", "knocks", "of_agents"]
 
@@ -71,7 +72,7 @@ def knocks(log: Log) -> list[Knock]:
 def _last_tries(log: Log) -> list[Knock]:
     """Tries that got no answer, with which the only log ends."""
     tries = list(marked(log, "tries"))
-    ends = len(log.sources) == 1 and tries and not last_words(log, tries[-1][0].source, tries[-1][0].number)
+    ends = len(log.sources) == 1 and tries and not history_of(log).progress_after(tries[-1][0])
     if not ends:
         return []
     line, match = tries[-1]
@@ -104,5 +105,5 @@ def of_agents(log: Log, line: Line) -> bool:
     return any(
         each.source == line.source and any("/distributed/launcher/" in frame.file for frame in each.frames)
         for each in log.tracebacks
-        if abs(each.number - line.number) < 60
+        if abs(each.number - line.number) < LAUNCHER_TRACEBACK_LINES
     )

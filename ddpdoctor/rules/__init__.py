@@ -190,9 +190,9 @@ OF_ALL_ATTEMPTS = ("LOG008",)
 
 
 def _early(look: Check) -> Check:
-    from ddpdoctor.logs.job_outcome import first_attempt
+    from ddpdoctor.logs.history import history_of
 
-    return lambda log: look(first_attempt(log))
+    return lambda log: look(history_of(log).first_attempt)
 
 
 def in_hangs(code: str) -> Callable[[Check], Check]:

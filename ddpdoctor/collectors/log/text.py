@@ -11,6 +11,7 @@ from ddpdoctor.collectors.log.engines import DIGITS, engine
 from ddpdoctor.collectors.log.windows import BEHIND_BYTES, Readable, windows
 from ddpdoctor.facts.log import Exit, Line, Traceback, Who
 from ddpdoctor.facts.xids import Xid
+from ddpdoctor.logs.distances import TAIL_LINES
 from ddpdoctor.logs.kernel_log import WORDS, KernelLog
 from ddpdoctor.logs.line_prefix import cleaned, split
 from ddpdoctor.logs.required_literals import literals_of
@@ -25,7 +26,6 @@ __all__ = ["Part", "Scanner", "joined"]
 LONGEST_LINE = 2000
 VARIANTS = 8
 """Of lines of one rank that differ in numbers alone, so many are kept."""
-TAIL_LINES = 30
 MOST_KINDS = 10_000
 """So many kinds of lines are remembered."""
 NO_DIGITS = dict.fromkeys(map(ord, "0123456789"))

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 
 from ddpdoctor.facts.log import FATAL, Frame, Traceback
+from ddpdoctor.logs.distances import FATAL_STACK_LINES
 from ddpdoctor.logs.tracebacks.line_context import Block, is_same_stream, own_of, taken_apart
 
 __all__ = ["fatal_of"]
 
-MOST_LINES = 600
-"""So many lines are read on for the stack of the thread that failed: those of other threads may stand before it."""
 _SAID = re.compile(re.escape(FATAL) + r": (?P<message>.+)")
 _THREAD = re.compile(r"\s*(?P<current>Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):")
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
@@ -24,7 +23,7 @@ def fatal_of(block: Block, number: int) -> Traceback | None:
         return None
     frames: list[Frame] = []
     is_current = is_read = False
-    for raw in block.behind(MOST_LINES):
+    for raw in block.behind(FATAL_STACK_LINES):
         each = taken_apart(raw)
         if not is_same_stream(own, each):
             continue

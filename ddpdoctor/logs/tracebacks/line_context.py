@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ddpdoctor.facts.log import Exit
+from ddpdoctor.logs.distances import ROOT_CAUSE_LINES, ROW_ABOVE_LINES, ROW_BELOW_LINES
 from ddpdoctor.logs.line_prefix import Prefixed, cleaned, short_host, split
 
 __all__ = ["LONGEST", "Block", "exit_of", "is_same_stream", "line_end", "own_of", "taken_apart"]
@@ -99,10 +100,10 @@ def exit_of(block: Block, number: int) -> Exit | None:
     named = _RANK.search(own.text)
     if named is None or not _FIELD.match(own.text):
         return None
-    fields = dict(_fields(block.before(4), own))
-    fields |= dict(_fields(block.behind(6), own))
+    fields = dict(_fields(block.before(ROW_ABOVE_LINES), own))
+    fields |= dict(_fields(block.behind(ROW_BELOW_LINES), own))
     code = _CODE.search(fields.get("exitcode", ""))
-    is_first = any("Root Cause" in line for line in block.before(5))
+    is_first = any("Root Cause" in line for line in block.before(ROOT_CAUSE_LINES))
     if code is None and not (is_first and next(block.behind(1), None) is None):
         return None  # torchrun's root cause matters also where the text ends before its code
     who = replace(

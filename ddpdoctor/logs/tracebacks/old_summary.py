@@ -6,6 +6,7 @@ import itertools
 import re
 
 from ddpdoctor.facts.log import Frame, Traceback
+from ddpdoctor.logs.distances import HANDLER_HEAD_LINES, HANDLER_JSON_LINES, SUMMARY_JSON_LINES
 from ddpdoctor.logs.tracebacks.line_context import Block, is_same_stream, own_of, taken_apart
 from ddpdoctor.logs.tracebacks.reader import EXCEPTION, HEAD
 
@@ -18,9 +19,6 @@ _END = re.compile(r"\s*(?:[=*-]{5,}|Other Failures|\[\d+\]:)")
 _SAID = re.compile(r'"message": ?"(?P<text>(?:[^"\\]|\\.)*)')
 _OF_HANDLER = re.compile(r'error_handler|"message": ?\{')
 _NAMED = re.compile(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception)$")
-MOST_LINES = 80
-MOST_FIELDS = 12
-"""So many lines of JSON may follow the message."""
 
 
 def message_in_summary(block: Block, number: int) -> Traceback | None:
@@ -32,7 +30,7 @@ def message_in_summary(block: Block, number: int) -> Traceback | None:
     text = field["text"] or ""
     frames: tuple[Frame, ...] = ()
     if not text:
-        lines = (each.text for raw in block.behind(MOST_LINES) if is_same_stream(own, each := taken_apart(raw)))
+        lines = (each.text for raw in block.behind(SUMMARY_JSON_LINES) if is_same_stream(own, each := taken_apart(raw)))
         saved = "\n".join(itertools.takewhile(lambda line: not _END.match(line), lines))
         said = _MESSAGE.search(saved)
         if said is None or HEAD in saved:
@@ -50,10 +48,10 @@ def message_of_handler(block: Block, number: int) -> Traceback | None:
     own = own_of(block)
     said = _SAID.search(own.text)
     if said is None or HEAD in (
-        behind := "\n".join((block.line.decode("utf-8", "replace"), *block.behind(MOST_FIELDS)))
+        behind := "\n".join((block.line.decode("utf-8", "replace"), *block.behind(HANDLER_JSON_LINES)))
     ):
         return None
-    above = [each.text for raw in block.before(4) if is_same_stream(own, each := taken_apart(raw))]
+    above = [each.text for raw in block.before(HANDLER_HEAD_LINES) if is_same_stream(own, each := taken_apart(raw))]
     if not any(_OF_HANDLER.search(text) for text in (own.text[: said.start()], *above)):
         return None
     if any(_FIELD.fullmatch(text) for text in above):

@@ -6,17 +6,13 @@ import re
 from dataclasses import replace
 
 from ddpdoctor.facts.log import Frame, Traceback
+from ddpdoctor.logs.distances import CONTINUED_LINES, EXCEPTION_ABOVE_LINES, EXIT_LINES, FRAMES_ABOVE_LINES
 from ddpdoctor.logs.line_prefix import Prefixed
 from ddpdoctor.logs.tracebacks.line_context import LONGEST, Block, is_same_stream, own_of, taken_apart
 from ddpdoctor.logs.tracebacks.reader import EXCEPTION, FRAME, HEAD, IGNORED, message_of, traceback_of
 
 __all__ = ["beheaded", "last_exception", "ranked_exception"]
 
-ABOVE = 60
-NEAR = 12
-"""So many lines above an exception another one shows that this is a part of what that one says, or follows from it."""
-BELOW = 30
-"""So many lines at the end of a text may hold what processes print on their way out."""
 
 _CUT = re.compile(
     rb'(?:[^\n]*\n){0,8}?(?P<lead>[^"\n]{0,100}?) {0,12}(?:File "[^"\n]+", line \d+, in |File "[^"\n]{40,}", line \d+,? ?i? *\n)'
@@ -80,7 +76,7 @@ def last_exception(data: bytes, end: int, newlines: int) -> Traceback | None:
     number = newlines if data[end - 1 : end] == b"\n" else newlines + 1
     at = end - 1 if data[end - 1 : end] == b"\n" else end
     found = None
-    for _ in range(BELOW):
+    for _ in range(EXIT_LINES):
         block = Block(data[:end] if at == end else data, at)
         if (alone := _exception(block, number)) is not None and not _HARMLESS.search(alone.message):
             found = alone
@@ -95,7 +91,7 @@ def last_exception(data: bytes, end: int, newlines: int) -> Traceback | None:
 def _first_exception(data: bytes) -> Traceback | None:
     """The last line of a traceback, with which a text begins, but for code of its last frame."""
     at = 0
-    for number in range(1, BELOW):
+    for number in range(1, EXIT_LINES):
         block = Block(data, at)
         text = own_of(block).text
         if text.strip() and not text.startswith("    "):
@@ -114,7 +110,8 @@ def _exception(block: Block, number: int) -> Traceback | None:
     ended = EXCEPTION.match(own.text.rstrip())
     if ended is None or _METRIC.match(ended["message"] or ""):
         return None
-    message = message_of(ended, (each.text for raw in block.behind(4) if is_same_stream(own, each := taken_apart(raw))))
+    below = map(taken_apart, block.behind(CONTINUED_LINES))
+    message = message_of(ended, (each.text for each in below if is_same_stream(own, each)))
     frames = _frames_above(block, own) if message else None
     if frames is None:
         return None
@@ -131,18 +128,18 @@ def _frames_above(block: Block, own: Prefixed) -> tuple[Frame, ...] | None:
     """The frames right above, None where a head or another exception stands there."""
     frames: list[Frame] = []
     is_above = False  # of the frames
-    for passed, raw in enumerate(block.before(ABOVE), 1):
+    for passed, raw in enumerate(block.before(FRAMES_ABOVE_LINES), 1):
         each = taken_apart(raw)
         if not is_same_stream(own, each):
             continue
         if HEAD in each.text or IGNORED in each.text:
             return None
         is_above = is_above or each.text[:1] not in ("", " ", "\t")
-        if is_above and (_is_exception(each.text) or passed > NEAR):
+        if is_above and (_is_exception(each.text) or passed > EXCEPTION_ABOVE_LINES):
             return None if _is_exception(each.text) else tuple(reversed(frames))
         frame = None if is_above else FRAME.match(each.text)
         if frame is not None:
             frames.append(Frame(frame["file"], int(frame["line"]), (frame["function"] or "").strip()))
-        if passed == ABOVE and not is_above:
+        if passed == FRAMES_ABOVE_LINES and not is_above:
             return None
     return tuple(reversed(frames))

@@ -8,20 +8,23 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ddpdoctor.facts.log import Frame, Traceback, Who
+from ddpdoctor.logs.distances import (
+    CHAIN_WORDS_LINES,
+    CONTINUED_LINES,
+    IGNORED_LINES,
+    LEAD_LINES,
+    NEXT_END_LINES,
+    OTHERS_LINES,
+    SPAWN_INDEX_LINES,
+    SYNTAX_ERROR_LINES,
+    TRACEBACK_LINES,
+)
 from ddpdoctor.logs.line_prefix import Prefixed
 from ddpdoctor.logs.tracebacks.line_context import Block, is_same_stream, own_of, taken_apart
 
 __all__ = ["EXCEPTION", "FRAME", "HEAD", "IGNORED", "message_of", "syntax_error_of", "traceback_of"]
 
-MOST_LINES = 2000
-"""So many lines are read on for the end of a traceback, those of other ranks in between included."""
 MOST_FRAMES = 200
-FEW_FRAMES = 12
-"""So many lines above a head, of processes that wrote at once, is looked for what Python says of it."""
-NEAR = 4
-"""So many lines apart stand the exceptions of processes that wrote their tracebacks at once."""
-STRANGERS = 60
-"""Between two lines of one traceback may stand so many of processes whose lines have the same prefix."""
 
 FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
 _BOXED = re.compile(r"│ (?P<file>/\S+\.py):(?P<line>\d+) in (?P<function>\S+)")
@@ -70,7 +73,8 @@ def traceback_of(block: Block, number: int) -> Traceback | None:
 def _is_chained(block: Block) -> bool:
     """Whether Python says above its head that it was raised over another one, or a DataLoader that it is the original one."""
     head = own_of(block)
-    own = (each.text for raw in block.before(3) if is_same_stream(head, each := taken_apart(raw)) and each.text.strip())
+    above = map(taken_apart, block.before(CHAIN_WORDS_LINES))
+    own = (each.text for each in above if is_same_stream(head, each) and each.text.strip())
     return "Original Traceback" in head.text or _CHAINED.search(next(own, "")) is not None
 
 
@@ -102,7 +106,7 @@ def _found(block: Block, number: int) -> Traceback | None:
 def _is_ignored(block: Block, head: Prefixed) -> bool:
     """Whether Python says above its head that what was raised is ignored; several processes may have said so at once."""
     heads = 1  # of tracebacks that nothing above them has told of
-    for raw in block.before(FEW_FRAMES):
+    for raw in block.before(IGNORED_LINES):
         each = taken_apart(raw)
         if not is_same_stream(head, each):
             continue
@@ -122,7 +126,7 @@ def _filled(found: Traceback, texts: Iterator[tuple[int, str]]) -> Traceback | N
     strangers = last = 0
     others = passed = 0  # other heads within this traceback, and where an exception of theirs stands
     for offset, text in texts:
-        if passed and offset - passed > NEAR:
+        if passed and offset - passed > NEXT_END_LINES:
             return None
         frame = FRAME.match(text)
         if frame is not None and len(frames) < MOST_FRAMES:
@@ -146,7 +150,7 @@ def _filled(found: Traceback, texts: Iterator[tuple[int, str]]) -> Traceback | N
                 others, passed = others - 1, offset
             others += HEAD in text
             strangers += 1
-            if strangers > STRANGERS:
+            if strangers > OTHERS_LINES:
                 return None
         else:
             raising = raising or (_RAISING.match(text) if frames else None)
@@ -169,7 +173,7 @@ def message_of(ended: re.Match[str], behind: Iterator[str]) -> str:
     if ":" not in ended[0] or (first and not first.endswith(":")):
         return (ended["message"] or "")[:1000]
     said = [first] if first else []
-    for text in itertools.islice(behind, 4):
+    for text in itertools.islice(behind, CONTINUED_LINES):
         if (not text.strip() and said) or HEAD in text or FRAME.match(text) or len(said) == 2:
             break
         said += [text.strip()] if text.strip() else []
@@ -207,7 +211,7 @@ def _texts(block: Block, head: Prefixed) -> Iterator[tuple[int, str]]:
     """The lines behind the head that its process may have written, each with its distance from it; wrapped frames in one."""
     lead = _lead(block, head)
     begun = ""
-    for offset, raw in enumerate(block.behind(MOST_LINES), 1):
+    for offset, raw in enumerate(block.behind(TRACEBACK_LINES), 1):
         each = taken_apart(raw)
         if offset == 1 and each.stream == Who() and FRAME.match(each.text):
             head = head._replace(stream=each.stream)  # some loggers put their prefix before the head alone
@@ -231,7 +235,7 @@ def _lead(block: Block, head: Prefixed) -> re.Pattern[str] | None:
     if not words.strip():
         return None
     exact = re.escape(words)
-    following = [taken_apart(raw).text for raw in block.behind(4)]
+    following = [taken_apart(raw).text for raw in block.behind(LEAD_LINES)]
     for known in (exact, re.sub(r"\d+", r"\\d+", exact)):
         if any(re.match(known + r'\s+File "', text) for text in following):
             return re.compile(known)
@@ -242,7 +246,7 @@ def _index_of_spawned(block: Block, head: Prefixed) -> int | None:
     """The local rank: mp.spawn numbers its processes, and tells the number above what one of them raised."""
     if head.who.local_rank is not None or head.who.rank is not None:
         return head.who.local_rank
-    told = next((found for raw in block.before(2) if (found := _SPAWNED.search(raw))), None)
+    told = next((found for raw in block.before(SPAWN_INDEX_LINES) if (found := _SPAWNED.search(raw))), None)
     return int(told[1]) if told else None
 
 
@@ -252,7 +256,7 @@ def syntax_error_of(block: Block, number: int) -> Traceback | None:
     ended = EXCEPTION.match(own.text)
     if ended is None:
         return None
-    for raw in block.before(4):
+    for raw in block.before(SYNTAX_ERROR_LINES):
         each = taken_apart(raw)
         frame = FRAME.match(each.text)
         if frame is not None and is_same_stream(own, each):
@@ -267,7 +271,7 @@ def _boxed(block: Block, head: Prefixed, number: int) -> Traceback | None:
     """A traceback in the frame that rich draws: `/job/train.py:71 in main`, and the exception below the frame."""
     frames: list[Frame] = []
     is_closed = False
-    for offset, raw in enumerate(block.behind(MOST_LINES), 1):
+    for offset, raw in enumerate(block.behind(TRACEBACK_LINES), 1):
         each = taken_apart(raw)
         if not is_same_stream(head, each) or not each.text.strip():
             continue

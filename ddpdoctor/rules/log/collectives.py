@@ -9,7 +9,8 @@ from ddpdoctor.facts.log import Line, Log, Who
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.logs.collective_waits import Party, Wait, lagging, not_enqueued, parties, waits
 from ddpdoctor.logs.context_patterns import marked
-from ddpdoctor.logs.job_outcome import is_over
+from ddpdoctor.logs.distances import SEQUENCE_GAP
+from ddpdoctor.logs.history import history_of
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.log.calls import call, calls, names, ranks_named
 from ddpdoctor.rules.log.scene import ranks_of
@@ -33,7 +34,6 @@ LOST_A_PEER = (r"Connection closed by (remote )?peer", r"Connection reset by pee
 """What a rank prints that was in the collective as well when another left it."""
 REPEATED = re.compile(r"\[repeated \d+x across cluster\]|(?:repeated|same) (?:on|by|for) all (?:other )?ranks")
 """Where the lines of other ranks were left out, by Ray or by somebody who shortened a log."""
-NEAR = 10
 
 DECIDES = (
     "a second run with TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 (then `ddpdoctor triage` its dumps), or "
@@ -74,7 +74,7 @@ def collective_timeout(log: Log) -> Iterator[Finding]:
     if not lines:
         yield from stuck(log)
         yield from _noticed(log)
-    if not lines or is_over(log, lines):
+    if not lines or history_of(log).is_harmless(lines):
         return
     missing = parties_missing(log)
     ranks = tuple(sorted({party.who.rank for party in missing if party.who.rank is not None}))
@@ -101,7 +101,7 @@ def _noticed(log: Log) -> Iterator[Finding]:
     """Watchdogs that say where they noticed a failure, in a text that holds nothing of what it was."""
     found = list(marked(log, "watched"))
     others = log.tracebacks or log.unfinished or log.xids or explained(log, "cause", "umbrella", "consequence")
-    if not found or others or is_over(log, [line for line, _ in found]):
+    if not found or others or history_of(log).is_harmless([line for line, _ in found]):
         return
     who = ranks_named(sorted({line.who.rank for line, _ in found if line.who.rank is not None})) or "a rank"
     numbers = ", ".join(sorted({m["seq"] for _, m in found}, key=int)[:4])
@@ -187,7 +187,7 @@ def _behind(waited: list[Wait]) -> set[int]:
         return set()
     newest = max(wait.seq or 0 for wait in numbered)
     oldest = min(wait.seq or 0 for wait in numbered)
-    if numbered[0].group is None and newest - oldest > NEAR:
+    if numbered[0].group is None and newest - oldest > SEQUENCE_GAP:
         return set()  # numbers of other groups, which old lines do not name
     late = {wait.who.rank for wait in numbered if (wait.seq or 0) < newest and wait.who.rank is not None}
     is_pair = len(numbered) == 2 and numbered[0].group is not None

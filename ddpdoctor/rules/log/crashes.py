@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ddpdoctor.facts.log import FATAL, Exit, Frame, Line, Log, Traceback, Who
 from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.logs.attribution import MESSAGE_LINES
 from ddpdoctor.logs.context_patterns import marked
-from ddpdoctor.logs.job_outcome import RETURNED, last_failure, own_exits, says_goodbye
+from ddpdoctor.logs.distances import MESSAGE_LINES
+from ddpdoctor.logs.history import history_of
 from ddpdoctor.logs.launcher_endings import SIGNALS
+from ddpdoctor.logs.line_meaning import NCCL_RETURNED
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.log.ending import SIGKILL, ended
 from ddpdoctor.rules.log.killed import SIGKILLED
@@ -131,16 +132,16 @@ def ended_without_traceback(log: Log) -> Iterator[Finding]:
         yield finding_of(log, refused, "The script refused its arguments, with exit code 2", blames_speaker=True)
     found = [] if matching(log, (*PEERS_OF_A_GROUP, *PEERS_BEFORE)) else list(crashed(log, ""))
     yield from found
-    if lines and not found and not own_exits(log):
+    if lines and not found and not history_of(log).failed_exits:
         of_ray = [line for line in lines if OF_RAY.search(line.text)]
         title = "A worker crashed and printed no traceback"
         yield _of_ray(log, of_ray) if of_ray else finding_of(log, lines, title, blames_speaker=True)
-    last = last_failure(log)
+    last = history_of(log).last_failure
     told = [t for t in (*log.tracebacks, *log.unfinished) if not t.is_summary]
-    is_dark = not (lines or found or own_exits(log) or told or log.xids or _said(log))
+    is_dark = not (lines or found or history_of(log).failed_exits or told or log.xids or _said(log))
     failing = list(keep_failing(log)) if is_dark else []
     yield from failing
-    if last is not None and is_dark and not failing and not RETURNED.search(last.text):
+    if last is not None and is_dark and not failing and not NCCL_RETURNED.search(last.text):
         is_closed = CLOSED.search(last.text) is not None
         title = OTHERS_ENDED if is_closed else "The job failed, and no line says why"
         yield finding_of(log, [last], title, blames_speaker=is_closed)
@@ -169,7 +170,7 @@ def _said(log: Log) -> bool:
 
 def is_no_cause(each: Traceback) -> bool:
     """Whether this exception only follows from how another process ended, or from a signal."""
-    if each.is_summary or says_goodbye(each) or each.exception.rpartition(".")[2] in NO_CAUSE:
+    if each.is_summary or each.is_exit_barrier or each.exception.rpartition(".")[2] in NO_CAUSE:
         return True
     return _OF_A_CHILD.match(each.message) is not None
 
@@ -180,7 +181,7 @@ def may_be_one(one: Who, other: Who) -> bool:
     return all(a is None or b is None or a == b for a, b in pairs)
 
 
-def _is_unclaimed(log: Log, told: list[Traceback], exits: list[Exit]) -> bool:
+def _is_unclaimed(log: Log, told: list[Traceback], exits: Sequence[Exit]) -> bool:
     """Whether a rank raised something of its own and no exit is told of it: summaries may count ranks in another way."""
     follows = {(line.source, line.number) for line in explained(log, "consequence", "umbrella")}
     own = [t for t in told if not any((t.source, t.number + i) in follows for i in range(MESSAGE_LINES))]
@@ -199,7 +200,7 @@ def crashed(log: Log, when: str) -> Iterator[Finding]:
     closed = matching(log, CLOSED_BY_PEERS)
     bereft = {line.who.rank for line in explained(log, "consequence")} - {None}  # C++ aborts over a lost peer as well
     found: dict[int, list[Exit]] = {}
-    exits = own_exits(log)
+    exits = history_of(log).failed_exits
     is_unclaimed = _is_unclaimed(log, told, exits)
     for each in exits:
         if each.code == 1 and is_unclaimed:

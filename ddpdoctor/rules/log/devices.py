@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from ddpdoctor.facts.log import Line, Log
 from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.logs.distances import SIBLING_PID_GAP
 from ddpdoctor.rules import in_logs, rule
 from ddpdoctor.rules.log.signatures import as_signed, finding_of, matching
 
@@ -52,8 +53,6 @@ ALLOCATED = re.compile(r"Of the allocated memory (?P<size>[\d.]+) (?P<unit>[GM])
 CONTEXT_MIB = 1500
 """CUDA's context and the libraries of one process."""
 SIBLINGS = 3
-NEAR = 16
-"""Numbers of processes that a launcher's loop leaves between two ranks at most."""
 SHARE = 0.2
 """A foreign process that holds less than this part of what the rank itself holds is not why memory ran out."""
 
@@ -235,7 +234,11 @@ def _are_siblings(text: str) -> bool:
     """Whether the processes that are listed beside the rank itself are as many, as alike and as close as ranks are."""
     others = list(BUSY.finditer(text))
     pids, sizes = [int(found["pid"]) for found in others], {_mib(found) for found in others}
-    return len(pids) >= SIBLINGS and max(pids) - min(pids) <= NEAR * len(pids) and max(sizes) <= 1.1 * min(sizes)
+    return (
+        len(pids) >= SIBLINGS
+        and max(pids) - min(pids) <= SIBLING_PID_GAP * len(pids)
+        and max(sizes) <= 1.1 * min(sizes)
+    )
 
 
 def _is_foreign(text: str) -> bool:

@@ -10,16 +10,14 @@ from dataclasses import replace
 from ddpdoctor.facts.log import Line, Log
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.logs.context_patterns import marked
-from ddpdoctor.logs.job_outcome import FEW_LINES, has_failed
-from ddpdoctor.logs.recovery import last_words
+from ddpdoctor.logs.distances import FEW_PROGRESS_LINES, SHM_REASON_LINES
+from ddpdoctor.logs.history import history_of
 from ddpdoctor.rules import in_logs
 from ddpdoctor.rules.log.signatures import as_signed, finding_of, matching
 from ddpdoctor.rules.log.told import peer_in
 
 __all__: list[str] = []
 
-NEAR = 4
-"""So many lines before NCCL gives up on a segment stands why."""
 NO_SEGMENT = (r"Error while creating shared memory segment",)
 NO_ROOM = re.compile(r"No space left|posix_fallocate|ftruncate|extend /dev/shm|Bus error")
 UNSURE_ROOM = (
@@ -129,7 +127,7 @@ def _reason(log: Log, line: Line) -> Line | None:
     told = [
         each
         for each, _ in marked(log, "nccl_warns")
-        if each.source == line.source and 0 < line.number - each.number <= NEAR and each.who == line.who
+        if each.source == line.source and 0 < line.number - each.number <= SHM_REASON_LINES and each.who == line.who
     ]
     return told[-1] if told and REASON.search(told[-1].text) and not NO_ROOM.search(told[-1].text) else None
 
@@ -139,7 +137,7 @@ def refused(log: Log) -> Iterator[Finding]:
     """NCCL tried in vain to connect: an interface's name or a link-local address proves a wrong interface, nothing else does."""
     lines = matching(log, REFUSED)
     counted = [line for line in lines if TRIES.search(line.text)]
-    is_given_up = has_failed(log) or len(counted) < len(lines)
+    is_given_up = history_of(log).has_failed or len(counted) < len(lines)
     if counted and not is_given_up and not any(_is_last(log, line) for line in counted):
         return  # it got its connection
     for found in as_signed("NET021", log):
@@ -160,8 +158,8 @@ def refused(log: Log) -> Iterator[Finding]:
 
 def _is_last(log: Log, line: Line) -> bool:
     """Whether nothing follows in this source that looks like a job that runs."""
-    return not last_words(log, line.source, max(line.number, line.last)) and log.sources[line.source].lines <= (
-        max(line.number, line.last) + FEW_LINES
+    return not history_of(log).progress_after(line) and log.sources[line.source].lines <= (
+        max(line.number, line.last) + FEW_PROGRESS_LINES
     )
 
 

@@ -14,8 +14,7 @@ from ddpdoctor.facts.addresses import is_loopback
 from ddpdoctor.facts.log import Log
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.logs.context_patterns import marked
-from ddpdoctor.logs.job_outcome import has_failed, own_exits
-from ddpdoctor.logs.recovery import last_words
+from ddpdoctor.logs.history import history_of
 from ddpdoctor.logs.rendezvous_lines import counts, keys, knocks
 from ddpdoctor.rules import in_logs
 from ddpdoctor.rules.log.scene import TOO_MANY, Scene, came, candidates, is_farewell, joined, names, ranks_of, tell
@@ -153,7 +152,7 @@ def _duplicates(scene: Scene) -> Iterator[Told]:
         return
     missing = next(iter(waited))
     is_everybody = {line.source for line in lines} == {i for i, each in enumerate(scene.log.sources) if each.lines}
-    if missing != (0,) and len(lines) > max(missing) and is_everybody and not own_exits(scene.log):
+    if missing != (0,) and len(lines) > max(missing) and is_everybody and not history_of(scene.log).failed_exits:
         text = f"{len(lines)} processes wait for rank {missing[0]}, which nobody is: another RANK is there twice"
         yield "ENV004", tell(scene, lines, text, [])
 
@@ -218,7 +217,7 @@ def _incomplete(scene: Scene) -> Iterator[Told]:
     waited = [
         line
         for line in matching(scene.log, RENDEZVOUS)
-        if ("Waiting in" not in line.text or has_failed(scene.log)) and not is_farewell(scene.log, line)
+        if ("Waiting in" not in line.text or history_of(scene.log).has_failed) and not is_farewell(scene.log, line)
     ]
     lines = [k.line for k in scene.keys] + waited
     if not lines:
@@ -243,7 +242,7 @@ def _still_waiting(scene: Scene) -> Iterator[Told]:
     """Nobody gave up, and the log ends in the middle of the waiting: what a job that hangs leaves."""
     log = scene.log
     for line, found in ((each, came(each)) for each in matching(log, RENDEZVOUS)):
-        if not found or found[0] == found[1] or last_words(log, line.source, max(line.number, line.last)):
+        if not found or found[0] == found[1] or history_of(log).progress_after(line):
             continue
         if found[0] > found[1]:
             text = f"{found[0]} workers came to a group of {found[1]}. Undetermined: {TOO_MANY}"

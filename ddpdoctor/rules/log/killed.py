@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.log import Log
 from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.logs.job_outcome import own_exits
+from ddpdoctor.logs.history import history_of
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.log.ending import SIGKILL, ended
 from ddpdoctor.rules.log.signatures import finding_of, matching
@@ -83,7 +83,7 @@ def worker_killed_by_sigkill(log: Log) -> Iterator[Finding]:
     On the host of that worker, for the moment of its death: sudo dmesg -T | grep -iE "killed process|oom", the scheduler's
     record (sacct -j JOB --format=State,ExitCode,MaxRSS), kubectl describe pod (OOMKilled).
     """
-    killed = [each for each in own_exits(log) if each.code == SIGKILL]
+    killed = [each for each in history_of(log).failed_exits if each.code == SIGKILL]
     lines = matching(log, SIGKILLED)
     if killed:
         yield ended(log, killed, "was killed from outside with SIGKILL (exit code -9) and printed no traceback")

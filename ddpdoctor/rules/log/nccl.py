@@ -9,7 +9,8 @@ from dataclasses import replace
 from ddpdoctor.facts.log import Line, Log
 from ddpdoctor.findings import Finding, Role, Severity
 from ddpdoctor.logs.context_patterns import marked
-from ddpdoctor.logs.job_outcome import RETURNED, has_failed, is_over, last_failure
+from ddpdoctor.logs.history import history_of
+from ddpdoctor.logs.line_meaning import NCCL_RETURNED
 from ddpdoctor.rules import in_logs, rule
 from ddpdoctor.rules.log.crashes import may_be_one
 from ddpdoctor.rules.log.peers import CLOSED
@@ -90,7 +91,7 @@ def nccl_error_without_reason(log: Log) -> Iterator[Finding]:
     warnings.sort(key=lambda line: (_is_echo(line), not FATAL.search(line.text)))
     has_cause = bool(explained(log, "cause", "umbrella") or log.tracebacks)
     fatal = [line for line in warnings if FATAL.search(line.text) and SHUTTING_DOWN not in line.text]
-    has_ended = has_failed(log) or (bool(fatal) and not is_over(log, fatal))
+    has_ended = history_of(log).has_failed or (bool(fatal) and not history_of(log).is_harmless(fatal))
     if warnings and (lines or (has_ended and not has_cause)):
         title = "NCCL failed, and this warning of its own is the nearest to a reason that the log holds"
         yield replace(finding_of(log, [*warnings, *lines], title, blames_speaker=True), fix=FIX_OF_TOLD)
@@ -109,20 +110,20 @@ def nccl_error_without_reason(log: Log) -> Iterator[Finding]:
 
 def _passed_on(log: Log) -> Iterator[Finding]:
     """An error that NCCL passed on, of which its information alone is in the log: where it began, and what it may be."""
-    last = last_failure(log)
-    found = RETURNED.search(last.text) if last is not None else None
-    if last is None or found is None or is_over(log, [last]):
+    last = history_of(log).last_failure
+    found = NCCL_RETURNED.search(last.text) if last is not None else None
+    if last is None or found is None or history_of(log).is_harmless([last]):
         return
     lines = [
         line
         for line in log.tails
         if line.source == last.source
         and line.who == last.who
-        and (each := RETURNED.search(line.text)) is not None
+        and (each := NCCL_RETURNED.search(line.text)) is not None
         and each["code"] == found["code"]
     ]
-    first = RETURNED.search(lines[0].text) if lines else found
-    files = [each["file"] for line in lines if (each := RETURNED.search(line.text)) is not None]
+    first = NCCL_RETURNED.search(lines[0].text) if lines else found
+    files = [each["file"] for line in lines if (each := NCCL_RETURNED.search(line.text)) is not None]
     begun = first["file"] if first is not None else found["file"]
     is_link = found["code"] != "1" and any(OF_NETWORK.search(file) for file in files)
     candidates = OF_CUDA if found["code"] == "1" else OF_LINK if is_link else OF_ELSE

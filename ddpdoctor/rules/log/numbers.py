@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ddpdoctor.facts.log import Line, Log
 from ddpdoctor.findings import Finding
 from ddpdoctor.logs.context_patterns import marked
-from ddpdoctor.logs.job_outcome import is_over
+from ddpdoctor.logs.history import history_of
 from ddpdoctor.rules.log.signatures import finding_of
 
 __all__ = ["no_number"]
@@ -19,7 +19,7 @@ _STEP = re.compile(r"\s*(?:\[[^\]]*\] ?)?iteration +\d+/")
 def no_number(log: Log) -> Iterator[Finding]:
     """The lines by which a job says so of a rank, where it did not go on."""
     lines = [line for line, _ in marked(log, "no_number")]
-    if lines and not is_over(log, lines) and not _has_steps_behind(log, lines[-1]):
+    if lines and not history_of(log).is_harmless(lines) and not _has_steps_behind(log, lines[-1]):
         title = "A loss or a gradient is NaN or infinite, which ends the job"
         yield finding_of(log, lines, title, blames_speaker=True)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ddpdoctor.facts.log import Line, Log
 from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
-from ddpdoctor.logs.job_outcome import is_over, says_goodbye
+from ddpdoctor.logs.history import history_of
 from ddpdoctor.logs.rendezvous_lines import Count, Keys, Knock
 from ddpdoctor.rules.log.signatures import shortened, traceback_of
 from ddpdoctor.rules.log.told import peer_in
@@ -93,7 +93,7 @@ def came(line: Line) -> tuple[int, int] | None:
 def is_farewell(log: Log, line: Line) -> bool:
     """Whether a launcher whose workers were done waited for the others in vain."""
     traceback = traceback_of(log, line)
-    return traceback is not None and says_goodbye(traceback)
+    return traceback is not None and traceback.is_exit_barrier
 
 
 def joined(count: Count) -> str:
@@ -115,7 +115,7 @@ def ranks_of(log: Log) -> set[int]:
 def tell(scene: Scene, lines: list[Line], text: str, also: list[Line], ranks: tuple[int, ...] = ()) -> Finding:
     """The finding that says `text`, with `lines` and some of `also` as its evidence; noise where the job went on."""
     log, first = scene.log, lines[0]
-    is_noise = is_over(log, lines)
+    is_noise = history_of(log).is_harmless(lines)
     peer = peer_in(lines)
     hosts = {line.who.host for line in lines} if peer is not None else set()
     return Finding(

@@ -9,14 +9,13 @@ from dataclasses import replace
 
 from ddpdoctor.facts.log import Line, Log, Traceback
 from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
-from ddpdoctor.logs.job_outcome import FEW_LINES, has_failed, is_over
-from ddpdoctor.logs.recovery import last_words
+from ddpdoctor.logs.distances import FEW_PROGRESS_LINES, LONG_MESSAGE_LINES
+from ddpdoctor.logs.history import history_of
 from ddpdoctor.logs.required_literals import literals_of
 from ddpdoctor.rules import Rule, area_of, load
 from ddpdoctor.rules.log.told import peer_in, ranks_in
 
 __all__ = [
-    "FAR",
     "OUTSIDERS",
     "as_signed",
     "by_signatures",
@@ -82,8 +81,6 @@ _OF_AGENT = re.compile(r'[^"]*torch/distributed/elastic/')
 OUTSIDERS = re.compile(r"slurmstepd|srun: |mpirun|\[?kernel|.*(?:oom-kill|Killed process \d+ \()", re.IGNORECASE)
 """Lines of schedulers and kernels, which stand among the workers' and belong to no traceback."""
 
-FAR = 40
-"""So many lines behind its exception's a message may still belong to it: NCCL's and Gloo's run over several lines."""
 
 LONGEST = 240
 MOST = 16
@@ -169,7 +166,11 @@ def _look(rule: Rule, log: Log) -> Iterator[Finding]:
         if rule.code in OF_LINKS and len(hosts := {line.who.host for line in lines}) == 1:
             found = replace(found, where=replace(found.where, host=hosts.pop()))
         is_mild = rule.severity is Severity.ERROR and found.severity is None
-        if is_mild and all(_WARNS.match(line.text) for line in lines) and not (has_failed(log) or _is_last(log, lines)):
+        if (
+            is_mild
+            and all(_WARNS.match(line.text) for line in lines)
+            and not (history_of(log).has_failed or _is_last(log, lines))
+        ):
             found = replace(
                 found, severity=Severity.WARNING
             )  # torch tried something else, and nothing shows that it failed
@@ -179,7 +180,7 @@ def _look(rule: Rule, log: Log) -> Iterator[Finding]:
 def _is_last(log: Log, lines: list[Line]) -> bool:
     """Whether a port that could not be had is the last that is told: nobody goes on behind it."""
     last = lines[-1]
-    return "(errno: 98 - " in last.text and len(last_words(log, last.source, max(last.number, last.last))) < FEW_LINES
+    return "(errno: 98 - " in last.text and len(history_of(log).progress_after(last)) < FEW_PROGRESS_LINES
 
 
 def _is_scripts(log: Log, line: Line) -> bool:
@@ -199,7 +200,7 @@ def finding_of(
     """
     first = lines[0]
     told = next((line for line in lines if line.who.rank is not None), first) if blames_speaker else first
-    is_noise = is_over(log, lines)
+    is_noise = history_of(log).is_harmless(lines)
     named = ranks_in(lines)
     speakers = {line.who.rank for line in lines if line.who.rank is not None} if blames_speaker else set()
     ranks = sorted(speakers | named)
@@ -237,7 +238,7 @@ def _listed(ranks: list[int], hosts: list[str]) -> str:
 def traceback_of(log: Log, line: Line) -> Traceback | None:
     """The traceback whose exception this line is, or belongs to."""
     for each in reversed(log.tracebacks):
-        is_near = each.source == line.source and each.number <= line.number <= each.number + FAR
+        is_near = each.source == line.source and each.number <= line.number <= each.number + LONG_MESSAGE_LINES
         if is_near and each.number == line.number:
             return each
         if (

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from ddpdoctor.facts.log import Line, Log, Traceback
 from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
 from ddpdoctor.logs.collective_waits import parties, waits
-from ddpdoctor.logs.job_outcome import own_exits, went_on
-from ddpdoctor.logs.later_frames import CHAINED_LINES
+from ddpdoctor.logs.distances import CHAIN_LINES, OWN_MESSAGE_LINES
+from ddpdoctor.logs.history import history_of
 from ddpdoctor.rules import in_logs, rule
 from ddpdoctor.rules.log.crashes import (
     CANCELLED,
@@ -26,7 +26,7 @@ from ddpdoctor.rules.log.ending import SIGKILL, names_of
 from ddpdoctor.rules.log.files import is_missing_file, is_removed, not_written_yet, on_some_nodes_only
 from ddpdoctor.rules.log.interrupted import INTERRUPT
 from ddpdoctor.rules.log.numbers import no_number
-from ddpdoctor.rules.log.signatures import FAR, OUTSIDERS, explained, matching, repeats, shortened, softly_explained
+from ddpdoctor.rules.log.signatures import OUTSIDERS, explained, matching, repeats, shortened, softly_explained
 
 __all__: list[str] = []
 
@@ -82,7 +82,12 @@ def _groups(log: Log) -> list[_Group]:
     found: dict[tuple[str, str, object], list[Traceback]] = {}
     for each in log.tracebacks:
         name = each.exception.rpartition(".")[2]
-        if is_no_cause(each) or _is_explained(each, lines) or went_on(log, each) or _is_elsewhere(log, each):
+        if (
+            is_no_cause(each)
+            or _is_explained(each, lines)
+            or history_of(log).survived(each)
+            or _is_elsewhere(log, each)
+        ):
             continue
         if any(_follows(each, other) for other in log.tracebacks) or _is_of_kernel(log, each) or _lost_nodes(log, each):
             continue
@@ -121,7 +126,7 @@ def _is_explained(each: Traceback, lines: list[Line]) -> bool:
 
 def _own_lines(each: Traceback) -> range:
     """The lines that an exception's message may have."""
-    return range(each.number, each.number + FAR // 4)
+    return range(each.number, each.number + OWN_MESSAGE_LINES)
 
 
 def _is_elsewhere(log: Log, each: Traceback) -> bool:
@@ -136,7 +141,7 @@ def _follows(each: Traceback, other: Traceback) -> bool:
     return (
         (each.source, each.who) == (other.source, other.who)
         and each.is_chained
-        and 0 < each.begin - other.number <= CHAINED_LINES
+        and 0 < each.begin - other.number <= CHAIN_LINES
         and not (_is_wrapper(other) or other.is_summary)
     )
 
@@ -227,7 +232,7 @@ def uncaught_exception(log: Log) -> Iterator[Finding]:
     lines = [each for each in explained(log, "cause", "umbrella") if (each.source, each.number) not in soft]
     for each in (t for t in log.tracebacks if not _is_explained(t, lines)):
         code = next((soft[each.source, n] for n in _own_lines(each) if (each.source, n) in soft), None)
-        if code is not None and not is_no_cause(each) and not went_on(log, each):
+        if code is not None and not is_no_cause(each) and not history_of(log).survived(each):
             yield replace(_finding(log, _group([each]), ""), role=Role.CONSEQUENCE, caused_by=code)
             return
 
@@ -238,7 +243,7 @@ def _cut(log: Log) -> Iterator[Finding]:
         not is_no_cause(t) or t.exception == INTERRUPT for t in log.tracebacks
     ):
         return
-    cut = [each for each in log.unfinished if not went_on(log, each)]
+    cut = [each for each in log.unfinished if not history_of(log).survived(each)]
     for each in cut[:1]:
         yield _finding(log, _group([t for t in cut if t.place == each.place]), CUT)
 
@@ -247,7 +252,7 @@ def _cut(log: Log) -> Iterator[Finding]:
 def before_init(log: Log) -> Iterator[Finding]:
     """A rank ended before it had joined the process group, and the others waited for it."""
     yield from _raised(log, "PROBE005", " before it joined the process group")
-    all_gave_up = matching(log, GAVE_UP) and {each.code for each in own_exits(log)} == {1}
+    all_gave_up = matching(log, GAVE_UP) and {each.code for each in history_of(log).failed_exits} == {1}
     if matching(log, PEERS_BEFORE) and not matching(log, PEERS_OF_A_GROUP) and not all_gave_up:
         yield from crashed(log, " before it joined the process group")
 
@@ -276,7 +281,7 @@ def _silent(log: Log) -> Iterator[Finding]:
         or waits(log)
         or matching(log, NEVER_REACHED)
         or _groups(log)
-        or any(e.code == SIGKILL for e in own_exits(log))
+        or any(e.code == SIGKILL for e in history_of(log).failed_exits)
     ):
         return
     party = silent[0]

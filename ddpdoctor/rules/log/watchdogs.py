@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ddpdoctor.facts.log import Log
 from ddpdoctor.findings import Finding
-from ddpdoctor.logs.job_outcome import is_over
+from ddpdoctor.logs.history import history_of
 from ddpdoctor.rules.log.calls import ranks_named
 from ddpdoctor.rules.log.signatures import finding_of, matching
 
@@ -21,7 +21,7 @@ DECIDES = "`ddpdoctor hang`, or py-spy dump on each rank, while it hangs"
 def stuck(log: Log) -> Iterator[Finding]:
     """Ranks that made no step for as long as their program allows; each of them says so, whoever it waited for."""
     lines = matching(log, WATCHDOGS)
-    if not lines or is_over(log, lines):
+    if not lines or history_of(log).is_harmless(lines):
         return
     who = ranks_named(sorted({line.who.rank for line in lines if line.who.rank is not None})) or "a process"
     title = f"{who} stood still until the program's own watchdog ended it. Undetermined who hung first: {DECIDES}"

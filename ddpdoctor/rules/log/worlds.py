@@ -10,7 +10,7 @@ from dataclasses import replace
 from ddpdoctor.facts.log import Line, Log
 from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
 from ddpdoctor.logs.context_patterns import marked
-from ddpdoctor.logs.job_outcome import went_on
+from ddpdoctor.logs.history import history_of
 from ddpdoctor.rules import in_logs
 from ddpdoctor.rules.log.scene import came
 from ddpdoctor.rules.log.signatures import finding_of, matching, traceback_of
@@ -134,7 +134,7 @@ def launched_per_task(log: Log) -> Iterator[Finding]:
 def name_came_late(log: Log) -> Iterator[Finding]:
     """A name did not resolve at first, and then the job ran."""
     lines = matching(log, UNKNOWN_NAME)
-    if lines and all(went_on(log, line) for line in lines):
+    if lines and all(history_of(log).survived(line) for line in lines):
         found = _about(log, "the master's name did not resolve at first; later the job ran", lines[:2], lines[0])
         yield Finding(found.message, found.evidence, where=found.where, severity=Severity.NOTE)
 

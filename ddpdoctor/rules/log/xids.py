@@ -10,6 +10,7 @@ from ddpdoctor.facts.log import Log
 from ddpdoctor.facts.xids import BY_CAUSE, Xid, meaning
 from ddpdoctor.findings import Finding, Role, Where
 from ddpdoctor.logs.context_patterns import marked
+from ddpdoctor.logs.distances import XID_FOLLOW_LINES, XID_LINES
 from ddpdoctor.logs.gpu_seats import gpu_at
 from ddpdoctor.rules import area_of, in_logs, load
 from ddpdoctor.rules.gpu.xids import told
@@ -24,11 +25,8 @@ SWITCHES: dict[str, Callable[[Xid], bool]] = {
 KERNELS = (13, 31)
 """Xids that a program's kernel causes on the GPU, and"""
 FOLLOWING = (109,)
-"""those that its channel then leads to, within so many seconds, or lines where these have no times:"""
+"""those that its channel then leads to, within so many seconds (XID_FOLLOW_LINES where the lines have no times):"""
 SOON_SECONDS = 60.0
-SOON_LINES = 20
-NEAR = 4
-"""So many lines has what the kernel says of a GPU that does not answer."""
 
 
 def _look(cause: str, log: Log) -> Iterator[Finding]:
@@ -36,7 +34,11 @@ def _look(cause: str, log: Log) -> Iterator[Finding]:
     for found in told(kept, functools.partial(_place, log), of_a_log=True):
         yield _in_order(log, cause, kept, found)
     # What ranks and other programs print about the same cause has no Xid.
-    numbers = {(xid.source, near) for xid in kept for near in range((xid.line or 0) - 3, (xid.line or 0) + 4)}
+    numbers = {
+        (xid.source, near)
+        for xid in kept
+        for near in range((xid.line or 0) + 1 - XID_LINES, (xid.line or 0) + XID_LINES)
+    }
     rest = tuple(x for x in log.lines if "Xid (" not in x.text and (x.source, x.number) not in numbers)
     for each in by_signatures(r for r in load((area_of(cause),)) if r.code == cause).values():
         for found in each(replace(log, lines=rest)):
@@ -46,7 +48,7 @@ def _look(cause: str, log: Log) -> Iterator[Finding]:
 def _named_above(log: Log, found: Finding) -> Finding:
     """The finding with its GPU, where the kernel has named that in one of the lines above: its message has several."""
     for line, named in marked(log, "gpu_of_kernel"):
-        is_above = found.where.line is not None and 0 <= found.where.line - line.number < NEAR
+        is_above = found.where.line is not None and 0 <= found.where.line - line.number < XID_LINES
         if is_above and found.where.file == log.sources[line.source].name:
             xid = Xid(0, named["bus"].lower()[-10:], source=line.source, line=found.where.line, host=line.who.host)
             who, where = _place(log, xid)
@@ -70,7 +72,7 @@ def _follows(xid: Xid, earlier: Xid) -> bool:
     if xid.code not in FOLLOWING or earlier.code not in KERNELS or xid.restarts != earlier.restarts:
         return False
     if xid.age_seconds is None or earlier.age_seconds is None:
-        return 0 < (xid.line or 0) - (earlier.line or 0) <= SOON_LINES
+        return 0 < (xid.line or 0) - (earlier.line or 0) <= XID_FOLLOW_LINES
     return 0 <= earlier.age_seconds - xid.age_seconds <= SOON_SECONDS and (xid.line or 0) > (earlier.line or 0)
 
 

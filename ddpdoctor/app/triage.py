@@ -19,7 +19,7 @@ from ddpdoctor.engine import examine, extended, judge, retold
 from ddpdoctor.facts.log import Kind, Log, Seat
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Finding, Report
-from ddpdoctor.logs.merged import joined
+from ddpdoctor.logs.merged import merged
 from ddpdoctor.privacy.secrets import without_secrets_in
 from ddpdoctor.render.json import findings_in
 from ddpdoctor.rules import AREAS, Rule, of_hangs, of_logs
@@ -51,7 +51,7 @@ def _triaged(
     signatures = [signature for each in rules for signature in each.signatures]
     log = collect(paths, signatures, sys.stdin.buffer if sys.stdin else None)
     saved, unread = _saved(log)
-    log = replace(joined(log, (each.log for each in saved if each.log is not None)), seats=_seats(saved))
+    log = replace(merged(log, (each.log for each in saved if each.log is not None)), seats=_seats(saved))
     facts = Facts(
         schema=SCHEMA,
         collected_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),

@@ -88,7 +88,7 @@ def _cleaned(facts: Facts, hosts_as_aliases: bool) -> Any:
 def _with_more(facts: Facts, common: Common) -> Facts:
     """The ranks that run here, the launch, the kernel's last warnings and the list of logs."""
     from ddpdoctor.collectors.hang.pyspy import find_pyspy
-    from ddpdoctor.collectors.hang.running_job import Wanted, collect_hang
+    from ddpdoctor.collectors.hang.running_job import HangRequest, collect_hang
     from ddpdoctor.collectors.support import collect_launch_of, collect_logs
     from ddpdoctor.facts.gaps import Gap
     from ddpdoctor.system.machine import this_machine
@@ -106,7 +106,7 @@ def _with_more(facts: Facts, common: Common) -> Facts:
             gaps.append(Gap(name, str(late)))
             return None
 
-    hang = waited("hang", lambda: collect_hang(machine, Wanted(seconds=WATCH_SECONDS, with_own=True)))
+    hang = waited("hang", lambda: collect_hang(machine, HangRequest(seconds=WATCH_SECONDS, with_own=True)))
     pids = [os.getpid(), *(process.pid for process in (hang.processes if hang is not None else ()))]
     launch = waited("launch", lambda: collect_launch_of(machine, pids))
     log = waited("log", lambda: collect_logs(machine))

@@ -50,7 +50,7 @@ def hang(
     from ddpdoctor.cli.output import emit, has_colour, width
     from ddpdoctor.cli.tables.hang import draw
     from ddpdoctor.collectors.hang.pyspy import find_pyspy
-    from ddpdoctor.collectors.hang.running_job import Wanted, collect_hang
+    from ddpdoctor.collectors.hang.running_job import HangRequest, collect_hang
     from ddpdoctor.engine import examine
     from ddpdoctor.facts.hang import Hang
     from ddpdoctor.facts.record import SCHEMA, Facts
@@ -70,7 +70,7 @@ def hang(
         _check(pids or [])
         if not no_stacks and not common.quiet and find_pyspy(machine.environ) is not None:
             print("ddpdoctor: reading stacks with py-spy --nonblocking: the ranks are not stopped", file=sys.stderr)
-        wanted = Wanted(tuple(pids or ()), watch, not no_stacks, dumps=True)
+        wanted = HangRequest(tuple(pids or ()), watch, not no_stacks, dumps=True)
         try:
             found = answer(lambda: collect_hang(machine, wanted), machine.deadline.left)
         except NoAnswer as late:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from ddpdoctor.collectors.hang.rank_processes import Entry, processes
+from ddpdoctor.collectors.hang.rank_processes import ProcEntry, processes
 from ddpdoctor.collectors.kernel_log import LOG, read_warnings
 from ddpdoctor.collectors.launch import collect_launch
 from ddpdoctor.facts.gaps import Gap, Why
@@ -84,7 +84,7 @@ def collect_launch_of(machine: Machine, pids: Iterable[int]) -> Launch | None:
     return None
 
 
-def _launcher(known: dict[int, Entry], pid: int) -> Entry | None:
+def _launcher(known: dict[int, ProcEntry], pid: int) -> ProcEntry | None:
     """The outermost launcher above a process."""
     found = None
     while pid in known:

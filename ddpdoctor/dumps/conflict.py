@@ -8,7 +8,7 @@ from enum import Enum
 
 from ddpdoctor.facts.hang import Call, Group, Op
 
-__all__ = ["Cause", "Conflict", "ranges", "said", "title"]
+__all__ = ["Cause", "Conflict", "ranges", "said", "title", "wait_verb"]
 
 
 class Cause(str, Enum):
@@ -70,3 +70,8 @@ def title(group: Group, sequence: int, is_p2p: bool = False) -> str:
 def said(call: Call) -> str:
     """`seq 3 broadcast([4]) at train.py:17`."""
     return f"{title(call.group, call.sequence, call.is_p2p)} {call.op}{call.op.place}"
+
+
+def wait_verb(ranks: Iterable[int]) -> str:
+    """`waits` for one rank, `wait` for several."""
+    return "waits" if len(tuple(ranks)) == 1 else "wait"

@@ -29,11 +29,11 @@ _PEERS = re.compile(r"(send|recv) ?(\d+) ?(?:->|<-) ?(\d+)")
 
 
 SIZES_AND_TYPES = ("input_sizes", "output_sizes", "input_dtypes", "output_dtypes")
-Shape = tuple[str, str, int | None, int | None, str, int | None]
+ShapeFields = tuple[str, str, int | None, int | None, str, int | None]
 """The first fields of an `Op`: name, sizes as text, elements that go in and come out, types, peer."""
-Frame = tuple[str | None, int | None, str | None]
+FrameFields = tuple[str | None, int | None, str | None]
 """File, line and function."""
-NO_FRAME: Frame = (None, None, None)
+NO_FRAME: FrameFields = (None, None, None)
 
 
 class NotADumpError(ValueError):
@@ -54,14 +54,14 @@ def dump_of(source: str, raw: object) -> Dump:
         raise NotADumpError(NOT_DUMPS[1])
     if entries and not any("profiling_name" in each or "state" in each for each in entries[:4]):
         raise NotADumpError(NOT_DUMPS[2])
-    reading = _Reading(content)
+    reading = _Columns(content)
     for each in entries[-MOST_ENTRIES:]:
         reading.add(each)
     rank = _number(content.get("rank"))
     return reading.dump(source, rank if rank is not None else rank_in_name(source))
 
 
-class _Reading:
+class _Columns:
     """The columns while they grow; equal calls and groups are kept once."""
 
     def __init__(self, content: dict[str, Any]) -> None:
@@ -72,10 +72,10 @@ class _Reading:
         self.groups: dict[tuple[str, str, str], int] = {}
         self.found: list[Group] = []
         self.seen_groups: dict[str, int] = {}
-        self.seen_shapes: dict[str, Shape] = {}
-        self.ops: dict[tuple[Shape, Frame], int] = {}
+        self.seen_shapes: dict[str, ShapeFields] = {}
+        self.ops: dict[tuple[ShapeFields, FrameFields], int] = {}
         self.made: list[Op] = []
-        self.stacks: dict[tuple[int, ...], Frame] = {}
+        self.stacks: dict[tuple[int, ...], FrameFields] = {}
         self.records: list[int] = []
         self.group_of: list[int] = []
         self.sequences: list[int] = []
@@ -160,10 +160,10 @@ class _Reading:
         key = (shape, frame)
         if key not in self.ops:
             self.ops[key] = len(self.made)
-            self.made.append(_made(shape, frame))
+            self.made.append(_operation(shape, frame))
         return self.ops[key]
 
-    def _own_frame(self, frames: object) -> Frame:
+    def _own_frame(self, frames: object) -> FrameFields:
         """The innermost frame of the user's code; dumps repeat the same stacks, so each is looked at once."""
         if not isinstance(frames, (list, tuple)):
             return NO_FRAME
@@ -200,12 +200,14 @@ class _Reading:
 
 
 @functools.lru_cache(1 << 14)
-def _made(shape: Shape, frame: Frame) -> Op:
+def _operation(shape: ShapeFields, frame: FrameFields) -> Op:
     """The same for many ranks."""
     return Op(*shape, *frame)
 
 
-def _shape(name: str, input_sizes: object, output_sizes: object, input_types: object, output_types: object) -> Shape:
+def _shape(
+    name: str, input_sizes: object, output_sizes: object, input_types: object, output_types: object
+) -> ShapeFields:
     inputs, outputs = _sizes(input_sizes), _sizes(output_sizes)
     types = _words(input_types) or _words(output_types)
     peers = _PEERS.fullmatch(name)
@@ -277,6 +279,6 @@ def _text(sizes: tuple[tuple[int, ...], ...]) -> str:
     return ", ".join(words) + (f", … {len(sizes)} tensors" if len(sizes) > 3 else "")
 
 
-def _frame(frame: dict[str, Any]) -> Frame:
+def _frame(frame: dict[str, Any]) -> FrameFields:
     file = str(frame.get("filename", ""))[:500]
     return (file, _number(frame.get("line")), str(frame.get("name", ""))[:200]) if file else NO_FRAME

@@ -56,7 +56,7 @@ def ras_of(source: str, text: str) -> tuple[Ras, ...]:
 
 
 def _of_text(source: str, text: str) -> Iterator[Ras]:
-    reading = _Reading()
+    reading = _RasText()
     for line in text.splitlines():
         reading.take(line)
     for name, peers in reading.found.items():
@@ -66,7 +66,7 @@ def _of_text(source: str, text: str) -> Iterator[Ras]:
         yield Ras(source, name, size, tallies, ranks)
 
 
-class _Reading:
+class _RasText:
     """The communicator, the kind of collective and the count of which the lines speak that are being read."""
 
     def __init__(self) -> None:

@@ -35,7 +35,7 @@ def stacks_in(source: str, text: str) -> tuple[Stack, ...]:
             return tuple(_of_json(source, json.loads(text)))
         except RecursionError:
             raise ValueError("JSON that is nested too deeply") from None
-    reading = _Reading(source)
+    reading = _StackText(source)
     for line in text.splitlines():
         reading.take(line)
         if len(reading.found) > MOST_STACKS:
@@ -72,7 +72,7 @@ def _frames(thread: dict[str, Any]) -> tuple[Frame, ...]:
     )
 
 
-class _Reading:
+class _StackText:
     """The stack and the thread that are being read."""
 
     def __init__(self, source: str) -> None:

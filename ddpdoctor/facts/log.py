@@ -11,7 +11,6 @@ from ddpdoctor.facts.xids import Xid
 
 __all__ = [
     "FATAL",
-    "Event",
     "EventKind",
     "Exit",
     "Frame",
@@ -19,6 +18,7 @@ __all__ = [
     "Kind",
     "Line",
     "Log",
+    "LogEvent",
     "LogProcess",
     "ProcessOutcome",
     "Seat",
@@ -210,7 +210,7 @@ class EventKind(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class LogEvent:
     """One thing that a process printed. `is_fatal`: the log does not show that anything went on after it."""
 
     kind: EventKind
@@ -253,11 +253,11 @@ class LogProcess:
     local_rank: int | None = None
     pid: int | None = None
     speaks: bool = True
-    events: tuple[Event, ...] = ()
+    events: tuple[LogEvent, ...] = ()
     outcome: ProcessOutcome = ProcessOutcome.UNKNOWN
 
     @property
-    def failures(self) -> tuple[Event, ...]:
+    def failures(self) -> tuple[LogEvent, ...]:
         """Why it failed, the first event first; empty unless it did."""
         return tuple(event for event in self.events if event.is_fatal)
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import TypeVar
 
 from ddpdoctor.facts.log import Exit, Line, Log, Source, Traceback, Who
-from ddpdoctor.logs.context_attribution import with_neighbours
+from ddpdoctor.logs.context_attribution import with_context
 from ddpdoctor.logs.context_patterns import marked
 from ddpdoctor.logs.distances import CHAIN_LINES, MESSAGE_LINES, SUMMARY_ROW_LINES, SUMMARY_TRACEBACK_LINES
-from ddpdoctor.logs.known_processes import AGENT, Known, is_agents, known_of, world_size_of
+from ddpdoctor.logs.known_processes import AGENT, KnownProcesses, is_of_launcher, known_processes, world_size_of
 from ddpdoctor.logs.later_frames import is_ahead, with_frames
-from ddpdoctor.logs.launcher_endings import SIGNALS, told_in_lines
+from ddpdoctor.logs.launcher_endings import SIGNALS, exits_in_lines
 from ddpdoctor.logs.line_prefix import short_host
 
 __all__ = ["attributed"]
@@ -32,7 +32,7 @@ _DEVICE = re.compile(r"\b[Dd]evice: (?:cuda:)?(?P<device>\d{1,2})\b")
 
 def attributed(log: Log) -> Log:
     """The log with every line, traceback and exit given to its rank and host as far as these are known."""
-    log = with_neighbours(replace(log, exits=(*log.exits, *told_in_lines(log.lines, log.exits))))
+    log = with_context(replace(log, exits=(*log.exits, *exits_in_lines(log.lines, log.exits))))
     named = replace(
         log,
         lines=tuple(_with_source(log, each) for each in log.lines if not _is_code(log, each)),
@@ -41,7 +41,7 @@ def attributed(log: Log) -> Log:
         exits=tuple(_with_source(log, each) for each in log.exits),
         tails=tuple(_with_source(log, each) for each in log.tails),
     )
-    known = known_of(named)
+    known = known_processes(named)
     lines = tuple(_given(each, known) for each in named.lines)
     tracebacks = tuple(_given(each, known) for each in named.tracebacks)
     unfinished = tuple(_given(each, known) for each in named.unfinished)
@@ -106,7 +106,7 @@ def _merged(own: Who, other: Who) -> Who:
     )
 
 
-def _given(each: Spoken, known: Known) -> Spoken:
+def _given(each: Spoken, known: KnownProcesses) -> Spoken:
     who = each.who
     rank, node_rank = who.rank, who.node_rank
     if rank is None and who.pid is not None:
@@ -117,7 +117,7 @@ def _given(each: Spoken, known: Known) -> Spoken:
             rank = who.local_rank
     if rank is None and who.device is not None and known.devices_are_ranks:
         rank = who.device
-    if rank is None and not is_agents(each):
+    if rank is None and not is_of_launcher(each):
         rank = known.rank_of_source.get(each.source)
     if who.task is not None and not known.tasks_are_nodes and rank is None:
         rank = who.task

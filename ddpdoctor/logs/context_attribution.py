@@ -11,7 +11,7 @@ from ddpdoctor.logs.context_patterns import marked
 from ddpdoctor.logs.distances import POD_LINES, RAY_ACTOR_LINES, RAY_MEMORY_LINES, RAY_TASK_LINES
 from ddpdoctor.logs.launcher_endings import SIGNALS
 
-__all__ = ["with_neighbours"]
+__all__ = ["with_context"]
 
 Spoken = TypeVar("Spoken", Line, Traceback)
 
@@ -19,7 +19,7 @@ NOWHERE = "0.0.0.0"
 """What Ray says for an actor whose place it does not know."""
 
 
-def with_neighbours(log: Log) -> Log:
+def with_context(log: Log) -> Log:
     """The log with the worker or the pod for lines and tracebacks that are about one without saying so themselves."""
     told = sorted((*_told(log), *_killed(log)), key=lambda each: each[1])
     if not told:

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ddpdoctor.facts.log import (
-    Event,
     EventKind,
     Exit,
     JobOutcome,
     Line,
     Log,
+    LogEvent,
     LogProcess,
     ProcessOutcome,
     Traceback,
@@ -67,7 +67,7 @@ class LogHistory:
         for each in (*self._log.spoken, *self._log.tails):
             first.setdefault(_key(each), each)
         speaking = {_key(each) for group in (self._log.lines, self._log.tails, self._log.tracebacks) for each in group}
-        events: dict[_ProcessKey, list[Event]] = defaultdict(list)
+        events: dict[_ProcessKey, list[LogEvent]] = defaultdict(list)
         for event in self._events():
             events[_key(event.printed)].append(event)
         return tuple(_process(key, each, key in speaking, events[key]) for key, each in first.items())
@@ -146,24 +146,24 @@ class LogHistory:
         is_telling = early.tracebacks or early.exits or any("failed (exitcode" in line.text for line in early.lines)
         return early if is_telling else log
 
-    def _events(self) -> Iterator[Event]:
+    def _events(self) -> Iterator[LogEvent]:
         log = self._log
         farewells = [line for line in log.lines if _AT_EXIT_BARRIER in line.text]
         failed = set(self.failed_exits)
         for traceback in log.tracebacks:
-            yield Event(EventKind.EXCEPTION, traceback, self._ended_its_process(traceback, farewells))
+            yield LogEvent(EventKind.EXCEPTION, traceback, self._ended_its_process(traceback, farewells))
         for ended in log.exits:
-            yield Event(EventKind.EXIT, ended, ended in failed)
+            yield LogEvent(EventKind.EXIT, ended, ended in failed)
         for line in dict.fromkeys((*log.tails, *log.lines)):
             if reports_failure(line):
-                yield Event(EventKind.FAILURE, line, self._is_final(line))
+                yield LogEvent(EventKind.FAILURE, line, self._is_final(line))
         for line in log.lines:
             if _PEER_LOST in line.text:
-                yield Event(EventKind.PEER_LOST, line, not self.survived(line))
+                yield LogEvent(EventKind.PEER_LOST, line, not self.survived(line))
         for kind, name in _MARKS:
-            yield from (Event(kind, line) for line, _ in marked(log, name))
+            yield from (LogEvent(kind, line) for line, _ in marked(log, name))
         for lines in self._aftermath.progress.values():
-            yield from (Event(EventKind.PROGRESS, line) for line in lines)
+            yield from (LogEvent(EventKind.PROGRESS, line) for line in lines)
 
     def _is_final(self, line: Line) -> bool:
         """Whether the log does not show that the job went on after a line that says that it failed."""
@@ -186,12 +186,12 @@ def _key(each: Line | Traceback | Exit) -> _ProcessKey:
     return each.source, who.rank, who.local_rank, None if is_named else who.pid
 
 
-def _process(key: _ProcessKey, first: Line | Traceback | Exit, speaks: bool, events: Sequence[Event]) -> LogProcess:
+def _process(key: _ProcessKey, first: Line | Traceback | Exit, speaks: bool, events: Sequence[LogEvent]) -> LogProcess:
     ordered = tuple(sorted(events, key=lambda event: last_number(event.printed)))
     return LogProcess(key[0], first.who, *key[1:], speaks, ordered, _outcome(ordered))
 
 
-def _outcome(events: Sequence[Event]) -> ProcessOutcome:
+def _outcome(events: Sequence[LogEvent]) -> ProcessOutcome:
     """How a process ended, by its events in order."""
     if any(event.is_fatal for event in events):
         return ProcessOutcome.FAILED

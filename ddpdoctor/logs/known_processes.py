@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from ddpdoctor.facts.log import Exit, Line, Log, Traceback
 from ddpdoctor.logs.context_patterns import marked
 
-__all__ = ["AGENT", "Known", "is_agents", "known_of", "world_size_of"]
+__all__ = ["AGENT", "KnownProcesses", "is_of_launcher", "known_processes", "world_size_of"]
 
 AGENT = "torch/distributed/elastic"
 _LATER_NODES = re.compile(r"(?:worker|node|slave|replica|machine)-?0*[1-9]\d*$", re.IGNORECASE)
@@ -18,7 +18,7 @@ _LATER_NODES = re.compile(r"(?:worker|node|slave|replica|machine)-?0*[1-9]\d*$",
 
 
 @dataclass(slots=True)
-class Known:
+class KnownProcesses:
     """What the log as a whole says of its processes."""
 
     by_pid: dict[tuple[str | None, int], int] = field(default_factory=dict)
@@ -41,9 +41,9 @@ def world_size_of(log: Log) -> int | None:
     return max(sure, default=None)
 
 
-def known_of(log: Log) -> Known:
+def known_processes(log: Log) -> KnownProcesses:
     """What the lines, tracebacks and exits that name their rank tell of the others."""
-    known = Known()
+    known = KnownProcesses()
     known.is_first_node = _is_first_node(log)
     known.devices_are_ranks = known.is_first_node and _devices_are_ranks(log)
     for each in log.spoken:
@@ -112,7 +112,7 @@ def _ranks_of_sources(log: Log) -> Iterator[tuple[int, int]]:
     for each in log.spoken:
         if each.who.rank is not None:
             ranks[each.source].add(each.who.rank)
-        if isinstance(each, Exit) or is_agents(each):
+        if isinstance(each, Exit) or is_of_launcher(each):
             shared.add(each.source)
     owners: dict[int, list[int]] = defaultdict(list)
     for source, found in ranks.items():
@@ -129,13 +129,13 @@ def _tasks_are_nodes(log: Log) -> bool:
     for each in log.spoken:
         if each.who.task is None:
             continue
-        if is_agents(each):
+        if is_of_launcher(each):
             return True
         if each.who.rank is not None:
             ranks[each.who.task].add(each.who.rank)
     return any(len(found) > 1 or found != {task} for task, found in ranks.items())
 
 
-def is_agents(each: Line | Traceback | Exit) -> bool:
+def is_of_launcher(each: Line | Traceback | Exit) -> bool:
     """Whether a launcher says it of itself or of its workers."""
     return each.by == "torchrun" if isinstance(each, Exit) else isinstance(each, Line) and AGENT in each.text

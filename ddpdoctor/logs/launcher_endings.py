@@ -10,7 +10,7 @@ from ddpdoctor.facts.log import Exit, Line, Who
 from ddpdoctor.logs.context_patterns import MARKS
 from ddpdoctor.logs.line_prefix import short_host
 
-__all__ = ["SIGNALS", "told_in_lines"]
+__all__ = ["SIGNALS", "exits_in_lines"]
 
 SIGNALS = {
     "SIGHUP": 1,
@@ -45,7 +45,7 @@ _ENDED_ALL = ("CANCELLED AT", "_step_signal: Terminating", "srun: Terminating ",
 """Behind one of these, srun tells which tasks it has ended by itself."""
 
 
-def told_in_lines(lines: Sequence[Line], rows: Sequence[Exit]) -> tuple[Exit, ...]:
+def exits_in_lines(lines: Sequence[Line], rows: Sequence[Exit]) -> tuple[Exit, ...]:
     """The exits that `lines` tell in one line each, without those that have a row of their own in torchrun's summary."""
     pids = {(row.source, row.who.pid) for row in rows}
     of_agents = bool(pids) or any(_AGENT.search(line.text) for line in lines)  # what srun and mpirun started then

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from ddpdoctor.facts.log import Log
 
-__all__ = ["joined"]
+__all__ = ["merged"]
 
 
-def joined(first: Log, others: Iterable[Log]) -> Log:
+def merged(first: Log, others: Iterable[Log]) -> Log:
     """`first` with the sources, lines, tracebacks and exits of the others behind its own."""
     for other in others:
         by = len(first.sources)

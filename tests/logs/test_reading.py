@@ -22,7 +22,7 @@ from ddpdoctor.collectors.log.text import Scanner
 from ddpdoctor.collectors.log.windows import windows
 from ddpdoctor.facts.codec import decode, encode
 from ddpdoctor.facts.log import Kind, Log
-from ddpdoctor.logs.line_prefix import cleaned, split, who_of_name
+from ddpdoctor.logs.line_prefix import split_prefix, who_of_name, without_control_codes
 
 SIGNATURES = (r"CUDA out of memory\. Tried to allocate", r"NCCL WARN (Cuda|Call) failure", r"exitcode\s*: -9\b")
 OOM = b"""[rank3]: Traceback (most recent call last):
@@ -171,7 +171,7 @@ def _lines(places: object, data: bytes) -> set[int]:
 
 @given(st.text(max_size=400))
 def test_no_line_makes_the_prefixes_stumble(line: str) -> None:
-    assert len(split(cleaned(line)).text) <= len(line)
+    assert len(split_prefix(without_control_codes(line)).text) <= len(line)
 
 
 @given(st.text(alphabet="ab0/._-rank123nodeattempt_stdout.log", max_size=80))
@@ -240,7 +240,7 @@ def test_many_files_are_read_on_all_cores(tmp_path: Path) -> None:
 def test_prefixes_say_who(
     line: str, rank: int | None, local_rank: int | None, host: str | None, task: int | None, text: str
 ) -> None:
-    found = split(line)
+    found = split_prefix(line)
     who = found.who
     assert (who.rank, who.local_rank, who.host, who.task, found.text) == (rank, local_rank, host, task, text)
 

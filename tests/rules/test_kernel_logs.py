@@ -16,7 +16,7 @@ from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.facts.xids import BY_CAUSE, XIDS, xid_in
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.logs.gpu_seats import gpu_at
-from ddpdoctor.logs.kernel_log import KernelLog, stamp_of
+from ddpdoctor.logs.kernel_log import KernelLog, time_of
 from ddpdoctor.rules import load, of_logs
 
 AREAS = ("gpu", "topo", "versions", "host", "log")
@@ -212,7 +212,7 @@ def test_any_line_is_read(text: str, number: int) -> None:
         f"{text}: SXid (PCI:0000:05:00.0): {number}, {text}",
         f"[{text}] Linux version 6",
     ):
-        stamp_of(line)
+        time_of(line)
         xid_in(line)
         log.take(line, 1)
     log.finish(text)

@@ -17,7 +17,7 @@ from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.hang import Dump, Hang, Process
 from ddpdoctor.system.machine import Machine
 
-__all__ = ["Wanted", "collect_hang"]
+__all__ = ["HangRequest", "collect_hang"]
 
 DUMP_PREFIXES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 DEFAULT_PREFIX = "/tmp/nccl_trace_rank_"
@@ -28,7 +28,7 @@ CLOCK_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class HangRequest:
     """What to look at: the ranks at and below `pids` (none: all of this node), for `seconds`, with py-spy or without."""
 
     pids: tuple[int, ...] = ()
@@ -39,7 +39,7 @@ class Wanted:
     """Ask NCCL's Flight Recorder for a dump, where the job has a pipe for that question."""
 
 
-def collect_hang(machine: Machine, wanted: Wanted) -> Hang:
+def collect_hang(machine: Machine, wanted: HangRequest) -> Hang:
     """The ranks of this node. Nothing is stopped, signalled or attached to; py-spy reads memory (--nonblocking)."""
     root = machine.root
     known = processes(root)

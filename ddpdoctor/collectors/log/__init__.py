@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import IO
 
 from ddpdoctor.collectors.log import error_file
-from ddpdoctor.collectors.log.inputs import UNREADABLE, Input, Patient, inputs_of, opened
+from ddpdoctor.collectors.log.inputs import UNREADABLE, Input, TolerantReader, inputs_of, opened
 from ddpdoctor.collectors.log.kinds import kind_of
 from ddpdoctor.collectors.log.parallel_read import SPAN_BYTES, on_all_cores, spans
-from ddpdoctor.collectors.log.text import Part, Scanner, joined
+from ddpdoctor.collectors.log.text import ScannedPart, Scanner, joined
 from ddpdoctor.collectors.log.windows import AHEAD_BYTES, BEHIND_BYTES, Readable
 from ddpdoctor.facts.gaps import Gap
 from ddpdoctor.facts.log import Kind, Log, Source
@@ -23,15 +23,15 @@ __all__ = ["READERS", "collect"]
 
 LINE_END = re.compile(rb"[\r\n]")
 
-Reader = Callable[[Readable, Scanner], Part]
+Reader = Callable[[Readable, Scanner], ScannedPart]
 
 
-def _text(file: Readable, scanner: Scanner) -> Part:
+def _text(file: Readable, scanner: Scanner) -> ScannedPart:
     return scanner.scan(file)
 
 
-def _nothing(file: Readable, scanner: Scanner) -> Part:
-    return Part()
+def _nothing(file: Readable, scanner: Scanner) -> ScannedPart:
+    return ScannedPart()
 
 
 READERS: dict[Kind, Reader] = {
@@ -61,7 +61,7 @@ def collect(paths: Iterable[str], signatures: Sequence[str], stdin: IO[bytes] | 
     read = on_all_cores(
         lambda task: _read(*task, above, scanner, stdin), tasks, sum(each.size_bytes for each in inputs)
     )
-    found: dict[str, list[tuple[Source, Part]]] = {}
+    found: dict[str, list[tuple[Source, ScannedPart]]] = {}
     for (each, _, _), answer in zip(tasks, read, strict=True):
         found.setdefault(each.name, []).append(answer)
     parts = [joined([part for _, part in answers]) for answers in found.values()]
@@ -102,32 +102,32 @@ def _spans(each: Input) -> list[tuple[int, int | None]]:
 
 def _read(
     each: Input, start: int, span_bytes: int | None, above: int, scanner: Scanner, stdin: IO[bytes] | None
-) -> tuple[Source, Part]:
+) -> tuple[Source, ScannedPart]:
     who, attempt = who_of_name(each.name, above)
     source = Source(each.name, Kind.TEXT, each.size_bytes, who=who, attempt=attempt, problem=each.problem)
     if each.problem is not None:
-        return source, Part()
+        return source, ScannedPart()
     try:
         with opened(each, stdin) as file:
-            reader = Patient(file)
+            reader = TolerantReader(file)
             kind = kind_of(reader.head, each.name)
             if start or span_bytes is not None:
                 part = _span(reader, kind, start, span_bytes, scanner)
             else:
                 part = READERS.get(kind, _text)(reader, scanner)
     except UNREADABLE as error:
-        return replace(source, problem=getattr(error, "strerror", None) or str(error)), Part()
+        return replace(source, problem=getattr(error, "strerror", None) or str(error)), ScannedPart()
     part.problem = part.problem or reader.problem
     if kind is Kind.BINARY and each.is_named:
         part.problem = "holds no text, and nothing else that triage reads"
     return replace(source, kind=kind), part
 
 
-def _span(file: Patient, kind: Kind, start: int, span_bytes: int | None, scanner: Scanner) -> Part:
+def _span(file: TolerantReader, kind: Kind, start: int, span_bytes: int | None, scanner: Scanner) -> ScannedPart:
     """The lines that begin in one span of a large file; of what is no plain text, the first span gives all."""
     reader = READERS.get(kind, _text)
     if reader is not _text or file.is_recoded:
-        return reader(file, scanner) if start == 0 else Part()
+        return reader(file, scanner) if start == 0 else ScannedPart()
     begin = _next_line(file, start)
     most = None if span_bytes is None else _next_line(file, start + span_bytes) - begin
     behind = min(begin, BEHIND_BYTES)
@@ -135,7 +135,7 @@ def _span(file: Patient, kind: Kind, start: int, span_bytes: int | None, scanner
     return scanner.scan(file, behind, most)
 
 
-def _next_line(file: Patient, place: int) -> int:
+def _next_line(file: TolerantReader, place: int) -> int:
     """Where the first line begins at `place` or behind it; where no line ends for long, a line is cut there."""
     if place == 0:
         return 0

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import IO, Any
 
-__all__ = ["UNREADABLE", "Input", "Patient", "inputs_of", "opened"]
+__all__ = ["UNREADABLE", "Input", "TolerantReader", "inputs_of", "opened"]
 
 STDIN = "-"
 MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -41,7 +41,7 @@ class Input:
     problem: str | None = None
 
 
-class Patient:
+class TolerantReader:
     """Reads what can be read: where the input breaks off, its end is reached, and `problem` says why.
 
     Text in UTF-16 (as PowerShell writes it) comes out as UTF-8.

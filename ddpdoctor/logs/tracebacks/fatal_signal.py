@@ -6,25 +6,25 @@ import re
 
 from ddpdoctor.facts.log import FATAL, Frame, Traceback
 from ddpdoctor.logs.distances import FATAL_STACK_LINES
-from ddpdoctor.logs.tracebacks.line_context import Block, is_same_stream, own_of, taken_apart
+from ddpdoctor.logs.tracebacks.line_context import LineContext, is_same_stream, line_of, parsed_line
 
-__all__ = ["fatal_of"]
+__all__ = ["fatal_traceback"]
 
 _SAID = re.compile(re.escape(FATAL) + r": (?P<message>.+)")
 _THREAD = re.compile(r"\s*(?P<current>Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):")
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
 
 
-def fatal_of(block: Block, number: int) -> Traceback | None:
+def fatal_traceback(context: LineContext, number: int) -> Traceback | None:
     """The stack of the thread that failed, outermost first; of the first thread where none is called the current one."""
-    own = own_of(block)
+    own = line_of(context)
     said = _SAID.search(own.text)
     if said is None:
         return None
     frames: list[Frame] = []
     is_current = is_read = False
-    for raw in block.behind(FATAL_STACK_LINES):
-        each = taken_apart(raw)
+    for raw in context.lines_after(FATAL_STACK_LINES):
+        each = parsed_line(raw)
         if not is_same_stream(own, each):
             continue
         thread, frame = _THREAD.match(each.text), _FRAME.match(each.text)

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from ddpdoctor.facts.log import Frame, Traceback
 from ddpdoctor.logs.distances import CONTINUED_LINES, EXCEPTION_ABOVE_LINES, EXIT_LINES, FRAMES_ABOVE_LINES
-from ddpdoctor.logs.line_prefix import Prefixed
-from ddpdoctor.logs.tracebacks.line_context import LONGEST, Block, is_same_stream, own_of, taken_apart
+from ddpdoctor.logs.line_prefix import PrefixedLine
+from ddpdoctor.logs.tracebacks.line_context import MOST_LINE_BYTES, LineContext, is_same_stream, line_of, parsed_line
 from ddpdoctor.logs.tracebacks.reader import EXCEPTION, FRAME, HEAD, IGNORED, message_of, traceback_of
 
-__all__ = ["beheaded", "last_exception", "ranked_exception"]
+__all__ = ["exception_of_rank", "headless_traceback", "last_exception"]
 
 
 _CUT = re.compile(
@@ -38,9 +38,9 @@ _ON_THE_WAY_OUT = re.compile(
 )
 
 
-def beheaded(data: bytes) -> Traceback | None:
+def headless_traceback(data: bytes) -> Traceback | None:
     """The traceback in whose middle a text begins, as one that was cut by `tail` or in a report."""
-    end = data.find(b"\n", 0, LONGEST) + 1
+    end = data.find(b"\n", 0, MOST_LINE_BYTES) + 1
     records = _JOINED.sub(b"\n", data[:end])
     found = _beheaded(records + data[end:])
     joined = records.count(b"\n") - 1
@@ -49,22 +49,22 @@ def beheaded(data: bytes) -> Traceback | None:
 
 def _beheaded(data: bytes) -> Traceback | None:
     if _CUT_BOX.match(data):
-        return traceback_of(Block(f"╭─ {HEAD} ─╮\n".encode() + data, 0), 0)
+        return traceback_of(LineContext(f"╭─ {HEAD} ─╮\n".encode() + data, 0), 0)
     if (alone := _first_exception(data)) is not None:
         return alone
     cut = _CUT.match(data)
     if cut is None or b"Traceback" in cut[0] or b"hread 0x" in cut[0]:
         return None
     lead = cut["lead"]
-    following = data[cut.end() : cut.end() + LONGEST].split(b"\n")[1:2]
+    following = data[cut.end() : cut.end() + MOST_LINE_BYTES].split(b"\n")[1:2]
     if lead.strip() and not any(_DIGITS.sub(b"", line).startswith(_DIGITS.sub(b"", lead)) for line in following):
         lead = b""  # another process began to write in that line
-    return traceback_of(Block((b"%s %s:\n%s" % (lead.rstrip(), HEAD.encode(), data)).lstrip(), 0), 0)
+    return traceback_of(LineContext((b"%s %s:\n%s" % (lead.rstrip(), HEAD.encode(), data)).lstrip(), 0), 0)
 
 
-def ranked_exception(block: Block, number: int) -> Traceback | None:
+def exception_of_rank(context: LineContext, number: int) -> Traceback | None:
     """An exception that torch printed for a rank (`[rank3]: ValueError: …`), with the frames that stand above it."""
-    return _exception(block, number) if b"[rank" in block.line[:LONGEST] else None
+    return _exception(context, number) if b"[rank" in context.line[:MOST_LINE_BYTES] else None
 
 
 def last_exception(data: bytes, end: int, newlines: int) -> Traceback | None:
@@ -77,12 +77,12 @@ def last_exception(data: bytes, end: int, newlines: int) -> Traceback | None:
     at = end - 1 if data[end - 1 : end] == b"\n" else end
     found = None
     for _ in range(EXIT_LINES):
-        block = Block(data[:end] if at == end else data, at)
-        if (alone := _exception(block, number)) is not None and not _HARMLESS.search(alone.message):
+        context = LineContext(data[:end] if at == end else data, at)
+        if (alone := _exception(context, number)) is not None and not _HARMLESS.search(alone.message):
             found = alone
-        elif not _ON_THE_WAY_OUT.match(own_of(block).text[:LONGEST]):
+        elif not _ON_THE_WAY_OUT.match(line_of(context).text[:MOST_LINE_BYTES]):
             break
-        at, number = block.start - 1, number - 1
+        at, number = context.start - 1, number - 1
         if at < 0:
             break
     return found
@@ -92,30 +92,30 @@ def _first_exception(data: bytes) -> Traceback | None:
     """The last line of a traceback, with which a text begins, but for code of its last frame."""
     at = 0
     for number in range(1, EXIT_LINES):
-        block = Block(data, at)
-        text = own_of(block).text
+        context = LineContext(data, at)
+        text = line_of(context).text
         if text.strip() and not text.startswith("    "):
-            return _exception(block, number)
-        at = block.end + 1
-        if at >= min(len(data), LONGEST):
+            return _exception(context, number)
+        at = context.end + 1
+        if at >= min(len(data), MOST_LINE_BYTES):
             break
     return None
 
 
-def _exception(block: Block, number: int) -> Traceback | None:
+def _exception(context: LineContext, number: int) -> Traceback | None:
     """What the line says was raised, where nothing above it shows that this belongs to something else."""
-    own = own_of(block)
-    if not _is_exception(own.text) or _OF_KERNEL.match(block.line.decode("utf-8", "replace")):
+    own = line_of(context)
+    if not _is_exception(own.text) or _OF_KERNEL.match(context.line.decode("utf-8", "replace")):
         return None
     ended = EXCEPTION.match(own.text.rstrip())
     if ended is None or _METRIC.match(ended["message"] or ""):
         return None
-    below = map(taken_apart, block.behind(CONTINUED_LINES))
+    below = map(parsed_line, context.lines_after(CONTINUED_LINES))
     message = message_of(ended, (each.text for each in below if is_same_stream(own, each)))
-    frames = _frames_above(block, own) if message else None
+    frames = _frames_above(context, own) if message else None
     if frames is None:
         return None
-    has_joined = b"[rank" in block.line
+    has_joined = b"[rank" in context.line
     return Traceback(0, number, ended["name"], message, frames, own.who, own.time, has_joined, begin=number)
 
 
@@ -124,12 +124,12 @@ def _is_exception(text: str) -> bool:
     return bool(colon) and _CLASS.fullmatch(name) is not None
 
 
-def _frames_above(block: Block, own: Prefixed) -> tuple[Frame, ...] | None:
+def _frames_above(context: LineContext, own: PrefixedLine) -> tuple[Frame, ...] | None:
     """The frames right above, None where a head or another exception stands there."""
     frames: list[Frame] = []
     is_above = False  # of the frames
-    for passed, raw in enumerate(block.before(FRAMES_ABOVE_LINES), 1):
-        each = taken_apart(raw)
+    for passed, raw in enumerate(context.lines_before(FRAMES_ABOVE_LINES), 1):
+        each = parsed_line(raw)
         if not is_same_stream(own, each):
             continue
         if HEAD in each.text or IGNORED in each.text:

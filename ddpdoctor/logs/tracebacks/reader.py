@@ -19,8 +19,8 @@ from ddpdoctor.logs.distances import (
     SYNTAX_ERROR_LINES,
     TRACEBACK_LINES,
 )
-from ddpdoctor.logs.line_prefix import Prefixed
-from ddpdoctor.logs.tracebacks.line_context import Block, is_same_stream, own_of, taken_apart
+from ddpdoctor.logs.line_prefix import PrefixedLine
+from ddpdoctor.logs.tracebacks.line_context import LineContext, is_same_stream, line_of, parsed_line
 
 __all__ = ["EXCEPTION", "FRAME", "HEAD", "IGNORED", "message_of", "syntax_error_of", "traceback_of"]
 
@@ -64,50 +64,50 @@ _LAUNCHERS = re.compile(
 _STARTERS = re.compile(r"/runpy\.py$|^<frozen runpy>$")
 
 
-def traceback_of(block: Block, number: int) -> Traceback | None:
+def traceback_of(context: LineContext, number: int) -> Traceback | None:
     """The traceback that begins at this line, without an exception where its end cannot be found; None without frames."""
-    found = _found(block, number)
-    return replace(found, is_chained=True) if found is not None and _is_chained(block) else found
+    found = _found(context, number)
+    return replace(found, is_chained=True) if found is not None and _is_chained(context) else found
 
 
-def _is_chained(block: Block) -> bool:
+def _is_chained(context: LineContext) -> bool:
     """Whether Python says above its head that it was raised over another one, or a DataLoader that it is the original one."""
-    head = own_of(block)
-    above = map(taken_apart, block.before(CHAIN_WORDS_LINES))
+    head = line_of(context)
+    above = map(parsed_line, context.lines_before(CHAIN_WORDS_LINES))
     own = (each.text for each in above if is_same_stream(head, each) and each.text.strip())
     return "Original Traceback" in head.text or _CHAINED.search(next(own, "")) is not None
 
 
-def _found(block: Block, number: int) -> Traceback | None:
-    escaped = _ESCAPED.search(block.line)
+def _found(context: LineContext, number: int) -> Traceback | None:
+    escaped = _ESCAPED.search(context.line)
     if escaped is not None:
-        return _in_one_line(block, block.whole()[escaped.start() :], number)
-    is_pasted = _PASTED.search(block.line) is not None
-    if is_pasted and (pasted := _pasted(block, number)) is not None:
+        return _in_one_line(context, context.whole_line()[escaped.start() :], number)
+    is_pasted = _PASTED.search(context.line) is not None
+    if is_pasted and (pasted := _pasted(context, number)) is not None:
         return pasted
-    head = own_of(block)
-    before = next((taken_apart(raw) for raw in block.before(1)), None)
-    if _is_ignored(block, head):
+    head = line_of(context)
+    before = next((parsed_line(raw) for raw in context.lines_before(1)), None)
+    if _is_ignored(context, head):
         return None
     if "─" in head.text:
-        return _boxed(block, head, number)
+        return _boxed(context, head, number)
     ranked = _RANKED.search(head.text)
-    who = replace(head.who, local_rank=_index_of_spawned(block, head))
+    who = replace(head.who, local_rank=_index_of_spawned(context, head))
     if who == Who() and before is not None and _ANNOUNCED.search(before.text):
         who = before.who  # a logger put its prefix before its own line alone
     who = replace(who, rank=int(ranked[1])) if ranked else who
-    has_joined = head.who.rank is not None and b"[rank" in block.line
+    has_joined = head.who.rank is not None and b"[rank" in context.line
     found = _filled(
-        Traceback(0, number, "", who=who, time=head.time, has_joined=has_joined, begin=number), _texts(block, head)
+        Traceback(0, number, "", who=who, time=head.time, has_joined=has_joined, begin=number), _texts(context, head)
     )
     return None if found is not None and found.frames and found.frames[0].function == _AT_EXIT else found
 
 
-def _is_ignored(block: Block, head: Prefixed) -> bool:
+def _is_ignored(context: LineContext, head: PrefixedLine) -> bool:
     """Whether Python says above its head that what was raised is ignored; several processes may have said so at once."""
     heads = 1  # of tracebacks that nothing above them has told of
-    for raw in block.before(IGNORED_LINES):
-        each = taken_apart(raw)
+    for raw in context.lines_before(IGNORED_LINES):
+        each = parsed_line(raw)
         if not is_same_stream(head, each):
             continue
         heads += (HEAD in each.text) - (IGNORED in each.text)
@@ -180,24 +180,24 @@ def message_of(ended: re.Match[str], behind: Iterator[str]) -> str:
     return " ".join(said)[:1000]
 
 
-def _in_one_line(block: Block, kept: bytes, number: int) -> Traceback | None:
+def _in_one_line(context: LineContext, kept: bytes, number: int) -> Traceback | None:
     """A traceback that a logger of JSON, or a message, keeps in one line with its line ends escaped."""
     string = _STRING.match(kept)
     if b"File \\" in kept and string is not None:
         kept = re.sub(rb'\\+"', b'"', string[0])
-    found = traceback_of(Block(re.sub(rb"\\+n", b"\n", kept), 0), number)
-    ranked = _RANK_KEY.search(block.line)
-    who = own_of(block).who
+    found = traceback_of(LineContext(re.sub(rb"\\+n", b"\n", kept), 0), number)
+    ranked = _RANK_KEY.search(context.line)
+    who = line_of(context).who
     who = replace(who, rank=int(ranked[1])) if ranked and who.rank is None else who
     return None if found is None else replace(found, number=number, who=who)
 
 
-def _pasted(block: Block, number: int) -> Traceback | None:
+def _pasted(context: LineContext, number: int) -> Traceback | None:
     """A traceback whose lines were pasted together into one."""
-    own = own_of(block)
+    own = line_of(context)
     told = _RANK_TAG.search(own.text)
     who = replace(own.who, rank=int(told[1])) if told and own.who.rank is None else own.who
-    text = _RANK_TAG.sub("", block.whole()[:MOST_PASTED].decode("utf-8", "replace")).partition(HEAD)[2]
+    text = _RANK_TAG.sub("", context.whole_line()[:MOST_PASTED].decode("utf-8", "replace")).partition(HEAD)[2]
     found = list(_FRAME_WITHIN.finditer(text))
     ended = _EXCEPTION_WITHIN.search(text, found[-1].end()) if found else None
     if ended is None:
@@ -207,12 +207,12 @@ def _pasted(block: Block, number: int) -> Traceback | None:
     return Traceback(0, number, ended["name"], message, frames, who, own.time, told is not None, begin=number)
 
 
-def _texts(block: Block, head: Prefixed) -> Iterator[tuple[int, str]]:
+def _texts(context: LineContext, head: PrefixedLine) -> Iterator[tuple[int, str]]:
     """The lines behind the head that its process may have written, each with its distance from it; wrapped frames in one."""
-    lead = _lead(block, head)
+    lead = _lead(context, head)
     begun = ""
-    for offset, raw in enumerate(block.behind(TRACEBACK_LINES), 1):
-        each = taken_apart(raw)
+    for offset, raw in enumerate(context.lines_after(TRACEBACK_LINES), 1):
+        each = parsed_line(raw)
         if offset == 1 and each.stream == Who() and FRAME.match(each.text):
             head = head._replace(stream=each.stream)  # some loggers put their prefix before the head alone
         if lead is not None:
@@ -226,7 +226,7 @@ def _texts(block: Block, head: Prefixed) -> Iterator[tuple[int, str]]:
         yield offset, text
 
 
-def _lead(block: Block, head: Prefixed) -> re.Pattern[str] | None:
+def _lead(context: LineContext, head: PrefixedLine) -> re.Pattern[str] | None:
     """What a logger of an unknown form puts before every line of the traceback; None where only its head has something.
 
     Where numbers in it count lines or time, they may differ.
@@ -235,29 +235,29 @@ def _lead(block: Block, head: Prefixed) -> re.Pattern[str] | None:
     if not words.strip():
         return None
     exact = re.escape(words)
-    following = [taken_apart(raw).text for raw in block.behind(LEAD_LINES)]
+    following = [parsed_line(raw).text for raw in context.lines_after(LEAD_LINES)]
     for known in (exact, re.sub(r"\d+", r"\\d+", exact)):
         if any(re.match(known + r'\s+File "', text) for text in following):
             return re.compile(known)
     return None
 
 
-def _index_of_spawned(block: Block, head: Prefixed) -> int | None:
+def _index_of_spawned(context: LineContext, head: PrefixedLine) -> int | None:
     """The local rank: mp.spawn numbers its processes, and tells the number above what one of them raised."""
     if head.who.local_rank is not None or head.who.rank is not None:
         return head.who.local_rank
-    told = next((found for raw in block.before(SPAWN_INDEX_LINES) if (found := _SPAWNED.search(raw))), None)
+    told = next((found for raw in context.lines_before(SPAWN_INDEX_LINES) if (found := _SPAWNED.search(raw))), None)
     return int(told[1]) if told else None
 
 
-def syntax_error_of(block: Block, number: int) -> Traceback | None:
+def syntax_error_of(context: LineContext, number: int) -> Traceback | None:
     """A script that Python cannot read: `File "train.py", line 12`, the line, a caret, and the exception, without a head."""
-    own = own_of(block)
+    own = line_of(context)
     ended = EXCEPTION.match(own.text)
     if ended is None:
         return None
-    for raw in block.before(SYNTAX_ERROR_LINES):
-        each = taken_apart(raw)
+    for raw in context.lines_before(SYNTAX_ERROR_LINES):
+        each = parsed_line(raw)
         frame = FRAME.match(each.text)
         if frame is not None and is_same_stream(own, each):
             place = Frame(frame["file"], int(frame["line"]))
@@ -267,12 +267,12 @@ def syntax_error_of(block: Block, number: int) -> Traceback | None:
     return None
 
 
-def _boxed(block: Block, head: Prefixed, number: int) -> Traceback | None:
+def _boxed(context: LineContext, head: PrefixedLine, number: int) -> Traceback | None:
     """A traceback in the frame that rich draws: `/job/train.py:71 in main`, and the exception below the frame."""
     frames: list[Frame] = []
     is_closed = False
-    for offset, raw in enumerate(block.behind(TRACEBACK_LINES), 1):
-        each = taken_apart(raw)
+    for offset, raw in enumerate(context.lines_after(TRACEBACK_LINES), 1):
+        each = parsed_line(raw)
         if not is_same_stream(head, each) or not each.text.strip():
             continue
         frame = _BOXED.match(each.text)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ddpdoctor.facts.hang import SYMMETRIC, Call, Dump, Group, Op, State
+from ddpdoctor.facts.hang import SYMMETRIC, Call, CallState, Dump, Operation, ProcessGroup
 
 __all__ = ["CallForm", "CallMatrix", "GroupKey", "RankCalls"]
 
@@ -15,7 +15,7 @@ UNEVEN = frozenset(("all_to_all", "all_to_all_single", "all_to_all_v_single", "a
 ONE_SIDED = frozenset(("gather", "scatter"))
 """Collectives in which only one rank has the whole input or output."""
 
-OVER = frozenset(state.value for state in State if state.is_over)
+OVER = frozenset(state.value for state in CallState if state.is_over)
 
 GroupKey = tuple[str, str, str, tuple[int, ...]]
 CallForm = tuple[int, ...]
@@ -27,7 +27,7 @@ class RankCalls:
     """One rank in one group: which entries of its dump stand under which sequence number, and the last that it entered."""
 
     dump: Dump
-    group: Group
+    group: ProcessGroup
     forms: Sequence[int]
     entries: dict[int, list[int]] = field(default_factory=dict)
     newest: int = -1
@@ -59,7 +59,7 @@ class RankCalls:
         entries = self.entries.get(sequence)
         return self.dump.call(entries[0]) if entries else None
 
-    def op(self, sequence: int) -> Op:
+    def op(self, sequence: int) -> Operation:
         """The first call under a number that is recorded."""
         return self.dump.ops[self.dump.op_of[self.entries[sequence][0]]]
 
@@ -84,10 +84,10 @@ class RankCalls:
     def may_have_failed(self, sequence: int) -> bool:
         """Gloo retires a call that failed like one that went well: its rank's last one, that needs all, may be either."""
         call = self.call(sequence) if sequence == self.newest else None
-        return call is not None and call.state is State.RETIRED and call.op.name in SYMMETRIC
+        return call is not None and call.state is CallState.RETIRED and call.op.name in SYMMETRIC
 
 
-def _form(op: Op) -> tuple[object, ...]:
+def _form(op: Operation) -> tuple[object, ...]:
     numel = None if op.name in UNEVEN | ONE_SIDED else (op.input_numel, op.output_numel)
     return op.name, numel, None if op.name in ONE_SIDED else op.dtypes
 
@@ -144,10 +144,8 @@ class CallMatrix:
     def members(self, key: GroupKey) -> tuple[int, ...]:
         """The ranks of a group: as the dumps say, else all that were seen in it; the default group has all ranks."""
         by_rank = self.by_group[key]
-        group = next(
-            (rank_calls.group for rank_calls in by_rank.values() if rank_calls.group.ranks),
-            next(iter(by_rank.values())).group,
-        )
+        groups = [rank_calls.group for rank_calls in by_rank.values()]
+        group = next((each for each in groups if each.ranks), groups[0])
         if group.ranks:
             return group.ranks
         return tuple(sorted({*self.dumps, *range(self.world)} if group.is_default else by_rank))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddpdoctor.dumps.call_matrix import CallMatrix
-from ddpdoctor.dumps.conflict import Cause, Conflict, ranges
+from ddpdoctor.dumps.conflict import Conflict, ConflictCause, ranges
 from ddpdoctor.dumps.mismatch import mismatches
 from ddpdoctor.dumps.selection import choose
 from ddpdoctor.dumps.waits import deadlocks
@@ -39,9 +39,9 @@ def _unknown(matrix: CallMatrix) -> list[Conflict]:
             f"the dumps of {ranges(matrix.early)} are older than the others, which have come out of later collectives with "
             f"{'it' if len(matrix.early) == 1 else 'them'}: take the dumps of all ranks at one moment"
         )
-        return [Conflict(Cause.NO_DUMP, message, is_certain=False)]
+        return [Conflict(ConflictCause.NO_DUMP, message, is_certain=False)]
     missing = tuple(rank for rank in range(matrix.world) if rank not in matrix.dumps)
     if not missing or not matrix.dumps:
         return []
     message = f"every collective in the dumps came to its end, and {ranges(missing)} left none: what they wait in is not known"
-    return [Conflict(Cause.NO_DUMP, message, missing, is_certain=False)]
+    return [Conflict(ConflictCause.NO_DUMP, message, missing, is_certain=False)]

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ddpdoctor.dumps.file_names import is_own_code, rank_in_name
-from ddpdoctor.facts.hang import Dump, Group, Op, State
+from ddpdoctor.facts.hang import CallState, Dump, Operation, ProcessGroup
 
 __all__ = ["NOT_DUMPS", "NotADumpError", "dump_of"]
 
@@ -70,11 +70,11 @@ class _Columns:
         status = content.get("pg_status")
         self.status: dict[str, Any] = status if isinstance(status, dict) else {}
         self.groups: dict[tuple[str, str, str], int] = {}
-        self.found: list[Group] = []
+        self.found: list[ProcessGroup] = []
         self.seen_groups: dict[str, int] = {}
         self.seen_shapes: dict[str, ShapeFields] = {}
         self.ops: dict[tuple[ShapeFields, FrameFields], int] = {}
-        self.made: list[Op] = []
+        self.made: list[Operation] = []
         self.stacks: dict[tuple[int, ...], FrameFields] = {}
         self.records: list[int] = []
         self.group_of: list[int] = []
@@ -132,7 +132,7 @@ class _Columns:
             status = status if isinstance(status, dict) else {}
             self.groups[key] = len(self.found)
             self.found.append(
-                Group(
+                ProcessGroup(
                     name[:200],
                     description[:200],
                     self._ranks(name, description),
@@ -179,7 +179,7 @@ class _Columns:
         """All of it."""
         for name, ranks in self.configured.items():
             if name and not any(each.name == name for each in self.found):
-                self.found.append(Group(name, "", ranks))
+                self.found.append(ProcessGroup(name, "", ranks))
         world = next((g.ranks for g in self.found if g.is_default and g.ranks), ())
         return Dump(
             source,
@@ -200,9 +200,9 @@ class _Columns:
 
 
 @functools.lru_cache(1 << 14)
-def _operation(shape: ShapeFields, frame: FrameFields) -> Op:
+def _operation(shape: ShapeFields, frame: FrameFields) -> Operation:
     """The same for many ranks."""
-    return Op(*shape, *frame)
+    return Operation(*shape, *frame)
 
 
 def _shape(
@@ -224,10 +224,10 @@ def _shape(
 def _state(entry: dict[str, Any], backend: str) -> str:
     state = entry.get("state")
     if state == "completed":
-        return State.COMPLETED.value
+        return CallState.COMPLETED.value
     if entry.get("retired") is True:
-        return State.RETIRED.value if backend == "gloo" else State.TIMED_OUT.value
-    return State.STARTED.value if state == "started" else State.SCHEDULED.value
+        return CallState.RETIRED.value if backend == "gloo" else CallState.TIMED_OUT.value
+    return CallState.STARTED.value if state == "started" else CallState.SCHEDULED.value
 
 
 def _configured(given: object) -> dict[str, tuple[int, ...]]:

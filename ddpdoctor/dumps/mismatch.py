@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 from ddpdoctor.dumps.call_matrix import CallForm, CallMatrix, GroupKey, RankCalls
-from ddpdoctor.dumps.conflict import Cause, Conflict, ranges, title
-from ddpdoctor.facts.hang import Op, State
+from ddpdoctor.dumps.conflict import Conflict, ConflictCause, ranges, title
+from ddpdoctor.facts.hang import CallState, Operation
 
 __all__ = ["mismatches"]
 
@@ -28,8 +28,8 @@ def _message(matrix: CallMatrix, rank: int) -> Conflict | None:
         ours, theirs = call.op, other.op
         if (ours.output_numel, ours.dtypes) == (theirs.output_numel, theirs.dtypes):
             continue
-        cause = Cause.SHAPE if ours.output_numel != theirs.output_numel else Cause.DTYPE
-        types = [f" of {op.dtypes}" if cause is Cause.DTYPE else "" for op in (ours, theirs)]
+        cause = ConflictCause.SHAPE if ours.output_numel != theirs.output_numel else ConflictCause.DTYPE
+        types = [f" of {op.dtypes}" if cause is ConflictCause.DTYPE else "" for op in (ours, theirs)]
         peer = matrix.peer(call)
         message = (
             f"{title(call.group, call.sequence, True)}: rank {rank} called {ours}{types[0]}{ours.place}; rank {peer} called "
@@ -52,7 +52,7 @@ def _first(matrix: CallMatrix, key: GroupKey) -> Conflict | None:
 def _went_well(by_rank: dict[int, RankCalls], number: int) -> bool:
     """NCCL completed it everywhere: sizes that differ were meant to."""
     calls = [rank_calls.call(number) for rank_calls in by_rank.values() if number in rank_calls.entries]
-    return all(call is not None and call.state is State.COMPLETED for call in calls)
+    return all(call is not None and call.state is CallState.COMPLETED for call in calls)
 
 
 def _differ(by_rank: dict[int, RankCalls], number: int, forms: dict[int, CallForm]) -> Conflict:
@@ -79,44 +79,46 @@ def _differ(by_rank: dict[int, RankCalls], number: int, forms: dict[int, CallFor
     return Conflict(cause, message, tuple(sorted(blamed)), waiting, group, number, op, expected, is_certain)
 
 
-def _text(rank_calls: RankCalls, number: int, cause: Cause) -> str:
+def _text(rank_calls: RankCalls, number: int, cause: ConflictCause) -> str:
     op, more = rank_calls.op(number), len(rank_calls.entries[number]) - 1
-    types = f" of {op.dtypes}" if cause is Cause.DTYPE else ""
+    types = f" of {op.dtypes}" if cause is ConflictCause.DTYPE else ""
     return f"{op}{types}{f' and {more} more' if more else ''}{op.place}"
 
 
-def _words(cause: Cause, odd: tuple[int, ...], expected: Op, is_certain: bool = True) -> str:
+def _words(cause: ConflictCause, odd: tuple[int, ...], expected: Operation, is_certain: bool = True) -> str:
     who = ranges(odd)
-    if cause is Cause.SKIPPED and not is_certain:
+    if cause is ConflictCause.SKIPPED and not is_certain:
         return f"; {who} went on where the others repeat {expected.name}: fewer rounds, as with less data"
-    if cause is Cause.EXTRA and not is_certain:
+    if cause is ConflictCause.EXTRA and not is_certain:
         return (
             f"; {who} repeat{'s' if len(odd) == 1 else ''} it where the others went on: more rounds, as with more data"
         )
     return {
-        Cause.SKIPPED: f"; {who} left out {expected}{expected.place} and went on with the next",
-        Cause.EXTRA: f"; for {who} this is one call more: what follows is the same",
-        Cause.ORDER: "",
-        Cause.SHAPE: "; the sizes must be equal",
-        Cause.DTYPE: "; the types must be equal",
+        ConflictCause.SKIPPED: f"; {who} left out {expected}{expected.place} and went on with the next",
+        ConflictCause.EXTRA: f"; for {who} this is one call more: what follows is the same",
+        ConflictCause.ORDER: "",
+        ConflictCause.SHAPE: "; the sizes must be equal",
+        ConflictCause.DTYPE: "; the types must be equal",
     }[cause]
 
 
-def _cause(odd: RankCalls, usual: RankCalls, number: int) -> tuple[Cause, bool]:
+def _cause(odd: RankCalls, usual: RankCalls, number: int) -> tuple[ConflictCause, bool]:
     """Why two ranks differ at a number: what they called next tells a call too few or too many from another order."""
     ours, theirs = _ahead(odd, number), _ahead(usual, number)
     skipped = len(theirs) > 1 and _agree(ours, theirs[1:])
     extra = len(ours) > 1 and _agree(ours[1:], theirs)
     swapped = len(ours) > 1 and len(theirs) > 1 and ours[0] == theirs[1] and ours[1] == theirs[0]
     if swapped and _agree(ours[2:], theirs[2:], least=0):
-        return Cause.ORDER, True
+        return ConflictCause.ORDER, True
     if skipped != extra:
-        return Cause.SKIPPED if skipped else Cause.EXTRA, True
+        return ConflictCause.SKIPPED if skipped else ConflictCause.EXTRA, True
     one, other = odd.op(number), usual.op(number)
     if one.name != other.name:
         rounds = _repeats(odd, number), _repeats(usual, number)
-        return {(False, True): Cause.SKIPPED, (True, False): Cause.EXTRA}.get(rounds, Cause.ORDER), False
-    return (Cause.DTYPE if one.dtypes != other.dtypes else Cause.SHAPE), not skipped
+        return {(False, True): ConflictCause.SKIPPED, (True, False): ConflictCause.EXTRA}.get(
+            rounds, ConflictCause.ORDER
+        ), False
+    return (ConflictCause.DTYPE if one.dtypes != other.dtypes else ConflictCause.SHAPE), not skipped
 
 
 def _repeats(rank_calls: RankCalls, number: int) -> bool:

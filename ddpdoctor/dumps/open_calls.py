@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddpdoctor.dumps.call_matrix import CallMatrix, GroupKey, RankCalls
-from ddpdoctor.dumps.conflict import Cause, Conflict, ranges, title, wait_verb
-from ddpdoctor.facts.hang import State
+from ddpdoctor.dumps.conflict import Conflict, ConflictCause, ranges, title, wait_verb
+from ddpdoctor.facts.hang import CallState
 
 __all__ = ["open_collectives", "open_messages"]
 
@@ -26,7 +26,9 @@ def open_messages(matrix: CallMatrix) -> list[Conflict]:
             "receives, and it is not finished: nobody is missing, and the calls fit"
         )
         group, op = call.group, call.op
-        return [Conflict(Cause.TOGETHER, message, (), tuple(sorted(ends)), group, call.sequence, None, op, False)]
+        return [
+            Conflict(ConflictCause.TOGETHER, message, (), tuple(sorted(ends)), group, call.sequence, None, op, False)
+        ]
     return []
 
 
@@ -57,7 +59,9 @@ def _cut_dump(first_rank: RankCalls, number: int, ranks: Sequence[int], broken: 
         f"{whose} before: whether {'they' if len(broken) > 1 else 'it'} called it is not known"
     )
     blamed = broken if len(broken) < len(ranks) else ()
-    return Conflict(Cause.MISSING, message, blamed, tuple(ranks), first.group, number, None, first.op, is_certain=False)
+    return Conflict(
+        ConflictCause.MISSING, message, blamed, tuple(ranks), first.group, number, None, first.op, is_certain=False
+    )
 
 
 def _finished_on_some(inside: dict[int, RankCalls], number: int, out: set[int]) -> Conflict:
@@ -67,21 +71,21 @@ def _finished_on_some(inside: dict[int, RankCalls], number: int, out: set[int]) 
         f"{title(first.group, number)}: {ranges(inside)} called {first.op}{first.op.place} and it is not finished, though "
         f"{ranges(out)} came out of it: dumps of two moments, or a link that stalls; take them again"
     )
-    return Conflict(Cause.TOGETHER, message, (), tuple(inside), first.group, number, None, first.op, False)
+    return Conflict(ConflictCause.TOGETHER, message, (), tuple(inside), first.group, number, None, first.op, False)
 
 
 def _on_all_ranks(inside: dict[int, RankCalls], number: int) -> Conflict:
     """All ranks are in the call: its kernel did not start on some, or it moves no data."""
     calls = {rank: call for rank, rank_calls in inside.items() if (call := rank_calls.call(number)) is not None}
     first = next(iter(calls.values()))
-    started = tuple(rank for rank, call in calls.items() if call.state is State.STARTED)
-    late = tuple(rank for rank, call in calls.items() if call.state is State.SCHEDULED)
+    started = tuple(rank for rank, call in calls.items() if call.state is CallState.STARTED)
+    late = tuple(rank for rank, call in calls.items() if call.state is CallState.SCHEDULED)
     message = f"{title(first.group, number)}: {ranges(inside)} called {first.op}{first.op.place}"
     if started and late:
         message += f"; its kernel never started on {ranges(late)}: that GPU is busy with something earlier"
-        return Conflict(Cause.NOT_STARTED, message, late, started, first.group, number, first.op)
-    timed_out = any(call.state is State.TIMED_OUT for call in calls.values())
+        return Conflict(ConflictCause.NOT_STARTED, message, late, started, first.group, number, first.op)
+    timed_out = any(call.state is CallState.TIMED_OUT for call in calls.values())
     are_known = first.group.ranks or first.group.is_default
     who = "nobody is missing" if are_known else "which other ranks are in this group is not told, one may be missing"
     message += f" and it {'timed out' if timed_out else 'is not finished'}: {who}, and the calls fit"
-    return Conflict(Cause.TOGETHER, message, (), tuple(inside), first.group, number, None, first.op, timed_out)
+    return Conflict(ConflictCause.TOGETHER, message, (), tuple(inside), first.group, number, None, first.op, timed_out)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ddpdoctor.dumps.file_names import rank_in_name
-from ddpdoctor.facts.hang import Frame, Process, Stack, Thread
+from ddpdoctor.facts.hang import RankProcess, Stack, StackFrame, Thread
 
 __all__ = ["as_processes", "stacks_in"]
 
@@ -59,10 +59,10 @@ def _of_json(source: str, content: Any) -> Iterator[Stack]:
             yield Stack(source, "py-spy", process, rank_in_name(source), command, stacks)
 
 
-def _frames(thread: dict[str, Any]) -> tuple[Frame, ...]:
+def _frames(thread: dict[str, Any]) -> tuple[StackFrame, ...]:
     frames = thread.get("frames")
     return tuple(
-        Frame(
+        StackFrame(
             str(each.get("filename", "")),
             line if isinstance(line := each.get("line"), int) else 0,
             str(each.get("name")),
@@ -80,7 +80,7 @@ class _StackText:
         self.rank = rank_in_name(source)
         self.found: list[Stack] = []
         self.head: tuple[int | None, str, str] | None = None
-        self.threads: list[tuple[str, list[Frame]]] = []
+        self.threads: list[tuple[str, list[StackFrame]]] = []
 
     def take(self, line: str) -> None:
         """Take in the next line."""
@@ -101,7 +101,7 @@ class _StackText:
         elif self.threads and self.head is not None:
             frame = (_SPY_FRAME if self.head[2] == "py-spy" else _FAULT_FRAME).match(line)
             if frame:
-                self.threads[-1][1].append(Frame(frame["file"], int(frame["line"]), frame["function"]))
+                self.threads[-1][1].append(StackFrame(frame["file"], int(frame["line"]), frame["function"]))
         if said:
             self.rank = int(said[1])
 
@@ -121,21 +121,21 @@ class _StackText:
         self.head, self.threads = None, []
 
 
-def as_processes(stacks: Iterable[Stack]) -> tuple[Process, ...]:
+def as_processes(stacks: Iterable[Stack]) -> tuple[RankProcess, ...]:
     """The main threads of stacks as ranks that stand still: a stack is taken of what does not move. Workers are left out."""
-    found: list[Process] = []
+    found: list[RankProcess] = []
     for each in stacks:
         main = each.main
         if main is not None and not _is_worker(main.frames):
             found.append(
-                Process(
+                RankProcess(
                     pid=each.pid or 0, rank=each.rank, job="stacks", command=each.command, state="S", frames=main.frames
                 )
             )
     return tuple(found)
 
 
-def _is_worker(frames: Sequence[Frame]) -> bool:
+def _is_worker(frames: Sequence[StackFrame]) -> bool:
     """A process of a data loader or of multiprocessing, or torchrun's agent: no rank."""
     files = [frame.file for frame in frames]
     return any(

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddpdoctor.dumps.call_matrix import CallMatrix, GroupKey, RankCalls
-from ddpdoctor.dumps.conflict import Cause, Conflict, ranges, said, title, wait_verb
+from ddpdoctor.dumps.conflict import Conflict, ConflictCause, ranges, said, title, wait_verb
 from ddpdoctor.dumps.open_calls import open_collectives, open_messages
-from ddpdoctor.facts.hang import Call, State
+from ddpdoctor.facts.hang import Call, CallState
 
 __all__ = ["deadlocks"]
 
@@ -75,7 +75,7 @@ def _comes(matrix: CallMatrix, key: GroupKey, rank: int) -> bool:
     rank_calls = matrix.by_group[key].get(rank)
     number = rank_calls.first_open if rank_calls is not None else None
     call = rank_calls.call(number) if rank_calls is not None and number is not None else None
-    if number is None or call is None or call.state is State.TIMED_OUT:
+    if number is None or call is None or call.state is CallState.TIMED_OUT:
         return False
     return matrix.completed_elsewhere(key, number)
 
@@ -103,7 +103,7 @@ def _missing(matrix: CallMatrix, waits: dict[int, RankWait], ends: tuple[int, ..
         message += f"; {ranges(others)} {wait_verb(others)} in other calls"
     message += _doubts(matrix, blamed)
     is_certain = not matrix.older and not matrix.early.intersection(blamed)
-    cause = Cause.NO_RECEIVER if first.is_p2p else Cause.MISSING
+    cause = ConflictCause.NO_RECEIVER if first.is_p2p else ConflictCause.MISSING
     last_op = None if last is None else last.op
     return Conflict(cause, message, blamed, tuple(sorted(waits)), first.group, number, last_op, op, is_certain)
 
@@ -142,7 +142,7 @@ def _without_dump(matrix: CallMatrix, waits: dict[int, RankWait], ends: tuple[in
     )
     blamed = ends if len(ends) < len(matrix.dumps) else ()
     waiting = tuple(sorted(waits))
-    return Conflict(Cause.NO_DUMP, message, blamed, waiting, first.group, first.sequence, None, first.op, False)
+    return Conflict(ConflictCause.NO_DUMP, message, blamed, waiting, first.group, first.sequence, None, first.op, False)
 
 
 def _apart(matrix: CallMatrix, waits: dict[int, RankWait]) -> list[Conflict]:
@@ -155,7 +155,7 @@ def _apart(matrix: CallMatrix, waits: dict[int, RankWait]) -> list[Conflict]:
     message = f"{_told(waits, sorted(waits))}; no other rank entered it, and which ranks are in this group is not told"
     return [
         Conflict(
-            Cause.MISSING,
+            ConflictCause.MISSING,
             message,
             (),
             tuple(sorted(waits)),
@@ -180,7 +180,7 @@ def _circle(waits: dict[int, RankWait]) -> Conflict:
     odd = [rank for rank in ring if rank not in most] if len(ring) < len(most) * 2 < 2 * len(ring) else ring
     first = waits[odd[0]].call
     return Conflict(
-        Cause.SEND_ORDER if is_messages else Cause.CYCLE,
+        ConflictCause.SEND_ORDER if is_messages else ConflictCause.CYCLE,
         f"{_told(waits, ring)}: they wait for each other",
         tuple(sorted(odd)),
         tuple(sorted(set(ring) - set(odd))),

@@ -13,17 +13,17 @@ __all__ = [
     "FATAL",
     "EventKind",
     "Exit",
-    "Frame",
+    "GpuAddress",
+    "InputKind",
     "JobOutcome",
-    "Kind",
-    "Line",
     "Log",
     "LogEvent",
+    "LogLine",
     "LogProcess",
+    "LogSource",
     "ProcessOutcome",
-    "Seat",
-    "Source",
     "Traceback",
+    "TracebackFrame",
     "Who",
 ]
 
@@ -49,8 +49,8 @@ _OF_A_TOOL = re.compile(
 """What a worker itself says of a compiler or of another tool that failed; of a build by ninja torch tells more."""
 
 
-class Kind(str, Enum):
-    """What an input is. `collectors/log/kinds.py` tells them apart and says who reads which."""
+class InputKind(str, Enum):
+    """What an input is. `collectors/log/input_kind.py` tells them apart."""
 
     TEXT = "text"
     KERNEL = "kernel"
@@ -82,7 +82,7 @@ class Who:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class LogSource:
     """One input. `who` is what its name says of all its lines; `problem` is why not all of it was read, None if it was.
 
     `attempt` is the number of the restart in a torchrun --log-dir tree; `restarted_at` is the first line in which a
@@ -90,7 +90,7 @@ class Source:
     """
 
     name: str
-    kind: Kind = Kind.TEXT
+    kind: InputKind = InputKind.TEXT
     size_bytes: int = 0
     lines: int = 0
     who: Who = field(default_factory=Who)
@@ -100,7 +100,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LogLine:
     """A line that matters, without colours and prefixes, cut at 2000 characters.
 
     `source` is the index of its source, `number` counts from 1. Where one rank repeats a line with other numbers in
@@ -117,7 +117,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class TracebackFrame:
     """One frame of a Python traceback."""
 
     file: str
@@ -137,7 +137,7 @@ class Traceback:
     number: int
     exception: str
     message: str = ""
-    frames: tuple[Frame, ...] = ()
+    frames: tuple[TracebackFrame, ...] = ()
     who: Who = field(default_factory=Who)
     time: str | None = None
     has_joined: bool = False
@@ -161,12 +161,12 @@ class Traceback:
         return any(frame.function == "_exit_barrier" for frame in self.frames)
 
     @property
-    def own_frames(self) -> tuple[Frame, ...]:
+    def own_frames(self) -> tuple[TracebackFrame, ...]:
         """The frames of the job's own code."""
         return tuple(frame for frame in self.frames if not _LIBRARY.search(frame.file.replace("\\", "/")))
 
     @property
-    def place(self) -> Frame | None:
+    def place(self) -> TracebackFrame | None:
         """The innermost frame of the job's own code; where all of it is a library's, the innermost before Python's and torch's.
 
         Code without a file, as a dataclass's `<string>`, is a place only where there is no file.
@@ -214,7 +214,7 @@ class LogEvent:
     """One thing that a process printed. `is_fatal`: the log does not show that anything went on after it."""
 
     kind: EventKind
-    printed: Line | Traceback | Exit
+    printed: LogLine | Traceback | Exit
     is_fatal: bool = False
 
 
@@ -263,7 +263,7 @@ class LogProcess:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class GpuAddress:
     """The GPU of a host at a bus id without function (`0000:3b:00`), by NVML's index."""
 
     host: str | None
@@ -278,16 +278,16 @@ class Log(Section):
     `tails` are the last lines of each source that hold text, whether they matter or not.
     """
 
-    sources: tuple[Source, ...] = ()
-    lines: tuple[Line, ...] = ()
+    sources: tuple[LogSource, ...] = ()
+    lines: tuple[LogLine, ...] = ()
     tracebacks: tuple[Traceback, ...] = ()
     unfinished: tuple[Traceback, ...] = ()
     """Tracebacks whose end, with the exception, the log does not hold."""
     exits: tuple[Exit, ...] = ()
-    tails: tuple[Line, ...] = ()
+    tails: tuple[LogLine, ...] = ()
     xids: tuple[Xid, ...] = ()
     """What kernels wrote of GPUs and NVSwitches, each with its source and line."""
-    seats: tuple[Seat, ...] = ()
+    seats: tuple[GpuAddress, ...] = ()
     """From collected facts among the inputs; what NCCL's lines say is not here."""
     world_size: int | None = None
     gaps: tuple[Gap, ...] = ()
@@ -297,7 +297,7 @@ class Log(Section):
         return hash((len(self.sources), len(self.lines), len(self.tracebacks), len(self.exits), len(self.tails)))
 
     @property
-    def spoken(self) -> tuple[Line | Traceback | Exit, ...]:
+    def spoken(self) -> tuple[LogLine | Traceback | Exit, ...]:
         """Everything that somebody printed, whatever it is."""
         return (*self.lines, *self.tracebacks, *self.exits)
 

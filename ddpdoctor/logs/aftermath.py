@@ -8,19 +8,19 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import TypeVar
 
-from ddpdoctor.facts.log import Exit, Line, Log, Traceback, Who
-from ddpdoctor.logs.context_patterns import marked
+from ddpdoctor.facts.log import Exit, Log, LogLine, Traceback, Who
+from ddpdoctor.logs.context_patterns import context_lines
 from ddpdoctor.logs.distances import FAR_LINES, FEW_PROGRESS_LINES, HANDLER_LINES, PROGRESS_LINES, SUMMARY_LINES
 from ddpdoctor.logs.line_meaning import NCCL_READY, NCCL_RETURNED, is_of_whole_job, is_progress
 
 __all__ = ["Aftermath", "last_number"]
 
-Printed = TypeVar("Printed", Line, Traceback)
+Printed = TypeVar("Printed", LogLine, Traceback)
 
 
-def last_number(each: Line | Traceback | Exit) -> int:
+def last_number(each: LogLine | Traceback | Exit) -> int:
     """The number of the last line that is counted in this one."""
-    return max(each.number, each.last) if isinstance(each, Line) else each.number
+    return max(each.number, each.last) if isinstance(each, LogLine) else each.number
 
 
 class Aftermath:
@@ -28,14 +28,14 @@ class Aftermath:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self.progress: dict[int, list[Line]] = defaultdict(list)
+        self.progress: dict[int, list[LogLine]] = defaultdict(list)
         """By source, those of its last lines that look like a job that works."""
         for line in log.tails:
             if is_progress(line):
                 self.progress[line.source].append(line)
-        self._caught = _by_source(line for line, _ in marked(log, "handled"))
-        self._finished = _by_source(line for line, _ in marked(log, "finished"))
-        self._group_finished = _by_source(line for line, _ in marked(log, "group_finished"))
+        self._caught = _by_source(line for line, _ in context_lines(log, "handled"))
+        self._finished = _by_source(line for line, _ in context_lines(log, "finished"))
+        self._group_finished = _by_source(line for line, _ in context_lines(log, "group_finished"))
         self._given_up = _by_source(each for each in log.tracebacks if each.exception.endswith("ChildFailedError"))
         self._through_script = {
             (each.source, each.number)
@@ -49,12 +49,12 @@ class Aftermath:
             if ended.code:
                 self._last_exit[ended.source] = max(ended.number, self._last_exit.get(ended.source, 0))
 
-    def progress_after(self, each: Line | Traceback | Exit) -> list[Line]:
+    def progress_after(self, each: LogLine | Traceback | Exit) -> list[LogLine]:
         """Those of the last lines of its source that come after it and look like a job that works."""
         after = last_number(each)
         return [line for line in self.progress.get(each.source, ()) if line.number > after]
 
-    def progress_after_failure(self, line: Line) -> list[Line]:
+    def progress_after_failure(self, line: LogLine) -> list[LogLine]:
         """The same; after an error that NCCL returned, NCCL's information does not count unless a communicator got ready."""
         progress = self.progress_after(line)
         returned = [
@@ -66,21 +66,21 @@ class Aftermath:
             return progress
         return [each for each in progress if "NCCL INFO" not in each.text]
 
-    def survived(self, printed: Line | Traceback) -> bool:
+    def survived(self, printed: LogLine | Traceback) -> bool:
         """Whether the process that printed this went on, or the log says that the error did no harm."""
         return self.recovered(printed) or self.continued(printed)
 
-    def recovered(self, printed: Line | Traceback) -> bool:
+    def recovered(self, printed: LogLine | Traceback) -> bool:
         """Whether the log itself says that this error did no harm: it was caught, or the job ended well after it."""
         return self._ended_well(printed) or self._is_caught(printed) or self._has_finished(printed)
 
-    def continued(self, printed: Line | Traceback) -> bool:
+    def continued(self, printed: LogLine | Traceback) -> bool:
         """Whether the process that printed this wrote enough after it, whatever the log says of the error."""
         source, who = printed.source, printed.who
         if self._made_good.get(source, -1) >= printed.number:
             return True
         progress = self.progress_after(printed)
-        if isinstance(printed, Line) and "NCCL WARN" in printed.text:
+        if isinstance(printed, LogLine) and "NCCL WARN" in printed.text:
             progress = [line for line in progress if "NCCL INFO" not in line.text]
         is_line = isinstance(printed, Traceback) and printed.is_line and not self._log.exits
         if is_line and len(progress) >= FEW_PROGRESS_LINES:
@@ -106,7 +106,7 @@ class Aftermath:
         exits = sorted(self._log.exits, key=lambda each: each.number)
         return {each.source: each.number for each in exits if self.is_made_good(each)}
 
-    def _lives_on(self, printed: Line | Traceback, progress: list[Line]) -> bool:
+    def _lives_on(self, printed: LogLine | Traceback, progress: list[LogLine]) -> bool:
         """Whether its process id printed more, and none failed after it: a process may live on after what failed the job."""
         pid, after = printed.who.pid, last_number(printed)
         if pid is None or self._log.exits or sum(line.who.pid == pid for line in progress) < FEW_PROGRESS_LINES:
@@ -116,7 +116,7 @@ class Aftermath:
             for each in self._log.tracebacks
         )
 
-    def _ended_well(self, each: Line | Traceback | Exit) -> bool:
+    def _ended_well(self, each: LogLine | Traceback | Exit) -> bool:
         """Whether torchrun or DeepSpeed says further down in the same source that its workers finished, and had not given up."""
         finished = self._group_finished.get(each.source, ())
         if not finished or any(e.source == each.source and e.by == "DeepSpeed" for e in self._log.exits):
@@ -129,7 +129,7 @@ class Aftermath:
             for line in finished
         )
 
-    def _is_caught(self, printed: Line | Traceback) -> bool:
+    def _is_caught(self, printed: LogLine | Traceback) -> bool:
         """Whether the line, or one right after it by the same process, says how it goes on, and it did."""
         caught = [line for line in self._caught.get(printed.source, ()) if _speaks_as(line.who, printed.who)]
         near = [
@@ -142,9 +142,9 @@ class Aftermath:
         ranks = {line.who.rank for line in self.progress_after(near[-1] if near else printed)}
         return printed.who.rank in ranks or (ranks == {None} and not self._is_over_for(printed))
 
-    def _is_repeated(self, line: Line, printed: Line | Traceback) -> bool:
+    def _is_repeated(self, line: LogLine, printed: LogLine | Traceback) -> bool:
         """Whether these words stand after many errors of this kind, so that not all of them were kept."""
-        errors: tuple[Line | Traceback, ...] = (*self._log.tracebacks, *self._log.lines)
+        errors: tuple[LogLine | Traceback, ...] = (*self._log.tracebacks, *self._log.lines)
         return line.number < printed.number < line.last and any(
             each.source == printed.source
             and 0 <= line.number - each.number <= HANDLER_LINES
@@ -152,19 +152,19 @@ class Aftermath:
             for each in errors
         )
 
-    def _has_finished(self, printed: Line | Traceback) -> bool:
+    def _has_finished(self, printed: LogLine | Traceback) -> bool:
         """Whether the process that printed this says further down that it is done; another one's word does not count.
 
         What a scheduler says is of the whole job, whichever rank says that it is done.
         """
         later = [line for line in self._finished.get(printed.source, ()) if last_number(line) > last_number(printed)]
-        if not later or (isinstance(printed, Line) and is_of_whole_job(printed)):
+        if not later or (isinstance(printed, LogLine) and is_of_whole_job(printed)):
             return bool(later)
         if self._is_over_for(printed) or (printed.who.rank is None and self._log.world_size not in (None, 1)):
             return False
         return any(_speaks_as(line.who, printed.who) for line in later)
 
-    def _is_over_for(self, printed: Line | Traceback) -> bool:
+    def _is_over_for(self, printed: LogLine | Traceback) -> bool:
         """Whether nobody can have caught it: it went through the whole script, or a process of this source failed after it."""
         if self._last_exit.get(printed.source, -1) >= printed.number:
             return True
@@ -190,12 +190,12 @@ def _may_share_a_node(one: Who, other: Who) -> bool:
     return all(a is None or b is None or a == b for a, b in pairs)
 
 
-def _kind(each: Line | Traceback) -> object:
+def _kind(each: LogLine | Traceback) -> object:
     """What errors have in common that differ in numbers alone."""
     return (each.exception, each.place) if isinstance(each, Traceback) else re.sub(r"\d+", "", each.text)
 
 
-def _is_ready(line: Line, returned: Line) -> bool:
+def _is_ready(line: LogLine, returned: LogLine) -> bool:
     """Whether a process of NCCL got its communicator after it had returned an error."""
     is_later = line.number > returned.number and line.who.pid == returned.who.pid
     return is_later and NCCL_READY.search(line.text) is not None

@@ -7,18 +7,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
-from ddpdoctor.facts.log import Exit, Line, Log, Source, Traceback, Who
+from ddpdoctor.facts.log import Exit, Log, LogLine, LogSource, Traceback, Who
 from ddpdoctor.logs.context_attribution import with_context
-from ddpdoctor.logs.context_patterns import marked
+from ddpdoctor.logs.context_patterns import context_lines
 from ddpdoctor.logs.distances import CHAIN_LINES, MESSAGE_LINES, SUMMARY_ROW_LINES, SUMMARY_TRACEBACK_LINES
 from ddpdoctor.logs.known_processes import AGENT, KnownProcesses, is_of_launcher, known_processes, world_size_of
 from ddpdoctor.logs.later_frames import is_ahead, with_frames
-from ddpdoctor.logs.launcher_endings import SIGNALS, exits_in_lines
+from ddpdoctor.logs.launcher_exits import SIGNALS, exits_in_lines
 from ddpdoctor.logs.line_prefix import short_host
 
 __all__ = ["attributed"]
 
-Spoken = TypeVar("Spoken", Line, Traceback, Exit)
+Spoken = TypeVar("Spoken", LogLine, Traceback, Exit)
 
 
 OF_SLURM = ("slurmstepd", "srun: ")
@@ -55,16 +55,16 @@ def attributed(log: Log) -> Log:
     return replace(found, world_size=world_size_of(found), sources=tuple(_with_restart(found)))
 
 
-def _is_code(log: Log, line: Line) -> bool:
+def _is_code(log: Log, line: LogLine) -> bool:
     """Whether a traceback quotes this line of the source: what stands there was not said by anybody."""
     return line.text.startswith("    ") and any(
         each.source == line.source and each.begin < line.number < each.number for each in log.tracebacks
     )
 
 
-def _with_restart(log: Log) -> Iterator[Source]:
+def _with_restart(log: Log) -> Iterator[LogSource]:
     first: dict[int, int] = {}
-    for line, _ in marked(log, "restart"):
+    for line, _ in context_lines(log, "restart"):
         first.setdefault(line.source, line.number)
     for index, source in enumerate(log.sources):
         yield replace(source, restarted_at=first.get(index))
@@ -176,7 +176,7 @@ def _is_own(each: Exit) -> bool:
     return each.code > 0 or each.code == -SIGNALS["SIGABRT"]
 
 
-def _with_traceback(line: Line, tracebacks: tuple[Traceback, ...]) -> Line:
+def _with_traceback(line: LogLine, tracebacks: tuple[Traceback, ...]) -> LogLine:
     """A line without a rank that belongs to a traceback whose rank is known by now."""
     if line.who.rank is not None:
         return line
@@ -192,7 +192,7 @@ def _with_traceback(line: Line, tracebacks: tuple[Traceback, ...]) -> Line:
     return replace(line, who=_merged(line.who, near[-1].who))
 
 
-def _with_unfinished(line: Line, unfinished: tuple[Traceback, ...]) -> Line:
+def _with_unfinished(line: LogLine, unfinished: tuple[Traceback, ...]) -> LogLine:
     """A line without a rank directly above a traceback that it ends: some write the exception before its traceback."""
     if line.who != Who():
         return line

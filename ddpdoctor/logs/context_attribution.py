@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeVar
 
-from ddpdoctor.facts.log import Line, Log, Traceback, Who
-from ddpdoctor.logs.context_patterns import marked
+from ddpdoctor.facts.log import Log, LogLine, Traceback, Who
+from ddpdoctor.logs.context_patterns import context_lines
 from ddpdoctor.logs.distances import POD_LINES, RAY_ACTOR_LINES, RAY_MEMORY_LINES, RAY_TASK_LINES
-from ddpdoctor.logs.launcher_endings import SIGNALS
+from ddpdoctor.logs.launcher_exits import SIGNALS
 
 __all__ = ["with_context"]
 
-Spoken = TypeVar("Spoken", Line, Traceback)
+Spoken = TypeVar("Spoken", LogLine, Traceback)
 
 NOWHERE = "0.0.0.0"
 """What Ray says for an actor whose place it does not know."""
@@ -33,30 +33,30 @@ def with_context(log: Log) -> Log:
 
 def _told(log: Log) -> Iterator[tuple[int, int, int, Who]]:
     """The source, the line, how far it reaches, and whom it names."""
-    for line, found in marked(log, "ray_task"):
+    for line, found in context_lines(log, "ray_task"):
         yield line.source, line.number, RAY_TASK_LINES, Who(host=found["host"], pid=int(found["pid"]))
-    for line, found in marked(log, "ray_dead"):
+    for line, found in context_lines(log, "ray_dead"):
         yield line.source, line.number, 0, Who(host=found["host"], pid=int(found["pid"]))
-    hosts = {(line.source, line.number): found["host"] for line, found in marked(log, "ray_address")}
-    for line, found in marked(log, "ray_actor"):
+    hosts = {(line.source, line.number): found["host"] for line, found in context_lines(log, "ray_address")}
+    for line, found in context_lines(log, "ray_actor"):
         near = (hosts.get((line.source, line.number + i)) for i in range(RAY_ACTOR_LINES))
         host = next((each for each in near if each is not None and each != NOWHERE), None)
         yield line.source, line.number, RAY_ACTOR_LINES, Who(host=host, pid=int(found["pid"]))
-    for line, found in marked(log, "ray_memory"):
+    for line, found in context_lines(log, "ray_memory"):
         pid = int(found["pid"]) if found["pid"] else None
         yield line.source, line.number - RAY_MEMORY_LINES, RAY_MEMORY_LINES, Who(host=found["host"], pid=pid)
-    for line, found in marked(log, "replica"):
+    for line, found in context_lines(log, "replica"):
         yield line.source, line.number, 0, Who(host=found["host"])
-    for line, found in marked(log, "pod"):
+    for line, found in context_lines(log, "pod"):
         yield line.source, line.number, POD_LINES, Who(host=found["pod"])
-    for line, found in marked(log, "pod_row"):
+    for line, found in context_lines(log, "pod_row"):
         yield line.source, line.number, 0, Who(host=found["pod"])
 
 
 def _killed(log: Log) -> Iterator[tuple[int, int, int, Who]]:
     """The kernel's word for a process that a launcher saw end by SIGKILL."""
     ended = {each.who.pid: each.who for each in log.exits if each.code == -SIGNALS["SIGKILL"] and each.who.pid}
-    for line, found in marked(log, "oom_killed"):
+    for line, found in context_lines(log, "oom_killed"):
         if int(found["pid"]) in ended:
             yield line.source, line.number, 0, ended[int(found["pid"])]
 

@@ -19,7 +19,6 @@ __all__ = [
     "HANDLER_JSON_LINES",
     "HANDLER_LINES",
     "IGNORED_LINES",
-    "LAUNCHER_TRACEBACK_LINES",
     "LEAD_LINES",
     "LONG_MESSAGE_LINES",
     "MESSAGE_LINES",
@@ -101,7 +100,6 @@ RAY_TASK_LINES = Distance(60, "lines", "below `ray::X.method() (pid=…, ip=…)
 RAY_ACTOR_LINES = Distance(6, "lines", "below the process id of an actor stands how it died")
 RAY_MEMORY_LINES = Distance(2, "lines", "above its node Ray may begin to tell that it killed workers for their memory")
 POD_LINES = Distance(200, "lines", "`kubectl describe` prints of one pod")
-LAUNCHER_TRACEBACK_LINES = Distance(60, "lines", "around a line of a launcher stands the launcher's own traceback")
 CALL_SITE_LINES = Distance(40, "lines", "before a rank's time-out stands its traceback, which names the call")
 SHM_REASON_LINES = Distance(4, "lines", "before NCCL gives up on a segment stands why")
 

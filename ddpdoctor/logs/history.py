@@ -11,15 +11,15 @@ from ddpdoctor.facts.log import (
     EventKind,
     Exit,
     JobOutcome,
-    Line,
     Log,
     LogEvent,
+    LogLine,
     LogProcess,
     ProcessOutcome,
     Traceback,
 )
 from ddpdoctor.logs.aftermath import Aftermath, last_number
-from ddpdoctor.logs.context_patterns import marked
+from ddpdoctor.logs.context_patterns import context_lines
 from ddpdoctor.logs.distances import EXCERPT_LINES, EXIT_BARRIER_LINES, FAR_LINES, PROGRESS_LINES
 from ddpdoctor.logs.line_meaning import is_quoted, reports_failure
 
@@ -63,7 +63,7 @@ class LogHistory:
     @functools.cached_property
     def processes(self) -> tuple[LogProcess, ...]:
         """Everybody who printed anything or is named by a launcher, in the order of the log."""
-        first: dict[_ProcessKey, Line | Traceback | Exit] = {}
+        first: dict[_ProcessKey, LogLine | Traceback | Exit] = {}
         for each in (*self._log.spoken, *self._log.tails):
             first.setdefault(_key(each), each)
         speaking = {_key(each) for group in (self._log.lines, self._log.tails, self._log.tracebacks) for each in group}
@@ -95,7 +95,7 @@ class LogHistory:
         return tuple(each for each in failed if not self._aftermath.is_made_good(each))
 
     @functools.cached_property
-    def last_failure(self) -> Line | None:
+    def last_failure(self) -> LogLine | None:
         """The first of the last lines that says that the job failed, and after which nothing went on; None without one."""
         return next((line for line in self._log.tails if reports_failure(line) and self._is_final(line)), None)
 
@@ -110,7 +110,7 @@ class LogHistory:
         progress = self._aftermath.progress
         return all(source.lines <= EXCERPT_LINES and not progress.get(i) for i, source in enumerate(self._log.sources))
 
-    def is_harmless(self, lines: Sequence[Line]) -> bool:
+    def is_harmless(self, lines: Sequence[LogLine]) -> bool:
         """Whether those who printed these lines, or the job as a whole, went on as if nothing had happened."""
         lines = [line for line in lines if not is_quoted(line)]
         if not lines or (lines[0].who.rank is not None and all(map(self._aftermath.continued, lines))):
@@ -161,17 +161,17 @@ class LogHistory:
             if _PEER_LOST in line.text:
                 yield LogEvent(EventKind.PEER_LOST, line, not self.survived(line))
         for kind, name in _MARKS:
-            yield from (LogEvent(kind, line) for line, _ in marked(log, name))
+            yield from (LogEvent(kind, line) for line, _ in context_lines(log, name))
         for lines in self._aftermath.progress.values():
             yield from (LogEvent(EventKind.PROGRESS, line) for line in lines)
 
-    def _is_final(self, line: Line) -> bool:
+    def _is_final(self, line: LogLine) -> bool:
         """Whether the log does not show that the job went on after a line that says that it failed."""
         if self._aftermath.recovered(line):
             return False
         return len(self._aftermath.progress_after_failure(line)) < PROGRESS_LINES
 
-    def _ended_its_process(self, each: Traceback, farewells: Sequence[Line]) -> bool:
+    def _ended_its_process(self, each: Traceback, farewells: Sequence[LogLine]) -> bool:
         """Whether nothing went on after this exception, and it is not of a launcher whose workers were done."""
         if each.is_exit_barrier or self.survived(each):
             return False
@@ -180,13 +180,15 @@ class LogHistory:
         )
 
 
-def _key(each: Line | Traceback | Exit) -> _ProcessKey:
+def _key(each: LogLine | Traceback | Exit) -> _ProcessKey:
     who = each.who
     is_named = who.rank is not None or who.local_rank is not None
     return each.source, who.rank, who.local_rank, None if is_named else who.pid
 
 
-def _process(key: _ProcessKey, first: Line | Traceback | Exit, speaks: bool, events: Sequence[LogEvent]) -> LogProcess:
+def _process(
+    key: _ProcessKey, first: LogLine | Traceback | Exit, speaks: bool, events: Sequence[LogEvent]
+) -> LogProcess:
     ordered = tuple(sorted(events, key=lambda event: last_number(event.printed)))
     return LogProcess(key[0], first.who, *key[1:], speaks, ordered, _outcome(ordered))
 
@@ -210,6 +212,6 @@ def _is_of_lost_store(each: Traceback) -> bool:
     )
 
 
-def _is_early(log: Log, each: Line | Traceback | Exit) -> bool:
+def _is_early(log: Log, each: LogLine | Traceback | Exit) -> bool:
     source = log.sources[each.source]
     return not source.attempt and (source.restarted_at is None or each.number <= source.restarted_at)

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ddpdoctor.facts.log import Exit, Line, Log, Traceback
-from ddpdoctor.logs.context_patterns import marked
+from ddpdoctor.facts.log import Exit, Log, LogLine, Traceback
+from ddpdoctor.logs.context_patterns import context_lines
 
 __all__ = ["AGENT", "KnownProcesses", "is_of_launcher", "known_processes", "world_size_of"]
 
@@ -34,10 +34,10 @@ class KnownProcesses:
 
 def world_size_of(log: Log) -> int | None:
     """The number of ranks that the lines speak of, None when none does."""
-    sure = [int(found["ranks"]) for _, found in marked(log, "communicator")]
-    sure += [int(found["members"]) for _, found in marked(log, "member")]
-    sure += [int(found["world"]) for _, found in marked(log, "barrier")]
-    sure += [int(found["world"]) for _, found in marked(log, "worlds")]
+    sure = [int(found["ranks"]) for _, found in context_lines(log, "communicator")]
+    sure += [int(found["members"]) for _, found in context_lines(log, "member")]
+    sure += [int(found["world"]) for _, found in context_lines(log, "barrier")]
+    sure += [int(found["world"]) for _, found in context_lines(log, "worlds")]
     return max(sure, default=None)
 
 
@@ -55,10 +55,10 @@ def known_processes(log: Log) -> KnownProcesses:
             known.by_pid.setdefault((None, who.pid), who.rank)
         if who.local_rank is not None:
             known.by_local[each.source, who.local_rank] = who.rank
-    for line, found in marked(log, "communicator"):
+    for line, found in context_lines(log, "communicator"):
         if line.who.pid is not None and line.who.rank is None:
             known.by_pid.setdefault((line.who.host, line.who.pid), int(found["rank"]))
-    for _, found in marked(log, "ray_worker"):
+    for _, found in context_lines(log, "ray_worker"):
         known.by_pid[found["host"], int(found["pid"])] = int(found["rank"])
         known.by_actor[int(found["pid"])] = int(found["rank"])
     known.rank_of_source = dict(_ranks_of_sources(log))
@@ -96,7 +96,7 @@ def _devices_are_ranks(log: Log) -> bool:
     told = [(who.rank, who.device) for who in whos if who.rank is not None]
     told += [
         (int(found["rank"]), line.who.device)
-        for line, found in marked(log, "communicator")
+        for line, found in context_lines(log, "communicator")
         if line.who.device is not None
     ]
     world = world_size_of(log)
@@ -136,6 +136,6 @@ def _tasks_are_nodes(log: Log) -> bool:
     return any(len(found) > 1 or found != {task} for task, found in ranks.items())
 
 
-def is_of_launcher(each: Line | Traceback | Exit) -> bool:
+def is_of_launcher(each: LogLine | Traceback | Exit) -> bool:
     """Whether a launcher says it of itself or of its workers."""
-    return each.by == "torchrun" if isinstance(each, Exit) else isinstance(each, Line) and AGENT in each.text
+    return each.by == "torchrun" if isinstance(each, Exit) else isinstance(each, LogLine) and AGENT in each.text

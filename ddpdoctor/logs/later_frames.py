@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from ddpdoctor.facts.log import Frame, Line, Traceback, Who
+from ddpdoctor.facts.log import LogLine, Traceback, TracebackFrame, Who
 from ddpdoctor.logs.distances import CHAIN_LINES
 
 __all__ = ["is_ahead", "with_frames"]
@@ -19,7 +19,7 @@ def with_frames(tracebacks: tuple[Traceback, ...], unfinished: tuple[Traceback, 
     return tuple(_gathered(found))
 
 
-def is_ahead(spoken: Line | Traceback, unfinished: Traceback) -> bool:
+def is_ahead(spoken: LogLine | Traceback, unfinished: Traceback) -> bool:
     """Whether a traceback without an exception begins directly behind this line, and so may be the exception's."""
     return (spoken.source, spoken.number + 1) == (unfinished.source, unfinished.begin)
 
@@ -48,7 +48,7 @@ def _from_handler(each: Traceback, tracebacks: tuple[Traceback, ...]) -> Traceba
 
 def _gathered(tracebacks: Iterable[Traceback]) -> Iterator[Traceback]:
     """Above what torch.distributed.checkpoint gathered from the ranks stands, once for all of them, who called it."""
-    caller: tuple[Frame, ...] = ()
+    caller: tuple[TracebackFrame, ...] = ()
     last: Traceback | None = None
     for each in tracebacks:
         if each.exception.endswith("CheckpointException"):

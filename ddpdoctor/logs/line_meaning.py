@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ddpdoctor.facts.log import Line
+from ddpdoctor.facts.log import LogLine
 
 __all__ = [
     "NCCL_READY",
@@ -56,22 +56,22 @@ _READ_CHARS = 300
 _QUOTE_CHARS = 200
 
 
-def is_progress(line: Line) -> bool:
+def is_progress(line: LogLine) -> bool:
     """Whether the line looks like one of a job that works."""
     text = line.text[:_READ_CHARS]
     return not _TROUBLE.search(text) and (line.time is not None or _AT_WORK.search(text) is not None)
 
 
-def is_quoted(line: Line) -> bool:
+def is_quoted(line: LogLine) -> bool:
     """Whether the line only shows a text that the job works on, as a language model's sample."""
     return _QUOTED.search(line.text[:_QUOTE_CHARS]) is not None
 
 
-def reports_failure(line: Line) -> bool:
+def reports_failure(line: LogLine) -> bool:
     """Whether the line says that a process or the job failed."""
     return _FAILED.search(line.text) is not None
 
 
-def is_of_whole_job(line: Line) -> bool:
+def is_of_whole_job(line: LogLine) -> bool:
     """Whether a scheduler says it of all of the job's processes."""
     return _OF_JOB.match(line.text) is not None

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from ddpdoctor.collectors.log import collect
+from ddpdoctor.collectors.log.read_logs import collect
 from ddpdoctor.facts.log import EventKind, JobOutcome, Log, LogProcess, ProcessOutcome
 from ddpdoctor.logs.history import LogHistory, history_of
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.facts.log import Line, Log, Source
-from ddpdoctor.logs.context_patterns import MARKS
+from ddpdoctor.facts.log import Log, LogLine, LogSource
+from ddpdoctor.logs.context_patterns import CONTEXT_PATTERNS
 from ddpdoctor.logs.required_literals import literals_of
 from ddpdoctor.rules import load
 from ddpdoctor.rules.log.signatures import matching
 
-PATTERNS = sorted({(each.code, s) for each in load() for s in each.signatures} | set(MARKS.items()))
+PATTERNS = sorted({(each.code, s) for each in load() for s in each.signatures} | set(CONTEXT_PATTERNS.items()))
 
 
 @pytest.mark.parametrize(("owner", "pattern"), PATTERNS)
@@ -56,5 +56,5 @@ LINES = [
 @pytest.mark.parametrize(("code", "line"), LINES)
 def test_lines_of_torch_nccl_and_launchers_show_their_cause(code: str, line: str) -> None:
     signatures = next(each.signatures for each in load() if each.code == code)
-    log = Log(sources=(Source("job.txt"),), lines=(Line(0, 1, line),))
+    log = Log(sources=(LogSource("job.txt"),), lines=(LogLine(0, 1, line),))
     assert matching(log, signatures)

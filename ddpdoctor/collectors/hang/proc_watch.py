@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from ddpdoctor.collectors.environ import relevant
 from ddpdoctor.collectors.hang.rank_processes import SECONDS, ProcEntry
 from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.hang import Child, Process
+from ddpdoctor.facts.hang import ChildProcess, RankProcess
 from ddpdoctor.privacy.secrets import without_secrets_in
 from ddpdoctor.system.machine import Root
 from ddpdoctor.system.timeouts import answers
@@ -61,24 +61,24 @@ def watch(
     known: Mapping[int, ProcEntry],
     seconds: float,
     host: str,
-) -> tuple[Process, ...]:
+) -> tuple[RankProcess, ...]:
     """The processes of these ranks, watched for so many seconds."""
     before = {entry.pid: ProcSnapshot(root, entry.pid) for entry, _ in ranks}
     time.sleep(seconds if ranks else 0.0)
     by_pid = {entry.pid: (entry, environ) for entry, environ in ranks}
     found, late = answers(lambda pid: _process(root, *by_pid[pid], known, before[pid], host), by_pid, SECONDS)
-    silent = {pid: Process(pid, host, state=before[pid].state, job=_job(by_pid[pid][1])) for pid in late}
+    silent = {pid: RankProcess(pid, host, state=before[pid].state, job=_job(by_pid[pid][1])) for pid in late}
     return tuple({**found, **silent}[pid] for pid in by_pid)
 
 
 def _process(
     root: Root, entry: ProcEntry, environ: Environ, known: Mapping[int, ProcEntry], before: ProcSnapshot, host: str
-) -> Process:
+) -> RankProcess:
     now = ProcSnapshot(root, entry.pid)
     call, file = _call(root, entry.pid)
     passed = max(now.at - before.at, 0.001)
     moved = None if now.switches is None or before.switches is None else now.switches - before.switches
-    return Process(
+    return RankProcess(
         pid=entry.pid,
         host=host,
         rank=environ.rank,
@@ -115,11 +115,13 @@ def _children(pid: int, known: Mapping[int, ProcEntry]) -> list[ProcEntry]:
     return found[:MOST_CHILDREN]
 
 
-def _child(root: Root, entry: ProcEntry, rank: ProcEntry) -> Child:
+def _child(root: Root, entry: ProcEntry, rank: ProcEntry) -> ChildProcess:
     state = ((root.line(f"/proc/{entry.pid}/stat") or "").rpartition(")")[2].split() or [""])[0]
     is_copy = entry.words == rank.words or any("multiprocessing" in word for word in entry.words)
     wchan = _kernel_word(root.line(f"/proc/{entry.pid}/wchan"))
-    return Child(entry.pid, entry.name, state, wchan, is_copy and not any("resource_tracker" in w for w in entry.words))
+    return ChildProcess(
+        entry.pid, entry.name, state, wchan, is_copy and not any("resource_tracker" in w for w in entry.words)
+    )
 
 
 def _call(root: Root, pid: int) -> tuple[str, str | None]:

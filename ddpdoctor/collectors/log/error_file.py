@@ -7,7 +7,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from ddpdoctor.collectors.log.text import ScannedPart, Scanner
+from ddpdoctor.collectors.log.scanner import ScannedPart, Scanner
 from ddpdoctor.collectors.log.windows import Readable
 
 __all__ = ["read"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ddpdoctor.facts.log import FATAL, Frame, Traceback
+from ddpdoctor.facts.log import FATAL, Traceback, TracebackFrame
 from ddpdoctor.logs.distances import FATAL_STACK_LINES
 from ddpdoctor.logs.tracebacks.line_context import LineContext, is_same_stream, line_of, parsed_line
 
@@ -21,7 +21,7 @@ def fatal_traceback(context: LineContext, number: int) -> Traceback | None:
     said = _SAID.search(own.text)
     if said is None:
         return None
-    frames: list[Frame] = []
+    frames: list[TracebackFrame] = []
     is_current = is_read = False
     for raw in context.lines_after(FATAL_STACK_LINES):
         each = parsed_line(raw)
@@ -35,7 +35,7 @@ def fatal_traceback(context: LineContext, number: int) -> Traceback | None:
             is_read = is_current or not frames
             frames = [] if is_read else frames
         elif frame is not None and is_read:
-            frames.append(Frame(frame["file"], int(frame["line"]), frame["function"]))
+            frames.append(TracebackFrame(frame["file"], int(frame["line"]), frame["function"]))
         elif _SAID.search(each.text) or each.text.startswith("Extension modules"):
             break
     stack = tuple(frames[::-1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 
-from ddpdoctor.facts.log import Frame, Traceback
+from ddpdoctor.facts.log import Traceback, TracebackFrame
 from ddpdoctor.logs.distances import HANDLER_HEAD_LINES, HANDLER_JSON_LINES, SUMMARY_JSON_LINES
 from ddpdoctor.logs.tracebacks.line_context import LineContext, is_same_stream, line_of, parsed_line
 from ddpdoctor.logs.tracebacks.reader import EXCEPTION, HEAD
@@ -28,7 +28,7 @@ def exception_in_summary(context: LineContext, number: int) -> Traceback | None:
     if field is None:
         return None
     text = field["text"] or ""
-    frames: tuple[Frame, ...] = ()
+    frames: tuple[TracebackFrame, ...] = ()
     if not text:
         lines = (
             each.text
@@ -40,7 +40,7 @@ def exception_in_summary(context: LineContext, number: int) -> Traceback | None:
         if said is None or HEAD in saved:
             return None
         text = said["text"].replace('\\"', '"').partition("\\n")[0]
-        frames = tuple(Frame(f["file"], int(f["line"]), f["function"] or "") for f in _FRAME.finditer(saved))
+        frames = tuple(TracebackFrame(f["file"], int(f["line"]), f["function"] or "") for f in _FRAME.finditer(saved))
     ended = EXCEPTION.match(text)
     if ended is None or ":" not in text:
         return None
@@ -65,5 +65,5 @@ def exception_of_handler(context: LineContext, number: int) -> Traceback | None:
     ended = EXCEPTION.match(said["text"].replace('\\"', '"').partition("\\n")[0])
     if ended is None or _NAMED.match(ended["name"]) is None:
         return None
-    frames = tuple(Frame(f["file"], int(f["line"]), f["function"] or "") for f in _FRAME.finditer(behind))
+    frames = tuple(TracebackFrame(f["file"], int(f["line"]), f["function"] or "") for f in _FRAME.finditer(behind))
     return Traceback(0, number, ended["name"], ended["message"] or "", frames, own.who, own.time, begin=number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from ddpdoctor.facts.log import Frame, Traceback
+from ddpdoctor.facts.log import Traceback, TracebackFrame
 from ddpdoctor.logs.distances import CONTINUED_LINES, EXCEPTION_ABOVE_LINES, EXIT_LINES, FRAMES_ABOVE_LINES
 from ddpdoctor.logs.line_prefix import PrefixedLine
 from ddpdoctor.logs.tracebacks.line_context import MOST_LINE_BYTES, LineContext, is_same_stream, line_of, parsed_line
@@ -124,9 +124,9 @@ def _is_exception(text: str) -> bool:
     return bool(colon) and _CLASS.fullmatch(name) is not None
 
 
-def _frames_above(context: LineContext, own: PrefixedLine) -> tuple[Frame, ...] | None:
+def _frames_above(context: LineContext, own: PrefixedLine) -> tuple[TracebackFrame, ...] | None:
     """The frames right above, None where a head or another exception stands there."""
-    frames: list[Frame] = []
+    frames: list[TracebackFrame] = []
     is_above = False  # of the frames
     for passed, raw in enumerate(context.lines_before(FRAMES_ABOVE_LINES), 1):
         each = parsed_line(raw)
@@ -139,7 +139,7 @@ def _frames_above(context: LineContext, own: PrefixedLine) -> tuple[Frame, ...] 
             return None if _is_exception(each.text) else tuple(reversed(frames))
         frame = None if is_above else FRAME.match(each.text)
         if frame is not None:
-            frames.append(Frame(frame["file"], int(frame["line"]), (frame["function"] or "").strip()))
+            frames.append(TracebackFrame(frame["file"], int(frame["line"]), (frame["function"] or "").strip()))
         if passed == FRAMES_ABOVE_LINES and not is_above:
             return None
     return tuple(reversed(frames))

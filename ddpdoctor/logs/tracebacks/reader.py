@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ddpdoctor.facts.log import Frame, Traceback, Who
+from ddpdoctor.facts.log import Traceback, TracebackFrame, Who
 from ddpdoctor.logs.distances import (
     CHAIN_WORDS_LINES,
     CONTINUED_LINES,
@@ -120,7 +120,7 @@ def _is_ignored(context: LineContext, head: PrefixedLine) -> bool:
 
 def _filled(found: Traceback, texts: Iterator[tuple[int, str]]) -> Traceback | None:
     """The traceback with its frames and its exception, from the lines behind its head."""
-    frames: list[Frame] = []
+    frames: list[TracebackFrame] = []
     indent = ""  # of the whole traceback: torchrun's summary indents what its worker recorded
     raising: re.Match[str] | None = None
     strangers = last = 0
@@ -131,10 +131,10 @@ def _filled(found: Traceback, texts: Iterator[tuple[int, str]]) -> Traceback | N
         frame = FRAME.match(text)
         if frame is not None and len(frames) < MOST_FRAMES:
             indent = indent if frames else " " * (len(text) - len(text.lstrip(" ")) - 2)
-            frames.append(Frame(frame["file"], int(frame["line"]), (frame["function"] or "").strip()))
+            frames.append(TracebackFrame(frame["file"], int(frame["line"]), (frame["function"] or "").strip()))
             strangers, last, raising = 0, offset, None
         elif 'File "' in text and (joined := list(_FRAME_WITHIN.finditer(text))):
-            frames += [Frame(each["file"], int(each["line"]), each["function"] or "") for each in joined]
+            frames += [TracebackFrame(each["file"], int(each["line"]), each["function"] or "") for each in joined]
             strangers, last = 0, offset
         elif (text := _BOLD.sub(r"\g<text>", text.removeprefix(indent)))[:1] not in (" ", "\t", ""):
             ended = EXCEPTION.match(text)
@@ -202,7 +202,9 @@ def _pasted(context: LineContext, number: int) -> Traceback | None:
     ended = _EXCEPTION_WITHIN.search(text, found[-1].end()) if found else None
     if ended is None:
         return None
-    frames = tuple(Frame(each["file"], int(each["line"]), each["function"] or "") for each in found[:MOST_FRAMES])
+    frames = tuple(
+        TracebackFrame(each["file"], int(each["line"]), each["function"] or "") for each in found[:MOST_FRAMES]
+    )
     message = ended["message"].strip()[:1000]
     return Traceback(0, number, ended["name"], message, frames, who, own.time, told is not None, begin=number)
 
@@ -260,7 +262,7 @@ def syntax_error_of(context: LineContext, number: int) -> Traceback | None:
         each = parsed_line(raw)
         frame = FRAME.match(each.text)
         if frame is not None and is_same_stream(own, each):
-            place = Frame(frame["file"], int(frame["line"]))
+            place = TracebackFrame(frame["file"], int(frame["line"]))
             return Traceback(
                 0, number, ended["name"], ended["message"] or "", (place,), own.who, own.time, begin=number
             )
@@ -269,7 +271,7 @@ def syntax_error_of(context: LineContext, number: int) -> Traceback | None:
 
 def _boxed(context: LineContext, head: PrefixedLine, number: int) -> Traceback | None:
     """A traceback in the frame that rich draws: `/job/train.py:71 in main`, and the exception below the frame."""
-    frames: list[Frame] = []
+    frames: list[TracebackFrame] = []
     is_closed = False
     for offset, raw in enumerate(context.lines_after(TRACEBACK_LINES), 1):
         each = parsed_line(raw)
@@ -277,7 +279,7 @@ def _boxed(context: LineContext, head: PrefixedLine, number: int) -> Traceback |
             continue
         frame = _BOXED.match(each.text)
         if frame is not None and len(frames) < MOST_FRAMES:
-            frames.append(Frame(frame["file"], int(frame["line"]), frame["function"]))
+            frames.append(TracebackFrame(frame["file"], int(frame["line"]), frame["function"]))
         elif is_closed:
             ended = EXCEPTION.match(each.text.rstrip())
             if ended is None:

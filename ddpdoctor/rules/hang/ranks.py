@@ -6,34 +6,34 @@ import functools
 from collections.abc import Callable, Iterable, Iterator
 
 from ddpdoctor.dumps.conflict import ranges
-from ddpdoctor.dumps.outlier import Job, is_stuck, jobs
-from ddpdoctor.dumps.rank_activity import Doing, Situation
+from ddpdoctor.dumps.outlier import HungJob, hung_jobs, is_stuck
+from ddpdoctor.dumps.rank_activity import Activity, RankActivity
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.hang import Hang
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import in_hangs
 
 OWN_CODES = {
-    Doing.COMPILING: "PROBE010",
-    Doing.BUILD_LOCK: "HOST014",
-    Doing.INPUT: "SCRIPT071",
+    Activity.COMPILING: "PROBE010",
+    Activity.BUILD_LOCK: "HOST014",
+    Activity.INPUT: "SCRIPT071",
 }
 """What a rank does elsewhere and has a code of its own."""
 
 
 @functools.lru_cache(maxsize=1)
-def _jobs(hang: Hang) -> tuple[Job, ...]:
-    return jobs(hang)
+def _jobs(hang: Hang) -> tuple[HungJob, ...]:
+    return hung_jobs(hang)
 
 
-def _of(hang: Hang) -> tuple[Job, ...]:
+def _of(hang: Hang) -> tuple[HungJob, ...]:
     if not hang.processes and not hang.stacks:
         not_here("neither running ranks nor stacks were looked at")
     return _jobs(hang)
 
 
 def _finding(
-    each: Situation, message: str, fix_command: str | None = None, severity: Severity | None = None
+    each: RankActivity, message: str, fix_command: str | None = None, severity: Severity | None = None
 ) -> Finding:
     process = each.process
     ranks = () if process.rank is None else (process.rank,)
@@ -55,15 +55,15 @@ def _finding(
     )
 
 
-def _others(job: Job) -> str:
+def _others(job: HungJob) -> str:
     """`; ranks 0, 2 wait for it`, "" when nobody does."""
     ranks = [s.process.rank for s in job.waiting if s.process.rank is not None]
     return f"; {ranges(ranks)} wait{'s' if len(ranks) == 1 else ''} for it" if ranks else ""
 
 
-def _told(hang: Hang, wanted: Callable[[Situation], bool]) -> Iterator[Finding]:
+def _told(hang: Hang, wanted: Callable[[RankActivity], bool]) -> Iterator[Finding]:
     for job in _of(hang):
-        for each in filter(wanted, job.elsewhere):
+        for each in filter(wanted, job.outliers):
             if each.may_be_for_others and job.is_outside(each) and not each.process.frames:
                 yield _finding(each, _outside(job, each))
             elif each.may_be_for_others and not job.is_outside(each):
@@ -72,7 +72,7 @@ def _told(hang: Hang, wanted: Callable[[Situation], bool]) -> Iterator[Finding]:
                 yield _finding(each, f"{each.process.title} {each.words}{_others(job)}")
 
 
-def _outside(job: Job, each: Situation) -> str:
+def _outside(job: HungJob, each: RankActivity) -> str:
     """Of a rank that no stack tells about, but its threads."""
     call = each.process.call or each.process.wchan
     return (
@@ -81,7 +81,7 @@ def _outside(job: Job, each: Situation) -> str:
     )
 
 
-def _unlike_most(job: Job, each: Situation) -> str:
+def _unlike_most(job: HungJob, each: RankActivity) -> str:
     """Of a rank that no stack tells about."""
     ranks, call = ranges(_ranks(job.waiting)), each.process.call or each.process.wchan
     return (
@@ -94,23 +94,23 @@ def _unlike_most(job: Job, each: Situation) -> str:
 def stopped(hang: Hang) -> Iterator[Finding]:
     """A rank in state T or t."""
     for job in _of(hang):
-        for each in job.of(Doing.STOPPED, Doing.TRACED):
-            command = f"kill -CONT {each.process.pid}" if each.doing is Doing.STOPPED else None
+        for each in job.of(Activity.STOPPED, Activity.TRACED):
+            command = f"kill -CONT {each.process.pid}" if each.activity is Activity.STOPPED else None
             yield _finding(each, f"{each.process.title} {each.words}{_others(job)}", command)
 
 
 @in_hangs("PROBE008")
 def behind(hang: Hang) -> Iterator[Finding]:
     """A rank that works while the others wait."""
-    yield from _told(hang, lambda each: each.doing not in OWN_CODES and not is_stuck(each))
+    yield from _told(hang, lambda each: each.activity not in OWN_CODES and not is_stuck(each))
 
 
 @in_hangs("PROBE009")
-def elsewhere(hang: Hang) -> Iterator[Finding]:
+def outliers(hang: Hang) -> Iterator[Finding]:
     """A rank that waits for something else, or sits in the kernel."""
-    yield from _told(hang, lambda each: each.doing not in (*OWN_CODES, Doing.KERNEL) and is_stuck(each))
+    yield from _told(hang, lambda each: each.activity not in (*OWN_CODES, Activity.KERNEL) and is_stuck(each))
     for job in _of(hang):
-        for each in job.of(Doing.KERNEL):
+        for each in job.of(Activity.KERNEL):
             if each.is_still:
                 advice = ": a file system or a driver that does not answer; no signal ends it"
                 yield _finding(each, f"{each.process.title} {each.words}{advice}{_others(job)}")
@@ -119,26 +119,26 @@ def elsewhere(hang: Hang) -> Iterator[Finding]:
 @in_hangs("PROBE010")
 def compiling(hang: Hang) -> Iterator[Finding]:
     """A rank that compiles while the others wait."""
-    yield from _told(hang, lambda each: each.doing is Doing.COMPILING)
+    yield from _told(hang, lambda each: each.activity is Activity.COMPILING)
 
 
 @in_hangs("HOST014")
 def build_lock(hang: Hang) -> Iterator[Finding]:
     """A rank in torch's FileBaton."""
-    yield from _told(hang, lambda each: each.doing is Doing.BUILD_LOCK)
+    yield from _told(hang, lambda each: each.activity is Activity.BUILD_LOCK)
 
 
 @in_hangs("SCRIPT071")
 def reads_input(hang: Hang) -> Iterator[Finding]:
     """A rank that waits for a person."""
-    yield from _told(hang, lambda each: each.doing is Doing.INPUT)
+    yield from _told(hang, lambda each: each.activity is Activity.INPUT)
 
 
 @in_hangs("LOG004")
 def dead(hang: Hang) -> Iterator[Finding]:
     """A rank without a process, or with one that has ended."""
     for job in _of(hang):
-        for each in job.of(Doing.GONE):
+        for each in job.of(Activity.GONE):
             yield _finding(each, f"{each.process.title} {each.words}{_others(job)}")
         if job.missing and not _was_killed(job):
             yield _gone(job, job.missing, "")
@@ -152,12 +152,12 @@ def killed(hang: Hang) -> Iterator[Finding]:
             yield _gone(job, job.missing, "; the kernel has killed processes of its cgroup for want of memory")
 
 
-def _was_killed(job: Job) -> bool:
-    return any(each.process.oom_kills for each in job.situations)
+def _was_killed(job: HungJob) -> bool:
+    return any(each.process.oom_kills for each in job.ranks)
 
 
-def _gone(job: Job, ranks: tuple[int, ...], more: str) -> Finding:
-    hosts = {each.process.host for each in job.situations}
+def _gone(job: HungJob, ranks: tuple[int, ...], more: str) -> Finding:
+    hosts = {each.process.host for each in job.ranks}
     has = "has" if len(ranks) == 1 else "have"
     return Finding(
         f"{ranges(ranks)} {has} no process any more{more}{_others(job)}",
@@ -171,15 +171,15 @@ def _gone(job: Job, ranks: tuple[int, ...], more: str) -> Finding:
 def in_different_calls(hang: Hang) -> Iterator[Finding]:
     """Ranks that wait in collectives at different places of the script."""
     for job in _of(hang):
-        places: dict[str, list[Situation]] = {}
+        places: dict[str, list[RankActivity]] = {}
         for each in job.waiting:
-            if each.doing is Doing.COLLECTIVE and each.frame is not None:
+            if each.activity is Activity.COLLECTIVE and each.frame is not None:
                 places.setdefault(str(each.frame), []).append(each)
-        if len(places) > 1 and len(job.waiting) == len(job.situations):
+        if len(places) > 1 and len(job.waiting) == len(job.ranks):
             yield _unlike(sorted(places.items(), key=lambda item: len(item[1])))
 
 
-def _unlike(places: list[tuple[str, list[Situation]]]) -> Finding:
+def _unlike(places: list[tuple[str, list[RankActivity]]]) -> Finding:
     parts = [f"{ranges(_ranks(group))} in a collective at {place}" for place, group in places]
     odd = _ranks(places[0][1])
     is_tie = len(places[0][1]) == len(places[-1][1])
@@ -196,7 +196,7 @@ def _unlike(places: list[tuple[str, list[Situation]]]) -> Finding:
     )
 
 
-def _ranks(group: Iterable[Situation]) -> tuple[int, ...]:
+def _ranks(group: Iterable[RankActivity]) -> tuple[int, ...]:
     return tuple(sorted(each.process.rank for each in group if each.process.rank is not None))
 
 
@@ -204,13 +204,13 @@ def _ranks(group: Iterable[Situation]) -> tuple[int, ...]:
 def all_wait(hang: Hang) -> Iterator[Finding]:
     """All ranks that were seen wait alike: the one that is missing is somewhere else."""
     for job in _of(hang):
-        waiting = job.of(Doing.COLLECTIVE)
-        if not waiting or len(job.waiting) < len(job.situations) or job.missing:
+        waiting = job.of(Activity.COLLECTIVE)
+        if not waiting or len(job.waiting) < len(job.ranks) or job.missing:
             continue
         if len({str(each.frame) for each in waiting}) > 1:
             continue
         world = waiting[0].process.world_size
-        seen = len(job.situations)
+        seen = len(job.ranks)
         where = f" at {waiting[0].frame}" if waiting[0].frame is not None else ""
         more = (
             "none is elsewhere; a network or a GPU that does not answer, or calls that do not fit: the dumps tell"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpdoctor.facts.log import Line, Log, Traceback
+from ddpdoctor.facts.log import Log, LogLine, Traceback
 from ddpdoctor.findings import Finding
-from ddpdoctor.logs.rendezvous_lines import knocks
+from ddpdoctor.logs.rendezvous_lines import failed_connections
 from ddpdoctor.rules import in_logs
 from ddpdoctor.rules.log.signatures import as_signed, explained, matching
 
@@ -25,7 +25,7 @@ def store_lost(log: Log) -> Iterator[Finding]:
         only_agents = all(
             any(each.path == log.place(line.source, line.number) for line in lost) for each in found.evidence
         )
-        if not (only_agents and (knocks(log) or matching(log, NOT_REACHED))):
+        if not (only_agents and (failed_connections(log) or matching(log, NOT_REACHED))):
             yield found
 
 
@@ -37,8 +37,8 @@ def not_destroyed(log: Log) -> Iterator[Finding]:
             yield found
 
 
-def _is_after_an_error(log: Log, line: Line) -> bool:
-    told: list[Line | Traceback] = [*explained(log, "cause", "umbrella", "consequence"), *log.tracebacks]
+def _is_after_an_error(log: Log, line: LogLine) -> bool:
+    told: list[LogLine | Traceback] = [*explained(log, "cause", "umbrella", "consequence"), *log.tracebacks]
     return any(
         each.source == line.source and each.number < line.number and (each.who.rank in (None, line.who.rank))
         for each in told

@@ -5,10 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddpdoctor.facts.log import Line, Log, Who
+from ddpdoctor.facts.log import Log, LogLine, Who
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
-from ddpdoctor.logs.collective_waits import Party, Wait, lagging, not_enqueued, parties, waits
-from ddpdoctor.logs.context_patterns import marked
+from ddpdoctor.logs.collective_waits import (
+    CollectiveWait,
+    Participant,
+    collective_waits,
+    participants,
+    ranks_behind,
+    ranks_named_missing,
+)
+from ddpdoctor.logs.context_patterns import context_lines
 from ddpdoctor.logs.distances import SEQUENCE_GAP
 from ddpdoctor.logs.history import history_of
 from ddpdoctor.rules import rule
@@ -78,7 +85,7 @@ def collective_timeout(log: Log) -> Iterator[Finding]:
         return
     missing = parties_missing(log)
     ranks = tuple(sorted({party.who.rank for party in missing if party.who.rank is not None}))
-    waited = waits(log)
+    waited = collective_waits(log)
     text, is_known = _told(log, lines, missing, ranks)
     ranks = ranks if is_known else ()
     first = waited[0].line if waited else lines[0]
@@ -99,7 +106,7 @@ def collective_timeout(log: Log) -> Iterator[Finding]:
 
 def _noticed(log: Log) -> Iterator[Finding]:
     """Watchdogs that say where they noticed a failure, in a text that holds nothing of what it was."""
-    found = list(marked(log, "watched"))
+    found = list(context_lines(log, "watched"))
     others = log.tracebacks or log.unfinished or log.xids or explained(log, "cause", "umbrella", "consequence")
     if not found or others or history_of(log).is_harmless([line for line, _ in found]):
         return
@@ -113,9 +120,9 @@ def _noticed(log: Log) -> Iterator[Finding]:
     )
 
 
-def _told(log: Log, lines: list[Line], missing: list[Party], ranks: tuple[int, ...]) -> tuple[str, bool]:
+def _told(log: Log, lines: list[LogLine], missing: list[Participant], ranks: tuple[int, ...]) -> tuple[str, bool]:
     """Who waited where for whom, and whether the log shows that `ranks` are to blame."""
-    waited = waits(log)
+    waited = collective_waits(log)
     own = [wait for wait in waited if wait.who.rank in ranks]
     there = [wait for wait in waited if wait not in own] or waited
     seen = calls(there) if waited else shortened(_HEADS.sub("", lines[0].text))
@@ -130,7 +137,7 @@ def _told(log: Log, lines: list[Line], missing: list[Party], ranks: tuple[int, .
     who = who or "the others"
     why = _why(() if own else ranks, decides)
     absent = ranks_named([*ranks])
-    if absent and not ranks_of(log) & {*ranks} and not lagging(log)[0]:
+    if absent and not ranks_of(log) & {*ranks} and not ranks_named_missing(log)[0]:
         text = (
             f"nothing of {absent} is in this log, while {who} waited in a collective: {seen}. Either {absent} did not take "
             f"part in it, or what {absent} printed is not here. {why}"
@@ -149,22 +156,22 @@ def _why(ranks: tuple[int, ...], decides: str) -> str:
     )
 
 
-def parties_missing(log: Log) -> list[Party]:
+def parties_missing(log: Log) -> list[Participant]:
     """Who was not in the collective: named by a line, behind in its sequence, or silent while the others gave up."""
-    everybody = parties(log)
-    named, _ = lagging(log)
+    everybody = participants(log)
+    named, _ = ranks_named_missing(log)
     if named:
         return [next((p for p in everybody if p.who.rank == rank), _party(rank)) for rank in named]
-    waited = waits(log)
+    waited = collective_waits(log)
     if not waited:
         return []
-    behind = not_enqueued(log, waited) or _behind(waited)
+    behind = ranks_behind(log, waited) or _behind(waited)
     if behind:
         return [p for p in everybody if p.who.rank in behind]
     there = [
         *(wait.line for wait in waited),
         *matching(log, LOST_A_PEER),
-        *(line for line, _ in marked(log, "watched")),
+        *(line for line, _ in context_lines(log, "watched")),
     ]
     ranks = {line.who.rank for line in there} - {None}
     sources = {line.source for line in there}
@@ -176,11 +183,11 @@ def parties_missing(log: Log) -> list[Party]:
     return silent if 0 < len(silent) <= max(1, len(waited)) else []
 
 
-def _party(rank: int) -> Party:
-    return Party(f"rank {rank}", Who(rank=rank), ())
+def _party(rank: int) -> Participant:
+    return Participant(f"rank {rank}", Who(rank=rank), ())
 
 
-def _behind(waited: list[Wait]) -> set[int]:
+def _behind(waited: list[CollectiveWait]) -> set[int]:
     """Ranks that gave up at an earlier number than the others, in the same group."""
     numbered = [wait for wait in waited if wait.seq is not None and wait.who.rank is not None]
     if len({wait.group for wait in numbered}) != 1:

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ddpdoctor.facts.log import FATAL, Exit, Frame, Line, Log, Traceback, Who
+from ddpdoctor.facts.log import FATAL, Exit, Log, LogLine, Traceback, TracebackFrame, Who
 from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.logs.context_patterns import marked
+from ddpdoctor.logs.context_patterns import context_lines
 from ddpdoctor.logs.distances import MESSAGE_LINES
 from ddpdoctor.logs.history import history_of
-from ddpdoctor.logs.launcher_endings import SIGNALS
+from ddpdoctor.logs.launcher_exits import SIGNALS
 from ddpdoctor.logs.line_meaning import NCCL_RETURNED
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.log.ending import SIGKILL, ended
@@ -147,7 +147,7 @@ def ended_without_traceback(log: Log) -> Iterator[Finding]:
         yield finding_of(log, [last], title, blames_speaker=is_closed)
 
 
-def _of_ray(log: Log, lines: list[Line]) -> Finding:
+def _of_ray(log: Log, lines: list[LogLine]) -> Finding:
     """Ray names the process and three reasons for which it may have ended, never which."""
     pids = {line.who.pid for line in lines if line.who.pid is not None}
     pid = pids.pop() if len(pids) == 1 else None
@@ -155,7 +155,7 @@ def _of_ray(log: Log, lines: list[Line]) -> Finding:
     return finding_of(log, lines, title, blames_speaker=True)
 
 
-def _is_said_why(log: Log, line: Line) -> bool:
+def _is_said_why(log: Log, line: LogLine) -> bool:
     """Whether the process aborted over an error that it had printed itself: C++ ends so after an exception."""
     said = explained(log, "cause", "umbrella", "consequence") if ABORTED.search(line.text) else []
     others = [each for each in said if each not in matching(log, CRASHED)]
@@ -165,7 +165,7 @@ def _is_said_why(log: Log, line: Line) -> bool:
 def _said(log: Log) -> bool:
     said = explained(log, "cause", "umbrella", "consequence")
     is_told = any(line not in matching(log, RAN) for line in said)
-    return is_told or any(marked(log, "nccl_warns")) or bool(matching(log, SIGNALLED))
+    return is_told or any(context_lines(log, "nccl_warns")) or bool(matching(log, SIGNALLED))
 
 
 def is_no_cause(each: Traceback) -> bool:
@@ -221,7 +221,7 @@ def crashed(log: Log, when: str) -> Iterator[Finding]:
         yield one if place is None else replace(one, where=replace(one.where, file=place.file, line=place.line))
 
 
-def _place(log: Log, exits: list[Exit]) -> Frame | None:
+def _place(log: Log, exits: list[Exit]) -> TracebackFrame | None:
     """Where faulthandler says that one of these processes was when its signal came."""
     fatal = [each for each in log.tracebacks if each.exception == FATAL and each.source == exits[0].source]
     return next((each.place for each in fatal if any(may_be_one(each.who, exit.who) for exit in exits)), None)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ddpdoctor.facts.log import Line, Log
+from ddpdoctor.facts.log import Log, LogLine
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.logs.distances import SIBLING_PID_GAP
 from ddpdoctor.rules import in_logs, rule
@@ -199,7 +199,7 @@ def ranks_of_later_nodes(log: Log) -> Iterator[Finding]:
         yield finding_of(log, lines, title, blames_speaker=True)
 
 
-def _node(line: Line) -> object:
+def _node(line: LogLine) -> object:
     return line.who.host if line.who.host is not None else line.who.node_rank
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.log import Log
 from ddpdoctor.findings import Evidence, Finding, Where
-from ddpdoctor.logs.collective_waits import Wait, waits
+from ddpdoctor.logs.collective_waits import CollectiveWait, collective_waits
 from ddpdoctor.rules import in_logs
 from ddpdoctor.rules.log.calls import call, names
 from ddpdoctor.rules.log.collectives import parties_missing
@@ -24,7 +24,7 @@ def order_differs(log: Log) -> Iterator[Finding]:
     if named is not None:
         yield named
         return
-    waited = waits(log)
+    waited = collective_waits(log)
     if len(waited) < 2:
         return
     for seq in sorted({wait.seq for wait in waited if wait.seq is not None}):
@@ -44,7 +44,11 @@ def shape_differs(log: Log) -> Iterator[Finding]:
     if named is not None:
         yield named
         return
-    waited = [wait for wait in waits(log) if wait.seq is not None and wait.op in SAME_SIZE and wait.size is not None]
+    waited = [
+        wait
+        for wait in collective_waits(log)
+        if wait.seq is not None and wait.op in SAME_SIZE and wait.size is not None
+    ]
     for seq in sorted({wait.seq for wait in waited if wait.seq is not None}):
         same = [wait for wait in waited if wait.seq == seq]
         if (
@@ -63,9 +67,9 @@ def dtype_differs(log: Log) -> Iterator[Finding]:
         yield named
 
 
-def _differing(log: Log, waited: list[Wait], what: str) -> Finding:
+def _differing(log: Log, waited: list[CollectiveWait], what: str) -> Finding:
     """The ranks in the minority are to blame; in a tie nobody is."""
-    calls: dict[object, list[Wait]] = {}
+    calls: dict[object, list[CollectiveWait]] = {}
     for wait in waited:
         calls.setdefault((wait.op, wait.size) if wait.seq is not None else wait.place, []).append(wait)
     groups = sorted(calls.values(), key=len)

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ddpdoctor.facts.log import Line, Log
+from ddpdoctor.facts.log import Log, LogLine
 from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.logs.context_patterns import marked
+from ddpdoctor.logs.context_patterns import context_lines
 from ddpdoctor.logs.distances import FEW_PROGRESS_LINES, SHM_REASON_LINES
 from ddpdoctor.logs.history import history_of
 from ddpdoctor.rules import in_logs
@@ -122,11 +122,11 @@ def _may_be_cuda(log: Log) -> bool:
     return any("ncclUnhandledCudaError" in text or "unhandled cuda error" in text for text in texts)
 
 
-def _reason(log: Log, line: Line) -> Line | None:
+def _reason(log: Log, line: LogLine) -> LogLine | None:
     """What NCCL's code for shared memory has told just before in the same process, if it is no lack of room."""
     told = [
         each
-        for each, _ in marked(log, "nccl_warns")
+        for each, _ in context_lines(log, "nccl_warns")
         if each.source == line.source and 0 < line.number - each.number <= SHM_REASON_LINES and each.who == line.who
     ]
     return told[-1] if told and REASON.search(told[-1].text) and not NO_ROOM.search(told[-1].text) else None
@@ -144,7 +144,7 @@ def refused(log: Log) -> Iterator[Finding]:
         if not lines or any(each.seen not in {line.text for line in lines} for each in found.evidence):
             yield found
             continue
-        stale = OF_FILE if any(marked(log, "init_file")) else ""
+        stale = OF_FILE if any(context_lines(log, "init_file")) else ""
         title = UNSURE_INTERFACE.format(
             peer=peer_in(each for each in log.lines if "onnect to " in each.text) or "a peer", file=stale
         )
@@ -156,7 +156,7 @@ def refused(log: Log) -> Iterator[Finding]:
         )
 
 
-def _is_last(log: Log, line: Line) -> bool:
+def _is_last(log: Log, line: LogLine) -> bool:
     """Whether nothing follows in this source that looks like a job that runs."""
     return not history_of(log).progress_after(line) and log.sources[line.source].lines <= (
         max(line.number, line.last) + FEW_PROGRESS_LINES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ddpdoctor.facts.log import Line, Log
+from ddpdoctor.facts.log import Log, LogLine
 from ddpdoctor.findings import Evidence, Finding, Where
 from ddpdoctor.rules.log.ending import names_of
 from ddpdoctor.rules.log.signatures import matching, shortened, traceback_of
@@ -42,7 +42,7 @@ def _differences(calls: dict[int, re.Match[str]]) -> str:
     return ""
 
 
-def _called(log: Log, line: Line, differences: str, ranks: list[int]) -> Finding:
+def _called(log: Log, line: LogLine, differences: str, ranks: list[int]) -> Finding:
     traceback = traceback_of(log, line)
     place = None if traceback is None else traceback.place
     return Finding(

@@ -13,9 +13,9 @@ from dataclasses import replace
 from ddpdoctor.facts.addresses import is_loopback
 from ddpdoctor.facts.log import Log
 from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.logs.context_patterns import marked
+from ddpdoctor.logs.context_patterns import context_lines
 from ddpdoctor.logs.history import history_of
-from ddpdoctor.logs.rendezvous_lines import counts, keys, knocks
+from ddpdoctor.logs.rendezvous_lines import client_counts, failed_connections, missing_keys
 from ddpdoctor.rules import in_logs
 from ddpdoctor.rules.log.scene import TOO_MANY, Scene, came, candidates, is_farewell, joined, names, ranks_of, tell
 from ddpdoctor.rules.log.signatures import matching
@@ -48,7 +48,7 @@ RENDEZVOUS = (r"RendezvousTimeoutError", r"worker_count=\d+, timeout", r"Error: 
 
 
 def _decide(log: Log) -> Iterator[Told]:
-    scene = Scene(log, knocks(log), counts(log), keys(log))
+    scene = Scene(log, failed_connections(log), client_counts(log), missing_keys(log))
     if any("cannot be retrieved (gai error" in line.text for line in log.lines):
         return  # a name that does not resolve explains all of it
     told = next((found for each in ORDER for found in each(scene)), None)
@@ -159,7 +159,7 @@ def _duplicates(scene: Scene) -> Iterator[Told]:
 
 def _worlds_differ(scene: Scene) -> Iterator[Told]:
     """A rank is waited for that lies beyond the size that others go by."""
-    sizes = {int(found["size"]): line for line, found in marked(scene.log, "size")}
+    sizes = {int(found["size"]): line for line, found in context_lines(scene.log, "size")}
     waited = [(max(k.ranks), k.line) for k in scene.keys if k.ranks]
     if len(sizes) > 1 or any(rank >= size for rank, _ in waited for size in sizes):
         rank, line = max(waited, default=(None, next(iter(sizes.values()))), key=lambda pair: pair[0] or 0)
@@ -224,7 +224,7 @@ def _incomplete(scene: Scene) -> Iterator[Told]:
         yield from _still_waiting(scene)
         return
     crowd, world = max((found for line in waited if (found := came(line))), default=(0, 0))
-    if crowd > world and any(marked(scene.log, "left_file")):
+    if crowd > world and any(context_lines(scene.log, "left_file")):
         return  # NET018 tells it
     if crowd > world:
         text = f"{crowd} workers came to a group of {world}. Undetermined: {TOO_MANY}"

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ddpdoctor.facts.log import Line, Log
+from ddpdoctor.facts.log import Log, LogLine
 from ddpdoctor.findings import Finding, Role, Severity
-from ddpdoctor.logs.context_patterns import marked
+from ddpdoctor.logs.context_patterns import context_lines
 from ddpdoctor.logs.history import history_of
 from ddpdoctor.logs.line_meaning import NCCL_RETURNED
 from ddpdoctor.rules import in_logs, rule
@@ -84,7 +84,7 @@ def nccl_error_without_reason(log: Log) -> Iterator[Finding]:
     lines = matching(log, FAILED)
     known = explained(log, "cause", "umbrella", "consequence")
     noise = explained(log, "noise")
-    told = list(dict.fromkeys(line for name in ("nccl_warns", "nccl_reasons") for line, _ in marked(log, name)))
+    told = list(dict.fromkeys(line for name in ("nccl_warns", "nccl_reasons") for line, _ in context_lines(log, name)))
     warnings = [line for line in told if line not in known and line not in noise]
     if any(line in known for line in told):
         warnings = [line for line in warnings if not _is_echo(line)]
@@ -134,7 +134,7 @@ def _passed_on(log: Log) -> Iterator[Finding]:
     yield finding_of(log, [*lines, last], title, blames_speaker=True)
 
 
-def _is_echo(line: Line) -> bool:
+def _is_echo(line: LogLine) -> bool:
     return ECHOES.search(line.text) is not None
 
 
@@ -170,7 +170,8 @@ def settings_differ(log: Log) -> Iterator[Finding]:
 def _versions(log: Log) -> str:
     """`2.18.3 on node1, 2.21.5 on node2`; empty where all tell the same."""
     told = {
-        found["version"]: line.who.host or log.sources[line.source].name for line, found in marked(log, "nccl_version")
+        found["version"]: line.who.host or log.sources[line.source].name
+        for line, found in context_lines(log, "nccl_version")
     }
     return ", ".join(f"{version} on {place}" for version, place in sorted(told.items())) if len(told) > 1 else ""
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ddpdoctor.facts.log import Line, Log
+from ddpdoctor.facts.log import Log, LogLine
 from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.logs.context_patterns import marked
+from ddpdoctor.logs.context_patterns import context_lines
 from ddpdoctor.rules import rule
 from ddpdoctor.rules.log.signatures import finding_of, matching
 
@@ -82,7 +82,7 @@ def keep_failing(log: Log) -> Iterator[Finding]:
     """Pods whose container ends soon after each start; what it prints is in its own log."""
     of_init = matching(log, INITS)
     running = {_pod(line) for line in matching(log, RAN[1:])}
-    told = [line for name in ("back_off", "pod_row") for line, _ in marked(log, name)]
+    told = [line for name in ("back_off", "pod_row") for line, _ in context_lines(log, name)]
     lines = [
         line
         for line in told
@@ -95,6 +95,6 @@ def keep_failing(log: Log) -> Iterator[Finding]:
         yield finding_of(log, lines, title, blames_speaker=True)
 
 
-def _pod(line: Line) -> str | None:
+def _pod(line: LogLine) -> str | None:
     found = _POD.search(line.text) or _ROW.match(line.text)
     return found[1] if found else line.who.host

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ddpdoctor.facts.log import Log
 from ddpdoctor.findings import Finding, Role, Severity
-from ddpdoctor.logs.context_patterns import marked
+from ddpdoctor.logs.context_patterns import context_lines
 from ddpdoctor.rules import in_logs
 from ddpdoctor.rules.log.signatures import as_signed, finding_of, matching
 
@@ -60,7 +60,7 @@ def gid_not_routable(log: Log) -> Iterator[Finding]:
     if not lines:
         return
     local = [line for line in lines if "fe80:" in line.text]
-    if local and any(marked(log, "roce")):
+    if local and any(context_lines(log, "roce")):
         yield finding_of(
             log, local, "RoCE uses a link-local address (GID), which no router passes on", blames_speaker=True
         )

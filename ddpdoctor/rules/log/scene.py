@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ddpdoctor.facts.log import Line, Log
+from ddpdoctor.facts.log import Log, LogLine
 from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
 from ddpdoctor.logs.history import history_of
-from ddpdoctor.logs.rendezvous_lines import Count, Keys, Knock
+from ddpdoctor.logs.rendezvous_lines import ClientCount, FailedConnection, MissingKeys
 from ddpdoctor.rules.log.signatures import shortened, traceback_of
 from ddpdoctor.rules.log.told import peer_in
 
@@ -27,9 +27,9 @@ class Scene:
     """Everything that was printed while the nodes waited for each other."""
 
     log: Log
-    knocks: list[Knock]
-    counts: list[Count]
-    keys: list[Keys]
+    knocks: list[FailedConnection]
+    counts: list[ClientCount]
+    keys: list[MissingKeys]
 
     @property
     def nodes(self) -> frozenset[str]:
@@ -37,7 +37,7 @@ class Scene:
         spoken = [line for group in (self.log.lines, self.log.tails) for line in group]
         return frozenset(self.node_of(line) for line in spoken)
 
-    def spans_hosts(self, lines: list[Line]) -> bool:
+    def spans_hosts(self, lines: list[LogLine]) -> bool:
         """Whether these lines were certainly printed on several hosts: by their names, by node_ranks, or in files of nodes."""
         for told in ([line.who.host for line in lines], [line.who.node_rank for line in lines]):
             known = {each for each in told if each is not None}
@@ -48,7 +48,7 @@ class Scene:
         files = [self.log.sources[line.source] for line in lines]
         return len({f.name for f in files if f.who.rank is None and f.who.local_rank is None}) > 1
 
-    def node_of(self, line: Line) -> str:
+    def node_of(self, line: LogLine) -> str:
         """The name of what printed the line: its host, its task or its file."""
         if line.who.host is not None:
             return line.who.host
@@ -56,11 +56,11 @@ class Scene:
             return f"task {line.who.task}"
         return self.log.sources[line.source].name
 
-    def nodes_of(self, lines: list[Line]) -> list[str]:
+    def nodes_of(self, lines: list[LogLine]) -> list[str]:
         """The names of all that printed these lines, in order."""
         return sorted({self.node_of(line) for line in lines})
 
-    def told(self, lines: list[Line]) -> str:
+    def told(self, lines: list[LogLine]) -> str:
         """Who printed these lines, for a message: a file's name tells nothing where all came in that one."""
         if len(self.log.sources) == 1 and all(line.who.host is None and line.who.task is None for line in lines):
             ranks = sorted({line.who.rank for line in lines if line.who.rank is not None})
@@ -84,19 +84,19 @@ def candidates(scene: Scene) -> str:
     return f"Undetermined: {named}. {DECIDES}"
 
 
-def came(line: Line) -> tuple[int, int] | None:
+def came(line: LogLine) -> tuple[int, int] | None:
     """How many came to a store's barrier, and of how many."""
     found = _CROWD.search(line.text)
     return None if found is None else (int(found["came"]), int(found["world"]))
 
 
-def is_farewell(log: Log, line: Line) -> bool:
+def is_farewell(log: Log, line: LogLine) -> bool:
     """Whether a launcher whose workers were done waited for the others in vain."""
     traceback = traceback_of(log, line)
     return traceback is not None and traceback.is_exit_barrier
 
 
-def joined(count: Count) -> str:
+def joined(count: ClientCount) -> str:
     """How many have joined, in torch's words."""
     return f"{count.joined}/{count.expected} clients joined"
 
@@ -112,7 +112,7 @@ def ranks_of(log: Log) -> set[int]:
     return {rank for rank in spoken if rank is not None}
 
 
-def tell(scene: Scene, lines: list[Line], text: str, also: list[Line], ranks: tuple[int, ...] = ()) -> Finding:
+def tell(scene: Scene, lines: list[LogLine], text: str, also: list[LogLine], ranks: tuple[int, ...] = ()) -> Finding:
     """The finding that says `text`, with `lines` and some of `also` as its evidence; noise where the job went on."""
     log, first = scene.log, lines[0]
     is_noise = history_of(log).is_harmless(lines)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from ddpdoctor.facts.log import Line, Log, Traceback
+from ddpdoctor.facts.log import Log, LogLine, Traceback
 from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
 from ddpdoctor.logs.distances import FEW_PROGRESS_LINES, LONG_MESSAGE_LINES
 from ddpdoctor.logs.history import history_of
@@ -97,7 +97,7 @@ def as_signed(code: str, log: Log) -> Iterator[Finding]:
         yield from each(log)
 
 
-def matching(log: Log, signatures: Iterable[str]) -> list[Line]:
+def matching(log: Log, signatures: Iterable[str]) -> list[LogLine]:
     """The lines of the log that one of the signatures matches, in order."""
     places = {place for pattern in signatures for place in _places(log, pattern)}
     return [log.lines[place] for place in sorted(places)]
@@ -129,7 +129,7 @@ def known(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
 
 
-def explained(log: Log, *kinds: str) -> list[Line]:
+def explained(log: Log, *kinds: str) -> list[LogLine]:
     """The workers' lines that a signature of a cause of these kinds matches; what launchers say of them explains nothing."""
     known = [each for each in _catalogue() if each.kind in kinds and each.code not in OF_LAUNCHERS]
     scripts = matching(log, [s for each in known if each.code in SAID_BY_LAUNCHERS for s in each.signatures])
@@ -177,13 +177,13 @@ def _look(rule: Rule, log: Log) -> Iterator[Finding]:
         yield found
 
 
-def _is_last(log: Log, lines: list[Line]) -> bool:
+def _is_last(log: Log, lines: list[LogLine]) -> bool:
     """Whether a port that could not be had is the last that is told: nobody goes on behind it."""
     last = lines[-1]
     return "(errno: 98 - " in last.text and len(history_of(log).progress_after(last)) < FEW_PROGRESS_LINES
 
 
-def _is_scripts(log: Log, line: Line) -> bool:
+def _is_scripts(log: Log, line: LogLine) -> bool:
     """Whether the line ends a traceback that no launcher is part of, or tells of a download."""
     if _DOWNLOAD.search(line.text):
         return True
@@ -192,7 +192,7 @@ def _is_scripts(log: Log, line: Line) -> bool:
 
 
 def finding_of(
-    log: Log, lines: list[Line], title: str, *, blames_speaker: bool, signatures: Iterable[str] = ()
+    log: Log, lines: list[LogLine], title: str, *, blames_speaker: bool, signatures: Iterable[str] = ()
 ) -> Finding:
     """One finding for all `lines`: the first one told, with its traceback's innermost frame of the job's own code.
 
@@ -235,7 +235,7 @@ def _listed(ranks: list[int], hosts: list[str]) -> str:
     return f" ({'; '.join(told)})" if words else ""
 
 
-def traceback_of(log: Log, line: Line) -> Traceback | None:
+def traceback_of(log: Log, line: LogLine) -> Traceback | None:
     """The traceback whose exception this line is, or belongs to."""
     for each in reversed(log.tracebacks):
         is_near = each.source == line.source and each.number <= line.number <= each.number + LONG_MESSAGE_LINES
@@ -256,7 +256,7 @@ def traceback_of(log: Log, line: Line) -> Traceback | None:
     return None
 
 
-def repeats(each: Traceback, line: Line) -> bool:
+def repeats(each: Traceback, line: LogLine) -> bool:
     """Whether the traceback's exception is the same text once more, of which the line alone was kept."""
     if line.source != each.source or not line.number < each.number <= line.last:
         return False
@@ -264,7 +264,7 @@ def repeats(each: Traceback, line: Line) -> bool:
     return bool(name) and each.message.startswith(said.removeprefix(": ")[:80])
 
 
-def _of_repetition(log: Log, line: Line) -> Traceback | None:
+def _of_repetition(log: Log, line: LogLine) -> Traceback | None:
     """The traceback that ends in the same words further down: some print the message alone above it."""
     return next((each for each in log.tracebacks if repeats(each, line)), None) if line.count > 1 else None
 
@@ -283,7 +283,7 @@ def shortened(text: str) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
-def speaker(line: Line | Traceback) -> str:
+def speaker(line: LogLine | Traceback) -> str:
     """`rank 3 on node1: `, as far as it is known."""
     who = line.who
     name = f"rank {who.rank}" if who.rank is not None else ""

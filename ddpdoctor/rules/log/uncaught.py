@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ddpdoctor.facts.log import Line, Log, Traceback
+from ddpdoctor.facts.log import Log, LogLine, Traceback
 from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
-from ddpdoctor.logs.collective_waits import parties, waits
+from ddpdoctor.logs.collective_waits import collective_waits, participants
 from ddpdoctor.logs.distances import CHAIN_LINES, OWN_MESSAGE_LINES
 from ddpdoctor.logs.history import history_of
 from ddpdoctor.rules import in_logs, rule
@@ -117,7 +117,7 @@ def _told_once(groups: list[_Group]) -> list[_Group]:
     return [g for g in groups if g.ranks or (g.first.exception, g.first.message) not in ranked]
 
 
-def _is_explained(each: Traceback, lines: list[Line]) -> bool:
+def _is_explained(each: Traceback, lines: list[LogLine]) -> bool:
     near = [line for line in lines if line.source == each.source and line.number in _own_lines(each)]
     return any(may_be_one(line.who, each.who) for line in near if line.text != KILLED) or any(
         repeats(each, line) for line in lines if line.count > 1
@@ -176,7 +176,7 @@ def _stage(log: Log, group: _Group) -> str:
     return "PROBE006" if others and group.ranks and group.first.has_joined else "LOG500"
 
 
-def _is_others(line: Line, group: _Group) -> bool:
+def _is_others(line: LogLine, group: _Group) -> bool:
     """Whether somebody else printed this line, as far as ranks, hosts and files tell."""
     if line.who.rank is not None and group.ranks:
         return line.who.rank not in group.ranks
@@ -268,7 +268,7 @@ def after_init(log: Log) -> Iterator[Finding]:
 
 def _silent(log: Log) -> Iterator[Finding]:
     """Somebody whose peers lost the connection to it, while it printed no error itself and no launcher says how it ended."""
-    everybody = parties(log)
+    everybody = participants(log)
     loud = [(line.source, line.who.rank) for line in explained(log, "cause", "umbrella", "consequence")]
     loud += [(each.source, each.who.rank) for each in log.tracebacks if not is_no_cause(each)]
     ranks = {rank for _, rank in loud} | {each.who.rank for each in log.exits if each.code}
@@ -278,7 +278,7 @@ def _silent(log: Log) -> Iterator[Finding]:
         len(everybody) - len(silent) < 1
         or len(silent) != 1
         or _highest_named(log) >= len(everybody)
-        or waits(log)
+        or collective_waits(log)
         or matching(log, NEVER_REACHED)
         or _groups(log)
         or any(e.code == SIGKILL for e in history_of(log).failed_exits)

@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ddpdoctor.facts.log import Line, Log
+from ddpdoctor.facts.log import Log, LogLine
 from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
-from ddpdoctor.logs.context_patterns import marked
+from ddpdoctor.logs.context_patterns import context_lines
 from ddpdoctor.logs.history import history_of
 from ddpdoctor.rules import in_logs
 from ddpdoctor.rules.log.scene import came
@@ -36,7 +36,7 @@ UNKNOWN_NAME = (
 @in_logs("NET018")
 def rendezvous_closed(log: Log) -> Iterator[Finding]:
     """A launcher that comes to a rendezvous that is over: left from an earlier job, or ended by another node of this one."""
-    left = [line for line, _ in marked(log, "left_file")]
+    left = [line for line, _ in context_lines(log, "left_file")]
     waited = [line for line in log.lines if (count := came(line)) is not None and count[0] > count[1]]
     if left and waited:
         title = "The file of the process group was left by an earlier run, whose ranks it still counts"
@@ -94,7 +94,7 @@ def local_rank_not_passed(log: Log) -> Iterator[Finding]:
         yield finding_of(log, lines, title, blames_speaker=False)
 
 
-def _is_spawned(log: Log, line: Line) -> bool:
+def _is_spawned(log: Log, line: LogLine) -> bool:
     traceback = traceback_of(log, line)
     return traceback is not None and any("multiprocessing/spawn.py" in frame.file for frame in traceback.frames)
 
@@ -102,8 +102,8 @@ def _is_spawned(log: Log, line: Line) -> bool:
 @in_logs("LAUNCH070")
 def own_worlds(log: Log) -> Iterator[Finding]:
     """Several nodes each say that they are the only member."""
-    alone: dict[str, Line] = {}
-    for line, found in marked(log, "member"):
+    alone: dict[str, LogLine] = {}
+    for line, found in context_lines(log, "member"):
         if found["members"] == "1":
             alone.setdefault(line.who.host or log.sources[line.source].name, line)
     if len(alone) > 1:
@@ -114,8 +114,8 @@ def own_worlds(log: Log) -> Iterator[Finding]:
 @in_logs("LAUNCH058")
 def launched_per_task(log: Log) -> Iterator[Finding]:
     """One rank is announced again and again by different processes of one job."""
-    forms: dict[tuple[str, str], dict[str, list[Line]]] = defaultdict(lambda: defaultdict(list))
-    for line, found in marked(log, "member"):  # loggers may tell each once more in another form
+    forms: dict[tuple[str, str], dict[str, list[LogLine]]] = defaultdict(lambda: defaultdict(list))
+    for line, found in context_lines(log, "member"):  # loggers may tell each once more in another form
         form = _NUMBERS.sub("#", line.text[: found.start()])
         forms[form, found["members"]][found["rank"]].extend([line] * line.count)
     for (_, members), said in forms.items():
@@ -139,7 +139,7 @@ def name_came_late(log: Log) -> Iterator[Finding]:
         yield Finding(found.message, found.evidence, where=found.where, severity=Severity.NOTE)
 
 
-def _about(log: Log, text: str, lines: list[Line], first: Line) -> Finding:
+def _about(log: Log, text: str, lines: list[LogLine], first: LogLine) -> Finding:
     return Finding(
         text,
         tuple(Evidence(log.place(line.source, line.number), line.text[:200]) for line in lines[:4]),
@@ -163,7 +163,7 @@ def group_missing(log: Log) -> Iterator[Finding]:
         yield finding_of(log, lines, "A distributed call runs before init_process_group", blames_speaker=True)
 
 
-def _is_of_batch_norm(log: Log, line: Line) -> bool:
+def _is_of_batch_norm(log: Log, line: LogLine) -> bool:
     traceback = traceback_of(log, line)
     files = () if traceback is None else (frame.file for frame in traceback.frames)
     return any(file.endswith(("torch/nn/modules/_functions.py", "torch/nn/modules/batchnorm.py")) for file in files)

@@ -9,9 +9,9 @@ from dataclasses import replace
 from ddpdoctor.facts.log import Log
 from ddpdoctor.facts.xids import BY_CAUSE, Xid, meaning
 from ddpdoctor.findings import Finding, Role, Where
-from ddpdoctor.logs.context_patterns import marked
+from ddpdoctor.logs.context_patterns import context_lines
 from ddpdoctor.logs.distances import XID_FOLLOW_LINES, XID_LINES
-from ddpdoctor.logs.gpu_seats import gpu_at
+from ddpdoctor.logs.gpu_addresses import gpu_at
 from ddpdoctor.rules import area_of, in_logs, load
 from ddpdoctor.rules.gpu.xids import told
 from ddpdoctor.rules.log.signatures import by_signatures
@@ -47,7 +47,7 @@ def _look(cause: str, log: Log) -> Iterator[Finding]:
 
 def _named_above(log: Log, found: Finding) -> Finding:
     """The finding with its GPU, where the kernel has named that in one of the lines above: its message has several."""
-    for line, named in marked(log, "gpu_of_kernel"):
+    for line, named in context_lines(log, "gpu_of_kernel"):
         is_above = found.where.line is not None and 0 <= found.where.line - line.number < XID_LINES
         if is_above and found.where.file == log.sources[line.source].name:
             xid = Xid(0, named["bus"].lower()[-10:], source=line.source, line=found.where.line, host=line.who.host)

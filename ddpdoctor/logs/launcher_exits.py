@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ddpdoctor.facts.log import Exit, Line, Who
-from ddpdoctor.logs.context_patterns import MARKS
+from ddpdoctor.facts.log import Exit, LogLine, Who
+from ddpdoctor.logs.context_patterns import CONTEXT_PATTERNS
 from ddpdoctor.logs.line_prefix import short_host
 
 __all__ = ["SIGNALS", "exits_in_lines"]
@@ -45,7 +45,7 @@ _ENDED_ALL = ("CANCELLED AT", "_step_signal: Terminating", "srun: Terminating ",
 """Behind one of these, srun tells which tasks it has ended by itself."""
 
 
-def exits_in_lines(lines: Sequence[Line], rows: Sequence[Exit]) -> tuple[Exit, ...]:
+def exits_in_lines(lines: Sequence[LogLine], rows: Sequence[Exit]) -> tuple[Exit, ...]:
     """The exits that `lines` tell in one line each, without those that have a row of their own in torchrun's summary."""
     pids = {(row.source, row.who.pid) for row in rows}
     of_agents = bool(pids) or any(_AGENT.search(line.text) for line in lines)  # what srun and mpirun started then
@@ -66,13 +66,13 @@ def exits_in_lines(lines: Sequence[Line], rows: Sequence[Exit]) -> tuple[Exit, .
     return tuple(found)
 
 
-def _exit_codes(lines: Sequence[Line]) -> Iterator[tuple[Line, re.Match[str]]]:
+def _exit_codes(lines: Sequence[LogLine]) -> Iterator[tuple[LogLine, re.Match[str]]]:
     """What mpirun tells in the line behind the process that ended first."""
-    known = [re.compile(MARKS[name]) for name in ("exit_code", "signal_of_intel")]
+    known = [re.compile(CONTEXT_PATTERNS[name]) for name in ("exit_code", "signal_of_intel")]
     return ((line, found) for line in lines for each in known if (found := each.search(line.text)) is not None)
 
 
-def _told(line: Line) -> Iterator[Exit]:
+def _told(line: LogLine) -> Iterator[Exit]:
     for by, known in _KNOWN:
         match = known.search(line.text)
         if match is None:
@@ -86,7 +86,7 @@ def _told(line: Line) -> Iterator[Exit]:
 
 
 _KNOWN = tuple(
-    (by, re.compile(MARKS[name]))
+    (by, re.compile(CONTEXT_PATTERNS[name]))
     for by, name in (
         ("torchrun", "failed"),
         ("srun", "task_ended"),

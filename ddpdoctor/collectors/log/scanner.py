@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ddpdoctor.collectors.log.engines import DIGITS, engine
 from ddpdoctor.collectors.log.windows import BEHIND_BYTES, Readable, windows
-from ddpdoctor.facts.log import Exit, Line, Traceback, Who
+from ddpdoctor.facts.log import Exit, LogLine, Traceback, Who
 from ddpdoctor.facts.xids import Xid
 from ddpdoctor.logs.distances import TAIL_LINES
 from ddpdoctor.logs.kernel_log import WORDS, KernelLog
@@ -56,10 +56,10 @@ class ScannedPart:
     `newlines` counts line ends; `problem` says why it was not read to its end.
     """
 
-    lines: list[Line] = field(default_factory=list)
+    lines: list[LogLine] = field(default_factory=list)
     tracebacks: list[Traceback] = field(default_factory=list)
     exits: list[Exit] = field(default_factory=list)
-    tail: list[Line] = field(default_factory=list)
+    tail: list[LogLine] = field(default_factory=list)
     xids: tuple[Xid, ...] = ()
     newlines: int = 0
     size_bytes: int = 0
@@ -196,9 +196,9 @@ class _KeptLines:
             said = said[max(0, found.start() - prefix - LONGEST_LINE // 4) :]
         said = said[:LONGEST_LINE].rstrip()
         if not self._is_known(who, said, number):
-            self._part.lines.append(Line(0, number, said, who, time))
+            self._part.lines.append(LogLine(0, number, said, who, time))
 
-    def take(self, line: Line) -> None:
+    def take(self, line: LogLine) -> None:
         """A line that a span of the file has kept, in the order of the file."""
         if not self._is_known(line.who, line.text, line.last or line.number, line.count):
             if line.count > 1:
@@ -237,16 +237,16 @@ class _KeptLines:
             self._part.lines[index] = replace(self._part.lines[index], count=count, last=last)
 
 
-def _last_lines(data: bytes, end: int, newlines: int) -> list[Line]:
+def _last_lines(data: bytes, end: int, newlines: int) -> list[LogLine]:
     """The last lines before `end` that hold text, where `newlines` lines have ended."""
-    found: list[Line] = []
+    found: list[LogLine] = []
     number = newlines if data[end - 1 : end] == b"\n" else newlines + 1
     raw = data[max(0, end - TAIL_BYTES) : end].removesuffix(b"\n").split(b"\n")
     for line in reversed(raw[1:] if end > TAIL_BYTES else raw):
         last = next((piece for piece in reversed(line.split(b"\r")) if piece.strip()), b"")
         prefixed = split_prefix(without_control_codes(last[:LONGEST_LINE].decode("utf-8", "replace")))
         if prefixed.text.strip():
-            found.append(Line(0, number, prefixed.text.rstrip(), prefixed.who, prefixed.time))
+            found.append(LogLine(0, number, prefixed.text.rstrip(), prefixed.who, prefixed.time))
         number -= 1
         if len(found) == TAIL_LINES:
             break

@@ -54,14 +54,14 @@ def hang(
     from ddpdoctor.engine import examine
     from ddpdoctor.facts.hang import Hang
     from ddpdoctor.facts.record import SCHEMA, Facts
-    from ddpdoctor.rules import of_hangs
+    from ddpdoctor.rules.views import hang_rules
     from ddpdoctor.system.machine import this_machine
     from ddpdoctor.system.timeouts import NoAnswer, answer
 
     started = time.time()
     machine = this_machine(seconds_left(common))
     failures: tuple[str, ...] = ()
-    rules = of_hangs(rules_for(common, AREAS))
+    rules = hang_rules(rules_for(common, AREAS))
     if common.facts is not None:
         from ddpdoctor.app.facts_source import load_facts
 

@@ -15,7 +15,7 @@ PACKAGE = Path(distances.__file__).parents[1]
 TABLE = PACKAGE / "logs" / "distances.py"
 READERS = sorted(
     path
-    for folder in ("logs", "collectors/log", "rules/log", "causality")
+    for folder in ("logs", "collectors/log", "rules", "causality")
     for path in (PACKAGE / folder).rglob("*.py")
     if path != TABLE
 )

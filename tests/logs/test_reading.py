@@ -132,7 +132,7 @@ def test_a_file_read_in_spans_gives_what_it_gives_as_a_whole(pieces: list[bytes]
         file.write(text)
         file.flush()
         whole = collect([file.name], SIGNATURES)
-        patch.setattr("ddpdoctor.collectors.log.SPAN_BYTES", span_bytes)
+        patch.setattr("ddpdoctor.collectors.log.read_logs.SPAN_BYTES", span_bytes)
         patch.setattr("ddpdoctor.collectors.log.parallel_read.SPAN_BYTES", span_bytes)
         patch.setattr("ddpdoctor.collectors.log.windows.CHUNK_BYTES", 70)
         assert collect([file.name], SIGNATURES) == whole

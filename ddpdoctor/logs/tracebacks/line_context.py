@@ -15,7 +15,7 @@ __all__ = ["MOST_LINE_BYTES", "LineContext", "exit_of", "is_same_stream", "line_
 
 MOST_LINE_BYTES = 4000
 """So many bytes of a line are looked at, around the place that matters."""
-CACHED_LINES = 4000
+CACHE_SIZE = 4000
 """So many lines are remembered as they were taken apart."""
 
 _FIELD = re.compile(r"\s*(?P<name>time|host|rank|exitcode|error_file|traceback)\s*: (?P<value>.*)")
@@ -88,7 +88,7 @@ def line_of(context: LineContext) -> PrefixedLine:
     return parsed_line(context.line.decode("utf-8", "replace"))
 
 
-@functools.lru_cache(CACHED_LINES)
+@functools.lru_cache(CACHE_SIZE)
 def parsed_line(raw: str) -> PrefixedLine:
     """Of the tracebacks of many ranks that print at once, each is looked for among the lines of all."""
     return split_prefix(without_control_codes(raw))

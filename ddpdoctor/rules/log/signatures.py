@@ -12,18 +12,18 @@ from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
 from ddpdoctor.logs.distances import FEW_PROGRESS_LINES, LONG_MESSAGE_LINES
 from ddpdoctor.logs.history import history_of
 from ddpdoctor.logs.required_literals import literals_of
-from ddpdoctor.rules import Rule, area_of, load
-from ddpdoctor.rules.log.told import peer_in, ranks_in
+from ddpdoctor.rules import Cause, Rule, load
+from ddpdoctor.rules.log.mentioned_ranks import peer_in, ranks_in
 
 __all__ = [
     "OUTSIDERS",
-    "as_signed",
     "by_signatures",
     "explained",
     "finding_of",
     "matching",
     "repeats",
     "shortened",
+    "signed",
     "softly_explained",
     "speaker",
     "traceback_of",
@@ -86,15 +86,14 @@ LONGEST = 240
 MOST = 16
 
 
-def by_signatures(rules: Iterable[Rule]) -> dict[str, Callable[[Log], Iterator[Finding]]]:
-    """For each cause with signatures, the look at a log for them."""
-    return {each.code: functools.partial(_look, each) for each in rules if each.signatures}
+def by_signatures(rule: Rule) -> Callable[[Log], Iterator[Finding]]:
+    """The look at a log for the signatures of one cause."""
+    return functools.partial(_look, rule)
 
 
-def as_signed(code: str, log: Log) -> Iterator[Finding]:
-    """What the signatures of one cause find, for a look of its own that adds to them."""
-    for each in by_signatures(r for r in load((area_of(code),)) if r.code == code).values():
-        yield from each(log)
+def signed(cause: Cause, log: Log) -> Iterator[Finding]:
+    """What the signatures of a cause find, for a look of its own that adds to them."""
+    return by_signatures(cause.rule)(log)
 
 
 def matching(log: Log, signatures: Iterable[str]) -> list[LogLine]:
@@ -166,21 +165,18 @@ def _look(rule: Rule, log: Log) -> Iterator[Finding]:
         if rule.code in OF_LINKS and len(hosts := {line.who.host for line in lines}) == 1:
             found = replace(found, where=replace(found.where, host=hosts.pop()))
         is_mild = rule.severity is Severity.ERROR and found.severity is None
-        if (
-            is_mild
-            and all(_WARNS.match(line.text) for line in lines)
-            and not (history_of(log).has_failed or _is_last(log, lines))
-        ):
-            found = replace(
-                found, severity=Severity.WARNING
-            )  # torch tried something else, and nothing shows that it failed
+        if is_mild and all(_WARNS.match(line.text) for line in lines) and not _shows_end(log, lines[-1]):
+            # torch tried something else, and nothing shows that it failed
+            found = replace(found, severity=Severity.WARNING)
         yield found
 
 
-def _is_last(log: Log, lines: list[LogLine]) -> bool:
-    """Whether a port that could not be had is the last that is told: nobody goes on behind it."""
-    last = lines[-1]
-    return "(errno: 98 - " in last.text and len(history_of(log).progress_after(last)) < FEW_PROGRESS_LINES
+def _shows_end(log: Log, last: LogLine) -> bool:
+    """Whether the job failed, or a port that could not be had is the last that is told: nobody goes on after it."""
+    history = history_of(log)
+    return history.has_failed or (
+        "(errno: 98 - " in last.text and len(history.progress_after(last)) < FEW_PROGRESS_LINES
+    )
 
 
 def _is_scripts(log: Log, line: LogLine) -> bool:

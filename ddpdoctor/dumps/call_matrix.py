@@ -24,7 +24,7 @@ CallForm = tuple[int, ...]
 
 @dataclass(slots=True)
 class RankCalls:
-    """One rank in one group: which entries of its dump stand under which sequence number, and the last that it entered."""
+    """One rank in one group: the entries of its dump by sequence number, and the last number that it entered."""
 
     dump: Dump
     group: ProcessGroup
@@ -68,13 +68,13 @@ class RankCalls:
         return tuple([self.forms[self.dump.op_of[index]] for index in self.entries[sequence]])
 
     def is_over(self, sequence: int) -> bool:
-        """Whether all calls under a number came to a good end; one that is not recorded is taken for over."""
+        """Whether all calls under a number ended without an error; one that is not recorded counts as ended."""
         states = self.dump.states
         return OVER.issuperset([states[index] for index in self.entries.get(sequence, ())])
 
     @property
     def furthest(self) -> int:
-        """The last call that needs all ranks, and that this one surely came out of; 0 for none."""
+        """The last call that needs all ranks and that this one has certainly left; 0 for none."""
         numbers = sorted((n for n in self.entries if n <= self.newest_over), reverse=True)
         return next((n for n in numbers if self._came_out(n)), 0)
 

@@ -104,7 +104,7 @@ class _Columns:
         created = _number(entry.get("time_created_ns"))
         if created:
             self.times.append(created)
-        # The parts of a coalesced call have no state of their own: it stands in the entry that ends them.
+        # The parts of a coalesced call have no state of their own: the entry that ends them has it.
         key = (group, is_p2p, self.sequences[-1])
         parts = self.open.setdefault(key, [])
         if name.endswith("coalesced"):

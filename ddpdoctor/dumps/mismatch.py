@@ -103,7 +103,7 @@ def _words(cause: ConflictCause, odd: tuple[int, ...], expected: Operation, is_c
 
 
 def _cause(odd: RankCalls, usual: RankCalls, number: int) -> tuple[ConflictCause, bool]:
-    """Why two ranks differ at a number: what they called next tells a call too few or too many from another order."""
+    """Why two ranks differ at a number: what they called next distinguishes a skipped or an extra call from another order."""
     ours, theirs = _ahead(odd, number), _ahead(usual, number)
     skipped = len(theirs) > 1 and _agree(ours, theirs[1:])
     extra = len(ours) > 1 and _agree(ours[1:], theirs)

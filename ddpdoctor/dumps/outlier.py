@@ -26,7 +26,7 @@ class HungJob:
 
     @property
     def waiting(self) -> tuple[RankActivity, ...]:
-        """Ranks that stand still and wait for others."""
+        """Ranks that do not move and wait for others."""
         found = tuple(s for s in self.ranks if s.may_be_for_others and s.is_still)
         return _most_alike(found) or self._at_one_place()
 
@@ -75,7 +75,7 @@ class HungJob:
 
 
 def _most_alike(waiting: tuple[RankActivity, ...]) -> tuple[RankActivity, ...]:
-    """Ranks that stand still, without those few that wait in another system call than most: where no stack tells more."""
+    """Ranks that do not move, without the few that wait in another system call than most, where no stack shows more."""
     if any(s.process.runs_gloo for s in waiting):
         return tuple(s for s in waiting if s.process.runs_gloo is not False)
     kinds = Counter(map(_kind, waiting))
@@ -107,7 +107,7 @@ def _missing(processes: Sequence[RankProcess]) -> Iterable[int]:
     sizes = {p.local_world_size for p in processes}
     firsts = {p.rank - p.local_rank for p in processes if p.rank is not None and p.local_rank is not None}
     if any(p.rank is None for p in processes):
-        return ()  # one of which /proc does not tell which one it is
+        return ()  # one whose rank /proc does not show
     if len(sizes) != 1 or len(firsts) != 1 or (size := next(iter(sizes))) is None:
         return ()
     first = next(iter(firsts))

@@ -16,7 +16,7 @@ BUSY = 0.5
 """Of a processor: what a rank takes that computes, and one that waits does not."""
 
 MOST_SWITCHES = 2
-"""So often a thread that stands still may have woken up while it was watched: a data loader looks every five seconds."""
+"""So often a thread that does not move may have woken up while it was watched: a data loader polls every five seconds."""
 
 
 class Activity(str, Enum):
@@ -76,7 +76,7 @@ FRAMES: tuple[tuple[str, Activity], ...] = (
     (r"(^|/)subprocess\.py$", Activity.CHILD),
     (r"(^|/)(socket|ssl|urllib/request|http/client)\.py$|/(urllib3|requests|botocore|aiohttp)/", Activity.NETWORK),
 )
-"""Files whose frames tell what a rank does, by the innermost one that is here."""
+"""What a rank does, by the file of the innermost of these frames."""
 
 CALLS = {
     "wait4": Activity.CHILD,
@@ -143,7 +143,7 @@ def own_frame(frames: Sequence[StackFrame]) -> StackFrame | None:
 def activity_of_stack(frames: Sequence[StackFrame]) -> Activity | None:
     """What a stack says that its thread does; None when it is in nothing but the user's own code.
 
-    Of a process that was started it tells more what it was started for.
+    Where it waits for a child process, an outer frame that says what the child is for decides.
     """
     waits_for_child = None
     for frame in frames:
@@ -191,7 +191,7 @@ def _state(process: RankProcess) -> Activity | None:
 
 
 def _in_gloo(process: RankProcess) -> Activity | None:
-    """A main thread that waits for another thread, while one of Gloo's is in a collective; what it started tells more."""
+    """A main thread that waits for another thread, while one of Gloo's is in a collective; its child processes show more."""
     waits = process.call == "futex" and not process.frames and not process.children
     return Activity.COLLECTIVE if waits and process.runs_gloo else None
 

@@ -42,7 +42,7 @@ def is_ras(text: str) -> bool:
 
 
 def ras_of(source: str, text: str) -> tuple[Ras, ...]:
-    """The communicators in an answer. Only those of which something is told rank by rank have `peers`.
+    """The communicators in an answer. Only those with lines about single ranks have `peers`.
 
     Raises:
         ValueError: it begins like JSON and is none.
@@ -67,7 +67,7 @@ def _of_text(source: str, text: str) -> Iterator[Ras]:
 
 
 class _RasText:
-    """The communicator, the kind of collective and the count of which the lines speak that are being read."""
+    """The communicator, the kind of collective and the count that the lines being read are about."""
 
     def __init__(self) -> None:
         self.found: dict[str, dict[int, Peer]] = {}

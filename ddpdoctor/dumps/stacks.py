@@ -25,7 +25,7 @@ _PREFIX = re.compile(r"^\[?rank ?(\d+)\]?:? ?", re.IGNORECASE)
 
 
 def stacks_in(source: str, text: str) -> tuple[Stack, ...]:
-    """The stacks in a text, one a process; of faulthandler's, which tells no process, all threads are of one.
+    """The stacks in a text, one per process; faulthandler names no process, so all of its threads are of one.
 
     Raises:
         ValueError: it begins like JSON and is none.
@@ -122,7 +122,7 @@ class _StackText:
 
 
 def as_processes(stacks: Iterable[Stack]) -> tuple[RankProcess, ...]:
-    """The main threads of stacks as ranks that stand still: a stack is taken of what does not move. Workers are left out."""
+    """The main threads of stacks as ranks that do not move, since stacks are taken of stuck jobs. Workers are left out."""
     found: list[RankProcess] = []
     for each in stacks:
         main = each.main

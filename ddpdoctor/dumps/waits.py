@@ -14,12 +14,12 @@ from ddpdoctor.facts.hang import Call, CallState
 __all__ = ["deadlocks"]
 
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
-"""Collectives with one rank at their root, which no dump tells."""
+"""Collectives with one rank at their root, which no dump records."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankWait:
-    """One rank waits in a call for others: `missing` have not entered it. Empty: which ranks are in the group is not told."""
+    """One rank waits in a call for others: `missing` have not entered it. Empty: the dump does not list the group's ranks."""
 
     rank: int
     call: Call
@@ -64,7 +64,7 @@ def _wait_in_group(matrix: CallMatrix, key: GroupKey, rank: int, rank_calls: Ran
     coming = {each for each in missing if _comes(matrix, key, each)}
     if len(coming) * 2 > len(matrix.members(key)):  # most ranks: it is this one that was seen a moment later
         missing = tuple(each for each in missing if each not in coming)
-    if not is_open or matrix.completed_elsewhere(key, number):  # only a rank that is seen to be behind tells otherwise
+    if not is_open or matrix.completed_elsewhere(key, number):  # unless a dump shows that a rank is behind
         missing = tuple(each for each in missing if each in matrix.dumps)
     may_miss = is_open and not rank_calls.group.ranks and not rank_calls.group.is_default
     return RankWait(rank, call, missing) if missing or may_miss else None
@@ -146,7 +146,7 @@ def _without_dump(matrix: CallMatrix, waits: dict[int, RankWait], ends: tuple[in
 
 
 def _apart(matrix: CallMatrix, waits: dict[int, RankWait]) -> list[Conflict]:
-    """Ranks that are alone in their calls, in groups of which the dumps do not tell the members."""
+    """Ranks that are alone in their calls, in groups whose members the dumps do not list."""
     if not waits:
         return []
     if len(waits) > 1 and set(range(matrix.world)) <= waits.keys():

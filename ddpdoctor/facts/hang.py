@@ -45,7 +45,7 @@ SYMMETRIC = frozenset(
 
 
 class CallState(str, Enum):
-    """How far a call came. Gloo records nothing between `scheduled` and `retired`, which says success and failure alike."""
+    """How far a call got. Gloo records nothing between `scheduled` and `retired`, which says success and failure alike."""
 
     SCHEDULED = "scheduled"
     STARTED = "started"
@@ -55,7 +55,7 @@ class CallState(str, Enum):
 
     @property
     def is_over(self) -> bool:
-        """The call came to a good end, as far as the dump says."""
+        """The call ended without an error, as far as the dump says."""
         return self in (CallState.COMPLETED, CallState.RETIRED)
 
 
@@ -88,7 +88,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class ProcessGroup:
-    """A process group as one rank knows it. `ranks` are global and empty when the dump does not tell them.
+    """A process group as one rank knows it. `ranks` are global and empty when the dump does not list them.
 
     `enqueued` and `completed` are the sequence numbers of the last collective that was, None when the dump does not say.
     """
@@ -103,7 +103,7 @@ class ProcessGroup:
     @property
     def key(self) -> tuple[str, str, str, tuple[int, ...]]:
         """Groups of different ranks may have one name, and the backends of one group count apart. There is one default
-        group, though not every dump tells its ranks.
+        group, though not every dump lists its ranks.
         """
         if self.description == "default_pg":
             return self.name, self.description, self.backend, ()

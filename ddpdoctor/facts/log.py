@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 FATAL = "Fatal Python error"
-"""The name of what faulthandler tells of a process that a signal ended, where an exception's would stand."""
+"""What faulthandler prints, in place of an exception's name, for a process that a signal ended."""
 
 _PARTS = (
     r"/torch/(_\w+|amp|ao|autograd|backends|compiler|cpu|cuda|distributed|export|fft|functional\.py|func|futures|fx|hub\.py|jit"
@@ -46,7 +46,7 @@ _OF_A_TOOL = re.compile(
     r"Command \W{0,3}(\S*/)?(\S*-)?(g?cc|[gc]\+\+|clang(\+\+)?|nvcc|hipcc|ptxas|ld|make|cmake|which|hostname|ldconfig|nvidia-smi"
     r"|git|pip3?|wget|curl|tar|unzip|ffmpeg|aws|gsutil|rsync|cp)(-[\d.]+)?[\W ]"
 )
-"""What a worker itself says of a compiler or of another tool that failed; of a build by ninja torch tells more."""
+"""What a worker prints about a compiler or another tool that failed; for a build by ninja torch prints more."""
 
 
 class InputKind(str, Enum):
@@ -146,7 +146,7 @@ class Traceback:
 
     @property
     def is_line(self) -> bool:
-        """Whether nothing but the exception's own line is there: somebody may only have told of it."""
+        """Whether the text holds the exception's own line alone: a process may only have reported it."""
         return not self.frames and self.begin == self.number
 
     @property

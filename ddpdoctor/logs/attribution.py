@@ -56,7 +56,7 @@ def attributed(log: Log) -> Log:
 
 
 def _is_code(log: Log, line: LogLine) -> bool:
-    """Whether a traceback quotes this line of the source: what stands there was not said by anybody."""
+    """Whether the line is source code that a traceback quotes: no process printed it as a message."""
     return line.text.startswith("    ") and any(
         each.source == line.source and each.begin < line.number < each.number for each in log.tracebacks
     )

@@ -16,14 +16,14 @@ _WORK = re.compile(r"WorkNCCL\((?P<body>[^)]*(?:\(ms\))?[^)]*)\)")
 _FIELD = re.compile(r"(?P<name>\w+)=(?P<value>\[[\d, ]*\]|\w+)")
 _GROUP = re.compile(r"\[PG (?:ID )?(?P<group>\w+)")
 _OF_WORK = re.compile(rf"{_GROUP.pattern}[^\]]*\] +(?:failure detected|Exception \(either|Timeout at NCCL work)")
-"""In which group it was; that another rank's time-out was heard of is told in the default group."""
+"""The group of the time-out. That another rank timed out is reported in the default group."""
 _NAMED = (
     re.compile(r"\bRanks? (?P<ranks>\d+(?:, \d+)*) failed to pass monitoredBarrier"),
     re.compile(r"\[(?P<ranks>\d+(?:, \d+)*)\] finished collective #\d+, but didn't join collective"),
     re.compile(r"ranks? \[(?P<ranks>\d+(?:, \d+)*)\] (?:are|is) the lagging rank"),
 )
 _FROM = re.compile(r"reached monitoredBarrier, but received errors while waiting for send/recv from rank (?P<rank>\d+)")
-"""What the others print: rank 0 keeps the barrier, and names the rank that did not come if it is there itself."""
+"""What the other ranks print: rank 0 runs the barrier, and names the missing rank unless it is missing itself."""
 TIMED_OUT = (
     "milliseconds before timing out",
     "caught collective operation timeout",
@@ -89,7 +89,7 @@ def collective_waits(log: Log) -> list[CollectiveWait]:
 
 
 def ranks_named_missing(log: Log) -> tuple[tuple[int, ...], LogLine | None]:
-    """The ranks that a line names as those that did not come, and that line."""
+    """The ranks that a line names as missing from a collective, and that line."""
     ranks: set[int] = set()
     said = None
     for line in log.lines:
@@ -111,7 +111,7 @@ def ranks_named_missing(log: Log) -> tuple[tuple[int, ...], LogLine | None]:
 
 
 def _not_ready(log: Log) -> set[int]:
-    """The ranks that are not among those that Horovod calls ready; above the highest of these nothing tells of any."""
+    """The ranks that are not among those that Horovod calls ready; above the highest of these no line names any."""
     found = [{int(rank) for rank in re.findall(r"\d+", m["ranks"])} for _, m in context_lines(log, "ready_ranks")]
     return {rank for ready in found for rank in range(log.world_size or max(ready) + 1) if rank not in ready}
 
@@ -131,7 +131,7 @@ def ranks_behind(log: Log, waited: list[CollectiveWait]) -> set[int]:
 
 
 def participants(log: Log) -> list[Participant]:
-    """Everybody who printed anything: ranks where they are known of every file, else files."""
+    """All that printed anything: ranks where every file's rank is known, else files."""
     by_source: dict[int, set[int]] = {index: set() for index, source in enumerate(log.sources) if source.lines}
     whos: dict[int, Who] = {}
     for process in history_of(log).processes:
@@ -157,7 +157,7 @@ def participants(log: Log) -> list[Participant]:
 
 
 def _gathered(log: Log) -> int:
-    """So many ranks at least took part in a collective whose output is a multiple of its input; 0 where none tells it."""
+    """So many ranks at least took part in a collective whose output is a multiple of its input; 0 where no line shows it."""
     sizes = [(int(m["more"]), int(m["few"])) for line in log.lines for m in _GATHERED.finditer(line.text)]
     sizes += [(int(m["more"]), int(m["few"])) for line in log.lines for m in _SCATTERED.finditer(line.text)]
     return max((more // few for more, few in sizes if few and not more % few), default=0)

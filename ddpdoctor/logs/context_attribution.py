@@ -1,4 +1,4 @@
-"""Whom lines speak of that have no prefix of their own: other lines say it, as Ray, kubectl and the kernel write."""
+"""The process of lines without a prefix, where other lines name it, as Ray, kubectl and the kernel write."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _told(log: Log) -> Iterator[tuple[int, int, int, Who]]:
 
 
 def _killed(log: Log) -> Iterator[tuple[int, int, int, Who]]:
-    """The kernel's word for a process that a launcher saw end by SIGKILL."""
+    """Lines of the kernel about a process that a launcher saw end by SIGKILL."""
     ended = {each.who.pid: each.who for each in log.exits if each.code == -SIGNALS["SIGKILL"] and each.who.pid}
     for line, found in context_lines(log, "oom_killed"):
         if int(found["pid"]) in ended:

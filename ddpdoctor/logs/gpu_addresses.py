@@ -13,7 +13,7 @@ _INIT = re.compile(r"nvmlDev (?P<index>\d+) busId (?P<bus>[0-9a-f]{1,12})\b")
 
 
 def gpu_at(log: Log, host: str | None, bus_id: str) -> int | None:
-    """The NVML index of the GPU at `0000:3b:00`; None where nothing says it, or where two things are said.
+    """The NVML index of the GPU at `0000:3b:00`; None where no line says it, or lines disagree.
 
     Without a host only where all that is known is of one host.
     """

@@ -30,7 +30,7 @@ _CLASSIC = re.compile(r"^([A-Z][a-z]{2}) ([ \d]\d) (\d\d:\d\d:\d\d)(?:\.\d+)? ")
 _HOST = re.compile(r"(?:^|[\d\]Z]|UTC) (?P<host>[A-Za-z0-9][\w.-]*) kernel(?:\[\d+\])?: ")
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 LEAP_YEAR = 2000
-"""Stands in for the year that classic syslog lines do not tell."""
+"""Replaces the year, which classic syslog lines lack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class KernelTime:
 
 @dataclass(slots=True)
 class KernelLog:
-    """What one file tells, line by line: give the lines with an Xid or a restart to `take`, and the last line to `finish`."""
+    """The Xids of one file: give the lines with an Xid or a restart to `take`, and the last line to `finish`."""
 
     _found: list[tuple[Xid, KernelTime | None, int]] = field(default_factory=list)
     _restarts: int = 0

@@ -27,13 +27,13 @@ class KnownProcesses:
     rank_of_source: dict[int, int] = field(default_factory=dict)
     host_of_source: dict[int, str] = field(default_factory=dict)
     is_first_node: bool = True
-    """Whether nothing speaks against one node, the first: its local ranks are the ranks then."""
+    """Whether all lines may be of one node, the first: its local ranks are the ranks then."""
     devices_are_ranks: bool = False
     tasks_are_nodes: bool = False
 
 
 def world_size_of(log: Log) -> int | None:
-    """The number of ranks that the lines speak of, None when none does."""
+    """The number of ranks that the lines name, None when none does."""
     sure = [int(found["ranks"]) for _, found in context_lines(log, "communicator")]
     sure += [int(found["members"]) for _, found in context_lines(log, "member")]
     sure += [int(found["world"]) for _, found in context_lines(log, "barrier")]
@@ -42,18 +42,21 @@ def world_size_of(log: Log) -> int | None:
 
 
 def known_processes(log: Log) -> KnownProcesses:
-    """What the lines, tracebacks and exits that name their rank tell of the others."""
-    known = KnownProcesses()
-    known.is_first_node = _is_first_node(log)
-    known.devices_are_ranks = known.is_first_node and _devices_are_ranks(log)
+    """What the lines, tracebacks and exits that name their rank show about the others."""
+    is_first_node = _is_first_node(log)
+    known = KnownProcesses(
+        rank_of_source=dict(_ranks_of_sources(log)),
+        host_of_source=_hosts_of_sources(log),
+        is_first_node=is_first_node,
+        devices_are_ranks=is_first_node and _devices_are_ranks(log),
+        tasks_are_nodes=_tasks_are_nodes(log),
+    )
     for each in log.spoken:
         who = each.who
-        if who.rank is None:
-            continue
-        if who.pid is not None:
+        if who.rank is not None and who.pid is not None:
             known.by_pid[who.host, who.pid] = who.rank
             known.by_pid.setdefault((None, who.pid), who.rank)
-        if who.local_rank is not None:
+        if who.rank is not None and who.local_rank is not None:
             known.by_local[each.source, who.local_rank] = who.rank
     for line, found in context_lines(log, "communicator"):
         if line.who.pid is not None and line.who.rank is None:
@@ -61,18 +64,20 @@ def known_processes(log: Log) -> KnownProcesses:
     for _, found in context_lines(log, "ray_worker"):
         known.by_pid[found["host"], int(found["pid"])] = int(found["rank"])
         known.by_actor[int(found["pid"])] = int(found["rank"])
-    known.rank_of_source = dict(_ranks_of_sources(log))
-    hosts_of: dict[int, set[str]] = defaultdict(set)
-    for each in log.spoken:
-        if each.who.host is not None:
-            hosts_of[each.source].add(each.who.host)
-    known.host_of_source = {source: found.pop() for source, found in hosts_of.items() if len(found) == 1}
-    known.tasks_are_nodes = _tasks_are_nodes(log)
     return known
 
 
+def _hosts_of_sources(log: Log) -> dict[int, str]:
+    """Files that hold lines of one host alone."""
+    hosts: dict[int, set[str]] = defaultdict(set)
+    for each in log.spoken:
+        if each.who.host is not None:
+            hosts[each.source].add(each.who.host)
+    return {source: found.pop() for source, found in hosts.items() if len(found) == 1}
+
+
 def _is_first_node(log: Log) -> bool:
-    """Whether all was printed on one host, and nothing tells a node before it: its name, its rank, a rank of its own."""
+    """Whether all was printed on one host, and neither its name, its node rank nor a rank shows a node before it."""
     whos = {each.who for each in (*log.spoken, *log.tails)}
     hosts = {who.host for who in whos} - {None}
     nodes = {source.who.node_rank for source in log.sources} | {who.node_rank for who in whos}
@@ -84,7 +89,7 @@ def _is_first_node(log: Log) -> bool:
 
 
 def _devices_are_ranks(log: Log) -> bool:
-    """Whether the log shows that NCCL's devices count the ranks: each process has its own, and something tells the same.
+    """Whether the log shows that NCCL's devices count the ranks: each process has its own, and ranks or the world size agree.
 
     Either the ranks that are known of processes with a device, or a world that has no more ranks than devices were seen.
     """
@@ -124,7 +129,7 @@ def _ranks_of_sources(log: Log) -> Iterator[tuple[int, int]]:
 
 
 def _tasks_are_nodes(log: Log) -> bool:
-    """Whether srun's numbers count launchers: an agent speaks under one, or one number speaks for several ranks."""
+    """Whether srun's numbers count launchers: an agent prints under one, or one number has lines of several ranks."""
     ranks: dict[int, set[int]] = defaultdict(set)
     for each in log.spoken:
         if each.who.task is None:

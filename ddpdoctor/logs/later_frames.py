@@ -1,4 +1,4 @@
-"""The frames of a traceback that stand elsewhere: behind its exception, or in the one that was raised while it was handled."""
+"""Frames of a traceback that are elsewhere in the text: after its exception, or in the one raised while it was handled."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def with_frames(tracebacks: tuple[Traceback, ...], unfinished: tuple[Traceback, 
 
 
 def is_ahead(spoken: LogLine | Traceback, unfinished: Traceback) -> bool:
-    """Whether a traceback without an exception begins directly behind this line, and so may be the exception's."""
+    """Whether a traceback without an exception begins on the line after this one, and so may be the exception's."""
     return (spoken.source, spoken.number + 1) == (unfinished.source, unfinished.begin)
 
 
@@ -32,7 +32,7 @@ def _from_behind(each: Traceback, unfinished: tuple[Traceback, ...]) -> Tracebac
 
 
 def _from_handler(each: Traceback, tracebacks: tuple[Traceback, ...]) -> Traceback:
-    """Where only libraries' frames are told, those that called them stand in what was raised while it was handled."""
+    """Where a traceback has frames of libraries alone, their callers are in the one raised while it was handled."""
     if not each.frames or each.own_frames:
         return each
     for other in tracebacks:
@@ -47,7 +47,7 @@ def _from_handler(each: Traceback, tracebacks: tuple[Traceback, ...]) -> Traceba
 
 
 def _gathered(tracebacks: Iterable[Traceback]) -> Iterator[Traceback]:
-    """Above what torch.distributed.checkpoint gathered from the ranks stands, once for all of them, who called it."""
+    """torch.distributed.checkpoint prints the caller once, above the tracebacks that it gathered from the ranks."""
     caller: tuple[TracebackFrame, ...] = ()
     last: Traceback | None = None
     for each in tracebacks:

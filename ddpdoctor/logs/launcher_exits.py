@@ -1,4 +1,4 @@
-"""How processes ended, where a launcher says it in one line: torchrun's first failure, srun, mpirun, mp.spawn, DeepSpeed."""
+"""How processes ended, where a launcher reports it in one line: torchrun's first failure, srun, mpirun, mp.spawn, DeepSpeed."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ WORDS = {
 MOST_TASKS = 100_000
 _AGENT = re.compile(r"torch[./]distributed[./](elastic|run|launcher)\b")
 _ENDED_ALL = ("CANCELLED AT", "_step_signal: Terminating", "srun: Terminating ", "srun: Force Terminated")
-"""Behind one of these, srun tells which tasks it has ended by itself."""
+"""After one of these lines, srun lists the tasks that it ended itself."""
 
 
 def exits_in_lines(lines: Sequence[LogLine], rows: Sequence[Exit]) -> tuple[Exit, ...]:
-    """The exits that `lines` tell in one line each, without those that have a row of their own in torchrun's summary."""
+    """The exits that `lines` report in one line each, without those that have a row of their own in torchrun's summary."""
     pids = {(row.source, row.who.pid) for row in rows}
     of_agents = bool(pids) or any(_AGENT.search(line.text) for line in lines)  # what srun and mpirun started then
     codes = {(line.source, line.number - 1): _code(found.groupdict()) for line, found in _exit_codes(lines)}
@@ -67,7 +67,7 @@ def exits_in_lines(lines: Sequence[LogLine], rows: Sequence[Exit]) -> tuple[Exit
 
 
 def _exit_codes(lines: Sequence[LogLine]) -> Iterator[tuple[LogLine, re.Match[str]]]:
-    """What mpirun tells in the line behind the process that ended first."""
+    """What mpirun prints in the line after the process that ended first."""
     known = [re.compile(CONTEXT_PATTERNS[name]) for name in ("exit_code", "signal_of_intel")]
     return ((line, found) for line in lines for each in known if (found := each.search(line.text)) is not None)
 
@@ -109,7 +109,7 @@ _KNOWN = tuple(
 
 
 def _code(told: dict[str, str | None]) -> int:
-    """The exit code, negative for a signal; shells say 128 + signal. An MPI_ABORT tells its own on another line."""
+    """The exit code, negative for a signal; shells say 128 + signal. MPI_ABORT prints its code on another line."""
     if not any(told.get(name) for name in ("code", "signal")):
         return 1
     if told.get("code") is not None:

@@ -1,4 +1,4 @@
-"""What stands before a line's own text: ranks, hosts and times that launchers, schedulers and log collectors put there."""
+"""The prefixes of a line: ranks, hosts and times that launchers, schedulers and log collectors add."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _COUNTED = (
     r"(?i:epoch|step|iter|rank|gpu(?!0\d|-|\d{3})|cuda|layer|fold|batch|device|stage|phase|worker_|loss|line|val|train|test"
     r"|c10|python|[tdp]p\d)"
 )
-"""Words with a number behind them that are no hosts."""
+"""Words with a number after them that are not hosts."""
 _DATE = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
 _PROGRAM = r"(?!kernel|systemd|slurm|kubelet|earlyoom)[\w.-]+\[\d+\]:\ ?"
-"""A program and its process in a log of the system; what daemons say is told by their name."""
+"""A program and its process id in a system log; lines of daemons are recognised by their name."""
 _PREFIXES = re.compile(
     rf"""
       \[rank(?P<rank>\d+)\]:\ ?                                     # torch, once the process group is there
@@ -54,7 +54,7 @@ _PREFIXES = re.compile(
     re.VERBOSE,
 )
 _MACHINE = re.compile(r"node|host|worker|gpu|master|machine|rank|dgx")
-"""Words in the name of a service of docker compose that stands for a machine."""
+"""Words in the name of a docker compose service that represents a machine."""
 _VLLM = re.compile(r"Worker_TP(\d+)(?:_EP\d+)?")
 """A worker of vLLM that shares its model with tensor parallelism alone: then its number is its rank."""
 _NCCL = re.compile(r"(?P<host>[\w.-]+|<[\w .-]{1,60}>):(?P<pid>\d+):\d+ \[(?P<gpu>-?\d+)\] ")
@@ -100,7 +100,7 @@ _HOST_NAMES = re.compile(
 class PrefixedLine(NamedTuple):
     """A line taken apart: who printed it and when; `text` is what the process itself wrote.
 
-    `stream` is what stands before the text alone: lines of one stream belong together, whoever they speak of.
+    `stream` is what the prefix alone says: lines of one stream belong together, whichever process they are about.
     """
 
     text: str
@@ -160,7 +160,7 @@ def split_prefix(line: str) -> PrefixedLine:
 
 
 def _unwrapped(line: str, wrapped: re.Match[str]) -> PrefixedLine:
-    """What a line of JSON holds as its message, with the rank and the host that its other keys tell."""
+    """What a line of JSON holds as its message, with the rank and the host of its other keys."""
     inner = split_prefix(without_control_codes(json.loads(wrapped["said"], strict=False)).rstrip("\n"))
     keys = line[: wrapped.start("said")] + line[wrapped.end("said") :]
     rank, host = _RANK_KEY.search(keys), _HOST_KEY.search(keys)
@@ -185,7 +185,7 @@ def _both(inner: Who, outer: Who) -> Who:
 
 
 def _with_writer(text: str, who: Who, time: str | None) -> PrefixedLine:
-    """What NCCL and c10d say of themselves at the beginning of their lines, and of whom srun speaks."""
+    """The process that NCCL and c10d name at the beginning of their lines, or that srun's line is about."""
     stream = who
     srun = _SRUN.match(text)
     if srun is not None:
@@ -227,7 +227,7 @@ def short_host(name: str) -> str:
 def who_of_name(name: str, above: int = 0) -> tuple[Who, int | None]:
     """What a file's name says of all its lines, and the attempt in a torchrun --log-dir tree.
 
-    The first `above` characters, a path that all inputs share, tell that tree at most.
+    The first `above` characters, a path that all inputs share, are searched for that tree alone.
     """
     tree = _ATTEMPT.search(name.replace("\\", "/"))
     path = name[above:].replace("\\", "/")

@@ -11,7 +11,7 @@ __all__ = ["merged"]
 
 
 def merged(first: Log, others: Iterable[Log]) -> Log:
-    """`first` with the sources, lines, tracebacks and exits of the others behind its own."""
+    """`first` with the sources, lines, tracebacks and exits of the others after its own."""
     for other in others:
         by = len(first.sources)
         first = replace(

@@ -1,4 +1,4 @@
-"""What the lines of a rendezvous say: who could not reach whom, who waited for how many, which keys never came."""
+"""Lines of a rendezvous: which process could not connect where, how many clients joined, which keys were never written."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _AGENT_KEY = re.compile(r"/torchelastic/(?P<what>role_info|assigned_ranks)/(?P<n
 
 @dataclass(frozen=True, slots=True)
 class FailedConnection:
-    """Somebody could not connect to the store at `host`:`port`; `errno` is what the kernel said, None for a time-out."""
+    """A process could not connect to the store at `host`:`port`; `errno` is the kernel's, None for a time-out."""
 
     line: LogLine
     host: str
@@ -39,7 +39,7 @@ class FailedConnection:
 
 @dataclass(frozen=True, slots=True)
 class ClientCount:
-    """The host of a store waited: `joined` of `expected` clients came."""
+    """The host of a store waited: `joined` of `expected` clients joined."""
 
     line: LogLine
     joined: int
@@ -48,9 +48,9 @@ class ClientCount:
 
 @dataclass(frozen=True, slots=True)
 class MissingKeys:
-    """Somebody waited for keys of the store that nobody wrote: the addresses of `ranks`, or what agents of `nodes` say.
+    """A process waited for store keys that were never written: the addresses of `ranks`, or those of the agents of `nodes`.
 
-    `is_first_node`: it waited for the word of all agents, as only the agent does that takes itself for the first node.
+    `is_first_node`: it waited for the keys of all agents, as only the agent of the first node does.
     """
 
     line: LogLine
@@ -60,7 +60,7 @@ class MissingKeys:
 
 
 def failed_connections(log: Log) -> list[FailedConnection]:
-    """Every failed try to reach a store, once for each process and address."""
+    """Every failed attempt to reach a store, once per process and address."""
     found: dict[object, FailedConnection] = {}
     for line in log.lines:
         match = _KNOCK.search(line.text)
@@ -76,7 +76,7 @@ def failed_connections(log: Log) -> list[FailedConnection]:
 
 
 def _last_tries(log: Log) -> list[FailedConnection]:
-    """Tries that got no answer, with which the only log ends."""
+    """Attempts that got no answer, where the only log ends with them."""
     tries = list(context_lines(log, "tries"))
     ends = len(log.sources) == 1 and tries and not history_of(log).progress_after(tries[-1][0])
     if not ends:
@@ -86,7 +86,7 @@ def _last_tries(log: Log) -> list[FailedConnection]:
 
 
 def client_counts(log: Log) -> list[ClientCount]:
-    """Every host of a store that waited in vain."""
+    """Every host of a store whose clients did not all join."""
     found = {
         (line.source, line.who.rank): ClientCount(line, int(match["joined"]), int(match["expected"]))
         for line, match in context_lines(log, "clients")
@@ -95,7 +95,7 @@ def client_counts(log: Log) -> list[ClientCount]:
 
 
 def missing_keys(log: Log) -> list[MissingKeys]:
-    """Every process that waited in vain for keys, once a process."""
+    """Every process that waited for keys that were never written, once per process."""
     found: dict[object, MissingKeys] = {}
     for line, match in context_lines(log, "keys"):
         ranks = tuple(sorted({int(m["rank"]) for m in _ADDRESS_KEY.finditer(match["keys"])}))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ddpdoctor.dumps.flight_recorder import NOT_DUMPS
 from ddpdoctor.dumps.selection import NAMELESS, choose
@@ -28,24 +28,28 @@ def hang_artifacts(log: Log, saved: Sequence[Hang] = ()) -> Hang | None:
     from ddpdoctor.collectors.hang.dumps import read_dumps
 
     read = read_dumps(dumps) if dumps else ()
-    unread = (d for d in read if d.problem is not None and not len(d) and not _is_other_data(d))
-    nameless = [words for words in choose(read)[1] if words.endswith(NAMELESS)]
-    hang = _texts(texts)
+    left = _texts(texts)
     return Hang(
         dumps=(*read, *(dump for each in saved for dump in each.dumps)),
-        stacks=hang.stacks,
+        stacks=left.stacks,
         processes=tuple(process for each in saved for process in each.processes),
-        ras=(*hang.ras, *(answer for each in saved for answer in each.ras)),
-        gaps=(
-            *hang.gaps,
-            *(Gap(f"hang.{d.source}", f"{d.source}: {d.problem}") for d in unread),
-            *(Gap("hang.dumps", words) for words in nameless),
-        ),
+        ras=(*left.ras, *(answer for each in saved for answer in each.ras)),
+        gaps=(*left.gaps, *_gaps(read)),
     )
 
 
+def _gaps(dumps: Sequence[Dump]) -> Iterator[Gap]:
+    """Dumps of which nothing could be read, and those whose rank is not known."""
+    for dump in dumps:
+        if dump.problem is not None and not len(dump) and not _is_other_data(dump):
+            yield Gap(f"hang.{dump.source}", f"{dump.source}: {dump.problem}")
+    for reason in choose(dumps)[1]:
+        if reason.endswith(NAMELESS):
+            yield Gap("hang.dumps", reason)
+
+
 def _is_dump(source: LogSource) -> bool:
-    """A dump, or what is left of one: its name says it, and nothing stands in it."""
+    """A dump, or an empty file with the name of one."""
     return source.kind is InputKind.DUMP or (source.kind is InputKind.EMPTY and "trace_rank_" in source.name)
 
 

@@ -85,7 +85,7 @@ def find(root: Root, known: Mapping[int, ProcEntry], pids: Iterable[int] = (), *
 
     A rank is the first Python process that has its number: what it starts inherits the number and is not a rank. With
     `pids`, a process without a number that has no rank below it is taken for one as well. `with_own` counts the doctor's
-    own processes among them. One of which /proc does not tell, beside the ranks of a launcher, is taken for one of them.
+    own processes among them. A process that /proc does not describe, beside the ranks of a launcher, counts as one of them.
     """
     wanted = tuple(pids)
     below = _below(known, wanted) if wanted else set(known)

@@ -1,4 +1,4 @@
-"""Gathers `hang` on a node where a job stands still now: its ranks, their stacks, the dumps that they left."""
+"""Collects `hang` on a node where a job is stuck now: its ranks, their stacks, the dumps that they wrote."""
 
 from __future__ import annotations
 

@@ -58,19 +58,26 @@ def collect(paths: Iterable[str], signatures: Sequence[str], stdin: IO[bytes] | 
     inputs = inputs_of(paths)
     tasks = [(each, start, size) for each in inputs for start, size in _spans(each)]
     above = len(_above([each.name for each in inputs]))
-    read = on_all_cores(
-        lambda task: _read(*task, above, scanner, stdin), tasks, sum(each.size_bytes for each in inputs)
-    )
-    found: dict[str, list[tuple[LogSource, ScannedPart]]] = {}
-    for (each, _, _), answer in zip(tasks, read, strict=True):
-        found.setdefault(each.name, []).append(answer)
-    parts = [joined([part for _, part in answers]) for answers in found.values()]
-    sources = [
-        replace(answers[0][0], lines=part.newlines, problem=answers[0][0].problem or part.problem)
-        for answers, part in zip(found.values(), parts, strict=True)
-    ]
+    size_bytes = sum(each.size_bytes for each in inputs)
+    read = on_all_cores(lambda task: _read(*task, above, scanner, stdin), tasks, size_bytes)
+    spans_of: dict[str, list[tuple[LogSource, ScannedPart]]] = {}
+    for (each, _, _), span in zip(tasks, read, strict=True):
+        spans_of.setdefault(each.name, []).append(span)
+    return attributed(_log_of([_whole(spans) for spans in spans_of.values()]))
+
+
+def _whole(spans: list[tuple[LogSource, ScannedPart]]) -> tuple[LogSource, ScannedPart]:
+    """One source, and what its spans gave together."""
+    source, part = spans[0][0], joined([part for _, part in spans])
+    return replace(source, lines=part.newlines, problem=source.problem or part.problem), part
+
+
+def _log_of(read: Sequence[tuple[LogSource, ScannedPart]]) -> Log:
+    """The log of these sources, each line with the index of its source."""
+    sources = [source for source, _ in read]
+    parts = [part for _, part in read]
     tracebacks = [replace(each, source=i) for i, part in enumerate(parts) for each in part.tracebacks]
-    log = Log(
+    return Log(
         sources=tuple(sources),
         lines=tuple(replace(line, source=i) for i, part in enumerate(parts) for line in part.lines),
         tracebacks=tuple(each for each in tracebacks if each.exception),
@@ -80,7 +87,6 @@ def collect(paths: Iterable[str], signatures: Sequence[str], stdin: IO[bytes] | 
         tails=tuple(replace(line, source=i) for i, part in enumerate(parts) for line in part.tail),
         gaps=tuple(Gap(f"log.{s.name}", f"{s.name}: {s.problem}") for s in sources if s.problem is not None),
     )
-    return attributed(log)
 
 
 def _above(names: Sequence[str]) -> str:
@@ -136,7 +142,7 @@ def _span(file: TolerantReader, kind: InputKind, start: int, span_bytes: int | N
 
 
 def _next_line(file: TolerantReader, place: int) -> int:
-    """Where the first line begins at `place` or behind it; where no line ends for long, a line is cut there."""
+    """Where the first line begins at `place` or after it; where no line ends for long, a line is cut there."""
     if place == 0:
         return 0
     file.seek(place - 1)

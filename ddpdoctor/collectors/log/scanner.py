@@ -43,7 +43,7 @@ READERS: dict[str, Callable[[LineContext, int], Traceback | Exit | None]] = {
     **dict.fromkeys(("SyntaxError: ", "IndentationError: ", "TabError: "), syntax_error_of),
     **dict.fromkeys(("Error: ", "Exception: "), exception_of_rank),
 }
-"""Words in the line with which something begins, or ends, that stands on several lines, and who reads it."""
+"""Words in the first or last line of what spans several lines, and the function that reads it."""
 _BAR = re.compile(r"^[^|\n]{0,80}\d%\|[^|\n]*\| *\d+/\d+ \[[^\]\n]*\](?=\[|[A-Z][a-z]+Error)")
 """A progress bar in whose line another process went on to write."""
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
@@ -179,7 +179,7 @@ def joined(parts: Sequence[ScannedPart]) -> ScannedPart:
 
 
 class _KeptLines:
-    """Keeps each line once a rank, whatever numbers stand in it."""
+    """Keeps each line once per rank; lines that differ in numbers alone are one."""
 
     def __init__(self, part: ScannedPart) -> None:
         self._part = part
@@ -219,7 +219,7 @@ class _KeptLines:
         return True
 
     def take_record(self, found: Traceback | Exit | None) -> None:
-        """What stands on several lines; None where its end was not found."""
+        """What spans several lines; None where its end was not found."""
         if isinstance(found, Exit):
             self._part.exits.append(found)
         elif found is not None and found.number not in self._ends:
@@ -229,7 +229,7 @@ class _KeptLines:
 
     @property
     def has_enough(self) -> bool:
-        """Whether so many exceptions are known that one more, without its traceback, tells nothing new."""
+        """Whether so many exceptions are known that one more, without its traceback, adds nothing new."""
         return len(self._ends) >= MOST_ALONE
 
     def finish(self) -> None:

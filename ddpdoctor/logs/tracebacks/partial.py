@@ -31,7 +31,7 @@ _HARMLESS = re.compile(
     r"\b(ignor(ed|ing)|skipp(ed|ing)|retrying|try(ing)? again|fall(ing|s)? ?back|continuing|caught|handled|recovered)\b",
     re.IGNORECASE,
 )
-"""Words of somebody who tells that an exception ended nothing."""
+"""Words of a message about an exception that ended no process."""
 _ON_THE_WAY_OUT = re.compile(
     r"\s|\W*$|.*(\bERROR\b|Error\b|[Ff]ailed\b|[Aa]borted\b|[Aa]borting\b|[Tt]erminat|[Kk]illed\b|exit(ed|s) with|[Ee]xit code"
     r"|exitcode|closing signal|core dumped|non-zero|destroy_process_group|resource_tracker|leaked|frame #|srun:|slurmstepd)"
@@ -63,7 +63,7 @@ def _beheaded(data: bytes) -> Traceback | None:
 
 
 def exception_of_rank(context: LineContext, number: int) -> Traceback | None:
-    """An exception that torch printed for a rank (`[rank3]: ValueError: …`), with the frames that stand above it."""
+    """An exception that torch printed for a rank (`[rank3]: ValueError: …`), with the frames above it."""
     return _exception(context, number) if b"[rank" in context.line[:MOST_LINE_BYTES] else None
 
 
@@ -125,7 +125,7 @@ def _is_exception(text: str) -> bool:
 
 
 def _frames_above(context: LineContext, own: PrefixedLine) -> tuple[TracebackFrame, ...] | None:
-    """The frames right above, None where a head or another exception stands there."""
+    """The frames right above, None where a head or another exception is above."""
     frames: list[TracebackFrame] = []
     is_above = False  # of the frames
     for passed, raw in enumerate(context.lines_before(FRAMES_ABOVE_LINES), 1):

@@ -53,7 +53,7 @@ _WRAPPED = re.compile(r'\s*File "[^"]{40}')
 """The beginning of a frame that a terminal's or a collector's width may have cut."""
 _SPAWNED = re.compile(r"-- Process (\d+) terminated with the following error:")
 _RANKED = re.compile(r": \(RANK (\d+)\)\s*$")
-"""What torch.distributed.checkpoint puts behind the head of each traceback that it has gathered."""
+"""What torch.distributed.checkpoint adds to the head of each traceback that it gathered."""
 _BOLD = re.compile(r"(\*\*|__|`)(?P<text>[A-Za-z].*)\1\s*$")
 """A line that somebody stressed when they pasted it."""
 _GROUP = re.compile(r"^\s*[|+][-| ]?\s?")
@@ -105,7 +105,7 @@ def _found(context: LineContext, number: int) -> Traceback | None:
 
 def _is_ignored(context: LineContext, head: PrefixedLine) -> bool:
     """Whether Python says above its head that what was raised is ignored; several processes may have said so at once."""
-    heads = 1  # of tracebacks that nothing above them has told of
+    heads = 1  # of tracebacks that no line above has announced
     for raw in context.lines_before(IGNORED_LINES):
         each = parsed_line(raw)
         if not is_same_stream(head, each):
@@ -119,47 +119,86 @@ def _is_ignored(context: LineContext, head: PrefixedLine) -> bool:
 
 
 def _filled(found: Traceback, texts: Iterator[tuple[int, str]]) -> Traceback | None:
-    """The traceback with its frames and its exception, from the lines behind its head."""
-    frames: list[TracebackFrame] = []
-    indent = ""  # of the whole traceback: torchrun's summary indents what its worker recorded
-    raising: re.Match[str] | None = None
-    strangers = last = 0
-    others = passed = 0  # other heads within this traceback, and where an exception of theirs stands
+    """The traceback with its frames and its exception, from the lines after its head."""
+    body = _TracebackBody()
     for offset, text in texts:
-        if passed and offset - passed > NEXT_END_LINES:
+        ended = body.take(offset, text)
+        if body.is_lost:
             return None
+        if ended is not None:
+            message = message_of(ended, (text for _, text in texts))
+            at, frames = found.number + offset, tuple(body.frames)
+            return replace(found, number=at, exception=ended["name"], message=message, frames=frames)
+    return body.without_end(found)
+
+
+class _TracebackBody:
+    """The frames of one traceback, while its lines and those of other processes are read."""
+
+    def __init__(self) -> None:
+        self.frames: list[TracebackFrame] = []
+        self.is_lost = False
+        """Its end cannot be found, or it is a launcher's that breaks off."""
+        self._indent = ""  # of the whole traceback: torchrun's summary indents what its worker recorded
+        self._raising: re.Match[str] | None = None
+        self._last = 0  # the distance of its last frame
+        self._foreign = 0  # lines since then
+        self._heads = 0  # other heads within this traceback
+        self._ended = 0  # the distance of the last exception of theirs
+
+    def take(self, offset: int, text: str) -> re.Match[str] | None:
+        """Read the next line, so far from the head; the exception of this traceback where the line is it."""
+        if self._ended and offset - self._ended > NEXT_END_LINES:
+            self.is_lost = True
+            return None
+        if self._has_frame(offset, text):
+            return None
+        text = _BOLD.sub(r"\g<text>", text.removeprefix(self._indent))
+        if text[:1] not in (" ", "\t", ""):
+            return self._unindented(offset, text)
+        self._raising = self._raising or (_RAISING.match(text) if self.frames else None)
+        return None
+
+    def _has_frame(self, offset: int, text: str) -> bool:
         frame = FRAME.match(text)
-        if frame is not None and len(frames) < MOST_FRAMES:
-            indent = indent if frames else " " * (len(text) - len(text.lstrip(" ")) - 2)
-            frames.append(TracebackFrame(frame["file"], int(frame["line"]), (frame["function"] or "").strip()))
-            strangers, last, raising = 0, offset, None
-        elif 'File "' in text and (joined := list(_FRAME_WITHIN.finditer(text))):
-            frames += [TracebackFrame(each["file"], int(each["line"]), each["function"] or "") for each in joined]
-            strangers, last = 0, offset
-        elif (text := _BOLD.sub(r"\g<text>", text.removeprefix(indent)))[:1] not in (" ", "\t", ""):
-            ended = EXCEPTION.match(text)
-            is_end = (
-                ended is not None and (frames or ended["name"].endswith(_NAMES)) and _is_exception(ended["name"], text)
-            )
-            if ended is not None and is_end and not others and (not passed or ended["name"].endswith(_NAMES)):
-                if _is_cut(ended["name"], text) and any(_LAUNCHERS.search(f.file.replace("\\", "/")) for f in frames):
-                    return None
-                message, at = message_of(ended, (text for _, text in texts)), found.number + offset
-                return replace(found, number=at, exception=ended["name"], message=message, frames=tuple(frames))
-            if is_end and others:
-                others, passed = others - 1, offset
-            others += HEAD in text
-            strangers += 1
-            if strangers > OTHERS_LINES:
-                return None
+        if frame is not None and len(self.frames) < MOST_FRAMES:
+            self._indent = self._indent if self.frames else " " * (len(text) - len(text.lstrip(" ")) - 2)
+            self.frames.append(TracebackFrame(frame["file"], int(frame["line"]), (frame["function"] or "").strip()))
+            self._raising = None
+        elif 'File "' in text and (found := list(_FRAME_WITHIN.finditer(text))):
+            self.frames += [TracebackFrame(each["file"], int(each["line"]), each["function"] or "") for each in found]
         else:
-            raising = raising or (_RAISING.match(text) if frames else None)
-    if raising is not None and not others:
-        return replace(found, number=found.number + last, exception=raising["name"], frames=tuple(frames))
-    files = [frame.file.replace("\\", "/") for frame in frames]
-    if any(_LAUNCHERS.search(file) for file in files) or all(_STARTERS.search(file) for file in files):
-        return None  # it says nothing of what a worker raised
-    return replace(found, number=found.number + last, frames=tuple(frames))
+            return False
+        self._foreign, self._last = 0, offset
+        return True
+
+    def _unindented(self, offset: int, text: str) -> re.Match[str] | None:
+        """A line at the margin: this traceback's exception, that of another one, or anything else."""
+        ended = EXCEPTION.match(text)
+        is_named = ended is not None and ended["name"].endswith(_NAMES)
+        is_end = ended is not None and bool(self.frames or is_named) and _is_exception(ended["name"], text)
+        if ended is not None and is_end and not self._heads and (is_named or not self._ended):
+            self.is_lost = _is_cut(ended["name"], text) and self._is_launchers
+            return ended
+        if is_end and self._heads:
+            self._heads, self._ended = self._heads - 1, offset
+        self._heads += HEAD in text
+        self._foreign += 1
+        self.is_lost = self._foreign > OTHERS_LINES
+        return None
+
+    def without_end(self, found: Traceback) -> Traceback | None:
+        """The traceback where the text holds no exception of it; None where it says nothing of what a worker raised."""
+        at, frames = found.number + self._last, tuple(self.frames)
+        if self._raising is not None and not self._heads:
+            return replace(found, number=at, exception=self._raising["name"], frames=frames)
+        if self._is_launchers or all(_STARTERS.search(frame.file.replace("\\", "/")) for frame in frames):
+            return None
+        return replace(found, number=at, frames=frames)
+
+    @property
+    def _is_launchers(self) -> bool:
+        return any(_LAUNCHERS.search(frame.file.replace("\\", "/")) for frame in self.frames)
 
 
 def _is_cut(name: str, text: str) -> bool:
@@ -168,7 +207,7 @@ def _is_cut(name: str, text: str) -> bool:
 
 
 def message_of(ended: re.Match[str], behind: Iterator[str]) -> str:
-    """What the exception says; where its text begins on the next line, the first two lines of it, and one behind a colon."""
+    """What the exception says; where its text begins on the next line, the first two lines of it, and one after a colon."""
     first = (ended["message"] or "").strip()
     if ":" not in ended[0] or (first and not first.endswith(":")):
         return (ended["message"] or "")[:1000]
@@ -210,7 +249,7 @@ def _pasted(context: LineContext, number: int) -> Traceback | None:
 
 
 def _texts(context: LineContext, head: PrefixedLine) -> Iterator[tuple[int, str]]:
-    """The lines behind the head that its process may have written, each with its distance from it; wrapped frames in one."""
+    """The lines after the head that its process may have written, each with its distance from it; wrapped frames in one."""
     lead = _lead(context, head)
     begun = ""
     for offset, raw in enumerate(context.lines_after(TRACEBACK_LINES), 1):
@@ -245,7 +284,7 @@ def _lead(context: LineContext, head: PrefixedLine) -> re.Pattern[str] | None:
 
 
 def _index_of_spawned(context: LineContext, head: PrefixedLine) -> int | None:
-    """The local rank: mp.spawn numbers its processes, and tells the number above what one of them raised."""
+    """The local rank: mp.spawn numbers its processes, and prints the number above the traceback of one."""
     if head.who.local_rank is not None or head.who.rank is not None:
         return head.who.local_rank
     told = next((found for raw in context.lines_before(SPAWN_INDEX_LINES) if (found := _SPAWNED.search(raw))), None)

@@ -12,7 +12,7 @@ from machines import FIXTURES
 
 from ddpdoctor.app.autocorrect import repaired
 from ddpdoctor.app.lint_lines import environ_of, rules_of, with_machines
-from ddpdoctor.app.request import Common
+from ddpdoctor.app.request import Request
 from ddpdoctor.collectors.launch import collect_launch
 from ddpdoctor.engine import examine
 from ddpdoctor.facts.launch.record import Launch
@@ -72,4 +72,4 @@ def lint(
 @cache
 def _rules() -> tuple[tuple[Rule, ...], tuple[Rule, ...]]:
     """The rules of lines, and those of machines that lines show."""
-    return rules_of(Common()), line_rules()
+    return rules_of(Request()), line_rules()

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ddpdoctor.app.facts_source import UnreadableError, load_facts, text_of
-from ddpdoctor.app.request import Common
+from ddpdoctor.app.request import Request
 from ddpdoctor.app.rule_selection import rules_for
 from ddpdoctor.app.standard_input import on_disk
 from ddpdoctor.collectors.hang.artifacts import hang_artifacts
@@ -28,9 +28,9 @@ from ddpdoctor.rules.views import hang_rules, log_rules
 __all__ = ["triaged"]
 
 
-def triaged(paths: Iterable[str], common: Common, *, started: float, command: str = "triage") -> tuple[Report, Facts]:
+def triaged(paths: Iterable[str], request: Request, *, started: float, command: str = "triage") -> tuple[Report, Facts]:
     """The report about these files, folders and standard input (`-`), and the facts that it rests on."""
-    known = rules_for(common, tuple(AREAS.values()))
+    known = rules_for(request, tuple(AREAS.values()))
     rules = log_rules(known)
     with on_disk(paths) as files:
         report, facts = _triaged(files, rules, known, command, started)

@@ -80,6 +80,11 @@ class Who:
     task: int | None = None
     device: int | None = None
 
+    def may_be(self, other: Who) -> bool:
+        """Whether nothing that is known of both distinguishes them: rank, host and task."""
+        pairs = ((self.rank, other.rank), (self.host, other.host), (self.task, other.task))
+        return all(mine is None or theirs is None or mine == theirs for mine, theirs in pairs)
+
 
 @dataclass(frozen=True, slots=True)
 class LogSource:

@@ -196,9 +196,10 @@ def gpu_taken(log: Log) -> Iterator[Finding]:
 @gpu_busy.look
 def foreign_memory(log: Log) -> Iterator[Finding]:
     """A rank ran out of memory on a GPU of which another process holds a good part."""
-    from ddpdoctor.rules.log.signatures import finding_of, matching
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.signatures import finding_of
 
-    lines = [line for line in matching(log, IN_USE) if _is_foreign(line.text)]
+    lines = [line for line in matching_lines(log, IN_USE) if _is_foreign(line.text)]
     if not lines:
         return
     title = "Another process uses the GPU"

@@ -169,13 +169,16 @@ REASON = re.compile(r"shmutils\.\w+:\d+ NCCL WARN (?P<reason>.+)")
 @shm_too_small_for_nccl.look
 def segment_not_made(log: Log) -> Iterator[Finding]:
     """A segment that could not be made: for lack of room, unless NCCL has just told another reason."""
-    from ddpdoctor.rules.log.signatures import finding_of, matching, signed
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.signatures import finding_of, signed
 
-    reasons = [reason for line in matching(log, NO_SEGMENT) if (reason := _reason(log, line)) is not None]
-    if not reasons and matching(log, NO_SEGMENT) and _may_be_cuda(log):
-        yield replace(finding_of(log, matching(log, NO_SEGMENT), UNSURE_ROOM, blames_speaker=True), fix=FIX_OF_ROOM)
+    reasons = [reason for line in matching_lines(log, NO_SEGMENT) if (reason := _reason(log, line)) is not None]
+    if not reasons and matching_lines(log, NO_SEGMENT) and _may_be_cuda(log):
+        yield replace(
+            finding_of(log, matching_lines(log, NO_SEGMENT), UNSURE_ROOM, blames_speaker=True), fix=FIX_OF_ROOM
+        )
         return
-    if not reasons or len(reasons) < len(matching(log, NO_SEGMENT)):
+    if not reasons or len(reasons) < len(matching_lines(log, NO_SEGMENT)):
         yield from signed(shm_too_small_for_nccl, log)
         return
     said = REASON.search(reasons[0].text)
@@ -185,7 +188,9 @@ def segment_not_made(log: Log) -> Iterator[Finding]:
         "driver is too old for this NCCL, or /dev/shm is too small after all (HOST001: df -h /dev/shm); with NCCL_SHM_DISABLE=1 "
         "the job runs without it"
     )
-    yield replace(finding_of(log, [*reasons, *matching(log, NO_SEGMENT)], title, blames_speaker=True), fix=FIX_OF_ROOM)
+    yield replace(
+        finding_of(log, [*reasons, *matching_lines(log, NO_SEGMENT)], title, blames_speaker=True), fix=FIX_OF_ROOM
+    )
 
 
 def _may_be_cuda(log: Log) -> bool:

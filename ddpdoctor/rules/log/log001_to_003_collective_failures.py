@@ -7,23 +7,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ddpdoctor.facts.log import Log, LogLine, Who
+from ddpdoctor.facts.log import Log, LogLine
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.logs.collective_waits import (
-    CollectiveWait,
     Participant,
     collective_waits,
-    participants,
-    ranks_behind,
     ranks_named_missing,
 )
 from ddpdoctor.logs.context_patterns import context_lines
-from ddpdoctor.logs.distances import SEQUENCE_GAP
 from ddpdoctor.logs.history import history_of
+from ddpdoctor.logs.matching import matching_lines
+from ddpdoctor.logs.missing_participants import missing_participants
+from ddpdoctor.logs.traceback_of_line import traceback_of
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.log.collective_names import call, calls, names, ranks_named
-from ddpdoctor.rules.log.rendezvous_view import ranks_of
-from ddpdoctor.rules.log.signatures import explained, matching, shortened, traceback_of
+from ddpdoctor.rules.log.signatures import explained, shortened
 from ddpdoctor.rules.log.watchdog_timeouts import WATCHDOGS, stuck
 
 if TYPE_CHECKING:
@@ -43,10 +41,6 @@ SIGNATURES = (
     r"due to a collective timeout from this local\b",
     r"successfully reached monitoredBarrier, but received errors while waiting",
 )
-LOST_A_PEER = (r"Connection closed by (remote )?peer", r"Connection reset by peer")
-"""What a rank prints that was in the collective as well when another left it."""
-REPEATED = re.compile(r"\[repeated \d+x across cluster\]|(?:repeated|same) (?:on|by|for) all (?:other )?ranks")
-"""Where the lines of other ranks were left out, by Ray or by somebody who shortened a log."""
 
 DECIDES = (
     "a second run with TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 (then `ddpdoctor triage` its dumps), or "
@@ -83,13 +77,13 @@ def collective_timeout(log: Log) -> Iterator[Finding]:
     ## Source
     torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (watchdogHandler), gloo/transport/tcp/unbound_buffer.cc.
     """
-    lines = matching(log, SIGNATURES)
+    lines = matching_lines(log, SIGNATURES)
     if not lines:
         yield from stuck(log)
         yield from _noticed(log)
     if not lines or history_of(log).is_harmless(lines):
         return
-    missing = parties_missing(log)
+    missing = missing_participants(log)
     ranks = tuple(sorted({party.who.rank for party in missing if party.who.rank is not None}))
     waited = collective_waits(log)
     text, is_known = _told(log, lines, missing, ranks)
@@ -137,13 +131,13 @@ def _told(log: Log, lines: list[LogLine], missing: list[Participant], ranks: tup
     decides = DECIDES if any("NCCL" in line.text for line in log.lines) else DECIDES_WITHOUT_NCCL
     if not missing:
         who = who or "a rank"
-        if log.world_size is None or len(ranks_of(log)) < log.world_size:
+        if log.world_size is None or len(history_of(log).speaking_ranks) < log.world_size:
             decides = f"what the other ranks printed last decides, or {decides}"
         return f"{who} gave up waiting in a collective: {seen}. Undetermined who was missing: {decides}", True
     who = who or "the others"
     why = _why(() if own else ranks, decides)
     absent = ranks_named([*ranks])
-    if absent and not ranks_of(log) & {*ranks} and not ranks_named_missing(log)[0]:
+    if absent and not history_of(log).speaking_ranks & {*ranks} and not ranks_named_missing(log)[0]:
         text = (
             f"nothing of {absent} is in this log, while {who} waited in a collective: {seen}. Either {absent} did not take "
             f"part in it, or what {absent} printed is not here. {why}"
@@ -160,51 +154,6 @@ def _why(ranks: tuple[int, ...], decides: str) -> str:
         f"Undetermined why: {alone}it died or is stopped (PROBE006, PROBE007), takes another path (SCRIPT024, SCRIPT026) or "
         f"has fewer batches (SCRIPT032); its own output decides, or {decides}"
     )
-
-
-def parties_missing(log: Log) -> list[Participant]:
-    """Who was not in the collective: named by a line, behind in its sequence, or silent while the others gave up."""
-    everybody = participants(log)
-    named, _ = ranks_named_missing(log)
-    if named:
-        return [next((p for p in everybody if p.who.rank == rank), _party(rank)) for rank in named]
-    waited = collective_waits(log)
-    if not waited:
-        return []
-    behind = ranks_behind(log, waited) or _behind(waited)
-    if behind:
-        return [p for p in everybody if p.who.rank in behind]
-    there = [
-        *(wait.line for wait in waited),
-        *matching(log, LOST_A_PEER),
-        *(line for line, _ in context_lines(log, "watched")),
-    ]
-    ranks = {line.who.rank for line in there} - {None}
-    sources = {line.source for line in there}
-    silent = [
-        p for p in everybody if p.who.rank not in ranks and not (p.sources and set(p.sources) <= sources and not ranks)
-    ]
-    if any(REPEATED.search(line.text) for line in (*log.lines, *log.tails)):
-        return []  # the others printed the same
-    return silent if 0 < len(silent) <= max(1, len(waited)) else []
-
-
-def _party(rank: int) -> Participant:
-    return Participant(f"rank {rank}", Who(rank=rank), ())
-
-
-def _behind(waited: list[CollectiveWait]) -> set[int]:
-    """Ranks that gave up at an earlier number than the others, in the same group."""
-    numbered = [wait for wait in waited if wait.seq is not None and wait.who.rank is not None]
-    if len({wait.group for wait in numbered}) != 1:
-        return set()
-    newest = max(wait.seq or 0 for wait in numbered)
-    oldest = min(wait.seq or 0 for wait in numbered)
-    if numbered[0].group is None and newest - oldest > SEQUENCE_GAP:
-        return set()  # numbers of other groups, which old lines do not name
-    late = {wait.who.rank for wait in numbered if (wait.seq or 0) < newest and wait.who.rank is not None}
-    is_pair = len(numbered) == 2 and numbered[0].group is not None
-    return late if len(late) * 2 < len(numbered) or is_pair else set()
 
 
 @cause(

@@ -178,13 +178,14 @@ LOST = ("RendezvousConnectionError",)
 @store_connection_closed.look
 def store_lost(log: Log) -> Iterator[Finding]:
     """Agents say the same of a store that they never reached, which NET003 tells of."""
+    from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.logs.rendezvous_lines import failed_connections
-    from ddpdoctor.rules.log.signatures import matching, signed
+    from ddpdoctor.rules.log.signatures import signed
 
-    lost = matching(log, LOST)
+    lost = matching_lines(log, LOST)
     for found in signed(store_connection_closed, log):
         only_agents = all(
             any(each.path == log.place(line.source, line.number) for line in lost) for each in found.evidence
         )
-        if not (only_agents and (failed_connections(log) or matching(log, NOT_REACHED))):
+        if not (only_agents and (failed_connections(log) or matching_lines(log, NOT_REACHED))):
             yield found

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from ddpdoctor.facts.log import Log
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.logs.history import history_of
+from ddpdoctor.logs.matching import matching_lines
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.log.ended_ranks import SIGKILL, ended
-from ddpdoctor.rules.log.signatures import finding_of, matching
+from ddpdoctor.rules.log.signatures import finding_of
 from ddpdoctor.rules.log.watchdog_timeouts import WATCHDOGS
 
 SIGKILLED = (
@@ -84,8 +85,8 @@ def worker_killed_by_sigkill(log: Log) -> Iterator[Finding]:
     record (sacct -j JOB --format=State,ExitCode,MaxRSS), kubectl describe pod (OOMKilled).
     """
     killed = [each for each in history_of(log).failed_exits if each.code == SIGKILL]
-    lines = matching(log, SIGKILLED)
+    lines = matching_lines(log, SIGKILLED)
     if killed:
         yield ended(log, killed, "was killed from outside with SIGKILL (exit code -9) and printed no traceback")
-    elif lines and not (matching(log, WATCHDOGS) and all(line.text == "Killed" for line in lines)):
+    elif lines and not (matching_lines(log, WATCHDOGS) and all(line.text == "Killed" for line in lines)):
         yield finding_of(log, lines, "A worker was killed from outside with SIGKILL", blames_speaker=True)

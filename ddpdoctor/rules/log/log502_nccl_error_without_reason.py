@@ -11,10 +11,10 @@ from ddpdoctor.findings import Finding, Role, Severity
 from ddpdoctor.logs.context_patterns import context_lines
 from ddpdoctor.logs.history import history_of
 from ddpdoctor.logs.line_meaning import NCCL_RETURNED
+from ddpdoctor.logs.matching import matching_lines
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.log.log004_to_007_peer_closed import CLOSED
-from ddpdoctor.rules.log.log501_worker_ended_without_traceback import may_be_one
-from ddpdoctor.rules.log.signatures import explained, finding_of, matching
+from ddpdoctor.rules.log.signatures import explained, finding_of
 
 FAILED = (
     r"unhandled (cuda|system) error",
@@ -78,7 +78,7 @@ def nccl_error_without_reason(log: Log) -> Iterator[Finding]:
     Start once more with NCCL_DEBUG=WARN and give that log to `ddpdoctor triage`; `ddpdoctor check -- LAUNCH` looks for the usual
     reasons before the job.
     """
-    lines = matching(log, FAILED)
+    lines = matching_lines(log, FAILED)
     known = explained(log, "cause", "umbrella", "consequence")
     noise = explained(log, "noise")
     told = list(dict.fromkeys(line for name in ("nccl_warns", "nccl_reasons") for line, _ in context_lines(log, name)))
@@ -96,8 +96,8 @@ def nccl_error_without_reason(log: Log) -> Iterator[Finding]:
         is_told = any(line not in lines for line in explained(log, "cause"))
         title = "NCCL failed" if is_told else "NCCL failed, and the log does not hold its reason"
         found = finding_of(log, lines, title, blames_speaker=True)
-        closed = matching(log, CLOSED)
-        is_lost = all(any(may_be_one(line.who, each.who) for each in closed) for line in lines)
+        closed = matching_lines(log, CLOSED)
+        is_lost = all(any(line.who.may_be(each.who) for each in closed) for line in lines)
         is_lost = is_lost or (bool(closed) and all("nternal" in line.text for line in lines))
         is_lost = is_lost and not any("uda" in line.text for line in lines)
         yield replace(found, role=Role.CONSEQUENCE, caused_by="LOG005") if is_lost else found

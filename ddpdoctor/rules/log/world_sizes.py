@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddpdoctor.facts.log import Log, LogLine
 from ddpdoctor.findings import Evidence, Finding, Where
-from ddpdoctor.rules.log.signatures import traceback_of
+from ddpdoctor.logs.traceback_of_line import traceback_of
 
 __all__: list[str] = []
 
@@ -12,18 +12,6 @@ NOT_SET = (r"environment variable (RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL
 NO_KEY = (r"KeyError: '(RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)'",)
 NO_LOCAL_RANK = (r"KeyError: 'LOCAL_RANK'",)
 NO_GROUP = (r"Default process group (?:has not been|is not) initialized",)
-
-
-def under_scheduler(log: Log) -> bool:
-    words = ("srun:", "slurmstepd", "mpirun", "prterun")
-    if any(word in line.text for line in (*log.tails, *log.lines) for word in words):
-        return True
-    return any(line.who.task is not None for line in log.tails)
-
-
-def is_spawned(log: Log, line: LogLine) -> bool:
-    traceback = traceback_of(log, line)
-    return traceback is not None and any("multiprocessing/spawn.py" in frame.file for frame in traceback.frames)
 
 
 def worlds_finding(log: Log, text: str, lines: list[LogLine], first: LogLine) -> Finding:

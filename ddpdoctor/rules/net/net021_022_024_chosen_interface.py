@@ -172,10 +172,11 @@ def refused(log: Log) -> Iterator[Finding]:
     """NCCL tried in vain to connect: an interface's name or a link-local address proves a wrong interface, nothing else does."""
     from ddpdoctor.logs.context_patterns import context_lines
     from ddpdoctor.logs.history import history_of
-    from ddpdoctor.rules.log.mentioned_ranks import peer_in
-    from ddpdoctor.rules.log.signatures import finding_of, matching, signed
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.logs.mentioned_peers import peer_in
+    from ddpdoctor.rules.log.signatures import finding_of, signed
 
-    lines = matching(log, REFUSED)
+    lines = matching_lines(log, REFUSED)
     counted = [line for line in lines if TRIES.search(line.text)]
     is_given_up = history_of(log).has_failed or len(counted) < len(lines)
     if counted and not is_given_up and not any(_is_last(log, line) for line in counted):

@@ -221,25 +221,25 @@ _OF_RANK = re.compile(r"\bfrom rank (\d{1,6})\b")
 def before_init(log: Log) -> Iterator[Finding]:
     """A rank ended before it had joined the process group, and the others waited for it."""
     from ddpdoctor.logs.history import history_of
+    from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.log500_uncaught_exception import raised_finding
     from ddpdoctor.rules.log.log501_worker_ended_without_traceback import PEERS_BEFORE, PEERS_OF_A_GROUP, crashed
-    from ddpdoctor.rules.log.signatures import matching
 
     yield from raised_finding(log, "PROBE005", " before it joined the process group")
-    all_gave_up = matching(log, GAVE_UP) and {each.code for each in history_of(log).failed_exits} == {1}
-    if matching(log, PEERS_BEFORE) and not matching(log, PEERS_OF_A_GROUP) and not all_gave_up:
+    all_gave_up = matching_lines(log, GAVE_UP) and {each.code for each in history_of(log).failed_exits} == {1}
+    if matching_lines(log, PEERS_BEFORE) and not matching_lines(log, PEERS_OF_A_GROUP) and not all_gave_up:
         yield from crashed(log, " before it joined the process group")
 
 
 @rank_died_after_init.look
 def after_init(log: Log) -> Iterator[Finding]:
     """A rank ended after the process group was formed, and the others lost their connection to it."""
+    from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.log500_uncaught_exception import raised_finding
     from ddpdoctor.rules.log.log501_worker_ended_without_traceback import PEERS_OF_A_GROUP, crashed
-    from ddpdoctor.rules.log.signatures import matching
 
     yield from raised_finding(log, "PROBE006", " after it had joined the process group")
-    if matching(log, PEERS_OF_A_GROUP):
+    if matching_lines(log, PEERS_OF_A_GROUP):
         yield from crashed(log, " after it had joined the process group")
         yield from _silent(log)
 
@@ -247,15 +247,17 @@ def after_init(log: Log) -> Iterator[Finding]:
 def _silent(log: Log) -> Iterator[Finding]:
     """Somebody whose peers lost the connection to it, while it printed no error itself and no launcher says how it ended."""
     from ddpdoctor.logs.collective_waits import collective_waits, participants
+    from ddpdoctor.logs.exception_kinds import is_consequence
     from ddpdoctor.logs.history import history_of
+    from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.ended_ranks import SIGKILL
     from ddpdoctor.rules.log.log500_uncaught_exception import traceback_groups
-    from ddpdoctor.rules.log.log501_worker_ended_without_traceback import PEERS_OF_A_GROUP, is_no_cause
-    from ddpdoctor.rules.log.signatures import explained, matching, shortened
+    from ddpdoctor.rules.log.log501_worker_ended_without_traceback import PEERS_OF_A_GROUP
+    from ddpdoctor.rules.log.signatures import explained, shortened
 
     everybody = participants(log)
     loud = [(line.source, line.who.rank) for line in explained(log, "cause", "umbrella", "consequence")]
-    loud += [(each.source, each.who.rank) for each in log.tracebacks if not is_no_cause(each)]
+    loud += [(each.source, each.who.rank) for each in log.tracebacks if not is_consequence(each)]
     ranks = {rank for _, rank in loud} | {each.who.rank for each in log.exits if each.code}
     sources = {source for source, rank in loud if rank is None}
     silent = [p for p in everybody if p.who.rank not in ranks - {None} and not set(p.sources) & sources]
@@ -264,13 +266,13 @@ def _silent(log: Log) -> Iterator[Finding]:
         or len(silent) != 1
         or _highest_named(log) >= len(everybody)
         or collective_waits(log)
-        or matching(log, NEVER_REACHED)
+        or matching_lines(log, NEVER_REACHED)
         or traceback_groups(log)
         or any(e.code == SIGKILL for e in history_of(log).failed_exits)
     ):
         return
     party = silent[0]
-    lost = matching(log, PEERS_OF_A_GROUP)
+    lost = matching_lines(log, PEERS_OF_A_GROUP)
     yield Finding(
         f"the others lost their connection to {party.name}{f' on {party.who.host}' if party.who.host else ''}, which printed no "
         "error: it left early with exit code 0 (SCRIPT025), was killed (LOG021) or crashed. Undetermined: its exit code decides "

@@ -266,10 +266,11 @@ ABORTED = (r"terminate called without an active exception",)
 @process_group_not_destroyed.look
 def not_destroyed(log: Log) -> Iterator[Finding]:
     """C++ ends in this way after any error as well: it is about the end of the script only where none was told before."""
-    from ddpdoctor.rules.log.signatures import matching, signed
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.signatures import signed
 
     for found in signed(process_group_not_destroyed, log):
-        if not all(_is_after_an_error(log, line) for line in matching(log, ABORTED)):
+        if not all(_is_after_an_error(log, line) for line in matching_lines(log, ABORTED)):
             yield found
 
 
@@ -286,9 +287,10 @@ def _is_after_an_error(log: Log, line: LogLine) -> bool:
 @process_group_not_initialized.look
 def group_missing(log: Log) -> Iterator[Finding]:
     """The process group is missed by anything else."""
-    from ddpdoctor.rules.log.signatures import finding_of, matching
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.signatures import finding_of
     from ddpdoctor.rules.log.world_sizes import NO_GROUP, is_of_batch_norm
 
-    lines = [line for line in matching(log, NO_GROUP) if not is_of_batch_norm(log, line)]
+    lines = [line for line in matching_lines(log, NO_GROUP) if not is_of_batch_norm(log, line)]
     if lines:
         yield finding_of(log, lines, "A distributed call runs before init_process_group", blames_speaker=True)

@@ -320,9 +320,9 @@ def _unlike(places: list[tuple[str, list[RankActivity]]]) -> Finding:
 def order_differs(log: Log) -> Iterator[Finding]:
     """All ranks wait, but not in the same call: other operations under one number, or other lines of the script."""
     from ddpdoctor.logs.collective_waits import collective_waits
+    from ddpdoctor.logs.missing_participants import missing_participants
     from ddpdoctor.rules.log.differing_calls import differing_calls
     from ddpdoctor.rules.log.fingerprints import fingerprints
-    from ddpdoctor.rules.log.log001_to_003_collective_failures import parties_missing
 
     named = fingerprints(log, "Op type")
     if named is not None:
@@ -337,5 +337,10 @@ def order_differs(log: Log) -> Iterator[Finding]:
             yield differing_calls(log, same, f"different operations as collective number {seq}")
             return
     places = {wait.place for wait in waited}
-    if all(wait.seq is None for wait in waited) and None not in places and len(places) > 1 and not parties_missing(log):
+    if (
+        all(wait.seq is None for wait in waited)
+        and None not in places
+        and len(places) > 1
+        and not missing_participants(log)
+    ):
         yield differing_calls(log, waited, "different calls")

@@ -36,7 +36,7 @@ def attributed(log: Log) -> Log:
     named = replace(
         log,
         lines=tuple(_with_source(log, each) for each in log.lines if not _is_code(log, each)),
-        tracebacks=tuple(_as_told(_with_source(log, each)) for each in log.tracebacks),
+        tracebacks=tuple(_as_message_says(_with_source(log, each)) for each in log.tracebacks),
         unfinished=tuple(_with_source(log, each) for each in log.unfinished),
         exits=tuple(_with_source(log, each) for each in log.exits),
         tails=tuple(_with_source(log, each) for each in log.tails),
@@ -77,17 +77,17 @@ def _with_source(log: Log, each: Spoken) -> Spoken:
     return replace(each, who=_merged(own, of_file))
 
 
-def _as_told(each: Traceback) -> Traceback:
+def _as_message_says(each: Traceback) -> Traceback:
     """A traceback whose message says which rank raised it, on which node and device."""
-    told = _SELF.match(each.message)
-    if told is None or each.who.rank not in (None, int(told["rank"] or told["waiting"])):
+    named = _SELF.match(each.message)
+    if named is None or each.who.rank not in (None, int(named["rank"] or named["waiting"])):
         return each
     host, device = _HOST.search(each.message), _DEVICE.search(each.message)
     return replace(
         each,
         who=replace(
             each.who,
-            rank=int(told["rank"] or told["waiting"]),
+            rank=int(named["rank"] or named["waiting"]),
             host=each.who.host or (short_host(host["host"]) if host else None),
             device=int(device["device"]) if device and each.who.device is None else each.who.device,
         ),

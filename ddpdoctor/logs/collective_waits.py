@@ -66,10 +66,10 @@ def collective_waits(log: Log) -> list[CollectiveWait]:
     found: dict[object, CollectiveWait] = {}
     groups = {line.who.rank: match["group"] for line in log.lines if (match := _GROUP.search(line.text)) is not None}
     groups |= {line.who.rank: match["group"] for line in log.lines if (match := _OF_WORK.search(line.text)) is not None}
-    told = {(line.source, line.number) for line in log.lines if any(words in line.text for words in TIMED_OUT)}
+    timed_out = {(line.source, line.number) for line in log.lines if any(words in line.text for words in TIMED_OUT)}
     for line in log.lines:
         place = (line.source, line.number)
-        if place not in told or (_REST.match(line.text) and (line.source, line.number - 1) in told):
+        if place not in timed_out or (_REST.match(line.text) and (line.source, line.number - 1) in timed_out):
             continue
         work = _WORK.search(line.text)
         fields = {m["name"]: m["value"] for m in _FIELD.finditer(work["body"])} if work is not None else {}
@@ -91,23 +91,23 @@ def collective_waits(log: Log) -> list[CollectiveWait]:
 def ranks_named_missing(log: Log) -> tuple[tuple[int, ...], LogLine | None]:
     """The ranks that a line names as missing from a collective, and that line."""
     ranks: set[int] = set()
-    said = None
+    naming_line = None
     for line in log.lines:
         for known in _NAMED:
             for match in known.finditer(line.text):
                 ranks |= {int(rank) for rank in match["ranks"].split(", ")}
-                said = said or line
+                naming_line = naming_line or line
     stalled = [line for line in log.lines if STALLED in line.text]
     if stalled:
         ranks |= {
             int(rank) for _, found in context_lines(log, "stalled_ranks") for rank in re.findall(r"\d+", found["ranks"])
         }
-        said = said or stalled[0]
+        naming_line = naming_line or stalled[0]
         ranks = ranks or _not_ready(log)
     for line in log.lines if not ranks else ():
         if (keeper := _FROM.search(line.text)) is not None:
             return (int(keeper["rank"]),), line
-    return tuple(sorted(ranks)), said
+    return tuple(sorted(ranks)), naming_line
 
 
 def _not_ready(log: Log) -> set[int]:

@@ -21,17 +21,17 @@ NOWHERE = "0.0.0.0"
 
 def with_context(log: Log) -> Log:
     """The log with the worker or the pod for lines and tracebacks that are about one without saying so themselves."""
-    told = sorted((*_told(log), *_killed(log)), key=lambda each: each[1])
-    if not told:
+    named = sorted((*_named_processes(log), *_killed(log)), key=lambda each: each[1])
+    if not named:
         return log
     return replace(
         log,
-        lines=tuple(_given(each, told) for each in log.lines),
-        tracebacks=tuple(_given(each, told) for each in log.tracebacks),
+        lines=tuple(_given(each, named) for each in log.lines),
+        tracebacks=tuple(_given(each, named) for each in log.tracebacks),
     )
 
 
-def _told(log: Log) -> Iterator[tuple[int, int, int, Who]]:
+def _named_processes(log: Log) -> Iterator[tuple[int, int, int, Who]]:
     """The source, the line, how far it reaches, and whom it names."""
     for line, found in context_lines(log, "ray_task"):
         yield line.source, line.number, RAY_TASK_LINES, Who(host=found["host"], pid=int(found["pid"]))
@@ -61,10 +61,10 @@ def _killed(log: Log) -> Iterator[tuple[int, int, int, Who]]:
             yield line.source, line.number, 0, ended[int(found["pid"])]
 
 
-def _given(each: Spoken, told: list[tuple[int, int, int, Who]]) -> Spoken:
+def _given(each: Spoken, named: list[tuple[int, int, int, Who]]) -> Spoken:
     if each.who.pid is not None or each.who.rank is not None:
         return each
-    near = [who for source, at, reach, who in told if source == each.source and at <= each.number <= at + reach]
+    near = [who for source, at, reach, who in named if source == each.source and at <= each.number <= at + reach]
     if not near:
         return each
     who = near[-1]

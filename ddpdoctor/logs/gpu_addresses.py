@@ -32,11 +32,11 @@ def _of_nccl(log: Log) -> list[GpuAddress]:
     """What NCCL says of each rank when it starts, at NCCL_DEBUG=INFO: `cudaDev 3 nvmlDev 3 busId 5d000`."""
     found = []
     for line, _ in context_lines(log, "communicator"):
-        said = _INIT.search(line.text)
-        if said is not None:
-            number = int(said["bus"], 16)
+        init = _INIT.search(line.text)
+        if init is not None:
+            number = int(init["bus"], 16)
             bus_id = f"{number >> 20:04x}:{number >> 12 & 0xFF:02x}:{number >> 4 & 0xFF:02x}"
-            found.append(GpuAddress(line.who.host, bus_id, int(said["index"])))
+            found.append(GpuAddress(line.who.host, bus_id, int(init["index"])))
     return found
 
 

@@ -98,15 +98,15 @@ def _devices_are_ranks(log: Log) -> bool:
     devices = {device for _, device in processes}
     if len(processes) > len(devices):
         return False
-    told = [(who.rank, who.device) for who in whos if who.rank is not None]
-    told += [
+    pairs = [(who.rank, who.device) for who in whos if who.rank is not None]
+    pairs += [
         (int(found["rank"]), line.who.device)
         for line, found in context_lines(log, "communicator")
         if line.who.device is not None
     ]
     world = world_size_of(log)
-    if told:
-        return all(rank == device for rank, device in told)
+    if pairs:
+        return all(rank == device for rank, device in pairs)
     return world is not None and devices == set(range(world))
 
 

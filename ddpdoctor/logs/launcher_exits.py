@@ -55,7 +55,7 @@ def exits_in_lines(lines: Sequence[LogLine], rows: Sequence[Exit]) -> tuple[Exit
     for line in lines:
         if any(words in line.text for words in _ENDED_ALL):
             cancelled[line.source] = cancelled.get(line.source, False) or "DUE TO" in line.text
-        for each in _told(line):
+        for each in _exits_of(line):
             is_agents = of_agents and each.by in ("srun", "mpirun")
             is_ended_by_srun = (
                 each.by == "srun" and line.source in cancelled and (each.code < 0 or cancelled[line.source])
@@ -72,15 +72,15 @@ def _exit_codes(lines: Sequence[LogLine]) -> Iterator[tuple[LogLine, re.Match[st
     return ((line, found) for line in lines for each in known if (found := each.search(line.text)) is not None)
 
 
-def _told(line: LogLine) -> Iterator[Exit]:
+def _exits_of(line: LogLine) -> Iterator[Exit]:
     for by, known in _KNOWN:
         match = known.search(line.text)
         if match is None:
             continue
-        told = match.groupdict()
-        code = _code(told)
+        fields = match.groupdict()
+        code = _code(fields)
         if code:
-            for who in _whos(line.who, told):
+            for who in _whos(line.who, fields):
                 yield Exit(line.source, line.number, code, who, by, line.time)
         return
 
@@ -108,14 +108,14 @@ _KNOWN = tuple(
 )
 
 
-def _code(told: dict[str, str | None]) -> int:
+def _code(fields: dict[str, str | None]) -> int:
     """The exit code, negative for a signal; shells say 128 + signal. MPI_ABORT prints its code on another line."""
-    if not any(told.get(name) for name in ("code", "signal")):
+    if not any(fields.get(name) for name in ("code", "signal")):
         return 1
-    if told.get("code") is not None:
-        code = int(told["code"] or 0)
+    if fields.get("code") is not None:
+        code = int(fields["code"] or 0)
         return 128 - code if 128 < code < 160 else code
-    named = told.get("signal") or ""
+    named = fields.get("signal") or ""
     if named.isdigit():
         return -int(named)
     if named.startswith("SIG"):
@@ -123,15 +123,15 @@ def _code(told: dict[str, str | None]) -> int:
     return -WORDS.get(named, 0)
 
 
-def _whos(who: Who, told: dict[str, str | None]) -> Iterator[Who]:
-    host = short_host(told.get("host") or who.host or "") or None
-    pid = int(told["pid"] or 0) if told.get("pid") else None
-    if told.get("tasks"):
-        for task in _numbers(told["tasks"] or ""):
+def _whos(who: Who, fields: dict[str, str | None]) -> Iterator[Who]:
+    host = short_host(fields.get("host") or who.host or "") or None
+    pid = int(fields["pid"] or 0) if fields.get("pid") else None
+    if fields.get("tasks"):
+        for task in _numbers(fields["tasks"] or ""):
             yield Who(host=host, task=task)
-    elif told.get("rank"):
-        yield Who(rank=int(told["rank"] or 0), host=host, pid=pid)
-    elif local := told.get("local") or told.get("index"):
+    elif fields.get("rank"):
+        yield Who(rank=int(fields["rank"] or 0), host=host, pid=pid)
+    elif local := fields.get("local") or fields.get("index"):
         yield Who(local_rank=int(local), host=host, pid=pid)
     else:
         yield Who(host=host)

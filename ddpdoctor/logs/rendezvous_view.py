@@ -32,9 +32,9 @@ class RendezvousView:
 
     def spans_hosts(self, lines: list[LogLine]) -> bool:
         """Whether these lines were certainly printed on several hosts: by their names, by node_ranks, or in files of nodes."""
-        for told in ([line.who.host for line in lines], [line.who.node_rank for line in lines]):
-            known = {each for each in told if each is not None}
-            if known and None not in told:
+        for values in ([line.who.host for line in lines], [line.who.node_rank for line in lines]):
+            known = {each for each in values if each is not None}
+            if known and None not in values:
                 return len(known) > 1
             if len(known) > 1:
                 return True

@@ -36,8 +36,8 @@ def repeats(each: Traceback, line: LogLine) -> bool:
     """Whether the traceback's exception is the same text once more, of which the line alone was kept."""
     if line.source != each.source or not line.number < each.number <= line.last:
         return False
-    _, name, said = line.text.partition(each.exception)
-    return bool(name) and each.message.startswith(said.removeprefix(": ")[:80])
+    _, name, rest = line.text.partition(each.exception)
+    return bool(name) and each.message.startswith(rest.removeprefix(": ")[:80])
 
 
 def traceback_of_repeated(log: Log, line: LogLine) -> Traceback | None:

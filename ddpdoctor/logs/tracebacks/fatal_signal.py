@@ -10,7 +10,7 @@ from ddpdoctor.logs.tracebacks.line_context import LineContext, is_same_stream, 
 
 __all__ = ["fatal_traceback"]
 
-_SAID = re.compile(re.escape(FATAL) + r": (?P<message>.+)")
+_FATAL = re.compile(re.escape(FATAL) + r": (?P<message>.+)")
 _THREAD = re.compile(r"\s*(?P<current>Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):")
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
 
@@ -18,8 +18,8 @@ _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<funct
 def fatal_traceback(context: LineContext, number: int) -> Traceback | None:
     """The stack of the thread that failed, outermost first; of the first thread where none is called the current one."""
     own = line_of(context)
-    said = _SAID.search(own.text)
-    if said is None:
+    fatal = _FATAL.search(own.text)
+    if fatal is None:
         return None
     frames: list[TracebackFrame] = []
     is_current = is_read = False
@@ -36,7 +36,7 @@ def fatal_traceback(context: LineContext, number: int) -> Traceback | None:
             frames = [] if is_read else frames
         elif frame is not None and is_read:
             frames.append(TracebackFrame(frame["file"], int(frame["line"]), frame["function"]))
-        elif _SAID.search(each.text) or each.text.startswith("Extension modules"):
+        elif _FATAL.search(each.text) or each.text.startswith("Extension modules"):
             break
     stack = tuple(frames[::-1])
-    return Traceback(0, number, FATAL, said["message"], stack, own.who, own.time, begin=number) if stack else None
+    return Traceback(0, number, FATAL, fatal["message"], stack, own.who, own.time, begin=number) if stack else None

@@ -16,7 +16,7 @@ _FIELD = re.compile(r'\s*msg:\s*(?:"(?P<text>.*?)"?)?\s*')
 _MESSAGE = re.compile(r'"message": "(?P<text>(?:[^"\\]|\\.)*)"')
 _FRAME = re.compile(r'File \\?"(?P<file>[^"\\]{1,400})\\?", line (?P<line>\d+)(?:, in (?P<function>[\w.<>]+))?')
 _END = re.compile(r"\s*(?:[=*-]{5,}|Other Failures|\[\d+\]:)")
-_SAID = re.compile(r'"message": ?"(?P<text>(?:[^"\\]|\\.)*)')
+_HANDLER_MESSAGE = re.compile(r'"message": ?"(?P<text>(?:[^"\\]|\\.)*)')
 _OF_HANDLER = re.compile(r'error_handler|"message": ?\{')
 _NAMED = re.compile(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception)$")
 
@@ -36,10 +36,10 @@ def exception_in_summary(context: LineContext, number: int) -> Traceback | None:
             if is_same_stream(own, each := parsed_line(raw))
         )
         saved = "\n".join(itertools.takewhile(lambda line: not _END.match(line), lines))
-        said = _MESSAGE.search(saved)
-        if said is None or HEAD in saved:
+        message = _MESSAGE.search(saved)
+        if message is None or HEAD in saved:
             return None
-        text = said["text"].replace('\\"', '"').partition("\\n")[0]
+        text = message["text"].replace('\\"', '"').partition("\\n")[0]
         frames = tuple(TracebackFrame(f["file"], int(f["line"]), f["function"] or "") for f in _FRAME.finditer(saved))
     ended = EXCEPTION.match(text)
     if ended is None or ":" not in text:
@@ -50,19 +50,19 @@ def exception_in_summary(context: LineContext, number: int) -> Traceback | None:
 def exception_of_handler(context: LineContext, number: int) -> Traceback | None:
     """The exception that torch's error_handler prints as JSON; None where a traceback follows, which is read as such."""
     own = line_of(context)
-    said = _SAID.search(own.text)
-    if said is None or HEAD in (
+    message = _HANDLER_MESSAGE.search(own.text)
+    if message is None or HEAD in (
         behind := "\n".join((context.line.decode("utf-8", "replace"), *context.lines_after(HANDLER_JSON_LINES)))
     ):
         return None
     above = [
         each.text for raw in context.lines_before(HANDLER_HEAD_LINES) if is_same_stream(own, each := parsed_line(raw))
     ]
-    if not any(_OF_HANDLER.search(text) for text in (own.text[: said.start()], *above)):
+    if not any(_OF_HANDLER.search(text) for text in (own.text[: message.start()], *above)):
         return None
     if any(_FIELD.fullmatch(text) for text in above):
         return None  # a row of the summary
-    ended = EXCEPTION.match(said["text"].replace('\\"', '"').partition("\\n")[0])
+    ended = EXCEPTION.match(message["text"].replace('\\"', '"').partition("\\n")[0])
     if ended is None or _NAMED.match(ended["name"]) is None:
         return None
     frames = tuple(TracebackFrame(f["file"], int(f["line"]), f["function"] or "") for f in _FRAME.finditer(behind))

@@ -118,9 +118,9 @@ def _with_running_job(facts: Facts, request: Request) -> Facts:
 
 
 def _running_ranks(machine: Machine) -> Hang:
-    from ddpdoctor.collectors.hang.running_job import Wanted, collect_hang
+    from ddpdoctor.collectors.hang.running_job import HangRequest, collect_hang
 
-    return collect_hang(machine, Wanted(seconds=WATCH_SECONDS, with_own=True))
+    return collect_hang(machine, HangRequest(seconds=WATCH_SECONDS, with_own=True))
 
 
 def _writes(environ: Environ, path: Path | None) -> bool:

@@ -13,7 +13,7 @@ from ddpdoctor.app.facts_source import facts_for
 from ddpdoctor.app.request import UsageError, seconds_left
 from ddpdoctor.app.rule_selection import rules_for
 from ddpdoctor.collectors.hang.pyspy import find_pyspy
-from ddpdoctor.collectors.hang.running_job import Wanted, collect_hang
+from ddpdoctor.collectors.hang.running_job import HangRequest, collect_hang
 from ddpdoctor.engine import examine
 from ddpdoctor.facts.hang import Hang
 from ddpdoctor.facts.record import SCHEMA, Facts
@@ -86,7 +86,7 @@ def _look(request: Request, options: HangOptions, started: float) -> tuple[Facts
 
 
 def _ranks(machine: Machine, options: HangOptions) -> tuple[Hang, tuple[str, ...]]:
-    wanted = Wanted(tuple(options.pids), options.watch_seconds, options.has_stacks, dumps=True)
+    wanted = HangRequest(tuple(options.pids), options.watch_seconds, options.has_stacks, dumps=True)
     try:
         hang = call_with_timeout(lambda: collect_hang(machine, wanted), machine.deadline.left)
     except CallTimeout as late:

@@ -13,13 +13,13 @@ from ddpdoctor.app.facts_source import UnreadableError, load_facts, text_of
 from ddpdoctor.app.request import Request
 from ddpdoctor.app.rule_selection import rules_for
 from ddpdoctor.app.standard_input import on_disk
-from ddpdoctor.collectors.hang import left_behind
-from ddpdoctor.collectors.log import collect
+from ddpdoctor.collectors.hang.artifacts import hang_artifacts
+from ddpdoctor.collectors.log.read_logs import collect
 from ddpdoctor.engine import examine, extended, judge, retold
-from ddpdoctor.facts.log import Kind, Log, Seat
+from ddpdoctor.facts.log import GpuAddress, InputKind, Log
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Finding, Report
-from ddpdoctor.logs.merged import joined
+from ddpdoctor.logs.merged import merged
 from ddpdoctor.privacy.redaction import redact
 from ddpdoctor.render.json import findings_in
 from ddpdoctor.rules import AREAS, Rule
@@ -52,13 +52,13 @@ def _triaged(
     signatures = [signature for each in rules for signature in each.signatures]
     log = collect(paths, signatures, sys.stdin.buffer if sys.stdin else None)
     saved, unread = _saved(log)
-    log = replace(joined(log, (each.log for each in saved if each.log is not None)), seats=_seats(saved))
+    log = replace(merged(log, (each.log for each in saved if each.log is not None)), seats=_seats(saved))
     facts = Facts(
         schema=SCHEMA,
         collected_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
         hostname=socket.gethostname().partition(".")[0],
         log=log,
-        hang=left_behind(log, [each.hang for each in saved if each.hang is not None]),
+        hang=hang_artifacts(log, [each.hang for each in saved if each.hang is not None]),
     )
     gaps = (*log.gaps, *(facts.hang.gaps if facts.hang is not None else ()))
     told, unheard = _told(log)
@@ -78,7 +78,7 @@ def _saved(log: Log) -> tuple[list[Facts], list[str]]:
     """The facts that `ddpdoctor collect` wrote, among the sources of a log, and why some could not be read."""
     found, problems = [], []
     for source in log.sources:
-        if source.kind is Kind.FACTS:
+        if source.kind is InputKind.FACTS:
             try:
                 found.append(load_facts(Path(source.name)))
             except UnreadableError as error:
@@ -86,10 +86,10 @@ def _saved(log: Log) -> tuple[list[Facts], list[str]]:
     return found, problems
 
 
-def _seats(saved: Iterable[Facts]) -> tuple[Seat, ...]:
+def _seats(saved: Iterable[Facts]) -> tuple[GpuAddress, ...]:
     """Where the GPUs of the machines sit whose facts were collected."""
     return tuple(
-        Seat(each.hostname, device.bus_id.partition(".")[0], device.index)
+        GpuAddress(each.hostname, device.bus_id.partition(".")[0], device.index)
         for each in saved
         if each.gpu is not None
         for device in each.gpu.devices
@@ -102,7 +102,7 @@ def _told(log: Log) -> tuple[list[Finding], list[str]]:
     found: list[Finding] = []
     problems = []
     for source in log.sources:
-        if source.kind is Kind.REPORT:
+        if source.kind is InputKind.REPORT:
             try:
                 found += findings_in(text_of(Path(source.name)))
             except (UnreadableError, ValueError) as error:

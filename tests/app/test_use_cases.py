@@ -20,7 +20,7 @@ from ddpdoctor.app.request import Request, UsageError
 from ddpdoctor.app.rule_selection import rule_named, rules_for
 from ddpdoctor.app.run import RunOptions, diagnose, run_job
 from ddpdoctor.facts.codec import encode
-from ddpdoctor.facts.hang import Hang, Process
+from ddpdoctor.facts.hang import Hang, RankProcess
 from ddpdoctor.facts.record import SCHEMA, Facts
 from tests.app.listener import RecordingListener
 
@@ -108,7 +108,7 @@ def test_preflight_of_saved_facts_shows_the_whole_report(tmp_path: Path) -> None
 
 
 def test_ranks_that_cannot_be_told_apart_are_a_notice(tmp_path: Path) -> None:
-    idle = tuple(Process(pid, rank=rank, cpu_share=0.0) for rank, pid in enumerate((10, 11)))
+    idle = tuple(RankProcess(pid, rank=rank, cpu_share=0.0) for rank, pid in enumerate((10, 11)))
     facts = Facts(schema=SCHEMA, collected_at="", hostname="a", hang=Hang(processes=idle))
     path = saved(tmp_path / "facts.json", facts)
     listener = RecordingListener()

@@ -236,9 +236,10 @@ TOLD = (
 @one_gpu_visible_per_rank.look
 def peers_gpu_unseen(log: Log) -> Iterator[Finding]:
     """NCCL could not find, in one process, the GPU of another one."""
-    from ddpdoctor.rules.log.signatures import finding_of, matching
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.signatures import finding_of
 
-    lines = matching(log, ISOLATED)
+    lines = matching_lines(log, ISOLATED)
     if lines:
         title = (
             "NCCL cannot open the GPU of a peer: each process sees only its own. Undetermined: CUDA_VISIBLE_DEVICES, srun's "
@@ -246,7 +247,7 @@ def peers_gpu_unseen(log: Log) -> Iterator[Finding]:
             "(TOPO023)"
         )
         yield finding_of(log, lines, title, blames_speaker=True)
-    hidden = matching(log, NOT_FOUND)
+    hidden = matching_lines(log, NOT_FOUND)
     if hidden:
         title = (
             "NCCL does not find, in this process, the GPU of a peer on the same machine. Undetermined: several containers "
@@ -257,6 +258,6 @@ def peers_gpu_unseen(log: Log) -> Iterator[Finding]:
             fix="Give every container all GPUs of the machine and choose by CUDA_VISIBLE_DEVICES, or give each an NCCL_HOSTID of "
             "its own so that they talk as two machines; under Slurm use --gpus-per-node instead of --gpus-per-task.",
         )
-    told = matching(log, TOLD)
+    told = matching_lines(log, TOLD)
     if told:
         yield finding_of(log, told, "Every rank sees only its own GPU", blames_speaker=True)

@@ -161,9 +161,10 @@ UNSEEN = (
 @cuda_visible_devices_empty.look
 def no_gpu_seen(log: Log) -> Iterator[Finding]:
     """torch sees no GPU: only an empty variable that is told is known to be the reason."""
-    from ddpdoctor.rules.log.signatures import finding_of, matching
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.signatures import finding_of
 
-    lines = matching(log, NO_GPU)
+    lines = matching_lines(log, NO_GPU)
     if lines:
         yield finding_of(
             log, lines, HIDDEN if any(EMPTY.search(each.text) for each in lines) else UNSEEN, blames_speaker=True

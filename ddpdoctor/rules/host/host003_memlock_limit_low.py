@@ -113,13 +113,14 @@ UNSAID = (r"NCCL WARN Call to ibv_create_(qp|cq) failed$",)
 @memlock_limit_low.look
 def locked_memory(log: Log) -> Iterator[Finding]:
     """Memory that could not be locked, or, where NCCL leaves out the error, one of several reasons."""
-    from ddpdoctor.rules.log.signatures import finding_of, matching
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.signatures import finding_of
 
-    lines = matching(log, UNLOCKED)
+    lines = matching_lines(log, UNLOCKED)
     if lines:
         yield finding_of(log, lines, "The limit of locked memory is too low for RDMA", blames_speaker=True)
         return
-    unsaid = matching(log, UNSAID)
+    unsaid = matching_lines(log, UNSAID)
     if unsaid:
         title = (
             "NCCL could not make a queue of an RDMA adapter, and does not say why. Candidates: the limit of locked memory "

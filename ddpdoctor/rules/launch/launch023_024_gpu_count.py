@@ -196,14 +196,15 @@ ASKED = (r"You requested (?i:gpus?): ?\[", r"But your machine only has: ?\[")
 @nproc_exceeds_visible_gpus.look
 def high_local_ranks(log: Log) -> Iterator[Finding]:
     """Only the high local ranks of a node select a GPU that is not there."""
+    from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.log011_020_device_errors import ORDINAL
-    from ddpdoctor.rules.log.signatures import finding_of, matching
+    from ddpdoctor.rules.log.signatures import finding_of
 
-    asked = matching(log, ASKED)
+    asked = matching_lines(log, ASKED)
     if asked:
         yield finding_of(log, asked, "The job asks for GPUs that this process does not see", blames_speaker=True)
         return
-    lines = matching(log, ORDINAL)
+    lines = matching_lines(log, ORDINAL)
     failed = {line.who.local_rank for line in lines} - {None}
     others = {each.who.local_rank for each in (*log.spoken, *log.tails)} - failed - {None}
     if failed and others and min(map(int, map(str, failed))) > max(map(int, map(str, others))):

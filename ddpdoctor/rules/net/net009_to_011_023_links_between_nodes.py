@@ -312,12 +312,13 @@ def unanswered(log: Log) -> Iterator[Finding]:
 @mtu_mismatch.look
 def large_packets_lost(log: Log) -> Iterator[Finding]:
     """Large messages that were not acknowledged, or a work request that the adapter refused, for which MTUs are one reason."""
-    from ddpdoctor.rules.log.signatures import finding_of, matching
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.signatures import finding_of
 
-    lines = matching(log, (r"writev \[[^\]]*\]:\d+: Connection timed out",))
+    lines = matching_lines(log, (r"writev \[[^\]]*\]:\d+: Connection timed out",))
     if lines:
         yield finding_of(log, lines, "Small packets pass between the nodes and large ones vanish", blames_speaker=True)
-    refused = matching(log, (r"local access violation work queue error",))
+    refused = matching_lines(log, (r"local access violation work queue error",))
     if refused:
         title = (
             "An RDMA adapter refused a work request. Undetermined: MTUs that differ between the ends (NET023), or memory that "

@@ -83,16 +83,17 @@ TOLD_TO_END = (r"Received (15|Signals\.SIGTERM|SIGTERM) death signal",)
 @rendezvous_store_stale.look
 def rendezvous_closed(log: Log) -> Iterator[Finding]:
     """A launcher that comes to a rendezvous that is over: left from an earlier job, or ended by another node of this one."""
-    from ddpdoctor.logs.context_patterns import marked
-    from ddpdoctor.rules.log.rendezvous_view import came
-    from ddpdoctor.rules.log.signatures import finding_of, matching
+    from ddpdoctor.logs.context_patterns import context_lines
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.logs.rendezvous_view import workers_joined
+    from ddpdoctor.rules.log.signatures import finding_of
 
-    left = [line for line, _ in marked(log, "left_file")]
-    waited = [line for line in log.lines if (count := came(line)) is not None and count[0] > count[1]]
+    left = [line for line, _ in context_lines(log, "left_file")]
+    waited = [line for line in log.lines if (count := workers_joined(line)) is not None and count[0] > count[1]]
     if left and waited:
         title = "The file of the process group was left by an earlier run, whose ranks it still counts"
         yield finding_of(log, [*left, *waited], title, blames_speaker=False)
-    lines = matching(log, CLOSED)
+    lines = matching_lines(log, CLOSED)
     if not lines:
         return
     title = "The rendezvous was closed before this launcher joined"
@@ -101,7 +102,7 @@ def rendezvous_closed(log: Log) -> Iterator[Finding]:
     else:
         title += ": an earlier run has the same --rdzv-id, or another node gave up first"
     found = finding_of(log, lines, title, blames_speaker=False)
-    yield replace(found, role=Role.CONSEQUENCE, caused_by="LOG015") if matching(log, TOLD_TO_END) else found
+    yield replace(found, role=Role.CONSEQUENCE, caused_by="LOG015") if matching_lines(log, TOLD_TO_END) else found
 
 
 @rendezvous_store_stale.look

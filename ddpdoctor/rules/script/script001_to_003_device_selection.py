@@ -28,7 +28,7 @@ from ddpdoctor.scripts.interpreter.abstract_values import TorchDevice
 from ddpdoctor.scripts.syntax.module import Module, modules
 
 if TYPE_CHECKING:
-    from ddpdoctor.facts.log import Line, Log
+    from ddpdoctor.facts.log import Log, LogLine
 
 LOCAL = 'int(os.environ["LOCAL_RANK"])'
 CREATED = frozenset(
@@ -304,10 +304,11 @@ def _touches(module: Module) -> list[ast.Call]:
 @set_device_from_global_rank.look
 def ranks_of_later_nodes(log: Log) -> Iterator[Finding]:
     """All ranks of a later node, and none of the first, select a GPU that is not there."""
+    from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.log011_020_device_errors import ORDINAL
-    from ddpdoctor.rules.log.signatures import finding_of, matching
+    from ddpdoctor.rules.log.signatures import finding_of
 
-    lines = matching(log, ORDINAL)
+    lines = matching_lines(log, ORDINAL)
     nodes = {_node(each) for each in lines}
     first = {_node(line) for line in (*log.lines, *log.tails) if line.who.rank == 0}
     if not lines or None in nodes or not first or first & nodes:
@@ -318,5 +319,5 @@ def ranks_of_later_nodes(log: Log) -> Iterator[Finding]:
         yield finding_of(log, lines, title, blames_speaker=True)
 
 
-def _node(line: Line) -> object:
+def _node(line: LogLine) -> object:
     return line.who.host if line.who.host is not None else line.who.node_rank

@@ -19,7 +19,7 @@ from ddpdoctor.scripts.simulation.trace import Event, Simulation
 from ddpdoctor.scripts.syntax.module import Module, modules
 
 if TYPE_CHECKING:
-    from ddpdoctor.facts.log import Line, Log, Traceback
+    from ddpdoctor.facts.log import Log, LogLine, Traceback
 
 INIT = "dist.init_process_group"
 DESTROY = "dist.destroy_process_group"
@@ -266,17 +266,18 @@ ABORTED = (r"terminate called without an active exception",)
 @process_group_not_destroyed.look
 def not_destroyed(log: Log) -> Iterator[Finding]:
     """C++ ends in this way after any error as well: it is about the end of the script only where none was told before."""
-    from ddpdoctor.rules.log.signatures import matching, signed
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.signatures import signed
 
     for found in signed(process_group_not_destroyed, log):
-        if not all(_is_after_an_error(log, line) for line in matching(log, ABORTED)):
+        if not all(_is_after_an_error(log, line) for line in matching_lines(log, ABORTED)):
             yield found
 
 
-def _is_after_an_error(log: Log, line: Line) -> bool:
+def _is_after_an_error(log: Log, line: LogLine) -> bool:
     from ddpdoctor.rules.log.signatures import explained
 
-    told: list[Line | Traceback] = [*explained(log, "cause", "umbrella", "consequence"), *log.tracebacks]
+    told: list[LogLine | Traceback] = [*explained(log, "cause", "umbrella", "consequence"), *log.tracebacks]
     return any(
         each.source == line.source and each.number < line.number and (each.who.rank in (None, line.who.rank))
         for each in told
@@ -286,9 +287,10 @@ def _is_after_an_error(log: Log, line: Line) -> bool:
 @process_group_not_initialized.look
 def group_missing(log: Log) -> Iterator[Finding]:
     """The process group is missed by anything else."""
-    from ddpdoctor.rules.log.signatures import finding_of, matching
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.signatures import finding_of
     from ddpdoctor.rules.log.world_sizes import NO_GROUP, is_of_batch_norm
 
-    lines = [line for line in matching(log, NO_GROUP) if not is_of_batch_norm(log, line)]
+    lines = [line for line in matching_lines(log, NO_GROUP) if not is_of_batch_norm(log, line)]
     if lines:
         yield finding_of(log, lines, "A distributed call runs before init_process_group", blames_speaker=True)

@@ -23,7 +23,7 @@ from ddpdoctor.scripts.syntax.index import Binding
 from ddpdoctor.scripts.syntax.module import Module, modules
 
 if TYPE_CHECKING:
-    from ddpdoctor.dumps.rank_activity import Situation
+    from ddpdoctor.dumps.rank_activity import RankActivity
     from ddpdoctor.facts.hang import Hang
     from ddpdoctor.facts.log import Log
 
@@ -251,52 +251,52 @@ def _is_of_each(module: Module, call: ast.Call) -> bool:
 @collective_in_rank_branch.look
 def in_rank_branch(hang: Hang) -> Iterator[Finding]:
     """Some ranks call one collective more."""
-    from ddpdoctor.dumps.conflict import Cause
+    from ddpdoctor.dumps.conflict import ConflictCause
     from ddpdoctor.rules.hang.dump_findings import conflict_finding, conflicts
 
-    for each in conflicts(hang, Cause.EXTRA):
+    for each in conflicts(hang, ConflictCause.EXTRA):
         yield conflict_finding(hang, each)
 
 
 @rank_dependent_control_flow.look
 def rank_dependent(hang: Hang) -> Iterator[Finding]:
     """Some ranks leave a collective out."""
-    from ddpdoctor.dumps.conflict import Cause
+    from ddpdoctor.dumps.conflict import ConflictCause
     from ddpdoctor.rules.hang.dump_findings import conflict_finding, conflicts
 
-    for each in conflicts(hang, Cause.SKIPPED):
+    for each in conflicts(hang, ConflictCause.SKIPPED):
         yield conflict_finding(hang, each)
 
 
 @collective_order_mismatch.look
 def order(hang: Hang) -> Iterator[Finding]:
     """The calls stand in different orders, in one group or across groups."""
-    from ddpdoctor.dumps.conflict import Cause
+    from ddpdoctor.dumps.conflict import ConflictCause
     from ddpdoctor.rules.hang.dump_findings import conflict_finding, conflicts
 
-    for each in conflicts(hang, Cause.ORDER):
+    for each in conflicts(hang, ConflictCause.ORDER):
         words = "" if each.is_certain else "; another order, or a call that only some ranks make"
         yield conflict_finding(hang, each, words)
-    for each in conflicts(hang, Cause.CYCLE):
+    for each in conflicts(hang, ConflictCause.CYCLE):
         yield conflict_finding(hang, each)
 
 
 @collective_order_mismatch.look
 def in_different_calls(hang: Hang) -> Iterator[Finding]:
     """Ranks that wait in collectives at different places of the script."""
-    from ddpdoctor.dumps.rank_activity import Doing
+    from ddpdoctor.dumps.rank_activity import Activity
     from ddpdoctor.rules.hang.rank_findings import jobs_of
 
     for job in jobs_of(hang):
-        places: dict[str, list[Situation]] = {}
+        places: dict[str, list[RankActivity]] = {}
         for each in job.waiting:
-            if each.doing is Doing.COLLECTIVE and each.frame is not None:
+            if each.activity is Activity.COLLECTIVE and each.frame is not None:
                 places.setdefault(str(each.frame), []).append(each)
-        if len(places) > 1 and len(job.waiting) == len(job.situations):
+        if len(places) > 1 and len(job.waiting) == len(job.ranks):
             yield _unlike(sorted(places.items(), key=lambda item: len(item[1])))
 
 
-def _unlike(places: list[tuple[str, list[Situation]]]) -> Finding:
+def _unlike(places: list[tuple[str, list[RankActivity]]]) -> Finding:
     from ddpdoctor.dumps.conflict import ranges
     from ddpdoctor.rules.hang.rank_findings import ranks_of
 
@@ -319,16 +319,16 @@ def _unlike(places: list[tuple[str, list[Situation]]]) -> Finding:
 @collective_order_mismatch.look
 def order_differs(log: Log) -> Iterator[Finding]:
     """All ranks wait, but not in the same call: other operations under one number, or other lines of the script."""
-    from ddpdoctor.logs.collective_waits import waits
+    from ddpdoctor.logs.collective_waits import collective_waits
+    from ddpdoctor.logs.missing_participants import missing_participants
     from ddpdoctor.rules.log.differing_calls import differing_calls
     from ddpdoctor.rules.log.fingerprints import fingerprints
-    from ddpdoctor.rules.log.log001_to_003_collective_failures import parties_missing
 
     named = fingerprints(log, "Op type")
     if named is not None:
         yield named
         return
-    waited = waits(log)
+    waited = collective_waits(log)
     if len(waited) < 2:
         return
     for seq in sorted({wait.seq for wait in waited if wait.seq is not None}):
@@ -337,5 +337,10 @@ def order_differs(log: Log) -> Iterator[Finding]:
             yield differing_calls(log, same, f"different operations as collective number {seq}")
             return
     places = {wait.place for wait in waited}
-    if all(wait.seq is None for wait in waited) and None not in places and len(places) > 1 and not parties_missing(log):
+    if (
+        all(wait.seq is None for wait in waited)
+        and None not in places
+        and len(places) > 1
+        and not missing_participants(log)
+    ):
         yield differing_calls(log, waited, "different calls")

@@ -208,18 +208,18 @@ def _beyond(module: Module) -> Iterator[Finding]:
 @send_recv_order.look
 def send_order(hang: Hang) -> Iterator[Finding]:
     """Both ends send first, or both receive."""
-    from ddpdoctor.dumps.conflict import Cause
+    from ddpdoctor.dumps.conflict import ConflictCause
     from ddpdoctor.rules.hang.dump_findings import conflict_finding, conflicts
 
-    for each in conflicts(hang, Cause.SEND_ORDER):
+    for each in conflicts(hang, ConflictCause.SEND_ORDER):
         yield conflict_finding(hang, each)
 
 
 @send_without_recv.look
 def no_receiver(hang: Hang) -> Iterator[Finding]:
     """The other end of a send or recv was never posted."""
-    from ddpdoctor.dumps.conflict import Cause
+    from ddpdoctor.dumps.conflict import ConflictCause
     from ddpdoctor.rules.hang.dump_findings import conflict_finding, conflicts
 
-    for each in conflicts(hang, Cause.NO_RECEIVER):
+    for each in conflicts(hang, ConflictCause.NO_RECEIVER):
         yield conflict_finding(hang, each, severity=None if each.is_certain else Severity.WARNING)

@@ -254,8 +254,9 @@ def not_written_yet(log: Log) -> Iterator[Finding]:
 @checkpoint_written_by_all_ranks.look
 def damaged_checkpoint(log: Log) -> Iterator[Finding]:
     """A file of torch.save that is not whole: that several ranks wrote it is only one of the reasons."""
-    from ddpdoctor.rules.log.signatures import finding_of, matching
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.signatures import finding_of
 
-    lines = matching(log, (r"PytorchStreamReader failed",))
+    lines = matching_lines(log, (r"PytorchStreamReader failed",))
     if lines:
         yield finding_of(log, lines, DAMAGED, blames_speaker=True)

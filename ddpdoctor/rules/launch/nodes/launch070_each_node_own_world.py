@@ -19,8 +19,7 @@ from ddpdoctor.rules.launch.rendezvous.launch025_to_027_031_to_033_046_rendezvou
 from ddpdoctor.rules.launch.scheduler.counting import scheduled_nodes
 
 if TYPE_CHECKING:
-    from ddpdoctor.facts.log import Line as LogLine
-    from ddpdoctor.facts.log import Log
+    from ddpdoctor.facts.log import Log, LogLine
 
 
 @cause("LAUNCH070", "each-node-own-world", Severity.ERROR)
@@ -88,11 +87,11 @@ def _joined(launch: Launch, line: Line, layer: Layer, plan: Plan, count: int) ->
 @each_node_own_world.look
 def own_worlds(log: Log) -> Iterator[Finding]:
     """Several nodes each say that they are the only member."""
-    from ddpdoctor.logs.context_patterns import marked
+    from ddpdoctor.logs.context_patterns import context_lines
     from ddpdoctor.rules.log.world_sizes import worlds_finding
 
     alone: dict[str, LogLine] = {}
-    for line, found in marked(log, "member"):
+    for line, found in context_lines(log, "member"):
         if found["members"] == "1":
             alone.setdefault(line.who.host or log.sources[line.source].name, line)
     if len(alone) > 1:

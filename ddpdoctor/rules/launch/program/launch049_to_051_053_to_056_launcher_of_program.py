@@ -308,11 +308,13 @@ NOT_PASSED = (r"arguments are required: --local[-_]rank",)
 @launched_without_launcher.look
 def no_launcher(log: Log) -> Iterator[Finding]:
     """Nothing set torch's variables, and no scheduler is in sight."""
-    from ddpdoctor.rules.log.signatures import finding_of, matching
-    from ddpdoctor.rules.log.world_sizes import NO_KEY, NOT_SET, under_scheduler
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.logs.started_by import is_under_scheduler
+    from ddpdoctor.rules.log.signatures import finding_of
+    from ddpdoctor.rules.log.world_sizes import NO_KEY, NOT_SET
 
-    lines = matching(log, NOT_SET + NO_KEY)
-    if lines and not under_scheduler(log):
+    lines = matching_lines(log, NOT_SET + NO_KEY)
+    if lines and not is_under_scheduler(log):
         title = "A script that reads env:// was started without a launcher"
         yield finding_of(log, lines, title, blames_speaker=False)
 
@@ -320,10 +322,12 @@ def no_launcher(log: Log) -> Iterator[Finding]:
 @local_rank_argument_not_passed.look
 def local_rank_not_passed(log: Log) -> Iterator[Finding]:
     """LOCAL_RANK, or the argument, is missing, and mp.spawn is not the reason."""
-    from ddpdoctor.rules.log.signatures import finding_of, matching
-    from ddpdoctor.rules.log.world_sizes import NO_LOCAL_RANK, is_spawned
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.logs.started_by import is_spawned
+    from ddpdoctor.rules.log.signatures import finding_of
+    from ddpdoctor.rules.log.world_sizes import NO_LOCAL_RANK
 
-    lines = [line for line in matching(log, NO_LOCAL_RANK + NOT_PASSED) if not is_spawned(log, line)]
+    lines = [line for line in matching_lines(log, NO_LOCAL_RANK + NOT_PASSED) if not is_spawned(log, line)]
     if lines:
         title = "The script expects its local rank in a way that its launcher does not use"
         yield finding_of(log, lines, title, blames_speaker=False)

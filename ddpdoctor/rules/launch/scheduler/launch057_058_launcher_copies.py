@@ -20,8 +20,7 @@ from ddpdoctor.rules.launch.scheduler.counting import TASKS, nodes, number, opti
 from ddpdoctor.rules.node_findings import only_met
 
 if TYPE_CHECKING:
-    from ddpdoctor.facts.log import Line as LogLine
-    from ddpdoctor.facts.log import Log
+    from ddpdoctor.facts.log import Log, LogLine
 
 SCHEDULERS = ("srun", "openmpi", "mpich", "mvapich2", "jsrun")
 
@@ -166,11 +165,11 @@ _NUMBERS = re.compile(r"\d+")
 @launcher_per_task.look
 def launched_per_task(log: Log) -> Iterator[Finding]:
     """One rank is announced again and again by different processes of one job."""
-    from ddpdoctor.logs.context_patterns import marked
+    from ddpdoctor.logs.context_patterns import context_lines
     from ddpdoctor.rules.log.world_sizes import worlds_finding
 
     forms: dict[tuple[str, str], dict[str, list[LogLine]]] = defaultdict(lambda: defaultdict(list))
-    for line, found in marked(log, "member"):  # loggers may tell each once more in another form
+    for line, found in context_lines(log, "member"):  # loggers may tell each once more in another form
         form = _NUMBERS.sub("#", line.text[: found.start()])
         forms[form, found["members"]][found["rank"]].extend([line] * line.count)
     for (_, members), said in forms.items():

@@ -178,9 +178,11 @@ def slurm_kill_on_bad_exit_off(launch: Launch) -> Iterator[Finding]:
 @task_without_rank_variables.look
 def tasks_without_variables(log: Log) -> Iterator[Finding]:
     """Under srun or mpirun, every task lacks torch's variables."""
-    from ddpdoctor.rules.log.signatures import finding_of, matching
-    from ddpdoctor.rules.log.world_sizes import NO_KEY, NOT_SET, under_scheduler
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.logs.started_by import is_under_scheduler
+    from ddpdoctor.rules.log.signatures import finding_of
+    from ddpdoctor.rules.log.world_sizes import NO_KEY, NOT_SET
 
-    lines = matching(log, NOT_SET + NO_KEY)
-    if lines and under_scheduler(log):
+    lines = matching_lines(log, NOT_SET + NO_KEY)
+    if lines and is_under_scheduler(log):
         yield finding_of(log, lines, "srun or mpirun started tasks without torch's variables", blames_speaker=False)

@@ -1,4 +1,4 @@
-"""How processes ended, where a launcher says it in one line: torchrun's first failure, srun, mpirun, mp.spawn, DeepSpeed."""
+"""How processes ended, where a launcher reports it in one line: torchrun's first failure, srun, mpirun, mp.spawn, DeepSpeed."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ddpdoctor.facts.log import Exit, Line, Who
-from ddpdoctor.logs.context_patterns import MARKS
+from ddpdoctor.facts.log import Exit, LogLine, Who
+from ddpdoctor.logs.context_patterns import CONTEXT_PATTERNS
 from ddpdoctor.logs.line_prefix import short_host
 
-__all__ = ["SIGNALS", "told_in_lines"]
+__all__ = ["SIGNALS", "exits_in_lines"]
 
 SIGNALS = {
     "SIGHUP": 1,
@@ -42,11 +42,11 @@ WORDS = {
 MOST_TASKS = 100_000
 _AGENT = re.compile(r"torch[./]distributed[./](elastic|run|launcher)\b")
 _ENDED_ALL = ("CANCELLED AT", "_step_signal: Terminating", "srun: Terminating ", "srun: Force Terminated")
-"""Behind one of these, srun tells which tasks it has ended by itself."""
+"""After one of these lines, srun lists the tasks that it ended itself."""
 
 
-def told_in_lines(lines: Sequence[Line], rows: Sequence[Exit]) -> tuple[Exit, ...]:
-    """The exits that `lines` tell in one line each, without those that have a row of their own in torchrun's summary."""
+def exits_in_lines(lines: Sequence[LogLine], rows: Sequence[Exit]) -> tuple[Exit, ...]:
+    """The exits that `lines` report in one line each, without those that have a row of their own in torchrun's summary."""
     pids = {(row.source, row.who.pid) for row in rows}
     of_agents = bool(pids) or any(_AGENT.search(line.text) for line in lines)  # what srun and mpirun started then
     codes = {(line.source, line.number - 1): _code(found.groupdict()) for line, found in _exit_codes(lines)}
@@ -55,7 +55,7 @@ def told_in_lines(lines: Sequence[Line], rows: Sequence[Exit]) -> tuple[Exit, ..
     for line in lines:
         if any(words in line.text for words in _ENDED_ALL):
             cancelled[line.source] = cancelled.get(line.source, False) or "DUE TO" in line.text
-        for each in _told(line):
+        for each in _exits_of(line):
             is_agents = of_agents and each.by in ("srun", "mpirun")
             is_ended_by_srun = (
                 each.by == "srun" and line.source in cancelled and (each.code < 0 or cancelled[line.source])
@@ -66,27 +66,27 @@ def told_in_lines(lines: Sequence[Line], rows: Sequence[Exit]) -> tuple[Exit, ..
     return tuple(found)
 
 
-def _exit_codes(lines: Sequence[Line]) -> Iterator[tuple[Line, re.Match[str]]]:
-    """What mpirun tells in the line behind the process that ended first."""
-    known = [re.compile(MARKS[name]) for name in ("exit_code", "signal_of_intel")]
+def _exit_codes(lines: Sequence[LogLine]) -> Iterator[tuple[LogLine, re.Match[str]]]:
+    """What mpirun prints in the line after the process that ended first."""
+    known = [re.compile(CONTEXT_PATTERNS[name]) for name in ("exit_code", "signal_of_intel")]
     return ((line, found) for line in lines for each in known if (found := each.search(line.text)) is not None)
 
 
-def _told(line: Line) -> Iterator[Exit]:
+def _exits_of(line: LogLine) -> Iterator[Exit]:
     for by, known in _KNOWN:
         match = known.search(line.text)
         if match is None:
             continue
-        told = match.groupdict()
-        code = _code(told)
+        fields = match.groupdict()
+        code = _code(fields)
         if code:
-            for who in _whos(line.who, told):
+            for who in _whos(line.who, fields):
                 yield Exit(line.source, line.number, code, who, by, line.time)
         return
 
 
 _KNOWN = tuple(
-    (by, re.compile(MARKS[name]))
+    (by, re.compile(CONTEXT_PATTERNS[name]))
     for by, name in (
         ("torchrun", "failed"),
         ("srun", "task_ended"),
@@ -108,14 +108,14 @@ _KNOWN = tuple(
 )
 
 
-def _code(told: dict[str, str | None]) -> int:
-    """The exit code, negative for a signal; shells say 128 + signal. An MPI_ABORT tells its own on another line."""
-    if not any(told.get(name) for name in ("code", "signal")):
+def _code(fields: dict[str, str | None]) -> int:
+    """The exit code, negative for a signal; shells say 128 + signal. MPI_ABORT prints its code on another line."""
+    if not any(fields.get(name) for name in ("code", "signal")):
         return 1
-    if told.get("code") is not None:
-        code = int(told["code"] or 0)
+    if fields.get("code") is not None:
+        code = int(fields["code"] or 0)
         return 128 - code if 128 < code < 160 else code
-    named = told.get("signal") or ""
+    named = fields.get("signal") or ""
     if named.isdigit():
         return -int(named)
     if named.startswith("SIG"):
@@ -123,15 +123,15 @@ def _code(told: dict[str, str | None]) -> int:
     return -WORDS.get(named, 0)
 
 
-def _whos(who: Who, told: dict[str, str | None]) -> Iterator[Who]:
-    host = short_host(told.get("host") or who.host or "") or None
-    pid = int(told["pid"] or 0) if told.get("pid") else None
-    if told.get("tasks"):
-        for task in _numbers(told["tasks"] or ""):
+def _whos(who: Who, fields: dict[str, str | None]) -> Iterator[Who]:
+    host = short_host(fields.get("host") or who.host or "") or None
+    pid = int(fields["pid"] or 0) if fields.get("pid") else None
+    if fields.get("tasks"):
+        for task in _numbers(fields["tasks"] or ""):
             yield Who(host=host, task=task)
-    elif told.get("rank"):
-        yield Who(rank=int(told["rank"] or 0), host=host, pid=pid)
-    elif local := told.get("local") or told.get("index"):
+    elif fields.get("rank"):
+        yield Who(rank=int(fields["rank"] or 0), host=host, pid=pid)
+    elif local := fields.get("local") or fields.get("index"):
         yield Who(local_rank=int(local), host=host, pid=pid)
     else:
         yield Who(host=host)

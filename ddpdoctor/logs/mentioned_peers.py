@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from ddpdoctor.facts.addresses import is_loopback
-from ddpdoctor.facts.log import Line
+from ddpdoctor.facts.log import LogLine
 from ddpdoctor.logs.line_prefix import short_host
 
 __all__ = ["peer_in", "ranks_in"]
@@ -32,14 +32,14 @@ _RANKS = (
 )
 
 
-def peer_in(lines: Iterable[Line]) -> str | None:
+def peer_in(lines: Iterable[LogLine]) -> str | None:
     """The host or address of the other end that these lines name; None where they name none, several, or the own machine."""
     named = (match["peer"] for line in lines for known in _PEERS if (match := known.search(line.text)) is not None)
     found = {short_host(peer) for peer in named if not is_loopback(peer)}
     return found.pop() if len(found) == 1 else None
 
 
-def ranks_in(lines: Iterable[Line]) -> set[int]:
+def ranks_in(lines: Iterable[LogLine]) -> set[int]:
     """The ranks between which something does not agree, as NCCL and torch name them in one line."""
     matches = (match for line in lines for known in _RANKS for match in known.finditer(line.text))
     return {int(rank) for match in matches for rank in match.groups()}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from ddpdoctor.facts.log import Kind
+from ddpdoctor.facts.log import InputKind
 
 __all__ = ["kind_of"]
 
@@ -25,42 +25,42 @@ _TEXT_SHARE = 0.95
 """Of the bytes of a text that holds a NUL, at least so many are printable or above ASCII."""
 
 
-def kind_of(head: bytes, name: str) -> Kind:
+def kind_of(head: bytes, name: str) -> InputKind:
     """The kind of an input that begins with `head`."""
     if not head:
-        return Kind.EMPTY
+        return InputKind.EMPTY
     if head.startswith(_PICKLE):
-        return Kind.DUMP
+        return InputKind.DUMP
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if start[:1] in (b"{", b"["):
         found = _json_kind(start)
         if found is not None:
             return found
     if _RAS.search(head, 0, 4096):
-        return Kind.RAS
+        return InputKind.RAS
     if b"\0" in head and _printable(head) < _TEXT_SHARE:
-        return Kind.BINARY
+        return InputKind.BINARY
     if len(_KERNEL.findall(head, 0, 4096)) >= 2:
-        return Kind.KERNEL
+        return InputKind.KERNEL
     if _STACKS.search(head, 0, 4096) and b"Fatal Python error: " not in head[:4096]:
-        return Kind.STACKS
-    return Kind.TEXT
+        return InputKind.STACKS
+    return InputKind.TEXT
 
 
-def _json_kind(start: bytes) -> Kind | None:
+def _json_kind(start: bytes) -> InputKind | None:
     beginning = start[:4096]
     if b'"ddpdoctor.report/' in beginning:
-        return Kind.REPORT
+        return InputKind.REPORT
     if b'"ddpdoctor.facts/' in beginning:
-        return Kind.FACTS
+        return InputKind.FACTS
     if re.match(rb'\{\s*"message"\s*:', beginning):
-        return Kind.ERROR_FILE
+        return InputKind.ERROR_FILE
     if b'"communicators"' in start and b'"nccl_version"' in start:
-        return Kind.RAS
+        return InputKind.RAS
     if start[:1] == b"[" and b'"thread_id"' in start and b'"owns_gil"' in start:
-        return Kind.STACKS
+        return InputKind.STACKS
     if b'"entries"' in start or b'"pg_config"' in start or b'"pg_status"' in start:
-        return Kind.DUMP
+        return InputKind.DUMP
     return None
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from ddpdoctor.facts.log import Exit, Line, Who
-from ddpdoctor.logs.launcher_endings import told_in_lines
+from ddpdoctor.facts.log import Exit, LogLine, Who
+from ddpdoctor.logs.launcher_exits import exits_in_lines
 
 
 def _told(*texts: str) -> list[tuple[int, int | None]]:
-    lines = [Line(0, number, text) for number, text in enumerate(texts, 1)]
+    lines = [LogLine(0, number, text) for number, text in enumerate(texts, 1)]
     return [
         (each.code, next((n for n in (each.who.rank, each.who.task, each.who.local_rank) if n is not None), None))
-        for each in told_in_lines(lines, ())
+        for each in exits_in_lines(lines, ())
     ]
 
 
@@ -69,5 +69,5 @@ def test_tasks_that_are_launchers_did_not_fail_by_themselves() -> None:
 
 
 def test_a_worker_with_a_row_in_the_summary_is_told_once() -> None:
-    line = Line(0, 1, "failed (exitcode: -9) local_rank: 0 (pid: 1322) of binary: /usr/bin/python")
-    assert told_in_lines([line], [Exit(0, 9, -9, Who(rank=4, local_rank=0, pid=1322))]) == ()
+    line = LogLine(0, 1, "failed (exitcode: -9) local_rank: 0 (pid: 1322) of binary: /usr/bin/python")
+    assert exits_in_lines([line], [Exit(0, 9, -9, Who(rank=4, local_rank=0, pid=1322))]) == ()

@@ -18,7 +18,8 @@ from ddpdoctor.engine import examine
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Report
-from ddpdoctor.rules import Rule, also_on_lines
+from ddpdoctor.rules import Rule
+from ddpdoctor.rules.views import line_rules
 from ddpdoctor.system.machine import Machine
 
 LAUNCHES = FIXTURES / "launches"
@@ -71,4 +72,4 @@ def lint(
 @cache
 def _rules() -> tuple[tuple[Rule, ...], tuple[Rule, ...]]:
     """The rules of lines, and those of machines that lines show."""
-    return rules_of(Request()), also_on_lines()
+    return rules_of(Request()), line_rules()

@@ -17,7 +17,7 @@ from ddpdoctor.collectors.hang.running_job import Wanted, collect_hang
 from ddpdoctor.engine import examine
 from ddpdoctor.facts.hang import Hang
 from ddpdoctor.facts.record import SCHEMA, Facts
-from ddpdoctor.rules import of_hangs
+from ddpdoctor.rules.views import hang_rules
 from ddpdoctor.system.machine import this_machine
 from ddpdoctor.system.timeouts import NoAnswer, answer
 
@@ -52,7 +52,7 @@ def examine_running_job(request: Request, options: HangOptions) -> tuple[Report,
         UsageError: no process has one of the PIDs.
     """
     started = time.time()
-    rules = of_hangs(rules_for(request, AREAS))
+    rules = hang_rules(rules_for(request, AREAS))
     if request.facts is not None:
         facts, failures = facts_for(request, ("hang",))
     else:

@@ -46,10 +46,10 @@ def rules_of_machines(request: Request, lines: Iterable[Line]) -> tuple[Rule, ..
     """The causes of machines that these lines may show, judged from the lines; loaded only where there is something to see."""
     if not any(_shows_a_machine(line) for line in lines):
         return ()
-    from ddpdoctor.rules import also_on_lines
+    from ddpdoctor.rules.views import line_rules
 
     is_selected = selection(request)
-    return tuple(each for each in also_on_lines() if is_selected(each.code))
+    return tuple(each for each in line_rules() if is_selected(each.code))
 
 
 def with_machines(report: Report, facts: Facts, rules: tuple[Rule, ...]) -> Report:

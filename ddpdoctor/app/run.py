@@ -160,8 +160,8 @@ def _get_ready() -> None:
     """Import what the triage needs while nobody waits for it: when the job has failed, somebody does."""
     try:
         importlib.import_module("ddpdoctor.app.triage")
-        rules = importlib.import_module("ddpdoctor.rules")
-        rules.of_hangs(rules.of_logs(rules.load()))
+        views = importlib.import_module("ddpdoctor.rules.views")
+        views.hang_rules(views.log_rules(views.load()))
     except Exception:  # the job goes on whatever is wrong with ddpdoctor: the triage itself reports it
         return
 

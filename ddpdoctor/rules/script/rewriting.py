@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Iterable
 
 from ddpdoctor.findings import Edit
-from ddpdoctor.rules.script.branches import blocks, parts
 from ddpdoctor.rules.script.pointing import before, code, dist_of, imported, indent_of, is_elif, replace
-from ddpdoctor.rules.script.situation import argument, backends
+from ddpdoctor.rules.script.rank_branches import blocks, parts
+from ddpdoctor.rules.script.script_questions import argument, backends
 from ddpdoctor.rules.script.whole_lines import gone, inserted, lines_of, shifted, swapped
 from ddpdoctor.scripts.simulation.divergence import Disagreement
 from ddpdoctor.scripts.simulation.joint_paths import matters_of

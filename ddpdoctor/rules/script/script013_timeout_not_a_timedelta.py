@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
-from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.initialising import INIT
+from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, imported, point, replace
-from ddpdoctor.rules.script.situation import argument, has_more, spread, value
+from ddpdoctor.rules.script.script010_to_012_014_init_process_group import INIT
+from ddpdoctor.rules.script.script_questions import argument, has_more, spread, value
 from ddpdoctor.scripts.interpreter.simulated_job import Made
 from ddpdoctor.scripts.syntax.module import Module, modules
 
@@ -20,13 +20,13 @@ def _is_time(module: Module, node: ast.expr) -> bool:
     return isinstance(found, Made) and found.name == "timedelta"
 
 
-@rule(
+@cause(
     "SCRIPT013",
     "timeout-not-a-timedelta",
     Severity.ERROR,
     signatures=(r"Expected timeout argument to be of type",),
 )
-def timeout(script: Script) -> Iterator[Finding]:
+def timeout_not_a_timedelta(script: Script) -> Iterator[Finding]:
     """The timeout is not a timedelta of the intended length.
 
     ## Why it matters

@@ -7,23 +7,23 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.devices import LOCAL, SELECT, selects
+from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import imported, point, with_keyword
-from ddpdoctor.rules.script.situation import argument, backends
+from ddpdoctor.rules.script.script001_to_003_device_selection import LOCAL, SELECT, selects
+from ddpdoctor.rules.script.script_questions import argument, backends
 from ddpdoctor.scripts.simulation.events import COMPARED
 from ddpdoctor.scripts.simulation.joint_paths import program_runs
 from ddpdoctor.scripts.simulation.trace import Event
 from ddpdoctor.scripts.syntax.module import Module, modules
 
 
-@rule(
+@cause(
     "SCRIPT021",
     "barrier-device-unknown",
     Severity.WARNING,
     signatures=(r"used by this process (are|is) currently unknown", r"Guessing device ID based on global rank"),
 )
-def barrier(script: Script) -> Iterator[Finding]:
+def barrier_device_unknown(script: Script) -> Iterator[Finding]:
     """A barrier runs before NCCL knows the device of the rank.
 
     ## Why it matters

@@ -7,12 +7,9 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, point, replace
-from ddpdoctor.rules.script.situation import (
-    each_rank,
-    last_value,
-)
+from ddpdoctor.rules.script.script_questions import each_rank, last_value
 from ddpdoctor.scripts.interpreter.simulated_job import TWO_NODES
 from ddpdoctor.scripts.syntax.instances import kept
 from ddpdoctor.scripts.syntax.module import Module, modules
@@ -22,8 +19,8 @@ from ddpdoctor.scripts.syntax.vocabulary import COLLECTIVES
 _LISTINGS = ("glob.glob", "os.listdir", "os.scandir", "glob.iglob")
 
 
-@rule("SCRIPT032", "uneven-inputs", Severity.ERROR)
-def uneven(script: Script) -> Iterator[Finding]:
+@cause("SCRIPT032", "uneven-inputs", Severity.ERROR)
+def uneven_inputs(script: Script) -> Iterator[Finding]:
     """The ranks have different numbers of batches.
 
     ## Why it matters

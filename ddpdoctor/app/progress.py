@@ -25,7 +25,7 @@ class ProgressListener(Protocol):
         """A warning or an announcement that the user reads at once, also without progress."""
 
 
-class _Silent:
+class _SilentListener:
     """Ignores everything: for callers that show nothing."""
 
     def phase(self, text: str) -> None:
@@ -41,7 +41,7 @@ class _Silent:
         """Ignored."""
 
 
-SILENT: ProgressListener = _Silent()
+SILENT: ProgressListener = _SilentListener()
 
 
 @contextmanager

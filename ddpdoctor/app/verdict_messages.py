@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ddpdoctor.app.verdicts import OF_SEVERAL_MACHINES, JobVerdict, Share, finding_of, refuted
 from ddpdoctor.engine import Outcome
 from ddpdoctor.facts.codec import FactsError, decode, encode
-from ddpdoctor.facts.nodes import Form, Link, Node, Nodes
+from ddpdoctor.facts.nodes import Form, Node, NodeLink, Nodes
 from ddpdoctor.findings import Skipped
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def written(outcome: Outcome, nodes: Nodes) -> dict[str, Any]:
     }
 
 
-def _extremes(nodes: Nodes) -> tuple[Link, ...]:
+def _extremes(nodes: Nodes) -> tuple[NodeLink, ...]:
     """The slowest link, and the narrowest: all that a summary shows."""
     timed = [link for link in nodes.links if link.latency_seconds is not None]
     measured = [link for link in nodes.links if link.gb_per_s is not None]

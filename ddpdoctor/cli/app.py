@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from ddpdoctor.app.request import UsageError
-from ddpdoctor.cli.conversion import Command, Group
+from ddpdoctor.cli.conversion import Command, CommandGroup
 from ddpdoctor.cli.options import CommandLineError, WrongOption, WrongUse, with_shared_options
 
 __all__ = ["COMMANDS", "run"]
@@ -64,7 +64,7 @@ def _app(names: Iterable[str]) -> typer.Typer:
     """The application with these commands."""
     app = typer.Typer(
         name="ddpdoctor",
-        cls=Group,
+        cls=CommandGroup,
         help="What is wrong with this PyTorch distributed job, where, and what to type instead.",
         add_completion=False,
         no_args_is_help=False,

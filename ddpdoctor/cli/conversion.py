@@ -15,7 +15,7 @@ import typer.core
 
 from ddpdoctor.app.request import FailOn, Format
 
-__all__ = ["Command", "Group"]
+__all__ = ["Command", "CommandGroup"]
 
 _WORDS = ((str,), (str | None,), (list[str],), (list[str] | None,))
 
@@ -37,7 +37,7 @@ class Command(_Quick, typer.core.TyperCommand):
     """A command."""
 
 
-class Group(_Quick, typer.core.TyperGroup):
+class CommandGroup(_Quick, typer.core.TyperGroup):
     """All commands."""
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from ddpdoctor.collectors.gitignore import Ignored, above
-from ddpdoctor.facts.script import Problem, SourceFile
+from ddpdoctor.facts.script import SourceFile, SourceProblem
 from ddpdoctor.scripts.notebook import Cell, NotebookError, read_notebook, readable
 from ddpdoctor.scripts.source_text import decode
 from ddpdoctor.scripts.syntax.parsing import concerns
@@ -127,7 +127,7 @@ def read(path: str) -> ScriptText:
         data = file.read(most + 1)
     if len(data) > most:
         is_meant = concerns(data.decode("utf-8", "replace"))
-        problem = Problem(f"larger than {most >> 20} MiB", is_unread=True)
+        problem = SourceProblem(f"larger than {most >> 20} MiB", is_unread=True)
         return ScriptText(SourceFile(path, problem=problem), is_meant)
     decoded = decode(data)
     is_meant = concerns(decoded.text) or "ddpdoctor:" in decoded.text
@@ -135,11 +135,11 @@ def read(path: str) -> ScriptText:
         try:
             notebook = read_notebook(decoded.text)
         except NotebookError as error:
-            return ScriptText(SourceFile(path, problem=Problem(str(error))), is_meant)
+            return ScriptText(SourceFile(path, problem=SourceProblem(str(error))), is_meant)
         text, broken = readable(notebook) if is_meant else (notebook.text, None)
         return ScriptText(SourceFile(path, text, broken), is_meant, raw=decoded.text, cells=notebook.cells)
     if decoded.trouble is not None:
-        return ScriptText(SourceFile(path, problem=Problem(decoded.trouble, decoded.line, 1)), is_meant)
+        return ScriptText(SourceFile(path, problem=SourceProblem(decoded.trouble, decoded.line, 1)), is_meant)
     return ScriptText(SourceFile(path, decoded.text), is_meant)
 
 

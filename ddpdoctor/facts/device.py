@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ddpdoctor.facts.gaps import Why
 
-__all__ = ["OF_THE_WHOLE_GPU", "Device", "MigInstance", "Process", "Sample", "absence"]
+__all__ = ["OF_THE_WHOLE_GPU", "Device", "GpuProcess", "MigInstance", "Sample", "absence"]
 
 _ABSENCES = {
     "NOT_SUPPORTED": ("n/a", Why.NOT_HERE),
@@ -34,7 +34,7 @@ def absence(code: str | None) -> tuple[str, Why]:
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class GpuProcess:
     """A process with a context on a GPU (nvmlDeviceGetComputeRunningProcesses). In a container, pids are the host's.
 
     `command` is its name, None when there is no such process here. `is_ours`: an ancestor of ours, or a rank of our job.
@@ -203,7 +203,7 @@ class Device:
     """What confidential computing encrypts."""
     graphics_processes: int | None = None
     mps_processes: int | None = None
-    processes: tuple[Process, ...] | None = None
+    processes: tuple[GpuProcess, ...] | None = None
     between: Sample | None = None
     later: Sample | None = None
     absent: dict[str, str] = field(default_factory=dict)

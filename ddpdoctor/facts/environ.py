@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ddpdoctor.facts.addresses import is_loopback
 from ddpdoctor.facts.gaps import Gap, Section
-from ddpdoctor.facts.launchers import BY_HAND, LAUNCHERS, PSEUDO_STEPS, SRUN, TORCHRUN, Launcher
+from ddpdoctor.facts.launchers import BY_HAND, LAUNCHERS, PSEUDO_STEPS, SRUN, TORCHRUN, LauncherMarks
 
 __all__ = ["REMOVED", "ConfFile", "Environ", "NamedPath", "as_integer", "shorten"]
 
@@ -95,16 +95,16 @@ class Environ(Section):
         return as_integer(self.variables.get(name))
 
     @property
-    def launchers(self) -> tuple[Launcher, ...]:
+    def launchers(self) -> tuple[LauncherMarks, ...]:
         """Every launcher whose marks are here, innermost first."""
         return tuple(row for row in LAUNCHERS if self._shows(row))
 
     @property
-    def launcher(self) -> Launcher | None:
+    def launcher(self) -> LauncherMarks | None:
         """The one that started this process: the innermost. None in a login shell or a batch script."""
         return next(iter(self.launchers), None)
 
-    def _shows(self, row: Launcher) -> bool:
+    def _shows(self, row: LauncherMarks) -> bool:
         if row is TORCHRUN and self.has_elastic_agent is False:
             return False
         if row is SRUN and (self.get("SLURM_STEP_ID") or self.get("SLURM_STEPID")) in PSEUDO_STEPS:
@@ -227,7 +227,7 @@ class Environ(Section):
             return "Slurm"
         return "container" if name.startswith("NVIDIA_") else BY_HAND.title
 
-    def _owner(self, name: str, owner: Launcher) -> str:
+    def _owner(self, name: str, owner: LauncherMarks) -> str:
         if name.startswith("PET_"):
             return "Kubeflow" if self.scheduler == "kubernetes" else BY_HAND.title
         if name.startswith("KUBERNETES_"):

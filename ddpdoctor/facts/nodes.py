@@ -15,7 +15,7 @@ from ddpdoctor.facts.gaps import Gap, Section
 if TYPE_CHECKING:
     from ddpdoctor.facts.net import Outcome
 
-__all__ = ["Form", "Link", "Node", "Nodes", "Split", "Stranger", "late_names", "ranges", "split"]
+__all__ = ["Form", "Node", "NodeLink", "Nodes", "Split", "Stranger", "late_names", "ranges", "split"]
 
 
 def late_names() -> dict[str, type]:
@@ -94,7 +94,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class NodeLink:
     """One direction between two nodes, by their indices: what `source` saw when it turned to `target`.
 
     `name` is the target's hostname, "" where the resolver of `source` had not answered yet, and `resolved` what `source` makes
@@ -148,7 +148,7 @@ class Nodes(Section):
     """
 
     nodes: tuple[Node, ...] = ()
-    links: tuple[Link, ...] = ()
+    links: tuple[NodeLink, ...] = ()
     expected: int | None = None
     missing: tuple[int, ...] = ()
     missing_hosts: dict[str, str] = field(default_factory=dict)

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from ddpdoctor.facts.gaps import Gap, Section
 
-__all__ = ["IdleComment", "Problem", "Script", "SourceFile"]
+__all__ = ["IdleComment", "Script", "SourceFile", "SourceProblem"]
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class SourceProblem:
     """Why a text cannot be read as Python: a message, and where (line and column from 1, None: the whole file).
 
     `is_unread`: it may be Python, but was not looked at.
@@ -32,7 +32,7 @@ class SourceFile:
 
     path: str
     text: str = ""
-    problem: Problem | None = None
+    problem: SourceProblem | None = None
 
     @property
     def can_be_judged(self) -> bool:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from ddpdoctor.facts.nccl_variables import NCCL
 
-__all__ = ["MAX_NUMBER", "TABLE", "Setting", "read_number"]
+__all__ = ["MAX_NUMBER", "TABLE", "KnownVariable", "read_number"]
 
 TORCH = """
 GLOO_DEVICE_TRANSPORT text - # transport of Gloo: TCP, TCP_TLS, IBVERBS, UV
@@ -127,7 +127,7 @@ _NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class KnownVariable:
     """One variable. `family` is `nccl`, `torch` or `cuda`; `replaced_by` may name what is no variable."""
 
     name: str
@@ -192,16 +192,16 @@ def read_number(value: str) -> tuple[int, bool]:
     return (-number if match[1] == "-" else number), is_whole
 
 
-def _rows(text: str, family: str) -> list[Setting]:
+def _rows(text: str, family: str) -> list[KnownVariable]:
     return [_setting(line, family) for line in text.strip().splitlines()]
 
 
-def _setting(line: str, family: str) -> Setting:
+def _setting(line: str, family: str) -> KnownVariable:
     row, _, meaning = line.partition(" # ")
     name, kind, since, *more = row.split()
     kind, _, allowed = kind.partition(":")
     marks = dict(mark.split(":", 1) for mark in more)
-    return Setting(
+    return KnownVariable(
         *(name, family, kind, tuple(allowed.split("|")) if allowed else ()),
         since=None if since == "-" else since,
         deprecated=marks.get("deprecated"),

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ddpdoctor.facts.net import Outcome
-from ddpdoctor.facts.nodes import Link
+from ddpdoctor.facts.nodes import NodeLink
 from ddpdoctor.multinode.messages import PROTOCOL, WireError, encode_line, hear
 from ddpdoctor.network.sockets import LATE, dial, outcome_of, resolve
 
@@ -68,7 +68,7 @@ async def serve_echo(
         await writer.drain()
 
 
-async def try_link(link: Link, token: str, key: str, *, samples: bool) -> Link:
+async def try_link(link: NodeLink, token: str, key: str, *, samples: bool) -> NodeLink:
     """The link with what was seen. `key` is the target's: another machine may answer at its address."""
     if link.name:
         addresses, error = await resolve(link.name, NAME_SECONDS)
@@ -117,7 +117,7 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> b
     return echoed == payload
 
 
-async def _passes_in_small_packets(link: Link, token: str, key: str) -> bool:
+async def _passes_in_small_packets(link: NodeLink, token: str, key: str) -> bool:
     """Whether 32 KiB come back in packets that are far below every MTU."""
     connected = await dial(link.address, link.port, AGAIN_SECONDS, ECHO_BYTES * 2)
     if isinstance(connected, Outcome):

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any
 
 from ddpdoctor.facts.net import Outcome
-from ddpdoctor.facts.nodes import Link, Node, Stranger
+from ddpdoctor.facts.nodes import Node, NodeLink, Stranger
 from ddpdoctor.multinode.members import Guest
 
 __all__ = ["Alone", "End", "Gathered", "Judge", "Lost", "Told"]
@@ -23,7 +23,7 @@ class Gathered:
     """
 
     guests: tuple[Guest, ...]
-    links: tuple[Link, ...]
+    links: tuple[NodeLink, ...]
     expected: int
     missing: tuple[int, ...]
     lacking: int

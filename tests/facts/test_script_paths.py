@@ -9,7 +9,7 @@ import pytest
 from conftest import FULL
 from scripts import cases, judged
 
-from ddpdoctor.facts.script import Problem, Script, SourceFile
+from ddpdoctor.facts.script import Script, SourceFile, SourceProblem
 from ddpdoctor.rules import load
 from ddpdoctor.scripts.simulation.divergence import Kind, disagreements
 from ddpdoctor.scripts.simulation.p2p_matching import problems
@@ -94,9 +94,9 @@ def test_messages_meet(first: str, second: str, kinds: list[str]) -> None:
 
 
 def test_what_has_no_tree_says_why() -> None:
-    assert isinstance(parse("print 'old'"), Problem)
-    assert isinstance(parse("(" * 5000), Problem)
-    assert isinstance(parse("x = '\0'"), Problem)
+    assert isinstance(parse("print 'old'"), SourceProblem)
+    assert isinstance(parse("(" * 5000), SourceProblem)
+    assert isinstance(parse("x = '\0'"), SourceProblem)
     assert not concerns("import numpy")
 
 

@@ -1,4 +1,4 @@
-"""What a use case tells while it runs: phases of long work, and warnings. Showing them is the command line's part."""
+"""Progress and warnings of use cases, which the command line shows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ProgressListener(Protocol):
         """A phase of long work begins."""
 
     def step(self, text: str) -> None:
-        """A phase has come further; called often."""
+        """A phase has made progress; called often."""
 
     def end(self) -> None:
         """The long work is over."""

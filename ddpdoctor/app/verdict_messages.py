@@ -1,4 +1,4 @@
-"""A verdict on all nodes as the host of a meeting sends it to them: lines of JSON."""
+"""A verdict on all nodes as the host node sends it to them: lines of JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_SENT = 16
 
 
 def places(guests: Sequence[Guest], found: Mapping[str, Share]) -> dict[str, dict[str, Any]]:
-    """What each guest is told besides the verdict: its share of the probe, and whether it is the one to tell on its machine."""
+    """What each member is sent besides the verdict: its share of the probe, and whether it reports for its machine."""
     firsts: dict[str, str] = {}
     for guest in guests:
         firsts.setdefault(guest.node.machine or guest.key, guest.key)
@@ -77,7 +77,7 @@ def _extremes(nodes: Nodes) -> tuple[NodeLink, ...]:
 
 
 def read_verdict(message: Mapping[str, Any]) -> JobVerdict:
-    """A verdict as it came. What cannot be read is left out: the host is another version, or no doctor."""
+    """A verdict as received. What cannot be read is left out: the host may run another version, or not be ddpdoctor."""
     findings, passed, skipped, moot = (message.get(key) for key in ("findings", "passed", "skipped", "refuted"))
     outcome = Outcome()
     if isinstance(findings, list):

@@ -1,4 +1,4 @@
-"""What stands on the command line, as Python values, without Typer's help where it costs more than it gives.
+"""Converts words of the command line to Python values without pydantic where no conversion is needed.
 
 Typer 0.29 converts every value by pydantic, even a default and a word that stays a word; its import costs more than all
 else that a short command does.

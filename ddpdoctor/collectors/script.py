@@ -42,7 +42,7 @@ _IMPORT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ScriptText:
-    """One file as it was read. `raw` is a notebook's JSON, `cells` where its cells stand in the text.
+    """One file as it was read. `raw` is a notebook's JSON, `cells` the positions of its cells in the text.
 
     `concerns`: it speaks of distributed training or of a framework for it; others hold nothing to judge.
     """
@@ -92,7 +92,7 @@ def find(paths: Iterable[str]) -> Scripts:
 
 
 def _walk(top: str, failures: list[str]) -> Iterator[str]:
-    """The files below a folder, in order. Links to folders are not followed: they can lead in circles."""
+    """The files below a folder, in order. Links to folders are not followed: they can form cycles."""
     waiting: list[tuple[str, Ignored]] = [(top, above(top))]
     while waiting:
         folder, ignored = waiting.pop()
@@ -120,7 +120,7 @@ def read(path: str) -> ScriptText:
     """One file.
 
     Raises:
-        OSError: it cannot be read, or it is no regular file.
+        OSError: it cannot be read, or it is not a regular file.
     """
     most = MAX_BYTES[".ipynb" if path.endswith(".ipynb") else ".py"]
     with open(_regular(path), "rb") as file:

@@ -1,4 +1,4 @@
-"""One GPU, as NVML tells of it: what it is, how it is, and the name of the code where it does not tell."""
+"""One GPU as NVML reports it: properties, state, and the name of NVML's error code where a query failed."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Device:
     chassis_serial: str | None = None
     chassis_slot: int | None = None
     chassis_tray: int | None = None
-    """Where in a rack it sits: told of boards that span nodes (GB200 NVL72)."""
+    """Its position in a rack: reported for boards that span nodes (GB200 NVL72)."""
     compute_capability: str | None = None
     memory_total_bytes: int | None = None
     memory_used_bytes: int | None = None
@@ -146,7 +146,7 @@ class Device:
     temperature_shutdown_celsius: int | None = None
     temperature_most_celsius: int | None = None
     memory_temperature_most_celsius: int | None = None
-    """Absolute, and told before Ada only: later cards count margins instead."""
+    """Absolute, and reported before Ada only: later cards report margins instead."""
     shutdown_margin_celsius: int | None = None
     slowdown_margin_celsius: int | None = None
     memory_margin_celsius: int | None = None
@@ -185,7 +185,7 @@ class Device:
     pcie_width: int | None = None
     pcie_width_max: int | None = None
     pcie_replays: int | None = None
-    """Over the driver's life: a number alone is no fault."""
+    """Over the driver's life: a number alone is not a fault."""
     pcie_recoveries: int | None = None
     pcie_correctable_errors: int | None = None
     pcie_nonfatal_errors: int | None = None
@@ -234,7 +234,7 @@ class Device:
         return None if len(known) < 2 else sum(bool(bits & reason) for bits in known) >= 2
 
     def grown(self, name: str) -> int | None:
-        """By how much a counter grew from the first to the last sample; None where it was not told twice."""
+        """By how much a counter grew from the first to the last sample; None where it was not reported twice."""
         before, after = getattr(self, name), getattr(self.later, name, None)
         return None if before is None or after is None else after - before
 

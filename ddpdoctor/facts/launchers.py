@@ -1,4 +1,4 @@
-"""The launchers as rows of data: how to recognise each one, and in which variables it says who we are.
+"""The launchers as rows of data: how to recognise each one, and which variables hold the rank, world size and node.
 
 The order is from the inside to the outside: a torchrun worker inside an srun task carries the marks of both, and only the
 inner one started this process. Sources: torch's local_elastic_agent.py, srun(1) "OUTPUT ENVIRONMENT VARIABLES",
@@ -16,7 +16,7 @@ Names = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class LauncherMarks:
-    """One launcher. The six words hold names of variables, the first one that is set counts; () means that it does not say.
+    """One launcher. The six words hold names of variables, the first one that is set counts; () means that it has none.
 
     `markers` must all be set (`A|B` is either, `RAY_*` any with that beginning) and none of `unless`. `owns` are beginnings
     of names that only this launcher uses; `sets` are names that others use as well. `counts_pods`: its RANK is the index of

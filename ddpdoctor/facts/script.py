@@ -26,8 +26,8 @@ class SourceProblem:
 class SourceFile:
     """One Python text. `path` is what findings name; `text` is "" when it could not be read, and `problem` says why.
 
-    Of a notebook, `text` is its code cells one under the other; what is no Python in them (`%cd`, `!pip`) is blank. So is
-    a cell that cannot be read, and `problem` tells of the first such cell.
+    Of a notebook, `text` is its code cells one under the other; what is not Python in them (`%cd`, `!pip`) is blank. So is
+    a cell that cannot be read, and `problem` describes the first such cell.
     """
 
     path: str

@@ -122,13 +122,13 @@ OPENCL_PROFILE text -
 
 MAX_NUMBER = (1 << 63) - 1
 MAX_DIGITS = 64
-"""More than a number has that fits; Python reads longer ones slowly."""
+"""More digits than a 64-bit number has; Python reads longer ones slowly."""
 _NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 
 
 @dataclass(frozen=True, slots=True)
 class KnownVariable:
-    """One variable. `family` is `nccl`, `torch` or `cuda`; `replaced_by` may name what is no variable."""
+    """One variable. `family` is `nccl`, `torch` or `cuda`; `replaced_by` may name something other than a variable."""
 
     name: str
     family: str
@@ -175,7 +175,7 @@ class KnownVariable:
 
 
 def read_number(value: str) -> tuple[int, bool]:
-    """What C's `strtoll(value, NULL, 0)` gives, and whether that is the number that stands there.
+    """What C's `strtoll(value, NULL, 0)` gives, and whether that is the whole value.
 
     `08` and `1e6` are not: a leading 0 makes a number octal, and reading stops at the first character that is no digit.
     """

@@ -224,5 +224,5 @@ def is_secret(name: str) -> bool:
 
 
 def without_secrets(value: str) -> str:
-    """The value without what stands before the @ of a URL and after `token=`, `password:` and the like."""
+    """The value without what precedes the @ of a URL and after `token=`, `password:` and the like."""
     return _IN_TEXT.sub(r"\1\2***", _IN_URL.sub("://***@", value))

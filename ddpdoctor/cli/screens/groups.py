@@ -16,7 +16,7 @@ __all__ = ["PropertyRow", "draw_groups", "draw_missing", "known"]
 
 
 NARROW = 70
-"""Below this many columns a remark stands under its value."""
+"""Below this many columns a remark is printed under its value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def draw_groups(groups: Iterable[tuple[str, Iterable[PropertyRow]]], *, width: i
 
 
 def _cells(row: PropertyRow, width: int) -> tuple[Text, ...]:
-    """Value and remark side by side, or under each other where there is no room."""
+    """Value and remark side by side, or under each other in narrow terminals."""
     value, remark = Text(row.value), Text(row.remark, style="dim")
     if width >= NARROW:
         return value, remark

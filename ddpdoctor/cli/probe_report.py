@@ -14,6 +14,7 @@ from ddpdoctor.cli import main
 
 if TYPE_CHECKING:
     from ddpdoctor.app.request import Request
+    from ddpdoctor.cli.progress import ConsoleListener
 
 __all__ = ["report"]
 
@@ -33,7 +34,6 @@ def report(order: dict[str, Any]) -> int:
 def _request(order: dict[str, Any]) -> Request:
     """The options of the probe's own command line."""
     from ddpdoctor.app.request import FailOn, Format, Request
-    from ddpdoctor.cli.progress import ConsoleListener
 
     options = order["options"]
     is_quiet = options["quiet"] or not order["is_head"]

@@ -24,7 +24,7 @@ from ddpdoctor.rules.script.script_questions import (
     start_of,
     value,
 )
-from ddpdoctor.scripts.interpreter.simulated_job import Device
+from ddpdoctor.scripts.interpreter.abstract_values import Device
 from ddpdoctor.scripts.syntax.module import Module, modules
 
 if TYPE_CHECKING:

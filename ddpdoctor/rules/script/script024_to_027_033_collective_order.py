@@ -12,9 +12,13 @@ from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, point
 from ddpdoctor.rules.script.rewriting import agreed, called_by_all, in_one_order, reached_by_all
 from ddpdoctor.rules.script.script_questions import argument, each_rank, is_quiet
-from ddpdoctor.scripts.simulation.divergence import Disagreement, Kind, disagreements
-from ddpdoctor.scripts.simulation.entry_points import places_of
-from ddpdoctor.scripts.simulation.joint_paths import is_of_all
+from ddpdoctor.scripts.simulation.divergence import (
+    Divergence,
+    DivergenceKind,
+    divergences,
+)
+from ddpdoctor.scripts.simulation.entry_points import rank_contexts
+from ddpdoctor.scripts.simulation.joint_paths import is_default_group_collective
 from ddpdoctor.scripts.syntax.index import Binding
 from ddpdoctor.scripts.syntax.module import Module, modules
 
@@ -26,19 +30,19 @@ if TYPE_CHECKING:
 _WORDS = {"backward": "the backward pass of the wrapped model", "forward": "the forward pass of the wrapped model"}
 
 
-def _named(disagreement: Disagreement) -> str:
+def _named(disagreement: Divergence) -> str:
     name = disagreement.event.name
     return _WORDS.get(name, name.replace("dist.", "").replace("dcp.", ""))
 
 
-def _found(script: Script, kind: str, *, data: bool = False) -> Iterator[tuple[Module, Disagreement]]:
+def _found(script: Script, kind: str, *, data: bool = False) -> Iterator[tuple[Module, Divergence]]:
     for module in modules(script):
-        for each in disagreements(module):
+        for each in divergences(module):
             if each.data is data and (each.kind == kind or kind == ""):
                 yield module, each
 
 
-def _test(module: Module, disagreement: Disagreement) -> str:
+def _test(module: Module, disagreement: Divergence) -> str:
     node = disagreement.test.node
     if isinstance(node, (ast.If, ast.While)):
         return f"`{code(module, node.test, 50)}` (line {node.lineno})"
@@ -51,7 +55,7 @@ def _test(module: Module, disagreement: Disagreement) -> str:
     return f"the decorator of {getattr(node, 'name', 'the function')}"
 
 
-def _place(disagreement: Disagreement) -> str:
+def _place(disagreement: Divergence) -> str:
     """Where the collective itself stands when it is not at the place that is shown."""
     event = disagreement.event
     if event.call is disagreement.at:
@@ -59,7 +63,7 @@ def _place(disagreement: Disagreement) -> str:
     return f" (line {event.call.lineno})"
 
 
-def _softer(disagreement: Disagreement) -> Severity | None:
+def _softer(disagreement: Divergence) -> Severity | None:
     """A forward pass communicates when the model has buffers, without gradients hardly ever."""
     event = disagreement.event
     if event.name != "forward":
@@ -83,9 +87,9 @@ def collective_in_rank_branch(script: Script) -> Iterator[Finding]:
     ## Fix
     Call it on all ranks, outside of the branch; use `ddp.module` for an evaluation on rank 0 alone.
     """
-    for module, each in _found(script, Kind.BRANCH):
+    for module, each in _found(script, DivergenceKind.BRANCH):
         name = _named(each)
-        whose = "" if is_of_all(each.event) else " of its group"
+        whose = "" if is_default_group_collective(each.event) else " of its group"
         yield point(
             module,
             each.at,
@@ -109,7 +113,7 @@ def early_exit_in_rank_branch(script: Script) -> Iterator[Finding]:
     ## Fix
     Let all ranks reach the collective, or decide together: all_reduce the wish to stop.
     """
-    for module, each in _found(script, Kind.EXIT):
+    for module, each in _found(script, DivergenceKind.EXIT):
         yield point(
             module,
             each.at,
@@ -182,7 +186,7 @@ def collective_order_mismatch(script: Script) -> Iterator[Finding]:
     ## Fix
     Call the collectives in one order on all ranks, outside of the branch.
     """
-    for module, each in _found(script, Kind.ORDER):
+    for module, each in _found(script, DivergenceKind.ORDER):
         other = each.other
         instead = (
             ""
@@ -212,7 +216,7 @@ def new_group_on_some_ranks(script: Script) -> Iterator[Finding]:
     ## Fix
     Call new_group on all ranks, members or not, in the same order; or give `use_local_synchronization=True`.
     """
-    for module, each in _found(script, Kind.GROUP):
+    for module, each in _found(script, DivergenceKind.GROUP):
         yield point(
             module,
             each.at,
@@ -239,7 +243,7 @@ def _is_of_each(module: Module, call: ast.Call) -> bool:
     ranks = argument(call, 0, "ranks")
     if ranks is None or argument(call, None, "use_local_synchronization") is not None:
         return False
-    found = each_rank(module, ranks, places_of(module, module.index.function_of(call)), trusting=True)
+    found = each_rank(module, ranks, rank_contexts(module, module.index.function_of(call)), trusting=True)
     plain = all(isinstance(f, (list, tuple)) and len(f) > 1 and all(type(r) is int for r in f) for f in found)
     return plain and any(f != found[0] for f in found[1:])
 

@@ -21,10 +21,10 @@ from ddpdoctor.rules.script.script_questions import (
     start_of,
     value,
 )
-from ddpdoctor.scripts.interpreter.simulated_job import Device
+from ddpdoctor.scripts.interpreter.abstract_values import Device
+from ddpdoctor.scripts.interpreter.assumptions import RANK_NAMES
 from ddpdoctor.scripts.syntax.index import Bound
 from ddpdoctor.scripts.syntax.module import Module, modules
-from ddpdoctor.scripts.syntax.vocabulary import PARAMETERS
 
 
 @cause(
@@ -66,7 +66,7 @@ def _ids(module: Module, call: ast.Call, given: ast.expr) -> tuple[str, tuple[Ed
     model = argument(call, 0, "module")
     on_cpu = model is not None and _is_on_cpu(module, model)
     none = without_argument(module, call, given) if on_cpu and _is_of_cpu(module) else ()
-    if all(type(v) is int for v in found) or (isinstance(given, ast.Name) and given.id in PARAMETERS):
+    if all(type(v) is int for v in found) or (isinstance(given, ast.Name) and given.id in RANK_NAMES):
         seen = code(module, given)
         return f"device_ids={seen} is a number (TypeError: object of type 'int' has no len())", (
             none or (replace(module, given, f"[{seen}]"),)

@@ -22,7 +22,7 @@ from ddpdoctor.rules.script.script_questions import (
     names_in,
     value,
 )
-from ddpdoctor.scripts.interpreter.simulated_job import Unknown
+from ddpdoctor.scripts.interpreter.abstract_values import Unknown
 from ddpdoctor.scripts.syntax.module import Module, modules
 
 if TYPE_CHECKING:

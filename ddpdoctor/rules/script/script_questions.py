@@ -10,9 +10,10 @@ from functools import lru_cache
 
 from ddpdoctor.facts.launch.programs import Launcher
 from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.scripts.interpreter.abstract_values import Unknown
 from ddpdoctor.scripts.interpreter.parameters import argument_of
-from ddpdoctor.scripts.interpreter.simulated_job import TWO_NODES, Place, Unknown
-from ddpdoctor.scripts.interpreter.values import Reader
+from ddpdoctor.scripts.interpreter.rank_evaluator import RankEvaluator
+from ddpdoctor.scripts.interpreter.simulated_job import TWO_NODES, RankContext
 from ddpdoctor.scripts.syntax.index import Bound
 from ddpdoctor.scripts.syntax.module import Module
 
@@ -91,13 +92,13 @@ def _is_same(one: str, other: str) -> bool:
 
 
 @lru_cache(maxsize=256)
-def readers_at(module: Module, places: tuple[Place, ...], trusting: bool) -> tuple[Reader, ...]:
+def readers_at(module: Module, places: tuple[RankContext, ...], trusting: bool) -> tuple[RankEvaluator, ...]:
     """A reader for each of these places, kept for the next question about the file."""
-    return tuple(Reader(module, place, trusting=trusting) for place in places)
+    return tuple(RankEvaluator(module, place, trusting=trusting) for place in places)
 
 
 def each_rank(
-    module: Module, node: ast.expr, places: tuple[Place, ...] = TWO_NODES, *, trusting: bool = False
+    module: Module, node: ast.expr, places: tuple[RankContext, ...] = TWO_NODES, *, trusting: bool = False
 ) -> list[object]:
     """The value of an expression on each rank of the imagined job; once Unknown, always Unknown."""
     readers = readers_at(module, places, trusting)

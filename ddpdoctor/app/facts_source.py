@@ -22,7 +22,7 @@ MAX_FACTS_BYTES = 64 << 20
 
 
 class UnreadableError(Exception):
-    """An input that holds no facts; the message says which and why."""
+    """An input without facts; the message names it and the reason."""
 
 
 def facts_for(

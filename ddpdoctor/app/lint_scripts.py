@@ -36,14 +36,14 @@ COLLECT_AFTER = 96
 
 @dataclass(slots=True)
 class ScriptOutcomes:
-    """What came of all scripts: by these rules, and what the doctor itself could not do."""
+    """The outcomes of all scripts, the rules that judged them, and what ddpdoctor itself could not do."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     rules: tuple[Rule, ...] = ()
     failures: list[str] = field(default_factory=list)
 
     def added_to(self, report: Report) -> Report:
-        """The report with it."""
+        """The report extended by these outcomes."""
         return extended(report, self.outcomes, self.rules, tuple(self.failures))
 
 
@@ -162,7 +162,7 @@ def _judge_all(numbers: range) -> list[JudgedScript]:
 
 
 def _alone() -> None:
-    """In a process of the pool: Ctrl-C and the end are its parent's business, and it collects its garbage itself."""
+    """Set up a process of the pool: its parent handles Ctrl-C and ends it, and it collects its garbage itself."""
     gc.disable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -1,4 +1,4 @@
-"""`ddpdoctor check` on several nodes: this machine is looked at, the nodes meet, and their ranks are probed together."""
+"""`ddpdoctor check` on several nodes: examine this machine, find the other nodes, probe all ranks together."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def gather_with_other_nodes(plan: PreflightPlan, job: Job, probing: Probing) -> 
 def look(
     request: Request, session: MultiNodeSession, line: tuple[Facts, tuple[Rule, ...]] | None, sections: tuple[str, ...]
 ) -> tuple[Facts, tuple[str, ...]]:
-    """The facts of this machine, which holds the job's port meanwhile, and what could not be had of them."""
+    """The facts of this machine, which has bound the job's port meanwhile, and what could not be done to get them."""
     from ddpdoctor.app.facts_source import facts_for
 
     session.open()
@@ -82,7 +82,7 @@ def look(
 
 
 def own_errors(facts: Facts, line: tuple[Facts, tuple[Rule, ...]] | None, rules: Sequence[Rule]) -> list[Finding]:
-    """What is wrong on this node already, by `rules`: the others are told."""
+    """The errors of this node by `rules`, which the others are sent."""
     return errors_of(
         (
             judge(facts, [each for each in rules if "nodes" not in each.needs]),
@@ -97,7 +97,7 @@ def errors_of(outcomes: Iterable[Outcome]) -> list[Finding]:
 
 
 def _with_master(facts: Facts, session: MultiNodeSession) -> Facts:
-    """The facts with the variables that the machine was looked at without: they are set all the same."""
+    """The facts with the variables that were hidden while the machine was examined."""
     if facts.environ is None or not session.hides_the_master:
         return facts
     hidden = {name: os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT") if name in os.environ}
@@ -142,7 +142,7 @@ def probe_together(
 
 
 def with_verdict(report: Report, verdict: JobVerdict, rules: Sequence[Rule], line: Facts | None) -> Report:
-    """The report of this node with the verdict on all; what the verdict tells of this node is told once."""
+    """The report of this node with the verdict on all; a finding that both have appears once."""
     told = [_completed(each, line) for each in verdict.outcome.findings]
     own = [each for each in report.findings if each.code not in verdict.refuted and not _is_told(each, told)]
     nodes = () if verdict.is_alone or verdict.has_errors or verdict.nodes is None else verdict.nodes.nodes
@@ -152,7 +152,7 @@ def with_verdict(report: Report, verdict: JobVerdict, rules: Sequence[Rule], lin
 
 
 def _with_host(finding: Finding, nodes: Sequence[Node]) -> Finding:
-    """What the probe says of a rank or a node that it never saw: all met before, in this order, and their hosts are known."""
+    """A finding of the probe about a rank or a node that it never saw, with its host: all nodes joined before, in this order."""
     where = finding.where
     index = where.rank if nodes and nodes[0].form == Form.ENV else where.node_rank
     if index is None and where.rank is not None:
@@ -174,7 +174,7 @@ def _of_rank(rank: int, nodes: Sequence[Node]) -> int | None:
 
 
 def _completed(finding: Finding, line: Facts | None) -> Finding:
-    """The corrected line with what the script is given: that was not told to the other nodes."""
+    """The corrected command with the script's own arguments, which are not sent to the other nodes."""
     launch = line.launch if line is not None else None
     starter = launch.lines[0].starter if launch is not None and launch.lines else None
     script = starter.reading.script if starter is not None else None
@@ -190,6 +190,6 @@ def _is_told(own: Finding, told: Sequence[Finding]) -> bool:
 
 
 def is_shown_elsewhere() -> bool:
-    """Under a scheduler that started this command once a node: whether another node tells in full."""
+    """Whether another node shows the whole report: under a scheduler that started this command once per node."""
     environ = Environ(variables=dict(os.environ))
     return environ.launcher is not None and (environ.rank or 0) > 0

@@ -1,4 +1,4 @@
-"""The meeting of one `ddpdoctor check`: whom to meet, what to tell them, and what comes of it."""
+"""The session of one `ddpdoctor check` with the other nodes of its job: what this node announces, and the common verdict."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ __all__ = ["MultiNodeSession"]
 HINT_SECONDS = 3.0
 FRESH_SECONDS = 5.0
 MOST_TOLD = 32
-"""Errors of its own that a node tells the others: a script may have any number."""
+"""The most errors of its own that a node sends to the others: a script may have any number."""
 
 
 class MultiNodeSession:
-    """One node's meeting: `open` holds the port before anything is looked at, `meet` does the rest, `stop` ends it."""
+    """One node's session: `open` binds the port before the machine is examined, `meet` does the rest, `stop` ends it."""
 
     def __init__(self, job: Job, line: Facts | None, join_seconds: float, say: Callable[[str], None]) -> None:
         self.job = job
@@ -53,11 +53,11 @@ class MultiNodeSession:
         self._token = ""
         self._way: tuple[float, Facts] | None = None
         self.news: News | None = None
-        """Of nodes that go after the meeting, before their ranks have met."""
+        """Notices of nodes that disappear after the session, before their ranks have joined."""
 
     @property
     def is_of_ranks(self) -> bool:
-        """Whether the ranks themselves meet, instead of nodes that will start them."""
+        """Whether the ranks themselves are the members, instead of nodes that will start them."""
         return self.job.form == Form.ENV
 
     def nproc(self, facts: Facts) -> int | None:
@@ -65,7 +65,7 @@ class MultiNodeSession:
         return self._announcement.nproc(facts)
 
     def open(self) -> None:
-        """Hold the job's port, where the store will be here: nobody can take it meanwhile, and others are not refused."""
+        """Bind the job's port where the store will be on this node: no other program can take it, and others are not refused."""
         from ddpdoctor.collectors.multinode import claim, flag, is_translated, recognises, token_of
 
         job = self.job
@@ -94,7 +94,7 @@ class MultiNodeSession:
 
     @property
     def hides_the_master(self) -> bool:
-        """Whether this machine is looked at as if nobody had told it where the master is."""
+        """Whether this machine is examined as if MASTER_ADDR and MASTER_PORT were not set."""
         return not self._owns or bool(self._there) or self._is_patient or self._is_translated
 
     @property
@@ -171,7 +171,7 @@ class MultiNodeSession:
             self.news.tell(node.host, node.node_rank, ranks, node.end.value)
 
     def _lost_port(self, node: Node, rules: Sequence[Rule]) -> list[Finding]:
-        """What is wrong when a node of another job holds the port that this node needs."""
+        """The findings when a node of another job has bound the port that this node needs."""
         from ddpdoctor.app.verdicts import judge_nodes
 
         if self._there.get("kind") != "other-job":
@@ -189,7 +189,7 @@ class MultiNodeSession:
                 held.close()
 
     def _result(self, limit: float) -> Any:
-        """Wait, and tell somebody who waits how to go on without the others."""
+        """Wait for the result, and show the user after HINT_SECONDS how to go on without the others."""
         assert self._meeting is not None
         met = self._meeting.result(min(HINT_SECONDS, limit))
         if met is None and limit > HINT_SECONDS:
@@ -218,7 +218,7 @@ class MultiNodeSession:
         )
 
     def _hosts(self, numbers: Iterable[int]) -> dict[str, str]:
-        """The hosts of node_ranks, where the scheduler numbers the nodes and all ranks of a node are together."""
+        """The hosts of node_ranks, where the scheduler numbers the nodes and the ranks of a node are consecutive."""
         job, size = self.job, 1
         if self.is_of_ranks:
             size = job.nproc or 0
@@ -229,7 +229,7 @@ class MultiNodeSession:
         return {str(n): job.hosts[n // size].partition(".")[0] for n in numbers if n // size < len(job.hosts)}
 
     def _alone(self, node: Node, met: Alone | None, *, is_explained: bool) -> Nodes:
-        """A meeting of one: it can say of the node of rank 0 that it was not there, and of the others nothing.
+        """The nodes when this one is alone: the node of rank 0 did not join, and of the others nothing is known.
 
         `is_explained`: another job there, or what is wrong on this node or on its way to the master, says why already.
         """
@@ -253,8 +253,8 @@ class MultiNodeSession:
         )
 
     def _superfluous(self, met: Alone) -> Nodes:
-        """The job was complete before this node came: it, and the one that has its place. Without numbers nobody has: those
-        who came before are another job's nodes, as far as can be seen from here.
+        """The nodes when the job was complete before this one joined: it, and the one that has its number. Without numbers,
+        those that joined before are another job's nodes, as far as can be seen from here.
         """
         taken = met.taken_by
         assert taken is not None
@@ -264,7 +264,7 @@ class MultiNodeSession:
         return Nodes(nodes=(taken, met.me.node), expected=2, is_main=False)
 
     def _with_way(self, facts: Facts, *, is_new: bool = False) -> Facts:
-        """The facts with the way to the master, as NCCL and torch would go it; what the meeting has just seen of it counts."""
+        """The facts with the connection to the master as NCCL and torch would make it; a result of the last seconds is reused."""
         from ddpdoctor.collectors.net import look_at_master
         from ddpdoctor.system.machine import Root
 

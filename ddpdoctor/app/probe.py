@@ -72,7 +72,7 @@ def probe_ranks(request: Request, options: ProbeOptions) -> int:
 
 
 def _node(options: ProbeOptions) -> NodeRanks:
-    """The ranks of this node, and where they meet the others."""
+    """The ranks of this node, and the address of the job's store."""
     if options.backend not in BACKENDS:
         raise UsageError(f"--backend {options.backend!r:.60}: expected auto, nccl or gloo")
     if options.rdzv_backend not in RENDEZVOUS_BACKENDS:
@@ -86,7 +86,7 @@ def _node(options: ProbeOptions) -> NodeRanks:
 
 
 def _nodes(word: str) -> int:
-    """The number of nodes; torchrun's MIN:MAX only where both are the same, since nobody says how many will come."""
+    """The number of nodes; torchrun's MIN:MAX only where both are the same, since it is unknown how many will join."""
     least, _, most = word.partition(":")
     if not least.isdecimal() or int(least) < 1 or (most or least) != least:
         raise UsageError(f"--nnodes {word!r:.60}: expected one number of at least 1")
@@ -94,7 +94,7 @@ def _nodes(word: str) -> int:
 
 
 def _master(addr: str | None, port: int | None, endpoint: str | None, nnodes: int) -> tuple[str, int]:
-    """Where the ranks meet: what the options say, this machine and a free port when they say nothing."""
+    """The address of the store: from the options, else this machine and a free port."""
     if endpoint:
         host, _, number = endpoint.rpartition(":") if _has_port(endpoint) else (endpoint, "", "")
         addr, port = addr or host.strip("[]"), port or (int(number) if number else None)
@@ -113,7 +113,7 @@ def _has_port(endpoint: str) -> bool:
 
 
 def _count(word: str) -> int:
-    """How many ranks this node gets: torchrun's words, and `auto`: one for each visible GPU, two without any."""
+    """How many ranks this node gets: torchrun's values, and `auto`: one per visible GPU, two without any."""
     if word.isdecimal() and int(word) > 0:
         return int(word)
     if word == "cpu":
@@ -138,7 +138,7 @@ def _free_port() -> int:
 
 
 def _words(request: Request) -> list[str]:
-    """The common options, as the ranks' own command line takes them."""
+    """The shared options, as the ranks' own command line takes them."""
     given = {
         "--format": request.format.value,
         "--fail-on": request.fail_on.value,
@@ -167,14 +167,14 @@ def _wait(
     limit: float,
     listener: ProgressListener,
 ) -> int:
-    """The worst exit code of the ranks. Whatever happens, none of them is left behind."""
+    """The worst exit code of the ranks, all of which end with this function."""
     from ddpdoctor.app.stopped_ranks import is_stopped, tell_stopped
 
     started, looks = time.monotonic(), 0
     end = started + limit + ENDING_SECONDS
     try:
         while not all(map(_has_ended, ranks)):
-            # Looks are counted, for with Ctrl-Z this process stands still as well.
+            # Looks are counted, because Ctrl-Z stops this process as well.
             looks = looks + 1 if all(_has_ended(rank) or is_stopped(rank.pid) for rank in ranks) else 0
             if looks * LOOK_SECONDS > STOPPED_SECONDS:
                 return tell_stopped(ranks, node, words, time.monotonic() - started)
@@ -195,7 +195,7 @@ def _wait(
 
 
 def _has_ended(rank: subprocess.Popen[bytes]) -> bool:
-    """Asked without burying it: the other ranks look at it in /proc as long as one of them runs."""
+    """Asked without reaping it: the other ranks look at it in /proc as long as one of them runs."""
     return os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 

@@ -39,10 +39,10 @@ __all__ = ["Probing", "folders_of", "refusal", "variables_of"]
 
 CURRENT = "."
 MOST_RANKS = 64
-"""More local ranks than this no machine has GPUs for: a larger number on a line is probed with this many."""
+"""The most local ranks that are probed; no machine has more GPUs."""
 
 JOINT_SECONDS = 15.0
-"""How long the ranks of nodes that have just met may take to meet again."""
+"""How long the ranks of nodes that have just found each other may take to join the store."""
 
 
 def refusal(line: tuple[Facts, tuple[Rule, ...]]) -> Gap | None:
@@ -56,7 +56,7 @@ def refusal(line: tuple[Facts, tuple[Rule, ...]]) -> Gap | None:
 
 
 def variables_of(line: Facts | None) -> dict[str, str]:
-    """What a launch line means to the environment of its ranks: its own variables, and the master that it names."""
+    """The variables that a launch command sets for its ranks: its own, and the master that it names."""
     if line is None or line.launch is None or line.environ is None:
         return {}
     variables = dict(line.environ.variables)
@@ -82,7 +82,7 @@ def folders_of(line: Facts | None) -> tuple[str, ...]:
 
 
 def _store(line: Line) -> tuple[str | None, int | None]:
-    """Where the line's store will listen, as far as this machine can look: the master, or one node's own port."""
+    """Where the job's store will listen, as far as this machine can check: the master, or one node's own port."""
     from ddpdoctor.facts.launch.programs import ELSEWHERE, REMOTE
     from ddpdoctor.launch.rendezvous import is_loopback
 
@@ -149,7 +149,7 @@ class Probing:
             kept = environ if self._joins else without_launchers(environ)
             self._template = Template(nproc, {**kept, **self._more})
         except OSError:
-            return  # the ranks' supervisors try it again, and tell
+            return  # the ranks' supervisors try it again, and report it
 
     def finish(self, facts: Facts, say: Callable[[str], None], news: News | None = None) -> Facts:
         """The facts with those of the probe, or with the gap that says why there are none."""

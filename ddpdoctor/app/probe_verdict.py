@@ -33,7 +33,7 @@ def judge_probe(order: Mapping[str, Any], request: Request) -> tuple[Report, Fac
 
 
 def _facts(order: Mapping[str, Any], request: Request) -> Facts:
-    """The probe's, and what it shows of several nodes; the environment where a variable may be to blame."""
+    """The facts of the probe, what it shows of several nodes, and the environment where a variable may be the cause."""
     probe = decode(Probe, order["probe"])
     facts = Facts(
         schema=SCHEMA,
@@ -50,7 +50,7 @@ def _facts(order: Mapping[str, Any], request: Request) -> Facts:
 
 
 def _rules(request: Request, facts: Facts) -> tuple[Rule, ...]:
-    """Those that have something of a probe to go by."""
+    """The rules that can judge a probe: all that they need is known, and part of it is the probe's."""
     areas = ("environ", "host", "net", "gpu", "probe", *(("versions", "launch") if facts.nodes is not None else ()))
     known = {name for name in ("probe", "nodes", "environ") if getattr(facts, name) is not None}
     seen = known & {"probe", "nodes"}
@@ -62,7 +62,8 @@ def _rules(request: Request, facts: Facts) -> tuple[Rule, ...]:
 
 
 def _waits_at_the_loopback(probe: Probe) -> bool:
-    """Ranks did not come, and could not have from another machine. Our own launcher was told where to wait."""
+    """Whether ranks did not join a store on the loopback interface, which other machines cannot reach; with ddpdoctor's own
+    launcher the address is right."""
     is_absent = bool(probe.seen(Kind.NEVER_JOINED, Kind.REFUSED))
     return is_absent and probe.launcher != OWN_LAUNCHER and is_loopback(probe.master.rpartition(":")[0])
 

@@ -1,4 +1,4 @@
-"""What a use case tells while it runs: phases of long work, and warnings. Showing them is the command line's part."""
+"""Progress and warnings of use cases, which the command line shows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ProgressListener(Protocol):
         """A phase of long work begins."""
 
     def step(self, text: str) -> None:
-        """A phase has come further; called often."""
+        """A phase has made progress; called often."""
 
     def end(self) -> None:
         """The long work is over."""
@@ -25,7 +25,7 @@ class ProgressListener(Protocol):
         """A warning or an announcement that the user reads at once, also without progress."""
 
 
-class _Silent:
+class _SilentListener:
     """Ignores everything: for callers that show nothing."""
 
     def phase(self, text: str) -> None:
@@ -41,7 +41,7 @@ class _Silent:
         """Ignored."""
 
 
-SILENT: ProgressListener = _Silent()
+SILENT: ProgressListener = _SilentListener()
 
 
 @contextmanager

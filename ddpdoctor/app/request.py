@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 DEFAULT_SECONDS = 30.0
-"""`--timeout` of the commands that only look."""
+"""`--timeout` of the commands that only examine this machine."""
 
 JUDGING_SHARE = 0.1
 """The part of `--timeout` that is kept for judging and writing."""
@@ -80,7 +80,7 @@ def seconds(given: str | float) -> float:
     """The parser of options that are a number of seconds.
 
     Raises:
-        UsageError: no number, not finite, or not above 0.
+        UsageError: not a number, not finite, or not above 0.
     """
     try:
         number = float(given)
@@ -92,6 +92,6 @@ def seconds(given: str | float) -> float:
 
 
 def seconds_left(request: Request, default: float = DEFAULT_SECONDS) -> float:
-    """Seconds that may still be spent on looking, so that the report is written within `--timeout`."""
+    """Seconds left for gathering facts, so that the report is written within `--timeout`."""
     whole = request.timeout or default
     return max(0.0, whole * (1 - JUDGING_SHARE) - (time.monotonic() - STARTED))

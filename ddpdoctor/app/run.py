@@ -35,7 +35,7 @@ INTERRUPTED = 130
 CHECK_SECONDS = 120.0
 """The default `--timeout` of `check`."""
 ENDING_SECONDS = 5.0
-"""How long a check may take beyond its own time limit, and to end when it is told to."""
+"""How long a check may take beyond its own time limit, and to end after SIGTERM."""
 ERROR_FILE = re.compile(rb"error_file: (/\S+\.json)")
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 LOG_DIR = ("--log-dir", "--log_dir")
@@ -108,7 +108,7 @@ def _run(request: Request, launch: tuple[str, ...]) -> JobEnd:
 
 
 def _command(launch: tuple[str, ...]) -> tuple[dict[str, str], list[str]]:
-    """The variables before the command, and the command; one word with blanks in it is a line for the shell."""
+    """The variables before the command, and the command; one word with blanks in it is a command for the shell."""
     if len(launch) == 1 and " " in launch[0].strip():
         return {}, ["/bin/sh", "-c", launch[0]]
     count = next((i for i, word in enumerate(launch) if not ASSIGNMENT.fullmatch(word)), len(launch))
@@ -157,7 +157,7 @@ def _run_check(argv: list[str], limit: float) -> int:
 
 
 def _get_ready() -> None:
-    """Import what the triage needs while nobody waits for it: when the job has failed, somebody does."""
+    """Import what the triage needs while the user does not wait for it."""
     try:
         importlib.import_module("ddpdoctor.app.triage")
         views = importlib.import_module("ddpdoctor.rules.views")

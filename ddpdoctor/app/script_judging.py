@@ -1,4 +1,4 @@
-"""Judging one training script: within its time, comments obeyed, notebooks told by their cells."""
+"""Judging one training script: within a time limit, with its ignore comments, in notebooks by cell."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ScriptJudging:
 
 @dataclass(slots=True)
 class JudgedScript:
-    """What came of one file; `failure` is why it could not be read."""
+    """The outcome of one file; `failure` is why it could not be judged completely."""
 
     path: str
     outcome: Outcome = field(default_factory=Outcome)
@@ -78,7 +78,7 @@ class TooLong(Exception):
 
 @contextmanager
 def _limited(end: float) -> Iterator[None]:
-    """Ends the rules of one file after FILE_SECONDS or at `end`, one after the other: no text may hold up the others."""
+    """Ends the rules of one file after FILE_SECONDS or at `end`, one after the other: no file may delay the others."""
 
     def late(number: int, frame: FrameType | None) -> None:
         raise TooLong("its time is over")
@@ -119,7 +119,7 @@ def _outcome(text: ScriptText, starts: tuple[Line, ...], plan: ScriptJudging) ->
 
 
 def _once(findings: list[Finding]) -> list[Finding]:
-    """What several lines make of one place is told once, as the worst of them has it."""
+    """Findings that several launch commands give at one place, once, with the worst severity."""
     found: dict[tuple[str, Where], Finding] = {}
     for finding in findings:
         key = (finding.code, finding.where)

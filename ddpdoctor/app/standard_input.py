@@ -1,4 +1,4 @@
-"""Standard input as a file, where it holds what is no stream of lines: a dump, facts, a report, stacks."""
+"""Standard input as a file, where it is not a stream of lines: a dump, facts, a report, stacks."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def triaged(paths: Iterable[str], request: Request, *, started: float, command: 
 
 
 def _without_secrets(finding: Finding) -> Finding:
-    """What a log prints of tokens and passwords stays in the log."""
+    """The finding without tokens and passwords that a log printed."""
     return replace(
         finding,
         message=redact(finding.message),
@@ -66,7 +66,7 @@ def _triaged(
     if facts.hang is None:
         report = examine(facts, rules, command=command, started=started, failures=failures)
         return retold(report, told), facts
-    # What the dumps of the ranks show is more than what a line says of the same cause: it takes that line's place.
+    # A cause that the ranks' dumps show replaces the same cause found in a log line: dumps prove more.
     dumps = judge(facts, hang_rules(known))
     shown = {finding.code for finding in dumps.findings}
     rules = tuple(each for each in rules if each.code not in shown)
@@ -98,7 +98,7 @@ def _seats(saved: Iterable[Facts]) -> tuple[GpuAddress, ...]:
 
 
 def _told(log: Log) -> tuple[list[Finding], list[str]]:
-    """What saved reports among the sources of a log found, and why some could not be read."""
+    """The findings of saved reports among the sources of a log, and why some could not be read."""
     found: list[Finding] = []
     problems = []
     for source in log.sources:

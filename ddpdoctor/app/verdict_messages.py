@@ -1,4 +1,4 @@
-"""A verdict on all nodes as the host of a meeting sends it to them: lines of JSON."""
+"""A verdict on all nodes as the host node sends it to them: lines of JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ddpdoctor.app.verdicts import OF_SEVERAL_MACHINES, JobVerdict, Share, finding_of, refuted
 from ddpdoctor.engine import Outcome
 from ddpdoctor.facts.codec import FactsError, decode, encode
-from ddpdoctor.facts.nodes import Form, Link, Node, Nodes
+from ddpdoctor.facts.nodes import Form, Node, NodeLink, Nodes
 from ddpdoctor.findings import Skipped
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ MOST_SENT = 16
 
 
 def places(guests: Sequence[Guest], found: Mapping[str, Share]) -> dict[str, dict[str, Any]]:
-    """What each guest is told besides the verdict: its share of the probe, and whether it is the one to tell on its machine."""
+    """What each member is sent besides the verdict: its share of the probe, and whether it reports for its machine."""
     firsts: dict[str, str] = {}
     for guest in guests:
         firsts.setdefault(guest.node.machine or guest.key, guest.key)
@@ -64,7 +64,7 @@ def written(outcome: Outcome, nodes: Nodes) -> dict[str, Any]:
     }
 
 
-def _extremes(nodes: Nodes) -> tuple[Link, ...]:
+def _extremes(nodes: Nodes) -> tuple[NodeLink, ...]:
     """The slowest link, and the narrowest: all that a summary shows."""
     timed = [link for link in nodes.links if link.latency_seconds is not None]
     measured = [link for link in nodes.links if link.gb_per_s is not None]
@@ -77,7 +77,7 @@ def _extremes(nodes: Nodes) -> tuple[Link, ...]:
 
 
 def read_verdict(message: Mapping[str, Any]) -> JobVerdict:
-    """A verdict as it came. What cannot be read is left out: the host is another version, or no doctor."""
+    """A verdict as received. What cannot be read is left out: the host may run another version, or not be ddpdoctor."""
     findings, passed, skipped, moot = (message.get(key) for key in ("findings", "passed", "skipped", "refuted"))
     outcome = Outcome()
     if isinstance(findings, list):

@@ -26,7 +26,7 @@ ASCII = str.maketrans(
     | dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╰╯╔╗╚╝╞╡╪┏┓┗┛┡┩╇┠┨", "+")
     | {"✓": "ok", "✗": "x", "●": "*", "•": "*"}
 )
-"""What a terminal without Unicode is given instead."""
+"""The replacements for a terminal without Unicode."""
 
 
 def emit(report: Report, request: Request, tables: str = "") -> int:
@@ -44,8 +44,8 @@ def emit(report: Report, request: Request, tables: str = "") -> int:
 
 
 def emit_shortly(report: Report, request: Request) -> int:
-    """On a node that is not rank 0's: one line, and the file. Standard output is for rank 0's report alone, where that is
-    no table. The exit code is `emit`'s.
+    """Print one line and write the file, on a node that is not rank 0's. Where the format is not a table, standard output is
+    for rank 0's report alone. The exit code is `emit`'s.
     """
     text = None if request.output is None else as_file(report, request)
     first = f": {report.findings[0].text}" if report.findings else ""
@@ -78,7 +78,7 @@ def emit_text(table: str, text: str | None, request: Request) -> bool:
         return True
     failure = None
     try:
-        if request.output is not None:  # first: whoever reads standard output may be gone
+        if request.output is not None:  # first: standard output may be a closed pipe
             write_file(request.output, table if text is None else text)
     except CannotWriteError as error:
         failure = error
@@ -90,7 +90,7 @@ def emit_text(table: str, text: str | None, request: Request) -> bool:
 
 
 def say(text: str) -> None:
-    """Write to standard output, in ASCII where it can hold nothing else."""
+    """Write to standard output, in ASCII where its encoding has nothing else."""
     encoding = sys.stdout.encoding or "utf-8"
     try:
         text.encode(encoding)

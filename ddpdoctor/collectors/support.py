@@ -103,7 +103,7 @@ def _without_python(words: Sequence[str]) -> Sequence[str]:
 
 
 def _list(machine: Machine, found: dict[str, LogSource]) -> None:
-    """Put the log files of this job and of this folder into `found`, by name: what is there when time is up is told."""
+    """Put the log files of this job and of this folder into `found`, by name: what was found in time is reported."""
     for descriptor in (1, 2):
         path = os.readlink(f"/proc/self/fd/{descriptor}") if os.path.exists(f"/proc/self/fd/{descriptor}") else ""
         if os.path.isfile(path):

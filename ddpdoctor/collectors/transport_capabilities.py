@@ -37,7 +37,7 @@ def offers(gpu: Gpu | None, topo: Topo | None, rdma: Rdma | None) -> dict[str, A
 
 
 def _network(rdma: Rdma | None) -> str:
-    """RoCE on a virtual function or without a routable address often carries no RDMA between hosts: that is no offer."""
+    """RoCE on a virtual function or without a routable address often carries no RDMA between hosts and does not count."""
     for device, port in rdma.used(None) if rdma is not None else ():
         if device.needs_plugin:
             return EFA_WORDS

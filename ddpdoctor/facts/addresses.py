@@ -1,4 +1,4 @@
-"""How a host is written where one process tells another where to connect: names, addresses, and what is neither."""
+"""How a host is written in MASTER_ADDR and rendezvous endpoints: names, addresses, and malformed values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MALFORMATIONS = (
 
 
 def is_loopback(host: str) -> bool:
-    """A name or address by which every machine means itself, `0.0.0.0` included: connecting to it stays at home."""
+    """A name or address that is the machine itself on every machine, `0.0.0.0` included: connections to it never leave it."""
     return _LOOPBACK.fullmatch(host.strip("[]").rstrip(".")) is not None
 
 
@@ -42,7 +42,7 @@ def malformation(value: str) -> str | None:
 
 
 def is_ip(value: str) -> bool:
-    """An IPv4 or IPv6 address, and no name."""
+    """Whether the value is an IPv4 or IPv6 address, not a name."""
     try:
         ipaddress.ip_address(value)
     except ValueError:

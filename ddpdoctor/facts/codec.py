@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class FactsError(ValueError):
-    """A facts file does not say what it should; the message begins with the JSON path."""
+    """A facts file has a wrong value; the message begins with the JSON path."""
 
 
 def encode(value: object) -> Any:
@@ -54,7 +54,7 @@ def decode(kind: type[T], value: object, path: str = "$") -> T:
 
 
 def schema_names(kind: type) -> frozenset[str]:
-    """The names of fields and the values of enums in facts of this type: what JSON of them cannot do without."""
+    """The names of fields and the values of enums in facts of this type: the strings that JSON of them must keep."""
     names: set[str] = set()
     seen: set[Any] = set()
     left: list[Any] = [kind]

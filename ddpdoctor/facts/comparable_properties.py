@@ -1,4 +1,4 @@
-"""What of a node's facts is compared with other nodes: a flat table of properties, by their paths in the facts."""
+"""The properties of a node that are compared with other nodes: a flat table, by their paths in the facts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that nobody reads: what a misspelt setting was meant to be, and which names are other people's."""
+"""Unknown names of settings: the known names that a typo is nearest to, and names that other software reads."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SYNONYMS = {
     "CUDA_DEVICES": "CUDA_VISIBLE_DEVICES",
     "CUDA_VISIBLE_GPUS": "CUDA_VISIBLE_DEVICES",
 }
-"""Names that nothing reads and that no distance finds, and what they were meant to be."""
+"""Names that nothing reads, too far from a known name for `nearest`, and the name to use instead."""
 
 _OTHERS = re.compile(
     r"NCCL_(FASTRAK|GPUDIRECTTCPX|INSPECTOR|PROFILER?|TUNER|GIB|RCCL|SHIMNET|TESTS|UCX|SHARP|TLS|OFI|CTRAN|MSCCL|PLUGIN"
@@ -50,7 +50,7 @@ _OTHERS = re.compile(
 """Names of NCCL's plugins, of builds, and of oneCCL, RCCL, HCCL and their like, which put a letter before NCCL's names."""
 
 _FAMILY = re.compile(r"N[CL]{2,4}_|TORCH_(NCCL|DISTRIBUTED|DIST|FR)_|GLOO_|CUDA_VISIBLE", re.IGNORECASE)
-"""Names that start like this are nobody else's, so that they may differ by more than one edit."""
+"""Only NCCL, torch, Gloo and CUDA use names that start like this, so that they may differ by more than one edit."""
 
 
 def of_a_plugin(name: str) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from ddpdoctor.facts.nodes import Link
+from ddpdoctor.facts.nodes import NodeLink
 from ddpdoctor.multinode.host import Host, Seat
 from ddpdoctor.multinode.link_plan import orders, read_links, try_links
 from ddpdoctor.multinode.link_tests import TEST_SECONDS
@@ -16,7 +16,7 @@ from ddpdoctor.multinode.messages import encode_line
 __all__ = ["is_silent", "survey"]
 
 
-async def survey(host: Host, guests: Sequence[Guest]) -> tuple[Link, ...]:
+async def survey(host: Host, guests: Sequence[Guest]) -> tuple[NodeLink, ...]:
     """What the host and its guests see of the network between them; who goes meanwhile is not waited for."""
     wanted = orders(guests)
     seats = [host.seats[guest.key] for guest in guests if guest.key in host.seats]

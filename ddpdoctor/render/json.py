@@ -26,7 +26,7 @@ def write(report: Report) -> str:
 
 
 def as_dict(report: Report) -> dict[str, Any]:
-    """The report as JSON values. This is the outside; the types in findings.py may change behind it."""
+    """The report as JSON values. This format is stable; the types in findings.py may change."""
     return {
         "schema": SCHEMA,
         "tool": {"name": "ddpdoctor", "version": __version__},

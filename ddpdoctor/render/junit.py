@@ -71,5 +71,5 @@ def _told(finding: Finding) -> str:
 
 
 def _legal(text: str) -> str:
-    """Text that XML 1.0 can hold: two code points beyond the control characters are not allowed in it."""
+    """Text that XML 1.0 allows: without control characters and two more code points."""
     return printable(text).replace("\ufffe", "\ufffd").replace("\uffff", "\ufffd")

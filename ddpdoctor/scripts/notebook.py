@@ -10,7 +10,7 @@ import tokenize
 from dataclasses import dataclass
 from typing import Any
 
-from ddpdoctor.facts.script import Problem
+from ddpdoctor.facts.script import SourceProblem
 from ddpdoctor.scripts.syntax.parsing import parse
 
 __all__ = ["Cell", "Notebook", "NotebookError", "cells_of", "read_notebook", "readable"]
@@ -67,17 +67,17 @@ def read_notebook(text: str) -> Notebook:
     return Notebook("".join(f"{line}\n" for line in lines), tuple(cells))
 
 
-def readable(notebook: Notebook) -> tuple[str, Problem | None]:
+def readable(notebook: Notebook) -> tuple[str, SourceProblem | None]:
     """The text with the cells that are not Python left blank, and the problem of the first of them."""
-    if not isinstance(parse(notebook.text), Problem):
+    if not isinstance(parse(notebook.text), SourceProblem):
         return notebook.text, None
     lines, first = notebook.text.split("\n"), None
     for cell in notebook.cells:
         own = slice(cell.first_line - 1, cell.last_line)
         parsed = parse("\n".join(lines[own]))
-        if isinstance(parsed, Problem):
+        if isinstance(parsed, SourceProblem):
             line = None if parsed.line is None else parsed.line + cell.first_line - 1
-            first = first or Problem(parsed.message, line or cell.first_line, parsed.column)
+            first = first or SourceProblem(parsed.message, line or cell.first_line, parsed.column)
             lines[own] = [""] * len(lines[own])
     return "\n".join(lines), first
 

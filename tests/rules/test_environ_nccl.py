@@ -15,7 +15,7 @@ from ddpdoctor.engine import Outcome, judge
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.facts.setting_names import of_a_plugin
-from ddpdoctor.facts.settings_table import TABLE, Setting
+from ddpdoctor.facts.settings_table import TABLE, KnownVariable
 from ddpdoctor.facts.variables import is_relevant
 from ddpdoctor.rules import load
 
@@ -206,7 +206,7 @@ READ = [each for each in TABLE.values() if each.removed is None and each.depreca
 ABOUT_VALUES = {"ENV050", "ENV051", "ENV056", "ENV510", "ENV511", "ENV512"}
 
 
-def allowed_value(each: Setting) -> st.SearchStrategy[str]:
+def allowed_value(each: KnownVariable) -> st.SearchStrategy[str]:
     """Values that the documentation allows."""
     if each.kind in ("number", "integer") and ".." in "".join(each.allowed):
         low, _, high = each.allowed[0].partition("..")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from ddpdoctor.facts.script import Problem, Script, SourceFile
+from ddpdoctor.facts.script import Script, SourceFile, SourceProblem
 from ddpdoctor.scripts.syntax.module import modules
 from ddpdoctor.scripts.syntax.parsing import concerns, parse
 
 
 def test_what_has_no_tree_says_why() -> None:
-    assert isinstance(parse("print 'old'"), Problem)
-    assert isinstance(parse("(" * 5000), Problem)
-    assert isinstance(parse("x = '\0'"), Problem)
+    assert isinstance(parse("print 'old'"), SourceProblem)
+    assert isinstance(parse("(" * 5000), SourceProblem)
+    assert isinstance(parse("x = '\0'"), SourceProblem)
     assert not concerns("import numpy")
 
 

@@ -1,4 +1,4 @@
-"""The summary of `ddpdoctor check`: one line a section: how it stands, and what was looked at."""
+"""The summary of `ddpdoctor check`: one line per section with its state and what was examined."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _state(facts: Facts, report: Report, section: str) -> str:
     if found:
         return max(found, key=lambda f: f.worst.weight).worst.value
     if section == "probe" and facts.probe is not None and facts.probe.has_failed:
-        return "error"  # whatever the cause is and in which area it stands
+        return "error"  # whatever the cause is and whichever area it belongs to
     if section in ("gpu", "topo") and facts.gpu is not None and not facts.gpu.devices:
         return "-"
     if getattr(facts, section) is not None:

@@ -82,7 +82,7 @@ def _rows(environ: Environ) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _table(environ: Environ, width: int) -> Table:
-    """One row a variable; where there is no room for columns, who set it stands below."""
+    """One row per variable; in narrow terminals the setter is printed below."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), width=width, show_header=width >= NARROW)
     if width < NARROW:
         table.add_column(overflow="fold")

@@ -1,4 +1,4 @@
-"""How each GPU is: memory, temperature, power, clocks, PCIe link, memory errors. What NVML does not tell is said in words."""
+"""How each GPU is: memory, temperature, power, clocks, PCIe link, memory errors. What NVML does not report is stated in words."""
 
 from __future__ import annotations
 

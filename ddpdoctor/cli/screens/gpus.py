@@ -43,7 +43,7 @@ def draw(facts: Facts, *, width: int, colour: bool) -> str:
 
 
 def _xids(gpu: Gpu) -> list[str]:
-    """The newest faults that the driver logged, or why nobody knows of any."""
+    """The newest faults that the driver logged, or why none are known."""
     gap = gpu.gap("xids")
     if gpu.xids is None:
         return [f"driver's faults: {gap.reason}"] if gap is not None and gpu.devices else []

@@ -12,21 +12,21 @@ from ddpdoctor.cli.screens import draw_all
 from ddpdoctor.facts.gaps import Section, Why
 from ddpdoctor.facts.record import Facts
 
-__all__ = ["Row", "draw_groups", "draw_missing", "known"]
+__all__ = ["PropertyRow", "draw_groups", "draw_missing", "known"]
 
 
 NARROW = 70
-"""Below this many columns a remark stands under its value."""
+"""Below this many columns a remark is printed under its value."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PropertyRow:
     what: str
     value: str
     remark: str = ""
 
 
-def draw_groups(groups: Iterable[tuple[str, Iterable[Row]]], *, width: int, colour: bool) -> str:
+def draw_groups(groups: Iterable[tuple[str, Iterable[PropertyRow]]], *, width: int, colour: bool) -> str:
     """One table; each group begins with its title. A group without rows is left out."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False, width=width)
     table.add_column("what", overflow="fold", min_width=12, max_width=20)
@@ -42,8 +42,8 @@ def draw_groups(groups: Iterable[tuple[str, Iterable[Row]]], *, width: int, colo
     return draw_all([table, Text("")], width=width, colour=colour)
 
 
-def _cells(row: Row, width: int) -> tuple[Text, ...]:
-    """Value and remark side by side, or under each other where there is no room."""
+def _cells(row: PropertyRow, width: int) -> tuple[Text, ...]:
+    """Value and remark side by side, or under each other in narrow terminals."""
     value, remark = Text(row.value), Text(row.remark, style="dim")
     if width >= NARROW:
         return value, remark
@@ -56,12 +56,12 @@ def draw_missing(facts: Facts, section: str, *, width: int, colour: bool) -> str
     return draw_all([Text(reason)], width=width, colour=colour)
 
 
-def known(section: Section, what: str, value: str | None, field: str, remark: str = "") -> Row:
+def known(section: Section, what: str, value: str | None, field: str, remark: str = "") -> PropertyRow:
     """A row for a field, or the reason why it is not known."""
     if value is not None:
-        return Row(what, value, remark)
+        return PropertyRow(what, value, remark)
     gap = section.gap(field)
     if gap is None:
-        return Row(what, "n/a")
+        return PropertyRow(what, "n/a")
     words = {Why.NOT_HERE: "n/a", Why.NEEDS_ROOT: "needs root", Why.UNANSWERED: "unknown"}
-    return Row(what, words[gap.why], gap.reason)
+    return PropertyRow(what, words[gap.why], gap.reason)

@@ -10,7 +10,7 @@ __all__ = ["draw"]
 
 
 def draw(facts: Facts, *, width: int, colour: bool) -> str:
-    """One line a rank, and what could not be seen."""
+    """One line per rank, and what could not be seen."""
     from rich.table import Table
     from rich.text import Text
 

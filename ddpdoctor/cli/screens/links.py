@@ -10,11 +10,11 @@ from ddpdoctor.facts.topo import GpuNode, Link, Pair, Topo
 __all__ = ["about_links", "about_peers"]
 
 VERSIONS = {1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 7: "5.0", 8: "6.0"}
-"""NVML's enum of NVLink versions, which is no version number."""
+"""NVML's enum of NVLink versions, which are not version numbers."""
 
 
 def about_links(topo: Topo) -> Iterator[str]:
-    """Each GPU's links: what is alike stands on one line. Then what the model should have."""
+    """Each GPU's links: equal ones share one line. Then what the model should have."""
     if not any(g.links for g in topo.gpus):
         return
     yield ""

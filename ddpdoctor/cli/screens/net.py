@@ -1,4 +1,4 @@
-"""`ddpdoctor net`: the interfaces, which of them NCCL and Gloo would choose and why, and what the names lead to."""
+"""`ddpdoctor net`: the interfaces, which of them NCCL and Gloo would choose and why, and what the names resolve to."""
 
 from __future__ import annotations
 

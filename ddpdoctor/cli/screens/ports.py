@@ -1,4 +1,4 @@
-"""`ddpdoctor ports`: the port of the job's store: free or taken and by whom, the ranges it lies in, the way to the master."""
+"""`ddpdoctor ports`: the port of the job's store: its owner, port ranges, the connection to the master."""
 
 from __future__ import annotations
 

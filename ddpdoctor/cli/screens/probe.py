@@ -1,4 +1,4 @@
-"""The probe's table: every rank and how far it came, then the collectives with latency and bus bandwidth."""
+"""The probe's table: every rank and how far it got, then the collectives with latency and bus bandwidth."""
 
 from __future__ import annotations
 

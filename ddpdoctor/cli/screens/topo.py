@@ -31,7 +31,7 @@ PAIRS_SHOWN = 6
 def draw(facts: Facts, *, width: int, colour: bool) -> str:
     """The matrix. In a pipe each GPU or NIC has one line of cells with tabs between them, whatever its length.
 
-    On a terminal the cells stand as close as they fit, and columns that do not fit beside the others stand below them.
+    On a terminal the columns are as narrow as their cells, and those that do not fit beside the others are printed below.
     """
     topo = facts.topo
     if topo is None:
@@ -74,7 +74,7 @@ def _has_nvlink(cells: set[str]) -> bool:
 
 def _rows(topo: Topo) -> list[list[str]]:
     names = [f"GPU{g.index}" for g in topo.gpus] + [f"NIC{at}" for at in range(len(topo.nics))]
-    # nvidia-smi begins its header with a tab; here it begins with GPU0, which stands above the first cell all the same
+    # nvidia-smi begins its header with a tab; here it begins with GPU0, which is above the first cell all the same
     # when columns are counted by words.
     rows = [[*names, "CPU Affinity", "NUMA Affinity"]]
     for at, cells in enumerate(topo.matrix()):
@@ -87,7 +87,7 @@ def _rows(topo: Topo) -> list[list[str]]:
 
 
 def _blocks(rows: list[list[str]], width: int, *, colour: bool) -> Iterator[str]:
-    """Narrow columns below their headers, as many side by side as there is room for; then the next ones."""
+    """Narrow columns below their headers, as many side by side as fit; then the next ones."""
     table = [["", *rows[0]], *rows[1:]]
     cells = [[cell.strip() for cell in row] for row in table]
     widths = [max(len(row[at]) for row in cells if at < len(row)) for at in range(len(table[0]))]

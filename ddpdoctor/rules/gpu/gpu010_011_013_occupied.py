@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ddpdoctor.facts.device import Device, Process
+from ddpdoctor.facts.device import Device, GpuProcess
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.gpu import Gpu
@@ -37,7 +37,7 @@ def _used(environ: Environ, gpu: Gpu) -> tuple[Device, ...]:
     return tuple(d for d in gpu.answering() if d.index in indices)
 
 
-def _foreign(device: Device) -> list[Process]:
+def _foreign(device: Device) -> list[GpuProcess]:
     """Living processes that belong neither to us nor to the system. A pid that is not here may be the job's own."""
     return [
         p

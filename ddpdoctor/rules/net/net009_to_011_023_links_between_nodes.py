@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.launch.record import Launch
-from ddpdoctor.facts.nodes import Form, Link, Node, Nodes
+from ddpdoctor.facts.nodes import Form, Node, NodeLink, Nodes
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.facts.reachability import ConnectOutcome
 from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
@@ -158,7 +158,7 @@ def mtu_mismatch(nodes: Nodes) -> Iterator[Finding]:
     yield _finding(nodes, bad, culprits, f"32 KiB do not come back although small messages do{told}", "an echo")
 
 
-def _tried(nodes: Nodes) -> list[Link]:
+def _tried(nodes: Nodes) -> list[NodeLink]:
     """The links that were tried, but for those to an address of Gloo's that only NET024 has something to say about.
 
     Raises:
@@ -184,7 +184,7 @@ def gloo_elsewhere(nodes: Nodes) -> Iterator[Finding]:
         )
 
 
-def _is_gloos_fault(nodes: Nodes, link: Link) -> bool:
+def _is_gloos_fault(nodes: Nodes, link: NodeLink) -> bool:
     """Whether a link fails only because of the address that Gloo chose: the same node reaches the target at another one."""
     target = nodes.nodes[link.target]
     if link.outcome is None or link.address != target.gloo_address or _other(target) is None:
@@ -198,12 +198,12 @@ def _other(node: Node) -> str | None:
     return first if first != node.gloo_address else None
 
 
-def _pairs(links: Sequence[Link]) -> list[tuple[int, int]]:
+def _pairs(links: Sequence[NodeLink]) -> list[tuple[int, int]]:
     """The pairs of nodes that links connect, in either direction, each once."""
     return list(dict.fromkeys((min(x.source, x.target), max(x.source, x.target)) for x in links))
 
 
-def _culprits(nodes: Nodes, bad: Sequence[Link], links: Sequence[Link]) -> list[Node] | None:
+def _culprits(nodes: Nodes, bad: Sequence[NodeLink], links: Sequence[NodeLink]) -> list[Node] | None:
     """The nodes to blame: those none of whose links works. All of them, when that is so everywhere; None for single pairs."""
     if not bad:
         return None
@@ -221,7 +221,7 @@ def _culprits(nodes: Nodes, bad: Sequence[Link], links: Sequence[Link]) -> list[
     return None
 
 
-def _finding(nodes: Nodes, bad: Sequence[Link], culprits: Sequence[Node], what: str, expected: str) -> Finding:
+def _finding(nodes: Nodes, bad: Sequence[NodeLink], culprits: Sequence[Node], what: str, expected: str) -> Finding:
     pairs = _pairs(bad)
     both = {(link.source, link.target) for link in bad}
     one_way = [pair for pair in pairs if not ((pair[0], pair[1]) in both and (pair[1], pair[0]) in both)]

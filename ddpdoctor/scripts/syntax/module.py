@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from typing import Generic, TypeVar
 
-from ddpdoctor.facts.script import Problem, Script, SourceFile
+from ddpdoctor.facts.script import Script, SourceFile, SourceProblem
 from ddpdoctor.scripts.syntax import classes, definitions
 from ddpdoctor.scripts.syntax.call_index import CallIndex
 from ddpdoctor.scripts.syntax.classes import Target
@@ -201,7 +201,7 @@ class _ByIdentity(Generic[T]):
 @lru_cache(maxsize=512)
 def _module(source: SourceFile, project: _ByIdentity[dict[str, SourceFile]]) -> Module | None:
     tree = parse(source.text)
-    if isinstance(tree, Problem):
+    if isinstance(tree, SourceProblem):
         return None
     module = Module(source, tree, project.wrapped)
     return None if module.index.depth > MAX_DEPTH else module
@@ -224,11 +224,11 @@ def _by_path(files: tuple[SourceFile, ...]) -> dict[str, SourceFile]:
     return {posixpath.normpath(file.path): file for file in files}
 
 
-def unreadable(script: Script) -> Iterator[tuple[SourceFile, Problem]]:
+def unreadable(script: Script) -> Iterator[tuple[SourceFile, SourceProblem]]:
     """The judged files that are no Python, with the reason."""
     for source in script.files:
         tree = source.problem or parse(source.text)
-        if isinstance(tree, Problem):
+        if isinstance(tree, SourceProblem):
             yield source, tree
 
 

@@ -6,7 +6,7 @@ import ast
 import warnings
 from functools import lru_cache
 
-from ddpdoctor.facts.script import Problem
+from ddpdoctor.facts.script import SourceProblem
 
 __all__ = ["MAX_DEPTH", "concerns", "parse"]
 
@@ -36,16 +36,16 @@ def concerns(text: str) -> bool:
 
 
 @lru_cache(maxsize=256)
-def parse(text: str) -> ast.Module | Problem:
+def parse(text: str) -> ast.Module | SourceProblem:
     """The syntax tree of Python text, or why there is none. Never raises."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes and the like: Python itself warns of them
             tree = ast.parse(text)
     except SyntaxError as error:
-        return Problem(f"no Python: {error.msg}", error.lineno, error.offset)
+        return SourceProblem(f"no Python: {error.msg}", error.lineno, error.offset)
     except ValueError as error:
-        return Problem(f"no Python: {error}")
+        return SourceProblem(f"no Python: {error}")
     except (RecursionError, MemoryError):
-        return Problem("nested too deeply for Python's own parser")
+        return SourceProblem("nested too deeply for Python's own parser")
     return tree

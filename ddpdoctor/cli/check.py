@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ddpdoctor.app.lint_scripts import Reading
     from ddpdoctor.app.probe_run import Probing
     from ddpdoctor.app.verdicts import Verdict
-    from ddpdoctor.collectors.probe import Answer
+    from ddpdoctor.collectors.probe import ProbeResult
     from ddpdoctor.facts.record import Facts
     from ddpdoctor.findings import Finding, Report
     from ddpdoctor.launch.jobs import Job
@@ -183,7 +183,7 @@ def _rules(plan: Plan) -> tuple[Rule, ...]:
     return tuple(each for each in rules if not without & set(each.needs))
 
 
-def _gather(plan: Plan) -> tuple[Facts, tuple[str, ...], Answer | None, Verdict | None, Reading | None]:
+def _gather(plan: Plan) -> tuple[Facts, tuple[str, ...], ProbeResult | None, Verdict | None, Reading | None]:
     """The facts, what could not be done to get them, what the probe said of this rank's turn to tell, the meeting's
     verdict, and what is wrong in the script if that was told to the other nodes.
     """
@@ -223,10 +223,10 @@ def _gather(plan: Plan) -> tuple[Facts, tuple[str, ...], Answer | None, Verdict 
 
 def _gather_jointly(
     plan: Plan, job: Job, probing: Probing
-) -> tuple[Facts, tuple[str, ...], Answer | None, Verdict | None, Reading | None]:
+) -> tuple[Facts, tuple[str, ...], ProbeResult | None, Verdict | None, Reading | None]:
     """The same together with the other nodes of the job."""
     from ddpdoctor.app.multinode_check import errors_of, look, own_errors, probe_together
-    from ddpdoctor.app.multinode_session import Convening
+    from ddpdoctor.app.multinode_session import MultiNodeSession
     from ddpdoctor.app.probe_run import variables_of
     from ddpdoctor.app.progress import Progress
     from ddpdoctor.app.request import seconds_left
@@ -237,12 +237,12 @@ def _gather_jointly(
     looks = probing.looks_at_the_machine()
     ranks_environ = {**os.environ, **variables_of(line and line[0])}
     with Progress(common.quiet or not looks) as progress:
-        convening = Convening(job, line and line[0], plan.join_seconds, progress.phase)
+        session = MultiNodeSession(job, line and line[0], plan.join_seconds, progress.phase)
         try:
             if plan.probes:
-                probing.import_early(1 if convening.is_of_ranks else job.nproc, ranks_environ)
+                probing.import_early(1 if session.is_of_ranks else job.nproc, ranks_environ)
             progress.phase("looking at this machine")
-            facts, failures = look(common, convening, line, SECTIONS if looks else ("environ",))
+            facts, failures = look(common, session, line, SECTIONS if looks else ("environ",))
             rules = _rules(plan)
 
             # torch is being imported meanwhile
@@ -256,14 +256,14 @@ def _gather_jointly(
             if own:
                 probing.stop()
             elif plan.probes:
-                probing.import_early(convening.nproc(facts), ranks_environ)
+                probing.import_early(session.nproc(facts), ranks_environ)
             across = rules_of_nodes(rules_for(common, (*SECTIONS, "launch", "probe")))
-            verdict = convening.meet(facts, own, judge_here, max(seconds_left(common), 1.0), across)
+            verdict = session.meet(facts, own, judge_here, max(seconds_left(common), 1.0), across)
             facts = verdict.facts or facts
             if plan.probes:
-                facts = probe_together(facts, verdict, convening, probing, line and line[0], progress.phase)
+                facts = probe_together(facts, verdict, session, probing, line and line[0], progress.phase)
         finally:
-            convening.stop()
+            session.stop()
             probing.stop()
     return facts, failures, probing.answer, verdict, scripts
 

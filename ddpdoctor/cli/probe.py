@@ -18,7 +18,7 @@ from ddpdoctor.cli.options import seconds_option
 from ddpdoctor.system.selfexec import command
 
 if TYPE_CHECKING:
-    from ddpdoctor.collectors.probe import Node
+    from ddpdoctor.collectors.probe import NodeRanks
 
 __all__ = ["probe"]
 
@@ -80,7 +80,7 @@ def probe(
     ] = 30.0,
 ) -> int:
     """Start ranks on this node (the same line on every node, with its --node-rank) and probe them."""
-    from ddpdoctor.collectors.probe import Node
+    from ddpdoctor.collectors.probe import NodeRanks
 
     if backend not in ("auto", "nccl", "gloo"):
         raise UsageError(f"--backend {backend!r:.60}: expected auto, nccl or gloo")
@@ -91,7 +91,7 @@ def probe(
         raise UsageError(f"--node-rank {node_rank} with --nnodes {count}: expected 0 to {count - 1}")
     host, port = _master(master_addr, master_port, rdzv_endpoint, count)
     nproc = _count(nproc_per_node)
-    node = Node(nproc, count * nproc, host, port, node_rank * nproc, node_rank, count, rdzv_id)
+    node = NodeRanks(nproc, count * nproc, host, port, node_rank * nproc, node_rank, count, rdzv_id)
     words = [*_words(common), "--launched", "--backend", backend, "--join-timeout", str(join_timeout)]
     if baseline and node_rank == 0 and not os.access(baseline, os.R_OK):
         raise UsageError(f"--baseline {baseline:.200}: the file cannot be read")
@@ -167,7 +167,7 @@ def _words(common: Common) -> list[str]:
     return words + [flag for flag, is_set in flags if is_set]
 
 
-def _start(words: list[str], node: Node) -> list[subprocess.Popen[bytes]]:
+def _start(words: list[str], node: NodeRanks) -> list[subprocess.Popen[bytes]]:
     """The ranks, in the process group of the terminal: Ctrl-C and Ctrl-Z reach them, and they print there."""
     width = {"COLUMNS": str(shutil.get_terminal_size((100, 24)).columns)}
     line = [*command("ddpdoctor.probe"), *words]
@@ -176,7 +176,7 @@ def _start(words: list[str], node: Node) -> list[subprocess.Popen[bytes]]:
     ]
 
 
-def _wait(ranks: list[subprocess.Popen[bytes]], node: Node, words: list[str], limit: float) -> int:
+def _wait(ranks: list[subprocess.Popen[bytes]], node: NodeRanks, words: list[str], limit: float) -> int:
     """The worst exit code of the ranks. Whatever happens, none of them is left behind."""
     from ddpdoctor.app.stopped_ranks import is_stopped, tell_stopped
 

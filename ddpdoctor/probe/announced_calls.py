@@ -40,7 +40,7 @@ class AnnouncedCalls:
         self._due += 1
 
     def finish(self) -> None:
-        """All that were due should have been made. Where none is ever heard, there is nothing to compare."""
+        """All that were due should have been made. Where no call is ever seen, there is nothing to compare."""
         if self._began is not None:
             self.seconds += time.monotonic() - self._began
         self._began = None

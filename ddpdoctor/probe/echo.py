@@ -12,7 +12,7 @@ import struct
 
 from ddpdoctor.network.serving import Serving
 
-__all__ = ["TOKEN_BYTES", "EchoServer", "ask"]
+__all__ = ["TOKEN_BYTES", "EchoServer", "echoes"]
 
 TOKEN_BYTES = 16
 HEAD = struct.Struct(f"={TOKEN_BYTES}sI")
@@ -42,7 +42,7 @@ class EchoServer(Serving):
         self._selector.register(link, selectors.EVENT_READ)
 
     def _answer(self, link: socket.socket, events: int) -> None:
-        """Take in what came; send back a request that is whole, drop a guest that is none of ours."""
+        """Take in what came; send back a request that is whole, drop a client that does not know the token."""
         heard = self._clients[link]
         try:
             piece = link.recv(LARGEST)
@@ -65,7 +65,7 @@ class EchoServer(Serving):
         return True
 
 
-def ask(link: socket.socket, token: str, size: int, seconds: float) -> bool:
+def echoes(link: socket.socket, token: str, size: int, seconds: float) -> bool:
     """Whether `size` bytes come back whole within `seconds` without a byte.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Signs of life between hosts: each one keeps a connection to the echo of the next ones and asks them twice a second.
+"""Heartbeats between hosts: each one keeps a connection to the echo of the next ones and asks them twice a second.
 
 It needs no store and no main thread, so that a stopped process, a dead one and a host that is gone are told apart from
 each other, and from one that is only slow.
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from ddpdoctor.facts.probe import Kind, Observation
 from ddpdoctor.facts.reachability import ConnectOutcome
 from ddpdoctor.network.connect import OUT_OF_FILES, connect, outcome_of
-from ddpdoctor.probe.echo import ask
+from ddpdoctor.probe.echo import echoes
 from ddpdoctor.probe.hosts import HostCard
 
 __all__ = ["MOST_AT_HEAD", "Heartbeat", "check_process", "observe_host", "watched"]
@@ -56,7 +56,7 @@ class Heartbeat:
             last = time.monotonic()
             try:
                 with connect(address, card.port, ANSWER_SECONDS) as link:
-                    while ask(link, card.token, QUESTION_BYTES, ANSWER_SECONDS):
+                    while echoes(link, card.token, QUESTION_BYTES, ANSWER_SECONDS):
                         last, has_answered = time.monotonic(), True
                         select.select([link], [], [], BEAT_SECONDS)  # readable before that: the other end is gone
                         if self._stopped.is_set():
@@ -91,7 +91,7 @@ def check_process(address: str, card: HostCard) -> tuple[Kind | None, str]:
     """What is wrong with a supervisor that fell silent, None when it answers after all."""
     try:
         with connect(address, card.port, CHECK_SECONDS) as link:
-            if ask(link, card.token, QUESTION_BYTES, CHECK_SECONDS):
+            if echoes(link, card.token, QUESTION_BYTES, CHECK_SECONDS):
                 return None, ""
         return Kind.STOPPED, "is stopped or frozen: its host answers, the process does not"
     except OSError as error:

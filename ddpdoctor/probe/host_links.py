@@ -13,7 +13,7 @@ from ddpdoctor.facts.probe import Kind, Observation
 from ddpdoctor.facts.reachability import ConnectOutcome
 from ddpdoctor.network.connect import OUT_OF_FILES, connect, outcome_of
 from ddpdoctor.network.tcp_info import lost_packets
-from ddpdoctor.probe.echo import ask
+from ddpdoctor.probe.echo import echoes
 from ddpdoctor.probe.hosts import HostCard
 
 __all__ = ["LinkChecks", "peers_of"]
@@ -109,12 +109,12 @@ def check_link(address: str, peer: HostCard) -> LinkFault | None:
     """
     try:
         with connect(address, peer.port, CONNECT_SECONDS) as link:
-            if not ask(link, peer.token, SMALL, ANSWER_SECONDS):
+            if not echoes(link, peer.token, SMALL, ANSWER_SECONDS):
                 return _lossy(link)
-            if ask(link, peer.token, LARGE, ANSWER_SECONDS):
+            if echoes(link, peer.token, LARGE, ANSWER_SECONDS):
                 return None
         with connect(address, peer.port, CONNECT_SECONDS, SMALL_SEGMENT) as link:
-            if ask(link, peer.token, LARGE, ANSWER_SECONDS):
+            if echoes(link, peer.token, LARGE, ANSWER_SECONDS):
                 seen = f"{LARGE >> 10} KiB come back only in segments of {SMALL_SEGMENT} bytes"
                 return LinkFault(Kind.LINK_BLACK_HOLE, seen)
             return _lossy(link)

@@ -40,7 +40,7 @@ def _probe(begun: StartedWorker, options: argparse.Namespace) -> object:
     """The probe's facts as JSON values. What it needs is imported only now, beside the template's import of torch."""
     from ddpdoctor.facts.codec import encode
     from ddpdoctor.network.tcpstore.server import Server
-    from ddpdoctor.probe.local_supervisor import LocalSupervisor
+    from ddpdoctor.probe.local_probe import LocalProbe
     from ddpdoctor.probe.rank_env import RankEnv, short_host
 
     server = Server("127.0.0.1", 0)
@@ -49,7 +49,7 @@ def _probe(begun: StartedWorker, options: argparse.Namespace) -> object:
     alike |= {"prefix": "ddpdoctor/local/", "host": short_host()}
     workers = adopt(begun, [RankEnv(rank=rank, local_rank=rank, **alike) for rank in range(options.nproc)])
     try:
-        return encode(LocalSupervisor(workers, server.port, options.backend, options.timeout).run())
+        return encode(LocalProbe(workers, server.port, options.backend, options.timeout).run())
     finally:
         for worker in workers:
             worker.kill_fork()

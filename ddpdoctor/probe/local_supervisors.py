@@ -26,7 +26,7 @@ class LocalSupervisors:
     """This rank among the ranks that the same launcher started on this node for the same job.
 
     `job` is a number that they share and other jobs do not. `is_launched`: the parent has no children but this node's
-    ranks, in their order, and buries none of them as long as one runs.
+    ranks, in their order, and reaps none of them as long as one runs.
     """
 
     def __init__(self, rank_env: RankEnv, job: int, *, is_launched: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""The other ranks as far as they are watched: those of this host through /proc, the other hosts by pulse and mesh."""
+"""The other ranks as far as they are watched: those of this host through /proc, the other hosts by heartbeat and link checks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RARELY_SECONDS = 5.0
 MOST_OFTEN = 1024
 """With more ranks than these, each asks its store RARELY_SECONDS apart whether it is still there."""
 CHECKS = 2
-"""How often a process must not answer until it is taken for stopped: it may have been for a moment."""
+"""How often a process must not answer until it counts as stopped: it may have been for a moment."""
 SUPERVISORS_SECONDS = 0.25
 HEAD = "head"
 """The name under which the process that hosts the store leaves its card."""
@@ -158,7 +158,7 @@ class PeerMonitor:
         return now >= self._next and not (self._has_met and self._watches_store)
 
     def look(self, now: float, phase: str) -> Observation | None:
-        """A rank of this host that does not run, or another host of which nothing is heard."""
+        """A rank of this host that does not run, or another host that sends nothing."""
         supervisors = self._supervisors
         if supervisors is not None and not self._has_met and now >= self._next_supervisors:
             self._next_supervisors = now + SUPERVISORS_SECONDS

@@ -1,4 +1,4 @@
-"""What /proc says of a process: the same answer for a child, a sibling and a stranger, without their help."""
+"""What /proc says of a process: the same answer for a child, another rank and a foreign process, without their help."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class NoLauncherError(BadEnvironment):
 
 @dataclass(frozen=True)
 class RankEnv:
-    """One rank's place. `uses_agent_store`: torchrun's agent hosts the store, else rank 0's supervisor does.
+    """One rank's environment. `uses_agent_store`: torchrun's agent hosts the store, else rank 0's supervisor does.
 
     `local_rank` and `node_rank` are None where no variable tells. `prefix` keeps this probe's keys apart from others'.
     `hosts` are the names of all nodes by node_rank where the scheduler tells them, else ().

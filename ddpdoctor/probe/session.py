@@ -26,7 +26,7 @@ from ddpdoctor.probe.missing_ranks import never_joined, unfinished_ranks
 from ddpdoctor.probe.rank_env import RankEnv
 from ddpdoctor.probe.store_keys import FAILED
 from ddpdoctor.probe.store_rendezvous import Interrupted, ProbeFailure, close_server, host_store, reach_store
-from ddpdoctor.probe.transport_capabilities import ask
+from ddpdoctor.probe.transport_capabilities import read_capabilities
 from ddpdoctor.probe.verdict import VerdictMixin
 from ddpdoctor.probe.worker_handle import WorkerHandle
 
@@ -124,7 +124,7 @@ class RankSession(VerdictMixin):
         """Look at everything that can be known without the store.
 
         Raises:
-            Trouble: something is wrong with this rank or a neighbour.
+            ProbeFailure: something is wrong with this rank or a local peer.
             Interrupted: Ctrl-C.
         """
         now = time.monotonic()
@@ -171,7 +171,7 @@ class RankSession(VerdictMixin):
         """Wait for a step of all ranks, watching meanwhile; its value, None when `until` has passed or `reached` says so.
 
         Raises:
-            Trouble: a rank failed: here (with what was seen), or elsewhere (without).
+            ProbeFailure: a rank failed: here (with what was seen), or elsewhere (without).
         """
         store_keys = self._store_keys
         store_keys.store.wait_begin(f"go/{step}")
@@ -192,7 +192,7 @@ class RankSession(VerdictMixin):
                 value = store_keys.store.get(f"go/{step}") or FAILED
                 if value == FAILED:
                     raise
-                return value  # a neighbour that is through may be gone already
+                return value  # a local peer that is through may be gone already
             now = time.monotonic()
             if reached() or now > until:
                 self._unwait()
@@ -272,7 +272,7 @@ class RankSession(VerdictMixin):
     def _finish(self) -> Probe:
         store_keys, worker = self._store_keys, self.worker
         self._wait("end", float("inf"), lambda: worker.phase == "done")
-        worker.offers = ask(worker.printed.transports.values())
+        worker.offers = read_capabilities(worker.printed.transports.values())
         if self.rank_env.rank == 0:
             store_keys.share("measured", self._measured())
         store_keys.submit_report(worker.report(self.waited))

@@ -17,7 +17,7 @@ from ddpdoctor.probe.store_keys import StoreKeys
 __all__ = ["Interrupted", "ProbeFailure", "close_server", "host_store", "reach_store", "report_to_others"]
 
 SURE_SECONDS = 4.0
-"""How long an answer that will hardly change (no such name, no route, a stranger) is asked for again."""
+"""How long an answer that will hardly change (no such name, no route, another program) is asked for again."""
 REPORTING_SECONDS = 3.0
 LEAVING_SECONDS = 2.0
 RETRY_SECONDS = 0.1
@@ -64,7 +64,7 @@ def reach_store(rank_env: RankEnv, until: float, check: Callable[[], None]) -> S
     """Reach the store that the job would use, looking at other things with `check` meanwhile.
 
     Raises:
-        Trouble: it cannot be reached, and how.
+        ProbeFailure: it cannot be reached, and how.
     """
     started = time.monotonic()
     while True:
@@ -151,7 +151,7 @@ def host_store(rank_env: RankEnv) -> Server | None:
     """The store of plain env:// ranks, where this is rank 0; None when another one hosts it (told when we sign in).
 
     Raises:
-        Trouble: the port is somebody else's.
+        ProbeFailure: the port is somebody else's.
     """
     if not rank_env.hosts_store:
         return None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from ddpdoctor.system.process import LateError, run
 from ddpdoctor.system.selfexec import command
 
-__all__ = ["TransportCapabilities", "ask"]
+__all__ = ["TransportCapabilities", "read_capabilities"]
 
 THROUGH_HOST_MEMORY = ("SHM", "NET/Socket")
 CHOOSING = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_NET", "NCCL_HOSTID")
@@ -31,7 +31,7 @@ class TransportCapabilities:
         return {**self.ways.get(gpu_uuid or "", {}), **({"network": self.network} if self.network else {})}
 
 
-def ask(transports: Iterable[str]) -> TransportCapabilities:
+def read_capabilities(transports: Iterable[str]) -> TransportCapabilities:
     """What this host has beside these transports; nothing where none of them passes through host memory, or nobody answers."""
     if not any(each in THROUGH_HOST_MEMORY for each in transports):
         return TransportCapabilities()

@@ -167,7 +167,7 @@ class VerdictMixin:
         return store_keys.decide(self.probe(weigh(evidence), shown_reports(ranks, named)))
 
     def _watch_for(self, seconds: float, is_enough: Callable[[], bool] = lambda: False) -> None:
-        """Let time pass; publish what the worker or a neighbour shows meanwhile."""
+        """Let time pass; publish what the worker or a local peer shows meanwhile."""
         end = time.monotonic() + seconds
         while time.monotonic() < end and not is_enough():
             time.sleep(min(LOOK_SECONDS, max(end - time.monotonic(), 0.0)))

@@ -282,7 +282,7 @@ class WorkerHandle:
         self.messages = self.output = self.control = -1
 
     def _kill_group(self) -> None:
-        """End what the worker started as well: it leads a group of its own, whose number is safe until the worker is buried."""
+        """End what the worker started as well: it leads a group of its own, whose number is safe until the worker is reaped."""
         if isinstance(self.process, subprocess.Popen) and self.process.returncode is None:
             try:
                 os.killpg(self.process.pid, signal.SIGKILL)

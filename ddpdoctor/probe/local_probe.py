@@ -10,17 +10,17 @@ from collections.abc import Callable
 from ddpdoctor.causality.arrange import weigh
 from ddpdoctor.facts.probe import Kind, Observation, Probe
 from ddpdoctor.probe.agreed_plan import choose_backend
-from ddpdoctor.probe.transport_capabilities import ask
+from ddpdoctor.probe.transport_capabilities import read_capabilities
 from ddpdoctor.probe.worker_handle import WorkerHandle
 
-__all__ = ["LocalSupervisor"]
+__all__ = ["LocalProbe"]
 
 GRACE_SECONDS = 0.7
 CLOSING_SECONDS = 1.5
 LOOK_SECONDS = 0.1
 
 
-class LocalSupervisor:
+class LocalProbe:
     """One local probe."""
 
     def __init__(self, workers: list[WorkerHandle], port: int, backend: str, timeout: float) -> None:
@@ -38,7 +38,7 @@ class LocalSupervisor:
             self._go()
             found = self._until(lambda: all(worker.phase == "done" for worker in self.workers))
         first = self.workers[0]
-        offers = ask([each for worker in self.workers for each in worker.printed.transports.values()])
+        offers = read_capabilities([each for worker in self.workers for each in worker.printed.transports.values()])
         for worker in self.workers:
             worker.offers = offers
         return Probe(

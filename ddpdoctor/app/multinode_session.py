@@ -1,4 +1,4 @@
-"""The meeting of one `ddpdoctor check`: whom to meet, what to tell them, and what comes of it."""
+"""The session of one `ddpdoctor check`: whom to meet, what to tell them, and what comes of it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MOST_TOLD = 32
 
 
 class MultiNodeSession:
-    """One node's meeting: `open` holds the port before anything is looked at, `meet` does the rest, `stop` ends it."""
+    """One node's session: `open` holds the port before anything is looked at, `meet` does the rest, `stop` ends it."""
 
     def __init__(self, job: Job, line: Facts | None, join_seconds: float, say: Callable[[str], None]) -> None:
         self.job = job
@@ -53,7 +53,7 @@ class MultiNodeSession:
         self._token = ""
         self._way: tuple[float, Facts] | None = None
         self.news: NodeNotices | None = None
-        """Of nodes that go after the meeting, before their ranks have met."""
+        """Of nodes that go after the session, before their ranks have met."""
 
     @property
     def is_of_ranks(self) -> bool:
@@ -84,7 +84,7 @@ class MultiNodeSession:
     @property
     def variables(self) -> dict[str, str | None]:
         """What the launch means to the environment of its ranks. Where the store will be here, its name and port are looked
-        at with the machine; elsewhere the way to it is tried by meeting.
+        at with the machine; elsewhere the session tries the way to it.
         """
         job = self.job
         nodes = {} if self.is_of_ranks else {"GROUP_WORLD_SIZE": str(job.nnodes)}
@@ -229,7 +229,7 @@ class MultiNodeSession:
         return {str(n): job.hosts[n // size].partition(".")[0] for n in numbers if n // size < len(job.hosts)}
 
     def _alone(self, node: Node, met: NotJoined | None, *, is_explained: bool) -> Nodes:
-        """A meeting of one: it can say of the node of rank 0 that it was not there, and of the others nothing.
+        """A session of one: it can say of the node of rank 0 that it was not there, and of the others nothing.
 
         `is_explained`: another job there, or what is wrong on this node or on its way to the master, says why already.
         """
@@ -264,7 +264,7 @@ class MultiNodeSession:
         return Nodes(nodes=(taken, met.me.node), expected=2, is_main=False)
 
     def _with_way(self, facts: Facts, *, is_new: bool = False) -> Facts:
-        """The facts with the way to the master, as NCCL and torch would go it; what the meeting has just seen of it counts."""
+        """The facts with the way to the master, as NCCL and torch would go it; what the session has just seen of it counts."""
         from ddpdoctor.collectors.net import look_at_master
         from ddpdoctor.system.machine import Root
 

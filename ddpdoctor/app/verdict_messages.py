@@ -1,4 +1,4 @@
-"""A verdict on all nodes as the host of a meeting sends it to them: lines of JSON."""
+"""A verdict on all nodes as the host of a session sends it to them: lines of JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_SENT = 16
 
 
 def places(members: Sequence[Member], found: Mapping[str, Share]) -> dict[str, dict[str, Any]]:
-    """What each guest is told besides the verdict: its share of the probe, and whether it is the one to tell on its machine."""
+    """What each member is told besides the verdict: its share of the probe, and whether it is the one to tell on its machine."""
     firsts: dict[str, str] = {}
     for member in members:
         firsts.setdefault(member.node.machine or member.key, member.key)

@@ -1,4 +1,4 @@
-"""What the host of a meeting makes of what the nodes said, for all of them."""
+"""What the host of a session makes of what the nodes said, for all of them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the meeting came to: the same findings on every node. `share` is None when no ranks are to be probed.
+    """What the session came to: the same findings on every node. `share` is None when no ranks are to be probed.
 
     `nodes` are all that met on the host, and a summary of them elsewhere.
     `facts` are this node's with what was seen of the way to the master.
@@ -82,7 +82,7 @@ class Verdict:
     nodes: Nodes | None = None
     facts: Facts | None = None
     refuted: frozenset[str] = frozenset()
-    """What the meeting showed to be no fault, although it looks like one from this node."""
+    """What the session showed to be no fault, although it looks like one from this node."""
     is_host: bool = False
     is_first: bool = True
     """This process tells for its machine: of ranks that met, the first one there."""
@@ -248,7 +248,7 @@ def finding_of(told: object) -> Finding | None:
 
 
 def shares(members: Sequence[Member]) -> dict[str, Share]:
-    """Each node's ranks, by the guest's key; {} where a node does not know how many it starts, or its ranks came themselves."""
+    """Each node's ranks, by the member's key; {} where a node does not know how many it starts, or its ranks came themselves."""
     counts = [member.node.nproc for member in members]
     if any(member.node.form == Form.ENV for member in members) or not all(counts):
         return {}
@@ -260,6 +260,6 @@ def shares(members: Sequence[Member]) -> dict[str, Share]:
 
 
 def why_no_ranks(outcome: Outcome) -> Gap:
-    """Why nothing was probed after a meeting."""
+    """Why nothing was probed after a session."""
     codes = [each.code for each in outcome.findings if each.worst is Severity.ERROR]
     return Gap("probe", f"the nodes cannot work together ({codes[0]}), so no ranks were started", Why.NOT_HERE)

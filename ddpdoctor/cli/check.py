@@ -184,7 +184,7 @@ def _rules(plan: Plan) -> tuple[Rule, ...]:
 
 
 def _gather(plan: Plan) -> tuple[Facts, tuple[str, ...], ProbeResult | None, Verdict | None, Reading | None]:
-    """The facts, what could not be done to get them, what the probe said of this rank's turn to tell, the meeting's
+    """The facts, what could not be done to get them, what the probe said of this rank's turn to tell, the session's
     verdict, and what is wrong in the script if that was told to the other nodes.
     """
     from ddpdoctor.app.probe_run import Probing, folders_of, refusal, variables_of

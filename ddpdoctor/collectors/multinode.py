@@ -1,4 +1,4 @@
-"""The meeting as a collector: runs beside everything else, under a deadline, and is over whatever the others do."""
+"""The session as a collector: runs beside everything else, under a deadline, and is over whatever the others do."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _is_flagged(port: int) -> bool:
 
 
 def claim(port: int, token: str) -> tuple[socket.socket | None, dict[str, Any]]:
-    """The job's port, held for the meeting; or None, and how a ddpdoctor that sits there introduces itself.
+    """The job's port, held for the session; or None, and how a ddpdoctor that sits there introduces itself.
 
     That is {} where none does, or one that cannot be talked to: the port is taken then.
     """
@@ -182,7 +182,7 @@ def token_of(*parts: str) -> str:
 
 
 class BackgroundSession:
-    """A meeting that runs in a thread of its own. `result` waits for it; the host then must `conclude`."""
+    """A session that runs in a thread of its own. `result` waits for it; the host then must `conclude`."""
 
     def __init__(
         self,
@@ -224,7 +224,7 @@ class BackgroundSession:
     def conclude(
         self, verdict: dict[str, Any], places: dict[str, dict[str, Any]], *, watches: bool, seconds: float = 5.0
     ) -> None:
-        """As the host: tell everybody the verdict, and each guest its place; the port is free when this returns.
+        """As the host: tell everybody the verdict, and each member its place; the port is free when this returns.
 
         With `watches` all stay connected, so that nodes which go before their ranks have met are known at once.
         """

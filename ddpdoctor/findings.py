@@ -14,6 +14,7 @@ __all__ = [
     "Edit",
     "Evidence",
     "Finding",
+    "LineEdit",
     "Report",
     "Role",
     "Severity",
@@ -100,11 +101,25 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True)
+class LineEdit:
+    """A correction of a launch line: characters `start` to before `end` of its source become `text`. An empty span inserts.
+
+    `line` is the index of the line in the launch that was judged.
+    """
+
+    line: int
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that is wrong. A rule gives message, evidence, fix and place; the engine stamps the identity.
 
     `severity` is None unless this case is softer than the catalogue says; `role` is None unless the rule knows that it
-    is not a cause here. `fix_command` is a line to paste, alone. `edits` correct a script.
+    is not a cause here. `fix_command` is a line to paste, alone. `edits` correct a script, `line_edits` launch lines: then
+    `fix_command` is what they make of the lines.
     """
 
     message: str
@@ -121,6 +136,7 @@ class Finding:
     why: str = ""
     help: str = ""
     edits: tuple[Edit, ...] = ()
+    line_edits: tuple[LineEdit, ...] = ()
 
     @property
     def worst(self) -> Severity:

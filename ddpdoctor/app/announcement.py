@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.nodes import Form, Node
 from ddpdoctor.facts.variables import is_secret, without_secrets
-from ddpdoctor.launch.jobs import Job
+from ddpdoctor.launch.jobs import LocalJob
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.launch.record import Line
@@ -23,7 +23,7 @@ SENT_PREFIXES = ("PET_", "TORCH", "MASTER_", "SLURM_", "RANK", "WORLD_SIZE", "LO
 class Introduction:
     """One node's part of a job, as its launch line says it; `line` is None for a rank that only its environment describes."""
 
-    def __init__(self, job: Job, line: Line | None) -> None:
+    def __init__(self, job: LocalJob, line: Line | None) -> None:
         self.job = job
         self._line = line
 

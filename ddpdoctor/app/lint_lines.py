@@ -38,7 +38,7 @@ def rules_of(common: Common) -> tuple[Rule, ...]:
     return tuple(
         each
         for each in rules_for(common, AREAS)
-        if not is_of_a_process(each.code) and set(each.needs) <= {"environ", "launch"}
+        if not is_of_a_process(each.code) and set(each.needs) <= {"environ", "launch", "job"}
     )
 
 

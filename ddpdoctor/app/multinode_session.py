@@ -14,7 +14,7 @@ from ddpdoctor.app.clock import STARTED
 from ddpdoctor.facts.codec import encode
 from ddpdoctor.facts.net import Outcome
 from ddpdoctor.facts.nodes import Form, Node, Nodes, Stranger
-from ddpdoctor.launch.jobs import Job, job_id
+from ddpdoctor.launch.jobs import LocalJob, job_id
 
 if TYPE_CHECKING:
     from ddpdoctor.app.verdicts import Verdict
@@ -36,7 +36,7 @@ MOST_TOLD = 32
 class Convening:
     """One node's meeting: `open` holds the port before anything is looked at, `meet` does the rest, `stop` ends it."""
 
-    def __init__(self, job: Job, line: Facts | None, join_seconds: float, say: Callable[[str], None]) -> None:
+    def __init__(self, job: LocalJob, line: Facts | None, join_seconds: float, say: Callable[[str], None]) -> None:
         self.job = job
         launch = line.launch if line is not None else None
         self._introduction = Introduction(job, launch.lines[0] if launch is not None and launch.lines else None)

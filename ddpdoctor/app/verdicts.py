@@ -182,16 +182,18 @@ def _likeness(line: Mapping[str, Any]) -> str:
 
 def _lines(guests: Sequence[Guest], torch: str) -> tuple[Line, ...]:
     """The launch lines that the nodes brought, read here as `lint --node` reads them."""
+    from ddpdoctor.collectors.launch import LocalFiles
     from ddpdoctor.facts.torchrun_options import NEWEST, version_of
     from ddpdoctor.launch.line import line_of_argv
 
     found = []
+    files = LocalFiles()
     for index, guest in enumerate(guests):
         argv, environ, cwd = (guest.line.get(key) for key in ("argv", "environ", "cwd"))
         if not isinstance(argv, list) or not isinstance(environ, dict) or not isinstance(cwd, str) or not argv:
             continue
         words, variables = [str(word) for word in argv], {str(n): str(v) for n, v in environ.items()}
-        line = line_of_argv(words, variables, version_of(torch) or NEWEST, cwd)
+        line = line_of_argv(words, variables, version_of(torch) or NEWEST, cwd, files)
         found.append(replace(line, node=index, host=guest.node.host))
     return tuple(found)
 

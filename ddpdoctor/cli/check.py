@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ddpdoctor.collectors.probe import Answer
     from ddpdoctor.facts.record import Facts
     from ddpdoctor.findings import Finding, Report
-    from ddpdoctor.launch.jobs import Job
+    from ddpdoctor.launch.jobs import LocalJob
     from ddpdoctor.rules import Rule
 
 __all__ = ["check", "here"]
@@ -40,7 +40,7 @@ class Plan:
     no_meet: bool
     join_seconds: float
     line: tuple[Facts, tuple[Rule, ...]] | None
-    job: Job | None = None
+    job: LocalJob | None = None
     """The job whose other nodes are met, None to judge this node alone."""
 
     @property
@@ -82,12 +82,12 @@ def check(
     line = plan.line and (here(plan.line[0], facts), plan.line[1])
     report = examine(facts, rules, command="check", started=started, failures=failures, beside=line)
     if plan.line is not None:
-        from ddpdoctor.app.autocorrect import repaired
+        from ddpdoctor.app.autocorrect import autocorrected
         from ddpdoctor.app.lint_lines import rules_of_machines, with_machines
 
         launch = plan.line[0].launch
         machines = rules_of_machines(common, launch.lines if launch is not None else ())
-        report = repaired(with_machines(report, plan.line[0], machines), *plan.line)
+        report = autocorrected(with_machines(report, plan.line[0], machines), *plan.line)
         report = (scripts or _judge_scripts(plan.line[0], facts, common)).added_to(report)
     if verdict is not None:
         from ddpdoctor.app.multinode_check import is_told_elsewhere, with_verdict
@@ -133,7 +133,7 @@ def _read_line(common: Common) -> tuple[Facts, tuple[Rule, ...]] | None:
     return facts_of(common, [], None), tuple(rules)
 
 
-def _job(plan: Plan) -> Job | None:
+def _job(plan: Plan) -> LocalJob | None:
     """The job whose other nodes this one meets; None with --no-meet, or when nobody says that there are any."""
     if plan.no_meet or plan.common.facts is not None:
         return None
@@ -222,7 +222,7 @@ def _gather(plan: Plan) -> tuple[Facts, tuple[str, ...], Answer | None, Verdict 
 
 
 def _gather_jointly(
-    plan: Plan, job: Job, probing: Probing
+    plan: Plan, job: LocalJob, probing: Probing
 ) -> tuple[Facts, tuple[str, ...], Answer | None, Verdict | None, Reading | None]:
     """The same together with the other nodes of the job."""
     from ddpdoctor.app.multinode_check import errors_of, look, own_errors, probe_together

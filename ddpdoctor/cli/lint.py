@@ -80,9 +80,9 @@ def _judged(
     if facts.launch is not None and facts.launch.lines:
         report = with_machines(report, facts, rules_of_machines(common, facts.launch.lines))
     if rules:
-        from ddpdoctor.app.autocorrect import repaired
+        from ddpdoctor.app.autocorrect import autocorrected
 
-        report = repaired(report, facts, rules)
+        report = autocorrected(report, facts, rules)
     if others and facts.launch is not None:
         from ddpdoctor.app.lint_files import read, with_files
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,24 +14,26 @@ from ddpdoctor.facts.launch.record import Line, Script
 from ddpdoctor.facts.launch.words import UNKNOWN, Word, quote
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.layers import launching, peel
+from ddpdoctor.launch.lookup import NO_FILES, FileLookup
 from ddpdoctor.launch.rendezvous import plan_of
-from ddpdoctor.launch.script_look import look
 from ddpdoctor.launch.shell_words import Simple, split
 
-__all__ = ["again", "line_of", "line_of_argv", "line_of_text", "settle"]
+__all__ = ["line_of", "line_of_argv", "line_of_text", "settle"]
 
 
-def line_of_argv(argv: Sequence[str], environ: Mapping[str, str], version: Version, cwd: str) -> Line:
+def line_of_argv(
+    argv: Sequence[str], environ: Mapping[str, str], version: Version, cwd: str, files: FileLookup = NO_FILES
+) -> Line:
     """The line of words that a shell has already cut: their own quoting is lost, so they are quoted where they need it."""
     if len(argv) == 1 and " " in argv[0].strip():
-        return line_of_text(argv[0], environ, version, cwd)
+        return line_of_text(argv[0], environ, version, cwd, files=files)
     words, at = [], 0
     for i, text in enumerate(argv):
         text = text.replace(UNKNOWN, "")
         raw = _quoted(text, is_first=i == 0)
         words.append(Word(text, raw, at, at + len(raw)))
         at += len(raw) + 1
-    return line_of(" ".join(w.raw for w in words), words, environ, version, cwd)
+    return line_of(" ".join(w.raw for w in words), words, environ, version, cwd, files=files)
 
 
 def _quoted(text: str, *, is_first: bool) -> str:
@@ -48,7 +50,7 @@ def line_of_text(
     cwd: str,
     *,
     node: int | None = None,
-    scripts: dict[str, Line] | None = None,
+    files: FileLookup = NO_FILES,
 ) -> Line:
     """The launch in a piece of shell text: its last command that starts something, after the `cd` and `export` before it."""
     text = text.replace(UNKNOWN, "")
@@ -65,7 +67,15 @@ def line_of_text(
     words = launching(commands) or (commands[-1].words if commands else ())
     background = next((c.operator == "&" for c in commands if c.words == words), False)
     line = line_of(
-        text, words, {**environ, **exported}, version, folder, node=node, is_background=background, known=known
+        text,
+        words,
+        {**environ, **exported},
+        version,
+        folder,
+        node=node,
+        is_background=background,
+        known=known,
+        files=files,
     )
     return replace(line, before=before)
 
@@ -83,32 +93,11 @@ def settle(words: Sequence[str], before: dict[str, str]) -> None:
         before["torch"] = "cpu" if is_cpu else "other"
 
 
-def again(line: Line, text: str, version: Version) -> Line:
-    """Another text in the place of a line: read as the line was, in the same environment and folder."""
-    own = {v.name for layer in line.layers for v in layer.variables}
-    environ = {name: value for name, value in line.environ.variables.items() if name not in own}
-    if line.file is None:
-        return replace(line_of_text(text, environ, version, line.cwd or ""), node=line.node)
-    start = line.argv[0].start if line.argv else 0
-    commands = split(text, line.known)
-    words = min((c.words for c in commands), key=lambda words: abs(words[0].start - start), default=())
-    found = line_of(text, words, environ, version, line.cwd, file=line.file, batch=line.batch, known=line.known)
-    is_new = line.script is None and found.script is not None and not found.script.exists
-    return replace(
-        found,
-        script=None if is_new else found.script,
-        is_background=line.is_background,
-        pod=line.pod,
-        known=line.known,
-        before=line.before,
-    )
-
-
 def _step(command: Simple, known: dict[str, str], exported: dict[str, str], folder: str | None) -> str | None:
     """What a command before the launch changes: the folder, variables."""
     texts = [w.text for w in command.words]
     if texts[0] == "cd" and len(texts) == 2:
-        return None if UNKNOWN in texts[1] or folder is None else os.path.join(folder, os.path.expanduser(texts[1]))
+        return None if UNKNOWN in texts[1] or folder is None else posixpath.join(folder, posixpath.expanduser(texts[1]))
     words = command.words[1:] if texts[0] == "export" else command.words
     if all(word.assignment for word in words):
         for word in words:
@@ -134,6 +123,7 @@ def line_of(
     first_column: int = 1,
     batch: Layer | None = None,
     known: Mapping[str, str] | None = None,
+    files: FileLookup = NO_FILES,
 ) -> Line:
     """A line from its words: its layers, the environment of the innermost one, what torchrun will do, the script."""
     layers = peel(words, version, known)
@@ -154,8 +144,9 @@ def line_of(
         first_column=first_column,
         node=node,
         host=_host(layers),
-        script=_script(layers, cwd),
-        config=_config(layers, cwd),
+        script=_script(layers, cwd, files),
+        config=_config(layers, cwd, files),
+        known=dict(known or {}),
         batch=next((e for e in layers if e.launcher is Launcher.SBATCH and e is not innermost), batch),
         is_background=is_background,
         plan=None if agent is None else plan_of(agent, base, version),
@@ -185,7 +176,7 @@ def _host(layers: Sequence[Layer]) -> str | None:
     return None
 
 
-def _script(layers: Sequence[Layer], cwd: str | None) -> Script | None:
+def _script(layers: Sequence[Layer], cwd: str | None, files: FileLookup) -> Script | None:
     """The script, where the line names a file that would be looked for on this machine."""
     innermost = layers[-1] if layers else None
     if len(layers) > 1 and layers[-1].launcher is Launcher.OTHER and layers[-2].given("no_python") is not None:
@@ -201,19 +192,17 @@ def _script(layers: Sequence[Layer], cwd: str | None) -> Script | None:
     path = innermost.reading.script.known
     if path is None or innermost.given("module") or innermost.launcher is Launcher.OTHER:
         return None
-    return look(os.path.join(cwd, path))
+    return files.script(posixpath.join(cwd, path))
 
 
-def _config(layers: Sequence[Layer], cwd: str | None) -> dict[str, str] | None:
+def _config(layers: Sequence[Layer], cwd: str | None, files: FileLookup) -> dict[str, str] | None:
     """`key: value` lines of accelerate's config file, which `accelerate config` writes flat; None when it is not read."""
     layer = next((each for each in layers if each.launcher is Launcher.ACCELERATE), None)
     path = None if layer is None else layer.value("config_file")
     if path is None or UNKNOWN in path or cwd is None or any(e.launcher in ELSEWHERE for e in layers):
         return None
-    try:
-        with open(os.path.join(cwd, path), encoding="utf-8", errors="replace") as file:
-            text = file.read(65536)
-    except (OSError, ValueError):
+    text = files.text(posixpath.join(cwd, path))
+    if text is None:
         return None
     pairs = re.findall(r"^(\w+):[ \t]*([^#\n]*?)[ \t]*(?:#.*)?$", text, re.MULTILINE)
     return {key: value.strip("'\"") for key, value in pairs if value}

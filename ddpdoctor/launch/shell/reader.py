@@ -6,9 +6,8 @@ literal value; all else is unknown. Lines in heredocs that a shell will run are 
 
 from __future__ import annotations
 
-import os
+import posixpath
 import re
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from ddpdoctor.facts.launch.record import Line
 from ddpdoctor.facts.launch.words import UNKNOWN, Mark, Word
 from ddpdoctor.launch.layers import peel
 from ddpdoctor.launch.line import line_of, settle
+from ddpdoctor.launch.lookup import FileLookup
 from ddpdoctor.launch.sbatch import batch_layer
 from ddpdoctor.launch.shell.exports import unexported
 from ddpdoctor.launch.shell.heredocs import script_in
@@ -26,18 +26,16 @@ from ddpdoctor.launch.shell.state import State
 from ddpdoctor.launch.shell.text import Source, Text, below, parse
 from ddpdoctor.launch.shell.variables import assign, assigned, declare
 from ddpdoctor.launch.shell_words import split
-from ddpdoctor.system.process import LateError, run
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-__all__ = ["lines_of_shell", "shell_error"]
+__all__ = ["lines_of_shell"]
 
 DEEPEST = 60
 """Nested blocks that are looked into: no person writes more."""
 LONGEST = 20_000
 """Characters of one launch line."""
-CHECK_SECONDS = 3.0
 
 _BRANCHES = ("if_statement", "while_statement", "for_statement", "c_style_for_statement", "case_statement")
 _HARMLESS = re.compile(
@@ -60,27 +58,6 @@ _INDICES = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")
 def lines_of_shell(source: Source) -> tuple[Line, ...]:
     """The launch lines of a script, in their order."""
     return tuple(_Reader(source).lines())
-
-
-def shell_error(path: str, text: str) -> str | None:
-    """What bash says of a script that it cannot parse; None when it can, or when there is no bash to ask."""
-    tree = parse(text)
-    if not tree.has_error:
-        return None
-    bash = shutil.which("bash")
-    if bash is None:
-        return None
-    try:
-        done = run(
-            [bash, "--norc", "-n"], CHECK_SECONDS, stdin=text.encode("utf-8", "replace"), environ={"LC_ALL": "C"}
-        )
-    except (OSError, LateError):
-        return None
-    if done.code == 0:
-        return None
-    said = done.err.decode("utf-8", "replace").strip().splitlines()
-    match = re.search(r"line (\d+): (.*)", said[0]) if said else None
-    return f"{path}:{match[1]}: {match[2]}" if match else f"{path}: not a shell script"
 
 
 class _Reader:
@@ -209,7 +186,7 @@ class _Reader:
         texts = [w.text for w in words]
         name = texts[0] if texts else ""
         if name in ("cd", "pushd"):
-            state.folders = _moved(state.folders, texts[1:])
+            state.folders = _moved(state.folders, texts[1:], self.source.files)
         elif name in ("source", ".") and len(texts) > 1 and not _HARMLESS.search(texts[1]):
             state.forget([*state.known, *state.private])
         elif name in ("read", "getopts", "mapfile", "readarray"):
@@ -252,11 +229,12 @@ class _Reader:
                 first_column=mark.column,
                 batch=self.batch,
                 known=state.known,
+                files=self.source.files,
             )
             for folder in folders
         ]
         line = next((each for each in found if each.script is None or each.script.exists), found[0])
-        if line.script is not None and not line.script.exists and _is_elsewhere(line):
+        if line.script is not None and not line.script.exists and _is_elsewhere(line, self.source.files):
             line = replace(line, script=None)
         marks = () if self.source.place is None else tuple(self.marks(first, last))
         named = {name for name, value in state.known.items() if name.removesuffix("[@]") in line.source}
@@ -290,15 +268,15 @@ def _is_no_job(layers: Sequence[Layer]) -> bool:
     return last.launcher is Launcher.OTHER and not any(starts_ranks(each.launcher) for each in layers)
 
 
-def _is_elsewhere(line: Line) -> bool:
+def _is_elsewhere(line: Line, files: FileLookup) -> bool:
     """The script's folder is not on this machine at all: the file is made for another one."""
     assert line.script is not None
-    return os.path.isabs(line.script.path) and not os.path.isdir(os.path.dirname(line.script.path))
+    return posixpath.isabs(line.script.path) and not files.is_folder(posixpath.dirname(line.script.path))
 
 
-def _moved(folders: tuple[str, ...] | None, words: Sequence[str]) -> tuple[str, ...] | None:
+def _moved(folders: tuple[str, ...] | None, words: Sequence[str], files: FileLookup) -> tuple[str, ...] | None:
     """Where `cd` leads to; None when that is not known, or no folder here."""
     if len(words) != 1 or UNKNOWN in words[0] or words[0].startswith(("-", "~")):
         return None
-    found = [os.path.join(folder, words[0]) for folder in folders or ()]
-    return tuple(f for f in found if os.path.isdir(f)) or None
+    found = [posixpath.join(folder, words[0]) for folder in folders or ()]
+    return tuple(f for f in found if files.is_folder(f)) or None

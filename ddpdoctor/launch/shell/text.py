@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.launch.words import UNKNOWN, Mark
 from ddpdoctor.facts.torchrun_options import Version
+from ddpdoctor.launch.lookup import NO_FILES, FileLookup
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -22,6 +23,7 @@ class Source:
     """A shell text and where it stands: `file`, `place` of an index in it, and the environment that it starts with.
 
     `folders` are where a relative script may lie, the first of them the likeliest; none: scripts are not looked for.
+    `files` answers what lies there.
     """
 
     text: str
@@ -31,6 +33,7 @@ class Source:
     folders: tuple[str, ...] = ()
     place: Callable[[int], Mark] | None = None
     is_piece: bool = False
+    files: FileLookup = NO_FILES
 
 
 def parse(text: str) -> Node:

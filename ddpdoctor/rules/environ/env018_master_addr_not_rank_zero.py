@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.gaps import not_here
+from ddpdoctor.facts.job import Job
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.facts.probe import Kind, Probe
@@ -16,7 +17,9 @@ from ddpdoctor.rules.observation_findings import observed
 
 
 @rule("ENV018", "master-addr-not-rank-zero", Severity.ERROR)
-def check(probe: Probe | None = None, launch: Launch | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
+def check(
+    probe: Probe | None = None, launch: Launch | None = None, nodes: Nodes | None = None, job: Job | None = None
+) -> Iterator[Finding]:
     """MASTER_ADDR does not lead to the machine that holds rank 0.
 
     ## Why it matters
@@ -28,8 +31,8 @@ def check(probe: Probe | None = None, launch: Launch | None = None, nodes: Nodes
     """
     if probe is None and launch is None and nodes is None:
         not_here("no launch line and no probe")
-    if launch is not None:
-        yield from master.elsewhere(launch)
+    if launch is not None and job is not None:
+        yield from master.elsewhere(launch, job)
     if nodes is not None:
         yield from told.elsewhere(nodes)
     if probe is not None:

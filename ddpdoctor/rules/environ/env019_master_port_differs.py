@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddpdoctor.facts.job import Job
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.findings import Finding, Severity
@@ -14,7 +15,7 @@ from ddpdoctor.rules.node_findings import only_met
 
 
 @rule("ENV019", "master-port-differs", Severity.ERROR)
-def check(launch: Launch | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
+def check(launch: Launch | None = None, nodes: Nodes | None = None, job: Job | None = None) -> Iterator[Finding]:
     """The nodes were given different master ports.
 
     ## Why it matters
@@ -24,8 +25,8 @@ def check(launch: Launch | None = None, nodes: Nodes | None = None) -> Iterator[
     ## Fix
     Give every node the same --master-port, or the same port in --rdzv-endpoint.
     """
-    if launch is not None:
-        yield from master.ports_differ(launch)
+    if launch is not None and job is not None:
+        yield from master.ports_differ(launch, job)
     if nodes is not None:
         yield from told.ports_differ(nodes)
     only_met(nodes, launch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Iterator
 
@@ -9,15 +10,15 @@ from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.plan import Plan
 from ddpdoctor.facts.launch.reading import Given
 from ddpdoctor.facts.launch.record import Launch, Line
-from ddpdoctor.facts.launch.words import Edit, Word, apply, escape, plain, quote
+from ddpdoctor.facts.launch.words import Edit, Word, apply, escape, plain, quote, tidy
 from ddpdoctor.facts.torchrun_options import Version
-from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.findings import Evidence, Finding, LineEdit, Severity, Where
 
 __all__ = [
     "after",
     "agents",
     "before",
-    "corrected",
+    "correcting",
     "point",
     "remove",
     "replace",
@@ -65,14 +66,14 @@ def point(
     """A finding at `word` (None: the line as a whole), with the line that `edits` give; None: no line can be given."""
     target = word if word is not None else (line.argv[0] if line.argv else None)
     seen = shown(target) if target is not None else line.source
-    return Finding(
+    finding = Finding(
         message,
         (Evidence(_path(launch, line, target), seen, expected),),
         fix=fix,
-        fix_command=None if edits is None else corrected(line, edits),
         where=where(line, word if word is not None else target),
         severity=severity,
     )
+    return finding if edits is None else correcting(finding, launch, (line, edits))
 
 
 def _path(launch: Launch, line: Line, word: Word | None) -> str:
@@ -83,19 +84,28 @@ def _path(launch: Launch, line: Line, word: Word | None) -> str:
         )
     if len(launch.lines) == 1:
         return f"launch.argv[{at}]"
-    index = next((i for i, each in enumerate(launch.lines) if each is line), 0)
-    return f"launch.lines[{index}].argv[{at}]"
+    return f"launch.lines[{_index(launch, line)}].argv[{at}]"
 
 
-def corrected(line: Line, edits: Iterable[Edit]) -> str | None:
-    """The line with the edits made; None when they get in each other's way or in a variable's."""
-    edits = tuple(dict.fromkeys(edits))
-    if not edits or any(_is_expanded(line, edit) for edit in edits):
-        return None
-    try:
-        return re.sub(r"(?m)[ \t]+$", "", apply(line.source, edits)).strip()
-    except ValueError:
-        return None
+def _index(launch: Launch, line: Line) -> int:
+    return next((i for i, each in enumerate(launch.lines) if each is line), 0)
+
+
+def correcting(finding: Finding, launch: Launch, *corrections: tuple[Line, Iterable[Edit]]) -> Finding:
+    """The finding with edits of its lines; without a command where those of a line get in each other's or a variable's way."""
+    edits: list[LineEdit] = []
+    commands = []
+    for line, wanted in corrections:
+        own = tuple(dict.fromkeys(wanted))
+        if not own or any(_is_expanded(line, edit) for edit in own):
+            return dataclasses.replace(finding, fix_command=None)
+        try:
+            commands.append(tidy(apply(line.source, own)))
+        except ValueError:
+            return dataclasses.replace(finding, fix_command=None)
+        index = _index(launch, line)
+        edits += (LineEdit(index, edit.start, edit.end, edit.text) for edit in own)
+    return dataclasses.replace(finding, fix_command="\n".join(commands), line_edits=tuple(edits))
 
 
 def _is_expanded(line: Line, edit: Edit) -> bool:

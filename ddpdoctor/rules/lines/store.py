@@ -7,13 +7,19 @@ from collections.abc import Iterator
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.findings import Finding
 from ddpdoctor.launch.container import container_of
+from ddpdoctor.launch.jobs import job_of_launch
 from ddpdoctor.rules import on_lines
 from ddpdoctor.rules.launch.pointing import agents, point, replace
 from ddpdoctor.rules.net import net012_rdzv_host_mismatch, net018_rendezvous_store_stale
 from ddpdoctor.rules.net.links import store_port
 
-on_lines(net012_rdzv_host_mismatch.check)(net012_rdzv_host_mismatch.check)
 on_lines(net018_rendezvous_store_stale.check)(net018_rendezvous_store_stale.check)
+
+
+@on_lines(net012_rdzv_host_mismatch.check)
+def not_hosted(launch: Launch) -> Iterator[Finding]:
+    """Lines of which no node will host the store."""
+    yield from net012_rdzv_host_mismatch.check(launch, job=job_of_launch(launch)) or ()
 
 
 @on_lines(store_port)

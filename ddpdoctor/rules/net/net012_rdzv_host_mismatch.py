@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ddpdoctor.facts.job import Job
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.plan import Plan
 from ddpdoctor.facts.launch.record import Launch, Line
@@ -13,7 +14,6 @@ from ddpdoctor.facts.nodes import Form, Nodes
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.launch.rendezvous import is_loopback
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.launch.nodes.agreement import nodes_of
 from ddpdoctor.rules.launch.pointing import agents, point, replace
 from ddpdoctor.rules.node_findings import about, named, only_met
 
@@ -21,7 +21,7 @@ _FALSE = ("0", "false", "f", "no", "n")
 
 
 @rule("NET012", "rdzv-host-mismatch", Severity.ERROR)
-def check(launch: Launch | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
+def check(launch: Launch | None = None, nodes: Nodes | None = None, job: Job | None = None) -> Iterator[Finding]:
     """No node takes itself for the owner of the rendezvous endpoint.
 
     ## Why it matters
@@ -39,7 +39,8 @@ def check(launch: Launch | None = None, nodes: Nodes | None = None) -> Iterator[
     if only_met(nodes, launch):
         return
     assert launch is not None
-    lines = [n for n in nodes_of(launch) if n.plan.backend == "c10d" and n.plan.is_standalone is False]
+    assert job is not None
+    lines = [n for n in job.nodes if n.plan.backend == "c10d" and n.plan.is_standalone is False]
     if lines and len(lines) == len(launch.nodes):
         hosts = [_is_host(n.plan) for n in lines]
         if all(h is False for h in hosts):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddpdoctor.facts.job import Job
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.programs import Launcher
 from ddpdoctor.facts.launch.record import Launch, Line
 from ddpdoctor.facts.launch.words import Edit, Word, quote
 from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.launch.jobs import agent_of
 from ddpdoctor.launch.rendezvous import ACCELERATE_NAMES, DEFAULT_C10D_PORT, DEFAULT_PORT
 from ddpdoctor.rules import rule
-from ddpdoctor.rules.launch.nodes.agreement import node_of, nodes_of
 from ddpdoctor.rules.launch.pointing import after, agents, before, point, remove, revalue, shown, spelled
 
 OVERRIDDEN = ("rdzv_backend", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port", "node_rank")
@@ -94,7 +95,7 @@ def _without_port(launch: Launch, backend: str, port: int, what: str) -> Iterato
 
 
 @rule("LAUNCH038", "node-rank-out-of-range", Severity.ERROR)
-def rank_range(launch: Launch) -> Iterator[Finding]:
+def rank_range(launch: Launch, job: Job) -> Iterator[Finding]:
     """A --node-rank is below 0 or not below the number of nodes.
 
     ## Why it matters
@@ -104,10 +105,11 @@ def rank_range(launch: Launch) -> Iterator[Finding]:
     ## Fix
     Give every node its own rank from 0 to nnodes-1.
     """
-    ranks = [node.plan.node_rank for node in nodes_of(launch)]
+    ranks = [node.plan.node_rank for node in job.nodes]
     if len(ranks) > 1 and 0 not in ranks and None not in ranks:
         return  # nobody is rank 0: that is LAUNCH037
-    for line, layer, plan in (node for each in launch.lines if (node := node_of(each)) is not None):
+    for agent in (agent for each in launch.lines if (agent := agent_of(each)) is not None):
+        line, layer, plan = agent.line, agent.layer, agent.plan
         rank, nodes = plan.node_rank, plan.nnodes
         given = layer.given("node_rank") or layer.given(ACCELERATE_NAMES["node_rank"])
         if rank is None or nodes is None or plan.backend != "static" or plan.given("node_rank") is False:

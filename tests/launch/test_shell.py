@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from machines import FIXTURES
 
+from ddpdoctor.collectors.launch import LocalFiles
+from ddpdoctor.collectors.launch_files import shell_error
 from ddpdoctor.facts.launch.record import Line
 from ddpdoctor.facts.launch.words import plain
 from ddpdoctor.launch.sbatch import batch_layer
-from ddpdoctor.launch.shell.reader import lines_of_shell, shell_error
+from ddpdoctor.launch.shell.reader import lines_of_shell
 from ddpdoctor.launch.shell.text import Source
 
 LEGAL = sorted((FIXTURES / "scripts" / "legal").iterdir())
@@ -148,8 +150,12 @@ def test_deep_nesting_ends_soon(text: str) -> None:
 
 def test_a_relative_script_is_looked_for_here_and_beside_the_file(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
-    (line,) = lines_of_shell(Source("torchrun train.py", "x.sh", {}, (2, 13), ("/nowhere", str(tmp_path))))
+    (line,) = lines_of_shell(
+        Source("torchrun train.py", "x.sh", {}, (2, 13), ("/nowhere", str(tmp_path)), files=LocalFiles())
+    )
     assert line.script is not None
     assert line.script.exists
-    (line,) = lines_of_shell(Source('cd "$DIR"; torchrun train.py', "x.sh", {}, (2, 13), (str(tmp_path),)))
+    (line,) = lines_of_shell(
+        Source('cd "$DIR"; torchrun train.py', "x.sh", {}, (2, 13), (str(tmp_path),), files=LocalFiles())
+    )
     assert line.script is None

@@ -11,7 +11,7 @@ from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.layers import launching
 from ddpdoctor.launch.line import line_of
 from ddpdoctor.launch.lookup import NO_FILES, FileLookup
-from ddpdoctor.launch.shell_words import Simple, split
+from ddpdoctor.launch.shell.words import Simple, simple_commands
 
 __all__ = ["edited"]
 
@@ -110,7 +110,7 @@ def _regions(words: Sequence[Word], edits: Sequence[Edit]) -> list[_Region]:
 def _read(text: str, start: int, known: Mapping[str, str], *, is_first: bool) -> list[list[Word]]:
     """The words of a changed span, command by command; in the middle of a command no word is a keyword of the shell."""
     prefix = "" if is_first else ": "
-    commands = [list(command.words) for command in split(prefix + text, known)] or [[]]
+    commands = [list(command.words) for command in simple_commands(prefix + text, known)] or [[]]
     if prefix:
         commands[0] = commands[0][1:]
     return [[_moved(word, start - len(prefix)) for word in command] for command in commands]

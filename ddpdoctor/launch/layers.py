@@ -24,7 +24,7 @@ from ddpdoctor.facts.launch.words import UNKNOWN, Word
 from ddpdoctor.facts.torchrun_options import Option, torchrun_options
 from ddpdoctor.launch.option_parser import read
 from ddpdoctor.launch.program_names import MODULES, MPI, NAMES, PYTHON, SHELLS, is_program
-from ddpdoctor.launch.shell_words import Simple, inner_text, split
+from ddpdoctor.launch.shell.words import Simple, inner_text, simple_commands
 from ddpdoctor.launch.typos import find_slips, slip_before_program
 from ddpdoctor.launch.wrappers import searched, unjudged, wrapped
 
@@ -219,7 +219,7 @@ def _wrap(layer: Layer) -> tuple[Word, ...] | None:
     if given is None or not given.value_word.is_literal or not given.value_word.raw:
         return None
     inner = inner_text(given.value_word, "--wrap=" if given.is_joined else "")
-    return launching(split(inner.text, inside=inner))
+    return launching(simple_commands(inner.text, inside=inner))
 
 
 def _shell_text(words: tuple[Word, ...], i: int, known: Mapping[str, str]) -> tuple[Layer, tuple[Word, ...] | None]:
@@ -229,7 +229,7 @@ def _shell_text(words: tuple[Word, ...], i: int, known: Mapping[str, str]) -> tu
     if not word.is_literal or not word.raw:
         return layer, None
     inner = inner_text(word, known=known)
-    commands = split(inner.text, inside=inner)
+    commands = simple_commands(inner.text, inside=inner)
     return layer, launching(commands)
 
 

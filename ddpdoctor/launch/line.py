@@ -16,7 +16,7 @@ from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.layers import launching, peel
 from ddpdoctor.launch.lookup import NO_FILES, FileLookup
 from ddpdoctor.launch.rendezvous import plan_of
-from ddpdoctor.launch.shell_words import Simple, split
+from ddpdoctor.launch.shell.words import Simple, simple_commands
 
 __all__ = ["line_of", "line_of_argv", "line_of_text", "settle"]
 
@@ -54,7 +54,7 @@ def line_of_text(
 ) -> Line:
     """The launch in a piece of shell text: its last command that starts something, after the `cd` and `export` before it."""
     text = text.replace(UNKNOWN, "")
-    commands = split(text)
+    commands = simple_commands(text)
     known: dict[str, str] = {}
     exported: dict[str, str] = {}
     before: dict[str, str] = {}
@@ -63,7 +63,7 @@ def line_of_text(
         folder = _step(command, known, exported, folder)
         settle([w.text for w in command.words], before)
     if known:
-        commands = split(text, known)
+        commands = simple_commands(text, known)
     words = launching(commands) or (commands[-1].words if commands else ())
     background = next((c.operator == "&" for c in commands if c.words == words), False)
     line = line_of(

@@ -15,7 +15,7 @@ from ddpdoctor.facts.launch.programs import Launcher
 from ddpdoctor.facts.launch.record import Launch, Line
 from ddpdoctor.facts.launch.words import UNKNOWN, Edit, apply, quote
 from ddpdoctor.launch.line import line_of_argv, line_of_text
-from ddpdoctor.launch.shell_words import split
+from ddpdoctor.launch.shell.words import simple_commands
 
 LINES = [*legal_lines(), *(c["line"] for c in cases("wrong.json"))]
 
@@ -26,13 +26,15 @@ def _line(text: str) -> Line:
 
 def test_words_are_what_a_shell_would_pass() -> None:
     text = """a 'b c' "d \\"e\\" \\$f" g\\ h --x='1 2'3 '' # not this"""
-    (command,) = split(text)
+    (command,) = simple_commands(text)
     assert [w.text for w in command.words] == ["a", "b c", 'd "e" $f', "g h", "--x=1 23", ""]
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8), min_size=1, max_size=6))
 def test_quoted_words_come_back(texts: list[str]) -> None:
-    (command,) = split(" ".join(["run", *map(quote, texts)]))  # as a command's first word `else` is none of its words
+    (command,) = simple_commands(
+        " ".join(["run", *map(quote, texts)])
+    )  # as a command's first word `else` is none of its words
     assert [w.text for w in command.words] == ["run", *texts]
 
 
@@ -48,7 +50,7 @@ def test_words_are_what_bash_passes(text: str) -> None:
     out = subprocess.run(
         ["bash", "-c", f"set -- {text}; printf '%s\\0' \"$@\""], capture_output=True, text=True, timeout=10, check=True
     )
-    assert [w.text for c in split(text) for w in c.words] == out.stdout.split("\0")[:-1]
+    assert [w.text for c in simple_commands(text) for w in c.words] == out.stdout.split("\0")[:-1]
 
 
 def test_every_word_stands_where_it_says() -> None:

@@ -10,7 +10,7 @@ from ddpdoctor.facts.nodes import Form, Node, Nodes
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.launch.layers import peel
 from ddpdoctor.launch.line import line_of, line_of_text
-from ddpdoctor.launch.shell_words import split
+from ddpdoctor.launch.shell.words import simple_commands
 from ddpdoctor.rules import load
 
 RULES = load(("launch",))
@@ -23,8 +23,8 @@ def _codes(*lines: Line, torch: str = "2.13") -> set[str]:
 
 
 def _line(text: str, batch: str | None = None, *, torch: tuple[int, int] = (2, 13)) -> Line:
-    (command, *_) = split(text)
-    options = None if batch is None else peel(split(f"sbatch {batch} job.sh")[0].words, torch)[0]
+    (command, *_) = simple_commands(text)
+    options = None if batch is None else peel(simple_commands(f"sbatch {batch} job.sh")[0].words, torch)[0]
     return line_of(
         text,
         command.words,

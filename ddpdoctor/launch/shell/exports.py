@@ -7,7 +7,7 @@ import re
 from ddpdoctor.facts.launch.programs import REMOTE, Launcher
 from ddpdoctor.facts.launch.record import Line
 from ddpdoctor.launch.shell.state import State
-from ddpdoctor.launch.shell_words import inner_text
+from ddpdoctor.launch.shell.words import inner_text
 
 __all__ = ["unexported"]
 

@@ -25,7 +25,7 @@ from ddpdoctor.launch.shell.heredocs import script_in
 from ddpdoctor.launch.shell.state import State
 from ddpdoctor.launch.shell.text import Source, Text, below, parse
 from ddpdoctor.launch.shell.variables import assign, assigned, declare
-from ddpdoctor.launch.shell_words import split
+from ddpdoctor.launch.shell.words import words_of_command
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -182,7 +182,7 @@ class _Reader:
         start, end = self.text.span(node)
         if node.has_error or end - start > LONGEST:
             return
-        words = tuple(w for command in split(self.text.text[start:end], state.known) for w in command.words)
+        words = words_of_command(self.text.text, self.text.offsets, node, state.known)
         texts = [w.text for w in words]
         name = texts[0] if texts else ""
         if name in ("cd", "pushd"):
@@ -192,7 +192,7 @@ class _Reader:
         elif name in ("read", "getopts", "mapfile", "readarray"):
             state.forget(texts[1:])
         elif name == "eval":
-            self.launch(node, start, words, state)
+            self.launch(node, words, state)
             state.forget([*state.known, *state.private])
         elif name == "set":
             state.all_exported = ("-a" in texts or "allexport" in texts) or (state.all_exported and "+a" not in texts)
@@ -201,9 +201,9 @@ class _Reader:
         elif name in self.functions or name in ("command", "type", "which", "echo", "printf"):
             return
         else:
-            self.launch(node, start, words, state)
+            self.launch(node, words, state)
 
-    def launch(self, node: Node, start: int, words: Sequence[Word], state: State) -> None:
+    def launch(self, node: Node, words: Sequence[Word], state: State) -> None:
         layers = peel(words, self.source.version, state.known)
         if not any(each.launcher in _STARTS or each.slips for each in layers) or _is_no_job(layers):
             return
@@ -211,8 +211,7 @@ class _Reader:
         first, last = self.text.span(statement)
         if last - first > LONGEST:
             statement, (first, last) = node, self.text.span(node)
-        shift = start - first
-        moved = [replace(w, start=w.start + shift, end=w.end + shift) for w in words]
+        moved = [replace(w, start=w.start - first, end=w.end - first) for w in words]
         after = statement.next_sibling
         mark = self.text.mark(first)
         folders = state.folders or (None,)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.launch.shell.state import State
 from ddpdoctor.launch.shell.text import Text, below
-from ddpdoctor.launch.shell_words import SEPARATOR, split
+from ddpdoctor.launch.shell.words import SEPARATOR, words_of_command
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -52,8 +52,7 @@ def _array(text: Text, name: str, node: Node, value: Node, state: State) -> None
         or (is_more and before is None)
     ):
         return
-    commands = split(text.read(value)[1:-1], state.known)
-    words = [w.text + SEPARATOR for command in commands for w in command.words]
+    words = [w.text + SEPARATOR for w in words_of_command(text.text, text.offsets, value, state.known)]
     state.known[f"{name}[@]"] = (before or "") * is_more + "".join(words)
 
 
@@ -68,7 +67,7 @@ def _value(text: Text, node: Node, state: State) -> str | None:
     whole = re.fullmatch(r"\w+=\$(?:(\w+)|\{(\w+)\})", written)
     if whole:
         return state.known.get(whole[1] or whole[2])
-    words = [w for command in split(written, state.known) for w in command.words]
+    words = words_of_command(text.text, text.offsets, node, state.known)
     pair = words[0].assignment if len(words) == 1 else None
     return pair[1] if pair else None
 

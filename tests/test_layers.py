@@ -115,3 +115,50 @@ def test_heavy_modules_stay_out(module: str, banned: tuple[str, ...]) -> None:
     code = f"import sys, {module}; print(*[m for m in {banned!r} if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert out.stdout.split() == []
+
+
+FUNCTION_LINES = 15
+"""What a function in facts/ may have without its docstring, and a command of the command line without its signature."""
+
+
+def _functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+
+
+def _lines(nodes: list[ast.stmt]) -> int:
+    """The lines of a function's statements without its docstring."""
+    first = nodes[0]
+    has_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    own = nodes[1:] if has_docstring else nodes
+    return (own[-1].end_lineno or 0) - own[0].lineno + 1 if own else 0
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "facts").rglob("*.py")), ids=lambda p: p.name)
+def test_facts_hold_no_algorithm(path: Path) -> None:
+    for function in _functions(path):
+        docstring = ast.get_docstring(function, clean=False)
+        lines = (
+            (function.end_lineno or 0) - function.lineno + 1 - (0 if docstring is None else len(docstring.split("\n")))
+        )
+        assert lines <= FUNCTION_LINES, f"{function.name}: an algorithm belongs to an engine"
+
+
+def test_commands_are_short() -> None:
+    from ddpdoctor.cli.app import COMMANDS
+
+    for module in sorted(set(COMMANDS.values())):
+        commands = {name for name, where in COMMANDS.items() if where == module} | {
+            "show"
+        }  # `parts` makes its commands
+        found = [f for f in _functions(PACKAGE / "cli" / f"{module}.py") if f.name in commands]
+        assert found, module
+        for function in found:
+            assert _lines(function.body) <= FUNCTION_LINES, f"{module}.{function.name}: move it to app/"
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "app").glob("*.py")), ids=lambda p: p.name)
+def test_use_cases_neither_print_nor_exit(path: Path) -> None:
+    assert not {name.split(".")[0] for name in _imports(path)} & {"typer", "rich", "click"}
+    calls = [ast.unparse(n.func) for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
+    banned = {"print", "exit", "sys.exit", "os._exit", "sys.stdout.write", "sys.stderr.write"}
+    assert not banned & set(calls), "the command line prints and exits"

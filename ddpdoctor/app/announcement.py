@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.launch.record import Line
     from ddpdoctor.facts.record import Facts
 
-__all__ = ["Introduction"]
+__all__ = ["NodeAnnouncement"]
 
 SENT_PREFIXES = ("PET_", "TORCH", "MASTER_", "SLURM_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "NODE_")
 
 
-class Introduction:
+class NodeAnnouncement:
     """One node's part of a job, as its launch line says it; `line` is None for a rank that only its environment describes."""
 
     def __init__(self, job: LocalJob, line: Line | None) -> None:
@@ -84,7 +84,7 @@ class Introduction:
         found = (line.starter or line.program).reading.script
         return None if found is None else found.known
 
-    def told_line(self) -> dict[str, Any]:
+    def launcher_line(self) -> dict[str, Any]:
         """The launch line as the host needs it to hold it against the others'."""
         if self._line is None or self.job.form == Form.ENV:
             return {}

@@ -15,7 +15,7 @@ from ddpdoctor.findings import Finding, Report, Severity
 from ddpdoctor.launch.corrections import edited
 from ddpdoctor.rules import Rule
 from ddpdoctor.rules.launch.pointing import correcting, remove, revalue
-from ddpdoctor.rules.launch.pointing import replace as substitute
+from ddpdoctor.rules.launch.pointing import replace_word as substitute
 from ddpdoctor.rules.launch.pointing import where as place
 
 __all__ = ["MOST_LINES", "Autocorrect", "autocorrected"]

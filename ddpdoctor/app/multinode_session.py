@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ddpdoctor.app.announcement import Introduction
+from ddpdoctor.app.announcement import NodeAnnouncement
 from ddpdoctor.app.clock import STARTED
 from ddpdoctor.facts.codec import encode
 from ddpdoctor.facts.net import Outcome
@@ -17,7 +17,7 @@ from ddpdoctor.facts.nodes import Form, Node, Nodes, Stranger
 from ddpdoctor.launch.jobs import LocalJob, job_id
 
 if TYPE_CHECKING:
-    from ddpdoctor.app.verdicts import Verdict
+    from ddpdoctor.app.verdicts import JobVerdict
     from ddpdoctor.collectors.multinode import Meeting
     from ddpdoctor.facts.record import Facts
     from ddpdoctor.findings import Finding
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ddpdoctor.probe.node_notices import News
     from ddpdoctor.rules import Rule
 
-__all__ = ["Convening"]
+__all__ = ["MultiNodeSession"]
 
 HINT_SECONDS = 3.0
 FRESH_SECONDS = 5.0
@@ -33,13 +33,13 @@ MOST_TOLD = 32
 """Errors of its own that a node tells the others: a script may have any number."""
 
 
-class Convening:
+class MultiNodeSession:
     """One node's meeting: `open` holds the port before anything is looked at, `meet` does the rest, `stop` ends it."""
 
     def __init__(self, job: LocalJob, line: Facts | None, join_seconds: float, say: Callable[[str], None]) -> None:
         self.job = job
         launch = line.launch if line is not None else None
-        self._introduction = Introduction(job, launch.lines[0] if launch is not None and launch.lines else None)
+        self._announcement = NodeAnnouncement(job, launch.lines[0] if launch is not None and launch.lines else None)
         self._torch = launch.torch if launch is not None else ""
         self._join_seconds = join_seconds
         self._say = say
@@ -61,14 +61,14 @@ class Convening:
 
     def nproc(self, facts: Facts) -> int | None:
         """The ranks that this node's launcher starts, as the facts of its GPUs decide where the line says `auto` or `gpu`."""
-        return self._introduction.nproc(facts)
+        return self._announcement.nproc(facts)
 
     def open(self) -> None:
         """Hold the job's port, where the store will be here: nobody can take it meanwhile, and others are not refused."""
         from ddpdoctor.collectors.multinode import claim, flag, is_translated, recognises, token_of
 
         job = self.job
-        script = os.path.basename(self._introduction.script() or "")
+        script = os.path.basename(self._announcement.script() or "")
         self._token = token_of("ddpdoctor meeting", job_id(os.environ), script)
         if job.form == Form.C10D:
             self._owns = recognises(job.master_addr) if job.is_host is None else job.is_host
@@ -108,7 +108,7 @@ class Convening:
         judge_here: Callable[[Facts], list[Finding]],
         limit: float,
         rules: Sequence[Rule],
-    ) -> Verdict:
+    ) -> JobVerdict:
         """Meet the others; judge what they said, by `rules`, if this node is the host. All within `limit` seconds.
 
         `errors` are what is wrong on this node already, which the others are told; `judge_here` says the same when it is
@@ -120,7 +120,7 @@ class Convening:
         from ddpdoctor.multinode.results import Gathered, Told
         from ddpdoctor.probe.node_notices import News
 
-        node = self._introduction.node(facts, self._owns)
+        node = self._announcement.node(facts, self._owns)
         self.news = News.open()
         own = [encode(each) for each in (*self._lost_port(node, rules), *errors)][:MOST_TOLD]
         self._meeting = Meeting(
@@ -129,7 +129,7 @@ class Convening:
             max(min(self._join_seconds - (time.monotonic() - STARTED), limit), 1.0),
             main=self._main,
             errors=own,
-            line=self._introduction.told_line(),
+            line=self._announcement.launcher_line(),
             is_patient=self._is_patient,
             patience=self._join_seconds,
             say=self._say,
@@ -145,7 +145,7 @@ class Convening:
         if isinstance(met, Gathered):
             nodes = self._nodes_of(met)
             outcome = verdicts.judge_nodes(rules, nodes, met.guests, self._torch, met.gone)
-            verdict = verdicts.Verdict(outcome, None, nodes, refuted=verdicts.refuted(nodes), is_host=True)
+            verdict = verdicts.JobVerdict(outcome, None, nodes, refuted=verdicts.refuted(nodes), is_host=True)
             found = {} if verdict.has_errors else verdicts.shares(met.guests)
             places = verdict_messages.places(met.guests, found)
             self._meeting.conclude(verdict_messages.written(outcome, nodes), places, watches=not verdict.has_errors)
@@ -161,7 +161,7 @@ class Convening:
         me = Guest("", met.me.node if met is not None else node, tuple(own))
         outcome = verdicts.judge_nodes(rules, nodes, (me,), self._torch)
         is_first = self.job.local_rank in (0, None)
-        return verdicts.Verdict(outcome, None, nodes, facts, is_host=True, is_first=is_first)
+        return verdicts.JobVerdict(outcome, None, nodes, facts, is_host=True, is_first=is_first)
 
     def _lost(self, node: Lost) -> None:
         """A node went although all was well."""

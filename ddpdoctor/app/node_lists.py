@@ -12,7 +12,7 @@ from ddpdoctor.app.request import UsageError
 from ddpdoctor.findings import Finding, Severity
 
 if TYPE_CHECKING:
-    from ddpdoctor.app.verdicts import Verdict
+    from ddpdoctor.app.verdicts import JobVerdict
     from ddpdoctor.facts.nodes import Nodes
     from ddpdoctor.findings import Report
 
@@ -42,7 +42,7 @@ class NodeLists:
             check_target("--write-nodes", Path(name))
         return cls(Path(names[0]), Path(names[1]))
 
-    def write(self, report: Report, verdict: Verdict) -> None:
+    def write(self, report: Report, verdict: JobVerdict) -> None:
         """Write both lists, on the node that hosted the meeting: the others may share its file system."""
         if self.good is None or self.bad is None or verdict.nodes is None or not verdict.is_host:
             return

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.app import early_probe
 from ddpdoctor.app.early_probe import CPU_RANKS, GPU_NODES
-from ddpdoctor.app.request import Common, seconds_left
+from ddpdoctor.app.request import Request, seconds_left
 from ddpdoctor.collectors import Missing
 from ddpdoctor.collectors.probe import (
     Answer,
-    Node,
+    NodeRanks,
     RunningNode,
     RunningProbe,
     Template,
@@ -105,14 +105,14 @@ class Probing:
 
     def __init__(
         self,
-        common: Common,
+        request: Request,
         join_seconds: float,
         is_alone: bool,
         launch: Facts | None = None,
         folders: tuple[str, ...] = (),
     ) -> None:
         """`launch` is the line whose ranks are started here, `folders` are where the job looks for modules first."""
-        self._common = common
+        self._request = request
         self._join_seconds = join_seconds
         self._environ = Environ(variables=dict(os.environ))
         self._nproc = _nproc(launch)
@@ -170,8 +170,8 @@ class Probing:
         except Missing as missing:
             return replace(facts, gaps=(*facts.gaps, Gap("probe", missing.reason, missing.why)))
 
-    def finish_jointly(
-        self, facts: Facts, node: Node, environ: Mapping[str, str], say: Callable[[str], None], news: News | None
+    def finish_with_other_nodes(
+        self, facts: Facts, node: NodeRanks, environ: Mapping[str, str], say: Callable[[str], None], news: News | None
     ) -> Facts:
         """The same of this node's ranks of a job, whose other ranks are started at the same time on the other nodes; `news`
         tells of nodes that are gone before they were.
@@ -213,7 +213,7 @@ class Probing:
         return {**os.environ, **self._more}
 
     def _seconds(self) -> float:
-        return max(seconds_left(self._common), 1.0)
+        return max(seconds_left(self._request), 1.0)
 
 
 def _nproc(launch: Facts | None) -> int | None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
 from ddpdoctor.app.clock import STARTED
+from ddpdoctor.app.progress import SILENT, ProgressListener
 from ddpdoctor.findings import Severity
 
 __all__ = [
     "DEFAULT_SECONDS",
-    "Common",
     "FailOn",
     "Format",
     "UsageError",
@@ -56,8 +56,12 @@ class FailOn(str, Enum):
 
 
 @dataclass(frozen=True)
-class Common:
-    """The common options of one call; `launch` is what stood after `--`, None without it."""
+class Request:
+    """The options that every command has.
+
+    `launch` is the launch command that was given after `--`, None without one; `listener` is shown progress and warnings
+    while the use case runs.
+    """
 
     format: Format = Format.table
     output: Path | None = None
@@ -69,6 +73,7 @@ class Common:
     quiet: bool = False
     no_color: bool = False
     launch: tuple[str, ...] | None = None
+    listener: ProgressListener = field(default=SILENT, compare=False, repr=False)
 
 
 def seconds(given: str | float) -> float:
@@ -86,7 +91,7 @@ def seconds(given: str | float) -> float:
     return number
 
 
-def seconds_left(common: Common, default: float = DEFAULT_SECONDS) -> float:
+def seconds_left(request: Request, default: float = DEFAULT_SECONDS) -> float:
     """Seconds that may still be spent on looking, so that the report is written within `--timeout`."""
-    whole = common.timeout or default
+    whole = request.timeout or default
     return max(0.0, whole * (1 - JUDGING_SHARE) - (time.monotonic() - STARTED))

@@ -7,7 +7,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 
-from ddpdoctor.collectors.probe import Node
+from ddpdoctor.collectors.probe import NodeRanks
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.probe.arguments import parse
 from ddpdoctor.probe.proc import read_stat
@@ -24,7 +24,9 @@ def is_stopped(pid: int) -> bool:
     return stat is not None and stat.state in ("T", "t")
 
 
-def tell_stopped(ranks: Sequence[subprocess.Popen[bytes]], node: Node, words: Sequence[str], seconds: float) -> int:
+def tell_stopped(
+    ranks: Sequence[subprocess.Popen[bytes]], node: NodeRanks, words: Sequence[str], seconds: float
+) -> int:
     """Tell the other nodes' ranks, where their store can be reached, write the report, `seconds` after the start, and return
     the exit code.
     """

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ddpdoctor.app.facts_source import UnreadableError, load_facts, text_of
-from ddpdoctor.app.request import Common
+from ddpdoctor.app.request import Request
 from ddpdoctor.app.rule_selection import rules_for
 from ddpdoctor.app.standard_input import on_disk
 from ddpdoctor.collectors.hang import left_behind
@@ -22,15 +22,16 @@ from ddpdoctor.findings import Finding, Report
 from ddpdoctor.logs.merged import joined
 from ddpdoctor.privacy.secrets import without_secrets_in
 from ddpdoctor.render.json import findings_in
-from ddpdoctor.rules import AREAS, Rule, of_hangs, of_logs
+from ddpdoctor.rules import AREAS, Rule
+from ddpdoctor.rules.views import hang_rules, log_rules
 
 __all__ = ["triaged"]
 
 
-def triaged(paths: Iterable[str], common: Common, *, started: float, command: str = "triage") -> tuple[Report, Facts]:
+def triaged(paths: Iterable[str], request: Request, *, started: float, command: str = "triage") -> tuple[Report, Facts]:
     """The report about these files, folders and standard input (`-`), and the facts that it rests on."""
-    known = rules_for(common, tuple(AREAS.values()))
-    rules = of_logs(known)
+    known = rules_for(request, tuple(AREAS.values()))
+    rules = log_rules(known)
     with on_disk(paths) as files:
         report, facts = _triaged(files, rules, known, command, started)
     return replace(report, findings=tuple(map(_without_secrets, report.findings))), facts
@@ -66,7 +67,7 @@ def _triaged(
         report = examine(facts, rules, command=command, started=started, failures=failures)
         return retold(report, told), facts
     # What the dumps of the ranks show is more than what a line says of the same cause: it takes that line's place.
-    dumps = judge(facts, of_hangs(known))
+    dumps = judge(facts, hang_rules(known))
     shown = {finding.code for finding in dumps.findings}
     rules = tuple(each for each in rules if each.code not in shown)
     report = examine(facts, rules, command=command, started=started, failures=failures)

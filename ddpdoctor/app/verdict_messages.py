@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ddpdoctor.app.verdicts import OF_SEVERAL_MACHINES, Share, Verdict, finding_of, refuted
+from ddpdoctor.app.verdicts import OF_SEVERAL_MACHINES, JobVerdict, Share, finding_of, refuted
 from ddpdoctor.engine import Outcome
 from ddpdoctor.facts.codec import FactsError, decode, encode
 from ddpdoctor.facts.nodes import Form, Link, Node, Nodes
@@ -76,7 +76,7 @@ def _extremes(nodes: Nodes) -> tuple[Link, ...]:
     return tuple(found)
 
 
-def read_verdict(message: Mapping[str, Any]) -> Verdict:
+def read_verdict(message: Mapping[str, Any]) -> JobVerdict:
     """A verdict as it came. What cannot be read is left out: the host is another version, or no doctor."""
     findings, passed, skipped, moot = (message.get(key) for key in ("findings", "passed", "skipped", "refuted"))
     outcome = Outcome()
@@ -94,7 +94,7 @@ def read_verdict(message: Mapping[str, Any]) -> Verdict:
     place = message.get("place")
     is_first = not isinstance(place, dict) or place.get("is_first") is not False
     known = frozenset(code for code in OF_SEVERAL_MACHINES if isinstance(moot, list) and code in moot)
-    return Verdict(outcome, _share(place), nodes, refuted=known, is_first=is_first)
+    return JobVerdict(outcome, _share(place), nodes, refuted=known, is_first=is_first)
 
 
 def _share(place: object) -> Share | None:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from ddpdoctor.multinode.members import Guest
 
 __all__ = [
+    "JobVerdict",
     "Share",
-    "Verdict",
     "finding_of",
     "judge_nodes",
     "merged",
@@ -70,7 +70,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class JobVerdict:
     """What the meeting came to: the same findings on every node. `share` is None when no ranks are to be probed.
 
     `nodes` are all that met on the host, and a summary of them elsewhere.

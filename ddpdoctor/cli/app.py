@@ -13,7 +13,7 @@ import typer
 
 from ddpdoctor.app.request import UsageError
 from ddpdoctor.cli.conversion import Command, Group
-from ddpdoctor.cli.options import CommandLineError, WrongOption, WrongUse, with_common
+from ddpdoctor.cli.options import CommandLineError, WrongOption, WrongUse, with_shared_options
 
 __all__ = ["COMMANDS", "run"]
 
@@ -75,7 +75,7 @@ def _app(names: Iterable[str]) -> typer.Typer:
     app.callback()(_root)
     for name in names:
         module = importlib.import_module(f"ddpdoctor.cli.{COMMANDS[name]}")
-        app.command(name, cls=Command)(with_common(getattr(module, name)))
+        app.command(name, cls=Command)(with_shared_options(getattr(module, name)))
     return app
 
 

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 
-__all__ = ["Copy", "Job"]
+__all__ = ["Copy", "JobRun"]
 
 PIECE_BYTES = 1 << 16
 HEAD_BYTES = 2 << 20
@@ -70,7 +70,7 @@ class Copy:
         return b"".join((*self._head, gap, *self._tail))
 
 
-class Job:
+class JobRun:
     """One run of the job. `run` starts it and returns its exit code when it has ended.
 
     Args:

@@ -21,7 +21,17 @@ from ddpdoctor.probe.worker_start import TEMPLATE, begin, run_probe
 from ddpdoctor.system.machine import Deadline
 from ddpdoctor.system.process import kill
 
-__all__ = ["Answer", "Node", "RunningNode", "RunningProbe", "Template", "join", "launch", "start", "without_launchers"]
+__all__ = [
+    "Answer",
+    "NodeRanks",
+    "RunningNode",
+    "RunningProbe",
+    "Template",
+    "join",
+    "launch",
+    "start",
+    "without_launchers",
+]
 
 OTHER_LAUNCHERS = ("TORCHELASTIC_", "PET_", "ROLE_", "GROUP_", "SLURM_", "OMPI_", "PMI_", "PMIX_")
 """Beginnings of the variables by which a rank would take itself for one of another launcher."""
@@ -40,7 +50,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeRanks:
     """This node's share of a job: `nproc` ranks from `first_rank` on, of `world_size` that meet at the master's port.
 
     The supervisor of rank 0 hosts the store there. Nodes may have unlike numbers of ranks, as long as every rank is
@@ -212,7 +222,7 @@ class RunningNode:
 
 
 def launch(
-    node: Node,
+    node: NodeRanks,
     environ: Mapping[str, str],
     join_seconds: float,
     seconds: float,

@@ -14,6 +14,16 @@ _LOOPBACK = re.compile(
     r"|127(\.\d{1,3}){1,3}|0\.0\.0\.0|::1?|(0+:){7}0*1|::ffff:127(\.\d{1,3}){3}",
     re.IGNORECASE,
 )
+_MALFORMATIONS = (
+    (re.compile(r"://"), "is a URL"),
+    (re.compile(r"\$[({\w]|`"), "holds a shell expression that was not expanded"),
+    (re.compile(r"\A\[.*\]\Z"), "holds brackets of an IPv6 URL"),
+    (re.compile(r"\A(\[.*\]:\d+|[^:]*:\d*)\Z"), "holds a port"),
+    (re.compile(r"[,\s]|\[\d+[-\],]"), "holds more than one host or a blank"),
+    (re.compile(r"[^\w.-]|\A\Z"), "holds characters that no host name has"),
+    (re.compile(r"\A\d+(\.\d+){3}\Z"), "is no IPv4 address (each of its numbers is at most 255)"),
+)
+"""What values of MASTER_ADDR are when they are not a host, the first that fits."""
 
 
 def is_loopback(host: str) -> bool:
@@ -22,22 +32,13 @@ def is_loopback(host: str) -> bool:
 
 
 def malformation(value: str) -> str | None:
-    """Why a value of MASTER_ADDR is no bare host name or address, as the end of a sentence; None when it is one."""
+    """Why a value of MASTER_ADDR is not a bare host name or address, as the end of a sentence; None when it is one."""
     if is_ip(value):
         return None
-    if "://" in value:
-        return "is a URL"
-    if re.search(r"\$[({\w]|`", value):
-        return "holds a shell expression that was not expanded"
-    if re.fullmatch(r"\[.*\](:\d+)?|[^:]*:\d*", value):
-        return "holds brackets of an IPv6 URL" if value.endswith("]") else "holds a port"
-    if re.search(r"[,\s]|\[\d+[-\],]", value):
-        return "holds more than one host or a blank"
-    if not re.fullmatch(r"[\w.-]+", value):
-        return "holds characters that no host name has"
-    if re.fullmatch(r"\d+(\.\d+){3}", value):
-        return "is no IPv4 address (each of its numbers is at most 255)"
-    return f"has {len(value)} characters, a host name at most {HOST_LIMIT}" if len(value) > HOST_LIMIT else None
+    reason = next((reason for pattern, reason in _MALFORMATIONS if pattern.search(value)), None)
+    if reason is None and len(value) > HOST_LIMIT:
+        return f"has {len(value)} characters, a host name at most {HOST_LIMIT}"
+    return reason
 
 
 def is_ip(value: str) -> bool:

@@ -201,12 +201,17 @@ class Environ(Section):
         if nodes is None:
             nodes = as_integer((self.get("PET_NNODES") or "").rpartition(":")[2])
         if nodes is None and self.launcher in (None, BY_HAND):
-            nodes = self._number(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"))
-            if nodes is not None and world is not None and world < nodes:
-                return None  # fewer ranks than the allocation has nodes: the job does not use all of them
-            if world is not None and self.has("RANK") and not self.has("SLURM_PROCID"):
-                return None  # ranks by hand in the shell of salloc: all of them may be on this node
+            nodes = self._allocated_nodes(world)
         return None if nodes is None else nodes > 1
+
+    def _allocated_nodes(self, world: int | None) -> int | None:
+        """The nodes of Slurm's allocation, None when the job of `world` ranks may not use all of them."""
+        nodes = self._number(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"))
+        if nodes is not None and world is not None and world < nodes:
+            return None
+        if world is not None and self.has("RANK") and not self.has("SLURM_PROCID"):
+            return None  # ranks by hand in the shell of salloc: all of them may be on this node
+        return nodes
 
     def setter(self, name: str) -> str:
         """Who set a variable, as far as its name and the launchers that are here tell: a launcher's title, or `by hand`."""

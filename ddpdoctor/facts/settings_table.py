@@ -202,10 +202,7 @@ def _setting(line: str, family: str) -> Setting:
     kind, _, allowed = kind.partition(":")
     marks = dict(mark.split(":", 1) for mark in more)
     return Setting(
-        name=name,
-        family=family,
-        kind=kind,
-        allowed=tuple(allowed.split("|")) if allowed else (),
+        *(name, family, kind, tuple(allowed.split("|")) if allowed else ()),
         since=None if since == "-" else since,
         deprecated=marks.get("deprecated"),
         removed=marks.get("removed"),

@@ -11,8 +11,8 @@ from scripts import cases, judged
 
 from ddpdoctor.facts.script import Problem, Script, SourceFile
 from ddpdoctor.rules import load
-from ddpdoctor.scripts.simulation.divergence import Kind, disagreements
-from ddpdoctor.scripts.simulation.p2p_matching import problems
+from ddpdoctor.scripts.simulation.divergence import DivergenceKind, divergences
+from ddpdoctor.scripts.simulation.p2p_matching import blocked_calls
 from ddpdoctor.scripts.syntax.module import Module, modules
 from ddpdoctor.scripts.syntax.parsing import concerns, parse
 
@@ -26,32 +26,32 @@ def _module(text: str) -> Module:
 
 def _found(body: str) -> list[tuple[str, int]]:
     text = "def f(x, rank, flag):\n" + "\n".join(f"    {row}" for row in body.splitlines())
-    return [(d.kind, d.at.lineno - 2) for d in disagreements(_module(text))]  # type: ignore[attr-defined]
+    return [(d.kind, d.at.lineno - 2) for d in divergences(_module(text))]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        ("if rank == 0:\n    dist.barrier()", [(Kind.BRANCH, 2)]),
-        ("if rank:\n    dist.barrier()", [(Kind.BRANCH, 2)]),
+        ("if rank == 0:\n    dist.barrier()", [(DivergenceKind.BRANCH, 2)]),
+        ("if rank:\n    dist.barrier()", [(DivergenceKind.BRANCH, 2)]),
         ("if rank == 0:\n    dist.barrier()\nelse:\n    dist.barrier()", []),
         ("if rank == 0:\n    dist.barrier()\nx()\nif rank != 0:\n    dist.barrier()", []),
         ("if flag:\n    dist.barrier()", []),
-        ("if flag and rank == 0:\n    dist.barrier()", [(Kind.BRANCH, 2)]),
-        ("if rank == 0 and not flag:\n    return\nif not flag:\n    dist.barrier()", [(Kind.EXIT, 2)]),
-        ("if rank > 0:\n    return\ndist.barrier()", [(Kind.EXIT, 2)]),
+        ("if flag and rank == 0:\n    dist.barrier()", [(DivergenceKind.BRANCH, 2)]),
+        ("if rank == 0 and not flag:\n    return\nif not flag:\n    dist.barrier()", [(DivergenceKind.EXIT, 2)]),
+        ("if rank > 0:\n    return\ndist.barrier()", [(DivergenceKind.EXIT, 2)]),
         ("if rank > 0:\n    raise ValueError\ndist.barrier()", []),
-        ("for i in x:\n    if rank == 0:\n        continue\n    dist.all_reduce(i)", [(Kind.EXIT, 3)]),
+        ("for i in x:\n    if rank == 0:\n        continue\n    dist.all_reduce(i)", [(DivergenceKind.EXIT, 3)]),
         ("for i in x:\n    dist.all_reduce(i)\n    if rank == 0:\n        continue", []),
         ("try:\n    if rank == 0:\n        x()\nfinally:\n    dist.barrier()", []),
-        ("if rank == 0:\n    try:\n        x()\n    finally:\n        dist.barrier()", [(Kind.BRANCH, 5)]),
-        ("if rank == 0:\n    dist.new_group([0])", [(Kind.GROUP, 2)]),
-        ("if rank == 0:\n    dist.all_reduce(x)\nelse:\n    dist.broadcast(x, 0)", [(Kind.ORDER, 2)]),
+        ("if rank == 0:\n    try:\n        x()\n    finally:\n        dist.barrier()", [(DivergenceKind.BRANCH, 5)]),
+        ("if rank == 0:\n    dist.new_group([0])", [(DivergenceKind.GROUP, 2)]),
+        ("if rank == 0:\n    dist.all_reduce(x)\nelse:\n    dist.broadcast(x, 0)", [(DivergenceKind.ORDER, 2)]),
         ("if rank in flag:\n    dist.barrier()", []),
         ("if rank == 0:\n    dist.all_reduce(x, group=flag)", []),
-        ("if rank == 0:\n    dist.all_reduce(x, group=None)", [(Kind.BRANCH, 2)]),
-        ("if rank % 2 == 0:\n    dist.barrier()", [(Kind.BRANCH, 2)]),
-        ("with x:\n    if rank == dist.get_world_size() - 1:\n        dist.barrier()", [(Kind.BRANCH, 3)]),
+        ("if rank == 0:\n    dist.all_reduce(x, group=None)", [(DivergenceKind.BRANCH, 2)]),
+        ("if rank % 2 == 0:\n    dist.barrier()", [(DivergenceKind.BRANCH, 2)]),
+        ("with x:\n    if rank == dist.get_world_size() - 1:\n        dist.barrier()", [(DivergenceKind.BRANCH, 3)]),
     ],
 )
 def test_where_ranks_part(body: str, expected: list[tuple[str, int]]) -> None:
@@ -60,15 +60,15 @@ def test_where_ranks_part(body: str, expected: list[tuple[str, int]]) -> None:
 
 def test_a_call_of_a_helper_is_blamed_where_the_ranks_part() -> None:
     text = "def deep():\n    dist.barrier()\ndef helper():\n    deep()\ndef f(rank):\n    if rank == 0:\n        helper()\n"
-    (found,) = disagreements(_module(text))
+    (found,) = divergences(_module(text))
     assert (found.at.lineno, found.event.call.lineno) == (8, 3)  # type: ignore[attr-defined]
 
 
 def test_a_function_that_others_call_is_judged_with_its_callers() -> None:
     text = "def enter(rank):\n    if rank != 0:\n        dist.barrier()\n"
     text += "def leave(rank):\n    if rank == 0:\n        dist.barrier()\n"
-    assert not disagreements(_module(text + "def f(rank):\n    enter(rank)\n    leave(rank)\n"))
-    assert disagreements(_module(text + "def f(rank):\n    enter(rank)\n"))
+    assert not divergences(_module(text + "def f(rank):\n    enter(rank)\n    leave(rank)\n"))
+    assert divergences(_module(text + "def f(rank):\n    enter(rank)\n"))
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_function_that_others_call_is_judged_with_its_callers() -> None:
 )
 def test_messages_meet(first: str, second: str, kinds: list[str]) -> None:
     text = f"def f(rank, x):\n    if rank == 0:\n        {first}\n    elif rank == 1:\n        {second}\n"
-    assert [s.kind for s in problems(_module(text))][: len(kinds)] == kinds
+    assert [s.kind for s in blocked_calls(_module(text))][: len(kinds)] == kinds
 
 
 def test_what_has_no_tree_says_why() -> None:

@@ -7,8 +7,9 @@ import ast
 import pytest
 
 from ddpdoctor.facts.script import Script, SourceFile
-from ddpdoctor.scripts.interpreter.simulated_job import TWO_NODES, Device, Unknown, one_node
-from ddpdoctor.scripts.interpreter.values import Reader
+from ddpdoctor.scripts.interpreter.abstract_values import Device, Unknown
+from ddpdoctor.scripts.interpreter.rank_evaluator import RankEvaluator
+from ddpdoctor.scripts.interpreter.simulated_job import TWO_NODES, one_node
 from ddpdoctor.scripts.syntax.module import Module, modules
 
 RANKS = [0, 1, 2, 3]
@@ -30,7 +31,7 @@ def _asked(module: Module) -> ast.expr:
 
 def _on_each_rank(text: str, *, trusting: bool = False, **beside: str) -> list[object]:
     module = _module(text, **beside)
-    return [Reader(module, place, trusting=trusting).value(_asked(module)) for place in TWO_NODES]
+    return [RankEvaluator(module, place, trusting=trusting).value(_asked(module)) for place in TWO_NODES]
 
 
 @pytest.mark.parametrize(
@@ -132,4 +133,4 @@ def test_batches_and_losses_are_a_ranks_own_data() -> None:
 def test_a_question_ends_whatever_the_text() -> None:
     rows = "\n".join(f"def f{n}(x):\n    return f{n + 1}(x) + f{n + 1}(x) + f{n + 2}(x)" for n in range(60))
     module = _module(f"{rows}\nasked(f0(dist.get_rank()))")
-    assert isinstance(Reader(module, one_node(2)[0]).value(_asked(module)), Unknown)
+    assert isinstance(RankEvaluator(module, one_node(2)[0]).value(_asked(module)), Unknown)

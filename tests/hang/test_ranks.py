@@ -18,11 +18,12 @@ from ddpdoctor.engine import judge
 from ddpdoctor.facts.hang import Child, Frame, Hang, Process
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.rules import load, of_hangs
+from ddpdoctor.rules import load
+from ddpdoctor.rules.views import hang_rules
 from ddpdoctor.system.machine import Root
 from ddpdoctor.system.timeouts import answers
 
-RULES = of_hangs(load())
+RULES = hang_rules(load())
 C10D = Frame("/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 3252, "all_reduce")
 STEP = Frame("/job/train.py", 40, "step")
 SAVE = Frame("/job/train.py", 77, "save")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from machines import machine
 
 from ddpdoctor.app.lint_lines import rules_of
-from ddpdoctor.app.request import Common
+from ddpdoctor.app.request import Request
 from ddpdoctor.engine import Outcome, judge
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.record import SCHEMA, Facts
@@ -141,7 +141,7 @@ def judged(variables: dict[str, str], on: str = "cpu_vm") -> Outcome:
 
 def linted(variables: dict[str, str]) -> Outcome:
     facts = Facts(SCHEMA, "2026-11-21T00:00:00Z", "laptop", environ=Environ(variables=variables))
-    rules = [each for each in rules_of(Common()) if each.code.startswith("ENV")]
+    rules = [each for each in rules_of(Request()) if each.code.startswith("ENV")]
     outcome = judge(facts, rules)
     assert not outcome.crashed, outcome.crashed
     return outcome

@@ -113,9 +113,7 @@ def inner_text(word: Word, option: str = "", known: Mapping[str, str] | None = N
 
 def _commands(text: str) -> _Commands:
     """The commands of a whole text. A quote that is left open ends with the text."""
-    source = text.replace(
-        UNKNOWN, "_"
-    )  # the grammar knows no NUL; where it stands for a value it is a letter of a word
+    source = text.replace(UNKNOWN, "_")  # the grammar knows no NUL: a letter stands in its place
     tree = parse(source)
     if tree.has_error:
         closed = (parse(source + quote) for quote in "'\"`")
@@ -165,7 +163,6 @@ class _Commands:
         elif node.type in _OPERATORS:
             self.end(node.type)
         elif node.type == "ERROR":
-            self.end()
             self.command(node)
         elif node.type != "comment":
             for child in node.children:

@@ -6,7 +6,7 @@ import re
 
 from ddpdoctor.facts.log import Line, Log
 from ddpdoctor.findings import Evidence, Finding, Where
-from ddpdoctor.rules.log.ending import names_of
+from ddpdoctor.rules.log.ended_ranks import names_of
 from ddpdoctor.rules.log.signatures import matching, shortened, traceback_of
 
 __all__ = ["fingerprints"]

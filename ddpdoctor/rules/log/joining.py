@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from enum import Enum
 
 from ddpdoctor.facts.addresses import is_loopback
 from ddpdoctor.facts.log import Log
@@ -17,28 +18,43 @@ from ddpdoctor.logs.context_patterns import marked
 from ddpdoctor.logs.job_outcome import has_failed, own_exits
 from ddpdoctor.logs.recovery import last_words
 from ddpdoctor.logs.rendezvous_lines import counts, keys, knocks
-from ddpdoctor.rules import in_logs
-from ddpdoctor.rules.log.scene import TOO_MANY, Scene, came, candidates, is_farewell, joined, names, ranks_of, tell
+from ddpdoctor.rules.log.rendezvous_view import (
+    TOO_MANY,
+    Scene,
+    came,
+    candidates,
+    is_farewell,
+    joined,
+    names,
+    ranks_of,
+    tell,
+)
 from ddpdoctor.rules.log.signatures import matching
 
-__all__: list[str] = []
+__all__ = ["Joining", "joining_findings"]
 
-Told = tuple[str, Finding]
 
-CODES: tuple[str, ...] = (
-    "ENV004",
-    "ENV017",
-    "ENV019",
-    "ENV020",
-    "LAUNCH031",
-    "LAUNCH036",
-    "NET003",
-    "NET004",
-    "NET005",
-    "NET007",
-    "NET008",
-)
-CODES += ("PROBE001", "PROBE002", "PROBE004", "ENV005")
+class Joining(Enum):
+    """Why ranks or nodes did not join: each member is told by the cause of that name."""
+
+    DUPLICATE_RANK = "duplicate-rank"
+    WORLD_SIZE_MISMATCH = "world-size-mismatch"
+    MASTER_ADDR_LOOPBACK = "master-addr-loopback"
+    MASTER_PORT_DIFFERS = "master-port-differs"
+    MASTER_ADDR_DIFFERS = "master-addr-differs"
+    C10D_ENDPOINT_OMITTED = "c10d-endpoint-omitted"
+    DUPLICATE_NODE_RANK = "duplicate-node-rank"
+    STORE_UNREACHABLE = "store-unreachable"
+    MASTER_ADDR_SWALLOWS_PACKETS = "master-addr-swallows-packets"
+    MASTER_ADDR_WITHOUT_HOST = "master-addr-without-host"
+    MASTER_PORT_DROPPED = "master-port-dropped"
+    MASTER_PORT_REJECTED = "master-port-rejected"
+    NODE_NEVER_JOINED = "node-never-joined"
+    HEAD_NODE_NEVER_JOINED = "head-node-never-joined"
+    RENDEZVOUS_INCOMPLETE = "rendezvous-incomplete"
+
+
+Decision = tuple[Joining, Finding]
 
 NO_ROUTE = 113
 NO_ANSWER = (r"\bconnect\(\) timed out\.",)
@@ -48,25 +64,25 @@ SWALLOWED = (r"server socket on \[[^\]]*\]:\d+ has timed out, will retry",)
 RENDEZVOUS = (r"RendezvousTimeoutError", r"worker_count=\d+, timeout", r"Error: (?:Socket|Wait) [Tt]imeout\W*$")
 
 
-def _decide(log: Log) -> Iterator[Told]:
+def _decide(log: Log) -> Iterator[Decision]:
     scene = Scene(log, knocks(log), counts(log), keys(log))
     if any("cannot be retrieved (gai error" in line.text for line in log.lines):
         return  # a name that does not resolve explains all of it
     told = next((found for each in ORDER for found in each(scene)), None)
     if told is not None:
         yield told
-    if told is None or told[0] != "PROBE004":
+    if told is None or told[0] != Joining.RENDEZVOUS_INCOMPLETE:
         yield from _incomplete(scene)
 
 
-def _loopback(scene: Scene) -> Iterator[Told]:
+def _loopback(scene: Scene) -> Iterator[Decision]:
     """Each node looks for the store on itself: the host of one waits, or several nodes knock at themselves."""
     own = [k for k in scene.knocks if is_loopback(k.host)]
     if own and scene.spans_hosts([*(k.line for k in own), *(c.line for c in scene.counts)]):
         first = own[0]
         waits = f", while {joined(scene.counts[0])}" if scene.counts else ""
         yield (
-            "ENV017",
+            Joining.MASTER_ADDR_LOOPBACK,
             tell(
                 scene,
                 [k.line for k in own],
@@ -77,11 +93,11 @@ def _loopback(scene: Scene) -> Iterator[Told]:
         )
 
 
-def _addresses_differ(scene: Scene) -> Iterator[Told]:
+def _addresses_differ(scene: Scene) -> Iterator[Decision]:
     knocked = {(k.host, k.port) for k in scene.knocks}
     for code, what, values in (
-        ("ENV019", "ports", sorted({str(port) for _, port in knocked})),
-        ("ENV020", "addresses", sorted({host for host, _ in knocked})),
+        (Joining.MASTER_PORT_DIFFERS, "ports", sorted({str(port) for _, port in knocked})),
+        (Joining.MASTER_ADDR_DIFFERS, "addresses", sorted({host for host, _ in knocked})),
     ):
         if len(values) > 1 and len(scene.nodes_of([k.line for k in scene.knocks])) > 1:
             lines = [k.line for k in scene.knocks]
@@ -96,10 +112,10 @@ def _addresses_differ(scene: Scene) -> Iterator[Told]:
             f"{selfish[0].line.who.host} looked for the master at its own name ({selfish[0].host}, {selfish[0].port}), while "
             f"{joined(scene.counts[0])} on another node"
         )
-        yield "ENV020", tell(scene, [k.line for k in selfish], text, [c.line for c in scene.counts])
+        yield Joining.MASTER_ADDR_DIFFERS, tell(scene, [k.line for k in selfish], text, [c.line for c in scene.counts])
 
 
-def _no_route(scene: Scene) -> Iterator[Told]:
+def _no_route(scene: Scene) -> Iterator[Decision]:
     """No route to host: a firewall's word where the host of the store waits, else nobody has the address."""
     lost = [k for k in scene.knocks if k.errno == NO_ROUTE]
     if not lost:
@@ -108,13 +124,13 @@ def _no_route(scene: Scene) -> Iterator[Told]:
     where = f"({lost[0].host}, {lost[0].port})"
     if scene.counts:
         text = f"{scene.told(lines)} was refused at {where} (No route to host), while {joined(scene.counts[0])}"
-        yield "NET008", tell(scene, lines, text, [c.line for c in scene.counts])
+        yield Joining.MASTER_PORT_REJECTED, tell(scene, lines, text, [c.line for c in scene.counts])
     else:
         text = f"{scene.told(lines)} found no machine at {where} (errno 113, No route to host)"
-        yield "NET005", tell(scene, lines, text, [])
+        yield Joining.MASTER_ADDR_WITHOUT_HOST, tell(scene, lines, text, [])
 
 
-def _swallowed(scene: Scene) -> Iterator[Told]:
+def _swallowed(scene: Scene) -> Iterator[Decision]:
     """Packets to the master get no answer at all: its port alone where its host waits for clients."""
     lines = matching(scene.log, SWALLOWED)
     if not lines:
@@ -124,28 +140,31 @@ def _swallowed(scene: Scene) -> Iterator[Told]:
         text = (
             f"{nodes} got no answer from the master's port, while {joined(scene.counts[0])}: packets to it are dropped"
         )
-        yield "NET007", tell(scene, lines, text, [c.line for c in scene.counts])
+        yield Joining.MASTER_PORT_DROPPED, tell(scene, lines, text, [c.line for c in scene.counts])
     elif len(scene.nodes) > 1 and len(scene.nodes_of(lines)) == len(scene.nodes):
-        yield "NET004", tell(scene, lines, f"{nodes} got no answer at all from the master address", [])
+        yield (
+            Joining.MASTER_ADDR_SWALLOWS_PACKETS,
+            tell(scene, lines, f"{nodes} got no answer at all from the master address", []),
+        )
 
 
-def _launchers(scene: Scene) -> Iterator[Told]:
+def _launchers(scene: Scene) -> Iterator[Decision]:
     """Two launchers take themselves for the same node."""
     first = [k for k in scene.keys if k.is_first_node]
     if len(first) > 1:
         lines = [k.line for k in first]
         text = f"{scene.told(lines)} all wait as --node-rank 0 for the word of all nodes"
-        yield "LAUNCH036", tell(scene, lines, text, [])
+        yield Joining.DUPLICATE_NODE_RANK, tell(scene, lines, text, [])
         return
     for node in sorted({n for k in scene.keys for n in k.nodes if not k.is_first_node}):
         same = [k.line for k in scene.keys if k.nodes == (node,) and not k.is_first_node]
         if len(same) > 1 and first:
             text = f"{scene.told(same)} both wait as --node-rank {node}"
-            yield "LAUNCH036", tell(scene, same, text, [k.line for k in first])
+            yield Joining.DUPLICATE_NODE_RANK, tell(scene, same, text, [k.line for k in first])
             return
 
 
-def _duplicates(scene: Scene) -> Iterator[Told]:
+def _duplicates(scene: Scene) -> Iterator[Decision]:
     """As many processes as ranks wait for a rank that nobody is: one of the others is there twice."""
     waited = {k.ranks for k in scene.keys if k.ranks}
     lines = [k.line for k in scene.keys if k.ranks]
@@ -155,10 +174,10 @@ def _duplicates(scene: Scene) -> Iterator[Told]:
     is_everybody = {line.source for line in lines} == {i for i, each in enumerate(scene.log.sources) if each.lines}
     if missing != (0,) and len(lines) > max(missing) and is_everybody and not own_exits(scene.log):
         text = f"{len(lines)} processes wait for rank {missing[0]}, which nobody is: another RANK is there twice"
-        yield "ENV004", tell(scene, lines, text, [])
+        yield Joining.DUPLICATE_RANK, tell(scene, lines, text, [])
 
 
-def _worlds_differ(scene: Scene) -> Iterator[Told]:
+def _worlds_differ(scene: Scene) -> Iterator[Decision]:
     """A rank is waited for that lies beyond the size that others go by."""
     sizes = {int(found["size"]): line for line, found in marked(scene.log, "size")}
     waited = [(max(k.ranks), k.line) for k in scene.keys if k.ranks]
@@ -167,10 +186,10 @@ def _worlds_differ(scene: Scene) -> Iterator[Told]:
         other = next(iter(sizes))
         seen = f"one waits for rank {rank}" if rank is not None else f"sizes {', '.join(map(str, sorted(sizes)))}"
         text = f"the processes do not agree on WORLD_SIZE: {seen}, others go by size {other}"
-        yield "ENV005", tell(scene, [line], text, list(sizes.values()))
+        yield Joining.WORLD_SIZE_MISMATCH, tell(scene, [line], text, list(sizes.values()))
 
 
-def _head_missing(scene: Scene) -> Iterator[Told]:
+def _head_missing(scene: Scene) -> Iterator[Decision]:
     knocked = {(k.host, k.port) for k in scene.knocks}
     lines = [k.line for k in scene.knocks]
     nodes = scene.nodes_of(lines)
@@ -182,10 +201,10 @@ def _head_missing(scene: Scene) -> Iterator[Told]:
             f"{names(nodes)} could not connect to ({host}, {port}), and nothing was printed by {host}: it never started, or its "
             f"port is closed to all of them"
         )
-        yield "PROBE002", tell(scene, lines, text, [])
+        yield Joining.HEAD_NODE_NEVER_JOINED, tell(scene, lines, text, [])
 
 
-def _node_missing(scene: Scene) -> Iterator[Told]:
+def _node_missing(scene: Scene) -> Iterator[Decision]:
     if scene.knocks or not scene.counts or len(scene.nodes) < 2:
         return
     first = scene.counts[0]
@@ -196,25 +215,25 @@ def _node_missing(scene: Scene) -> Iterator[Told]:
     who = f"rank {missing[0]}" if len(missing) == 1 else f"{first.expected - first.joined} of {first.expected} clients"
     text = f"{who} never came: {joined(first)}, and only {names(sorted(scene.nodes))} printed anything"
     finding = tell(scene, [c.line for c in scene.counts], text, [k.line for k in scene.keys], ranks=tuple(missing))
-    yield "PROBE001", finding
+    yield Joining.NODE_NEVER_JOINED, finding
 
 
-def _unreachable(scene: Scene) -> Iterator[Told]:
+def _unreachable(scene: Scene) -> Iterator[Decision]:
     """The master was not reached, for one of several reasons that look alike from here."""
     if scene.knocks:
         first = scene.knocks[0]
         lines = [k.line for k in scene.knocks]
         other = f", while {joined(scene.counts[0])}" if scene.counts else ""
         text = f"{scene.told(lines)} could not connect to ({first.host}, {first.port}){other}. {candidates(scene)}"
-        yield "NET003", tell(scene, lines, text, [c.line for c in scene.counts])
+        yield Joining.STORE_UNREACHABLE, tell(scene, lines, text, [c.line for c in scene.counts])
         return
     lines = [c.line for c in scene.counts] or matching(scene.log, SWALLOWED + NO_ANSWER)
     if lines:
         says = joined(scene.counts[0]) if scene.counts else "the master address gave no answer"
-        yield "NET003", tell(scene, lines, f"{says}. {candidates(scene)}", [])
+        yield Joining.STORE_UNREACHABLE, tell(scene, lines, f"{says}. {candidates(scene)}", [])
 
 
-def _incomplete(scene: Scene) -> Iterator[Told]:
+def _incomplete(scene: Scene) -> Iterator[Decision]:
     waited = [
         line
         for line in matching(scene.log, RENDEZVOUS)
@@ -226,20 +245,20 @@ def _incomplete(scene: Scene) -> Iterator[Told]:
         return
     crowd, world = max((found for line in waited if (found := came(line))), default=(0, 0))
     if crowd > world and any(marked(scene.log, "left_file")):
-        return  # NET018 tells it
+        return  # a closed rendezvous, which has a cause of its own
     if crowd > world:
         text = f"{crowd} workers came to a group of {world}. Undetermined: {TOO_MANY}"
-        yield "PROBE004", tell(scene, waited, text, [])
+        yield Joining.RENDEZVOUS_INCOMPLETE, tell(scene, waited, text, [])
         return
     ranks = tuple(sorted({rank for k in scene.keys for rank in k.ranks}))
     missing = ranks if len({k.ranks for k in scene.keys}) == 1 and ranks != (0,) else ()
     who = f"only {crowd} of {world} members came in time" if crowd else "not all members came in time"
     who = f"rank {missing[0]} did not write its address" if len(missing) == 1 else who
     text = f"{scene.told(lines)} gave up waiting: {who}. {candidates(scene)}"
-    yield "PROBE004", tell(scene, lines, text, [], ranks=missing)
+    yield Joining.RENDEZVOUS_INCOMPLETE, tell(scene, lines, text, [], ranks=missing)
 
 
-def _still_waiting(scene: Scene) -> Iterator[Told]:
+def _still_waiting(scene: Scene) -> Iterator[Decision]:
     """Nobody gave up, and the log ends in the middle of the waiting: what a job that hangs leaves."""
     log = scene.log
     for line, found in ((each, came(each)) for each in matching(log, RENDEZVOUS)):
@@ -247,23 +266,23 @@ def _still_waiting(scene: Scene) -> Iterator[Told]:
             continue
         if found[0] > found[1]:
             text = f"{found[0]} workers came to a group of {found[1]}. Undetermined: {TOO_MANY}"
-            yield "PROBE004", tell(scene, [line], text, [])
+            yield Joining.RENDEZVOUS_INCOMPLETE, tell(scene, [line], text, [])
         else:
             text = f"{found[0]} of {found[1]} members had come when the log ended. {candidates(scene)}"
-            yield "PROBE004", replace(tell(scene, [line], text, []), severity=Severity.WARNING)
+            yield Joining.RENDEZVOUS_INCOMPLETE, replace(tell(scene, [line], text, []), severity=Severity.WARNING)
         return
 
 
-def _checked_in_twice(scene: Scene) -> Iterator[Told]:
+def _checked_in_twice(scene: Scene) -> Iterator[Decision]:
     """NCCL's bootstrap: a rank came that was there already."""
     twice = matching(scene.log, TWICE)
     if twice:
         ranks = tuple(sorted({int(m[1]) for line in twice if (m := re.search(r"rank (\d+) of", line.text))}))
         text = f"rank {', '.join(map(str, ranks))} came to NCCL's bootstrap twice: two processes say that they are it"
-        yield "ENV004", tell(scene, twice, text, [], ranks=ranks)
+        yield Joining.DUPLICATE_RANK, tell(scene, twice, text, [], ranks=ranks)
 
 
-def _without_endpoint(scene: Scene) -> Iterator[Told]:
+def _without_endpoint(scene: Scene) -> Iterator[Decision]:
     """c10d was given no endpoint, and then not all nodes met."""
     lines = matching(scene.log, NO_ENDPOINT)
     waited = matching(scene.log, (r"RendezvousTimeoutError",))
@@ -272,10 +291,10 @@ def _without_endpoint(scene: Scene) -> Iterator[Told]:
             f"{scene.told(lines)} started c10d without --rdzv-endpoint, or gave --master-addr in its place "
             f"(c10d ignores it), and not all nodes met: each waits at its own localhost:29400"
         )
-        yield "LAUNCH031", tell(scene, lines, text, waited)
+        yield Joining.C10D_ENDPOINT_OMITTED, tell(scene, lines, text, waited)
 
 
-ORDER: tuple[Callable[[Scene], Iterator[Told]], ...] = (
+ORDER: tuple[Callable[[Scene], Iterator[Decision]], ...] = (
     _checked_in_twice,
     _loopback,
     _without_endpoint,
@@ -292,9 +311,6 @@ ORDER: tuple[Callable[[Scene], Iterator[Told]], ...] = (
 """The precise ones first; the last one is the umbrella."""
 
 
-def _looks_for(code: str) -> Callable[[Log], Iterator[Finding]]:
-    return lambda log: (finding for told, finding in _decide(log) if told == code)
-
-
-for _code in CODES:
-    in_logs(_code)(_looks_for(_code))
+def joining_findings(log: Log, why: Joining) -> Iterator[Finding]:
+    """What the decision over all nodes says of one cause."""
+    return (finding for decided, finding in _decide(log) if decided is why)

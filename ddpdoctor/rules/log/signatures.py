@@ -12,19 +12,19 @@ from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
 from ddpdoctor.logs.job_outcome import FEW_LINES, has_failed, is_over
 from ddpdoctor.logs.recovery import last_words
 from ddpdoctor.logs.required_literals import literals_of
-from ddpdoctor.rules import Rule, area_of, load
-from ddpdoctor.rules.log.told import peer_in, ranks_in
+from ddpdoctor.rules import Cause, Rule, load
+from ddpdoctor.rules.log.mentioned_ranks import peer_in, ranks_in
 
 __all__ = [
     "FAR",
     "OUTSIDERS",
-    "as_signed",
     "by_signatures",
     "explained",
     "finding_of",
     "matching",
     "repeats",
     "shortened",
+    "signed",
     "softly_explained",
     "speaker",
     "traceback_of",
@@ -89,15 +89,14 @@ LONGEST = 240
 MOST = 16
 
 
-def by_signatures(rules: Iterable[Rule]) -> dict[str, Callable[[Log], Iterator[Finding]]]:
-    """For each cause with signatures, the look at a log for them."""
-    return {each.code: functools.partial(_look, each) for each in rules if each.signatures}
+def by_signatures(rule: Rule) -> Callable[[Log], Iterator[Finding]]:
+    """The look at a log for the signatures of one cause."""
+    return functools.partial(_look, rule)
 
 
-def as_signed(code: str, log: Log) -> Iterator[Finding]:
-    """What the signatures of one cause find, for a look of its own that adds to them."""
-    for each in by_signatures(r for r in load((area_of(code),)) if r.code == code).values():
-        yield from each(log)
+def signed(cause: Cause, log: Log) -> Iterator[Finding]:
+    """What the signatures of a cause find, for a look of its own that adds to them."""
+    return by_signatures(cause.rule)(log)
 
 
 def matching(log: Log, signatures: Iterable[str]) -> list[Line]:

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
-from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.branches import blocks, in_rank_branch
+from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, point, replace, without_argument
-from ddpdoctor.rules.script.situation import argument, is_test
+from ddpdoctor.rules.script.rank_branches import blocks, in_rank_branch
+from ddpdoctor.rules.script.script_questions import argument, is_test
 from ddpdoctor.scripts.syntax.module import Module, modules
 from ddpdoctor.scripts.syntax.nodes import inner
 
 
-@rule("SCRIPT043", "reduce-result-on-other-ranks", Severity.WARNING)
-def elsewhere(script: Script) -> Iterator[Finding]:
+@cause("SCRIPT043", "reduce-result-on-other-ranks", Severity.WARNING)
+def reduce_result_on_other_ranks(script: Script) -> Iterator[Finding]:
     """The result of reduce is used on a rank that is not the destination.
 
     ## Why it matters

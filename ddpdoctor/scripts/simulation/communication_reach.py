@@ -10,10 +10,10 @@ from ddpdoctor.scripts.syntax.classes import Target
 from ddpdoctor.scripts.syntax.module import Module
 from ddpdoctor.scripts.syntax.nodes import Function, inner
 
-__all__ = ["Matters"]
+__all__ = ["CallReach"]
 
 
-class Matters:
+class CallReach:
     """Which functions and statements of the project can do something of these names."""
 
     def __init__(self, names: frozenset[str]) -> None:
@@ -30,7 +30,7 @@ class Matters:
 
     def function(self, module: Module, function: Function) -> bool:
         """Whether a function, or one that it calls, does something that is looked for."""
-        return self._leads("does", Target(module, function), self._deeds)
+        return self._reaches_match("does", Target(module, function), self._calls_of)
 
     def call(self, module: Module, call: ast.Call) -> bool:
         """Whether a call does something that is looked for."""
@@ -38,13 +38,13 @@ class Matters:
 
     def runs(self, module: Module, function: Function) -> bool:
         """Whether a function is worth rehearsing: it does something that is looked for, or may end the process."""
-        return self.function(module, function) or self._leads("ends", Target(module, function), self._endings)
+        return self.function(module, function) or self._reaches_match("ends", Target(module, function), self._exits_of)
 
     def acts(self, module: Module, call: ast.Call) -> bool:
         """Whether a call does something that is looked for, may end the process, or runs what a decorator wraps."""
         return (
             self.call(module, call)
-            or any(to is None or self.runs(to.module, to.function) for to in self._ends(module, call))
+            or any(to is None or self.runs(to.module, to.function) for to in self._exits_of_call(module, call))
             or module.parameter_called(call) is not None
         )
 
@@ -60,12 +60,14 @@ class Matters:
         return known[statement]
 
     def _known(self, question: str, module: Module) -> dict[ast.AST, bool]:
-        answers: dict[ast.AST, bool] = module.memory.setdefault((question, self.names), {})
+        answers: dict[ast.AST, bool] = module.cache.setdefault((question, self.names), {})
         return answers
 
     # Where a function leads: a `Target` is a function that runs next, None what is looked for.
 
-    def _leads(self, question: str, first: Target, steps: Callable[[Target], Iterator[Target | None]]) -> bool:
+    def _reaches_match(
+        self, question: str, first: Target[Module], steps: Callable[[Target[Module]], Iterator[Target[Module] | None]]
+    ) -> bool:
         """Whether one of the functions that a function leads to comes to None: one way after the other, each once."""
         known = self._known(question, first.module)
         if first.function in known:
@@ -89,12 +91,12 @@ class Matters:
             self._known(question, each.module)[each.function] = False
         return False
 
-    def _deeds(self, at: Target) -> Iterator[Target | None]:
+    def _calls_of(self, at: Target[Module]) -> Iterator[Target[Module] | None]:
         for statement in at.function.body:
             for call in calls_in(at.module, statement):
                 yield from self._of_call(at.module, call)
 
-    def _of_call(self, module: Module, call: ast.Call) -> Iterator[Target | None]:
+    def _of_call(self, module: Module, call: ast.Call) -> Iterator[Target[Module] | None]:
         """Where a call leads; through a lambda, where the calls of its body lead."""
         waiting, lambdas = [call], set()
         while waiting:
@@ -105,17 +107,17 @@ class Matters:
             if made is None:
                 target = module.target(each)
                 yield from () if target is None else (target,)
-                yield from _entered(module, each)
+                yield from _context_methods(module, each)
             elif made not in lambdas:
                 lambdas.add(made)
                 waiting += reversed(calls_in(module, made.body))
 
-    def _endings(self, at: Target) -> Iterator[Target | None]:
+    def _exits_of(self, at: Target[Module]) -> Iterator[Target[Module] | None]:
         for statement in at.function.body:
             for call in calls_in(at.module, statement):
-                yield from self._ends(at.module, call)
+                yield from self._exits_of_call(at.module, call)
 
-    def _ends(self, module: Module, call: ast.Call) -> Iterator[Target | None]:
+    def _exits_of_call(self, module: Module, call: ast.Call) -> Iterator[Target[Module] | None]:
         """Where a call leads that may end the process, or that does something that is looked for."""
         if module.names.of(call.func) in EXITS:
             yield None
@@ -124,7 +126,7 @@ class Matters:
             yield None if self.function(target.module, target.function) else target
 
 
-def _entered(module: Module, call: ast.Call) -> Iterator[Target]:
+def _context_methods(module: Module, call: ast.Call) -> Iterator[Target[Module]]:
     """What a `with` runs when it enters and leaves an object of a class here."""
     is_context = isinstance(module.index.parents.get(call), ast.withitem)
     owner = module.class_of_value(call) if is_context else None

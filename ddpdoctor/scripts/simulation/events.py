@@ -7,8 +7,8 @@ import re
 
 from ddpdoctor.scripts.interpreter.parameters import argument_of
 from ddpdoctor.scripts.syntax.index import Bound
-from ddpdoctor.scripts.syntax.memory import once
 from ddpdoctor.scripts.syntax.module import Module
+from ddpdoctor.scripts.syntax.node_cache import cached_per_node
 from ddpdoctor.scripts.syntax.nodes import inner
 from ddpdoctor.scripts.syntax.vocabulary import COLLECTIVES, METHODS, P2P
 
@@ -51,14 +51,14 @@ _SHARDING = re.compile(r"fsdp_plugin|deepspeed_plugin|FullyShardedDataParallelPl
 """What makes accelerate's states an affair of all ranks."""
 
 
-@once
+@cached_per_node
 def calls_in(module: Module, node: ast.AST) -> list[ast.Call]:
     """The calls in a statement or expression in the order in which they end; bodies of lambdas left out."""
     found = [each for each in inner(node) if isinstance(each, ast.Call)]
     return sorted(found, key=lambda c: (c.end_lineno or 0, c.end_col_offset or 0))
 
 
-@once
+@cached_per_node
 def name_of(module: Module, call: ast.Call) -> str | None:
     """The name under which a rehearsal writes a call down, None for one that it does not watch."""
     name = module.names.of(call.func)
@@ -71,7 +71,7 @@ def name_of(module: Module, call: ast.Call) -> str | None:
         return "pathlib.Path.mkdir"
     if attr == "backward":
         return "backward" if module.wraps and not _is_unwrapped(call.func.value) else None
-    if attr == "state_dict" and ast.unparse(call.func.value) in module.sharded:
+    if attr == "state_dict" and ast.unparse(call.func.value) in module.call_index.sharded:
         return "state_dict"
     kind = METHODS.get(attr)
     if kind is not None and _fits(module, call.func.value, kind):

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import ast
 
-from ddpdoctor.scripts.simulation.communication_reach import Matters
+from ddpdoctor.scripts.simulation.communication_reach import CallReach
 from ddpdoctor.scripts.syntax.module import Module
 
-__all__ = ["local_failure"]
+__all__ = ["single_rank_handler"]
 
 _OF_ONE_RANK = frozenset(("", "Exception", "BaseException", "RuntimeError"))
 """What a handler catches that need not happen to all ranks; a missing file or module, Ctrl-C, the end of the data does."""
 
 
-def local_failure(matters: Matters, module: Module, statement: ast.Try) -> ast.ExceptHandler | None:
+def single_rank_handler(reach: CallReach, module: Module, statement: ast.Try) -> ast.ExceptHandler | None:
     """The handler that parts a rank from the others, if it is the only one to fail.
 
     Either the handler alone communicates, or it goes on after running out of memory, in a body that communicates.
     """
-    body = any(_acts(matters, module, s) for s in (*statement.body, *statement.orelse))
+    body = any(_acts(reach, module, s) for s in (*statement.body, *statement.orelse))
     for handler in statement.handlers:
-        if body is any(_acts(matters, module, s) for s in handler.body):
+        if body is any(_acts(reach, module, s) for s in handler.body):
             continue
         names = {getattr(n, "attr", getattr(n, "id", "")) for n in _caught(handler)} or {""}
         if names <= _OF_ONE_RANK if not body else _is_about_memory(handler, names):
@@ -28,8 +28,8 @@ def local_failure(matters: Matters, module: Module, statement: ast.Try) -> ast.E
     return None
 
 
-def _acts(matters: Matters, module: Module, statement: ast.stmt) -> bool:
-    return any(matters.call(module, c) for c in matters.calls(module, statement))
+def _acts(reach: CallReach, module: Module, statement: ast.stmt) -> bool:
+    return any(reach.call(module, c) for c in reach.calls(module, statement))
 
 
 def _caught(handler: ast.ExceptHandler) -> list[ast.expr]:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from ddpdoctor.scripts.syntax.memory import once
+from ddpdoctor.scripts.syntax.module import Module
+from ddpdoctor.scripts.syntax.node_cache import cached_per_node
 from ddpdoctor.scripts.syntax.nodes import Function
-
-if TYPE_CHECKING:
-    from ddpdoctor.scripts.syntax.module import Module
 
 __all__ = ["Wrapper", "is_context", "wrapper_of"]
 
@@ -24,7 +21,7 @@ class Wrapper:
     given: ast.arg
 
 
-@once
+@cached_per_node
 def wrapper_of(module: Module, function: Function) -> Wrapper | None:
     """What runs in place of a function with one decorator of this project; None for others."""
     if len(function.decorator_list) != 1:

@@ -1,0 +1,238 @@
+"""LOG500, PROBE005, PROBE006: processes that ended by an exception that no other rule knows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ddpdoctor.facts.log import Line, Log, Traceback
+from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
+from ddpdoctor.logs.job_outcome import went_on
+from ddpdoctor.logs.later_frames import CHAINED_LINES
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.host.host012_013_502_hosts_differ import on_some_nodes_only
+from ddpdoctor.rules.log.ended_ranks import names_of
+from ddpdoctor.rules.log.log011_020_device_errors import ASSERTED
+from ddpdoctor.rules.log.log501_worker_ended_without_traceback import (
+    CANCELLED,
+    CRASHED,
+    PEERS_BEFORE,
+    PEERS_OF_A_GROUP,
+    is_no_cause,
+    may_be_one,
+)
+from ddpdoctor.rules.log.log505_interrupted_by_hand import INTERRUPT
+from ddpdoctor.rules.log.missing_files import is_missing_file, is_removed
+from ddpdoctor.rules.log.not_a_number import no_number
+from ddpdoctor.rules.log.signatures import FAR, OUTSIDERS, explained, matching, repeats, shortened, softly_explained
+from ddpdoctor.rules.script.script059_to_061_checkpoints import not_written_yet
+
+__all__: list[str] = []
+
+WRAPPERS = ("ProcessRaisedException", "ProcessExitedException", "RayTaskError", "CheckpointException", "Empty")
+"""What parents raise over a child, and `queue.Empty`, over which a DataLoader says which of its workers is gone."""
+CHILD_GONE = re.compile(
+    r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly|subprocesses has abruptly died"
+    r"|process in the process pool was terminated abruptly"
+)
+OF_CUDA = re.compile(r"CUDA error|CUBLAS_STATUS_|CUDNN_STATUS_|cuda runtime error")
+NODES_TAKEN = (r"will be terminated soon \(reason: ", r"its node has died")
+WHY_GONE = (
+    ". Undetermined why that process ended: the host's memory ran out (LOG014, HOST009: sudo dmesg -T | grep -i 'killed "
+    "process'), /dev/shm is too small (HOST002), or it crashed"
+)
+TERMINATED = re.compile(r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: Terminated")
+WHY_TERMINATED = (
+    ". Undetermined who ended that process with SIGTERM: the launcher or the scheduler, because another rank failed or the time "
+    "was over (LOG015; their output decides), a guard against a lack of memory (earlyoom, systemd-oomd: LOG014), or a person"
+)
+SPAWN = "torch/multiprocessing/spawn.py"
+CUT = ". Undetermined which: the log ends before its name; the lines that follow in the output decide"
+KILLED = "Killed"
+"""What a shell prints last of a program that ended by SIGKILL, as a server ends itself after an exception."""
+_POINTS = re.compile(r"^Caught |[Ss]ee (the )?(stack trace for )?root cause")
+"""Messages that only point to another exception."""
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """The same exception at the same place, on these ranks."""
+
+    first: Traceback
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
+    count: int
+
+
+def traceback_groups(log: Log) -> list[_Group]:
+    """Exceptions that ended a process and that no other rule explains, in the order of the log."""
+    crashes = matching(log, CRASHED + CANCELLED)
+    lines = [
+        line
+        for line in explained(log, "cause", "umbrella", "consequence")
+        if line not in crashes and not OUTSIDERS.match(line.text)
+    ]
+    found: dict[tuple[str, str, object], list[Traceback]] = {}
+    for each in log.tracebacks:
+        name = each.exception.rpartition(".")[2]
+        if is_no_cause(each) or _is_explained(each, lines) or went_on(log, each) or _is_elsewhere(log, each):
+            continue
+        if any(_follows(each, other) for other in log.tracebacks) or _is_of_kernel(log, each) or _lost_nodes(log, each):
+            continue
+        found.setdefault((name, _NUMBERS.sub("#", each.message)[:80], each.place), []).append(each)
+    if any(not _is_wrapper(t) for t in log.tracebacks if not is_no_cause(t)):
+        found = {key: group for key, group in found.items() if not _is_wrapper(group[0])}
+    return _told_once([_group(group) for group in found.values()])
+
+
+def _is_of_kernel(log: Log, each: Traceback) -> bool:
+    """Whether CUDA says so after an assertion in a kernel, which LOG011 tells of."""
+    asserted = matching(log, (ASSERTED,)) if OF_CUDA.search(each.message) else []
+    return any(
+        line.source == each.source and line.number < each.number and may_be_one(line.who, each.who) for line in asserted
+    )
+
+
+def _lost_nodes(log: Log, each: Traceback) -> bool:
+    """Whether Ray found no place for workers after nodes were taken away, which LOG015 tells of."""
+    lost = matching(log, NODES_TAKEN) if "placement group" in each.message else []
+    return any(line.source == each.source and line.number < each.number for line in lost)
+
+
+def _told_once(groups: list[_Group]) -> list[_Group]:
+    """Without those that tell again, by a logger or a parent and without a rank, what a rank raised itself."""
+    ranked = {(g.first.exception, g.first.message) for g in groups if g.ranks}
+    return [g for g in groups if g.ranks or (g.first.exception, g.first.message) not in ranked]
+
+
+def _is_explained(each: Traceback, lines: list[Line]) -> bool:
+    near = [line for line in lines if line.source == each.source and line.number in _own_lines(each)]
+    return any(may_be_one(line.who, each.who) for line in near if line.text != KILLED) or any(
+        repeats(each, line) for line in lines if line.count > 1
+    )
+
+
+def _own_lines(each: Traceback) -> range:
+    """The lines that an exception's message may have."""
+    return range(each.number, each.number + FAR // 4)
+
+
+def _is_elsewhere(log: Log, each: Traceback) -> bool:
+    """Files that only some ranks miss are HOST013's and SCRIPT061's business."""
+    if is_removed(each):
+        return True
+    return is_missing_file(each) and (any(on_some_nodes_only(log) or ()) or any(not_written_yet(log) or ()))
+
+
+def _follows(each: Traceback, other: Traceback) -> bool:
+    """Whether it was raised while the other was handled: the first one of a chain is the cause."""
+    return (
+        (each.source, each.who) == (other.source, other.who)
+        and each.is_chained
+        and 0 < each.begin - other.number <= CHAINED_LINES
+        and not (_is_wrapper(other) or other.is_summary)
+    )
+
+
+def _is_wrapper(each: Traceback) -> bool:
+    """Raised by a parent process over what it was told of its child, whose own traceback stands beside it."""
+    if any(frame.function == "join" and frame.file.endswith(SPAWN) for frame in each.frames):
+        return True
+    return each.exception.rpartition(".")[2] in WRAPPERS or _POINTS.search(each.message) is not None
+
+
+def _group(group: list[Traceback]) -> _Group:
+    ranks = sorted({t.who.rank for t in group if t.who.rank is not None})
+    hosts = sorted({t.who.host for t in group if t.who.host is not None})
+    return _Group(group[0], tuple(ranks), tuple(hosts), len(group))
+
+
+def _all_ranks(log: Log) -> set[int]:
+    ranks = {each.who.rank for each in (*log.spoken, *log.tails)}
+    return {rank for rank in ranks if rank is not None} | set(range(log.world_size or 0))
+
+
+def _stage(log: Log, group: _Group) -> str:
+    """The code for a group: PROBE006 and PROBE005 for one rank among others, before or after it joined; else LOG500."""
+    others = _all_ranks(log) - set(group.ranks) - {each.who.rank for each in log.unfinished}  # these raise as well
+    peers = [line for line in matching(log, PEERS_OF_A_GROUP) if _is_others(line, group)]
+    waited = [line for line in matching(log, PEERS_BEFORE) if _is_others(line, group)]
+    if peers and (group.first.has_joined or not waited):
+        return "PROBE006"
+    if waited:
+        return "PROBE005"
+    return "PROBE006" if others and group.ranks and group.first.has_joined else "LOG500"
+
+
+def _is_others(line: Line, group: _Group) -> bool:
+    """Whether somebody else printed this line, as far as ranks, hosts and files tell."""
+    if line.who.rank is not None and group.ranks:
+        return line.who.rank not in group.ranks
+    if line.who.host is not None and group.hosts:
+        return line.who.host not in group.hosts
+    return line.source != group.first.source or (line.who.rank is None and bool(group.ranks))
+
+
+def raised_finding(log: Log, code: str, when: str) -> Iterator[Finding]:
+    for group in traceback_groups(log):
+        if _stage(log, group) == code:
+            yield _finding(log, group, when)
+
+
+def _finding(log: Log, group: _Group, when: str) -> Finding:
+    first, place = group.first, group.first.place
+    says = (first.exception or "an exception") + (f": {first.message}" if first.message else "")
+    at = f" at {place.file}:{place.line}" if place is not None else ""
+    why = WHY_GONE if CHILD_GONE.search(first.message) else ""
+    why = WHY_TERMINATED if TERMINATED.search(first.message) else why
+    says = says.removesuffix(".") if why and not at else says
+    return Finding(
+        f"{names_of(group.ranks, group.hosts)} raised {shortened(says)}{at}{when}{why}",
+        (Evidence(log.place(first.source, first.number), shortened(says), "no exception"),),
+        where=Where(
+            host=group.hosts[0] if len(group.hosts) == 1 else None,
+            node_rank=first.who.node_rank if group.count == 1 else None,
+            rank=group.ranks[0] if len(group.ranks) == 1 else None,
+            local_rank=first.who.local_rank if group.count == 1 else None,
+            file=log.sources[first.source].name if place is None else place.file,
+            line=first.number if place is None else place.line,
+        ),
+        ranks=group.ranks,
+    )
+
+
+@cause("LOG500", "uncaught-exception", Severity.ERROR)
+def uncaught_exception(log: Log) -> Iterator[Finding]:
+    """The training script ended with an exception.
+
+    ## Why it matters
+    The launcher's summary says only "exitcode : 1", and where several ranks write at once the traceback stands far above
+    the end of the log. The place named here is the innermost frame of the job's own code.
+
+    ## Fix
+    Read the traceback at the place that the evidence names; run the same line on one process to see it alone.
+    """
+    yield from raised_finding(log, "LOG500", "")
+    yield from _cut(log)
+    if all(is_no_cause(each) for each in log.tracebacks):
+        yield from no_number(log)
+    soft = softly_explained(log)
+    lines = [each for each in explained(log, "cause", "umbrella") if (each.source, each.number) not in soft]
+    for each in (t for t in log.tracebacks if not _is_explained(t, lines)):
+        code = next((soft[each.source, n] for n in _own_lines(each) if (each.source, n) in soft), None)
+        if code is not None and not is_no_cause(each) and not went_on(log, each):
+            yield replace(_finding(log, _group([each]), ""), role=Role.CONSEQUENCE, caused_by=code)
+            return
+
+
+def _cut(log: Log) -> Iterator[Finding]:
+    """A traceback in whose middle the log ends, where nothing else says why the job failed."""
+    if explained(log, "cause", "umbrella") or any(
+        not is_no_cause(t) or t.exception == INTERRUPT for t in log.tracebacks
+    ):
+        return
+    cut = [each for each in log.unfinished if not went_on(log, each)]
+    for each in cut[:1]:
+        yield _finding(log, _group([t for t in cut if t.place == each.place]), CUT)

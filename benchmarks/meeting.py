@@ -27,7 +27,8 @@ from ddpdoctor.multinode.members import Guest
 from ddpdoctor.multinode.messages import MAX_LINE_BYTES, encode_line, hear
 from ddpdoctor.multinode.results import Gathered
 from ddpdoctor.multinode.session import Session
-from ddpdoctor.network.sockets import listen, raise_file_limit
+from ddpdoctor.network.connect import listen
+from ddpdoctor.network.file_limits import raise_file_limit
 from ddpdoctor.rules import load
 
 MEETING_SECONDS = 3.0

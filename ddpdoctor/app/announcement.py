@@ -1,4 +1,4 @@
-"""What one node tells the others of itself: what it was told, what it is, and its launch line without secrets."""
+"""What one node announces to the others: what it was told, what it is, and its launch line without secrets."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.nodes import Form, Node
-from ddpdoctor.facts.variables import is_secret, without_secrets
+from ddpdoctor.facts.variables import is_secret
 from ddpdoctor.launch.jobs import LocalJob
+from ddpdoctor.privacy.redaction import redact, redact_variable
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.launch.record import Line
@@ -28,7 +29,7 @@ class NodeAnnouncement:
         self._line = line
 
     def node(self, facts: Facts, owns: bool) -> Node:
-        """What this node tells of itself."""
+        """What this node announces of itself."""
         from ddpdoctor.collectors.multinode import machine_key, script_hash
         from ddpdoctor.facts.comparable_properties import node_of
         from ddpdoctor.system.machine import this_machine
@@ -53,6 +54,7 @@ class NodeAnnouncement:
             rdzv_id=job.rdzv_id,
             owns=owns,
             is_scheduled=self._is_scheduled(),
+            traits=redact(node.traits),
             script=script and os.path.basename(script),
             script_hash=script_hash(this_machine(), script) if script and os.path.isabs(script) else None,
         )
@@ -89,7 +91,7 @@ class NodeAnnouncement:
         if self._line is None or self.job.form == Form.ENV:
             return {}
         variables = self._line.environ.variables.items()
-        known = {name: without_secrets(value) for name, value in variables if _is_sent(name)}
+        known = {name: redact_variable(name, value) for name, value in variables if _is_sent(name)}
         return {"argv": _launchers_words(self._line), "environ": known, "cwd": self._line.cwd or "/"}
 
 
@@ -103,4 +105,5 @@ def _launchers_words(line: Line) -> list[str]:
     script = starter.reading.script if starter is not None else None
     end = script.end if script is not None else len(line.source)
     kept = [word for word in line.argv if word.end <= end]
-    return [without_secrets(w.text) for w in kept if w.assignment is None or not is_secret(w.assignment[0])]
+    sent = [word.text for word in kept if word.assignment is None or not is_secret(word.assignment[0])]
+    return [str(word) for word in redact(sent)]

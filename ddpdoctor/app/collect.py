@@ -84,9 +84,9 @@ def _cleaned(facts: Facts, hosts_as_aliases: bool) -> Any:
     from ddpdoctor.facts.codec import encode, schema_names
     from ddpdoctor.privacy.aliases import with_aliases
     from ddpdoctor.privacy.host_names import host_names_in
-    from ddpdoctor.privacy.secrets import without_secrets_in
+    from ddpdoctor.privacy.redaction import redact
 
-    saved = without_secrets_in(encode(facts))
+    saved = redact(encode(facts))
     return with_aliases(saved, host_names_in(saved), schema_names(type(facts))) if hosts_as_aliases else saved
 
 
@@ -96,7 +96,7 @@ def _with_running_job(facts: Facts, request: Request) -> Facts:
     from ddpdoctor.collectors.support import collect_launch_of, collect_logs
     from ddpdoctor.facts.gaps import Gap
     from ddpdoctor.system.machine import this_machine
-    from ddpdoctor.system.timeouts import NoAnswer, answer
+    from ddpdoctor.system.timeouts import CallTimeout, call_with_timeout
 
     machine = this_machine(seconds_left(request))
     if not request.quiet and find_pyspy(machine.environ) is not None:
@@ -105,8 +105,8 @@ def _with_running_job(facts: Facts, request: Request) -> Facts:
 
     def limited(section: str, work: Callable[[], T]) -> T | None:
         try:
-            return answer(work, machine.deadline.cut(PART_SECONDS).left)
-        except NoAnswer as late:
+            return call_with_timeout(work, machine.deadline.cut(PART_SECONDS).left)
+        except CallTimeout as late:
             gaps.append(Gap(section, str(late)))
             return None
 

@@ -19,7 +19,7 @@ from ddpdoctor.facts.hang import Hang
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.rules.views import hang_rules
 from ddpdoctor.system.machine import this_machine
-from ddpdoctor.system.timeouts import NoAnswer, answer
+from ddpdoctor.system.timeouts import CallTimeout, call_with_timeout
 
 if TYPE_CHECKING:
     from ddpdoctor.app.request import Request
@@ -88,8 +88,8 @@ def _look(request: Request, options: HangOptions, started: float) -> tuple[Facts
 def _ranks(machine: Machine, options: HangOptions) -> tuple[Hang, tuple[str, ...]]:
     wanted = Wanted(tuple(options.pids), options.watch_seconds, options.has_stacks, dumps=True)
     try:
-        hang = answer(lambda: collect_hang(machine, wanted), machine.deadline.left)
-    except NoAnswer as late:
+        hang = call_with_timeout(lambda: collect_hang(machine, wanted), machine.deadline.left)
+    except CallTimeout as late:
         return Hang(), (f"look at the ranks: {late}",)
     return hang, () if hang.processes else (_why_none(options.pids, hang),)
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from ddpdoctor.app.announcement import NodeAnnouncement
 from ddpdoctor.app.clock import STARTED
 from ddpdoctor.facts.codec import encode
-from ddpdoctor.facts.net import Outcome
 from ddpdoctor.facts.nodes import Form, Node, Nodes, Stranger
+from ddpdoctor.facts.reachability import ConnectOutcome
 from ddpdoctor.launch.jobs import LocalJob, job_id
+from ddpdoctor.privacy.redaction import redact
 
 if TYPE_CHECKING:
     from ddpdoctor.app.verdicts import JobVerdict
@@ -122,7 +123,7 @@ class MultiNodeSession:
 
         node = self._announcement.node(facts, self._owns)
         self.news = News.open()
-        own = [encode(each) for each in (*self._lost_port(node, rules), *errors)][:MOST_TOLD]
+        own = [_announced(each) for each in (*self._lost_port(node, rules), *errors)][:MOST_TOLD]
         self._meeting = Meeting(
             node,
             self._token,
@@ -133,7 +134,7 @@ class MultiNodeSession:
             is_patient=self._is_patient,
             patience=self._join_seconds,
             say=self._say,
-            explain=lambda: [encode(each) for each in judge_here(self._with_way(facts, is_new=True))],
+            explain=lambda: [_announced(each) for each in judge_here(self._with_way(facts, is_new=True))],
             lost=self._lost,
             hosts=self.job.hosts,
         )
@@ -152,7 +153,7 @@ class MultiNodeSession:
             return replace(verdict, share=found.get(met.guests[met.hosted_by].key))
         is_lost = met is not None and met.lost_host is not None
         facts = facts if is_lost else self._with_way(facts)  # the way was open a moment ago
-        own += [] if is_lost else [each for each in map(encode, judge_here(facts)) if each not in own]
+        own += [] if is_lost else [each for each in map(_announced, judge_here(facts)) if each not in own]
         if met is not None and met.taken_by is not None:
             nodes = self._superfluous(met)
         else:
@@ -235,8 +236,8 @@ class MultiNodeSession:
         way = met.way if met is not None else None
         told = met.other_version or (_stranger(met.other_job) if met.other_job else None) if met is not None else None
         strangers = () if told is None else (told,)
-        is_taken = way in (Outcome.STRANGER, Outcome.SILENT) and not is_explained and not strangers
-        is_over = way in (None, Outcome.REFUSED) and (met is None or met.waited_seconds >= self._join_seconds)
+        is_taken = way in (ConnectOutcome.STRANGER, ConnectOutcome.SILENT) and not is_explained and not strangers
+        is_over = way in (None, ConnectOutcome.REFUSED) and (met is None or met.waited_seconds >= self._join_seconds)
         is_other = bool(strangers) or (met is not None and met.lost_host is not None)
         is_absent = (is_over or not is_explained) and not is_taken and not is_other
         return Nodes(
@@ -277,6 +278,12 @@ class MultiNodeSession:
         facts = replace(facts, environ=replace(facts.environ, variables=variables), net=net)
         self._way = (time.monotonic(), facts)
         return facts
+
+
+def _announced(finding: Finding) -> dict[str, Any]:
+    """A finding of this node as the others are sent it: it may quote variables and launch lines."""
+    found: dict[str, Any] = redact(encode(finding))
+    return found
 
 
 def _stranger(introduction: Mapping[str, Any]) -> Stranger:

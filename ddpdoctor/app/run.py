@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.app.request import UsageError
 from ddpdoctor.system.selfexec import command
-from ddpdoctor.system.timeouts import answer
+from ddpdoctor.system.timeouts import call_with_timeout
 
 if TYPE_CHECKING:
     from ddpdoctor.app.request import Request
@@ -180,7 +180,7 @@ def diagnose(request: Request, end: JobEnd) -> FailureDiagnosis:
 
     Raises:
         OSError: a copy of the output cannot be written.
-        NoAnswer: the folders with the job's files do not answer.
+        CallTimeout: the folders with the job's files do not answer.
     """
     from ddpdoctor.app.triage import triaged
 
@@ -190,7 +190,7 @@ def diagnose(request: Request, end: JobEnd) -> FailureDiagnosis:
     output = folder / "output.log"
     output.write_bytes(job.copy.content())
     kernel = _kernel_log(folder, begun - end.started)
-    left = answer(lambda: _left_behind(job, end.started), FILE_SECONDS)
+    left = call_with_timeout(lambda: _left_behind(job, end.started), FILE_SECONDS)
     paths = [str(output), *kernel, *left]
     report, _ = triaged(paths, replace(request, launch=None), started=begun, command="run")
     if output.stat().st_size or kernel:

@@ -20,7 +20,7 @@ from ddpdoctor.facts.log import Kind, Log, Seat
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Finding, Report
 from ddpdoctor.logs.merged import joined
-from ddpdoctor.privacy.secrets import without_secrets_in
+from ddpdoctor.privacy.redaction import redact
 from ddpdoctor.render.json import findings_in
 from ddpdoctor.rules import AREAS, Rule
 from ddpdoctor.rules.views import hang_rules, log_rules
@@ -41,8 +41,8 @@ def _without_secrets(finding: Finding) -> Finding:
     """What a log prints of tokens and passwords stays in the log."""
     return replace(
         finding,
-        message=without_secrets_in(finding.message),
-        evidence=tuple(replace(each, seen=without_secrets_in(each.seen)) for each in finding.evidence),
+        message=redact(finding.message),
+        evidence=tuple(replace(each, seen=redact(each.seen)) for each in finding.evidence),
     )
 
 

@@ -48,7 +48,7 @@ def emit_shortly(report: Report, request: Request) -> int:
     no table. The exit code is `emit`'s.
     """
     text = None if request.output is None else as_file(report, request)
-    first = f": {report.findings[0].message}" if report.findings else ""
+    first = f": {report.findings[0].text}" if report.findings else ""
     line = f"ddpdoctor check on {report.host}: {report.verdict.value}{first}\n"
     if request.output is None and request.format is not Format.table:
         print(line, end="", file=sys.stderr)

@@ -10,7 +10,7 @@ import typer
 
 from ddpdoctor.app.request import Request
 from ddpdoctor.cli.options import seconds_option
-from ddpdoctor.system.timeouts import NoAnswer
+from ddpdoctor.system.timeouts import CallTimeout
 
 if TYPE_CHECKING:
     from ddpdoctor.app.run import JobEnd
@@ -41,7 +41,7 @@ def run(
         try:
             _show_triage(request, end)
         except Exception as error:  # a fault of ours included: the exit code stays the job's
-            why = error if isinstance(error, (OSError, NoAnswer)) else f"a bug in ddpdoctor: {error!r}"
+            why = error if isinstance(error, (OSError, CallTimeout)) else f"a bug in ddpdoctor: {error!r}"
             print(f"\nddpdoctor: the job ended with exit code {end.code}; no triage of it: {why}", file=sys.stderr)
     return end.code
 

@@ -7,11 +7,12 @@ import re
 from collections.abc import Mapping
 
 from ddpdoctor.collectors.nccl_files import look
-from ddpdoctor.facts.environ import REMOVED, ConfFile, Environ, NamedPath
+from ddpdoctor.facts.environ import ConfFile, Environ, NamedPath
 from ddpdoctor.facts.gaps import Gap, Why
-from ddpdoctor.facts.variables import is_relevant, is_secret, without_secrets
+from ddpdoctor.facts.variables import is_relevant
+from ddpdoctor.privacy.redaction import redact_variable
 from ddpdoctor.system.machine import Machine, Root
-from ddpdoctor.system.timeouts import NoAnswer, answer
+from ddpdoctor.system.timeouts import CallTimeout, call_with_timeout
 
 __all__ = ["collect", "relevant"]
 
@@ -40,10 +41,10 @@ def collect(machine: Machine) -> Environ:
     confs: tuple[ConfFile, ...] = ()
     paths: tuple[NamedPath, ...] = ()
     try:
-        confs, paths = answer(
+        confs, paths = call_with_timeout(
             lambda: look(machine.root, {n: _clean(v) for n, v in machine.environ.items()}), FILE_SECONDS
         )
-    except NoAnswer as late:
+    except CallTimeout as late:
         gaps.append(Gap("environ.conf_files", f"NCCL's files: {late}"))
     return Environ(
         variables=variables,
@@ -67,7 +68,7 @@ def _clean(text: str) -> str:
 
 
 def _value(name: str, value: str) -> str:
-    return REMOVED if is_secret(name) else without_secrets(_clean(value[:MAX_VALUE]))
+    return redact_variable(name, _clean(value[:MAX_VALUE]))
 
 
 def _ancestors(root: Root) -> list[int] | None:

@@ -14,7 +14,7 @@ from ddpdoctor.collectors.kernel import Kernel
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.host import Host, Limits, Logind, NumaNode, count_cpus
 from ddpdoctor.system.machine import Machine, Root
-from ddpdoctor.system.timeouts import NoAnswer, answer
+from ddpdoctor.system.timeouts import CallTimeout, call_with_timeout
 
 __all__ = ["collect"]
 
@@ -43,8 +43,8 @@ class _Gaps:
     def ask(self, name: str, work: Callable[[], T], seconds: float = PATIENCE_SECONDS) -> T | None:
         """What `work` returns, or a gap when it fails or does not return in time."""
         try:
-            return answer(work, seconds)
-        except NoAnswer as late:
+            return call_with_timeout(work, seconds)
+        except CallTimeout as late:
             self.add(name, f"{name}: {late}")
         except OSError as error:
             self.add(name, f"{error.filename or name}: {error.strerror}")

@@ -126,6 +126,7 @@ class JobRun:
         return code if code >= 0 else 128 - code
 
     def _start(self) -> None:
+        """Start the job as a shell would: it leads a process group, holds the terminal and inherits open descriptors."""
         ours, theirs = self._streams()
         try:
             self._child = subprocess.Popen(

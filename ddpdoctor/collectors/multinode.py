@@ -20,9 +20,11 @@ from ddpdoctor.multinode.members import Guest
 from ddpdoctor.multinode.messages import PROTOCOL
 from ddpdoctor.multinode.results import Alone, Gathered, Lost, Told
 from ddpdoctor.multinode.session import Session
-from ddpdoctor.network.sockets import listen
+from ddpdoctor.network.aio import SEGMENT_BYTES
+from ddpdoctor.network.connect import can_bind, connect, listen
+from ddpdoctor.network.resolve import look_up, look_up_canonical
 from ddpdoctor.system.machine import Machine
-from ddpdoctor.system.timeouts import NoAnswer, answer
+from ddpdoctor.system.timeouts import CallTimeout, call_with_timeout
 
 __all__ = [
     "Meeting",
@@ -71,7 +73,7 @@ def claim(port: int, token: str) -> tuple[socket.socket | None, dict[str, Any]]:
     started = time.monotonic()
     while True:
         try:
-            return listen(port), {}
+            return listen(port, segment_bytes=SEGMENT_BYTES), {}
         except OSError:
             visitor = Visitor(token, lambda seconds: None, lambda verdict: None, lambda words: None)
             there = asyncio.run(visitor.ask("127.0.0.1", port))
@@ -85,50 +87,38 @@ def claim(port: int, token: str) -> tuple[socket.socket | None, dict[str, Any]]:
 
 def is_translated(main: socket.socket, host: str, port: int) -> bool:
     """Whether an address that this machine does not have leads to the socket that it holds: a service, or a floating address."""
-    try:
-        return answer(lambda: not _has(host) and _leads_back(main, host, port), HOST_SECONDS)
-    except (NoAnswer, OSError, UnicodeError):
-        return False
+    addresses = look_up(host, HOST_SECONDS).addresses
+    return not any(map(can_bind, addresses)) and any(_leads_back(main, address, port) for address in addresses)
 
 
 def is_own(host: str) -> bool:
     """Whether a name or an address is one of this machine's; False where nothing is known of it in time."""
-    try:
-        return answer(lambda: _has(host), HOST_SECONDS)
-    except (NoAnswer, OSError, UnicodeError):
-        return False
+    return any(map(can_bind, look_up(host, HOST_SECONDS).addresses))
 
 
-def _has(host: str) -> bool:
-    for family, kind, number, _, place in socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM):
-        with socket.socket(family, kind, number) as trying:
-            try:
-                trying.bind(place)
-                return True
-            except OSError:
-                continue
-    return False
-
-
-def _leads_back(main: socket.socket, host: str, port: int) -> bool:
+def _leads_back(main: socket.socket, address: str, port: int) -> bool:
     """Connect, and look whether the other end comes out here. Whoever else connects meanwhile is closed, and tries again."""
-    word = secrets.token_bytes(16)
-    with socket.create_connection((host, port), BACK_SECONDS) as knocking:
-        knocking.sendall(word)
+    nonce = secrets.token_bytes(16)
+    try:
+        link = connect(address, port, BACK_SECONDS)
+    except OSError:
+        return False
+    with link:
+        link.sendall(nonce)
         end = time.monotonic() + BACK_SECONDS
         while time.monotonic() < end:
             try:
-                there, _ = main.accept()
+                accepted, _ = main.accept()
             except BlockingIOError:
                 time.sleep(0.01)
                 continue
-            with there:
-                there.settimeout(0.2)
+            with accepted:
+                accepted.settimeout(0.2)
                 try:
-                    if there.recv(len(word)) == word:
+                    if accepted.recv(len(nonce)) == nonce:
                         return True
                 except OSError:
-                    continue  # somebody else, who says nothing
+                    continue  # another client, which sends nothing
     return False
 
 
@@ -146,8 +136,8 @@ def recognises(host: str) -> bool:
     if address is not None and address.is_loopback:
         return True
     try:
-        return answer(lambda: _matches(host, address), HOST_SECONDS)
-    except (NoAnswer, OSError):
+        return call_with_timeout(lambda: _matches(host, address), HOST_SECONDS)
+    except (CallTimeout, OSError):
         return False
 
 
@@ -156,17 +146,13 @@ def _matches(host: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address |
     if host == here:
         return True
     try:
-        theirs = {entry[4][0] for entry in _addresses(host)}
+        theirs = {each for _, each in look_up_canonical(host)}
     except (OSError, UnicodeError):
         theirs = set()
-    for entry in _addresses(here):
-        if (entry[3] and entry[3] == host) or entry[4][0] in theirs or (address and entry[4][0] == str(address)):
+    for name, each in look_up_canonical(here):
+        if (name and name == host) or each in theirs or (address and each == str(address)):
             return True
     return False
-
-
-def _addresses(host: str) -> Sequence[Any]:
-    return socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP, flags=socket.AI_CANONNAME)
 
 
 def machine_key() -> str:

@@ -8,8 +8,9 @@ import re
 import stat
 from collections.abc import Mapping
 
-from ddpdoctor.facts.environ import REMOVED, ConfFile, NamedPath
-from ddpdoctor.facts.variables import is_relevant, is_secret, without_secrets
+from ddpdoctor.facts.environ import ConfFile, NamedPath
+from ddpdoctor.facts.variables import is_relevant
+from ddpdoctor.privacy.redaction import redact_variable
 from ddpdoctor.system.machine import Root
 
 __all__ = ["look"]
@@ -51,7 +52,7 @@ def _conf_file(root: Root, path: str) -> ConfFile | None:
         name, equals, value = line.removesuffix("\r").partition("=")
         if not equals or line.lstrip().startswith("#") or not is_relevant(name.removeprefix("export ").strip()):
             continue
-        value = REMOVED if is_secret(name) else without_secrets(value[:MAX_BYTES])
+        value = redact_variable(name, value[:MAX_BYTES])
         variables.setdefault(name[:MAX_BYTES], value)  # setenv(…, overwrite=0): the first one stays
     return ConfFile(path, variables)
 

@@ -15,9 +15,9 @@ from ddpdoctor.collectors.launch import collect_launch
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.log import Kind, Line, Log, Source, Who
-from ddpdoctor.privacy.secrets import without_secrets_in
+from ddpdoctor.privacy.redaction import redact
 from ddpdoctor.system.machine import Machine
-from ddpdoctor.system.timeouts import NoAnswer, answer
+from ddpdoctor.system.timeouts import CallTimeout, call_with_timeout
 
 __all__ = ["collect_launch_of", "collect_logs"]
 
@@ -62,8 +62,8 @@ def collect_logs(machine: Machine) -> Log:
         gaps.append(Gap("log.kernel", f"{LOG}: {error.strerror}", Why.NOT_HERE))
     files: dict[str, Source] = {}
     try:
-        answer(lambda: _list(machine, files), min(FILE_SECONDS, machine.deadline.left))
-    except NoAnswer as late:
+        call_with_timeout(lambda: _list(machine, files), min(FILE_SECONDS, machine.deadline.left))
+    except CallTimeout as late:
         gaps.append(Gap("log.files", f"the list of log files: {late}"))
     kernel = Source(LOG, Kind.KERNEL, lines=len(lines), who=who)
     return Log(sources=(kernel, *list(files.values())[:MOST_FILES]), lines=lines, gaps=tuple(gaps))
@@ -75,7 +75,7 @@ def collect_launch_of(machine: Machine, pids: Iterable[int]) -> Launch | None:
     for pid in pids:
         agent = _launcher(known, pid)
         if agent is not None:
-            words = [str(word) for word in without_secrets_in(list(_without_python(agent.words)))]
+            words = [str(word) for word in redact(list(_without_python(agent.words)))]
             try:
                 folder = os.readlink(machine.root.at(f"/proc/{agent.pid}/cwd"))
             except OSError:

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.gaps import Gap, Section
 
 if TYPE_CHECKING:
-    from ddpdoctor.facts.net import Outcome
+    from ddpdoctor.facts.reachability import ConnectOutcome
 
 __all__ = ["Form", "Link", "Node", "Nodes", "Split", "Stranger", "late_names", "ranges", "split"]
 
 
 def late_names() -> dict[str, type]:
     """What is imported only when facts of nodes are read."""
-    from ddpdoctor.facts.net import Outcome
+    from ddpdoctor.facts.reachability import ConnectOutcome
 
-    return {"Outcome": Outcome}
+    return {"ConnectOutcome": ConnectOutcome}
 
 
 class Form:
@@ -81,7 +81,7 @@ class Node:
     clock_seconds: float | None = None
     came: str = "main"
     """`main`: by the job's own address and port; `door`: by the doctor's side door, because that way was closed."""
-    way: Outcome | None = None
+    way: ConnectOutcome | None = None
     """What became of its way to the job's address and port, where that was closed."""
     traits: dict[str, str] = field(default_factory=dict)
 
@@ -108,7 +108,7 @@ class Link:
     resolved: tuple[str, ...] = ()
     address: str = ""
     port: int = 0
-    outcome: Outcome | None = None
+    outcome: ConnectOutcome | None = None
     is_echoed: bool | None = None
     latency_seconds: float | None = None
     gb_per_s: float | None = None

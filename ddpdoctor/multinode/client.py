@@ -9,14 +9,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ddpdoctor.facts.codec import FactsError, decode
-from ddpdoctor.facts.net import Outcome
 from ddpdoctor.facts.nodes import Node, Stranger
+from ddpdoctor.facts.reachability import ConnectOutcome
 from ddpdoctor.multinode.link_plan import told_links, try_links
 from ddpdoctor.multinode.liveness import lost_of, watch_host
 from ddpdoctor.multinode.members import Guest
 from ddpdoctor.multinode.messages import MAX_LINE_BYTES, PROTOCOL, SILENT_SECONDS, WireError, beat, hear, say
 from ddpdoctor.multinode.results import Lost
-from ddpdoctor.network.sockets import dial, is_lossy
+from ddpdoctor.network.aio import connect
+from ddpdoctor.network.tcp_info import lost_packets
 
 __all__ = ["SILENT", "Visitor"]
 
@@ -56,8 +57,8 @@ class Visitor:
 
     async def ask(self, address: str, port: int) -> dict[str, Any]:
         """Who is there; {} when it is no ddpdoctor, the kind SILENT when somebody lets us in and says nothing."""
-        connected = await dial(address, port, ASK_SECONDS, MAX_LINE_BYTES)
-        if isinstance(connected, Outcome):
+        connected = await connect(address, port, ASK_SECONDS, MAX_LINE_BYTES)
+        if isinstance(connected, ConnectOutcome):
             return {}
         reader, writer = connected
         try:
@@ -70,13 +71,15 @@ class Visitor:
         finally:
             writer.close()
 
-    async def visit(self, me: Guest, address: str, port: int, way: Outcome | None, patience: float) -> Outcome | None:
+    async def visit(
+        self, me: Guest, address: str, port: int, way: ConnectOutcome | None, patience: float
+    ) -> ConnectOutcome | None:
         """Be a guest until the verdict, or until the host goes. None when there was a host, else what was there instead.
 
         `way` is why the guest comes by the side door; `patience` is for each of connecting and being let in, in seconds.
         """
-        connected = await dial(address, port, patience, MAX_LINE_BYTES)
-        if isinstance(connected, Outcome):
+        connected = await connect(address, port, patience, MAX_LINE_BYTES)
+        if isinstance(connected, ConnectOutcome):
             return connected
         reader, writer = connected
         try:
@@ -93,15 +96,15 @@ class Visitor:
                 await asyncio.gather(beating, return_exceptions=True)
             return None
         except asyncio.TimeoutError:
-            self.is_lossy = is_lossy(writer)
-            return None if self.is_seated else Outcome.NO_ANSWER if self.is_lossy else Outcome.SILENT
+            self.is_lossy = bool(lost_packets(writer.get_extra_info("socket")))
+            return None if self.is_seated else ConnectOutcome.NO_ANSWER if self.is_lossy else ConnectOutcome.SILENT
         except (OSError, WireError):
-            return None if self.is_seated else Outcome.STRANGER
+            return None if self.is_seated else ConnectOutcome.STRANGER
         finally:
             self.seat = None
             writer.close()
 
-    def _refusal(self, me: Guest, welcome: dict[str, Any], address: str) -> Outcome | None:
+    def _refusal(self, me: Guest, welcome: dict[str, Any], address: str) -> ConnectOutcome | None:
         kind, seconds = welcome.get("kind"), welcome.get("seconds")
         if kind == "other-job":
             self.other_since = self.other_since or time.monotonic()
@@ -111,7 +114,7 @@ class Visitor:
         if kind == "other-version":
             self.other_version = _other_version(welcome, address)
         if kind != "welcome" or welcome.get("key") == me.key or not isinstance(seconds, (int, float)):
-            return Outcome.STRANGER
+            return ConnectOutcome.STRANGER
         self.seat, self.other_job, self.other_since, self.other_version = address, None, None, None
         self.lost_host = str(welcome.get("host"))[:60]
         self.came(min(max(float(seconds), 0.0), 1e6))
@@ -152,7 +155,7 @@ class Visitor:
         try:
             return await asyncio.wait_for(hear(reader), SILENT_SECONDS)
         except asyncio.TimeoutError:
-            self.is_lossy = is_lossy(writer)
+            self.is_lossy = bool(lost_packets(writer.get_extra_info("socket")))
             if not self.is_lossy:
                 raise
         return await asyncio.wait_for(hear(reader), 2 * SILENT_SECONDS)

@@ -27,7 +27,8 @@ from ddpdoctor.multinode.messages import (
     send,
 )
 from ddpdoctor.multinode.pending_connections import HELLO_SECONDS, MOST_SILENT, Arrivals
-from ddpdoctor.network.sockets import listen
+from ddpdoctor.network.aio import SEGMENT_BYTES
+from ddpdoctor.network.connect import listen
 
 __all__ = ["Host", "Seat"]
 
@@ -89,7 +90,9 @@ class Host:
         Raises:
             OSError: the port is taken.
         """
-        listening = listen(made, is_small=name != "echo") if isinstance(made, int) else made
+        listening = (
+            listen(made, segment_bytes=0 if name == "echo" else SEGMENT_BYTES) if isinstance(made, int) else made
+        )
         via = "main" if name == "main" else "door"
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

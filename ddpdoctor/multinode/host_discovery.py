@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ddpdoctor.facts.addresses import is_loopback as is_loopback_name
-from ddpdoctor.facts.net import Outcome, is_loopback
+from ddpdoctor.facts.net import is_loopback
 from ddpdoctor.facts.nodes import Form
+from ddpdoctor.facts.reachability import ConnectOutcome, Lookup
 from ddpdoctor.multinode import udp_discovery
 from ddpdoctor.multinode.client import SILENT, Visitor
 from ddpdoctor.multinode.host import Host
-from ddpdoctor.network.sockets import answered, resolve
+from ddpdoctor.network.aio import call_in_thread, look_up
 
 __all__ = ["DOORS", "Seeker"]
 
@@ -33,14 +34,14 @@ LOOKUP_SECONDS = 20.0
 RETRY_SECONDS = 0.15
 LEAST_PATIENCE = 0.9
 MOST_PATIENCE = 4.0
-TOLD_BY_ICMP = (Outcome.PROHIBITED, Outcome.NO_HOST, Outcome.NO_ROUTE, Outcome.REFUSED)
+TOLD_BY_ICMP = (ConnectOutcome.PROHIBITED, ConnectOutcome.NO_HOST, ConnectOutcome.NO_ROUTE, ConnectOutcome.REFUSED)
 ICMP_SECONDS = 5.0
 CALL_AFTER_SECONDS = 1.5
 """A host that is only late is not called for at once; for a name that leads nowhere waiting changes nothing."""
 CALL_PAUSE_SECONDS = 0.6
 EXPLAIN_SECONDS = 4.0
-NOWHERE = (Outcome.FAILED, Outcome.NO_ROUTE, Outcome.NO_HOST)
-LOST = {*NOWHERE, Outcome.NO_ANSWER}
+NOWHERE = (ConnectOutcome.FAILED, ConnectOutcome.NO_ROUTE, ConnectOutcome.NO_HOST)
+LOST = {*NOWHERE, ConnectOutcome.NO_ANSWER}
 """Nothing comes back; that nobody has the address shows later than that nobody answers."""
 
 
@@ -48,7 +49,7 @@ LOST = {*NOWHERE, Outcome.NO_ANSWER}
 class Seeker:
     """`way` is what became of the last attempt at the main address and port, None while there was none.
 
-    `since` tells how long it has been so; `addresses` and `error` are the resolver's last answer. `hosts`: this node is the
+    `since` tells how long it has been so; `addresses` are the resolver's last answer. `hosts`: this node is the
     one where the others would look.
     """
 
@@ -61,16 +62,15 @@ class Seeker:
     explain: Callable[[], list[dict[str, Any]]] = list
     """What is wrong with this node's way to the master, as findings; it may take a while."""
     door: int | None = None
-    way: Outcome | None = None
+    way: ConnectOutcome | None = None
     since: float = field(default_factory=time.monotonic)
     addresses: tuple[str, ...] = ()
-    error: str | None = None
     is_host_silent: bool = False
     """A doctor's side door is open at the master's address too, and says nothing either: the host is stopped, or very slow."""
     hosts: bool = False
     began: float = field(default_factory=time.monotonic)
     _tries: int = 0
-    _lookup: asyncio.Task[tuple[tuple[str, ...], str | None]] | None = None
+    _lookup: asyncio.Task[Lookup] | None = None
     _others: asyncio.Task[tuple[str, ...]] | None = None
     _call_at: float = 0.0
     _pause: float = CALL_PAUSE_SECONDS
@@ -106,13 +106,13 @@ class Seeker:
         """
         self._hear_resolver()
         if self._lookup is None:
-            self._lookup = asyncio.create_task(resolve(name, LOOKUP_SECONDS))
+            self._lookup = asyncio.create_task(look_up(name, LOOKUP_SECONDS))
         await asyncio.wait({self._lookup}, timeout=KNOWN_SECONDS if self.addresses else RESOLVE_SECONDS)
         self._hear_resolver()
 
     def _hear_resolver(self) -> None:
         if self._lookup is not None and self._lookup.done():
-            self.addresses, self.error = self._lookup.result()
+            self.addresses = self._lookup.result().addresses
             self._lookup = None
 
     @property
@@ -160,7 +160,7 @@ class Seeker:
     async def _try_main(self, port: int) -> bool:
         """Take part at the job's own address and port; whether there was a host, which is over then or gone."""
         if not self.addresses and not self._is_resolving:
-            self._note(Outcome.FAILED)
+            self._note(ConnectOutcome.FAILED)
         for address in self.addresses:
             found = await self.visitor.visit(self.host.me, address, port, None, self._patience)
             if found is None:
@@ -168,16 +168,20 @@ class Seeker:
             self._note(found)
         return False
 
-    def _note(self, outcome: Outcome) -> None:
+    def _note(self, outcome: ConnectOutcome) -> None:
         """Remember what became of the way. The kernel sends one ICMP message a second: silence soon after one says nothing."""
-        if outcome is Outcome.NO_ANSWER and self.way in TOLD_BY_ICMP and time.monotonic() - self.since < ICMP_SECONDS:
+        if (
+            outcome is ConnectOutcome.NO_ANSWER
+            and self.way in TOLD_BY_ICMP
+            and time.monotonic() - self.since < ICMP_SECONDS
+        ):
             return
         if self.way is not outcome:
             if not {self.way, outcome} <= LOST:
                 self.since = time.monotonic()
             self.way = outcome
             if outcome in LOST:
-                self._why = asyncio.create_task(answered(self.explain, EXPLAIN_SECONDS))
+                self._why = asyncio.create_task(call_in_thread(self.explain, EXPLAIN_SECONDS))
 
     async def _try_doors(self, is_here: bool, port: int) -> None:
         """The side doors of the machine that the endpoint leads to: that of the node with the main port, else the lowest."""

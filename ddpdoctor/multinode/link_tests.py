@@ -8,10 +8,11 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from ddpdoctor.facts.net import Outcome
 from ddpdoctor.facts.nodes import Link
+from ddpdoctor.facts.reachability import ConnectOutcome
 from ddpdoctor.multinode.messages import PROTOCOL, WireError, encode_line, hear
-from ddpdoctor.network.sockets import LATE, dial, outcome_of, resolve
+from ddpdoctor.network.aio import connect, look_up
+from ddpdoctor.network.connect import outcome_of
 
 __all__ = ["ALL_PAIRS", "TEST_SECONDS", "partners", "serve_echo", "try_link"]
 
@@ -71,12 +72,12 @@ async def serve_echo(
 async def try_link(link: Link, token: str, key: str, *, samples: bool) -> Link:
     """The link with what was seen. `key` is the target's: another machine may answer at its address."""
     if link.name:
-        addresses, error = await resolve(link.name, NAME_SECONDS)
-        link = replace(link, name="") if error == LATE else replace(link, resolved=addresses)
+        lookup = await look_up(link.name, NAME_SECONDS)
+        link = replace(link, name="") if lookup.is_late else replace(link, resolved=lookup.addresses)
     if not link.address:
         return link
-    connected = await dial(link.address, link.port, TEST_SECONDS, ECHO_BYTES * 2, is_small=False)
-    if isinstance(connected, Outcome):
+    connected = await connect(link.address, link.port, TEST_SECONDS, ECHO_BYTES * 2, segment_bytes=0)
+    if isinstance(connected, ConnectOutcome):
         return replace(link, outcome=connected)
     reader, writer = connected
     try:
@@ -87,11 +88,11 @@ async def try_link(link: Link, token: str, key: str, *, samples: bool) -> Link:
     except asyncio.TimeoutError:
         # Small packets passed and 32 KiB did not; or nothing came back at all, in whatever packets.
         is_size = link.latency_seconds is not None and await _passes_in_small_packets(link, token, key)
-        return replace(link, is_echoed=False) if is_size else replace(link, outcome=Outcome.SILENT)
+        return replace(link, is_echoed=False) if is_size else replace(link, outcome=ConnectOutcome.SILENT)
     except OSError as error:
         return replace(link, outcome=outcome_of(error))
     except (WireError, asyncio.IncompleteReadError):
-        return replace(link, outcome=Outcome.STRANGER)
+        return replace(link, outcome=ConnectOutcome.STRANGER)
     finally:
         writer.close()
 
@@ -119,8 +120,8 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> b
 
 async def _passes_in_small_packets(link: Link, token: str, key: str) -> bool:
     """Whether 32 KiB come back in packets that are far below every MTU."""
-    connected = await dial(link.address, link.port, AGAIN_SECONDS, ECHO_BYTES * 2)
-    if isinstance(connected, Outcome):
+    connected = await connect(link.address, link.port, AGAIN_SECONDS, ECHO_BYTES * 2)
+    if isinstance(connected, ConnectOutcome):
         return False
     try:
         await asyncio.wait_for(_greet(*connected, token, key), AGAIN_SECONDS)

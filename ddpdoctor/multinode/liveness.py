@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ddpdoctor.facts.codec import FactsError, decode, encode
-from ddpdoctor.facts.net import Outcome
 from ddpdoctor.facts.nodes import Form
+from ddpdoctor.facts.reachability import ConnectOutcome
 from ddpdoctor.multinode.host import Host, Seat
 from ddpdoctor.multinode.members import Guest
 from ddpdoctor.multinode.messages import MAX_LINE_BYTES, SILENT_SECONDS, WireError, hear
 from ddpdoctor.multinode.results import End, Lost
-from ddpdoctor.network.sockets import dial
+from ddpdoctor.network.aio import connect
 
 __all__ = ["keep_watch", "lost_of", "ranks_of", "watch_host"]
 
@@ -113,13 +113,13 @@ class Doubt:
         sure = SURE_OF_SLOW_SECONDS if is_slow else SURE_SECONDS
         if silent < (SILENT_SECONDS if is_slow else SUSPECT_SECONDS) or (is_suspected and now - self._since < sure):
             return None
-        connected = await dial(*peer, KNOCK_SECONDS, MAX_LINE_BYTES)
-        if connected in (Outcome.NO_ANSWER, Outcome.NO_HOST):
+        connected = await connect(*peer, KNOCK_SECONDS, MAX_LINE_BYTES)
+        if connected in (ConnectOutcome.NO_ANSWER, ConnectOutcome.NO_HOST):
             return End.SILENT if time.monotonic() - heard >= SILENT_SECONDS else None
-        if not isinstance(connected, Outcome):
+        if not isinstance(connected, ConnectOutcome):
             connected[1].close()
         # With any other outcome than these it cannot be told from here: this machine may have lost its network.
-        is_up = connected is Outcome.REFUSED or not isinstance(connected, Outcome)
+        is_up = connected is ConnectOutcome.REFUSED or not isinstance(connected, ConnectOutcome)
         if is_up and is_suspected:
             return End.STOPPED
         self._last, self._since = heard, now

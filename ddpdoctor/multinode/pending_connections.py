@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import select
 import socket
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
+
+from ddpdoctor.network.connect import OUT_OF_FILES, OUT_OF_MEMORY
 
 __all__ = ["HELLO_SECONDS", "MOST_SILENT", "Arrivals"]
 
@@ -20,7 +21,6 @@ MOST_SILENT = 8192
 AT_ONCE = 256
 """So many are accepted before the others have their turn."""
 PAUSE_SECONDS = 0.2
-OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
 
@@ -90,7 +90,7 @@ class Arrivals:
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno in OUT_OF_FILES and not self._close_oldest():
+                if error.errno in (*OUT_OF_FILES, *OUT_OF_MEMORY) and not self._close_oldest():
                     self._loop.remove_reader(listening)
                     self._loop.call_later(PAUSE_SECONDS, self._resume, name, listening, serve)
                     return

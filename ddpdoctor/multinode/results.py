@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from ddpdoctor.facts.net import Outcome
 from ddpdoctor.facts.nodes import Link, Node, Stranger
+from ddpdoctor.facts.reachability import ConnectOutcome
 from ddpdoctor.multinode.members import Guest
 
 __all__ = ["Alone", "End", "Gathered", "Judge", "Lost", "Told"]
@@ -54,7 +54,7 @@ class Alone:
     """Nobody was met. `way` is what became of the way to the job's address and port; see Visitor for the rest."""
 
     me: Guest
-    way: Outcome | None
+    way: ConnectOutcome | None
     waited_seconds: float
     other_job: dict[str, Any] | None = None
     other_version: Stranger | None = None

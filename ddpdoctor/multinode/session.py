@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ddpdoctor.facts.codec import encode
-from ddpdoctor.facts.net import Outcome
+from ddpdoctor.facts.reachability import ConnectOutcome
 from ddpdoctor.multinode.client import Visitor
 from ddpdoctor.multinode.host import Host
 from ddpdoctor.multinode.host_discovery import DOORS, Seeker
@@ -38,7 +38,7 @@ from ddpdoctor.multinode.messages import WireError
 from ddpdoctor.multinode.results import Alone, Gathered, Judge, Lost, Told
 from ddpdoctor.multinode.udp_discovery import leave, leaving, listen_for_calls
 from ddpdoctor.multinode.udp_responder import Callers
-from ddpdoctor.network.sockets import raise_file_limit
+from ddpdoctor.network.file_limits import raise_file_limit
 
 __all__ = ["Session"]
 
@@ -52,6 +52,8 @@ MORE_SECONDS = 3.0
 """How long an elastic job's further nodes are waited for."""
 SURE_SECONDS = 3.0
 """How long an answer that will hardly change (no such name, no route, a stranger) is asked for again."""
+MOST_FILES = 1 << 16
+"""Every node is a connection, and so is every port scanner."""
 CROWD_SECONDS = 0.02
 """Where more come than can be looked at one by one, they are looked at so often."""
 MARGIN_SECONDS = 8.0
@@ -101,7 +103,7 @@ class Session:
 
         `settled` is called with what is returned; where all watch each other, this goes on until it is cancelled.
         """
-        files = raise_file_limit()
+        files = raise_file_limit(MOST_FILES)
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(
             lambda loop, context: None
@@ -180,7 +182,7 @@ class Session:
         visitor = self.visitor
         waited = self.patience if self.left <= 0 else round(time.monotonic() - self._began, 1)
         way = self.seeker.way
-        is_silent = way is Outcome.SILENT and self.seeker.is_host_silent
+        is_silent = way is ConnectOutcome.SILENT and self.seeker.is_host_silent
         lost = visitor.lost_host or (self.me.node.master_addr if is_silent else None)
         return Alone(self.host.me, way, waited, visitor.other_job, visitor.other_version, visitor.taken_by, lost)
 
@@ -209,7 +211,7 @@ class Session:
             return now - seeker.since > SURE_SECONDS
         if seeker.way is None or self.me.node.owns or self.visitor.is_lossy:
             return False
-        if seeker.way is Outcome.REFUSED or (self.is_patient and not seeker.addresses):
+        if seeker.way is ConnectOutcome.REFUSED or (self.is_patient and not seeker.addresses):
             return bool(self.me.errors) and now - self._began > GRACE_SECONDS
         return now - seeker.since > (SURE_OF_SILENT_SECONDS if seeker.is_host_silent else SURE_SECONDS)
 

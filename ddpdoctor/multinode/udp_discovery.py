@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from ddpdoctor.multinode.members import Guest, expected, missing
 from ddpdoctor.multinode.messages import PROTOCOL, WireError, decode_line, encode_line
-from ddpdoctor.network.sockets import resolve
+from ddpdoctor.network.aio import look_up
 
 __all__ = ["PORT", "addresses_of", "call", "call_of", "is_awaited", "leave", "leaving", "listen_for_calls"]
 
@@ -79,9 +79,9 @@ def leaving(me: Guest, token: str, errors: list[dict[str, Any]]) -> dict[str, An
 
 async def addresses_of(hosts: Sequence[str]) -> tuple[str, ...]:
     """An IPv4 address of each of these nodes whose name is known here."""
-    found = await asyncio.gather(*(resolve(host, NAME_SECONDS) for host in hosts[:MOST_HOSTS]))
-    ipv4 = (next((each for each in addresses if ":" not in each), None) for addresses, _ in found)
-    return tuple(dict.fromkeys(each for each in ipv4 if each is not None))
+    lookups = await asyncio.gather(*(look_up(host, NAME_SECONDS) for host in hosts[:MOST_HOSTS]))
+    ipv4 = (next((address for address in found.addresses if ":" not in address), None) for found in lookups)
+    return tuple(dict.fromkeys(address for address in ipv4 if address is not None))
 
 
 async def leave(message: dict[str, Any], others: Sequence[str]) -> None:

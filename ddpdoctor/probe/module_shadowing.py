@@ -10,6 +10,7 @@ from importlib.machinery import PathFinder
 from typing import NamedTuple
 
 from ddpdoctor.probe.proc import die_with
+from ddpdoctor.system.process import kill, start
 
 __all__ = ["Hidden", "explain", "files", "prove"]
 
@@ -57,13 +58,12 @@ def prove(found: list[Hidden], beat: Callable[[], None], folder: str = "") -> st
         return None
     parent = os.getpid()
     try:
-        process = subprocess.Popen(
+        process = start(
             [sys.executable, "-c", IMPORT],
-            stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            cwd=folder or None,
-            preexec_fn=lambda: die_with(parent),
+            folder=folder or None,
+            in_child=lambda: die_with(parent),
         )
     except OSError:
         return None  # it was not shown that they do any harm
@@ -76,7 +76,7 @@ def prove(found: list[Hidden], beat: Callable[[], None], folder: str = "") -> st
         if not process.returncode:
             return None
         return f"{words}\ntorch is not imported after {SECONDS} s" if words.startswith("Timeout (") else words
-    process.kill()
+    kill(process)
     return None  # not even its stack was to be had
 
 

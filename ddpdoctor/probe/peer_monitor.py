@@ -8,11 +8,12 @@ from dataclasses import replace
 
 from ddpdoctor.facts.addresses import is_loopback
 from ddpdoctor.facts.probe import Kind, Observation
+from ddpdoctor.network.connect import source_address
 from ddpdoctor.probe import node_notices
 from ddpdoctor.probe.echo import Echo
-from ddpdoctor.probe.heartbeat import MOST_AT_HEAD, Pulse, knock, observe_host, watched
+from ddpdoctor.probe.heartbeat import MOST_AT_HEAD, Pulse, check_process, observe_host, watched
 from ddpdoctor.probe.host_links import Mesh, peers_of
-from ddpdoctor.probe.hosts import Card, gloo_address, has_route
+from ddpdoctor.probe.hosts import Card, gloo_address
 from ddpdoctor.probe.local_peers import Neighbours
 from ddpdoctor.probe.local_supervisors import Siblings
 from ddpdoctor.probe.rank_env import Place
@@ -188,7 +189,7 @@ class Company:
         """What is wrong with the process that hosts the store; asked until something is."""
         if self._answer[0] is None and self._head is not None:
             for _ in range(KNOCKS):
-                self._answer = knock(self._head.address or store_address, self._head)
+                self._answer = check_process(self._head.address or store_address, self._head)
                 if self._answer[0] is not Kind.STOPPED:
                     break
         return self._answer
@@ -230,11 +231,11 @@ class Company:
         """Whether this host reaches nobody: it has no route any more, or of the others none answers, besides the one that is
         `lost`: without a name, the one that hosts the store.
         """
-        if not has_route(address):
+        if source_address(address) is None:
             return True
         lost = lost or (self._head.host if self._head is not None else None)
         others = [card for card in self._others if card.host != lost]
-        return bool(others) and all(knock(card.address, card)[0] is Kind.HOST_LOST for card in others[:3])
+        return bool(others) and all(check_process(card.address, card)[0] is Kind.HOST_LOST for card in others[:3])
 
     def leave(self) -> None:
         """Watch and answer no longer."""

@@ -13,7 +13,7 @@ from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.launchers import BY_HAND, TORCHRUN, Launcher
 from ddpdoctor.facts.probe import Kind, Observation
 
-__all__ = ["OWN_LAUNCHER", "BadEnvironment", "Place", "host_key", "read_place", "read_place_outside"]
+__all__ = ["OWN_LAUNCHER", "BadEnvironment", "NoLauncherError", "Place", "host_key", "read_place", "read_place_outside"]
 
 OWN_LAUNCHER = "ddpdoctor probe"
 FIRST_PORT = 15000
@@ -26,6 +26,10 @@ MOST_RANKS = 1 << 20
 
 class BadEnvironment(Exception):
     """The environment does not say where this rank stands; the text quotes the variable."""
+
+
+class NoLauncherError(BadEnvironment):
+    """No launcher gave this process a rank."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ def read_place(environ: Mapping[str, str], job: int | None = None) -> Place:
         for name, other in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")):
             if environ.get(name):
                 raise BadEnvironment(f"{other} is {'empty' if other in environ else 'not set'}")
-        raise BadEnvironment(
+        raise NoLauncherError(
             "no launcher gave this process a rank: neither RANK and WORLD_SIZE nor a scheduler's variables are set"
         )
     counts = BY_HAND if environ.get("RANK") and environ.get("WORLD_SIZE") else row

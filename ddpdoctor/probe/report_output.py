@@ -12,6 +12,7 @@ from typing import Any
 from ddpdoctor.facts.codec import encode
 from ddpdoctor.facts.probe import Probe
 from ddpdoctor.probe.rank_env import Place
+from ddpdoctor.system.process import start
 from ddpdoctor.system.selfexec import command
 
 __all__ = ["tell"]
@@ -72,7 +73,7 @@ def _report(probe: Probe, place: Place | None, options: Any, started: float, is_
     order["host"] = place.host if place else ""
     # A session of its own: a launcher that ends this rank's group meanwhile must not cost the report.
     try:
-        child = subprocess.Popen(command("ddpdoctor.cli.probe_report"), stdin=subprocess.PIPE, start_new_session=True)
+        child = start(command("ddpdoctor.cli.probe_report"), stdin=subprocess.PIPE)
     except OSError as error:
         print(f"{headline(probe)}\nddpdoctor.probe: no report: {error.strerror}", file=sys.stderr)
         return max(code, 3 if options.output else 1)

@@ -14,8 +14,8 @@ from types import FrameType
 
 from ddpdoctor.facts.gaps import Gap
 from ddpdoctor.facts.probe import Kind, Observation, Probe
-from ddpdoctor.network import file_limits
-from ddpdoctor.network.file_limits import OUT_OF_FILES
+from ddpdoctor.network.connect import OUT_OF_FILES
+from ddpdoctor.network.file_limits import file_limit
 from ddpdoctor.network.tcpstore.client import StoreLost
 from ddpdoctor.network.tcpstore.server import Server
 from ddpdoctor.probe.agreed_plan import choose_backend, choose_pairs, traits
@@ -95,7 +95,7 @@ class Session(Witness):
             self._reach_to_tell(trouble)
             return self.fail(trouble.observations)
         except StoreLost as lost:
-            return self.alone(str(lost))
+            return self.alone(lost)
 
     def _reach_to_tell(self, trouble: Trouble) -> None:
         """A rank that failed before it reached the store still tells the others why, and the one that hosts it always can."""
@@ -143,7 +143,7 @@ class Session(Witness):
 
     def _out_of_files(self) -> Observation:
         """About this process. Its worker ends, so that there are files for what is still to be told."""
-        count = file_limits.limit()
+        count = file_limit()
         found = self.child.observe(Kind.OUT_OF_FILES, f"{self.place.name} may open {count} files, and needs more")
         self.child.end()
         return replace(found, value=str(count))
@@ -173,8 +173,8 @@ class Session(Witness):
         board.store.wait_begin(f"go/{step}")
         self._waiting = True
         while True:
-            file_limits = [board.store.fileno(), self._wake, *self.child.files()]
-            readable = select.select(file_limits, [], [], LOOK_SECONDS)[0]
+            descriptors = [board.store.fileno(), self._wake, *self.child.files()]
+            readable = select.select(descriptors, [], [], LOOK_SECONDS)[0]
             if board.store.fileno() in readable:
                 self._waiting = False
                 board.store.wait_end()

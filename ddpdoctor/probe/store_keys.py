@@ -16,6 +16,7 @@ from typing import Any
 from ddpdoctor.facts.codec import decode, encode
 from ddpdoctor.facts.probe import Kind, Observation, Probe, RankReport
 from ddpdoctor.network.tcpstore.client import Store
+from ddpdoctor.privacy.redaction import redact
 from ddpdoctor.probe.host_reports import pack, unpack
 from ddpdoctor.probe.hosts import Card
 from ddpdoctor.probe.local_peers import Neighbour
@@ -121,8 +122,8 @@ class Board:
         return host
 
     def publish(self, log: str, value: object) -> None:
-        """Append one record to a log."""
-        self.store.append(log, json.dumps(encode(value)).encode() + b"\n")
+        """Append one record to a log, without the secrets that a message or a variable may hold."""
+        self.store.append(log, json.dumps(redact(encode(value))).encode() + b"\n")
 
     def log(self, name: str) -> list[dict[str, Any]]:
         return list(_lines(self.store.get(name)))
@@ -141,7 +142,8 @@ class Board:
 
     def compare(self, traits: Mapping[str, str]) -> None:
         """Publish in what this rank differs from the first one that did."""
-        first = json.loads(self.store.claim("alike", json.dumps(dict(traits)).encode()))
+        traits = redact(dict(traits))
+        first = json.loads(self.store.claim("alike", json.dumps(traits).encode()))
         unlike = {name: traits.get(name, "") for name in {*first, *traits} if traits.get(name) != first.get(name)}
         if unlike:
             self.publish("unlike", {"rank": self.place.rank, "traits": unlike})

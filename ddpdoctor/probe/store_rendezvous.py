@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from ddpdoctor.facts.probe import Kind, Observation
+from ddpdoctor.facts.reachability import ConnectOutcome
 from ddpdoctor.network.tcpstore.client import PATIENT_SECONDS, Store, StoreError, StoreLost, connect
 from ddpdoctor.network.tcpstore.server import Server
 from ddpdoctor.probe.rank_env import OWN_LAUNCHER, Place
@@ -33,6 +34,18 @@ _WORDS = {
     Kind.UNREACHABLE: "cannot connect to the store of torchrun's agent",
     Kind.SILENT: "gets no answer at all from the master port (packets dropped, or nobody there)",
 }
+
+
+_KINDS = {
+    ConnectOutcome.UNRESOLVED: Kind.UNRESOLVABLE,
+    ConnectOutcome.STRANGER: Kind.STRANGER,
+    ConnectOutcome.SILENT: Kind.STRANGER,
+    ConnectOutcome.NO_HOST: Kind.MASTER_WITHOUT_HOST,
+    ConnectOutcome.NO_ROUTE: Kind.NO_ROUTE,
+    ConnectOutcome.PROHIBITED: Kind.PORT_REJECTED,
+    ConnectOutcome.NO_ANSWER: Kind.SILENT,
+}
+"""What a StoreError's outcome is to a rank; any other one is REFUSED."""
 
 
 class Trouble(Exception):
@@ -63,7 +76,7 @@ def reach_store(place: Place, until: float, check: Callable[[], None]) -> Board:
             found = error
         check()
         now = time.monotonic()
-        if now >= until or (_is_sure(found.kind, place) and now - started >= min(SURE_SECONDS, until - started)):
+        if now >= until or (_is_sure(_kind(found), place) and now - started >= min(SURE_SECONDS, until - started)):
             raise Trouble(_explain(place, found, now - started))
         time.sleep(RETRY_SECONDS)
 
@@ -87,8 +100,12 @@ def _is_sure(kind: Kind, place: Place) -> bool:
     return kind not in may_change or place.hosts_store or place.uses_agent_store
 
 
+def _kind(error: StoreError) -> Kind:
+    return Kind.PORT_DROPPED if error.pings else _KINDS.get(error.outcome, Kind.REFUSED)
+
+
 def _explain(place: Place, error: StoreError, seconds: float) -> Observation:
-    kind = error.kind
+    kind = _kind(error)
     if place.hosts_store and kind is not Kind.UNRESOLVABLE:
         kind = Kind.MASTER_ELSEWHERE
         words = f"{place.name} holds rank 0 but MASTER_ADDR={place.master_addr} does not lead back to it ({error})"

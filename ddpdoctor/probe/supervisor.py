@@ -16,14 +16,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ddpdoctor.facts.probe import Kind, Observation, Probe
-from ddpdoctor.network.file_limits import OUT_OF_FILES, allow_more, limit
+from ddpdoctor.network.connect import OUT_OF_FILES
+from ddpdoctor.network.file_limits import file_limit, raise_file_limit
 from ddpdoctor.probe.arguments import parse
 from ddpdoctor.probe.baseline import save
 from ddpdoctor.probe.early_signal import early
 from ddpdoctor.probe.lazy_retry import is_worth_a_try, retry
 from ddpdoctor.probe.local_supervisors import Siblings
 from ddpdoctor.probe.proc import die_with
-from ddpdoctor.probe.rank_env import BadEnvironment, Place, read_place, read_place_outside, short_host
+from ddpdoctor.probe.rank_env import BadEnvironment, NoLauncherError, Place, read_place, read_place_outside, short_host
 from ddpdoctor.probe.report_output import tell
 from ddpdoctor.probe.session import Session
 from ddpdoctor.probe.store_rendezvous import Interrupted, call_others
@@ -41,20 +42,20 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         place = read_place(os.environ, options.job)
     except BadEnvironment as error:
-        return _without_place(str(error), options, started)
+        return _without_place(error, options, started)
     try:
         return _as_rank(place, options, started)
     except OSError as error:
         if error.errno not in OUT_OF_FILES:
             raise
-        words = f"{place.name} may open {limit()} files, and needs more to start"
-        seen = Observation(Kind.OUT_OF_FILES, words, (place.rank,), place.rank, place.host, value=str(limit()))
+        words = f"{place.name} may open {file_limit()} files, and needs more to start"
+        seen = Observation(Kind.OUT_OF_FILES, words, (place.rank,), place.rank, place.host, value=str(file_limit()))
         return tell(Probe(observations=(seen,), launcher=place.launcher), place, True, options, started)
 
 
 def _as_rank(place: Place, options: argparse.Namespace, started: float) -> int:
     child = take_over(place, *options.worker) if options.worker else adopt(begin(WORKER), [place])[0]
-    allow_more()
+    raise_file_limit()
     siblings = Siblings(place, os.getppid() if options.job is None else options.job, is_launched=options.launched)
     session = Session(place, child, options, siblings)
     signal.signal(signal.SIGTERM, session.on_signal)
@@ -90,8 +91,9 @@ def _as_rank(place: Place, options: argparse.Namespace, started: float) -> int:
         session.leave()
 
 
-def _without_place(words: str, options: object, started: float) -> int:
-    if "no launcher" in words:
+def _without_place(error: BadEnvironment, options: object, started: float) -> int:
+    words = str(error)
+    if isinstance(error, NoLauncherError):
         print(
             f"ddpdoctor.probe: {words}\n"
             "Start it as the job is started:\n"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from ddpdoctor.system.process import LateError, run
 from ddpdoctor.system.selfexec import command
 
 __all__ = ["Offers", "ask"]
@@ -36,14 +36,8 @@ def ask(transports: Iterable[str]) -> Offers:
     if not any(each in THROUGH_HOST_MEMORY for each in transports):
         return Offers()
     try:
-        done = subprocess.run(
-            command("ddpdoctor.collectors.transport_capabilities"),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=SECONDS,
-        )
-        told = json.loads(done.stdout)
-    except (OSError, subprocess.TimeoutExpired, ValueError):
+        told = json.loads(run(command("ddpdoctor.collectors.transport_capabilities"), SECONDS).out)
+    except (OSError, LateError, ValueError):
         return Offers()
     settings = {name: os.environ[name] for name in CHOOSING if os.environ.get(name)}
     return Offers(told["ways"], told["network"], settings)

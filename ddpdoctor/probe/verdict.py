@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from ddpdoctor.causality.arrange import NEEDS_NO_GRACE, weigh
 from ddpdoctor.facts.probe import Kind, Observation, Probe, RankReport
+from ddpdoctor.facts.reachability import ConnectOutcome
 from ddpdoctor.network.tcpstore.client import StoreLost
 from ddpdoctor.probe.host_reports import telling
 from ddpdoctor.probe.local_supervisors import Siblings
@@ -91,7 +92,7 @@ class Witness:
         if self.board is None:
             return self.probe(weigh(observations), (self.child.report(),))
         if any(map(self.is_about_store, observations)):
-            return self.alone("its process does not run", observations)
+            return self.alone(StoreLost(ConnectOutcome.SILENT, "its process does not run"), observations)
         try:
             self._told = [*observations, *self._own_condition(observations)]
             self.board.fail(self.child.report(self.waited), self._told)
@@ -112,7 +113,7 @@ class Witness:
                 self._linger(LOOK_SECONDS)
             return self._judge()
         except StoreLost as lost:
-            return self.alone(str(lost), observations)
+            return self.alone(lost, observations)
 
     @staticmethod
     def _is_about_links(evidence: Sequence[Observation]) -> bool:
@@ -172,14 +173,14 @@ class Witness:
                     self._board.publish("evidence", found)
                     self._told.append(found)
 
-    def alone(self, words: str, observations: tuple[Observation, ...] = ()) -> Probe:
+    def alone(self, store_lost: StoreLost, observations: tuple[Observation, ...] = ()) -> Probe:
         """A verdict of this rank's own: the store is gone, so nobody can be asked."""
         self.company.hush()
         if self.board is not None:
             self.board.store.is_lost = True
         seen = [*observations, *self._dead_or_stopped(observations)]
         lost = None if seen or self.board is None else self.company.lost(self.board.store.address)
-        seen.append(replace(lost, phase=self.child.phase) if lost is not None else self._without_store(words))
+        seen.append(replace(lost, phase=self.child.phase) if lost is not None else self._without_store(store_lost))
         named = {rank for o in seen if o.kind in (Kind.DIED, Kind.STOPPED) and o.host for rank in o.ranks}
         kept = [o for o in seen if o.host or not named.issuperset(o.ranks)]
         return self.probe(weigh(kept), (self.child.report(self.waited),))
@@ -195,15 +196,15 @@ class Witness:
             found = found if found is not None and found.kind is Kind.STOPPED else None
         return [found] if found is not None and found not in known else []
 
-    def _without_store(self, words: str) -> Observation:
+    def _without_store(self, store_lost: StoreLost) -> Observation:
         place = self.place
         master = f"{place.master_addr}:{place.master_port}"
         if place.uses_agent_store:
-            lost = f"the store of torchrun's agent at {master} is gone: {words} (seen by {place.name})"
+            lost = f"the store of torchrun's agent at {master} is gone: {store_lost} (seen by {place.name})"
             host = self.company.host_of_head()
             return Observation(Kind.STORE_LOST, lost, (), place.rank, host, phase=self.child.phase)
-        lost = f"rank 0 at {master}, whose supervisor hosts the store, is gone: {words} (seen by {place.name})"
-        kind = Kind.DIED if "closed" in words or "broke" in words else Kind.STORE_LOST
+        lost = f"rank 0 at {master}, whose supervisor hosts the store, is gone: {store_lost} (seen by {place.name})"
+        kind = Kind.DIED if store_lost.outcome is ConnectOutcome.RESET else Kind.STORE_LOST
         return Observation(kind, lost, (0,), place.rank, phase=self.child.phase)
 
 

@@ -7,22 +7,34 @@ import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ddpdoctor.facts.probe import Kind, Observation
 from ddpdoctor.probe.proc import Elsewhere
+from ddpdoctor.probe.rank_env import Place
+from ddpdoctor.probe.worker_output import Heard
 
-if TYPE_CHECKING:
-    from ddpdoctor.probe.worker_handle import Child
-
-__all__ = ["death", "told", "wait_for_end"]
+__all__ = ["EndedWorker", "death", "told", "wait_for_end"]
 
 ENDING_SECONDS = 1.5
 """How long a process with many threads may take from closing its files to its end, on a busy machine."""
 NO_FILES = "Too many open files"
 
 
-def told(child: Child, error: Mapping[str, Any]) -> Observation:
+class EndedWorker(Protocol):
+    """What is needed of a worker's handle to say how the worker ended."""
+
+    place: Place
+    phase: str
+    pid: int | None
+    heard: Heard
+    frames: list[tuple[str, int, str]]
+
+    def observe(self, kind: Kind, message: str) -> Observation:
+        """An observation about this worker's rank."""
+
+
+def told(child: EndedWorker, error: Mapping[str, Any]) -> Observation:
     """What the worker said that it failed with."""
     kind = Kind.OUT_OF_FILES if NO_FILES in error["message"] else Kind(error["kind"])
     words = {
@@ -36,7 +48,7 @@ def told(child: Child, error: Mapping[str, Any]) -> Observation:
     return replace(child.observe(kind, f"{child.place.name} {words}: {error['message']}"), **details)
 
 
-def death(child: Child, code: int) -> Observation:
+def death(child: EndedWorker, code: int) -> Observation:
     """What ended it: a signal, an exit code, a lack of files; or its peers, where Gloo aborts because it lost them."""
     name = _signal(-code) if code < 0 else None
     last = child.heard.last_words()

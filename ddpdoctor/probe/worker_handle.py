@@ -14,7 +14,6 @@ from typing import Any
 
 from ddpdoctor.facts.pairs import PairSpeed
 from ddpdoctor.facts.probe import Kind, Measurement, Observation, RankReport, Unsupported
-from ddpdoctor.network.file_limits import drain
 from ddpdoctor.probe.proc import STOPPED_SECONDS, Elsewhere, Stat, read_stat
 from ddpdoctor.probe.progress import Progress
 from ddpdoctor.probe.rank_env import Place
@@ -80,9 +79,9 @@ class Child:
 
     def read(self) -> None:
         """Take in all that the worker has written, without waiting."""
-        self.output, text = drain(self.output)
+        self.output, text = _drain(self.output)
         self.heard.take(text)
-        self.messages, text = drain(self.messages)
+        self.messages, text = _drain(self.messages)
         *lines, self._unread = (self._unread + text).split(b"\n")
         for line in lines:
             self._take(line.decode("utf-8", "replace"))
@@ -289,3 +288,18 @@ class Child:
                 os.killpg(self.process.pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 return  # it has just begun, or changed its user
+
+
+def _drain(fd: int) -> tuple[int, bytes]:
+    """What can be read now; the descriptor becomes -1 (and is closed) at its end."""
+    chunks = []
+    while fd >= 0:
+        try:
+            chunk = os.read(fd, 1 << 16)
+        except BlockingIOError:
+            break
+        if not chunk:
+            os.close(fd)
+            fd = -1
+        chunks.append(chunk)
+    return fd, b"".join(chunks)

@@ -1,6 +1,6 @@
 """Starting workers: one process a rank, or one process that forks a worker for each rank of this machine.
 
-Imports nothing of the house before the process runs: torch's import is the longest part of a probe, so it begins first.
+Imports next to nothing before the process runs: torch's import is the longest part of a probe, so it begins first.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from ddpdoctor.system.process import start
 from ddpdoctor.system.selfexec import command
 
 if TYPE_CHECKING:
@@ -41,14 +42,12 @@ def begin(module: str, ranks: int = 1, environ: Mapping[str, str] = os.environ) 
     pipes = [(os.pipe(), os.pipe(), os.pipe()) for _ in range(ranks)]
     theirs = [(messages[1], control[0], output[1]) for messages, control, output in pipes]
     words = [",".join(map(str, fds)) for fds in theirs]
-    process = subprocess.Popen(
+    process = start(
         [*command(module), str(os.getpid()), *words],
-        stdin=subprocess.DEVNULL,
+        _worker_environ(environ),
         stdout=theirs[0][2],
         stderr=theirs[0][2],
-        env=_worker_environ(environ),
-        pass_fds=[fd for fds in theirs for fd in fds],
-        start_new_session=True,
+        fds=[fd for fds in theirs for fd in fds],
     )
     for fds in theirs:
         for fd in fds:
@@ -64,15 +63,7 @@ def run_probe(
     Raises:
         OSError: no process can be started.
     """
-    return subprocess.Popen(
-        [*command(module), *words],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=None if environ is None else dict(environ),
-        pass_fds=fds,
-        start_new_session=True,
-    )
+    return start([*command(module), *words], environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, fds=fds)
 
 
 def adopt(begun: Begun, places: Sequence[Place]) -> list[Child]:

@@ -67,7 +67,7 @@ def _longest_run(text: str) -> int:
 def _finding(finding: Finding) -> list[str]:
     blocks = [
         f"### {finding.worst.value} {prose(finding.code)} {prose(finding.name)}",
-        prose(finding.message),
+        prose(finding.text),
         "\n".join(f"- **{label}**: {text}" for label, text in _remarks(finding) if text),
     ]
     if finding.fix_command:

@@ -72,7 +72,7 @@ def _novel(finding: Finding, told: set[str]) -> bool:
 
 def _show(console: Console, finding: Finding, is_novel: bool) -> None:
     console.print(_head(finding))
-    _indented(console, Text(printable(finding.message)))
+    _indented(console, Text(printable(finding.text)))
     rows = [("where", place(finding))]
     rows += [("seen", line) for line in _evidence(finding)]
     if is_novel:
@@ -101,7 +101,7 @@ def _show_consequences(console: Console, findings: list[Finding]) -> None:
     for finding in findings:
         where = place(finding)
         line = _head_of_consequence(finding)
-        line.append(f" {printable(finding.message)}" + (f" ({printable(where)})" if where else ""))
+        line.append(f" {printable(finding.text)}" + (f" ({printable(where)})" if where else ""))
         _indented(console, line, 4)
 
 

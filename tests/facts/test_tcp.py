@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ddpdoctor.network.tcp_info import INFO_BYTES, sent_in_vain
+from ddpdoctor.network.tcp_info import INFO_BYTES, count_lost
 
 
 def _info(retransmits: int, unacknowledged: int) -> bytes:
@@ -19,7 +19,7 @@ def _info(retransmits: int, unacknowledged: int) -> bytes:
     [(_info(3, 7), 7), (_info(2, 1), 1), (_info(1, 7), 0), (_info(3, 0), 0), (b"", 0), (_info(3, 7)[:-1], 0)],
 )
 def test_packets_are_lost_that_were_sent_again_and_never_acknowledged(info: bytes, lost: int) -> None:
-    assert sent_in_vain(info) == lost
+    assert count_lost(info) == lost
 
 
 def test_the_silence_of_a_process_that_does_not_read_is_no_loss() -> None:
@@ -27,4 +27,4 @@ def test_the_silence_of_a_process_that_does_not_read_is_no_loss() -> None:
         link.sendall(b"x" * 32768)
         info = link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES)
         assert len(info) == INFO_BYTES
-        assert sent_in_vain(info) == 0
+        assert count_lost(info) == 0

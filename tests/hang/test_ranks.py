@@ -21,7 +21,7 @@ from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import load
 from ddpdoctor.rules.views import hang_rules
 from ddpdoctor.system.machine import Root
-from ddpdoctor.system.timeouts import answers
+from ddpdoctor.system.timeouts import call_each_with_timeout
 
 RULES = hang_rules(load())
 C10D = Frame("/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 3252, "all_reduce")
@@ -318,6 +318,6 @@ def test_a_process_of_which_proc_does_not_tell_is_not_waited_for(tmp_path: Path)
 
 def test_work_that_takes_too_long_for_one_thing_goes_on_with_the_next() -> None:
     gate = threading.Event()
-    found, late = answers(lambda n: gate.wait(60) if n == 2 else n, range(5), 0.2)
+    found, late = call_each_with_timeout(lambda n: gate.wait(60) if n == 2 else n, range(5), 0.2)
     gate.set()
     assert (sorted(found), late) == ([0, 1, 3, 4], [2])

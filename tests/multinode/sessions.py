@@ -11,7 +11,7 @@ from ddpdoctor.facts.nodes import Node
 from ddpdoctor.multinode.members import Guest
 from ddpdoctor.multinode.results import Alone, Gathered, Told
 from ddpdoctor.multinode.session import Session
-from ddpdoctor.network.sockets import listen
+from ddpdoctor.network.connect import listen
 
 TOKEN = f"job of {os.getpid()}"
 """Tests that run side by side share the side doors of the loopback."""

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from multinode.sessions import TOKEN, free_port, node
 
-from ddpdoctor.facts.net import Outcome
 from ddpdoctor.facts.nodes import Form, Node
+from ddpdoctor.facts.reachability import ConnectOutcome
 from ddpdoctor.multinode import client, liveness
 from ddpdoctor.multinode.members import Guest
 from ddpdoctor.multinode.results import Alone, End, Gathered, Lost, Told
 from ddpdoctor.multinode.session import Session
-from ddpdoctor.network.sockets import listen
+from ddpdoctor.network.connect import listen
 
 NODES = 3
 
@@ -86,13 +86,13 @@ def test_a_node_that_goes_after_the_verdict_is_told_to_all_others(gone: int) -> 
 def test_nobody_is_blamed_while_all_stay_however_slow_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
     knocked: list[str] = []
 
-    async def alive(address: str, port: int, *rest: object, **more: object) -> Outcome:
+    async def alive(address: str, port: int, *rest: object, **more: object) -> ConnectOutcome:
         knocked.append(address)
-        return Outcome.REFUSED
+        return ConnectOutcome.REFUSED
 
     async def meet() -> None:
         nodes = await _met(free_port())
-        monkeypatch.setattr(liveness, "dial", alive)
+        monkeypatch.setattr(liveness, "connect", alive)
 
         def look() -> list[str]:
             nodes[0].session.host.seats["host1"].heard = time.monotonic() - 60.0  # stopped, as it looks from here
@@ -125,12 +125,12 @@ def test_a_node_that_says_nothing_although_its_machine_answers_is_stopped(monkey
 
 
 def test_a_machine_at_which_nothing_answers_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def dead(*rest: object, **more: object) -> Outcome:
-        return Outcome.NO_ANSWER
+    async def dead(*rest: object, **more: object) -> ConnectOutcome:
+        return ConnectOutcome.NO_ANSWER
 
     async def meet() -> None:
         nodes = await _met(free_port())
-        monkeypatch.setattr(liveness, "dial", dead)
+        monkeypatch.setattr(liveness, "connect", dead)
 
         def look() -> bool:
             nodes[0].session.host.seats["host1"].heard = time.monotonic() - 60.0
@@ -167,8 +167,8 @@ def test_what_is_no_node_is_not_believed(told: object) -> None:
 def test_who_was_slow_before_is_given_more_time(
     silent: float, slowest: float, ends: list[End | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def up(*rest: object, **more: object) -> Outcome:
-        return Outcome.REFUSED
+    async def up(*rest: object, **more: object) -> ConnectOutcome:
+        return ConnectOutcome.REFUSED
 
     async def look() -> list[End | None]:
         doubt, heard = liveness.Doubt(), time.monotonic() - silent
@@ -176,17 +176,17 @@ def test_who_was_slow_before_is_given_more_time(
 
     for name in ("SURE_SECONDS", "SURE_OF_SLOW_SECONDS"):
         monkeypatch.setattr(liveness, name, 0.0)
-    monkeypatch.setattr(liveness, "dial", up)
+    monkeypatch.setattr(liveness, "connect", up)
     assert asyncio.run(look()) == ends
 
 
 def test_silence_that_a_lossy_link_may_explain_is_no_lost_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def nothing(*rest: object, **more: object) -> Outcome:
-        return Outcome.NO_ANSWER
+    async def nothing(*rest: object, **more: object) -> ConnectOutcome:
+        return ConnectOutcome.NO_ANSWER
 
     async def look(silent: float) -> End | None:
         return await liveness.Doubt().look(("127.0.0.1", 1), time.monotonic() - silent, 0.6)
 
-    monkeypatch.setattr(liveness, "dial", nothing)
+    monkeypatch.setattr(liveness, "connect", nothing)
     assert asyncio.run(look(2.5)) is None
     assert asyncio.run(look(3.5)) is End.SILENT

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpdoctor.facts.net import Outcome
 from ddpdoctor.facts.nodes import Form, Node
+from ddpdoctor.facts.reachability import ConnectOutcome
 from ddpdoctor.multinode.link_tests import partners
 from ddpdoctor.multinode.members import (
     Guest,
@@ -49,7 +49,7 @@ def elastic(index: int, least: int, most: int) -> Guest:
         ([static(0, 3), static(1, 3), static(1, 3, machine="b")], State.COMPLETE),
         ([static(0), static(2)], State.CONTRADICTING),
         ([static(0), static(1), static(2)], State.COMPLETE),
-        ([static(0), static(1, way=Outcome.NO_ANSWER)], State.COMPLETE),
+        ([static(0), static(1, way=ConnectOutcome.NO_ANSWER)], State.COMPLETE),
         ([ranked(0, 4), ranked(1, 4), ranked(2, 3)], State.CONTRADICTING),
         ([ranked(1), ranked(2)], State.CONTRADICTING),
         ([elastic(0, 1, 4)], State.ENOUGH),

@@ -22,6 +22,7 @@ from sessions import TOKEN, attend, free_port, meet, node
 
 import ddpdoctor.multinode.client as guest_side
 import ddpdoctor.multinode.host as host_side
+from ddpdoctor.facts.reachability import Lookup
 from ddpdoctor.multinode import host_discovery, session, udp_discovery
 from ddpdoctor.multinode.members import Guest
 from ddpdoctor.multinode.messages import MAX_HELLO_BYTES, PROTOCOL, encode_line
@@ -310,9 +311,9 @@ def test_a_resolver_that_is_slow_is_waited_for(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_a_slow_resolver_says_between_two_looks_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def slow(name: str, seconds: float) -> tuple[tuple[str, ...], str | None]:
+    async def slow(name: str, seconds: float) -> Lookup:
         await asyncio.sleep(0.05)
-        return ("192.0.2.7",), None
+        return Lookup(name, ("192.0.2.7",))
 
     async def look() -> list[tuple[tuple[str, ...], bool]]:
         nobody: Any = None
@@ -324,7 +325,7 @@ def test_what_a_slow_resolver_says_between_two_looks_counts(monkeypatch: pytest.
             await asyncio.sleep(0.1)
         return seen
 
-    monkeypatch.setattr(host_discovery, "resolve", slow)
+    monkeypatch.setattr(host_discovery, "look_up", slow)
     monkeypatch.setattr(host_discovery, "RESOLVE_SECONDS", 0.01)
     monkeypatch.setattr(host_discovery, "KNOWN_SECONDS", 0.01)
     assert asyncio.run(look()) == [((), True), (("192.0.2.7",), False), (("192.0.2.7",), False)]

@@ -30,7 +30,7 @@ def draw(report: Report, nodes: Sequence[Node], *, width: int, colour: bool, qui
     table.add_column("what", overflow="fold")
     for finding in report.findings:
         word = finding.worst.value
-        message = finding.message.replace(" differs between the nodes (", ": ").replace("): expected one value", "")
+        message = finding.text.replace(" differs between the nodes (", ": ").replace("): expected one value", "")
         table.add_row(Text(word, style=COLOURS[word]), Text(finding.code), Text(message))
     count = len(report.findings)
     words = f"{count} difference{'' if count == 1 else 's'}" if count else "no difference"

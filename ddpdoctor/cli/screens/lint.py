@@ -68,7 +68,7 @@ def _is_script(path: str | None) -> bool:
 def _show_in_script(console: Console, finding: Finding, width: int) -> None:
     """The line of a script, or of a notebook's cell, without its indent."""
     where = finding.where
-    lines = _cell(where.file or "", finding.message)
+    lines = _cell(where.file or "", finding.text)
     if where.line is None or where.column is None or where.line > len(lines):
         return
     text = lines[where.line - 1]

@@ -9,7 +9,8 @@ from rich.text import Text
 from ddpdoctor.cli.screens import draw_all
 from ddpdoctor.cli.screens.rdma import rdma_pieces
 from ddpdoctor.facts.interface_choice import Choice, choose_for_gloo, choose_for_nccl
-from ddpdoctor.facts.net import Interface, Lookup, Net
+from ddpdoctor.facts.net import Interface, Net
+from ddpdoctor.facts.reachability import Lookup
 from ddpdoctor.facts.record import Facts
 
 __all__ = ["draw"]

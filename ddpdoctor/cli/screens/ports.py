@@ -7,22 +7,25 @@ from rich.table import Table
 from rich.text import Text
 
 from ddpdoctor.cli.screens import draw_all
-from ddpdoctor.facts.net import Attempt, Net, Outcome, Port, PortSocket
+from ddpdoctor.facts.net import Net, Port, PortSocket
+from ddpdoctor.facts.reachability import Attempt, ConnectOutcome
 from ddpdoctor.facts.record import Facts
 
 __all__ = ["draw"]
 
 NARROW = 70
 ENDS = {
-    Outcome.STORE: "a TCPStore answers",
-    Outcome.STRANGER: "something answers that is no TCPStore",
-    Outcome.SILENT: "accepts, and does not answer a TCPStore ping",
-    Outcome.REFUSED: "refused: the host is there, nobody listens yet",
-    Outcome.NO_ANSWER: "no answer",
-    Outcome.NO_HOST: "no machine has this address",
-    Outcome.PROHIBITED: "forbidden on the way",
-    Outcome.NO_ROUTE: "no route",
-    Outcome.FAILED: "failed",
+    ConnectOutcome.STORE: "a TCPStore answers",
+    ConnectOutcome.STRANGER: "something answers that is no TCPStore",
+    ConnectOutcome.SILENT: "accepts, and does not answer a TCPStore ping",
+    ConnectOutcome.REFUSED: "refused: the host is there, nobody listens yet",
+    ConnectOutcome.NO_ANSWER: "no answer",
+    ConnectOutcome.NO_HOST: "no machine has this address",
+    ConnectOutcome.PROHIBITED: "forbidden on the way",
+    ConnectOutcome.NO_ROUTE: "no route",
+    ConnectOutcome.RESET: "reset by the other end",
+    ConnectOutcome.UNRESOLVED: "the name does not resolve",
+    ConnectOutcome.FAILED: "failed",
 }
 
 

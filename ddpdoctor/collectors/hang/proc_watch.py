@@ -12,9 +12,9 @@ from ddpdoctor.collectors.environ import relevant
 from ddpdoctor.collectors.hang.rank_processes import SECONDS, Entry
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.hang import Child, Process
-from ddpdoctor.privacy.secrets import without_secrets_in
+from ddpdoctor.privacy.redaction import redact
 from ddpdoctor.system.machine import Root
-from ddpdoctor.system.timeouts import answers
+from ddpdoctor.system.timeouts import call_each_with_timeout
 
 __all__ = ["Watched", "runs_gloo", "watch"]
 
@@ -66,7 +66,9 @@ def watch(
     before = {entry.pid: Watched(root, entry.pid) for entry, _ in ranks}
     time.sleep(seconds if ranks else 0.0)
     by_pid = {entry.pid: (entry, environ) for entry, environ in ranks}
-    found, late = answers(lambda pid: _process(root, *by_pid[pid], known, before[pid], host), by_pid, SECONDS)
+    found, late = call_each_with_timeout(
+        lambda pid: _process(root, *by_pid[pid], known, before[pid], host), by_pid, SECONDS
+    )
     silent = {pid: Process(pid, host, state=before[pid].state, job=_job(by_pid[pid][1])) for pid in late}
     return tuple({**found, **silent}[pid] for pid in by_pid)
 
@@ -87,7 +89,7 @@ def _process(
         world_size=environ.world_size,
         local_world_size=environ.local_world_size,
         job=_job(environ),
-        command=" ".join(without_secrets_in(list(entry.words[:MOST_WORDS])))[:1000],
+        command=" ".join(redact(list(entry.words[:MOST_WORDS])))[:1000],
         state=now.state,
         wchan=_kernel_word(root.line(f"/proc/{entry.pid}/wchan")),
         call=call,

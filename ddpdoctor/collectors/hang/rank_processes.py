@@ -11,7 +11,7 @@ from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.launchers import BY_HAND
 from ddpdoctor.facts.variables import is_relevant
 from ddpdoctor.system.machine import Root
-from ddpdoctor.system.timeouts import answers
+from ddpdoctor.system.timeouts import call_each_with_timeout
 
 __all__ = ["Entry", "Found", "find", "processes"]
 
@@ -66,7 +66,7 @@ class Found:
 def processes(root: Root) -> dict[int, Entry]:
     """All processes, without their variables."""
     pids = [int(name) for name in root.names("/proc") if name.isdigit()][:MOST_PROCESSES]
-    words, late = answers(lambda pid: _words(root, pid), pids, SECONDS)
+    words, late = call_each_with_timeout(lambda pid: _words(root, pid), pids, SECONDS)
     found = {}
     for pid in pids:
         text = root.line(f"/proc/{pid}/stat") or ""
@@ -92,7 +92,7 @@ def find(root: Root, known: Mapping[int, Entry], pids: Iterable[int] = (), *, wi
     ranks: dict[int, tuple[Entry, Environ]] = {}
     unreadable = 0
     asked = [pid for pid in sorted(below) if not known[pid].is_silent and not _is_tool(known[pid], with_own)]
-    told, late = answers(lambda pid: _variables(root, pid), asked, SECONDS)
+    told, late = call_each_with_timeout(lambda pid: _variables(root, pid), asked, SECONDS)
     for pid, variables in told.items():
         entry = known[pid]
         if variables is None:

@@ -9,7 +9,7 @@ import selectors
 import socket
 from collections import deque
 
-from ddpdoctor.network.file_limits import OUT_OF_FILES
+from ddpdoctor.network.connect import OUT_OF_FILES
 from ddpdoctor.network.serving import Serving
 from ddpdoctor.network.tcpstore.wire import MAGIC, NONCE, NUMBER, SIGNED, Op, pack
 

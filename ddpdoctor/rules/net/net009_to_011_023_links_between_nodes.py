@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.launch.record import Launch
-from ddpdoctor.facts.net import Outcome
 from ddpdoctor.facts.nodes import Form, Link, Node, Nodes
 from ddpdoctor.facts.probe import Kind, Probe
+from ddpdoctor.facts.reachability import ConnectOutcome
 from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
 from ddpdoctor.launch.container import container_of
 from ddpdoctor.rules import cause
@@ -38,13 +38,13 @@ __all__ = [
 ]
 
 _WORDS = {
-    Outcome.REFUSED: "refused",
-    Outcome.NO_ANSWER: "dropped (no answer)",
-    Outcome.NO_HOST: "no route to host",
-    Outcome.NO_ROUTE: "no route",
-    Outcome.PROHIBITED: "prohibited",
-    Outcome.STRANGER: "answered by another machine",
-    Outcome.SILENT: "accepted and then silent",
+    ConnectOutcome.REFUSED: "refused",
+    ConnectOutcome.NO_ANSWER: "dropped (no answer)",
+    ConnectOutcome.NO_HOST: "no route to host",
+    ConnectOutcome.NO_ROUTE: "no route",
+    ConnectOutcome.PROHIBITED: "prohibited",
+    ConnectOutcome.STRANGER: "answered by another machine",
+    ConnectOutcome.SILENT: "accepted and then silent",
 }
 MOST_PAIRS = 8
 

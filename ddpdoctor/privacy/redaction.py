@@ -1,6 +1,7 @@
-"""Texts and facts without secrets: tokens, keys, passwords, URLs with credentials, wherever they stand.
+"""Redaction: texts and facts without tokens, keys, passwords and URLs with credentials. The one entry of this package for that.
 
-What a variable's name says is in `variables.is_secret`, what a token looks like in `token_shapes`; here it is the words around.
+The names of secret variables are in `facts.variables.is_secret`, what a token looks like in `token_shapes`, where known programs
+have a secret in `secret_places`; here are the words around a secret.
 """
 
 from __future__ import annotations
@@ -8,13 +9,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from ddpdoctor.facts.environ import REMOVED
 from ddpdoctor.facts.variables import is_secret
-from ddpdoctor.privacy.program_secrets import PLACES
+from ddpdoctor.privacy.secret_places import PLACES
 from ddpdoctor.privacy.token_shapes import SHAPE, WORD, is_random, is_surely_random
 
-__all__ = ["REMOVED", "without_secrets_in"]
-
-REMOVED = "<removed: looks like a secret>"
+__all__ = ["REMOVED", "redact", "redact_variable"]
 
 URL = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]{0,20}://)(?:[^/?#\s'\"<>]+|[^/?#:\s'\"<>]*:(?!\d+/)[^\s'\"<>@]+)@")
 """Credentials in a URL: a password may hold what should have been escaped, and is no port."""
@@ -44,7 +44,7 @@ _OF_TEXT = (
     ),
 )
 _TOKENS = "".join(rf"(?<!\b{word}[_-])(?<!_{word}[_-])" for word in _OF_TEXT) + "token"
-"""A token that opens doors, not one of a text: `hf_token`, not `pad_token`."""
+"""A token that gives access, not one of a text: `hf_token`, not `pad_token`."""
 _SUFFIX = r"s?(?:[_.-]?(?:value|data|string|str|b64|base64|raw|text|plain|header|env|\d+))*(?![\w-])"
 _NAME = rf"(?:[\w.-]*(?:{_FIRM})s?[\w.-]*|[\w.-]*(?:{_TOKENS}|{_KEYS}|pwd|(?<![A-Za-z])pw|bearer){_SUFFIX})"
 _WORDS = (
@@ -116,9 +116,11 @@ IDENTITIES = re.compile(
 PROSE = re.compile(r"text$|code$")
 """Lines of logs and of scripts."""
 EXACT = frozenset({"schema", "collected_at", "started_at", "hostname"})
+_IDENTITY = re.compile(r"ADDR|HOST|NODE|_ID$|UUID|DEVICE|_FILE$|PATH|PLUGIN|HCA|IFNAME|ENDPOINT|VERSION|COMM_ID")
+"""Variables whose values name something and may look random: rules judge them, and they are no secrets."""
 
 
-def without_secrets_in(value: Any, field: str = "") -> Any:
+def redact(value: Any, field: str = "") -> Any:
     """JSON values without anything that looks like a secret. `field` is the name under which the value stands."""
     if isinstance(value, str):
         return value if field in EXACT else _text(value, field)
@@ -129,10 +131,17 @@ def without_secrets_in(value: Any, field: str = "") -> Any:
     return value
 
 
+def redact_variable(name: str, value: str) -> str:
+    """The value of an environment variable without secrets; all of it is removed where the name is one of a secret."""
+    if value and is_secret(name):
+        return REMOVED
+    return _text(value, "name" if _IDENTITY.search(name) else "")
+
+
 def _member(key: str, value: Any) -> Any:
     if isinstance(value, str) and value and key.isupper() and is_secret(key):
         return REMOVED
-    return without_secrets_in(value, key)
+    return redact(value, key)
 
 
 def _words(values: list[Any], field: str) -> list[Any]:
@@ -149,7 +158,7 @@ def _words(values: list[Any], field: str) -> list[Any]:
             found.append(REMOVED)
             follows = False
             continue
-        found.append(WHOLE.sub(_named, each) if is_word and WHOLE.fullmatch(each) else without_secrets_in(each, field))
+        found.append(WHOLE.sub(_named, each) if is_word and WHOLE.fullmatch(each) else redact(each, field))
         follows = (
             is_word
             and each.startswith("-")

@@ -8,8 +8,8 @@ from dataclasses import replace
 from ddpdoctor.app.lint_lines import environ_of
 from ddpdoctor.collectors.launch import LocalFiles
 from ddpdoctor.engine import judge
-from ddpdoctor.facts.launch.record import Launch, Line
-from ddpdoctor.facts.launch.words import Edit, tidy
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.launch.words import SpanEdit, tidy
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.findings import Finding, Report, Severity
 from ddpdoctor.launch.corrections import edited
@@ -55,15 +55,15 @@ class Autocorrect:
         line = _line(finding, launch)
         if line is not None:
             finding = _on_line(finding, line, launch)
-        corrections: dict[int, list[Edit]] = {}
+        corrections: dict[int, list[SpanEdit]] = {}
         for edit in finding.line_edits:
-            corrections.setdefault(edit.line, []).append(Edit(edit.start, edit.end, edit.text))
+            corrections.setdefault(edit.line, []).append(SpanEdit(edit.start, edit.end, edit.text))
         if not corrections:
             return finding
         lines = [self.line(launch.lines[at], finding.code, edits) for at, edits in corrections.items()]
         return replace(finding, fix_command="\n".join(tidy(each.source) for each in lines))
 
-    def line(self, line: Line, code: str = "", edits: list[Edit] | None = None) -> Line:
+    def line(self, line: LaunchLine, code: str = "", edits: list[SpanEdit] | None = None) -> LaunchLine:
         """The line that would do what this one was to do.
 
         Args:
@@ -82,16 +82,16 @@ class Autocorrect:
             seen.add(tidy(line.source))
         return line
 
-    def _left(self, line: Line, code: str) -> list[Edit]:
+    def _left(self, line: LaunchLine, code: str) -> list[SpanEdit]:
         """The edits of all errors of a line that go together; of two that clash, those of the first."""
-        kept: list[Edit] = []
+        kept: list[SpanEdit] = []
         for finding in self._findings(line):
             if finding.worst is Severity.ERROR or finding.code == code:
-                own = [Edit(each.start, each.end, each.text) for each in finding.line_edits]
+                own = [SpanEdit(each.start, each.end, each.text) for each in finding.line_edits]
                 kept += [] if _clashes(own, kept) else own
         return kept
 
-    def _findings(self, line: Line) -> list[Finding]:
+    def _findings(self, line: LaunchLine) -> list[Finding]:
         """What the rules say of a line alone."""
         key = (line.file, line.node, line.first_line, line.first_column, line.source)
         if key not in self._judged:
@@ -107,19 +107,19 @@ class Autocorrect:
         return self._facts.launch
 
 
-def _line(finding: Finding, launch: Launch) -> Line | None:
+def _line(finding: Finding, launch: Launch) -> LaunchLine | None:
     """The line that a finding is about, where it is about one."""
     if len(launch.lines) == 1:
         return launch.lines[0]
     return next((x for x in launch.lines if x.node is not None and x.node == finding.where.node), None)
 
 
-def _on_line(finding: Finding, line: Line, launch: Launch) -> Finding:
+def _on_line(finding: Finding, line: LaunchLine, launch: Launch) -> Finding:
     """A finding about a variable, corrected on the line where the line sets it or has an option for it."""
     return _reassigned(_with_port(finding, line, launch), line, launch)
 
 
-def _with_port(finding: Finding, line: Line, launch: Launch) -> Finding:
+def _with_port(finding: Finding, line: LaunchLine, launch: Launch) -> Finding:
     """Another port for the master, in the line's own option: launchers overwrite the variable."""
     match = _PORT.fullmatch(finding.fix_command or "")
     starter = line.starter
@@ -135,7 +135,7 @@ def _with_port(finding: Finding, line: Line, launch: Launch) -> Finding:
     return correcting(replace(finding, where=place(line, option.value_word)), launch, (line, [revalue(option, value)]))
 
 
-def _reassigned(finding: Finding, line: Line, launch: Launch) -> Finding:
+def _reassigned(finding: Finding, line: LaunchLine, launch: Launch) -> Finding:
     """A finding about a variable that the line sets: its place on the line, and the line without it, or with it corrected."""
     name = finding.evidence[0].path.removeprefix("environ.variables.") if finding.evidence else ""
     words = [v.word for layer in line.layers for v in layer.variables if v.name == name and v.word.assignment]
@@ -153,6 +153,6 @@ def _reassigned(finding: Finding, line: Line, launch: Launch) -> Finding:
     return finding if found.fix_command is None else found
 
 
-def _clashes(edits: list[Edit], kept: list[Edit]) -> bool:
+def _clashes(edits: list[SpanEdit], kept: list[SpanEdit]) -> bool:
     """Whether edits overlap others, or insert where those do."""
     return any(a.start <= b.end and b.start <= a.end for a in edits for b in kept)

@@ -13,7 +13,7 @@ from ddpdoctor.app.request import Request
 from ddpdoctor.collectors.launch import LocalFiles
 from ddpdoctor.collectors.launch_files import LaunchFiles, read_files
 from ddpdoctor.engine import Outcome, extended, judge
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.findings import Finding, Report, Where
 from ddpdoctor.rules import Rule
@@ -42,7 +42,7 @@ def with_files(report: Report, facts: Facts, rules: tuple[Rule, ...], files: Lau
     return extended(report, outcomes, rules, tuple(files.failures))
 
 
-def _judged(lines: tuple[Line, ...], facts: Facts, launch: Launch, rules: Iterable[Rule]) -> Iterator[Outcome]:
+def _judged(lines: tuple[LaunchLine, ...], facts: Facts, launch: Launch, rules: Iterable[Rule]) -> Iterator[Outcome]:
     """Rules of lines see all lines of a file, rules of the environment one line after the other."""
     rules = tuple(rules)
     with_environ = tuple(each for each in rules if "environ" in (*each.needs, *each.wants))
@@ -63,7 +63,7 @@ def _judged(lines: tuple[Line, ...], facts: Facts, launch: Launch, rules: Iterab
         yield outcome
 
 
-def _placed(finding: Finding, line: Line) -> Finding:
+def _placed(finding: Finding, line: LaunchLine) -> Finding:
     """A finding about a variable that the file sets stands where it is set, not at the line that inherits it."""
     if not finding.code.startswith("ENV"):
         return finding
@@ -77,7 +77,7 @@ def _placed(finding: Finding, line: Line) -> Finding:
     )
 
 
-def _is_silenced(finding: Finding, lines: tuple[Line, ...], files: LaunchFiles) -> bool:
+def _is_silenced(finding: Finding, lines: tuple[LaunchLine, ...], files: LaunchFiles) -> bool:
     file, row = finding.where.file, finding.where.line
     if file is None or row is None:
         return False

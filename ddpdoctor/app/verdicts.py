@@ -11,7 +11,7 @@ from ddpdoctor.engine import Outcome, judge
 from ddpdoctor.facts.codec import FactsError, decode
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Why
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.nodes import Form, Node, Nodes
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Finding, Role, Severity, Where
@@ -180,7 +180,7 @@ def _likeness(line: Mapping[str, Any]) -> str:
     return f"{_OWN_NUMBER.sub('', words)} {read}"
 
 
-def _lines(guests: Sequence[Guest], torch: str) -> tuple[Line, ...]:
+def _lines(guests: Sequence[Guest], torch: str) -> tuple[LaunchLine, ...]:
     """The launch lines that the nodes brought, read here as `lint --node` reads them."""
     from ddpdoctor.collectors.launch import LocalFiles
     from ddpdoctor.facts.torchrun_options import NEWEST, version_of

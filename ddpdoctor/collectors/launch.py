@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ddpdoctor.collectors.launch_torch import torch_of
-from ddpdoctor.facts.launch.record import Launch, Script
+from ddpdoctor.facts.launch.record import Launch, StartedScript
 from ddpdoctor.facts.torchrun_options import NEWEST, version_of
 from ddpdoctor.launch.line import line_of_argv, line_of_text
 from ddpdoctor.system.machine import Machine
@@ -24,9 +24,9 @@ class LocalFiles:
     """Answers about the files of this machine that launch lines name, each file looked at once."""
 
     def __init__(self) -> None:
-        self._scripts: dict[str, Script] = {}
+        self._scripts: dict[str, StartedScript] = {}
 
-    def script(self, path: str) -> Script | None:
+    def script(self, path: str) -> StartedScript | None:
         """The training script at `path`, looked at for what concerns a launch line."""
         if path not in self._scripts:
             self._scripts[path] = _script(posixpath.normpath(path))
@@ -45,12 +45,12 @@ class LocalFiles:
         return os.path.isdir(path)
 
 
-def _script(path: str) -> Script:
+def _script(path: str) -> StartedScript:
     """What is known of the script at `path`. Nothing is run."""
     if not os.path.isfile(path):
         exists = os.path.isfile(os.path.join(path, "__main__.py"))
-        return Script(path, exists=exists, similar=_similar(path))
-    found = Script(path, exists=True, is_executable=os.access(path, os.X_OK))
+        return StartedScript(path, exists=exists, similar=_similar(path))
+    found = StartedScript(path, exists=True, is_executable=os.access(path, os.X_OK))
     try:
         with open(path, "rb") as file:
             head = file.read(SCRIPT_BYTES)

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from ddpdoctor.facts.launch.record import Line
+from ddpdoctor.facts.launch.record import LaunchLine
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.ignore_comments import codes_in
 from ddpdoctor.launch.lookup import FileLookup
@@ -34,7 +34,7 @@ class LaunchFiles:
     An empty prefix silences every code.
     """
 
-    lines: dict[str, tuple[Line, ...]] = field(default_factory=dict)
+    lines: dict[str, tuple[LaunchLine, ...]] = field(default_factory=dict)
     silenced: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
@@ -94,9 +94,9 @@ def _read(
         found.failures += failures
     elif _is_shell(path, text):
         from ddpdoctor.launch.shell.reader import lines_of_shell
-        from ddpdoctor.launch.shell.text import Source
+        from ddpdoctor.launch.shell.text import ShellSource
 
-        lines = lines_of_shell(Source(text, path, environ, version, _folders(path, cwd), files=files))
+        lines = lines_of_shell(ShellSource(text, path, environ, version, _folders(path, cwd), files=files))
         ends = next((i for i, line in enumerate(rows, 1) if _ENDS_IN_RETURN.match(line)), None)
         found.lines[path] = tuple(replace(line, carriage_return=ends) for line in lines)
         error = shell_error(path, text)

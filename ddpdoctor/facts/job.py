@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.plan import Plan
-from ddpdoctor.facts.launch.record import Line
+from ddpdoctor.facts.launch.record import LaunchLine
 
 __all__ = ["Agent", "Job", "Process", "Rendezvous"]
 
@@ -36,7 +36,7 @@ class Process:
 class Agent:
     """The launcher on one node: torchrun, or accelerate in torchrun's words, as a launch line gives it."""
 
-    line: Line
+    line: LaunchLine
     layer: Layer
     plan: Plan
 

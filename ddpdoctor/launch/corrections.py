@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ddpdoctor.facts.launch.record import Line
-from ddpdoctor.facts.launch.words import Edit, Word, apply, merged
+from ddpdoctor.facts.launch.record import LaunchLine
+from ddpdoctor.facts.launch.words import SpanEdit, Word, apply, merged
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.layers import launching
 from ddpdoctor.launch.line import line_of
@@ -16,7 +16,7 @@ from ddpdoctor.launch.shell.words import Simple, simple_commands
 __all__ = ["edited"]
 
 
-def edited(line: Line, edits: Iterable[Edit], version: Version, files: FileLookup = NO_FILES) -> Line:
+def edited(line: LaunchLine, edits: Iterable[SpanEdit], version: Version, files: FileLookup = NO_FILES) -> LaunchLine:
     """The line with the edits made: the words that no edit touches are kept, moved to where they stand now.
 
     Its layers, its environment and its rendezvous are worked out from the words, as for a new line.
@@ -66,10 +66,10 @@ class _Region:
     last: int
     start: int
     end: int
-    edits: list[Edit]
+    edits: list[SpanEdit]
 
 
-def _commands(words: Sequence[Word], source: str, edits: Sequence[Edit], known: Mapping[str, str]) -> list[Simple]:
+def _commands(words: Sequence[Word], source: str, edits: Sequence[SpanEdit], known: Mapping[str, str]) -> list[Simple]:
     """The simple commands that the words are after the edits; an edit may put an operator between them."""
     found: list[list[Word]] = [[]]
     at = shift = 0
@@ -77,7 +77,7 @@ def _commands(words: Sequence[Word], source: str, edits: Sequence[Edit], known: 
         found[-1] += (_moved(word, shift) for word in words[at : region.first])
         text = apply(
             source[region.start : region.end],
-            [Edit(e.start - region.start, e.end - region.start, e.text) for e in region.edits],
+            [SpanEdit(e.start - region.start, e.end - region.start, e.text) for e in region.edits],
         )
         first, *others = _read(text, region.start + shift, known, is_first=not found[-1])
         found[-1] += first
@@ -87,7 +87,7 @@ def _commands(words: Sequence[Word], source: str, edits: Sequence[Edit], known: 
     return [Simple(tuple(each)) for each in found if each]
 
 
-def _regions(words: Sequence[Word], edits: Sequence[Edit]) -> list[_Region]:
+def _regions(words: Sequence[Word], edits: Sequence[SpanEdit]) -> list[_Region]:
     """The edits with the words that each overlaps or touches; edits of one word share a region."""
     found: list[_Region] = []
     for edit in edits:

@@ -9,8 +9,8 @@ from typing import TypeVar
 from ddpdoctor.facts.environ import as_integer
 from ddpdoctor.facts.job import Agent, Job, Process, Rendezvous
 from ddpdoctor.facts.launch.plan import Plan
-from ddpdoctor.facts.launch.programs import ELSEWHERE, Launcher
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.programs import ELSEWHERE, LauncherKind
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.nodes import Form
 from ddpdoctor.launch.rendezvous import DEFAULT_PORT, plan_of_machines
 
@@ -75,11 +75,11 @@ def job_of_launch(launch: Launch) -> Job:
     )
 
 
-def agent_of(line: Line) -> Agent | None:
+def agent_of(line: LaunchLine) -> Agent | None:
     """The launcher of a line, where its options can be read: torchrun, or accelerate on several machines."""
     if line.agent is not None:
         return None if line.plan is None or line.agent.is_garbled else Agent(line, line.agent, line.plan)
-    layer = line.layer(Launcher.ACCELERATE)
+    layer = line.layer(LauncherKind.ACCELERATE)
     if layer is None or layer.is_garbled:
         return None
     plan = plan_of_machines(layer, line.config or {})
@@ -115,7 +115,7 @@ def _processes(agents: Sequence[Agent]) -> Iterator[Process]:
             )
 
 
-def local_job(line: Line) -> LocalJob | None:
+def local_job(line: LaunchLine) -> LocalJob | None:
     """What a launch line says to its own node, None where it does not say where the nodes meet; it may be the only node.
 
     An srun, mpirun or ssh in a line starts the ranks of other nodes: None.
@@ -124,7 +124,7 @@ def local_job(line: Line) -> LocalJob | None:
         return None
     if line.plan is not None and line.agent is not None and not line.agent.is_garbled:
         return _of_torchrun(line.plan)
-    accelerate = line.layer(Launcher.ACCELERATE)
+    accelerate = line.layer(LauncherKind.ACCELERATE)
     return _of_accelerate(line) if accelerate is not None and not accelerate.is_garbled else None
 
 
@@ -156,19 +156,19 @@ def _is_host(conf: str | None) -> bool | None:
     return True if word in _TRUE else False if word in _FALSE else None
 
 
-def _of_accelerate(line: Line) -> LocalJob | None:
+def _of_accelerate(line: LaunchLine) -> LocalJob | None:
     """`accelerate launch` over several machines is static torchrun with names of its own."""
-    layer = line.layer(Launcher.ACCELERATE)
+    layer = line.layer(LauncherKind.ACCELERATE)
     assert layer is not None
     config = line.config or {}
 
-    def told(option: str) -> str | None:
+    def setting(option: str) -> str | None:
         return layer.value(option) or config.get(option)
 
-    machines, rank = as_integer(told("num_machines")) or 1, as_integer(told("machine_rank"))
-    host, ranks = told("main_process_ip"), as_integer(told("num_processes"))
-    port = as_integer(told("main_process_port")) or DEFAULT_PORT
-    if not host or told("rdzv_backend") not in (None, "static"):
+    machines, rank = as_integer(setting("num_machines")) or 1, as_integer(setting("machine_rank"))
+    host, ranks = setting("main_process_ip"), as_integer(setting("num_processes"))
+    port = as_integer(setting("main_process_port")) or DEFAULT_PORT
+    if not host or setting("rdzv_backend") not in (None, "static"):
         return None
     return LocalJob(
         form=Form.STATIC,

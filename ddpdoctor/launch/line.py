@@ -9,21 +9,21 @@ from dataclasses import replace
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.launch.layer import Layer
-from ddpdoctor.facts.launch.programs import ELSEWHERE, REMOTE, Launcher
-from ddpdoctor.facts.launch.record import Line, Script
+from ddpdoctor.facts.launch.programs import ELSEWHERE, REMOTE, LauncherKind
+from ddpdoctor.facts.launch.record import LaunchLine, StartedScript
 from ddpdoctor.facts.launch.words import UNKNOWN, Word, quote
 from ddpdoctor.facts.torchrun_options import Version
-from ddpdoctor.launch.layers import launching, peel
+from ddpdoctor.launch.layers import launching, parse_layers
 from ddpdoctor.launch.lookup import NO_FILES, FileLookup
 from ddpdoctor.launch.rendezvous import plan_of
 from ddpdoctor.launch.shell.words import Simple, simple_commands
 
-__all__ = ["line_of", "line_of_argv", "line_of_text", "settle"]
+__all__ = ["apply_prior_command", "line_of", "line_of_argv", "line_of_text"]
 
 
 def line_of_argv(
     argv: Sequence[str], environ: Mapping[str, str], version: Version, cwd: str, files: FileLookup = NO_FILES
-) -> Line:
+) -> LaunchLine:
     """The line of words that a shell has already cut: their own quoting is lost, so they are quoted where they need it."""
     if len(argv) == 1 and " " in argv[0].strip():
         return line_of_text(argv[0], environ, version, cwd, files=files)
@@ -51,7 +51,7 @@ def line_of_text(
     *,
     node: int | None = None,
     files: FileLookup = NO_FILES,
-) -> Line:
+) -> LaunchLine:
     """The launch in a piece of shell text: its last command that starts something, after the `cd` and `export` before it."""
     text = text.replace(UNKNOWN, "")
     commands = simple_commands(text)
@@ -61,7 +61,7 @@ def line_of_text(
     folder: str | None = cwd
     for command in commands[:-1]:
         folder = _step(command, known, exported, folder)
-        settle([w.text for w in command.words], before)
+        apply_prior_command([w.text for w in command.words], before)
     if known:
         commands = simple_commands(text, known)
     words = launching(commands) or (commands[-1].words if commands else ())
@@ -80,7 +80,7 @@ def line_of_text(
     return replace(line, before=before)
 
 
-def settle(words: Sequence[str], before: dict[str, str]) -> None:
+def apply_prior_command(words: Sequence[str], before: dict[str, str]) -> None:
     """Note what a command settles for the launches behind it: see `Line.before`."""
     if words[0] == "ulimit" and len(words) == 3 and words[1] in ("-l", "-Sl", "-Hl"):
         before["memlock"] = words[2]
@@ -124,16 +124,16 @@ def line_of(
     batch: Layer | None = None,
     known: Mapping[str, str] | None = None,
     files: FileLookup = NO_FILES,
-) -> Line:
+) -> LaunchLine:
     """A line from its words: its layers, the environment of the innermost one, what torchrun will do, the script."""
-    layers = peel(words, version, known)
+    layers = parse_layers(words, version, known)
     innermost = layers[-1] if layers else None
     base = {} if any(each.launcher in ELSEWHERE for each in layers) else dict(environ)
     if innermost is not None:
         base.update({v.name: v.value for v in innermost.variables})
         base = _unset(layers, base)
-    agent = next((e for e in reversed(layers) if e.launcher in (Launcher.TORCHRUN, Launcher.LEGACY)), None)
-    return Line(
+    agent = next((e for e in reversed(layers) if e.launcher in (LauncherKind.TORCHRUN, LauncherKind.LEGACY)), None)
+    return LaunchLine(
         source=source,
         argv=tuple(words),
         layers=layers,
@@ -147,7 +147,7 @@ def line_of(
         script=_script(layers, cwd, files),
         config=_config(layers, cwd, files),
         known=dict(known or {}),
-        batch=next((e for e in layers if e.launcher is Launcher.SBATCH and e is not innermost), batch),
+        batch=next((e for e in layers if e.launcher is LauncherKind.SBATCH and e is not innermost), batch),
         is_background=is_background,
         plan=None if agent is None else plan_of(agent, base, version),
     )
@@ -176,28 +176,28 @@ def _host(layers: Sequence[Layer]) -> str | None:
     return None
 
 
-def _script(layers: Sequence[Layer], cwd: str | None, files: FileLookup) -> Script | None:
+def _script(layers: Sequence[Layer], cwd: str | None, files: FileLookup) -> StartedScript | None:
     """The script, where the line names a file that would be looked for on this machine."""
     innermost = layers[-1] if layers else None
-    if len(layers) > 1 and layers[-1].launcher is Launcher.OTHER and layers[-2].given("no_python") is not None:
+    if len(layers) > 1 and layers[-1].launcher is LauncherKind.OTHER and layers[-2].given("no_python") is not None:
         innermost = layers[-2]
     if innermost is None or cwd is None or innermost.reading.script is None or innermost.is_garbled:
         return None
     if any(
-        each.launcher in (*ELSEWHERE, Launcher.OTHER) or each.name in REMOTE for each in _outside(layers, innermost)
+        each.launcher in (*ELSEWHERE, LauncherKind.OTHER) or each.name in REMOTE for each in _outside(layers, innermost)
     ):
         return None
     if any(_changes_folder(each) for each in layers):
         return None
     path = innermost.reading.script.known
-    if path is None or innermost.given("module") or innermost.launcher is Launcher.OTHER:
+    if path is None or innermost.given("module") or innermost.launcher is LauncherKind.OTHER:
         return None
     return files.script(posixpath.join(cwd, path))
 
 
 def _config(layers: Sequence[Layer], cwd: str | None, files: FileLookup) -> dict[str, str] | None:
     """`key: value` lines of accelerate's config file, which `accelerate config` writes flat; None when it is not read."""
-    layer = next((each for each in layers if each.launcher is Launcher.ACCELERATE), None)
+    layer = next((each for each in layers if each.launcher is LauncherKind.ACCELERATE), None)
     path = None if layer is None else layer.value("config_file")
     if path is None or UNKNOWN in path or cwd is None or any(e.launcher in ELSEWHERE for e in layers):
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ddpdoctor.facts.launch.record import Script
+from ddpdoctor.facts.launch.record import StartedScript
 
 __all__ = ["NO_FILES", "FileLookup"]
 
@@ -12,7 +12,7 @@ __all__ = ["NO_FILES", "FileLookup"]
 class FileLookup(Protocol):
     """Answers about files, given by a collector; paths are absolute, or relative to where ddpdoctor was started."""
 
-    def script(self, path: str) -> Script | None:
+    def script(self, path: str) -> StartedScript | None:
         """The training script at `path`, None where scripts are not looked for."""
 
     def text(self, path: str) -> str | None:
@@ -23,7 +23,7 @@ class FileLookup(Protocol):
 
 
 class _NoFiles:
-    def script(self, path: str) -> Script | None:
+    def script(self, path: str) -> StartedScript | None:
         return None
 
     def text(self, path: str) -> str | None:

@@ -6,7 +6,7 @@ import re
 
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.torchrun_options import Version
-from ddpdoctor.launch.layers import peel
+from ddpdoctor.launch.layers import parse_layers
 from ddpdoctor.launch.shell.words import simple_commands
 
 __all__ = ["batch_layer"]
@@ -31,5 +31,5 @@ def batch_layer(text: str, version: Version) -> Layer | None:
     if not options:
         return None
     commands = simple_commands("sbatch " + " ".join(options).replace("\n", " "))
-    layers = peel(commands[0].words, version)
+    layers = parse_layers(commands[0].words, version)
     return layers[0] if layers else None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
-from ddpdoctor.facts.launch.record import Script
+from ddpdoctor.facts.launch.record import StartedScript
 from ddpdoctor.facts.script import Problem
 from ddpdoctor.scripts.syntax.index import Index, index
 from ddpdoctor.scripts.syntax.parsing import parse
@@ -31,7 +31,7 @@ LONGEST = 40
 """Characters of a string that may be a backend or a device; longer ones are prose."""
 
 
-def described(script: Script, text: str) -> Script:
+def described(script: StartedScript, text: str) -> StartedScript:
     """The script with what its text says; as it is where the text is not Python."""
     tree = parse(text)
     if isinstance(tree, Problem):

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from launches import cases, legal_lines
 
 from ddpdoctor.facts.codec import decode, encode
-from ddpdoctor.facts.launch.programs import Launcher
-from ddpdoctor.facts.launch.record import Launch, Line
-from ddpdoctor.facts.launch.words import UNKNOWN, Edit, apply, quote
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.launch.words import UNKNOWN, SpanEdit, apply, quote
 from ddpdoctor.launch.line import line_of_argv, line_of_text
 from ddpdoctor.launch.shell.words import simple_commands
 
 LINES = [*legal_lines(), *(c["line"] for c in cases("wrong.json"))]
 
 
-def _line(text: str) -> Line:
+def _line(text: str) -> LaunchLine:
     return line_of_text(text, {}, (2, 13), "/job")
 
 
@@ -124,16 +124,16 @@ def test_no_argv_breaks_the_line(argv: list[str]) -> None:
 
 
 def test_edits_may_not_overlap() -> None:
-    assert apply("a b c", [Edit(0, 1, "x"), Edit(4, 5, "z")]) == "x b z"
+    assert apply("a b c", [SpanEdit(0, 1, "x"), SpanEdit(4, 5, "z")]) == "x b z"
     with pytest.raises(ValueError, match="overlap"):
-        apply("abc", [Edit(0, 2, "x"), Edit(1, 3, "y")])
+        apply("abc", [SpanEdit(0, 2, "x"), SpanEdit(1, 3, "y")])
 
 
 def test_the_launcher_inside_double_quotes_keeps_its_variables() -> None:
     line = _line('srun bash -c "torchrun --node_rank=$SLURM_NODEID a.py"')
     agent = line.agent
     assert agent is not None
-    assert agent.launcher is Launcher.TORCHRUN
+    assert agent.launcher is LauncherKind.TORCHRUN
     given = agent.given("node_rank")
     assert given is not None
     assert given.word.raw == "--node_rank=$SLURM_NODEID"

@@ -13,17 +13,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.launch.layer import Layer, starts_ranks
-from ddpdoctor.facts.launch.programs import Launcher
-from ddpdoctor.facts.launch.record import Line
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.record import LaunchLine
 from ddpdoctor.facts.launch.words import UNKNOWN, Mark, Word
-from ddpdoctor.launch.layers import peel
-from ddpdoctor.launch.line import line_of, settle
+from ddpdoctor.launch.layers import parse_layers
+from ddpdoctor.launch.line import apply_prior_command, line_of
 from ddpdoctor.launch.lookup import FileLookup
 from ddpdoctor.launch.sbatch import batch_layer
 from ddpdoctor.launch.shell.exports import unexported
 from ddpdoctor.launch.shell.heredocs import script_in
-from ddpdoctor.launch.shell.state import State
-from ddpdoctor.launch.shell.text import Source, Text, below, parse
+from ddpdoctor.launch.shell.state import ShellState
+from ddpdoctor.launch.shell.text import ShellSource, Text, below, parse
 from ddpdoctor.launch.shell.variables import assign, assigned, declare
 from ddpdoctor.launch.shell.words import words_of_command
 
@@ -42,42 +42,42 @@ _HARMLESS = re.compile(
     r"(^|/)(activate|\.?bashrc|\.?bash_profile|\.?profile|conda\.sh|modules?\.sh|init/\w+|setvars\.sh)$"
 )
 _STARTS = (
-    Launcher.TORCHRUN,
-    Launcher.LEGACY,
-    Launcher.ACCELERATE,
-    Launcher.DEEPSPEED,
-    Launcher.SRUN,
-    Launcher.MPIRUN,
-    Launcher.JSRUN,
-    Launcher.PYTHON,
+    LauncherKind.TORCHRUN,
+    LauncherKind.LEGACY,
+    LauncherKind.ACCELERATE,
+    LauncherKind.DEEPSPEED,
+    LauncherKind.SRUN,
+    LauncherKind.MPIRUN,
+    LauncherKind.JSRUN,
+    LauncherKind.PYTHON,
 )
 _NODE_COUNTS = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 _INDICES = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")
 
 
-def lines_of_shell(source: Source) -> tuple[Line, ...]:
+def lines_of_shell(source: ShellSource) -> tuple[LaunchLine, ...]:
     """The launch lines of a script, in their order."""
-    return tuple(_Reader(source).lines())
+    return tuple(_ScriptWalk(source).lines())
 
 
-class _Reader:
+class _ScriptWalk:
     """One walk over a script."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ShellSource) -> None:
         self.source = source
         self.text = Text(source)
         self.batch: Layer | None = None if source.is_piece else batch_layer(self.text.text, source.version)
-        self.found: list[Line] = []
+        self.found: list[LaunchLine] = []
         self.functions: set[str] = set()
         self.bodies: list[Node] = []
 
-    def lines(self) -> Iterator[Line]:
-        state = State(known=self.allocated(), environ=dict(self.source.environ), folders=self.source.folders)
+    def lines(self) -> Iterator[LaunchLine]:
+        state = ShellState(known=self.allocated(), environ=dict(self.source.environ), folders=self.source.folders)
         self.walk(parse(self.text.text), state, 0)
         stays = re.search(r"\b(cd|pushd)\b", self.text.text) is None  # else where a function is called is not known
         folders = self.source.folders if stays else None
         for body in self.bodies:  # grows by the functions inside of functions
-            self.walk(body, State(environ=dict(state.environ), places=state.places, folders=folders), 1)
+            self.walk(body, ShellState(environ=dict(state.environ), places=state.places, folders=folders), 1)
         yield from sorted(self.found, key=lambda line: (line.first_line, line.first_column))
 
     def allocated(self) -> dict[str, str]:
@@ -90,7 +90,7 @@ class _Reader:
             known.update(dict.fromkeys(_NODE_COUNTS, value))
         return known
 
-    def walk(self, node: Node, state: State, depth: int) -> None:
+    def walk(self, node: Node, state: ShellState, depth: int) -> None:
         """Go through a node in the order in which the shell would; `state` is changed as the shell's would be."""
         kind = node.type
         if depth > DEEPEST or kind in ("ERROR", "comment"):
@@ -131,7 +131,7 @@ class _Reader:
         elif kind in _BRANCHES:
             self.branches(node, state, depth)
 
-    def both(self, node: Node, state: State, depth: int) -> None:
+    def both(self, node: Node, state: ShellState, depth: int) -> None:
         """`a && b`, `a || b`: what the right side sets may not be set afterwards."""
         children = node.named_children
         for child in children[:1]:
@@ -149,7 +149,7 @@ class _Reader:
         else:
             state.forget(changed)
 
-    def branches(self, node: Node, state: State, depth: int) -> None:
+    def branches(self, node: Node, state: ShellState, depth: int) -> None:
         """if, for, while, case: each part may run or not, so that what they set is known inside only."""
         changed = assigned(self.text, node)
         is_loop = node.type not in ("if_statement", "case_statement")
@@ -168,7 +168,7 @@ class _Reader:
         if any(c.type == "command_name" and self.text.read(c) in ("cd", "pushd") for c in below(node)):
             state.folders = None
 
-    def redirected(self, node: Node, state: State, depth: int) -> None:
+    def redirected(self, node: Node, state: ShellState, depth: int) -> None:
         body = node.child_by_field_name("body")
         if body is not None:
             self.walk(body, state, depth + 1)
@@ -177,7 +177,7 @@ class _Reader:
                 script = script_in(self.text, node, child)
                 self.found += () if script is None else lines_of_shell(script)
 
-    def command(self, node: Node, state: State) -> None:
+    def command(self, node: Node, state: ShellState) -> None:
         """A simple command: what it changes, and whether it starts a job."""
         start, end = self.text.span(node)
         if node.has_error or end - start > LONGEST:
@@ -197,15 +197,15 @@ class _Reader:
         elif name == "set":
             state.all_exported = ("-a" in texts or "allexport" in texts) or (state.all_exported and "+a" not in texts)
         elif name in ("ulimit", "rm") or "install" in texts[1:4]:
-            settle(texts, state.before)
+            apply_prior_command(texts, state.before)
         elif name in self.functions or name in ("command", "type", "which", "echo", "printf"):
             return
         else:
             self.launch(node, words, state)
 
-    def launch(self, node: Node, words: Sequence[Word], state: State) -> None:
-        layers = peel(words, self.source.version, state.known)
-        if not any(each.launcher in _STARTS or each.slips for each in layers) or _is_no_job(layers):
+    def launch(self, node: Node, words: Sequence[Word], state: ShellState) -> None:
+        layers = parse_layers(words, self.source.version, state.known)
+        if not any(each.launcher in _STARTS or each.typos for each in layers) or _is_no_job(layers):
             return
         statement = _statement(node)
         first, last = self.text.span(statement)
@@ -259,15 +259,15 @@ def _statement(node: Node) -> Node:
 def _is_no_job(layers: Sequence[Layer]) -> bool:
     """`srun hostname`, `python -c …`, `python -m pip …`: nothing that starts ranks."""
     last = layers[-1]
-    if last.slips:
+    if last.typos:
         return False
-    if last.launcher is Launcher.PYTHON:
+    if last.launcher is LauncherKind.PYTHON:
         script, is_module = last.reading.script, last.given("module") is not None and len(layers) == 1
         return script is None or (is_module and "torchrun" not in script.text)
-    return last.launcher is Launcher.OTHER and not any(starts_ranks(each.launcher) for each in layers)
+    return last.launcher is LauncherKind.OTHER and not any(starts_ranks(each.launcher) for each in layers)
 
 
-def _is_elsewhere(line: Line, files: FileLookup) -> bool:
+def _is_elsewhere(line: LaunchLine, files: FileLookup) -> bool:
     """The script's folder is not on this machine at all: the file is made for another one."""
     assert line.script is not None
     return posixpath.isabs(line.script.path) and not files.is_folder(posixpath.dirname(line.script.path))

@@ -16,11 +16,11 @@ from ddpdoctor.launch.lookup import NO_FILES, FileLookup
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
-__all__ = ["Offsets", "Source", "Text", "below", "parse"]
+__all__ = ["Offsets", "ShellSource", "Text", "below", "parse"]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ShellSource:
     """A shell text and where it stands: `file`, `place` of an index in it, and the environment that it starts with.
 
     `folders` are where a relative script may lie, the first of them the likeliest; none: scripts are not looked for.
@@ -82,7 +82,7 @@ def below(node: Node) -> Iterator[Node]:
 class Text:
     """A source as characters and bytes: what a node of its tree says, and where it stands in the file."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ShellSource) -> None:
         self.source = source
         self.text = source.text.replace(UNKNOWN, " ").encode("utf-8", "replace").decode("utf-8")
         self.offsets = Offsets(self.text)

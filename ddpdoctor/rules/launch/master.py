@@ -14,9 +14,9 @@ from ddpdoctor.facts.environ import shorten
 from ddpdoctor.facts.job import Agent, Job
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.plan import Plan
-from ddpdoctor.facts.launch.reading import Trouble
-from ddpdoctor.facts.launch.record import Launch, Line
-from ddpdoctor.facts.launch.words import UNKNOWN, Edit, quote
+from ddpdoctor.facts.launch.reading import ParseProblemKind
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.launch.words import UNKNOWN, SpanEdit, quote
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.launch.jobs import agent_of
 from ddpdoctor.launch.rendezvous import ACCELERATE_NAMES, is_loopback
@@ -54,7 +54,7 @@ def ignored(launch: Launch) -> Iterator[Finding]:
             yield point(launch, line, word or layer.program, text, wanted, edits or None)
 
 
-def _overwritten(line: Line, layer: Layer, plan: Plan) -> Iterator[tuple[str, str | None]]:
+def _overwritten(line: LaunchLine, layer: Layer, plan: Plan) -> Iterator[tuple[str, str | None]]:
     """The variables that have no effect, each with the option that would have one."""
     variables = line.environ.variables
     for name, option, used in (("MASTER_ADDR", "master_addr", plan.host), ("MASTER_PORT", "master_port", plan.port)):
@@ -71,7 +71,7 @@ def _overwritten(line: Line, layer: Layer, plan: Plan) -> Iterator[tuple[str, st
             yield name, None
 
 
-def _passed(launch: Launch, line: Line, layer: Layer, name: str, option: str | None) -> Iterator[Edit]:
+def _passed(launch: Launch, line: LaunchLine, layer: Layer, name: str, option: str | None) -> Iterator[SpanEdit]:
     """The assignment taken away, and the option in its place."""
     word = next((v.word for v in reversed(layer.variables) if v.name == name), None)
     if word is not None and word.raw:
@@ -98,12 +98,14 @@ def port_invalid(launch: Launch) -> Iterator[Finding]:
     """ENV015: no port number."""
     for line in launch.lines:
         layer, plan = line.agent, line.plan
-        if layer is None or plan is None or layer.slips:
+        if layer is None or plan is None or layer.typos:
             continue
         given = layer.given("master_port")
         value = plan.settings["master_port"].value
         refused = any(
-            p.trouble is Trouble.INVALID_VALUE and p.word is given.value_word for p in layer.reading.problems if given
+            p.trouble is ParseProblemKind.INVALID_VALUE and p.word is given.value_word
+            for p in layer.reading.problems
+            if given
         )
         used = not layer.is_garbled and not plan.is_standalone and plan.asked == "static" and value is not None
         if given is not None and (refused or used) and not _is_port(value or ""):
@@ -153,7 +155,7 @@ def malformed(
 
 
 def _malformed(
-    launch: Launch, line: Line, layer: Layer, address: str, wrong: str, parts: tuple[str | None, str | None]
+    launch: Launch, line: LaunchLine, layer: Layer, address: str, wrong: str, parts: tuple[str | None, str | None]
 ) -> Finding:
     given = layer.given("master_addr")
     assert given is not None

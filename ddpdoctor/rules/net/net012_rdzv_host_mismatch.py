@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.facts.job import Job
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.plan import Plan
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import is_known
 from ddpdoctor.facts.nodes import Form, Nodes
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
@@ -99,7 +99,7 @@ def _is_host(plan: Plan) -> bool | None:
     return None if match is None else match[1].lower() not in _FALSE
 
 
-def _not_hosting(launch: Launch, line: Line, layer: Layer, seen: str) -> Finding:
+def _not_hosting(launch: Launch, line: LaunchLine, layer: Layer, seen: str) -> Finding:
     given = layer.given("rdzv_conf")
     word = layer.program if given is None else given.value_word
     edits = None
@@ -110,7 +110,7 @@ def _not_hosting(launch: Launch, line: Line, layer: Layer, seen: str) -> Finding
     )
 
 
-def _not_named(launch: Launch, line: Line, plan: Plan, hosts: list[str | None]) -> Iterator[Finding]:
+def _not_named(launch: Launch, line: LaunchLine, plan: Plan, hosts: list[str | None]) -> Iterator[Finding]:
     """The endpoint against the names that ssh is given: addresses cannot be compared with names."""
     names = [(h or "").rpartition("@")[2].lower() for h in hosts]
     endpoint = (plan.host or "").lower()

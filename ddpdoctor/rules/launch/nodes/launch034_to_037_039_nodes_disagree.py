@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from ddpdoctor.facts.job import Agent, Job
-from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch
-from ddpdoctor.facts.launch.words import Edit, quote
+from ddpdoctor.facts.launch.words import SpanEdit, quote
 from ddpdoctor.facts.nodes import Form, Node, Nodes, split
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.launch.rendezvous import ACCELERATE_NAMES
@@ -74,9 +74,9 @@ def _place(node: Agent) -> Where:
     return where(node.line, node.layer.program)
 
 
-def _agreeing(launch: Launch, node: Agent, option: str, value: str) -> list[Edit]:
+def _agreeing(launch: Launch, node: Agent, option: str, value: str) -> list[SpanEdit]:
     """The edits that give an option of a node this value; none where it is a part of another option."""
-    name = ACCELERATE_NAMES.get(option, option) if node.layer.launcher is Launcher.ACCELERATE else option
+    name = ACCELERATE_NAMES.get(option, option) if node.layer.launcher is LauncherKind.ACCELERATE else option
     given = node.layer.given(name)
     if option in ("master_addr", "master_port") and node.plan.settings["rdzv_endpoint"].value:
         return []  # it is a part of the endpoint

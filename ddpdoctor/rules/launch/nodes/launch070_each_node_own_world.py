@@ -9,8 +9,8 @@ from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.job import Job
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.plan import Plan
-from ddpdoctor.facts.launch.record import Launch, Line
-from ddpdoctor.facts.launch.words import Edit, escape
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.launch.words import SpanEdit, escape
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import agents, correcting, point, remove, spelled
@@ -67,7 +67,7 @@ def _is_alone(plan: Plan) -> bool:
     return plan.nnodes == (1, 1) and not plan.settings["nnodes"].is_unknown
 
 
-def _joined(launch: Launch, line: Line, layer: Layer, plan: Plan, count: int) -> list[Edit]:
+def _joined(launch: Launch, line: LaunchLine, layer: Layer, plan: Plan, count: int) -> list[SpanEdit]:
     """The edits that give the line a number of nodes and a place to meet; none where they are given in another way."""
     options = [("nnodes", str(count))]
     if not plan.given("rdzv_endpoint") and not plan.given("master_addr"):
@@ -79,7 +79,10 @@ def _joined(launch: Launch, line: Line, layer: Layer, plan: Plan, count: int) ->
     if given is not None:
         gone.append(given.word)
     text = " ".join(f"{spelled(layer, name, launch.version)}={value}" for name, value in options)
-    return [Edit(layer.own[-1].end, layer.own[-1].end, " " + escape(text, layer.program.context)), *remove(line, *gone)]
+    return [
+        SpanEdit(layer.own[-1].end, layer.own[-1].end, " " + escape(text, layer.program.context)),
+        *remove(line, *gone),
+    ]
 
 
 @each_node_own_world.look

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.job import Job
 from ddpdoctor.facts.launch.layer import Layer
-from ddpdoctor.facts.launch.programs import Launcher
-from ddpdoctor.facts.launch.record import Launch, Line
-from ddpdoctor.facts.launch.words import Edit, Word, quote
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.launch.words import SpanEdit, Word, quote
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.launch.jobs import agent_of
 from ddpdoctor.launch.rendezvous import ACCELERATE_NAMES, DEFAULT_C10D_PORT, DEFAULT_PORT
@@ -118,7 +118,7 @@ def node_rank_out_of_range(launch: Launch, job: Job) -> Iterator[Finding]:
             meant = str(max(0, min(rank, nodes[1]) - 1))
             edits = [revalue(given, meant)] if given is not None and (rank == nodes[1] or rank < 0) else None
             word = layer.program if given is None else given.value_word
-            name = "--node-rank" if layer.launcher is not Launcher.ACCELERATE else "--machine_rank"
+            name = "--node-rank" if layer.launcher is not LauncherKind.ACCELERATE else "--machine_rank"
             text = f"{name} is {rank} of {nodes[1]} nodes: expected 0 to {nodes[1] - 1}"
             yield point(launch, line, word, text, f"0 to {nodes[1] - 1}", edits)
 
@@ -145,7 +145,7 @@ def max_restarts_unreliable(launch: Launch) -> Iterator[Finding]:
             continue
         if line.environ.variables.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == "1" and plan.backend == "c10d":
             continue
-        edits: list[Edit] = []
+        edits: list[SpanEdit] = []
         if plan.backend == "c10d":
             edits = [before(line.argv[0] if line.argv else layer.program, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1")]
         else:
@@ -182,7 +182,7 @@ def sighup_ends_launcher(launch: Launch) -> Iterator[Finding]:
         if signals is not None and given is None:
             edits = [after(layer.own[-1], option)]
         else:
-            edits = [Edit(nohup.program.start, nohup.program.end, "setsid")]
+            edits = [SpanEdit(nohup.program.start, nohup.program.end, "setsid")]
         text = "torchrun handles SIGHUP itself, so nohup does not keep it alive: expected setsid, or SIGHUP left out"
         yield point(launch, line, nohup.program, text, "setsid", edits, severity=Severity.WARNING)
 
@@ -209,6 +209,6 @@ def node_rank_on_single_node(launch: Launch) -> Iterator[Finding]:
         yield point(launch, line, given.word, text, "--nnodes", remove(line, *_words(layer, "node_rank")))
 
 
-def _joins(launch: Launch, line: Line) -> bool:
+def _joins(launch: Launch, line: LaunchLine) -> bool:
     """Another line of the job says how many nodes there are: node 1 then works without."""
-    return line.node is not None and len(launch.nodes) > 1 and line.layer(Launcher.TORCHRUN) is not None
+    return line.node is not None and len(launch.nodes) > 1 and line.layer(LauncherKind.TORCHRUN) is not None

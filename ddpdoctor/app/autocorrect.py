@@ -61,7 +61,7 @@ class Autocorrect:
         if not corrections:
             return finding
         lines = [self.line(launch.lines[at], finding.code, edits) for at, edits in corrections.items()]
-        return replace(finding, fix_command="\n".join(tidy(each.source) for each in lines))
+        return replace(finding, fix_command="\n".join(tidy(each.source) for each in lines), line_edits=())
 
     def line(self, line: LaunchLine, code: str = "", edits: list[SpanEdit] | None = None) -> LaunchLine:
         """The line that would do what this one was to do.

@@ -15,6 +15,7 @@ __all__ = [
     "Edit",
     "Evidence",
     "Finding",
+    "LineEdit",
     "NodeCommand",
     "Report",
     "Role",
@@ -110,6 +111,19 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True)
+class LineEdit:
+    """A correction of a launch line: characters `start` to before `end` of its source become `text`. An empty span inserts.
+
+    `line` is the index of the line in the launch that was judged.
+    """
+
+    line: int
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class NodeCommand:
     """A command to paste on one node or on all: `on` is "all nodes", "node 1" or a host name."""
 
@@ -123,7 +137,8 @@ class Finding:
 
     `severity` is None unless this case is softer than the catalogue says; `role` is None unless the rule knows that it
     is not a cause here. `fix_command` is a line to paste, alone; `fix_commands` are several, with the node of each.
-    `edits` correct a script. `quote` is the line of a log that decides, `said_by` who printed it, for a sentence.
+    `edits` correct a script, `line_edits` launch lines: `fix_command` is then what they make of the lines. `quote` is the
+    line of a log that decides, `said_by` who printed it, for a sentence.
     `undetermined` is what this finding leaves open and what would decide it; it belongs to the message until something
     else explains the finding. `candidates` are the codes between which it leaves the choice.
 
@@ -144,6 +159,7 @@ class Finding:
     why: str = ""
     help: str = ""
     edits: tuple[Edit, ...] = ()
+    line_edits: tuple[LineEdit, ...] = ()
     fix_commands: tuple[NodeCommand, ...] = ()
     certainty: Certainty = Certainty.CERTAIN
     candidates: tuple[str, ...] = ()

@@ -41,7 +41,7 @@ NEVER = {
     "scripts": {"findings", "system", "network"},
     "logs": {"findings", "system", "network"},
     "dumps": {"findings", "system", "network"},
-    "launch": {"findings", "network"},
+    "launch": {"findings", "network", "system"},
 }
 """What would be below, and is not to be imported all the same."""
 
@@ -57,7 +57,7 @@ TOUCHES_THE_MACHINE = {
     "shutil",
     "signal",
 }
-PURE = ("facts", "findings", "rules", "causality", "engine", "scripts", "logs", "dumps", "privacy")
+PURE = ("facts", "findings", "rules", "causality", "engine", "scripts", "launch", "logs", "dumps", "privacy")
 
 
 def _modules() -> list[Path]:

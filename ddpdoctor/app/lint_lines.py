@@ -11,8 +11,8 @@ from ddpdoctor.app.request import Request
 from ddpdoctor.app.rule_selection import rules_for, selection
 from ddpdoctor.engine import extended, judge
 from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.launch.programs import Launcher
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Report
@@ -38,11 +38,11 @@ def rules_of(request: Request) -> tuple[Rule, ...]:
     return tuple(
         each
         for each in rules_for(request, AREAS)
-        if not is_of_a_process(each.code) and set(each.needs) <= {"environ", "launch"}
+        if not is_of_a_process(each.code) and set(each.needs) <= {"environ", "launch", "job"}
     )
 
 
-def rules_of_machines(request: Request, lines: Iterable[Line]) -> tuple[Rule, ...]:
+def rules_of_machines(request: Request, lines: Iterable[LaunchLine]) -> tuple[Rule, ...]:
     """The causes of machines that these lines may show, judged from the lines; loaded only where there is something to see."""
     if not any(_shows_a_machine(line) for line in lines):
         return ()
@@ -57,7 +57,7 @@ def with_machines(report: Report, facts: Facts, rules: tuple[Rule, ...]) -> Repo
     return extended(report, [judge(facts, rules)], rules) if rules else report
 
 
-def _shows_a_machine(line: Line) -> bool:
+def _shows_a_machine(line: LaunchLine) -> bool:
     """A pod, a container, a scheduler's or a wrapper's limits, chosen GPUs, a rank, a store in a file, what is not exported."""
     return (
         line.pod is not None
@@ -69,7 +69,7 @@ def _shows_a_machine(line: Line) -> bool:
     )
 
 
-_LIMITING = (Launcher.CONTAINER, Launcher.SRUN, Launcher.SALLOC)
+_LIMITING = (LauncherKind.CONTAINER, LauncherKind.SRUN, LauncherKind.SALLOC)
 _BINDING = ("taskset", "numactl")
 
 

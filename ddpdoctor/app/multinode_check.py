@@ -24,13 +24,13 @@ from ddpdoctor.findings import Finding, Report, Severity
 if TYPE_CHECKING:
     from ddpdoctor.app.preflight_plan import PreflightPlan
     from ddpdoctor.facts.record import Facts
-    from ddpdoctor.launch.jobs import Job
+    from ddpdoctor.launch.jobs import LocalJob
     from ddpdoctor.rules import Rule
 
 __all__ = ["gather_with_other_nodes", "is_shown_elsewhere", "with_verdict"]
 
 
-def gather_with_other_nodes(plan: PreflightPlan, job: Job, probing: Probing) -> Observed:
+def gather_with_other_nodes(plan: PreflightPlan, job: LocalJob, probing: Probing) -> Observed:
     """The facts of this machine, the verdict of all nodes of the job together, and what the probe over all of them gave."""
     request, line = plan.request, plan.line
     looks = probing.looks_at_the_machine()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ddpdoctor.app.verdicts import JobVerdict
     from ddpdoctor.collectors.probe import ProbeResult
     from ddpdoctor.facts.record import Facts
-    from ddpdoctor.launch.jobs import Job
+    from ddpdoctor.launch.jobs import LocalJob
     from ddpdoctor.rules import Rule
 
 __all__ = [
@@ -47,7 +47,7 @@ class PreflightPlan:
     request: Request
     options: PreflightOptions
     line: tuple[Facts, tuple[Rule, ...]] | None
-    job: Job | None = None
+    job: LocalJob | None = None
     """The job whose other nodes take part, None to judge this node alone."""
 
     @property

@@ -12,7 +12,7 @@ from types import FrameType
 
 from ddpdoctor.collectors.script import ScriptText
 from ddpdoctor.engine import Outcome, judge
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.facts.script import IdleComment, Script, SourceFile
 from ddpdoctor.findings import Finding, Where
@@ -38,7 +38,7 @@ class ScriptJudging:
 
     rules: tuple[Rule, ...]
     known: Facts
-    lines: dict[str, tuple[Line, ...]] = field(default_factory=dict)
+    lines: dict[str, tuple[LaunchLine, ...]] = field(default_factory=dict)
     beside: tuple[SourceFile, ...] = ()
     left_out: frozenset[str] = frozenset()
     end: float = 1e9
@@ -95,7 +95,7 @@ def _limited(end: float) -> Iterator[None]:
             signal.signal(each, handler)
 
 
-def _outcome(text: ScriptText, starts: tuple[Line, ...], plan: ScriptJudging) -> Outcome:
+def _outcome(text: ScriptText, starts: tuple[LaunchLine, ...], plan: ScriptJudging) -> Outcome:
     """What the rules say of one script, started by each of the lines, less what its comments silence."""
     script = Script(files=(text.source,), beside=plan.beside)
     facts = replace(plan.known, script=script, launch=None, environ=None)

@@ -11,7 +11,7 @@ from ddpdoctor.engine import Outcome, judge
 from ddpdoctor.facts.codec import FactsError, decode
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Why
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.nodes import Form, Node, Nodes
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Finding, Role, Severity, Where
@@ -180,18 +180,20 @@ def _likeness(line: Mapping[str, Any]) -> str:
     return f"{_OWN_NUMBER.sub('', words)} {read}"
 
 
-def _lines(members: Sequence[Member], torch: str) -> tuple[Line, ...]:
+def _lines(members: Sequence[Member], torch: str) -> tuple[LaunchLine, ...]:
     """The launch commands that the nodes announced, parsed here as `lint --node` parses them."""
+    from ddpdoctor.collectors.launch import LocalFiles
     from ddpdoctor.facts.torchrun_options import NEWEST, version_of
     from ddpdoctor.launch.line import line_of_argv
 
     found = []
+    files = LocalFiles()
     for index, member in enumerate(members):
         argv, environ, cwd = (member.line.get(key) for key in ("argv", "environ", "cwd"))
         if not isinstance(argv, list) or not isinstance(environ, dict) or not isinstance(cwd, str) or not argv:
             continue
         words, variables = [str(word) for word in argv], {str(n): str(v) for n, v in environ.items()}
-        line = line_of_argv(words, variables, version_of(torch) or NEWEST, cwd)
+        line = line_of_argv(words, variables, version_of(torch) or NEWEST, cwd, files)
         found.append(replace(line, node=index, host=member.node.host))
     return tuple(found)
 

@@ -1,4 +1,4 @@
-"""The rules of NCCL's, torch's and CUDA's settings: production is silent, slips are found, and no text breaks them."""
+"""The rules of NCCL's, torch's and CUDA's settings: production is silent, typos are found, and no text breaks them."""
 
 from __future__ import annotations
 

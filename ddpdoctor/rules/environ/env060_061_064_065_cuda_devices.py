@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.launch.programs import Launcher
-from ddpdoctor.facts.launch.record import Launch, Line
-from ddpdoctor.facts.launch.words import Edit, Word
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.launch.words import SpanEdit, Word
 from ddpdoctor.facts.launchers import TORCHRUN
 from ddpdoctor.facts.visibility import joined, listed, visible
 from ddpdoctor.findings import Finding, Severity
@@ -169,7 +169,7 @@ def one_each(launch: Launch) -> Iterator[Finding]:
         program, script = line.program, line.script
         if program is None or script is None or not script.takes_gpu_of_local_rank or line.starter is not None:
             continue
-        if line.environ.variables.get("LOCAL_RANK") == "0" or program.launcher is not Launcher.PYTHON:
+        if line.environ.variables.get("LOCAL_RANK") == "0" or program.launcher is not LauncherKind.PYTHON:
             continue
         each, _ = tasks_per_node(line)
         if each == 1:
@@ -193,9 +193,9 @@ def one_each(launch: Launch) -> Iterator[Finding]:
             )
 
 
-def _bound(line: Line) -> tuple[Word | None, str]:
+def _bound(line: LaunchLine) -> tuple[Word | None, str]:
     """The option of srun or sbatch that gives every task one GPU of its own."""
-    srun = line.layer(Launcher.SRUN)
+    srun = line.layer(LauncherKind.SRUN)
     if srun is None:
         return None, ""
     bind = option(srun, ("--gpu-bind",)) or option(line.batch, ("--gpu-bind",))
@@ -210,8 +210,8 @@ def _bound(line: Line) -> tuple[Word | None, str]:
     return None, ""
 
 
-def _unbound(line: Line, word: Word | None, each: int | None) -> list[Edit] | None:
-    srun = line.layer(Launcher.SRUN)
+def _unbound(line: LaunchLine, word: Word | None, each: int | None) -> list[SpanEdit] | None:
+    srun = line.layer(LauncherKind.SRUN)
     assert srun is not None
     given = option(srun, ("--gpus-per-task",))
     if given is None or each is None:

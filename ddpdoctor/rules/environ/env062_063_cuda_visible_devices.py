@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import is_known
 from ddpdoctor.facts.visibility import Visibility, cut, joined, listed, visible
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
@@ -56,7 +56,7 @@ def cuda_visible_devices_empty(
     )
 
 
-def _asks_for_gpus(line: Line) -> str:
+def _asks_for_gpus(line: LaunchLine) -> str:
     """What of a launch line cannot do without a GPU."""
     plan, script = line.plan, line.script
     if plan is not None and plan.settings["nproc_per_node"].value == "gpu":

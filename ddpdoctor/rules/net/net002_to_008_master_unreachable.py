@@ -13,7 +13,7 @@ from ddpdoctor.facts.gaps import not_here, unanswered
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.pod import Operator, Pod
 from ddpdoctor.facts.launch.reading import Given
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import is_known
 from ddpdoctor.facts.net import Net
 from ddpdoctor.facts.nodes import Nodes
@@ -300,7 +300,7 @@ def host_network_names(launch: Launch) -> Iterator[Finding]:
         )
 
 
-def _names_no_service(line: Line, layer: Layer, pod: Pod) -> Given | None:
+def _names_no_service(line: LaunchLine, layer: Layer, pod: Pod) -> Given | None:
     """An address such as `train-0.train` whose second part is not the service of the pods."""
     dest = "rdzv_endpoint" if layer.given("rdzv_endpoint") else "master_addr"
     given = layer.given(dest)
@@ -311,7 +311,7 @@ def _names_no_service(line: Line, layer: Layer, pod: Pod) -> Given | None:
     return given if match and match[1] != pod.service else None
 
 
-def _has_own_address(line: Line) -> bool:
+def _has_own_address(line: LaunchLine) -> bool:
     agent = line.agent
     return agent is None or any(agent.given(dest) for dest in ("master_addr", "rdzv_endpoint"))
 

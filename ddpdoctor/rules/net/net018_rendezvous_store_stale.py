@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import Word, is_known
 from ddpdoctor.findings import Evidence, Finding, Role, Severity
 from ddpdoctor.rules import cause
@@ -35,7 +35,7 @@ def rendezvous_store_stale(launch: Launch) -> Iterator[Finding]:
     ## Fix
     A new file and a new --rdzv-id for each attempt; remove the file before the start.
     """
-    seen: dict[tuple[str | None, int | None, str | None], Line] = {}
+    seen: dict[tuple[str | None, int | None, str | None], LaunchLine] = {}
     for line, layer, plan in agents(launch):
         if plan.backend in ("etcd", "etcd-v2") and plan.rdzv_id is not None and line.node is None and plan.host:
             key = (plan.host, plan.port, plan.rdzv_id)
@@ -59,7 +59,7 @@ def rendezvous_store_stale(launch: Launch) -> Iterator[Finding]:
             )
 
 
-def _init_file(line: Line) -> tuple[Word, str] | None:
+def _init_file(line: LaunchLine) -> tuple[Word, str] | None:
     """The file of the process group that the script's arguments name, when its name is the same in every run."""
     words = line.program.reading.arguments if line.program is not None else ()
     for i, word in enumerate(words):

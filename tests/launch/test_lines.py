@@ -11,28 +11,30 @@ from hypothesis import strategies as st
 from launches import cases, legal_lines
 
 from ddpdoctor.facts.codec import decode, encode
-from ddpdoctor.facts.launch.programs import Launcher
-from ddpdoctor.facts.launch.record import Launch, Line
-from ddpdoctor.facts.launch.words import UNKNOWN, Edit, apply, quote
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.launch.words import UNKNOWN, SpanEdit, apply, quote
 from ddpdoctor.launch.line import line_of_argv, line_of_text
-from ddpdoctor.launch.shell_words import split
+from ddpdoctor.launch.shell.words import simple_commands
 
 LINES = [*legal_lines(), *(c["line"] for c in cases("wrong.json"))]
 
 
-def _line(text: str) -> Line:
+def _line(text: str) -> LaunchLine:
     return line_of_text(text, {}, (2, 13), "/job")
 
 
 def test_words_are_what_a_shell_would_pass() -> None:
     text = """a 'b c' "d \\"e\\" \\$f" g\\ h --x='1 2'3 '' # not this"""
-    (command,) = split(text)
+    (command,) = simple_commands(text)
     assert [w.text for w in command.words] == ["a", "b c", 'd "e" $f', "g h", "--x=1 23", ""]
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8), min_size=1, max_size=6))
 def test_quoted_words_come_back(texts: list[str]) -> None:
-    (command,) = split(" ".join(["run", *map(quote, texts)]))  # as a command's first word `else` is none of its words
+    (command,) = simple_commands(
+        " ".join(["run", *map(quote, texts)])
+    )  # as a command's first word `else` is none of its words
     assert [w.text for w in command.words] == ["run", *texts]
 
 
@@ -48,7 +50,7 @@ def test_words_are_what_bash_passes(text: str) -> None:
     out = subprocess.run(
         ["bash", "-c", f"set -- {text}; printf '%s\\0' \"$@\""], capture_output=True, text=True, timeout=10, check=True
     )
-    assert [w.text for c in split(text) for w in c.words] == out.stdout.split("\0")[:-1]
+    assert [w.text for c in simple_commands(text) for w in c.words] == out.stdout.split("\0")[:-1]
 
 
 def test_every_word_stands_where_it_says() -> None:
@@ -122,16 +124,16 @@ def test_no_argv_breaks_the_line(argv: list[str]) -> None:
 
 
 def test_edits_may_not_overlap() -> None:
-    assert apply("a b c", [Edit(0, 1, "x"), Edit(4, 5, "z")]) == "x b z"
+    assert apply("a b c", [SpanEdit(0, 1, "x"), SpanEdit(4, 5, "z")]) == "x b z"
     with pytest.raises(ValueError, match="overlap"):
-        apply("abc", [Edit(0, 2, "x"), Edit(1, 3, "y")])
+        apply("abc", [SpanEdit(0, 2, "x"), SpanEdit(1, 3, "y")])
 
 
 def test_the_launcher_inside_double_quotes_keeps_its_variables() -> None:
     line = _line('srun bash -c "torchrun --node_rank=$SLURM_NODEID a.py"')
     agent = line.agent
     assert agent is not None
-    assert agent.launcher is Launcher.TORCHRUN
+    assert agent.launcher is LauncherKind.TORCHRUN
     given = agent.given("node_rank")
     assert given is not None
     assert given.word.raw == "--node_rank=$SLURM_NODEID"

@@ -16,7 +16,7 @@ from launches import lint
 
 from ddpdoctor.collectors.launch import collect_launch
 from ddpdoctor.collectors.launch_torch import find_torch, option_table
-from ddpdoctor.facts.launch.reading import Reading, Trouble
+from ddpdoctor.facts.launch.reading import ParseProblemKind, Reading
 from ddpdoctor.facts.launch.words import Word
 from ddpdoctor.facts.torchrun_options import NEWEST, Option, torchrun_options, version_of
 from ddpdoctor.findings import Severity
@@ -186,7 +186,7 @@ def test_a_torch_newer_than_our_table_is_read_from_its_own_source(tmp_path: Path
     assert (plan.settings["shape"].value, plan.nproc) == ("ring", 2)
     (wrong,) = collect_launch(machine, ["torchrun --shape=star a.py"]).lines
     assert wrong.agent is not None
-    assert [p.trouble for p in wrong.agent.reading.problems] == [Trouble.INVALID_CHOICE]
+    assert [p.trouble for p in wrong.agent.reading.problems] == [ParseProblemKind.INVALID_CHOICE]
 
 
 def test_older_torchs_know_fewer_options_and_spellings() -> None:
@@ -198,17 +198,17 @@ def test_older_torchs_know_fewer_options_and_spellings() -> None:
 @pytest.mark.parametrize(
     ("texts", "trouble"),
     [
-        (["--nproc=2", "a.py"], Trouble.AMBIGUOUS),
-        (["--nope", "a.py"], Trouble.UNRECOGNIZED),
-        (["-master_port=1", "a.py"], Trouble.IGNORED_VALUE),
-        (["--nproc_per_node"], Trouble.EXPECTED_VALUE),
-        (["--standalone=1", "a.py"], Trouble.IGNORED_VALUE),
-        (["--node_rank=x", "a.py"], Trouble.INVALID_VALUE),
-        (["--start_method=x", "a.py"], Trouble.INVALID_CHOICE),
-        ([], Trouble.NO_SCRIPT),
+        (["--nproc=2", "a.py"], ParseProblemKind.AMBIGUOUS),
+        (["--nope", "a.py"], ParseProblemKind.UNRECOGNIZED),
+        (["-master_port=1", "a.py"], ParseProblemKind.IGNORED_VALUE),
+        (["--nproc_per_node"], ParseProblemKind.EXPECTED_VALUE),
+        (["--standalone=1", "a.py"], ParseProblemKind.IGNORED_VALUE),
+        (["--node_rank=x", "a.py"], ParseProblemKind.INVALID_VALUE),
+        (["--start_method=x", "a.py"], ParseProblemKind.INVALID_CHOICE),
+        ([], ParseProblemKind.NO_SCRIPT),
     ],
 )
-def test_the_parsers_errors_have_names(texts: list[str], trouble: Trouble) -> None:
+def test_the_parsers_errors_have_names(texts: list[str], trouble: ParseProblemKind) -> None:
     assert trouble in {p.trouble for p in _read(*texts).problems}
 
 

@@ -10,17 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from machines import FIXTURES
 
-from ddpdoctor.facts.launch.record import Line
+from ddpdoctor.collectors.launch import LocalFiles
+from ddpdoctor.collectors.launch_files import shell_error
+from ddpdoctor.facts.launch.record import LaunchLine
 from ddpdoctor.facts.launch.words import plain
 from ddpdoctor.launch.sbatch import batch_layer
-from ddpdoctor.launch.shell.reader import lines_of_shell, shell_error
-from ddpdoctor.launch.shell.text import Source
+from ddpdoctor.launch.shell.reader import lines_of_shell
+from ddpdoctor.launch.shell.text import ShellSource
 
 LEGAL = sorted((FIXTURES / "scripts" / "legal").iterdir())
 
 
-def _lines(text: str, **environ: str) -> tuple[Line, ...]:
-    return lines_of_shell(Source(text, "job.sh", environ, (2, 13)))
+def _lines(text: str, **environ: str) -> tuple[LaunchLine, ...]:
+    return lines_of_shell(ShellSource(text, "job.sh", environ, (2, 13)))
 
 
 def _words(text: str) -> list[str]:
@@ -133,7 +135,7 @@ def test_random_and_mutated_scripts_never_crash(noise: str, where: int) -> None:
     text = LEGAL[where % len(LEGAL)].read_text()
     at = where % len(text)
     for script in (noise, text[:at] + noise + text[at:], text[:at]):
-        for line in lines_of_shell(Source(script, "x.sh", {}, (2, 13))):
+        for line in lines_of_shell(ShellSource(script, "x.sh", {}, (2, 13))):
             assert all(line.place(w.start) for w in line.argv)
 
 
@@ -142,14 +144,18 @@ def test_random_and_mutated_scripts_never_crash(noise: str, where: int) -> None:
 )
 def test_deep_nesting_ends_soon(text: str) -> None:
     started = time.monotonic()
-    lines_of_shell(Source(text, "x.sh", {}, (2, 13)))
+    lines_of_shell(ShellSource(text, "x.sh", {}, (2, 13)))
     assert time.monotonic() - started < 20
 
 
 def test_a_relative_script_is_looked_for_here_and_beside_the_file(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
-    (line,) = lines_of_shell(Source("torchrun train.py", "x.sh", {}, (2, 13), ("/nowhere", str(tmp_path))))
+    (line,) = lines_of_shell(
+        ShellSource("torchrun train.py", "x.sh", {}, (2, 13), ("/nowhere", str(tmp_path)), files=LocalFiles())
+    )
     assert line.script is not None
     assert line.script.exists
-    (line,) = lines_of_shell(Source('cd "$DIR"; torchrun train.py', "x.sh", {}, (2, 13), (str(tmp_path),)))
+    (line,) = lines_of_shell(
+        ShellSource('cd "$DIR"; torchrun train.py', "x.sh", {}, (2, 13), (str(tmp_path),), files=LocalFiles())
+    )
     assert line.script is None

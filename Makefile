@@ -49,7 +49,7 @@ benchmarks: $(VENV)/.tools compiled
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks/dumps.py
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks/run.py
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks/triage.py
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks/meeting.py
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks/multinode.py
 
 $(VENV)/.installed: pyproject.toml Makefile
 	$(PYTHON) -m venv $(VENV)

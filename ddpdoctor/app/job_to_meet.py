@@ -58,14 +58,14 @@ def _of_several(job: Job | None) -> Job | None:
 
 def _job_of_ranks(environ: Mapping[str, str]) -> Job | None:
     """The job of a process that is one rank of several: of srun, mpirun, or plain env://."""
-    from ddpdoctor.probe.rank_env import BadEnvironment, read_place
+    from ddpdoctor.probe.rank_env import BadEnvironment, read_rank_env
 
     told = Environ(variables=dict(environ))
     is_rank, size = told.rank is not None or told.has("RANK"), told.world_size
     if not is_rank or told.is_multi_node is False or size == 1 or (size is None and not told.has("WORLD_SIZE")):
         return None
     try:
-        place = read_place(environ, os.getppid())
+        place = read_rank_env(environ, os.getppid())
     except BadEnvironment:
         return _without_number(told)
     if place.uses_agent_store:

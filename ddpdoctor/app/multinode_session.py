@@ -19,11 +19,11 @@ from ddpdoctor.privacy.redaction import redact
 
 if TYPE_CHECKING:
     from ddpdoctor.app.verdicts import JobVerdict
-    from ddpdoctor.collectors.multinode import Meeting
+    from ddpdoctor.collectors.multinode import BackgroundSession
     from ddpdoctor.facts.record import Facts
     from ddpdoctor.findings import Finding
-    from ddpdoctor.multinode.results import Alone, Gathered, Lost
-    from ddpdoctor.probe.node_notices import News
+    from ddpdoctor.multinode.results import LostNode, NotJoined, SessionResult
+    from ddpdoctor.probe.node_notices import NodeNotices
     from ddpdoctor.rules import Rule
 
 __all__ = ["MultiNodeSession"]
@@ -49,10 +49,10 @@ class MultiNodeSession:
         self._there: dict[str, Any] = {}
         self._owns = False
         self._is_translated = False
-        self._meeting: Meeting | None = None
+        self._session: BackgroundSession | None = None
         self._token = ""
         self._way: tuple[float, Facts] | None = None
-        self.news: News | None = None
+        self.news: NodeNotices | None = None
         """Notices of nodes that disappear after the session, before their ranks have joined."""
 
     @property
@@ -84,7 +84,7 @@ class MultiNodeSession:
     @property
     def variables(self) -> dict[str, str | None]:
         """What the launch means to the environment of its ranks. Where the store will be here, its name and port are looked
-        at with the machine; elsewhere the way to it is tried by meeting.
+        at with the machine; elsewhere the session tries the way to it.
         """
         job = self.job
         nodes = {} if self.is_of_ranks else {"GROUP_WORLD_SIZE": str(job.nnodes)}
@@ -116,15 +116,15 @@ class MultiNodeSession:
         known how the way to the master ends.
         """
         from ddpdoctor.app import verdict_messages, verdicts
-        from ddpdoctor.collectors.multinode import Meeting
-        from ddpdoctor.multinode.members import Guest
-        from ddpdoctor.multinode.results import Gathered, Told
-        from ddpdoctor.probe.node_notices import News
+        from ddpdoctor.collectors.multinode import BackgroundSession
+        from ddpdoctor.multinode.members import Member
+        from ddpdoctor.multinode.results import ReceivedVerdict, SessionResult
+        from ddpdoctor.probe.node_notices import NodeNotices
 
         node = self._announcement.node(facts, self._owns)
-        self.news = News.open()
+        self.news = NodeNotices.open()
         own = [_announced(each) for each in (*self._lost_port(node, rules), *errors)][:MOST_TOLD]
-        self._meeting = Meeting(
+        self._session = BackgroundSession(
             node,
             self._token,
             max(min(self._join_seconds - (time.monotonic() - STARTED), limit), 1.0),
@@ -141,16 +141,16 @@ class MultiNodeSession:
         met = self._result(limit)
         if self._flag is not None:
             self._flag.close()
-        if isinstance(met, Told):
+        if isinstance(met, ReceivedVerdict):
             return verdict_messages.read_verdict(met.verdict)
-        if isinstance(met, Gathered):
+        if isinstance(met, SessionResult):
             nodes = self._nodes_of(met)
-            outcome = verdicts.judge_nodes(rules, nodes, met.guests, self._torch, met.gone)
+            outcome = verdicts.judge_nodes(rules, nodes, met.members, self._torch, met.gone)
             verdict = verdicts.JobVerdict(outcome, None, nodes, refuted=verdicts.refuted(nodes), is_host=True)
-            found = {} if verdict.has_errors else verdicts.shares(met.guests)
-            places = verdict_messages.places(met.guests, found)
-            self._meeting.conclude(verdict_messages.written(outcome, nodes), places, watches=not verdict.has_errors)
-            return replace(verdict, share=found.get(met.guests[met.hosted_by].key))
+            found = {} if verdict.has_errors else verdicts.shares(met.members)
+            places = verdict_messages.places(met.members, found)
+            self._session.conclude(verdict_messages.written(outcome, nodes), places, watches=not verdict.has_errors)
+            return replace(verdict, share=found.get(met.members[met.hosted_by].key))
         is_lost = met is not None and met.lost_host is not None
         facts = facts if is_lost else self._with_way(facts)  # the way was open a moment ago
         own += [] if is_lost else [each for each in map(_announced, judge_here(facts)) if each not in own]
@@ -159,12 +159,12 @@ class MultiNodeSession:
         else:
             is_explained = is_lost or bool(own or (met is not None and met.other_job))
             nodes = self._alone(node, met, is_explained=is_explained)
-        me = Guest("", met.me.node if met is not None else node, tuple(own))
+        me = Member("", met.me.node if met is not None else node, tuple(own))
         outcome = verdicts.judge_nodes(rules, nodes, (me,), self._torch)
         is_first = self.job.local_rank in (0, None)
         return verdicts.JobVerdict(outcome, None, nodes, facts, is_host=True, is_first=is_first)
 
-    def _lost(self, node: Lost) -> None:
+    def _lost(self, node: LostNode) -> None:
         """A node went although all was well."""
         if self.news is not None and node.first_rank is not None:
             ranks = tuple(range(node.first_rank, node.first_rank + node.count))
@@ -182,28 +182,28 @@ class MultiNodeSession:
 
     def stop(self) -> None:
         """End it."""
-        if self._meeting is not None:
-            self._meeting.stop()
+        if self._session is not None:
+            self._session.stop()
         for held in (self._main, self._flag, self.news):
             if held is not None:
                 held.close()
 
     def _result(self, limit: float) -> Any:
         """Wait for the result, and show the user after HINT_SECONDS how to go on without the others."""
-        assert self._meeting is not None
-        met = self._meeting.result(min(HINT_SECONDS, limit))
+        assert self._session is not None
+        met = self._session.result(min(HINT_SECONDS, limit))
         if met is None and limit > HINT_SECONDS:
             job = self.job
             self._say(
                 f"meeting at {job.master_addr}:{job.master_port}: type the same on every node, or judge this node alone"
                 " with --no-meet"
             )
-            met = self._meeting.result(limit - HINT_SECONDS)
+            met = self._session.result(limit - HINT_SECONDS)
         return met
 
-    def _nodes_of(self, met: Gathered) -> Nodes:
+    def _nodes_of(self, met: SessionResult) -> Nodes:
         return Nodes(
-            nodes=tuple(guest.node for guest in met.guests),
+            nodes=tuple(member.node for member in met.members),
             links=met.links,
             expected=met.expected,
             missing=met.missing,
@@ -228,7 +228,7 @@ class MultiNodeSession:
             return {}
         return {str(n): job.hosts[n // size].partition(".")[0] for n in numbers if n // size < len(job.hosts)}
 
-    def _alone(self, node: Node, met: Alone | None, *, is_explained: bool) -> Nodes:
+    def _alone(self, node: Node, met: NotJoined | None, *, is_explained: bool) -> Nodes:
         """The nodes when this one is alone: the node of rank 0 did not join, and of the others nothing is known.
 
         `is_explained`: another job there, or what is wrong on this node or on its way to the master, says why already.
@@ -252,7 +252,7 @@ class MultiNodeSession:
             strangers=strangers,
         )
 
-    def _superfluous(self, met: Alone) -> Nodes:
+    def _superfluous(self, met: NotJoined) -> Nodes:
         """The nodes when the job was complete before this one joined: it, and the one that has its number. Without numbers,
         those that joined before are another job's nodes, as far as can be seen from here.
         """

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from ddpdoctor.app.lint_scripts import ScriptOutcomes
     from ddpdoctor.app.request import Request
     from ddpdoctor.app.verdicts import JobVerdict
-    from ddpdoctor.collectors.probe import Answer
+    from ddpdoctor.collectors.probe import ProbeResult
     from ddpdoctor.facts.record import Facts
     from ddpdoctor.launch.jobs import Job
     from ddpdoctor.rules import Rule
@@ -71,7 +71,7 @@ class Observed:
 
     facts: Facts
     failures: tuple[str, ...]
-    answer: Answer | None = None
+    answer: ProbeResult | None = None
     verdict: JobVerdict | None = None
     scripts: ScriptOutcomes | None = None
 

@@ -13,8 +13,8 @@ from ddpdoctor.app.early_probe import CPU_RANKS, GPU_NODES
 from ddpdoctor.app.request import Request, seconds_left
 from ddpdoctor.collectors import Missing
 from ddpdoctor.collectors.probe import (
-    Answer,
     NodeRanks,
+    ProbeResult,
     RunningNode,
     RunningProbe,
     Template,
@@ -26,7 +26,7 @@ from ddpdoctor.collectors.probe import (
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.findings import Severity
-from ddpdoctor.probe.node_notices import News
+from ddpdoctor.probe.node_notices import NodeNotices
 from ddpdoctor.probe.worker_start import FOLDERS
 from ddpdoctor.system.machine import Deadline
 
@@ -121,7 +121,7 @@ class Probing:
         self._joins = is_rank and not is_alone and launch is None
         self._running: RunningProbe | RunningNode | None = None
         self._template: Template | None = None
-        self.answer: Answer | None = None
+        self.answer: ProbeResult | None = None
 
     def looks_at_the_machine(self) -> bool:
         """Whether this rank is the one that looks: of a job's ranks the first of each node."""
@@ -151,7 +151,7 @@ class Probing:
         except OSError:
             return  # the ranks' supervisors try it again, and report it
 
-    def finish(self, facts: Facts, say: Callable[[str], None], news: News | None = None) -> Facts:
+    def finish(self, facts: Facts, say: Callable[[str], None], news: NodeNotices | None = None) -> Facts:
         """The facts with those of the probe, or with the gap that says why there are none."""
         try:
             if self._joins:
@@ -171,7 +171,12 @@ class Probing:
             return replace(facts, gaps=(*facts.gaps, Gap("probe", missing.reason, missing.why)))
 
     def finish_with_other_nodes(
-        self, facts: Facts, node: NodeRanks, environ: Mapping[str, str], say: Callable[[str], None], news: News | None
+        self,
+        facts: Facts,
+        node: NodeRanks,
+        environ: Mapping[str, str],
+        say: Callable[[str], None],
+        news: NodeNotices | None,
     ) -> Facts:
         """The same of this node's ranks of a job, whose other ranks are started at the same time on the other nodes; `news`
         tells of nodes that are gone before they were.

@@ -11,9 +11,9 @@ from ddpdoctor.collectors.probe import NodeRanks
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.probe.arguments import parse
 from ddpdoctor.probe.proc import read_stat
-from ddpdoctor.probe.rank_env import read_place, read_place_outside
-from ddpdoctor.probe.report_output import tell
-from ddpdoctor.probe.store_rendezvous import call_others
+from ddpdoctor.probe.rank_env import read_rank_env, read_rank_env_outside
+from ddpdoctor.probe.report_output import write_report
+from ddpdoctor.probe.store_rendezvous import report_to_others
 
 __all__ = ["is_stopped", "tell_stopped"]
 
@@ -31,7 +31,7 @@ def tell_stopped(
     the exit code.
     """
     options, environs = parse(words), node.environs(os.environ)
-    places = [read_place(environ) for environ in environs]
+    places = [read_rank_env(environ) for environ in environs]
     observations = tuple(
         place.observe(
             Kind.STOPPED,
@@ -41,7 +41,7 @@ def tell_stopped(
         for place, rank in zip(places, ranks, strict=True)
         if is_stopped(rank.pid)
     )
-    call_others(read_place_outside(environs[0]), observations[0])
+    report_to_others(read_rank_env_outside(environs[0]), observations[0])
     probe = Probe(
         world_size=node.world_size,
         backend=options.backend,
@@ -50,4 +50,4 @@ def tell_stopped(
         seconds=round(seconds, 3),
         observations=observations,
     )
-    return tell(probe, places[0], True, options, time.time() - seconds)
+    return write_report(probe, places[0], True, options, time.time() - seconds)

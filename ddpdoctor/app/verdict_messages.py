@@ -13,25 +13,25 @@ from ddpdoctor.facts.nodes import Form, Node, NodeLink, Nodes
 from ddpdoctor.findings import Skipped
 
 if TYPE_CHECKING:
-    from ddpdoctor.multinode.members import Guest
+    from ddpdoctor.multinode.members import Member
 
 __all__ = ["places", "read_verdict", "written"]
 
 MOST_SENT = 16
 
 
-def places(guests: Sequence[Guest], found: Mapping[str, Share]) -> dict[str, dict[str, Any]]:
+def places(members: Sequence[Member], found: Mapping[str, Share]) -> dict[str, dict[str, Any]]:
     """What each member is sent besides the verdict: its share of the probe, and whether it reports for its machine."""
     firsts: dict[str, str] = {}
-    for guest in guests:
-        firsts.setdefault(guest.node.machine or guest.key, guest.key)
+    for member in members:
+        firsts.setdefault(member.node.machine or member.key, member.key)
     tellers = set(firsts.values())
     return {
-        guest.key: {
-            "is_first": guest.key in tellers or guest.node.form != Form.ENV,
-            **(asdict(found[guest.key]) if guest.key in found else {}),
+        member.key: {
+            "is_first": member.key in tellers or member.node.form != Form.ENV,
+            **(asdict(found[member.key]) if member.key in found else {}),
         }
-        for guest in guests
+        for member in members
     }
 
 

@@ -18,7 +18,7 @@ from ddpdoctor.findings import Finding, Role, Severity, Where
 from ddpdoctor.rules import Rule
 
 if TYPE_CHECKING:
-    from ddpdoctor.multinode.members import Guest
+    from ddpdoctor.multinode.members import Member
 
 __all__ = [
     "JobVerdict",
@@ -108,20 +108,20 @@ def refuted(nodes: Nodes) -> frozenset[str]:
 
 
 def judge_nodes(
-    rules: Sequence[Rule], nodes: Nodes, guests: Sequence[Guest], torch: str, gone: Sequence[Guest] = ()
+    rules: Sequence[Rule], nodes: Nodes, members: Sequence[Member], torch: str, gone: Sequence[Member] = ()
 ) -> Outcome:
     """The findings about the job: what the nodes' lines say, what the nodes are, and every node's own errors, with those
     that nodes told which have `gone`.
     """
-    own = [(guest.node, finding_of(each)) for guest in (*guests, *gone) for each in guest.errors]
+    own = [(member.node, finding_of(each)) for member in (*members, *gone) for each in member.errors]
     found = [(node, each) for node, each in own if each is not None]
-    outcome = Outcome(findings=merged(found, len(guests) + len(gone)))
+    outcome = Outcome(findings=merged(found, len(members) + len(gone)))
     facts = Facts(schema=SCHEMA, collected_at="", hostname="", nodes=nodes)
     outcome.add(judge(facts, [each for each in rules if "nodes" in (*each.needs, *each.wants)]))
     across = [each for each in rules if each.code in ACROSS]
-    lines = () if _are_alike(guests) else _lines(guests, torch)
+    lines = () if _are_alike(members) else _lines(members, torch)
     if not lines:
-        outcome.passed += [each.code for each in across if guests and guests[0].line]
+        outcome.passed += [each.code for each in across if members and members[0].line]
     elif len(lines) > 1:
         told = judge(
             replace(facts, nodes=None, environ=Environ(), launch=Launch(lines=lines, torch=torch)),
@@ -167,9 +167,9 @@ def _with_peer(finding: Finding, nodes: Sequence[Node]) -> Finding:
     return finding if host is None else replace(finding, where=replace(finding.where, peer=host))
 
 
-def _are_alike(guests: Sequence[Guest]) -> bool:
+def _are_alike(members: Sequence[Member]) -> bool:
     """Whether the lines say the same but for each node's own number: the usual case, in which none needs parsing."""
-    return len({_likeness(guest.line) for guest in guests}) == 1
+    return len({_likeness(member.line) for member in members}) == 1
 
 
 def _likeness(line: Mapping[str, Any]) -> str:
@@ -180,19 +180,19 @@ def _likeness(line: Mapping[str, Any]) -> str:
     return f"{_OWN_NUMBER.sub('', words)} {read}"
 
 
-def _lines(guests: Sequence[Guest], torch: str) -> tuple[Line, ...]:
+def _lines(members: Sequence[Member], torch: str) -> tuple[Line, ...]:
     """The launch commands that the nodes announced, parsed here as `lint --node` parses them."""
     from ddpdoctor.facts.torchrun_options import NEWEST, version_of
     from ddpdoctor.launch.line import line_of_argv
 
     found = []
-    for index, guest in enumerate(guests):
-        argv, environ, cwd = (guest.line.get(key) for key in ("argv", "environ", "cwd"))
+    for index, member in enumerate(members):
+        argv, environ, cwd = (member.line.get(key) for key in ("argv", "environ", "cwd"))
         if not isinstance(argv, list) or not isinstance(environ, dict) or not isinstance(cwd, str) or not argv:
             continue
         words, variables = [str(word) for word in argv], {str(n): str(v) for n, v in environ.items()}
         line = line_of_argv(words, variables, version_of(torch) or NEWEST, cwd)
-        found.append(replace(line, node=index, host=guest.node.host))
+        found.append(replace(line, node=index, host=member.node.host))
     return tuple(found)
 
 
@@ -247,15 +247,15 @@ def finding_of(told: object) -> Finding | None:
         return None
 
 
-def shares(guests: Sequence[Guest]) -> dict[str, Share]:
+def shares(members: Sequence[Member]) -> dict[str, Share]:
     """Each node's ranks, by the member's key; {} where a number is not known, or ranks are members themselves."""
-    counts = [guest.node.nproc for guest in guests]
-    if any(guest.node.form == Form.ENV for guest in guests) or not all(counts):
+    counts = [member.node.nproc for member in members]
+    if any(member.node.form == Form.ENV for member in members) or not all(counts):
         return {}
     found, first, world = {}, 0, sum(count or 0 for count in counts)
-    for index, guest in enumerate(guests):
-        found[guest.key] = Share(first, index, len(guests), world)
-        first += guest.node.nproc or 0
+    for index, member in enumerate(members):
+        found[member.key] = Share(first, index, len(members), world)
+        first += member.node.nproc or 0
     return found
 
 

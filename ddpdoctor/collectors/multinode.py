@@ -1,4 +1,4 @@
-"""The meeting as a collector: runs beside everything else, under a deadline, and is over whatever the others do."""
+"""The session as a collector: runs beside everything else, under a deadline, and is over whatever the others do."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ddpdoctor.facts.nodes import Node
-from ddpdoctor.multinode.client import Visitor
-from ddpdoctor.multinode.members import Guest
+from ddpdoctor.multinode.client import MemberClient
+from ddpdoctor.multinode.members import Member
 from ddpdoctor.multinode.messages import PROTOCOL
-from ddpdoctor.multinode.results import Alone, Gathered, Lost, Told
-from ddpdoctor.multinode.session import Session
+from ddpdoctor.multinode.results import LostNode, NotJoined, ReceivedVerdict, SessionResult
+from ddpdoctor.multinode.session import MemberSession
 from ddpdoctor.network.aio import SEGMENT_BYTES
 from ddpdoctor.network.connect import can_bind, connect, listen
 from ddpdoctor.network.resolve import look_up, look_up_canonical
@@ -27,7 +27,7 @@ from ddpdoctor.system.machine import Machine
 from ddpdoctor.system.timeouts import CallTimeout, call_with_timeout
 
 __all__ = [
-    "Meeting",
+    "BackgroundSession",
     "claim",
     "flag",
     "is_own",
@@ -66,7 +66,7 @@ def _is_flagged(port: int) -> bool:
 
 
 def claim(port: int, token: str) -> tuple[socket.socket | None, dict[str, Any]]:
-    """The job's port, held for the meeting; or None, and how a ddpdoctor that sits there introduces itself.
+    """The job's port, held for the session; or None, and how a ddpdoctor that sits there introduces itself.
 
     That is {} where none does, or one that cannot be talked to: the port is taken then.
     """
@@ -75,8 +75,8 @@ def claim(port: int, token: str) -> tuple[socket.socket | None, dict[str, Any]]:
         try:
             return listen(port, segment_bytes=SEGMENT_BYTES), {}
         except OSError:
-            visitor = Visitor(token, lambda seconds: None, lambda verdict: None, lambda words: None)
-            there = asyncio.run(visitor.ask("127.0.0.1", port))
+            client = MemberClient(token, lambda seconds: None, lambda verdict: None, lambda words: None)
+            there = asyncio.run(client.identify("127.0.0.1", port))
             if there.get("kind") in ("i-am", "other-job"):
                 return None, there
             waited = time.monotonic() - started
@@ -181,8 +181,8 @@ def token_of(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
-class Meeting:
-    """A meeting that runs in a thread of its own. `result` waits for it; the host then must `conclude`."""
+class BackgroundSession:
+    """A session that runs in a thread of its own. `result` waits for it; the host then must `conclude`."""
 
     def __init__(
         self,
@@ -197,21 +197,21 @@ class Meeting:
         patience: float,
         say: Callable[[str], None],
         explain: Callable[[], list[dict[str, Any]]],
-        lost: Callable[[Lost], None],
+        lost: Callable[[LostNode], None],
         hosts: tuple[str, ...],
     ) -> None:
-        guest = Guest(secrets.token_hex(8), node, tuple(errors), line)
+        member = Member(secrets.token_hex(8), node, tuple(errors), line)
         own = frozenset(address.partition("%")[0] for address in node.addresses)
-        self._session = Session(guest, token, join_seconds, own, main, is_patient, say, patience, explain, hosts)
+        self._session = MemberSession(member, token, join_seconds, own, main, is_patient, say, patience, explain, hosts)
         self._session.lost = lost
         self._is_settled = threading.Event()
-        self._answers: queue.Queue[Gathered | Told | Alone | Exception] = queue.Queue()
+        self._answers: queue.Queue[SessionResult | ReceivedVerdict | NotJoined | Exception] = queue.Queue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._verdict: asyncio.Future[dict[str, Any]] | None = None
         self._thread = threading.Thread(target=self._run, name="meeting", daemon=True)
         self._thread.start()
 
-    def result(self, seconds: float) -> Gathered | Told | Alone | None:
+    def result(self, seconds: float) -> SessionResult | ReceivedVerdict | NotJoined | None:
         """What came of it, None when it is not over within `seconds`."""
         try:
             found = self._answers.get(timeout=max(seconds, 0.01))
@@ -224,7 +224,7 @@ class Meeting:
     def conclude(
         self, verdict: dict[str, Any], places: dict[str, dict[str, Any]], *, watches: bool, seconds: float = 5.0
     ) -> None:
-        """As the host: tell everybody the verdict, and each guest its place; the port is free when this returns.
+        """As the host: tell everybody the verdict, and each member its place; the port is free when this returns.
 
         With `watches` all stay connected, so that nodes which go before their ranks have met are known at once.
         """
@@ -264,12 +264,12 @@ class Meeting:
         self._loop = asyncio.get_running_loop()
         await self._session.run(self._hand_over, self._settle)
 
-    def _settle(self, met: Told | Alone | None) -> None:
+    def _settle(self, met: ReceivedVerdict | NotJoined | None) -> None:
         if met is not None:
             self._answers.put(met)
         self._is_settled.set()
 
-    def _hand_over(self, gathered: Gathered) -> asyncio.Future[dict[str, Any]]:
+    def _hand_over(self, gathered: SessionResult) -> asyncio.Future[dict[str, Any]]:
         assert self._loop is not None
         self._verdict = self._loop.create_future()
         self._answers.put(gathered)

@@ -16,14 +16,14 @@ from ddpdoctor.collectors import Missing
 from ddpdoctor.facts.codec import FactsError, decode
 from ddpdoctor.facts.gaps import Why
 from ddpdoctor.facts.probe import Probe
-from ddpdoctor.probe.node_notices import News
+from ddpdoctor.probe.node_notices import NodeNotices
 from ddpdoctor.probe.worker_start import TEMPLATE, begin, run_probe
 from ddpdoctor.system.machine import Deadline
 from ddpdoctor.system.process import kill
 
 __all__ = [
-    "Answer",
     "NodeRanks",
+    "ProbeResult",
     "RunningNode",
     "RunningProbe",
     "Template",
@@ -41,7 +41,7 @@ ENDING_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProbeResult:
     """What a probe saw. `is_first`: this is the lowest rank of its node that is alive; `is_head`: it is rank 0."""
 
     probe: Probe
@@ -124,7 +124,7 @@ class RunningProbe:
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
 
-    def finish(self, deadline: Deadline) -> Answer:
+    def finish(self, deadline: Deadline) -> ProbeResult:
         """What the probe saw.
 
         Raises:
@@ -139,7 +139,7 @@ class RunningProbe:
         try:
             told: dict[str, Any] = json.loads(out)
             probe = decode(Probe, told.pop("probe"))
-            return Answer(probe, bool(told.get("is_first", True)), bool(told.get("is_head", True)))
+            return ProbeResult(probe, bool(told.get("is_first", True)), bool(told.get("is_head", True)))
         except (json.JSONDecodeError, UnicodeDecodeError, FactsError, KeyError):
             words = err.decode("utf-8", "replace").strip().splitlines()
             last = words[-1] if words else f"exit code {self.process.returncode}"
@@ -170,7 +170,7 @@ def join(
     join_seconds: float,
     seconds: float,
     template: Template | None = None,
-    news: News | None = None,
+    news: NodeNotices | None = None,
 ) -> RunningProbe:
     """Be the rank of a job that `environ` says, together with the others; `template` imports torch for it already.
     `news` tells it of others that are gone before they have come.
@@ -188,13 +188,13 @@ class RunningNode:
     def __init__(self, ranks: Sequence[RunningProbe]) -> None:
         self.ranks = ranks
 
-    def finish(self, deadline: Deadline) -> Answer:
+    def finish(self, deadline: Deadline) -> ProbeResult:
         """What the lowest rank of this node that is alive says.
 
         Raises:
             Missing: no rank said anything in time.
         """
-        answers: list[Answer] = []
+        answers: list[ProbeResult] = []
         failures: list[Missing] = []
 
         def hear(rank: RunningProbe) -> None:
@@ -228,7 +228,7 @@ def launch(
     seconds: float,
     backend: str = "auto",
     template: Template | None = None,
-    news: News | None = None,
+    news: NodeNotices | None = None,
 ) -> RunningNode:
     """Start this node's ranks of a job; on every node with its own `node`, at about the same time.
 
@@ -243,7 +243,7 @@ def launch(
 
 
 def _supervisors(
-    words: Sequence[str], environs: Sequence[Mapping[str, str]], template: Template | None, news: News | None
+    words: Sequence[str], environs: Sequence[Mapping[str, str]], template: Template | None, news: NodeNotices | None
 ) -> list[RunningProbe]:
     """One supervisor a rank, with the template's workers or workers of their own."""
     given = () if news is None else (news.fd,)

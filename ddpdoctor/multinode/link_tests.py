@@ -10,7 +10,7 @@ from typing import Any
 
 from ddpdoctor.facts.nodes import NodeLink
 from ddpdoctor.facts.reachability import ConnectOutcome
-from ddpdoctor.multinode.messages import PROTOCOL, WireError, encode_line, hear
+from ddpdoctor.multinode.messages import PROTOCOL, WireError, encode_line, receive_message
 from ddpdoctor.network.aio import connect, look_up
 from ddpdoctor.network.connect import outcome_of
 
@@ -52,7 +52,7 @@ async def serve_echo(
     """
     writer.write(encode_line({"ddpdoctor": PROTOCOL, "kind": "here", "key": key}))
     await writer.drain()
-    while message := await hear(reader):
+    while message := await receive_message(reader):
         size = message.get("bytes")
         if type(size) is not int or not 0 <= size <= SAMPLE_BYTES:
             raise WireError("no size")
@@ -104,7 +104,7 @@ async def _greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tok
         WireError: somebody else answers at this address.
     """
     writer.write(encode_line({"ddpdoctor": PROTOCOL, "kind": "echo", "token": token}))
-    answer = await hear(reader)
+    answer = await receive_message(reader)
     if answer.get("kind") != "here" or answer.get("key") != key:
         raise WireError("somebody else")
     return min([await _ping(reader, writer) for _ in range(PINGS)])
@@ -114,7 +114,7 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> b
     payload = os.urandom(ECHO_BYTES)
     writer.write(encode_line({"bytes": ECHO_BYTES, "back": True}) + payload)
     echoed = await reader.readexactly(ECHO_BYTES)
-    await hear(reader)
+    await receive_message(reader)
     return echoed == payload
 
 
@@ -135,7 +135,7 @@ async def _passes_in_small_packets(link: NodeLink, token: str, key: str) -> bool
 async def _ping(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> float:
     started = time.monotonic()
     writer.write(encode_line({"bytes": 0}))
-    await hear(reader)
+    await receive_message(reader)
     return round(time.monotonic() - started, 6)
 
 
@@ -146,7 +146,7 @@ async def _sample(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     while sent < SAMPLE_BYTES and time.monotonic() - started < SAMPLE_SECONDS:
         writer.write(encode_line({"bytes": PIECE_BYTES}) + block)
         try:
-            await asyncio.wait_for(hear(reader), SAMPLE_SECONDS * 2)
+            await asyncio.wait_for(receive_message(reader), SAMPLE_SECONDS * 2)
         except asyncio.TimeoutError:
             return None
         sent += PIECE_BYTES

@@ -58,7 +58,7 @@ ENTRY = re.compile(
     rf"(?P<name>\bname[\"']?:\s*[\"']?{_NAME}[\"']?,?\s+[\"']?value[\"']?:\s*|\"name\":\"{_NAME}\",\"value\":)(?!\d{{1,5}}\b){_VALUE}",
     re.IGNORECASE,
 )
-"""A variable as a manifest sets it: `name: HF_TOKEN`, and `value: …` behind it."""
+"""A variable as a manifest sets it: `name: HF_TOKEN`, and `value: …` after it."""
 NAMED = re.compile(rf"(?P<name>(?<![\w.-]){_NAME}[\"']?\]?)(?P<sign>\s*[=:]\s*|\s+(?=[^\s=:])){_VALUE}", re.IGNORECASE)
 """`password=…`, `"api_key": "…"`, `--token …`, `environ["HF_TOKEN"] = …`."""
 ASSIGNED = re.compile(
@@ -145,7 +145,7 @@ def _member(key: str, value: Any) -> Any:
 
 
 def _words(values: list[Any], field: str) -> list[Any]:
-    """A list; where it holds a command line, the word behind `--token` is a secret too."""
+    """A list; where it holds a command line, the word after `--token` is a secret too."""
     found, follows = [], False
     if values and all(isinstance(each, str) and "\t" not in each for each in values):
         line = "\t".join(values).replace(" ", "\0")  # so that a word with blanks stays one
@@ -197,9 +197,9 @@ def _named(match: re.Match[str]) -> str:
     is_plain = is_plain or (value.startswith(("/", "~")) and name.endswith("pwd"))
     is_plain = is_plain or _OF_NAME.search(name) is not None
     is_plain = is_plain or (sign.startswith(" ") and re.match(r"[A-Za-z_][\w.]*[\[(]", value) is not None)  # code
-    # A word behind a blank is the value of an option only: "token bucket" and "password file" are prose.
+    # A word after a blank is the value of an option only: "token bucket" and "password file" are prose.
     is_prose = not sign.strip() and not name.startswith("-")
-    if is_prose:  # what stands behind may hold one all the same: `secret otpauth://…?secret=…`
+    if is_prose:  # what follows may hold one all the same: `secret otpauth://…?secret=…`
         return f"{match['name']}{sign}{NAMED.sub(_named, match['value'])}"
     return match[0] if is_plain else f"{match['name']}{sign}{REMOVED}"
 

@@ -37,9 +37,9 @@ WORD = re.compile(r"(?<![A-Za-z0-9_+/.~-])(?<!world_info=)[A-Za-z0-9_+/.~-]{20,}
 ENTROPY_BITS = 4.2
 """Bits per character: of random base64 about 4.5 in 32 characters, of names and paths below 4."""
 ONE_CASE = 32
-"""So many letters of one case and digits, without a stroke between them, are no name."""
+"""So many letters of one case and digits, without a hyphen between them, are not a name."""
 BEHIND_ISSUER = 24
-"""So many are none behind the name of their issuer, as in `csk-…`."""
+"""So many are none after the name of their issuer, as in `csk-…`."""
 
 SHORT_PIECE = 12
 """A word of shorter pieces, each in one case, is a name: `lab-SYS-4028GR-TR2`."""
@@ -61,7 +61,7 @@ NAME_SHARE = 0.33
 PATH_SHARE = 0.2
 """The same for a part of an absolute path, where a key hardly ever stands, and for a function of a known library."""
 AWS_SHARE = 0.45
-"""The same for 40 characters with strokes, which are as long as a secret access key of AWS."""
+"""The same for 40 characters with slashes, which are as long as a secret access key of AWS."""
 _API = re.compile(r"(?:nvml|nccl|cuda|cu[A-Z]|cublas|cudnn|cufft|cusparse|hip|roc|ibv_|torch|c10d)")
 """How the functions of the libraries begin that a distributed job uses."""
 MANY_PIECES, PIECE_LENGTH = 5, 6.5

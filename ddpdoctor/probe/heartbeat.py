@@ -1,4 +1,4 @@
-"""Signs of life between hosts: each one keeps a connection to the echo of the next ones and asks them twice a second.
+"""Heartbeats between hosts: each one keeps a connection to the echo of the next ones and asks them twice a second.
 
 It needs no store and no main thread, so that a stopped process, a dead one and a host that is gone are told apart from
 each other, and from one that is only slow.
@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from ddpdoctor.facts.probe import Kind, Observation
 from ddpdoctor.facts.reachability import ConnectOutcome
 from ddpdoctor.network.connect import OUT_OF_FILES, connect, outcome_of
-from ddpdoctor.probe.echo import ask
-from ddpdoctor.probe.hosts import Card
+from ddpdoctor.probe.echo import echoes
+from ddpdoctor.probe.hosts import HostCard
 
-__all__ = ["MOST_AT_HEAD", "Pulse", "check_process", "observe_host", "watched"]
+__all__ = ["MOST_AT_HEAD", "Heartbeat", "check_process", "observe_host", "watched"]
 
 BEAT_SECONDS = 0.4
 ANSWER_SECONDS = 0.9
@@ -35,10 +35,10 @@ def watched(index: int, count: int) -> list[int]:
     return sorted({(index + step) % count for step in range(1, min(NEXT, count - 1) + 1)})
 
 
-class Pulse:
+class Heartbeat:
     """Watches some hosts, each in a daemon thread, until `stop`; what is wrong with them comes up in `found`."""
 
-    def __init__(self, rank: int, cards: Sequence[Card], store_address: str) -> None:
+    def __init__(self, rank: int, cards: Sequence[HostCard], store_address: str) -> None:
         self.rank = rank
         self.found: list[Observation] = []
         self._stopped = threading.Event()
@@ -49,14 +49,14 @@ class Pulse:
         """Say nothing more."""
         self._stopped.set()
 
-    def _watch(self, card: Card, store_address: str) -> None:
+    def _watch(self, card: HostCard, store_address: str) -> None:
         address = card.address or store_address
         has_answered = False
         while not self._stopped.is_set():
             last = time.monotonic()
             try:
                 with connect(address, card.port, ANSWER_SECONDS) as link:
-                    while ask(link, card.token, QUESTION_BYTES, ANSWER_SECONDS):
+                    while echoes(link, card.token, QUESTION_BYTES, ANSWER_SECONDS):
                         last, has_answered = time.monotonic(), True
                         select.select([link], [], [], BEAT_SECONDS)  # readable before that: the other end is gone
                         if self._stopped.is_set():
@@ -73,7 +73,7 @@ class Pulse:
                 return
 
 
-def observe_host(card: Card, kind: Kind, message: str, seen_by: int) -> Observation:
+def observe_host(card: HostCard, kind: Kind, message: str, seen_by: int) -> Observation:
     """About the supervisor that stands for a host."""
     return Observation(
         kind,
@@ -87,11 +87,11 @@ def observe_host(card: Card, kind: Kind, message: str, seen_by: int) -> Observat
     )
 
 
-def check_process(address: str, card: Card) -> tuple[Kind | None, str]:
+def check_process(address: str, card: HostCard) -> tuple[Kind | None, str]:
     """What is wrong with a supervisor that fell silent, None when it answers after all."""
     try:
         with connect(address, card.port, CHECK_SECONDS) as link:
-            if ask(link, card.token, QUESTION_BYTES, CHECK_SECONDS):
+            if echoes(link, card.token, QUESTION_BYTES, CHECK_SECONDS):
                 return None, ""
         return Kind.STOPPED, "is stopped or frozen: its host answers, the process does not"
     except OSError as error:

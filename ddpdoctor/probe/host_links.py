@@ -13,10 +13,10 @@ from ddpdoctor.facts.probe import Kind, Observation
 from ddpdoctor.facts.reachability import ConnectOutcome
 from ddpdoctor.network.connect import OUT_OF_FILES, connect, outcome_of
 from ddpdoctor.network.tcp_info import lost_packets
-from ddpdoctor.probe.echo import ask
-from ddpdoctor.probe.hosts import Card
+from ddpdoctor.probe.echo import echoes
+from ddpdoctor.probe.hosts import HostCard
 
-__all__ = ["Mesh", "peers_of"]
+__all__ = ["LinkChecks", "peers_of"]
 
 MOST_PEERS = 64
 """Up to so many hosts every pair is tried; above, each host tries those 1, 2, 4, … places further on."""
@@ -53,10 +53,10 @@ def peers_of(index: int, count: int) -> list[int]:
     return sorted({(index + step) % count for step in steps if step < count})
 
 
-class Mesh:
+class LinkChecks:
     """One host's tries at its peers, all at once in threads; `found` when `is_done`."""
 
-    def __init__(self, own: Card, peers: Sequence[Card], store_address: str) -> None:
+    def __init__(self, own: HostCard, peers: Sequence[HostCard], store_address: str) -> None:
         self.own = own
         self.found: list[Observation] = []
         self._threads = [threading.Thread(target=self._try, args=(peer, store_address), daemon=True) for peer in peers]
@@ -67,7 +67,7 @@ class Mesh:
     def is_done(self) -> bool:
         return not any(thread.is_alive() for thread in self._threads)
 
-    def _try(self, peer: Card, store_address: str) -> None:
+    def _try(self, peer: HostCard, store_address: str) -> None:
         """Reach the peer where its packets come from, then where Gloo would have it reached."""
         address = peer.address or store_address
         fault = check_link(address, peer)
@@ -79,7 +79,7 @@ class Mesh:
         if fault is not None:
             self.found.append(self._observe(fault, peer, address))
 
-    def _observe(self, fault: LinkFault, peer: Card, address: str) -> Observation:
+    def _observe(self, fault: LinkFault, peer: HostCard, address: str) -> Observation:
         own, seen = self.own, fault.seen
         messages = {
             Kind.LINK_BLOCKED: f"data connections from {own.host} to {peer.host} ({address}) are {seen}",
@@ -102,19 +102,19 @@ class Mesh:
         )
 
 
-def check_link(address: str, peer: Card) -> LinkFault | None:
+def check_link(address: str, peer: HostCard) -> LinkFault | None:
     """What is wrong with the way to a peer, None when nothing is.
 
     A peer that accepts and stays silent is stopped or busy: that is not a fault of the link.
     """
     try:
         with connect(address, peer.port, CONNECT_SECONDS) as link:
-            if not ask(link, peer.token, SMALL, ANSWER_SECONDS):
+            if not echoes(link, peer.token, SMALL, ANSWER_SECONDS):
                 return _lossy(link)
-            if ask(link, peer.token, LARGE, ANSWER_SECONDS):
+            if echoes(link, peer.token, LARGE, ANSWER_SECONDS):
                 return None
         with connect(address, peer.port, CONNECT_SECONDS, SMALL_SEGMENT) as link:
-            if ask(link, peer.token, LARGE, ANSWER_SECONDS):
+            if echoes(link, peer.token, LARGE, ANSWER_SECONDS):
                 seen = f"{LARGE >> 10} KiB come back only in segments of {SMALL_SEGMENT} bytes"
                 return LinkFault(Kind.LINK_BLACK_HOLE, seen)
             return _lossy(link)

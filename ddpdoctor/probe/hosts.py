@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from ddpdoctor.network.connect import can_bind
 from ddpdoctor.network.resolve import look_up
 
-__all__ = ["Card", "gloo_address"]
+__all__ = ["HostCard", "gloo_address"]
 
 RESOLVER_SECONDS = 2.0
 SIOCGIFADDR = 0x8915
 
 
 @dataclass(frozen=True)
-class Card:
+class HostCard:
     """One host: the supervisor that came first stands for it, and its echo answers at `port` with `token`.
 
     `address` is the one that packets to the store leave from, "" where that is no address for others: they take the

@@ -13,7 +13,15 @@ from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.launchers import BY_HAND, TORCHRUN, LauncherMarks
 from ddpdoctor.facts.probe import Kind, Observation
 
-__all__ = ["OWN_LAUNCHER", "BadEnvironment", "NoLauncherError", "Place", "host_key", "read_place", "read_place_outside"]
+__all__ = [
+    "OWN_LAUNCHER",
+    "BadEnvironment",
+    "NoLauncherError",
+    "RankEnv",
+    "host_key",
+    "read_rank_env",
+    "read_rank_env_outside",
+]
 
 OWN_LAUNCHER = "ddpdoctor probe"
 FIRST_PORT = 15000
@@ -33,8 +41,8 @@ class NoLauncherError(BadEnvironment):
 
 
 @dataclass(frozen=True)
-class Place:
-    """One rank's place. `uses_agent_store`: torchrun's agent hosts the store, else rank 0's supervisor does.
+class RankEnv:
+    """One rank's environment. `uses_agent_store`: torchrun's agent hosts the store, else rank 0's supervisor does.
 
     `local_rank` and `node_rank` are None where no variable tells. `prefix` keeps this probe's keys apart from others'.
     `hosts` are the names of all nodes by node_rank where the scheduler tells them, else ().
@@ -78,7 +86,7 @@ class Place:
         return self.hosts[node].partition(".")[0] if alike and node is not None and node < len(self.hosts) else None
 
 
-def read_place(environ: Mapping[str, str], job: int | None = None) -> Place:
+def read_rank_env(environ: Mapping[str, str], job: int | None = None) -> RankEnv:
     """This rank's place. RANK and WORLD_SIZE count before a scheduler's own numbers, because torch reads only them.
 
     `job` is a number that all ranks of this node share and other jobs do not; None takes the parent's pid.
@@ -103,7 +111,7 @@ def read_place(environ: Mapping[str, str], job: int | None = None) -> Place:
         _number(environ, "LOCAL_RANK", 0)
     master = _master(environ, told, row, world_size, os.getppid() if job is None else job)
     ours = environ.get("DDPDOCTOR_RUN")
-    return Place(
+    return RankEnv(
         launcher=OWN_LAUNCHER
         if ours
         else row.title
@@ -123,7 +131,7 @@ def read_place(environ: Mapping[str, str], job: int | None = None) -> Place:
     )
 
 
-def read_place_outside(environ: Mapping[str, str]) -> Place:
+def read_rank_env_outside(environ: Mapping[str, str]) -> RankEnv:
     """Where a rank can tell the others that it has no place among them: the master alone is read.
 
     Raises:
@@ -131,7 +139,7 @@ def read_place_outside(environ: Mapping[str, str]) -> Place:
     """
     address, port = _needed(environ, "MASTER_ADDR"), _port(environ)
     uses_agent = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return Place("", -1, 1, None, None, None, address, port, uses_agent, _prefix(environ), short_host())
+    return RankEnv("", -1, 1, None, None, None, address, port, uses_agent, _prefix(environ), short_host())
 
 
 def _prefix(environ: Mapping[str, str]) -> str:

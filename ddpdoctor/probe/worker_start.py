@@ -14,10 +14,10 @@ from ddpdoctor.system.process import start
 from ddpdoctor.system.selfexec import command
 
 if TYPE_CHECKING:
-    from ddpdoctor.probe.rank_env import Place
-    from ddpdoctor.probe.worker_handle import Child
+    from ddpdoctor.probe.rank_env import RankEnv
+    from ddpdoctor.probe.worker_handle import WorkerHandle
 
-__all__ = ["FOLDERS", "TEMPLATE", "WORKER", "Begun", "adopt", "begin", "run_probe", "take_over"]
+__all__ = ["FOLDERS", "TEMPLATE", "WORKER", "StartedWorker", "adopt", "begin", "run_probe", "take_over"]
 
 WORKER = "ddpdoctor.probe.worker"
 TEMPLATE = "ddpdoctor.probe.fork_template"
@@ -26,14 +26,14 @@ FOLDERS = "DDPDOCTOR_FOLDERS"
 """The variable that tells a worker where the job looks for modules first: the script's folder, the launcher's."""
 
 
-class Begun(NamedTuple):
+class StartedWorker(NamedTuple):
     """A process that imports torch; `pipes` are our ends (messages, control, output) for each of its ranks."""
 
     process: subprocess.Popen[bytes]
     pipes: list[tuple[int, int, int]]
 
 
-def begin(module: str, ranks: int = 1, environ: Mapping[str, str] = os.environ) -> Begun:
+def begin(module: str, ranks: int = 1, environ: Mapping[str, str] = os.environ) -> StartedWorker:
     """Start a worker, or a template for several ranks: its import runs while the supervisor does everything else.
 
     Raises:
@@ -52,7 +52,7 @@ def begin(module: str, ranks: int = 1, environ: Mapping[str, str] = os.environ) 
     for fds in theirs:
         for fd in fds:
             os.close(fd)
-    return Begun(process, [(messages[0], control[1], output[0]) for messages, control, output in pipes])
+    return StartedWorker(process, [(messages[0], control[1], output[0]) for messages, control, output in pipes])
 
 
 def run_probe(
@@ -66,25 +66,25 @@ def run_probe(
     return start([*command(module), *words], environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, fds=fds)
 
 
-def adopt(begun: Begun, places: Sequence[Place]) -> list[Child]:
+def adopt(begun: StartedWorker, places: Sequence[RankEnv]) -> list[WorkerHandle]:
     """The workers of a process, one for each of these ranks, as their supervisor sees them."""
-    from ddpdoctor.probe.worker_handle import Child
+    from ddpdoctor.probe.worker_handle import WorkerHandle
 
-    children = [Child(place, *fds) for place, fds in zip(places, begun.pipes, strict=True)]
-    for child in children:
-        child.process, child.pid = begun.process, begun.process.pid
-    return children
+    workers = [WorkerHandle(rank_env, *fds) for rank_env, fds in zip(places, begun.pipes, strict=True)]
+    for worker in workers:
+        worker.process, worker.pid = begun.process, begun.process.pid
+    return workers
 
 
-def take_over(place: Place, messages: int, control: int, output: int, template: int) -> Child:
+def take_over(rank_env: RankEnv, messages: int, control: int, output: int, template: int) -> WorkerHandle:
     """The worker of one rank that a template of somebody else's forks or has forked, as its supervisor sees it."""
-    from ddpdoctor.probe.proc import Elsewhere
-    from ddpdoctor.probe.worker_handle import Child
+    from ddpdoctor.probe.proc import ForeignProcess
+    from ddpdoctor.probe.worker_handle import WorkerHandle
 
-    child = Child(place, messages, control, output)
-    child.process = Elsewhere(template)
-    child.pid = template
-    return child
+    worker = WorkerHandle(rank_env, messages, control, output)
+    worker.process = ForeignProcess(template)
+    worker.pid = template
+    return worker
 
 
 def _worker_environ(environ: Mapping[str, str]) -> dict[str, str]:

@@ -12,8 +12,8 @@ from commandline import doctor
 from ddpdoctor.facts.probe import Kind, Observation, RankReport
 from ddpdoctor.network.tcpstore.client import connect
 from ddpdoctor.network.tcpstore.server import Server
-from ddpdoctor.probe.rank_env import Place
-from ddpdoctor.probe.store_keys import Board
+from ddpdoctor.probe.rank_env import RankEnv
+from ddpdoctor.probe.store_keys import StoreKeys
 
 SHAPED = (
     "AKIAIOSFODNN7EXAMPLE",
@@ -95,7 +95,7 @@ def test_a_launch_line_is_announced_without_its_secrets(tmp_path: Path) -> None:
 def test_what_a_rank_says_in_the_store_holds_no_secret() -> None:
     server = Server("127.0.0.1", 0)
     sent: list[bytes] = []
-    place = Place(
+    rank_env = RankEnv(
         rank=0,
         world_size=1,
         local_rank=0,
@@ -116,11 +116,11 @@ def test_what_a_rank_says_in_the_store_holds_no_secret() -> None:
         kept(request)
 
     store._send = send  # type: ignore[method-assign]
-    board = Board(store, place)
+    store_keys = StoreKeys(store, rank_env)
     words = " ".join([*SHAPED, *(text.format(secret) for text, secret in PLANTED.items())])
-    board.publish("evidence", Observation(Kind.EXCEPTION, f"rank 0 failed: {words}", value=words))
-    board.hand_in(RankReport(0, error=words, nccl_warnings=(words,), settings={"NCCL_NET": words}))
-    board.compare({f"environ.NCCL_NOTE_{number}": secret for number, secret in enumerate(SHAPED)})
+    store_keys.publish("evidence", Observation(Kind.EXCEPTION, f"rank 0 failed: {words}", value=words))
+    store_keys.submit_report(RankReport(0, error=words, nccl_warnings=(words,), settings={"NCCL_NET": words}))
+    store_keys.compare({f"environ.NCCL_NOTE_{number}": secret for number, secret in enumerate(SHAPED)})
     store.close()
     server.close()
     assert b"EXCEPTION".lower() in b"".join(sent)

@@ -12,7 +12,7 @@ from ddpdoctor.facts.reachability import ConnectOutcome
 from ddpdoctor.network import connect as tcp
 from ddpdoctor.network.ping import answers_ping
 from ddpdoctor.network.resolve import look_up
-from ddpdoctor.network.tcpstore.wire import MAGIC, NONCE, NUMBER, READY, SIGNED, Op, pack
+from ddpdoctor.network.tcpstore.wire import MAGIC, NONCE, NUMBER, READY, SIGNED, StoreOp, pack
 
 __all__ = ["PATIENT_SECONDS", "Store", "StoreError", "StoreLost", "connect", "handshake"]
 
@@ -58,7 +58,7 @@ class Store:
         self.is_lost = False
         self.address = ""
         link.settimeout(min(DOUBT_SECONDS, seconds))
-        self._send(bytes([Op.VALIDATE]) + MAGIC)
+        self._send(bytes([StoreOp.VALIDATE]) + MAGIC)
 
     def fileno(self) -> int:
         return self.link.fileno()
@@ -78,54 +78,54 @@ class Store:
     def ping(self) -> bool:
         """Whether a store stands at the other end."""
         nonce = os.urandom(4)
-        self._send(bytes([Op.PING]) + nonce)
+        self._send(bytes([StoreOp.PING]) + nonce)
         return self._receive(NONCE.size) == nonce
 
     def set(self, key: str, value: bytes) -> None:
-        self._send(bytes([Op.SET]) + pack(self._key(key), value))
+        self._send(bytes([StoreOp.SET]) + pack(self._key(key), value))
 
     def get(self, key: str) -> bytes:
         """The value, b"" for a key that is not there (a bare GET of such a key would cost the connection)."""
         if not self.check(key):
             return b""
-        self._send(bytes([Op.GET]) + pack(self._key(key)))
+        self._send(bytes([StoreOp.GET]) + pack(self._key(key)))
         return self._value()
 
     def check(self, key: str) -> bool:
         """Whether the key is there."""
-        self._send(bytes([Op.CHECK]) + NUMBER.pack(1) + pack(self._key(key)))
+        self._send(bytes([StoreOp.CHECK]) + NUMBER.pack(1) + pack(self._key(key)))
         return self._receive(1)[0] == READY
 
     def add(self, key: str, amount: int) -> int:
         """The new sum."""
-        self._send(bytes([Op.ADD]) + pack(self._key(key)) + SIGNED.pack(amount))
+        self._send(bytes([StoreOp.ADD]) + pack(self._key(key)) + SIGNED.pack(amount))
         return int(SIGNED.unpack(self._receive(SIGNED.size))[0])
 
     def append(self, key: str, value: bytes) -> None:
-        self._send(bytes([Op.APPEND]) + pack(self._key(key), value))
+        self._send(bytes([StoreOp.APPEND]) + pack(self._key(key), value))
 
     def claim(self, key: str, value: bytes) -> bytes:
         """Set a key that nobody has set yet; the value that stands there afterwards."""
-        self._send(bytes([Op.COMPARE_SET]) + pack(self._key(key), b"", value))
+        self._send(bytes([StoreOp.COMPARE_SET]) + pack(self._key(key), b"", value))
         return self._value()
 
     def num_keys(self) -> int:
-        self._send(bytes([Op.NUM_KEYS]))
+        self._send(bytes([StoreOp.NUM_KEYS]))
         return int(SIGNED.unpack(self._receive(SIGNED.size))[0])
 
     def delete(self, key: str) -> bool:
-        self._send(bytes([Op.DELETE]) + pack(self._key(key)))
+        self._send(bytes([StoreOp.DELETE]) + pack(self._key(key)))
         return bool(SIGNED.unpack(self._receive(SIGNED.size))[0])
 
     def wait_begin(self, key: str) -> None:
         """Ask to be told when the key comes: the connection becomes readable. End it with `wait_end`."""
-        self._send(bytes([Op.WAIT]) + NUMBER.pack(1) + pack(self._key(key)))
+        self._send(bytes([StoreOp.WAIT]) + NUMBER.pack(1) + pack(self._key(key)))
 
     def wait_end(self, *, cancel: bool = False) -> bool:
         """Read the answer to `wait_begin`, after calling the wait off if `cancel`; whether the key has come."""
         if not cancel:
             return self._receive(1)[0] == READY
-        self._send(bytes([Op.CANCEL]))
+        self._send(bytes([StoreOp.CANCEL]))
         if self._receive(1)[0] != READY:
             return False
         self._receive(1)  # the key came while we called off: the store answers that as well

@@ -1,7 +1,7 @@
 """How fast nodes meet: 1,024 of them, simulated as connections that other processes drive, against our promise of 3 s; and,
 as root, a healthy `check -- torchrun …` on two hosts of the lab against torch's own import plus 1 s.
 
-python benchmarks/meeting.py [--nodes 1024] [--drivers 2] [--no-hosts]
+python benchmarks/multinode.py [--nodes 1024] [--drivers 2] [--no-hosts]
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from typing import Any
 from ddpdoctor.app.verdict_messages import written
 from ddpdoctor.app.verdicts import judge_nodes, rules_of_nodes, shares
 from ddpdoctor.facts.nodes import Node, Nodes
-from ddpdoctor.multinode.members import Guest
-from ddpdoctor.multinode.messages import MAX_LINE_BYTES, encode_line, hear
-from ddpdoctor.multinode.results import Gathered
-from ddpdoctor.multinode.session import Session
+from ddpdoctor.multinode.members import Member
+from ddpdoctor.multinode.messages import MAX_LINE_BYTES, encode_line, receive_message
+from ddpdoctor.multinode.results import SessionResult
+from ddpdoctor.multinode.session import MemberSession
 from ddpdoctor.network.connect import listen
 from ddpdoctor.network.file_limits import raise_file_limit
 from ddpdoctor.rules import load
 
-MEETING_SECONDS = 3.0
+SESSION_SECONDS = 3.0
 BEYOND_IMPORT_SECONDS = 1.0
 TRAITS = {
     **{f"environ.NCCL_SETTING_{n}": "1" for n in range(12)},
@@ -45,7 +45,7 @@ TRAITS = {
 }
 
 
-def node(rank: int, count: int, port: int) -> Guest:
+def node(rank: int, count: int, port: int) -> Member:
     """One node of a homogeneous cluster."""
     told = Node(
         f"gpu{rank:04d}",
@@ -68,7 +68,7 @@ def node(rank: int, count: int, port: int) -> Guest:
         "--master-addr=gpu0000",
         "train.py",
     ]
-    return Guest(f"key{rank}", told, line={"argv": argv, "environ": {}, "cwd": "/home/user"}, echo_port=1)
+    return Member(f"key{rank}", told, line={"argv": argv, "environ": {}, "cwd": "/home/user"}, echo_port=1)
 
 
 async def drive(ranks: range, count: int, port: int) -> None:
@@ -82,7 +82,7 @@ async def drive(ranks: range, count: int, port: int) -> None:
             except OSError:
                 await asyncio.sleep(0.05)
         writer.write(encode_line(node(rank, count, port).hello("job")))
-        while message := await hear(reader):
+        while message := await receive_message(reader):
             if message.get("kind") == "test":
                 fine = [[each["link"]["target"], 0.0002, None] for each in message["links"]]
                 writer.write(encode_line({"kind": "links", "fine": fine, "links": []}))
@@ -98,7 +98,7 @@ def drivers(ranks: range, count: int, port: int) -> None:
     asyncio.run(drive(ranks, count, port))
 
 
-def meeting(count: int, processes: int) -> float:
+def run_session(count: int, processes: int) -> float:
     """Seconds from the first hello to the last verdict heard; rules and their judging included."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -109,21 +109,21 @@ def meeting(count: int, processes: int) -> float:
         multiprocessing.Process(target=drivers, args=(range(a, b), count, port)) for a, b in itertools.pairwise(cuts)
     ]
 
-    def judge(met: Gathered) -> asyncio.Future[dict[str, Any]]:
+    def judge(met: SessionResult) -> asyncio.Future[dict[str, Any]]:
         # The host itself really tries its links, and the simulated nodes have no ports.
         links = tuple(link for link in met.links if link.source != 0)
         # All are on this machine's loopback, which is no address for nodes that are not.
-        guests = tuple(replace(g, node=replace(g.node, master_addr="gpu0000")) for g in met.guests)
-        nodes = Nodes(nodes=tuple(g.node for g in guests), links=links, expected=met.expected)
-        outcome = judge_nodes(rules, nodes, guests, "2.13.0")
+        members = tuple(replace(g, node=replace(g.node, master_addr="gpu0000")) for g in met.members)
+        nodes = Nodes(nodes=tuple(g.node for g in members), links=links, expected=met.expected)
+        outcome = judge_nodes(rules, nodes, members, "2.13.0")
         errors = [f.code for f in outcome.findings]
         assert not errors, errors
-        session.places = {key: vars_of(share) for key, share in shares(met.guests).items()}
+        session.places = {key: vars_of(share) for key, share in shares(met.members).items()}
         verdict: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         verdict.set_result({"ddpdoctor": 1, "kind": "verdict", **written(outcome, nodes)})
         return verdict
 
-    session = Session(node(0, count, port), "job", 60.0, frozenset({"127.0.0.1"}), listen(port))
+    session = MemberSession(node(0, count, port), "job", 60.0, frozenset({"127.0.0.1"}), listen(port))
     started = time.perf_counter()
     for each in others:
         each.start()
@@ -172,9 +172,9 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--no-hosts", action="store_true")
     options = parser.parse_args()
-    taken = min(meeting(options.nodes, options.drivers) for _ in range(options.runs))
-    print(f"{options.nodes} nodes meet, are compared and told: {taken:.2f} s (limit {MEETING_SECONDS} s)")
-    is_well = taken <= MEETING_SECONDS or options.nodes > 1024
+    taken = min(run_session(options.nodes, options.drivers) for _ in range(options.runs))
+    print(f"{options.nodes} nodes meet, are compared and told: {taken:.2f} s (limit {SESSION_SECONDS} s)")
+    is_well = taken <= SESSION_SECONDS or options.nodes > 1024
     if os.geteuid() == 0 and not options.no_hosts:
         torch, check = two_hosts(options.runs)
         limit = torch + BEYOND_IMPORT_SECONDS

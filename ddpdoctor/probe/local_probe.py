@@ -10,21 +10,21 @@ from collections.abc import Callable
 from ddpdoctor.causality.arrange import weigh
 from ddpdoctor.facts.probe import Kind, Observation, Probe
 from ddpdoctor.probe.agreed_plan import choose_backend
-from ddpdoctor.probe.transport_capabilities import ask
-from ddpdoctor.probe.worker_handle import Child
+from ddpdoctor.probe.transport_capabilities import read_capabilities
+from ddpdoctor.probe.worker_handle import WorkerHandle
 
-__all__ = ["Together"]
+__all__ = ["LocalProbe"]
 
 GRACE_SECONDS = 0.7
 CLOSING_SECONDS = 1.5
 LOOK_SECONDS = 0.1
 
 
-class Together:
+class LocalProbe:
     """One local probe."""
 
-    def __init__(self, children: list[Child], port: int, backend: str, timeout: float) -> None:
-        self.children = children
+    def __init__(self, workers: list[WorkerHandle], port: int, backend: str, timeout: float) -> None:
+        self.workers = workers
         self.port = port
         self.backend = backend
         self._parent = os.getppid()
@@ -33,21 +33,21 @@ class Together:
 
     def run(self) -> Probe:
         """Let the workers go through every phase together; what went wrong, or what was measured."""
-        found = self._until(lambda: all(child.ready for child in self.children))
+        found = self._until(lambda: all(worker.ready for worker in self.workers))
         if not found:
             self._go()
-            found = self._until(lambda: all(child.phase == "done" for child in self.children))
-        first = self.children[0]
-        offers = ask([each for child in self.children for each in child.heard.transports.values()])
-        for child in self.children:
-            child.offers = offers
+            found = self._until(lambda: all(worker.phase == "done" for worker in self.workers))
+        first = self.workers[0]
+        offers = read_capabilities([each for worker in self.workers for each in worker.printed.transports.values()])
+        for worker in self.workers:
+            worker.offers = offers
         return Probe(
-            world_size=len(self.children),
+            world_size=len(self.workers),
             backend=self.backend,
             launcher="local",
             master=f"127.0.0.1:{self.port}",
             seconds=round(time.monotonic() - self.started, 3),
-            ranks=tuple(child.report() for child in self.children),
+            ranks=tuple(worker.report() for worker in self.workers),
             observations=weigh(found),
             measurements=tuple(first.measurements),
             unsupported=tuple(first.unsupported),
@@ -55,24 +55,24 @@ class Together:
         )
 
     def _go(self) -> None:
-        self.backend = choose_backend(self.backend, [child.ready or {} for child in self.children])
-        for child in self.children:
-            child.since = time.monotonic()
-            child.order(
+        self.backend = choose_backend(self.backend, [worker.ready or {} for worker in self.workers])
+        for worker in self.workers:
+            worker.since = time.monotonic()
+            worker.order(
                 backend=self.backend,
-                rank=child.place.rank,
-                world_size=len(self.children),
-                local_rank=child.place.rank,
+                rank=worker.rank_env.rank,
+                world_size=len(self.workers),
+                local_rank=worker.rank_env.rank,
                 store=["127.0.0.1", self.port, "group/"],
                 eager=True,
-                per_host=len(self.children),
+                per_host=len(self.workers),
                 loopback=True,
             )
 
     def _until(self, is_reached: Callable[[], bool]) -> list[Observation]:
         """Wait; the evidence when something goes wrong before."""
         while True:
-            files = [fd for child in self.children for fd in child.files()]
+            files = [fd for worker in self.workers for fd in worker.files()]
             select.select(files, [], [], LOOK_SECONDS)
             if os.getppid() != self._parent:
                 raise SystemExit(1)  # it was killed: nobody waits for the answer
@@ -84,14 +84,14 @@ class Together:
 
     def _look(self) -> list[Observation]:
         now = time.monotonic()
-        for child in self.children:
-            child.read()
-        found = [seen for child in self.children if (seen := child.look(now))]
+        for worker in self.workers:
+            worker.read()
+        found = [seen for worker in self.workers if (seen := worker.look(now))]
         if found:
             return found
-        if any(child.is_late(now) for child in self.children):
-            return [child.locate() for child in self.children if not child.waits]
-        return [seen for child in self.children if now > self.end and (seen := child.unfinished(now))]
+        if any(worker.is_late(now) for worker in self.workers):
+            return [worker.locate() for worker in self.workers if not worker.waits]
+        return [seen for worker in self.workers if now > self.end and (seen := worker.unfinished(now))]
 
     def _gather(self, found: list[Observation]) -> list[Observation]:
         """What else shows within the grace: the rank that failed first need not be the one that failed loudest."""
@@ -101,9 +101,9 @@ class Together:
         end = time.monotonic() + GRACE_SECONDS
         while time.monotonic() < end:
             time.sleep(LOOK_SECONDS)
-            for child in self.children:
-                child.read()
-                more = child.look(time.monotonic())
+            for worker in self.workers:
+                worker.read()
+                more = worker.look(time.monotonic())
                 if more is not None:
                     seen[(more.kind, more.ranks)] = more
         return list(seen.values())

@@ -144,7 +144,7 @@ def _group(group: list[Traceback]) -> _Group:
 
 
 def _all_ranks(log: Log) -> set[int]:
-    ranks = {each.who.rank for each in (*log.spoken, *log.tails)}
+    ranks = {process.rank for process in history_of(log).processes}
     return {rank for rank in ranks if rank is not None} | set(range(log.world_size or 0))
 
 

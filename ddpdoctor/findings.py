@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 __all__ = [
+    "Certainty",
     "Crashed",
     "Edit",
     "Evidence",
     "Finding",
+    "NodeCommand",
     "Report",
     "Role",
     "Severity",
@@ -42,6 +44,14 @@ class Role(str, Enum):
     CAUSE = "cause"
     CONSEQUENCE = "consequence"
     NOISE = "noise"
+
+
+class Certainty(str, Enum):
+    """How sure a finding is: seen, inferred, or one of several candidates that only something else can tell apart."""
+
+    CERTAIN = "certain"
+    LIKELY = "likely"
+    CANDIDATES = "candidates"
 
 
 class Verdict(str, Enum):
@@ -100,11 +110,24 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeCommand:
+    """A command to paste on one node or on all: `on` is "all nodes", "node 1" or a host name."""
+
+    on: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that is wrong. A rule gives message, evidence, fix and place; the engine stamps the identity.
 
     `severity` is None unless this case is softer than the catalogue says; `role` is None unless the rule knows that it
-    is not a cause here. `fix_command` is a line to paste, alone. `edits` correct a script.
+    is not a cause here. `fix_command` is a line to paste, alone; `fix_commands` are several, with the node of each.
+    `edits` correct a script. `quote` is the line of a log that decides, `said_by` who printed it, for a sentence.
+    `undetermined` is what this finding leaves open and what would decide it; it belongs to the message until something
+    else explains the finding. `candidates` are the codes between which it leaves the choice.
+
+    No logic reads the message: whatever is decided on is a field.
     """
 
     message: str
@@ -121,6 +144,17 @@ class Finding:
     why: str = ""
     help: str = ""
     edits: tuple[Edit, ...] = ()
+    fix_commands: tuple[NodeCommand, ...] = ()
+    certainty: Certainty = Certainty.CERTAIN
+    candidates: tuple[str, ...] = ()
+    quote: str = ""
+    said_by: str = ""
+    undetermined: str = ""
+
+    @property
+    def text(self) -> str:
+        """The whole message: what was seen, and what that leaves open."""
+        return f"{self.message.rstrip('.')}. {self.undetermined}" if self.undetermined else self.message
 
     @property
     def worst(self) -> Severity:

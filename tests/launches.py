@@ -12,13 +12,14 @@ from machines import FIXTURES
 
 from ddpdoctor.app.autocorrect import repaired
 from ddpdoctor.app.lint_lines import environ_of, rules_of, with_machines
-from ddpdoctor.app.request import Common
+from ddpdoctor.app.request import Request
 from ddpdoctor.collectors.launch import collect_launch
 from ddpdoctor.engine import examine
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Report
-from ddpdoctor.rules import Rule, also_on_lines
+from ddpdoctor.rules import Rule
+from ddpdoctor.rules.views import line_rules
 from ddpdoctor.system.machine import Machine
 
 LAUNCHES = FIXTURES / "launches"
@@ -71,4 +72,4 @@ def lint(
 @cache
 def _rules() -> tuple[tuple[Rule, ...], tuple[Rule, ...]]:
     """The rules of lines, and those of machines that lines show."""
-    return rules_of(Common()), also_on_lines()
+    return rules_of(Request()), line_rules()

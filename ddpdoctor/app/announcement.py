@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.launch.record import Line
     from ddpdoctor.facts.record import Facts
 
-__all__ = ["Announcement"]
+__all__ = ["NodeAnnouncement"]
 
 SENT_PREFIXES = ("PET_", "TORCH", "MASTER_", "SLURM_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "NODE_")
 
 
-class Announcement:
-    """One node's part of a job, as its launch line says it; `line` is None for a rank that only its environment describes."""
+class NodeAnnouncement:
+    """One node's part of a job by its launch command; `line` is None for a rank that only its environment describes."""
 
     def __init__(self, job: Job, line: Line | None) -> None:
         self.job = job
@@ -77,7 +77,7 @@ class Announcement:
         return launcher is not None and launcher.name in ("srun", "openmpi", "mpich", "mvapich2", "jsrun")
 
     def script(self) -> str | None:
-        """The script's path; the name of a module, or of a script that is looked for elsewhere."""
+        """The script's path; the name of a module, or of a script that is not on this machine."""
         line = self._line
         if line is None or line.program is None:
             return None
@@ -86,8 +86,8 @@ class Announcement:
         found = (line.starter or line.program).reading.script
         return None if found is None else found.known
 
-    def line(self) -> dict[str, Any]:
-        """The launch line as the host needs it to compare it with the others'."""
+    def launcher_line(self) -> dict[str, Any]:
+        """The launch command as the host node needs it for comparing it with the others'."""
         if self._line is None or self.job.form == Form.ENV:
             return {}
         variables = self._line.environ.variables.items()
@@ -100,7 +100,7 @@ def _is_sent(name: str) -> bool:
 
 
 def _launchers_words(line: Line) -> list[str]:
-    """The words of the launcher, up to the script: what the script is given is nobody else's business."""
+    """The words of the launcher, up to the script: the script's own arguments are not sent."""
     starter = line.starter
     script = starter.reading.script if starter is not None else None
     end = script.end if script is not None else len(line.source)

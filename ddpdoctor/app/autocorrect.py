@@ -13,7 +13,7 @@ from ddpdoctor.findings import Finding, Report, Severity
 from ddpdoctor.launch.line import again
 from ddpdoctor.rules import Rule
 from ddpdoctor.rules.launch.pointing import corrected, remove, revalue
-from ddpdoctor.rules.launch.pointing import replace as substitute
+from ddpdoctor.rules.launch.pointing import replace_word as substitute
 from ddpdoctor.rules.launch.pointing import where as place
 
 __all__ = ["MOST_LINES", "meant", "repaired", "without_other_errors"]

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ddpdoctor.app.autocorrect import MOST_LINES, without_other_errors
 from ddpdoctor.app.lint_lines import environ_of, rules_of_machines
-from ddpdoctor.app.request import Common
+from ddpdoctor.app.request import Request
 from ddpdoctor.engine import Outcome, extended, judge
 from ddpdoctor.facts.launch.record import Launch, Line
 from ddpdoctor.facts.record import Facts
@@ -29,10 +29,10 @@ def read(paths: Sequence[str], machine: Machine, launch: Launch) -> LaunchFiles:
     return read_files(paths, machine.environ, launch.version, os.getcwd())
 
 
-def with_files(report: Report, facts: Facts, rules: tuple[Rule, ...], files: LaunchFiles, common: Common) -> Report:
+def with_files(report: Report, facts: Facts, rules: tuple[Rule, ...], files: LaunchFiles, request: Request) -> Report:
     """The report with what the files' lines give."""
     assert facts.launch is not None
-    rules += rules_of_machines(common, [line for lines in files.lines.values() for line in lines])
+    rules += rules_of_machines(request, [line for lines in files.lines.values() for line in lines])
     outcomes = []
     for lines in files.lines.values():
         for each in _judged(lines, facts, facts.launch, rules):

@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Iterable, Sequence
 
-from ddpdoctor.app.request import Common
+from ddpdoctor.app.request import Request
 from ddpdoctor.app.rule_selection import rules_for, selection
 from ddpdoctor.engine import extended, judge
 from ddpdoctor.facts.environ import Environ
@@ -33,23 +33,23 @@ def is_of_a_process(code: str) -> bool:
     return code in _OF_A_PROCESS or code.startswith("ENV50")
 
 
-def rules_of(common: Common) -> tuple[Rule, ...]:
+def rules_of(request: Request) -> tuple[Rule, ...]:
     """The selected rules that can be judged from a line: those of the environment and of launches."""
     return tuple(
         each
-        for each in rules_for(common, AREAS)
+        for each in rules_for(request, AREAS)
         if not is_of_a_process(each.code) and set(each.needs) <= {"environ", "launch"}
     )
 
 
-def rules_of_machines(common: Common, lines: Iterable[Line]) -> tuple[Rule, ...]:
+def rules_of_machines(request: Request, lines: Iterable[Line]) -> tuple[Rule, ...]:
     """The causes of machines that these lines may show, judged from the lines; loaded only where there is something to see."""
     if not any(_shows_a_machine(line) for line in lines):
         return ()
-    from ddpdoctor.rules import also_on_lines
+    from ddpdoctor.rules.views import line_rules
 
-    is_selected = selection(common)
-    return tuple(each for each in also_on_lines() if is_selected(each.code))
+    is_selected = selection(request)
+    return tuple(each for each in line_rules() if is_selected(each.code))
 
 
 def with_machines(report: Report, facts: Facts, rules: tuple[Rule, ...]) -> Report:
@@ -73,16 +73,12 @@ _LIMITING = (Launcher.CONTAINER, Launcher.SRUN, Launcher.SALLOC)
 _BINDING = ("taskset", "numactl")
 
 
-def facts_of(common: Common, nodes: Sequence[str], torch: str | None) -> Facts:
+def facts_of(request: Request, nodes: Sequence[str], torch: str | None) -> Facts:
     """The facts: the launch lines, and the environment that they would start with."""
-    if common.facts is not None:
-        from ddpdoctor.app.facts_source import load_facts
-
-        return load_facts(common.facts)
     from ddpdoctor.collectors.launch import collect_launch
 
-    machine = this_machine(common.timeout or 30.0)
-    launch = collect_launch(machine, common.launch, nodes, torch=torch, cwd=os.getcwd())
+    machine = this_machine(request.timeout or 30.0)
+    launch = collect_launch(machine, request.launch, nodes, torch=torch, cwd=os.getcwd())
     return Facts(
         schema=SCHEMA,
         collected_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

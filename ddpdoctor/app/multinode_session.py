@@ -1,4 +1,4 @@
-"""The session of one `ddpdoctor check`: whom to meet, what to tell them, and what comes of it."""
+"""The session of one `ddpdoctor check` with the other nodes of its job: what this node announces, and the common verdict."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ddpdoctor.app.announcement import Announcement
+from ddpdoctor.app.announcement import NodeAnnouncement
 from ddpdoctor.app.clock import STARTED
 from ddpdoctor.facts.codec import encode
 from ddpdoctor.facts.nodes import Form, Node, Nodes, Stranger
@@ -18,7 +18,7 @@ from ddpdoctor.launch.jobs import Job, job_id
 from ddpdoctor.privacy.redaction import redact
 
 if TYPE_CHECKING:
-    from ddpdoctor.app.verdicts import Verdict
+    from ddpdoctor.app.verdicts import JobVerdict
     from ddpdoctor.collectors.multinode import BackgroundSession
     from ddpdoctor.facts.record import Facts
     from ddpdoctor.findings import Finding
@@ -31,16 +31,16 @@ __all__ = ["MultiNodeSession"]
 HINT_SECONDS = 3.0
 FRESH_SECONDS = 5.0
 MOST_TOLD = 32
-"""Errors of its own that a node tells the others: a script may have any number."""
+"""The most errors of its own that a node sends to the others: a script may have any number."""
 
 
 class MultiNodeSession:
-    """One node's session: `open` holds the port before anything is looked at, `meet` does the rest, `stop` ends it."""
+    """One node's session: `open` binds the port before the machine is examined, `meet` does the rest, `stop` ends it."""
 
     def __init__(self, job: Job, line: Facts | None, join_seconds: float, say: Callable[[str], None]) -> None:
         self.job = job
         launch = line.launch if line is not None else None
-        self._announcement = Announcement(job, launch.lines[0] if launch is not None and launch.lines else None)
+        self._announcement = NodeAnnouncement(job, launch.lines[0] if launch is not None and launch.lines else None)
         self._torch = launch.torch if launch is not None else ""
         self._join_seconds = join_seconds
         self._say = say
@@ -53,11 +53,11 @@ class MultiNodeSession:
         self._token = ""
         self._way: tuple[float, Facts] | None = None
         self.news: NodeNotices | None = None
-        """Of nodes that go after the session, before their ranks have met."""
+        """Notices of nodes that disappear after the session, before their ranks have joined."""
 
     @property
     def is_of_ranks(self) -> bool:
-        """Whether the ranks themselves meet, instead of nodes that will start them."""
+        """Whether the ranks themselves are the members, instead of nodes that will start them."""
         return self.job.form == Form.ENV
 
     def nproc(self, facts: Facts) -> int | None:
@@ -65,7 +65,7 @@ class MultiNodeSession:
         return self._announcement.nproc(facts)
 
     def open(self) -> None:
-        """Hold the job's port, where the store will be here: nobody can take it meanwhile, and others are not refused."""
+        """Bind the job's port where the store will be on this node: no other program can take it, and others are not refused."""
         from ddpdoctor.collectors.multinode import claim, flag, is_translated, recognises, token_of
 
         job = self.job
@@ -94,7 +94,7 @@ class MultiNodeSession:
 
     @property
     def hides_the_master(self) -> bool:
-        """Whether this machine is looked at as if nobody had told it where the master is."""
+        """Whether this machine is examined as if MASTER_ADDR and MASTER_PORT were not set."""
         return not self._owns or bool(self._there) or self._is_patient or self._is_translated
 
     @property
@@ -109,7 +109,7 @@ class MultiNodeSession:
         judge_here: Callable[[Facts], list[Finding]],
         limit: float,
         rules: Sequence[Rule],
-    ) -> Verdict:
+    ) -> JobVerdict:
         """Meet the others; judge what they said, by `rules`, if this node is the host. All within `limit` seconds.
 
         `errors` are what is wrong on this node already, which the others are told; `judge_here` says the same when it is
@@ -130,7 +130,7 @@ class MultiNodeSession:
             max(min(self._join_seconds - (time.monotonic() - STARTED), limit), 1.0),
             main=self._main,
             errors=own,
-            line=self._announcement.line(),
+            line=self._announcement.launcher_line(),
             is_patient=self._is_patient,
             patience=self._join_seconds,
             say=self._say,
@@ -146,7 +146,7 @@ class MultiNodeSession:
         if isinstance(met, SessionResult):
             nodes = self._nodes_of(met)
             outcome = verdicts.judge_nodes(rules, nodes, met.members, self._torch, met.gone)
-            verdict = verdicts.Verdict(outcome, None, nodes, refuted=verdicts.refuted(nodes), is_host=True)
+            verdict = verdicts.JobVerdict(outcome, None, nodes, refuted=verdicts.refuted(nodes), is_host=True)
             found = {} if verdict.has_errors else verdicts.shares(met.members)
             places = verdict_messages.places(met.members, found)
             self._session.conclude(verdict_messages.written(outcome, nodes), places, watches=not verdict.has_errors)
@@ -162,7 +162,7 @@ class MultiNodeSession:
         me = Member("", met.me.node if met is not None else node, tuple(own))
         outcome = verdicts.judge_nodes(rules, nodes, (me,), self._torch)
         is_first = self.job.local_rank in (0, None)
-        return verdicts.Verdict(outcome, None, nodes, facts, is_host=True, is_first=is_first)
+        return verdicts.JobVerdict(outcome, None, nodes, facts, is_host=True, is_first=is_first)
 
     def _lost(self, node: LostNode) -> None:
         """A node went although all was well."""
@@ -171,7 +171,7 @@ class MultiNodeSession:
             self.news.tell(node.host, node.node_rank, ranks, node.end.value)
 
     def _lost_port(self, node: Node, rules: Sequence[Rule]) -> list[Finding]:
-        """What is wrong when a node of another job holds the port that this node needs."""
+        """The findings when a node of another job has bound the port that this node needs."""
         from ddpdoctor.app.verdicts import judge_nodes
 
         if self._there.get("kind") != "other-job":
@@ -189,7 +189,7 @@ class MultiNodeSession:
                 held.close()
 
     def _result(self, limit: float) -> Any:
-        """Wait, and tell somebody who waits how to go on without the others."""
+        """Wait for the result, and show the user after HINT_SECONDS how to go on without the others."""
         assert self._session is not None
         met = self._session.result(min(HINT_SECONDS, limit))
         if met is None and limit > HINT_SECONDS:
@@ -218,7 +218,7 @@ class MultiNodeSession:
         )
 
     def _hosts(self, numbers: Iterable[int]) -> dict[str, str]:
-        """The hosts of node_ranks, where the scheduler numbers the nodes and all ranks of a node are together."""
+        """The hosts of node_ranks, where the scheduler numbers the nodes and the ranks of a node are consecutive."""
         job, size = self.job, 1
         if self.is_of_ranks:
             size = job.nproc or 0
@@ -229,7 +229,7 @@ class MultiNodeSession:
         return {str(n): job.hosts[n // size].partition(".")[0] for n in numbers if n // size < len(job.hosts)}
 
     def _alone(self, node: Node, met: NotJoined | None, *, is_explained: bool) -> Nodes:
-        """A session of one: it can say of the node of rank 0 that it was not there, and of the others nothing.
+        """The nodes when this one is alone: the node of rank 0 did not join, and of the others nothing is known.
 
         `is_explained`: another job there, or what is wrong on this node or on its way to the master, says why already.
         """
@@ -253,8 +253,8 @@ class MultiNodeSession:
         )
 
     def _superfluous(self, met: NotJoined) -> Nodes:
-        """The job was complete before this node came: it, and the one that has its place. Without numbers nobody has: those
-        who came before are another job's nodes, as far as can be seen from here.
+        """The nodes when the job was complete before this one joined: it, and the one that has its number. Without numbers,
+        those that joined before are another job's nodes, as far as can be seen from here.
         """
         taken = met.taken_by
         assert taken is not None
@@ -264,7 +264,7 @@ class MultiNodeSession:
         return Nodes(nodes=(taken, met.me.node), expected=2, is_main=False)
 
     def _with_way(self, facts: Facts, *, is_new: bool = False) -> Facts:
-        """The facts with the way to the master, as NCCL and torch would go it; what the session has just seen of it counts."""
+        """The facts with the connection to the master as NCCL and torch would make it; a result of the last seconds is reused."""
         from ddpdoctor.collectors.net import look_at_master
         from ddpdoctor.system.machine import Root
 

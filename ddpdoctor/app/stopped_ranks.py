@@ -1,4 +1,4 @@
-"""What `ddpdoctor probe` tells of this node's ranks where all that still run are stopped: they cannot say it themselves."""
+"""The report of `ddpdoctor probe` when all ranks of this node that still run are stopped and cannot report themselves."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def is_stopped(pid: int) -> bool:
 def tell_stopped(
     ranks: Sequence[subprocess.Popen[bytes]], node: NodeRanks, words: Sequence[str], seconds: float
 ) -> int:
-    """Tell the other nodes' ranks, where their store can be reached, write the report, `seconds` after the start, and return
+    """Notify the other nodes' ranks if their store can be reached, write the report, `seconds` after the start, and return
     the exit code.
     """
     options, environs = parse(words), node.environs(os.environ)

@@ -1,4 +1,4 @@
-"""What the host of a session makes of what the nodes said, for all of them."""
+"""How the host node judges what all nodes announced, for all of them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from ddpdoctor.multinode.members import Member
 
 __all__ = [
+    "JobVerdict",
     "Share",
-    "Verdict",
     "finding_of",
     "judge_nodes",
     "merged",
@@ -35,7 +35,7 @@ ACROSS = (
     *("LAUNCH034", "LAUNCH035", "LAUNCH036", "LAUNCH037", "LAUNCH039", "LAUNCH070"),
     *("ENV013", "ENV018", "ENV019", "ENV020"),
 )
-"""The rules of launch lines that hold one node's line against the others': each line by itself was judged where it was typed."""
+"""The rules that compare the launch commands of nodes: each command by itself was judged where it was typed."""
 FOLLOWING = {
     "HOST013": ("LAUNCH003",),
     "ENV002": ("ENV001",),
@@ -52,7 +52,7 @@ FOLLOWING = {
     **dict.fromkeys(("NET004", "NET005", "NET006"), ("ENV018", "ENV020", "NET007", "NET008", "PROBE001")),
     "ENV025": ("NET009", "NET010"),
 }
-"""Causes, and what they show as on the same host: a script that is missing on some nodes is no mistake of the line."""
+"""Causes, and their consequences on the same host: a script that is missing on some nodes is not an error of the command."""
 OF_SEVERAL_MACHINES = frozenset(("ENV017", "ENV024", "ENV027", "LAUNCH032", "NET017"))
 """Addresses that mean each machine itself: no fault where all nodes turn out to be on one machine."""
 MOST_NAMED = 6
@@ -70,11 +70,11 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What the session came to: the same findings on every node. `share` is None when no ranks are to be probed.
+class JobVerdict:
+    """The verdict on all nodes: the same findings on every node. `share` is None when no ranks are to be probed.
 
-    `nodes` are all that met on the host, and a summary of them elsewhere.
-    `facts` are this node's with what was seen of the way to the master.
+    `nodes` are all members on the host, and a summary of them on the others.
+    `facts` are this node's with what was seen of the connection to the master.
     """
 
     outcome: Outcome
@@ -82,14 +82,14 @@ class Verdict:
     nodes: Nodes | None = None
     facts: Facts | None = None
     refuted: frozenset[str] = frozenset()
-    """What the session showed to be no fault, although it looks like one from this node."""
+    """Codes that the other nodes showed to be false, although they fit what this node sees."""
     is_host: bool = False
     is_first: bool = True
-    """This process tells for its machine: of ranks that met, the first one there."""
+    """This process reports for its machine: of ranks that joined, the first one on it."""
 
     @property
     def is_alone(self) -> bool:
-        """No other node was met."""
+        """No other node joined."""
         return self.facts is not None
 
     @property
@@ -98,12 +98,12 @@ class Verdict:
 
 
 def rules_of_nodes(rules: Iterable[Rule]) -> tuple[Rule, ...]:
-    """Those of the rules that hold nodes against each other."""
+    """The rules that compare nodes."""
     return tuple(each for each in rules if each.code in ACROSS or "nodes" in (*each.needs, *each.wants))
 
 
 def refuted(nodes: Nodes) -> frozenset[str]:
-    """What is no fault of these nodes."""
+    """The codes that are false for these nodes."""
     return OF_SEVERAL_MACHINES if nodes.is_one_machine else frozenset()
 
 
@@ -127,7 +127,7 @@ def judge_nodes(
             replace(facts, nodes=None, environ=Environ(), launch=Launch(lines=lines, torch=torch)),
             across,
         )
-        # What was seen on the machines proves more than a line, and so does that all addresses lead to one, however spelled.
+        # What was seen on the machines proves more than a command, and so does that all addresses resolve to one machine.
         known = {each.code for each in outcome.findings} - {"LAUNCH036"}
         known |= {"ENV020"} if nodes.is_main and all(_leads_to_host(node, nodes) for node in nodes.nodes) else set()
         told.findings = [_placed(each, nodes.nodes) for each in told.findings if each.code not in known]
@@ -148,7 +148,7 @@ def _leads_to_host(node: Node, nodes: Nodes) -> bool:
 
 
 def _with_a_line(findings: Iterable[Finding]) -> set[str]:
-    """The codes that the lines tell better: they can be corrected."""
+    """The codes that are better found in the commands: they can be corrected."""
     return {each.code for each in findings} & {"LAUNCH036"}
 
 
@@ -162,13 +162,13 @@ def _follows(finding: Finding, others: Sequence[Finding]) -> Finding:
 
 
 def _with_peer(finding: Finding, nodes: Sequence[Node]) -> Finding:
-    """The other end of a link by its name, where only its address was known on the node that tells it."""
+    """The other end of a link by its name, where only its address was known on the node that sent the finding."""
     host = next((node.host for node in nodes if finding.where.peer in node.addresses), None)
     return finding if host is None else replace(finding, where=replace(finding.where, peer=host))
 
 
 def _are_alike(members: Sequence[Member]) -> bool:
-    """Whether the lines say the same but for each node's own number: the usual case, and then none need be read."""
+    """Whether the lines say the same but for each node's own number: the usual case, in which none needs parsing."""
     return len({_likeness(member.line) for member in members}) == 1
 
 
@@ -181,7 +181,7 @@ def _likeness(line: Mapping[str, Any]) -> str:
 
 
 def _lines(members: Sequence[Member], torch: str) -> tuple[Line, ...]:
-    """The launch lines that the nodes brought, read here as `lint --node` reads them."""
+    """The launch commands that the nodes announced, parsed here as `lint --node` parses them."""
     from ddpdoctor.facts.torchrun_options import NEWEST, version_of
     from ddpdoctor.launch.line import line_of_argv
 
@@ -197,7 +197,7 @@ def _lines(members: Sequence[Member], torch: str) -> tuple[Line, ...]:
 
 
 def _placed(finding: Finding, nodes: Sequence[Node]) -> Finding:
-    """A finding about a line of a node, at that node."""
+    """A finding about the launch command of a node, at that node."""
     index = finding.where.node
     if index is None or not 0 <= index < len(nodes):
         return finding
@@ -240,7 +240,7 @@ def _ranks(nodes: Iterable[Node]) -> tuple[int, ...]:
 
 
 def finding_of(told: object) -> Finding | None:
-    """A finding that a node sent, None where it is none."""
+    """A finding that a node sent, None where the value is not a finding."""
     try:
         return decode(Finding, told)
     except FactsError:
@@ -248,7 +248,7 @@ def finding_of(told: object) -> Finding | None:
 
 
 def shares(members: Sequence[Member]) -> dict[str, Share]:
-    """Each node's ranks, by the member's key; {} where a node does not know how many it starts, or its ranks came themselves."""
+    """Each node's ranks, by the member's key; {} where a number is not known, or ranks are members themselves."""
     counts = [member.node.nproc for member in members]
     if any(member.node.form == Form.ENV for member in members) or not all(counts):
         return {}
@@ -260,6 +260,6 @@ def shares(members: Sequence[Member]) -> dict[str, Share]:
 
 
 def why_no_ranks(outcome: Outcome) -> Gap:
-    """Why nothing was probed after a session."""
+    """Why no ranks were started after a verdict with errors."""
     codes = [each.code for each in outcome.findings if each.worst is Severity.ERROR]
     return Gap("probe", f"the nodes cannot work together ({codes[0]}), so no ranks were started", Why.NOT_HERE)

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from ddpdoctor.facts.log import Log
 from ddpdoctor.findings import Evidence, Finding, Role, Severity
-from ddpdoctor.logs.job_outcome import OTHERS_LINES, has_failed, shows_no_work, went_on_for_long
+from ddpdoctor.logs.distances import FAR_LINES
+from ddpdoctor.logs.history import history_of
 
 __all__ = ["arrange_log"]
 
@@ -60,7 +61,7 @@ def arrange_log(findings: Iterable[Finding], kinds: Mapping[str, str], log: Log)
         log: what they rest on.
     """
     found = list(findings)
-    if not has_failed(log) and not any(_can_lead(f, kinds) for f in found):
+    if not history_of(log).has_failed and not any(_can_lead(f, kinds) for f in found):
         found = [_softened(f, log) if kinds.get(f.code) == "consequence" and f.role is None else f for f in found]
     leaders = [f for f in found if _can_lead(f, kinds)] or [f for f in found if _is_error(f)]
     first = min(leaders, key=lambda f: (_weight(f, kinds), _is_long_ago(f, log)), default=None)
@@ -95,7 +96,7 @@ def _softened(finding: Finding, log: Log) -> Finding:
 
     Nor is a store that went, where the log shows nothing of how the job went.
     """
-    if finding.code == "LOG007" and shows_no_work(log):
+    if finding.code == "LOG007" and history_of(log).is_excerpt:
         message = finding.message.rstrip(".") + UNKNOWN_END
         return replace(finding, severity=Severity.WARNING, role=Role.CAUSE, message=message)
     return replace(finding, severity=Severity.NOTE, role=Role.CAUSE if finding.code == "GPU043" else Role.NOISE)
@@ -114,7 +115,7 @@ def _came_before_all(finding: Finding, found: Iterable[Finding], kinds: Mapping[
     if own is None or any(_weight(f, kinds)[0] == 0 for f in others):
         return False
     places = [_told_at(f.evidence[0]) for f in others]
-    return all(name == own[0] and 0 < line - own[1] <= OTHERS_LINES for name, line in places)
+    return all(name == own[0] and 0 < line - own[1] <= FAR_LINES for name, line in places)
 
 
 def _told_at(evidence: Evidence) -> tuple[str, int]:
@@ -139,7 +140,7 @@ def _is_long_ago(finding: Finding, log: Log) -> bool:
     """Whether the job ran on for long after what the finding rests on: what came closer to its end goes before it."""
     name, _, number = (finding.evidence[0].path if finding.evidence else "").rpartition(":")
     source = next((i for i, each in enumerate(log.sources) if each.name == name), None)
-    return source is not None and number.isdigit() and went_on_for_long(log, source, int(number))
+    return source is not None and number.isdigit() and history_of(log).ran_on_after(source, int(number))
 
 
 def _with_role(

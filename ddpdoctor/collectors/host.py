@@ -91,7 +91,7 @@ def _unasked(gaps: _Gaps) -> dict[str, Any]:
 
 
 def _own(machine: Machine, kernel: Kernel, gaps: _Gaps, is_container: bool) -> dict[str, Any]:
-    """What system calls on ourselves tell."""
+    """The results of system calls about this process."""
     user, cpus, limits = kernel.user(), kernel.cpus(), kernel.limits()
     release, architecture = kernel.release()
     return {
@@ -170,7 +170,7 @@ def _shm(machine: Machine, kernel: Kernel | None, gaps: _Gaps, is_container: boo
 
 
 def _user_threads(root: Root, user: int, limits: Limits) -> int | None:
-    """The threads of this user, counted only where RLIMIT_NPROC could bind: it binds nobody who is root."""
+    """The threads of this user, counted only where RLIMIT_NPROC could bind: root has no such limit."""
     limit = limits.processes
     if user == 0 or limit is None or not limit.is_below(MOST_LIKELY_BOUND):
         return None

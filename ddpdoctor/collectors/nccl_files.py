@@ -1,4 +1,4 @@
-"""The files that variables lead NCCL and CUDA to: nccl.conf, topology and graph files, the socket of the MPS daemon."""
+"""The files that NCCL and CUDA open because of variables: nccl.conf, topology and graph files, the socket of the MPS daemon."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPENED = {
     "NCCL_GRAPH_FILE": "",
     "CUDA_MPS_PIPE_DIRECTORY": "/control",
 }
-"""Variables, and what stands behind their value in the path that is opened."""
+"""Variables, and what is appended to their value in the path that is opened."""
 _PCI = re.compile(r"<pci\s[^>]*>")
 _ATTRIBUTE = re.compile(r'(\w+)="([^"]*)"')
 

@@ -68,7 +68,7 @@ def collect(machine: Machine) -> Net:
 
 
 def _port_number(machine: Machine) -> tuple[int | None, bool]:
-    """The port of the job's store, and whether MASTER_PORT names it; None when MASTER_PORT is no port number."""
+    """The port of the job's store, and whether MASTER_PORT names it; None when MASTER_PORT is not a port number."""
     given = _variable(machine, "MASTER_PORT")
     if not given:
         return DEFAULT_PORT, False

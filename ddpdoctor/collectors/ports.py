@@ -92,7 +92,7 @@ def find_free_port(other_than: int) -> int | None:
 
 
 def listening_ports(root: Root) -> tuple[int, ...]:
-    """The TCP ports that somebody in this network namespace listens on."""
+    """The TCP ports with a listener in this network namespace."""
     return tuple(sorted({row.local_port for row in _rows(root) if row.state == "LISTEN"}))
 
 

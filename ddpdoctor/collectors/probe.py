@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 OTHER_LAUNCHERS = ("TORCHELASTIC_", "PET_", "ROLE_", "GROUP_", "SLURM_", "OMPI_", "PMI_", "PMIX_")
-"""Beginnings of the variables by which a rank would take itself for one of another launcher."""
+"""Prefixes of the variables that would make a rank look like one of another launcher."""
 
 ENDING_SECONDS = 2.0
 """What the probe may need beyond its own timeout to say what it saw."""
@@ -51,10 +51,10 @@ class ProbeResult:
 
 @dataclass(frozen=True, slots=True)
 class NodeRanks:
-    """This node's share of a job: `nproc` ranks from `first_rank` on, of `world_size` that meet at the master's port.
+    """This node's share of a job: `nproc` ranks from `first_rank` on, of `world_size` that join the store at the master's port.
 
-    The supervisor of rank 0 hosts the store there. Nodes may have unlike numbers of ranks, as long as every rank is
-    somebody's. `run` keeps jobs at one port apart: the nodes must be given the same one.
+    The supervisor of rank 0 hosts the store there. Nodes may have different numbers of ranks, as long as every rank belongs
+    to a node. `run` keeps jobs at one port apart: the nodes must be given the same one.
     """
 
     nproc: int
@@ -81,7 +81,7 @@ class NodeRanks:
 
 
 def without_launchers(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables without those by which a rank would take itself for one of another launcher."""
+    """The variables without those that would make a rank look like one of another launcher."""
     return {name: value for name, value in environ.items() if not name.startswith(OTHER_LAUNCHERS)}
 
 
@@ -101,7 +101,7 @@ class Template:
         self.ranks = ranks
 
     def worker(self, index: int) -> tuple[str, tuple[int, ...]]:
-        """What a supervisor is told of the worker of one rank, and the descriptors that lead to it."""
+        """What a supervisor is given about the worker of one rank, and the descriptors of its pipes."""
         fds = self._pipes[index]
         return ",".join(map(str, (*fds, self._process.pid))), fds
 

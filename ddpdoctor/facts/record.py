@@ -1,4 +1,4 @@
-"""Facts: all that is known about one node, one section a word of the house."""
+"""Facts: all that is known about one node, in sections."""
 
 from __future__ import annotations
 

@@ -1,14 +1,16 @@
 """Xids and SXids: the numbers under which NVIDIA's driver writes faults of GPUs and NVSwitches into the kernel's log.
 
-The table says of each number what it means, what NVIDIA's catalogue of Xids tells to do, and which cause of ours it shows.
+The table says of each number what it means, what NVIDIA's catalogue of Xids recommends, and which kind of fault it shows;
+a cause names its kind in `xids=`.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from enum import Enum
 
-__all__ = ["BY_CAUSE", "Meaning", "Xid", "action", "meaning", "xid_in"]
+__all__ = ["BY_KIND", "Meaning", "Xid", "XidKind", "action", "meaning", "xid_in"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +48,36 @@ class Xid:
         return f"{found[2]}, pid {found[1]}" if found and found[2] != "<unknown>" else ""
 
 
+class XidKind(Enum):
+    """What an Xid shows: each member is the subject of one cause, which names it in `xids=`."""
+
+    GPU_LOST = "gpu-lost"
+    GPU_RECOVERY_ACTION_PENDING = "gpu-recovery-action-pending"
+    ECC_UNCORRECTED = "ecc-uncorrected"
+    ECC_CORRECTED_RATE_HIGH = "ecc-corrected-rate-high"
+    ROW_REMAP_FAILED = "row-remap-failed"
+    ROW_REMAP_PENDING = "row-remap-pending"
+    RETIRED_PAGES_LIMIT = "retired-pages-limit"
+    INFOROM_CORRUPTED = "inforom-corrupted"
+    CONFIDENTIAL_COMPUTING_ON = "confidential-computing-on"
+    GSP_FIRMWARE_FAULT = "gsp-firmware-fault"
+    AUXILIARY_POWER_MISSING = "auxiliary-power-missing"
+    GPU_ENGINE_FAULT = "gpu-engine-fault"
+    CONTAINED_MEMORY_ERROR = "contained-memory-error"
+    UNCONTAINED_MEMORY_ERROR = "uncontained-memory-error"
+    APPLICATION_FAULT_XID = "application-fault-xid"
+    PREEMPTIVE_CLEANUP_XID = "preemptive-cleanup-xid"
+    OTHER_XID = "other-xid"
+    NVLINK_FAULT = "nvlink-fault"
+    REMOTE_NVLINK_FAULT_XID = "remote-nvlink-fault-xid"
+    C2C_CORRECTED_ERROR = "c2c-corrected-error"
+
+
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What one Xid says, what to do after it, and the code of the cause that it shows."""
+    """What one Xid says, what to do after it, and what kind of fault it shows."""
 
-    cause: str
+    kind: XidKind
     words: str
     action: str
 
@@ -60,12 +87,9 @@ _RESTART = "restart the application"
 _NVLINK = "reset the GPUs of the NVLink domain; reseat or replace if it stays"
 _SUPPORT = "contact support"
 
-OTHER = "GPU500"
-"""The cause of Xids that have none of their own."""
-
-_TABLE: tuple[tuple[str, str, dict[int, str]], ...] = (
+_TABLE: tuple[tuple[XidKind, str, dict[int, str]], ...] = (
     (
-        "GPU043",
+        XidKind.APPLICATION_FAULT_XID,
         _RESTART,
         {
             13: "an exception in a kernel, such as an address out of range",
@@ -82,11 +106,15 @@ _TABLE: tuple[tuple[str, str, dict[int, str]], ...] = (
             80: "corrupted data was sent to the GPU",
         },
     ),
-    ("GPU044", "look at what came before it", {45: "the driver cleaned up after an earlier fault or a killed process"}),
-    ("GPU018", _RESET, {48: "a memory error that ECC could not correct"}),
-    ("GPU039", "check the power cables", {54: "the auxiliary power is missing"}),
     (
-        "GPU040",
+        XidKind.PREEMPTIVE_CLEANUP_XID,
+        "look at what came before it",
+        {45: "the driver cleaned up after an earlier fault or a killed process"},
+    ),
+    (XidKind.ECC_UNCORRECTED, _RESET, {48: "a memory error that ECC could not correct"}),
+    (XidKind.AUXILIARY_POWER_MISSING, "check the power cables", {54: "the auxiliary power is missing"}),
+    (
+        XidKind.GPU_ENGINE_FAULT,
         _RESET,
         {
             62: "its micro-controller halted",
@@ -100,29 +128,29 @@ _TABLE: tuple[tuple[str, str, dict[int, str]], ...] = (
             158: "a fatal time-out",
         },
     ),
-    ("GPU024", "none by itself", {63: "a memory row was remapped, or a page retired"}),
+    (XidKind.ROW_REMAP_PENDING, "none by itself", {63: "a memory row was remapped, or a page retired"}),
     (
-        "GPU023",
+        XidKind.ROW_REMAP_FAILED,
         "reset the GPU; replace the card if it stays",
         {64: "a memory row could not be remapped, or a page not retired"},
     ),
-    ("TOPO014", _NVLINK, {74: "an NVLink error", **dict.fromkeys(range(144, 151), "an NVLink 5 error")}),
-    ("GPU007", "restart the machine", {79: "it has fallen off the bus"}),
-    ("GPU021", "none", {92: "many memory errors were corrected"}),
-    ("GPU028", "none", {93: "its InfoROM was written too often"}),
-    ("GPU041", _RESTART, {94: "a memory error that was contained"}),
-    ("GPU042", _RESET, {95: "a memory error that was not contained"}),
-    ("GPU038", _RESET, {119: "its GSP firmware timed out", 120: "its GSP firmware failed"}),
-    ("TOPO018", "none", {121: "the chip-to-chip link corrected an error"}),
-    ("TOPO017", "look at the peer's Xid", {137: "a fault that came from a peer over NVLink"}),
+    (XidKind.NVLINK_FAULT, _NVLINK, {74: "an NVLink error", **dict.fromkeys(range(144, 151), "an NVLink 5 error")}),
+    (XidKind.GPU_LOST, "restart the machine", {79: "it has fallen off the bus"}),
+    (XidKind.ECC_CORRECTED_RATE_HIGH, "none", {92: "many memory errors were corrected"}),
+    (XidKind.INFOROM_CORRUPTED, "none", {93: "its InfoROM was written too often"}),
+    (XidKind.CONTAINED_MEMORY_ERROR, _RESTART, {94: "a memory error that was contained"}),
+    (XidKind.UNCONTAINED_MEMORY_ERROR, _RESET, {95: "a memory error that was not contained"}),
+    (XidKind.GSP_FIRMWARE_FAULT, _RESET, {119: "its GSP firmware timed out", 120: "its GSP firmware failed"}),
+    (XidKind.C2C_CORRECTED_ERROR, "none", {121: "the chip-to-chip link corrected an error"}),
+    (XidKind.REMOTE_NVLINK_FAULT_XID, "look at the peer's Xid", {137: "a fault that came from a peer over NVLink"}),
     (
-        "GPU037",
+        XidKind.CONFIDENTIAL_COMPUTING_ON,
         "restart the virtual machine",
         {151: "the keys of confidential computing could not be renewed"},
     ),
-    ("GPU009", "do what the line says", {154: "the driver's recovery action changed"}),
+    (XidKind.GPU_RECOVERY_ACTION_PENDING, "do what the line says", {154: "the driver's recovery action changed"}),
     (
-        "GPU027",
+        XidKind.RETIRED_PAGES_LIMIT,
         _SUPPORT,
         {
             157: "a resource could not be taken out of use",
@@ -132,7 +160,7 @@ _TABLE: tuple[tuple[str, str, dict[int, str]], ...] = (
         },
     ),
     (
-        OTHER,
+        XidKind.OTHER_XID,
         "see NVIDIA's catalogue of Xids",
         {
             56: "a fault of the display engine",
@@ -147,14 +175,14 @@ _TABLE: tuple[tuple[str, str, dict[int, str]], ...] = (
 )
 
 XIDS: dict[int, Meaning] = {
-    code: Meaning(cause, words, action) for cause, action, codes in _TABLE for code, words in codes.items()
+    code: Meaning(kind, words, action) for kind, action, codes in _TABLE for code, words in codes.items()
 }
-BY_CAUSE: dict[str, frozenset[int]] = {
-    cause: frozenset(code for code, known in XIDS.items() if known.cause == cause) for cause, _, _ in _TABLE
+BY_KIND: dict[XidKind, frozenset[int]] = {
+    kind: frozenset(code for code, known in XIDS.items() if known.kind is kind) for kind, _, _ in _TABLE
 }
-"""The Xids that show a cause."""
+"""The Xids of each kind."""
 
-_UNLISTED = Meaning(OTHER, "a fault that ddpdoctor does not know", "see NVIDIA's catalogue of Xids")
+_UNLISTED = Meaning(XidKind.OTHER_XID, "a fault that ddpdoctor does not know", "see NVIDIA's catalogue of Xids")
 
 _LINE = re.compile(
     r"(?:(?P<switch>nvidia-nvswitch\d+: S)|NVRM: )Xid \((?:PCI:)?(?P<bus>[0-9A-Fa-f:.]+)(?: [^)\n]*)?\): (?P<code>\d+)"
@@ -191,7 +219,7 @@ def age(seconds: float) -> str:
 
 
 def xid_in(line: str) -> Xid | None:
-    """The Xid or SXid that a line of the kernel's log tells, None for every other line."""
+    """The Xid or SXid in a line of the kernel's log, None for every other line."""
     found = _LINE.search(line)
     if found is None:
         return None

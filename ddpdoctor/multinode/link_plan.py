@@ -8,7 +8,7 @@ from typing import Any
 
 from ddpdoctor.facts.codec import FactsError, decode, encode
 from ddpdoctor.facts.net import is_loopback
-from ddpdoctor.facts.nodes import Form, Link, Node
+from ddpdoctor.facts.nodes import Form, Node, NodeLink
 from ddpdoctor.multinode.link_tests import partners, try_link
 from ddpdoctor.multinode.members import Member
 
@@ -51,37 +51,37 @@ def _dialled(node: Node) -> tuple[str, ...]:
     return tuple(dict.fromkeys(chosen)) or node.addresses[:1]
 
 
-async def try_links(order: dict[str, Any], token: str) -> list[Link]:
+async def try_links(order: dict[str, Any], token: str) -> list[NodeLink]:
     """What was seen on the links of an order, all tried at once."""
     wanted = order.get("links")
     works = []
     for each in wanted[:MOST_LINKS] if isinstance(wanted, list) else ():
         try:
-            link = decode(Link, each.get("link"))
+            link = decode(NodeLink, each.get("link"))
         except (FactsError, AttributeError):
             continue
         works.append(try_link(link, token, str(each.get("key")), samples=each.get("samples") is True))
     return list(await asyncio.gather(*works))
 
 
-def encode_links(links: Sequence[Link]) -> dict[str, Any]:
+def encode_links(links: Sequence[NodeLink]) -> dict[str, Any]:
     """Links as they are sent: those that work in short, for there are many; the others whole."""
     short = [link for link in links if link.works and link.address and not link.name]
     fine = [[link.target, link.latency_seconds, link.gb_per_s] for link in short]
     return {"kind": "links", "fine": fine, "links": [encode(link) for link in links if link not in short]}
 
 
-def read_links(message: dict[str, Any], source: int, count: int) -> list[Link]:
+def read_links(message: dict[str, Any], source: int, count: int) -> list[NodeLink]:
     """The links that member number `source` of `count` tells; what is no link to a node that is here is left out."""
     found = []
     fine, others = message.get("fine"), message.get("links")
     for each in fine[:MOST_LINKS] if isinstance(fine, list) else ():
         if isinstance(each, list) and len(each) == 3 and type(each[0]) is int and 0 <= each[0] < count:
             latency, rate = (number if isinstance(number, float) else None for number in each[1:])
-            found.append(Link(source, each[0], address="-", is_echoed=True, latency_seconds=latency, gb_per_s=rate))
+            found.append(NodeLink(source, each[0], address="-", is_echoed=True, latency_seconds=latency, gb_per_s=rate))
     for each in others[:MOST_LINKS] if isinstance(others, list) else ():
         try:
-            link = decode(Link, each)
+            link = decode(NodeLink, each)
         except FactsError:
             continue
         if link.source == source and 0 <= link.target < count:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from ddpdoctor.facts.nodes import Link
+from ddpdoctor.facts.nodes import NodeLink
 from ddpdoctor.multinode.host import MemberConnection, SessionHost
 from ddpdoctor.multinode.link_plan import orders, read_links, try_links
 from ddpdoctor.multinode.link_tests import TEST_SECONDS
@@ -16,7 +16,7 @@ from ddpdoctor.multinode.messages import encode_line
 __all__ = ["is_silent", "survey"]
 
 
-async def survey(host: SessionHost, members: Sequence[Member]) -> tuple[Link, ...]:
+async def survey(host: SessionHost, members: Sequence[Member]) -> tuple[NodeLink, ...]:
     """What the host and its members see of the network between them; who goes meanwhile is not waited for."""
     wanted = orders(members)
     connections = [host.connections[member.key] for member in members if member.key in host.connections]

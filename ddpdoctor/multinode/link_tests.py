@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from ddpdoctor.facts.nodes import Link
+from ddpdoctor.facts.nodes import NodeLink
 from ddpdoctor.facts.reachability import ConnectOutcome
 from ddpdoctor.multinode.messages import PROTOCOL, WireError, encode_line, receive_message
 from ddpdoctor.network.aio import connect, look_up
@@ -69,7 +69,7 @@ async def serve_echo(
         await writer.drain()
 
 
-async def try_link(link: Link, token: str, key: str, *, samples: bool) -> Link:
+async def try_link(link: NodeLink, token: str, key: str, *, samples: bool) -> NodeLink:
     """The link with what was seen. `key` is the target's: another machine may answer at its address."""
     if link.name:
         lookup = await look_up(link.name, NAME_SECONDS)
@@ -118,7 +118,7 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> b
     return echoed == payload
 
 
-async def _passes_in_small_packets(link: Link, token: str, key: str) -> bool:
+async def _passes_in_small_packets(link: NodeLink, token: str, key: str) -> bool:
     """Whether 32 KiB come back in packets that are far below every MTU."""
     connected = await connect(link.address, link.port, AGAIN_SECONDS, ECHO_BYTES * 2)
     if isinstance(connected, ConnectOutcome):

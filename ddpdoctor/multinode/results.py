@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from ddpdoctor.facts.nodes import Link, Node, Stranger
+from ddpdoctor.facts.nodes import Node, NodeLink, Stranger
 from ddpdoctor.facts.reachability import ConnectOutcome
 from ddpdoctor.multinode.members import Member
 
@@ -23,7 +23,7 @@ class SessionResult:
     """
 
     members: tuple[Member, ...]
-    links: tuple[Link, ...]
+    links: tuple[NodeLink, ...]
     expected: int
     missing: tuple[int, ...]
     lacking: int

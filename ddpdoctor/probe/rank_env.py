@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.launchers import BY_HAND, TORCHRUN, Launcher
+from ddpdoctor.facts.launchers import BY_HAND, TORCHRUN, LauncherMarks
 from ddpdoctor.facts.probe import Kind, Observation
 
 __all__ = [
@@ -156,7 +156,9 @@ def _name(environ: Mapping[str, str], names: tuple[str, ...]) -> str:
     return next((name for name in names if environ.get(name)), names[0] if names else "RANK")
 
 
-def _master(environ: Mapping[str, str], told: Environ, row: Launcher, world_size: int, parent: int) -> tuple[str, int]:
+def _master(
+    environ: Mapping[str, str], told: Environ, row: LauncherMarks, world_size: int, parent: int
+) -> tuple[str, int]:
     """MASTER_ADDR and MASTER_PORT. Without both, a scheduler's task takes what every task can work out alike.
 
     That is the first node of the step, or this node when all ranks are here, and a port made of the job's number.

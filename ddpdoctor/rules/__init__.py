@@ -1,34 +1,26 @@
-"""Rules: pure functions from facts to findings, one module a cause, found by their place.
+"""Causes: pure functions from facts to findings, one module per cause or family, named by its code.
 
-A rule is a function with the `@rule` decorator. Its parameters name the sections of the facts that it needs; the engine
+A cause is a function with the `@cause` decorator. Its parameters name the sections of the facts that it needs; the engine
 passes them and skips the rule, with the reason, when one is missing. A parameter with the default None is passed when
-it is there. Its docstring is the manual. See CONTRIBUTING.md, "Adding a cause".
+it is there. Its docstring is the manual. `@NAME.look` adds a look at launch lines, logs or stuck jobs, in the same file;
+looks at logs and stuck jobs import what they need inside the function, so that a check of a machine does not pay for it.
+See CONTRIBUTING.md, "Adding a cause".
 """
 
 from __future__ import annotations
 
-import functools
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ddpdoctor.facts.gaps import CannotLook
 from ddpdoctor.findings import Finding, Severity
 
-__all__ = [
-    "AREAS",
-    "Rule",
-    "also_on_lines",
-    "area_of",
-    "in_hangs",
-    "in_logs",
-    "load",
-    "of_hangs",
-    "of_logs",
-    "on_lines",
-    "rule",
-]
+if TYPE_CHECKING:
+    from ddpdoctor.facts.xids import XidKind
+
+__all__ = ["AREAS", "Cause", "Rule", "area_of", "cause", "cause_of", "load", "loaded"]
 
 AREAS = {
     "ENV": "environ",
@@ -46,15 +38,12 @@ AREAS = {
 
 Check = Callable[..., Iterable[Finding] | None]
 
-_found: dict[str, Rule] = {}
-_on_lines: list[tuple[str, Check]] = []
-_in_logs: dict[str, Check] = {}
-_in_hangs: dict[str, list[Check]] = {}
+_causes: dict[str, Cause] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One cause of the catalogue. `needs` and `wants` are names of sections; `kind` is the catalogue's word."""
+    """One look at one cause, ready to be run. `needs` and `wants` are names of sections; `kind` is the catalogue's word."""
 
     code: str
     name: str
@@ -66,6 +55,7 @@ class Rule:
     wants: tuple[str, ...] = ()
     kind: str = "cause"
     signatures: tuple[str, ...] = ()
+    xids: XidKind | None = None
 
     @property
     def is_of_logs(self) -> bool:
@@ -91,16 +81,47 @@ class Rule:
         return " ".join(self.section("Fix").split("\n\n", 1)[0].split())
 
 
-def rule(
+class Cause:
+    """One cause of the catalogue and every look at it: at a machine, at launch lines, at a log, at a stuck job.
+
+    Made by `@cause` from the function that is its manual and its first look; `@NAME.look` adds another one, which is
+    about whatever section it takes: `launch`, `log` or `hang`.
+    """
+
+    def __init__(self, rule: Rule, *, all_attempts: bool) -> None:
+        self.rule = rule
+        self.all_attempts = all_attempts
+        self._looks: list[tuple[str, Check]] = []
+
+    def look(self, check: Check) -> Check:
+        """Register the decorated function as one more look at this cause; its parameter names the section."""
+        (section,) = check.__code__.co_varnames[: check.__code__.co_argcount]
+        if section not in ("launch", "log", "hang"):
+            raise ValueError(f"{self.rule.code}: a further look takes launch, log or hang, not {section!r}")
+        self._looks.append((section, check))
+        return check
+
+    def __call__(self, *sections: object) -> Iterable[Finding] | None:
+        """What the first look finds."""
+        return self.rule.check(*sections)
+
+    def looks_at(self, section: str) -> list[Check]:
+        """The further looks that take this section, in the order of their definition."""
+        return [check for name, check in self._looks if name == section]
+
+
+def cause(
     code: str,
     name: str,
     severity: Severity,
     *,
     kind: str = "cause",
     signatures: tuple[str, ...] = (),
-) -> Callable[[Check], Check]:
-    """Register the decorated function as the rule of one cause. A cause that is only seen in logs, by its signatures, has
-    a function without parameters and without a body: its manual.
+    xids: XidKind | None = None,
+    all_attempts: bool = False,
+) -> Callable[[Check], Cause]:
+    """Register the decorated function as the manual of one cause and the first look at it. A cause that is only seen in
+    logs, by its signatures, has a function without parameters and without a body: its manual.
 
     Args:
         code: the catalogue's code, such as ENV021; final.
@@ -108,19 +129,21 @@ def rule(
         severity: the worst case; a finding may be softer.
         kind: `cause`, `umbrella` (several causes, used when nothing more precise was seen), `consequence` or `noise`.
         signatures: regular expressions over one log line that show this cause.
+        xids: the kind of Xids that show this cause in the kernel's log.
+        all_attempts: about restarts: looked for in all attempts of a log; others only in the first one, which shows how
+            the job failed.
 
     Raises:
         ValueError: the code is taken, or its prefix is unknown.
     """
 
-    def register(check: Check) -> Check:
-        if code in _found:
-            raise ValueError(f"{code} is defined twice: {_found[code].module} and {check.__module__}")
+    def register(check: Check) -> Cause:
+        if code in _causes:
+            raise ValueError(f"{code} is defined twice: {_causes[code].rule.module} and {check.__module__}")
         area_of(code)
         arguments = check.__code__.co_varnames[: check.__code__.co_argcount]
-        optional = len(check.__defaults__ or ())
-        split = len(arguments) - optional
-        _found[code] = Rule(
+        split = len(arguments) - len(check.__defaults__ or ())
+        rule = Rule(
             code=code,
             name=name,
             severity=severity,
@@ -131,103 +154,26 @@ def rule(
             wants=arguments[split:],
             kind=kind,
             signatures=signatures,
+            xids=xids,
         )
-        return check
+        _causes[code] = Cause(rule, all_attempts=all_attempts)
+        return _causes[code]
 
     return register
 
 
-def on_lines(of: Check) -> Callable[[Check], Check]:
-    """Register the decorated function as a second look at the cause of a rule: at launch lines and files.
+def cause_of(code: str) -> Cause:
+    """The cause with this code; its module must have been loaded.
 
-    Args:
-        of: the rule's function.
+    Raises:
+        KeyError: no loaded module defines it.
     """
-    code = next(code for code, each in _found.items() if each.check is of)
-
-    def register(check: Check) -> Check:
-        _on_lines.append((code, check))
-        return check
-
-    return register
+    return _causes[code]
 
 
-def also_on_lines() -> tuple[Rule, ...]:
-    """The causes of machines that lines and files show as well, judged from the launch alone."""
-    for module in _modules("ddpdoctor.rules.lines"):
-        importlib.import_module(module)
-    return tuple(replace(_found[code], check=check, needs=("launch",), wants=()) for code, check in _on_lines)
-
-
-def in_logs(code: str) -> Callable[[Check], Check]:
-    """Register the decorated function, of the log alone, as the look at a cause in logs, in place of its signatures."""
-
-    def register(check: Check) -> Check:
-        _in_logs[code] = check
-        return check
-
-    return register
-
-
-def of_logs(rules: Iterable[Rule]) -> tuple[Rule, ...]:
-    """Those of `rules` that logs can show, each judged from the log alone. Imports `ddpdoctor.rules.log`."""
-    load(("log",))
-    from ddpdoctor.rules.log.signatures import by_signatures
-
-    looks = {**by_signatures(_found.values()), **_in_logs}
-    looks |= {each.code: each.check for each in _found.values() if "log" in each.needs}
-    return tuple(
-        replace(
-            r, check=looks[r.code] if r.code in OF_ALL_ATTEMPTS else _early(looks[r.code]), needs=("log",), wants=()
-        )
-        for r in rules
-        if r.code in looks
-    )
-
-
-OF_ALL_ATTEMPTS = ("LOG008",)
-"""Causes that are about restarts; all others are looked for in the first attempt, where the log shows how it failed."""
-
-
-def _early(look: Check) -> Check:
-    from ddpdoctor.logs.job_outcome import first_attempt
-
-    return lambda log: look(first_attempt(log))
-
-
-def in_hangs(code: str) -> Callable[[Check], Check]:
-    """Register the decorated function, of `hang` alone, as one look at a cause in dumps, stacks or running ranks."""
-
-    def register(check: Check) -> Check:
-        _in_hangs.setdefault(code, []).append(check)
-        return check
-
-    return register
-
-
-def of_hangs(rules: Iterable[Rule]) -> tuple[Rule, ...]:
-    """Those of `rules` that dumps and stuck ranks can show, each judged from `hang` alone. Imports `ddpdoctor.rules.hang`."""
-    for module in _modules("ddpdoctor.rules.hang"):
-        importlib.import_module(module)
-    return tuple(
-        replace(r, check=functools.partial(_each_look, _in_hangs[r.code]), needs=("hang",), wants=())
-        for r in rules
-        if r.code in _in_hangs
-    )
-
-
-def _each_look(looks: Sequence[Check], hang: object) -> Iterable[Finding]:
-    """What all looks at one cause found; skipped when none of them has anything to look at."""
-    answers: list[Finding] = []
-    refusals: list[CannotLook] = []
-    for look in looks:
-        try:
-            answers += look(hang) or ()
-        except CannotLook as skip:
-            refusals.append(skip)
-    if len(refusals) == len(looks):
-        raise refusals[0]
-    return answers
+def loaded() -> tuple[Cause, ...]:
+    """The causes whose modules were loaded, by code."""
+    return tuple(each for _, each in sorted(_causes.items()))
 
 
 def area_of(code: str) -> str:
@@ -248,7 +194,7 @@ def load(areas: Iterable[str] = tuple(AREAS.values())) -> tuple[Rule, ...]:
     for area in wanted:
         for module in _modules(f"ddpdoctor.rules.{area}"):
             importlib.import_module(module)
-    return tuple(_found[code] for code in sorted(_found) if area_of(code) in wanted)
+    return tuple(each.rule for each in loaded() if area_of(each.rule.code) in wanted)
 
 
 def _modules(package: str) -> Iterator[str]:

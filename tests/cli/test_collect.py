@@ -13,7 +13,7 @@ from commandline import doctor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpdoctor.facts.codec import words_of
+from ddpdoctor.facts.codec import schema_names
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.privacy.aliases import with_aliases
 from ddpdoctor.privacy.host_names import host_names_in, hosts_in
@@ -282,7 +282,7 @@ TOLD = {
 
 
 def test_hosts_have_aliases_wherever_they_are_told_and_the_formats_words_stay() -> None:
-    kept = words_of(Facts)
+    kept = schema_names(Facts)
     found = with_aliases(TOLD, host_names_in(TOLD), kept)
     text = json.dumps(found).lower()
     names = "lsf-c lsf-d algo-2 10.9.8.7 gpu17 example.edu hgx1 hgx2 head-77 disturl5 nas01 winfs3 mgs77"

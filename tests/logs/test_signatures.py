@@ -1,20 +1,30 @@
-"""What every signature must be: an expression that Python and RE2 read alike, with a literal that is cheap to look for."""
+"""What every signature must be: an expression that Python and RE2 read alike, with a literal that is cheap to look for.
+
+Each has real lines of a program in fixtures/log_lines.json: `fires` show the cause, `silent` look alike and do not.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from ddpdoctor.facts.log import Line, Log, Source
-from ddpdoctor.logs.context_patterns import MARKS
+from ddpdoctor.facts.log import Log, LogLine, LogSource
+from ddpdoctor.logs.context_patterns import CONTEXT_PATTERNS
+from ddpdoctor.logs.matching import matching_lines
 from ddpdoctor.logs.required_literals import literals_of
 from ddpdoctor.rules import load
-from ddpdoctor.rules.log.signatures import matching
 
-PATTERNS = sorted({(each.code, s) for each in load() for s in each.signatures} | set(MARKS.items()))
+SIGNATURES = {each.code: each.signatures for each in load() if each.signatures}
+PATTERNS = sorted(
+    {(code, s) for code, signatures in SIGNATURES.items() for s in signatures} | set(CONTEXT_PATTERNS.items())
+)
+CASES: dict[str, dict[str, list[str]]] = json.loads(
+    (Path(__file__).parents[2] / "fixtures" / "log_lines.json").read_text()
+)
 
 
 @pytest.mark.parametrize(("owner", "pattern"), PATTERNS)
@@ -46,15 +56,37 @@ def test_an_expression_that_demands_nothing_is_refused() -> None:
         literals_of("a*|b")
 
 
-LINES = [
-    (code, line)
-    for code, lines in json.loads((Path(__file__).parents[2] / "fixtures" / "log_lines.json").read_text()).items()
-    for line in lines
-]
+def _lines(kind: str) -> list[tuple[str, str]]:
+    return [(code, line) for code, case in CASES.items() for line in case[kind]]
 
 
-@pytest.mark.parametrize(("code", "line"), LINES)
+def _shown_by(line: str, signatures: Iterable[str]) -> bool:
+    return bool(matching_lines(Log(sources=(LogSource("job.txt"),), lines=(LogLine(0, 1, line),)), signatures))
+
+
+@pytest.mark.parametrize(("code", "line"), _lines("fires"))
 def test_lines_of_torch_nccl_and_launchers_show_their_cause(code: str, line: str) -> None:
-    signatures = next(each.signatures for each in load() if each.code == code)
-    log = Log(sources=(Source("job.txt"),), lines=(Line(0, 1, line),))
-    assert matching(log, signatures)
+    assert _shown_by(line, SIGNATURES[code])
+
+
+@pytest.mark.parametrize(("code", "line"), _lines("silent"))
+def test_lines_that_look_alike_do_not_show_the_cause(code: str, line: str) -> None:
+    assert [s for s in SIGNATURES[code] if _shown_by(line, (s,))] == []
+
+
+@pytest.mark.parametrize("code", SIGNATURES)
+def test_every_signature_of_a_cause_matches_a_line_that_fires(code: str) -> None:
+    lines = CASES.get(code, {}).get("fires", [])
+    unshown = [s for s in SIGNATURES[code] if not any(_shown_by(line, (s,)) for line in lines)]
+    assert unshown == [], f"fixtures/log_lines.json has no line under {code} for {unshown}"
+
+
+@pytest.mark.parametrize("code", SIGNATURES)
+def test_every_cause_with_signatures_has_a_silent_line(code: str) -> None:
+    assert CASES.get(code, {}).get("silent"), f"fixtures/log_lines.json has no silent line under {code}"
+
+
+def test_the_lines_belong_to_causes_with_signatures() -> None:
+    assert sorted(CASES.keys() - SIGNATURES.keys()) == []
+    assert {kind for case in CASES.values() for kind in case} == {"fires", "silent"}
+    assert [line for case in CASES.values() for lines in case.values() for line in lines if "\n" in line] == []

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.render.manual import listed, page, pages
-from ddpdoctor.rules import load
+from ddpdoctor.render.manual import line_modules_text, listed, page, pages
+from ddpdoctor.rules import line_modules, load
 
 DOCS = Path(__file__).parents[2] / "docs" / "rules"
 RULES = load()
@@ -17,7 +17,11 @@ def test_the_generated_pages_are_current() -> None:
     written = {p.name: p.read_text() for p in DOCS.glob("*.md")}
     fresh = pages(RULES)
     stale = [name for name in sorted({*written, *fresh}) if written.get(name) != fresh.get(name)]
-    assert not stale, "run: python -m ddpdoctor.render.manual docs/rules"
+    assert not stale, "run: make docs"
+
+
+def test_the_list_of_modules_with_looks_at_lines_is_current() -> None:
+    assert Path(line_modules.__file__).read_text() == line_modules_text(), "run: make docs"
 
 
 def test_every_help_link_has_its_anchor() -> None:

@@ -9,15 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpdoctor.collectors.log import collect
+from ddpdoctor.collectors.log.read_logs import collect
 from ddpdoctor.engine import judge
-from ddpdoctor.facts.log import Log, Seat
+from ddpdoctor.facts.log import GpuAddress, Log
 from ddpdoctor.facts.record import SCHEMA, Facts
-from ddpdoctor.facts.xids import BY_CAUSE, XIDS, xid_in
+from ddpdoctor.facts.xids import BY_KIND, XIDS, XidKind, xid_in
 from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.logs.gpu_seats import gpu_at
-from ddpdoctor.logs.kernel_log import KernelLog, stamp_of
-from ddpdoctor.rules import load, of_logs
+from ddpdoctor.logs.gpu_addresses import gpu_at
+from ddpdoctor.logs.kernel_log import KernelLog, time_of
+from ddpdoctor.rules import load
+from ddpdoctor.rules.views import log_rules
 
 AREAS = ("gpu", "topo", "versions", "host", "log")
 Form = Callable[[int, str], str]
@@ -41,7 +42,7 @@ OF_HOSTS = [form for form in FORMS if "node7" in FORMS[form](0, "")]
 
 def judged(folder: Path, text: str, *others: str) -> list[Finding]:
     (folder / "kernel.txt").write_text(text)
-    rules = of_logs(load(AREAS))
+    rules = log_rules(load(AREAS))
     log = collect(
         [str(folder / name) for name in ("kernel.txt", *others)], [s for each in rules for s in each.signatures]
     )
@@ -96,17 +97,25 @@ def test_an_xid_s_gpu_is_the_one_that_nccl_s_lines_put_at_its_bus_id(
 
 
 def test_the_gpu_at_a_bus_id_is_named_by_collected_facts() -> None:
-    seats = (Seat("node7.cluster", "0000:4e:00", 3), Seat("node8", "0000:4e:00", 5))
+    seats = (GpuAddress("node7.cluster", "0000:4e:00", 3), GpuAddress("node8", "0000:4e:00", 5))
     assert gpu_at(Log(seats=seats), "node7", "0000:4e:00") == 3
     assert gpu_at(Log(seats=seats), "node8", "0000:4e:00") == 5
     assert gpu_at(Log(seats=seats), None, "0000:4e:00") is None
     assert gpu_at(Log(seats=seats), "node7", "0000:51:00") is None
 
 
+CODE_OF = {r.xids: r.code for r in load() if r.xids is not None}
+
+
+def test_every_kind_of_xid_has_one_cause() -> None:
+    assert set(CODE_OF) == set(XidKind)
+    assert len([r for r in load() if r.xids is not None]) == len(XidKind)
+
+
 @pytest.mark.parametrize("code", sorted(XIDS))
 def test_every_xid_shows_its_cause(code: int, tmp_path: Path) -> None:
     found = judged(tmp_path, f"[    1.000000] x\n[   60.000000] NVRM: Xid (PCI:0000:3b:00): {code}, pid=1, name=a, b\n")
-    assert [f.code for f in found] == [XIDS[code].cause]
+    assert [f.code for f in found] == [CODE_OF[XIDS[code].kind]]
     assert f"Xid {code} on the GPU at 0000:3b:00" in found[0].message
     assert XIDS[code].action in found[0].message
 
@@ -115,12 +124,12 @@ def test_the_signatures_of_each_cause_match_the_xids_of_the_table() -> None:
     import re
 
     rules = {each.code: each for each in load(("gpu", "topo"))}
-    for cause, codes in BY_CAUSE.items():
-        if cause == "GPU500":
+    for kind, codes in BY_KIND.items():
+        if kind is XidKind.OTHER_XID:
             continue
         for code in codes:
             line = f"NVRM: Xid (PCI:0000:3b:00): {code}, x"
-            assert any(re.search(pattern, line) for pattern in rules[cause].signatures), (cause, code)
+            assert any(re.search(pattern, line) for pattern in rules[CODE_OF[kind]].signatures), (kind, code)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +221,7 @@ def test_any_line_is_read(text: str, number: int) -> None:
         f"{text}: SXid (PCI:0000:05:00.0): {number}, {text}",
         f"[{text}] Linux version 6",
     ):
-        stamp_of(line)
+        time_of(line)
         xid_in(line)
         log.take(line, 1)
     log.finish(text)

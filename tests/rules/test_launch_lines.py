@@ -13,7 +13,8 @@ from launches import LAUNCHES, TRAIN, cases, legal_lines, lint, write_files
 from machines import FIXTURES
 
 from ddpdoctor.findings import Severity
-from ddpdoctor.rules import also_on_lines, load
+from ddpdoctor.rules import load
+from ddpdoctor.rules.views import line_rules
 
 WRONG = cases("wrong.json")
 NODES = cases("nodes.json")
@@ -74,14 +75,16 @@ def test_every_cause_of_a_machine_that_lines_show_has_a_line_or_a_manifest() -> 
     manifests = json.loads((FIXTURES / "manifests" / "wrong.json").read_text())
     fired = {code for case in (*WRONG, *NODES) for code in case["codes"]}
     fired |= {code for case in manifests for code, *_ in case["expect"]}
-    assert {r.code for r in also_on_lines()} <= fired | {"ENV018", "ENV030"}  # nodes.json; scripts/wrong.json
+    assert {r.code for r in line_rules()} <= fired | {"ENV018", "ENV030"}  # nodes.json; scripts/wrong.json
 
 
 def test_every_rule_of_a_line_has_a_line() -> None:
     fired = {code for case in (*WRONG, *NODES) for code in case["codes"]}
     batch = {"LAUNCH040", "LAUNCH041", "LAUNCH061", "LAUNCH502"}  # of files: test_launch_jobs.py, test_lint_files.py
     lines = [
-        r for r in load(("launch",)) if r.needs == ("launch",) and not r.module.endswith((".operators", ".allocation"))
+        r
+        for r in load(("launch",))
+        if r.needs == ("launch",) and not r.module.endswith(("_operators", "_not_allocated"))
     ]
     wanted = {r.code for r in lines} - CHECK_ONLY - batch
     assert not wanted - fired, f"{LAUNCHES}: no line for {sorted(wanted - fired)}"

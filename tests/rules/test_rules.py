@@ -95,10 +95,26 @@ def test_the_name_fits(code: str) -> None:
     each = RULES[code]
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", each.name)
     assert each.module.startswith(f"ddpdoctor.rules.{area_of(code)}.")
-    stem = each.module.rpartition(".")[2]
-    if re.match(r"[a-z]+\d{3}_", stem):
-        assert stem == f"{code.lower()}_{each.name.replace('-', '_')}"
+    prefix, numbers = code.rstrip("0123456789").lower(), _numbers(each.module.rpartition(".")[2])
+    assert each.module.rpartition(".")[2].startswith(prefix), "a file is named by the codes in it"
+    assert int(code[len(prefix) :]) in numbers
+    if len(numbers) == 1:
+        assert each.module.endswith(f".{code.lower()}_{each.name.replace('-', '_')}")
+    else:
+        siblings = {c for c, other in RULES.items() if other.module == each.module}
+        assert {int(c[len(prefix) :]) for c in siblings} == numbers
     assert list({r.name for r in RULES.values()}).count(each.name) == 1
+
+
+def _numbers(stem: str) -> set[int]:
+    """The numbers that a file's name holds: gpu015_to_017_mig is 15, 16 and 17, env038_039_nccl_debug 38 and 39."""
+    found: set[int] = set()
+    names = re.match(r"[a-z]+((?:\d{3}_(?:to_)?)+)", stem)
+    assert names is not None, stem
+    for run in re.findall(r"\d{3}(?:_to_\d{3})?", names[1]):
+        first, _, last = run.partition("_to_")
+        found |= set(range(int(first), int(last or first) + 1))
+    return found
 
 
 @pytest.mark.parametrize("code", JUDGED)

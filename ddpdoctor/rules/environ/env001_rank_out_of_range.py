@@ -6,19 +6,22 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
+from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.launch.hand_started_ranks import hand_started_ranks
+from ddpdoctor.rules.launch.pointing import point
 from ddpdoctor.rules.observation_findings import observed
 
 
-@rule(
+@cause(
     "ENV001",
     "rank-out-of-range",
     Severity.ERROR,
     signatures=(r"rank < size\. \d+ vs \d+", r"Invalid rank requested : \d+/\d+"),
 )
-def check(environ: Environ | None = None, probe: Probe | None = None) -> Iterator[Finding]:
+def rank_out_of_range(environ: Environ | None = None, probe: Probe | None = None) -> Iterator[Finding]:
     """RANK is not one of 0 to WORLD_SIZE-1.
 
     ## Why it matters
@@ -71,3 +74,13 @@ def _finding(environ: Environ, names: tuple[str, str]) -> Finding:
         where=Where(rank=rank) if rank >= 0 else Where(),
         ranks=(rank,) if rank >= 0 else (),
     )
+
+
+@rank_out_of_range.look
+def rank_out_of_range_in_line(launch: Launch) -> Iterator[Finding]:
+    """A rank that is not below the number of ranks."""
+    for each in hand_started_ranks(launch):
+        variable = each.variable("RANK")
+        if variable is not None and not 0 <= each.rank < each.size:
+            text = f"RANK={each.rank} of WORLD_SIZE={each.size}: expected 0 to {each.size - 1}"
+            yield point(launch, each.line, variable.word, text, f"0 to {each.size - 1}")

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ, shorten
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 
 
-@rule("ENV003", "local-rank-out-of-range", Severity.ERROR)
-def check(environ: Environ) -> Iterator[Finding]:
+@cause("ENV003", "local-rank-out-of-range", Severity.ERROR)
+def local_rank_out_of_range(environ: Environ) -> Iterator[Finding]:
     """LOCAL_RANK is not one of 0 to LOCAL_WORLD_SIZE-1.
 
     ## Why it matters

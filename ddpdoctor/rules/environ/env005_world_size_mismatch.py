@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.nodes import Form, Nodes, split
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.launch.hand_started_ranks import differing_variable
 from ddpdoctor.rules.node_findings import differs, only_met
 
+if TYPE_CHECKING:
+    from ddpdoctor.facts.log import Log
 
-@rule("ENV005", "world-size-mismatch", Severity.ERROR)
-def check(probe: Probe | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
+
+@cause("ENV005", "world-size-mismatch", Severity.ERROR)
+def world_size_mismatch(probe: Probe | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """The ranks were given different values of WORLD_SIZE.
 
     ## Why it matters
@@ -54,3 +60,17 @@ def check(probe: Probe | None = None, nodes: Nodes | None = None) -> Iterator[Fi
         ),
         ranks=blamed,
     )
+
+
+@world_size_mismatch.look
+def sizes(launch: Launch) -> Iterator[Finding]:
+    """Lines of one job with different numbers of ranks."""
+    yield from differing_variable(launch, "WORLD_SIZE")
+
+
+@world_size_mismatch.look
+def not_joined(log: Log) -> Iterator[Finding]:
+    """Decided over what all nodes printed while they waited."""
+    from ddpdoctor.rules.log.joining import Joining, joining_findings
+
+    return joining_findings(log, Joining.WORLD_SIZE_MISMATCH)

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 
 TASK_LAUNCHERS = ("srun", "openmpi", "mpich", "mvapich2", "jsrun")
 """Launchers that number their tasks in variables of their own and leave RANK to the user."""
 
 
-@rule("ENV007", "rank-sources-disagree", Severity.WARNING)
-def check(environ: Environ) -> Iterator[Finding]:
+@cause("ENV007", "rank-sources-disagree", Severity.WARNING)
+def rank_sources_disagree(environ: Environ) -> Iterator[Finding]:
     """RANK or WORLD_SIZE contradicts the numbers of the launcher that started this task.
 
     ## Why it matters

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ, shorten
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 
 LEFT_BY_AGENT = (
     "TORCHELASTIC_USE_AGENT_STORE",
@@ -17,8 +17,8 @@ LEFT_BY_AGENT = (
 )
 
 
-@rule("ENV008", "stale-torchelastic-env", Severity.ERROR)
-def check(environ: Environ) -> Iterator[Finding]:
+@cause("ENV008", "stale-torchelastic-env", Severity.ERROR)
+def stale_torchelastic_env(environ: Environ) -> Iterator[Finding]:
     """TORCHELASTIC_* variables are set although no torchrun started this process.
 
     ## Why it matters

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from ddpdoctor.facts.environ import Environ, shorten
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch import master
 
 
-@rule("ENV013", "worker-identical-uneven", Severity.ERROR)
-def check(environ: Environ, launch: Launch | None = None) -> Iterator[Finding]:
+@cause("ENV013", "worker-identical-uneven", Severity.ERROR)
+def worker_identical_uneven(environ: Environ, launch: Launch | None = None) -> Iterator[Finding]:
     """TORCH_ELASTIC_WORKER_IDENTICAL=1, but the nodes run different numbers of processes.
 
     ## Why it matters

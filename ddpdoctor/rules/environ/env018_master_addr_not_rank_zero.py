@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.gaps import not_here
+from ddpdoctor.facts.launch.pod import Operator
 from ddpdoctor.facts.launch.record import Launch
+from ddpdoctor.facts.launch.words import is_known
 from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.rules import rule
-from ddpdoctor.rules.environ import told
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.environ import environments_of_nodes
 from ddpdoctor.rules.launch import master
+from ddpdoctor.rules.launch.pointing import agents, point
 from ddpdoctor.rules.observation_findings import observed
 
 
-@rule("ENV018", "master-addr-not-rank-zero", Severity.ERROR)
-def check(probe: Probe | None = None, launch: Launch | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
+@cause("ENV018", "master-addr-not-rank-zero", Severity.ERROR)
+def master_addr_not_rank_zero(
+    probe: Probe | None = None, launch: Launch | None = None, nodes: Nodes | None = None
+) -> Iterator[Finding]:
     """MASTER_ADDR does not lead to the machine that holds rank 0.
 
     ## Why it matters
@@ -31,6 +37,19 @@ def check(probe: Probe | None = None, launch: Launch | None = None, nodes: Nodes
     if launch is not None:
         yield from master.elsewhere(launch)
     if nodes is not None:
-        yield from told.elsewhere(nodes)
+        yield from environments_of_nodes.elsewhere(nodes)
     if probe is not None:
         yield from observed(probe.seen(Kind.MASTER_ELSEWHERE), expected="an address of rank 0's own machine")
+
+
+@master_addr_not_rank_zero.look
+def other_pod(launch: Launch) -> Iterator[Finding]:
+    """The master's address is a pod of the set that is not the first."""
+    for line, layer, plan in agents(launch):
+        pod, given = line.pod, layer.given("master_addr")
+        if pod is None or pod.operator is not Operator.STATEFULSET or given is None or not is_known(given.value):
+            continue
+        match = re.fullmatch(rf"{re.escape(pod.name or '')}-(\d+)(\..*)?", given.value or "")
+        if pod.name and match and int(match[1]) > 0 and plan.backend == "static":
+            text = f"{given.value} is pod {match[1]}: expected {pod.name}-0, which has rank 0"
+            yield point(launch, line, given.value_word, text, f"{pod.name}-0{match[2] or ''}", None)

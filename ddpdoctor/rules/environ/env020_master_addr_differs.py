@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ, shorten
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
-from ddpdoctor.rules import rule
-from ddpdoctor.rules.environ import told
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.environ import environments_of_nodes
 from ddpdoctor.rules.launch import master
-from ddpdoctor.rules.net.ways import is_elsewhere
+from ddpdoctor.rules.launch.hand_started_ranks import differing_variable
+from ddpdoctor.rules.net.reachability_findings import is_elsewhere
 from ddpdoctor.rules.node_findings import named, only_met, place
 
+if TYPE_CHECKING:
+    from ddpdoctor.facts.log import Log
 
-@rule("ENV020", "master-addr-differs", Severity.ERROR)
-def check(
+
+@cause("ENV020", "master-addr-differs", Severity.ERROR)
+def master_addr_differs(
     environ: Environ | None = None, launch: Launch | None = None, nodes: Nodes | None = None
 ) -> Iterator[Finding]:
     """The nodes were given different master addresses.
@@ -31,7 +36,7 @@ def check(
     """
     if nodes is not None:
         yield from _leads_elsewhere(nodes)
-        yield from told.addresses_differ(nodes)
+        yield from environments_of_nodes.addresses_differ(nodes)
     if only_met(nodes, environ):
         return
     assert environ is not None
@@ -75,3 +80,17 @@ def _leads_elsewhere(nodes: Nodes) -> Iterator[Finding]:
             ),
             where=place(found),
         )
+
+
+@master_addr_differs.look
+def addresses(launch: Launch) -> Iterator[Finding]:
+    """Lines of one job with different addresses."""
+    yield from differing_variable(launch, "MASTER_ADDR")
+
+
+@master_addr_differs.look
+def not_joined(log: Log) -> Iterator[Finding]:
+    """Decided over what all nodes printed while they waited."""
+    from ddpdoctor.rules.log.joining import Joining, joining_findings
+
+    return joining_findings(log, Joining.MASTER_ADDR_DIFFERS)

@@ -12,8 +12,9 @@ from ddpdoctor.findings import Evidence, Finding, Severity
 if TYPE_CHECKING:
     from ddpdoctor.facts.net import Net
 
-__all__ = ["about", "active_ports", "line", "number", "taking_away", "uses_plugin", "value"]
+__all__ = ["CVD", "about", "active_ports", "line", "number", "taking_away", "uses_plugin", "value"]
 
+CVD = "CUDA_VISIBLE_DEVICES"
 _PLUGIN_NAMES = ("NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_", "NCCL_GIB_", "NCCL_SHIMNET_", "OFI_NCCL_", "FI_")
 _BUILT_IN = ("ib", "socket")
 

@@ -8,19 +8,19 @@ from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.host import Host
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 
 UNKNOWN = (100, 999)
 """What cuInit answers without the device node: no device, or unknown error."""
 
 
-@rule(
+@cause(
     "GPU003",
     "uvm-device-missing",
     Severity.ERROR,
     signatures=(r"CUDA unknown error - this may be due to an incorrectly set up environment",),
 )
-def check(gpu: Gpu, host: Host | None = None) -> Iterator[Finding]:
+def uvm_device_missing(gpu: Gpu, host: Host | None = None) -> Iterator[Finding]:
     """The device node /dev/nvidia-uvm is missing, so that CUDA cannot start although nvidia-smi works.
 
     ## Why it matters

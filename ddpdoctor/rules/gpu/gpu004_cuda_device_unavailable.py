@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.log import Log
 
 TOLD_ELSEWHERE = ("GPU_IS_LOST", "RESET_REQUIRED", "NO_PERMISSION", "NOT_SUPPORTED", "NO_ANSWER")
 """GPU007, GPU008; a GPU that a container or a job was not given; no answer at all."""
 UNAVAILABLE = {2: "out of memory", 46: "device unavailable", 101: "invalid device", 214: "uncorrectable ECC error"}
 
 
-@rule(
+@cause(
     "GPU004",
     "cuda-device-unavailable",
     Severity.ERROR,
@@ -57,3 +61,35 @@ def cuda_device_unavailable(gpu: Gpu) -> Iterator[Finding]:
             (Evidence("gpu.cuda_error", str(gpu.cuda_error), "0"),),
             fix_command="nvidia-smi",
         )
+
+
+UNAVAILABLE_in_log = (
+    r"RmInitAdapter failed",
+    r"rm_init_adapter failed",
+    r"Unexpected error from cudaGetDeviceCount\(\).*Error [1-79]\d*:",
+    r"CUDA error: all CUDA-capable devices are busy",
+)
+
+
+NOT_STARTED = (r"CUDA error: initialization error",)
+
+
+@cuda_device_unavailable.look
+def cuda_not_started(log: Log) -> Iterator[Finding]:
+    """CUDA does not start in a process: it says the same in a forked child as on a GPU that is broken."""
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.signatures import finding_of
+
+    lines = matching_lines(log, UNAVAILABLE_in_log)
+    if lines:
+        yield finding_of(
+            log, lines, "CUDA cannot start on a GPU that is listed: it is busy or broken", blames_speaker=True
+        )
+    lines = [] if lines else matching_lines(log, NOT_STARTED)
+    if lines:
+        title = (
+            "CUDA did not start in this process. Undetermined: a forked child, as a DataLoader's worker, used CUDA (SCRIPT068), "
+            "the GPU is busy or broken (GPU004), or the fabric manager does not run (TOPO007); `ddpdoctor gpus` on that node "
+            "decides"
+        )
+        yield finding_of(log, lines, title, blames_speaker=True)

@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from ddpdoctor.facts.nodes import Node, Nodes
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 from ddpdoctor.rules.node_findings import about, named, only_met
 from ddpdoctor.rules.observation_findings import observed
 
 
-@rule(
+@cause(
     "GPU005",
     "duplicate-gpu",
     Severity.ERROR,
     signatures=(r"Duplicate GPU detected", r"Multiple Ranks are using the same GPU"),
 )
-def check(probe: Probe | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
+def duplicate_gpu(probe: Probe | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """Two ranks of the job use the same GPU.
 
     ## Why it matters

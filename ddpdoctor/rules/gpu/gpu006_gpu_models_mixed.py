@@ -11,15 +11,17 @@ from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.nodes import Nodes, split
 from ddpdoctor.facts.visibility import visible
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 from ddpdoctor.rules.node_findings import differs
 
 MEMORY_SHARE = 0.95
 GIB = 1 << 30
 
 
-@rule("GPU006", "gpu-models-mixed", Severity.WARNING)
-def check(gpu: Gpu | None = None, environ: Environ | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
+@cause("GPU006", "gpu-models-mixed", Severity.WARNING)
+def gpu_models_mixed(
+    gpu: Gpu | None = None, environ: Environ | None = None, nodes: Nodes | None = None
+) -> Iterator[Finding]:
     """The job uses GPUs of different models or memory sizes.
 
     ## Why it matters

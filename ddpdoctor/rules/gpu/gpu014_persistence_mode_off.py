@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 
 
-@rule("GPU014", "persistence-mode-off", Severity.NOTE)
-def check(gpu: Gpu) -> Iterator[Finding]:
+@cause("GPU014", "persistence-mode-off", Severity.NOTE)
+def persistence_mode_off(gpu: Gpu) -> Iterator[Finding]:
     """Persistence mode is off.
 
     ## Why it matters

@@ -6,13 +6,20 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.gpu import Gpu
+from ddpdoctor.facts.xids import XidKind
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import rule
-from ddpdoctor.rules.gpu.xids import logged
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.gpu.gpu039_to_044_500_xids import logged
 
 
-@rule("GPU037", "confidential-computing-on", Severity.WARNING, signatures=(r"NVRM: Xid [^\n]*: 151\b",))
-def check(gpu: Gpu) -> Iterator[Finding]:
+@cause(
+    "GPU037",
+    "confidential-computing-on",
+    Severity.WARNING,
+    signatures=(r"NVRM: Xid [^\n]*: 151\b",),
+    xids=XidKind.CONFIDENTIAL_COMPUTING_ON,
+)
+def confidential_computing_on(gpu: Gpu) -> Iterator[Finding]:
     """Confidential computing is on.
 
     ## Why it matters
@@ -26,7 +33,7 @@ def check(gpu: Gpu) -> Iterator[Finding]:
     nvmlSystemGetConfComputeState, ccFeature.
     """
     gpu.answering()
-    found = tuple(logged(gpu, "GPU037"))
+    found = tuple(logged(gpu, XidKind.CONFIDENTIAL_COMPUTING_ON))
     yield from found
     if gpu.confidential_computing is None and not found:
         not_here("the driver says nothing of confidential computing")

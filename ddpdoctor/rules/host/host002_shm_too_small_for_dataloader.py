@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.host import Host, local_ranks, readable
-from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.launch.container import container_of
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.host.shm_sizes import DATALOADER_BYTES
+from ddpdoctor.rules.launch.container_shm import larger_shm, ranks_with_nccl
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.gpu import Gpu
@@ -18,7 +23,7 @@ SMALL_BYTES = 64 << 20
 FULL_BYTES = 1 << 20
 
 
-@rule(
+@cause(
     "HOST002",
     "shm-too-small-for-dataloader",
     Severity.ERROR,
@@ -29,7 +34,7 @@ FULL_BYTES = 1 << 20
         r"unable to (write to|resize) file <[^>]*>[^\n]*No space left on device",
     ),
 )
-def check(host: Host, environ: Environ, gpu: Gpu | None = None) -> Iterator[Finding]:
+def shm_too_small_for_dataloader(host: Host, environ: Environ, gpu: Gpu | None = None) -> Iterator[Finding]:
     """/dev/shm is too small for the batches of DataLoader workers.
 
     ## Why it matters
@@ -61,3 +66,48 @@ def check(host: Host, environ: Environ, gpu: Gpu | None = None) -> Iterator[Find
         (Evidence("host.shm_free_bytes", readable(free), "more than 64 MiB"),),
         severity=None if free < FULL_BYTES else Severity.WARNING,
     )
+
+
+_WORKERS = re.compile(r"(?:--?|\+|)(?:[\w.-]*[._-])?(?:num[_-]?workers|workers|nworkers)(?:=(\d+))?|-j(\d*)")
+
+
+@shm_too_small_for_dataloader.look
+def for_dataloaders(launch: Launch) -> Iterator[Finding]:
+    """DataLoader workers in a container with 64 MiB of /dev/shm."""
+    for line in launch.lines:
+        box, workers = container_of(line), _workers(line)
+        if workers < 1:
+            continue
+        seen = f"{workers} DataLoader workers pass their batches through /dev/shm"
+        is_small = box is not None and box.shm_bytes is not None and box.shm_bytes <= DATALOADER_BYTES
+        if box is not None and is_small and ranks_with_nccl(line, box) < 2:
+            yield larger_shm(
+                launch, line, box, f"{seen}, which has {readable(box.shm_bytes or 0)} here: expected some GiB"
+            )
+        pod = line.pod
+        if pod is not None and not pod.has_shm and not (line.starter is not None and (pod.gpus or 0) > 1):
+            where = (
+                Where(file=line.file)
+                if pod.at is None
+                else Where(file=line.file, line=pod.at.line, column=pod.at.column)
+            )
+            yield Finding(
+                f"{seen}, which has 64 MiB here: expected an emptyDir with medium: Memory",
+                (Evidence("launch.pod.shm_bytes", "64 MiB", "some GiB"),),
+                where=where,
+                severity=Severity.WARNING,
+            )
+
+
+def _workers(line: Line) -> int:
+    """num_workers as the line's arguments give it, else the script."""
+    layer = line.program
+    words = layer.reading.arguments if layer is not None else ()
+    for i, word in enumerate(words):
+        match = _WORKERS.fullmatch(word.text)
+        if match is None:
+            continue
+        value = match[1] or match[2] or (words[i + 1].text if i + 1 < len(words) else "")
+        if value.isdigit():
+            return int(value)
+    return line.script.workers if line.script is not None else 0

@@ -9,7 +9,7 @@ from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.host import Host, local_ranks
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 from ddpdoctor.rules.observation_findings import observed, only_probed
 
 LEAST = 20
@@ -18,13 +18,13 @@ COMFORTABLE = 4096
 """What DataLoader workers of several ranks may take."""
 
 
-@rule(
+@cause(
     "HOST004",
     "open-files-limit-low",
     Severity.ERROR,
     signatures=("received 0 items of ancdata", "Too many open files", "rv < 0: too many open files"),
 )
-def check(
+def open_files_limit_low(
     host: Host | None = None, environ: Environ | None = None, gpu: Gpu | None = None, probe: Probe | None = None
 ) -> Iterator[Finding]:
     """The limit of open files is too low for this job.

@@ -8,13 +8,13 @@ from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.host import UNLIMITED, Host, local_ranks
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 
 COMFORTABLE_A_GPU = 512
 """Ranks with GPUs bring DataLoader workers, each with threads of its own."""
 
 
-@rule(
+@cause(
     "HOST005",
     "process-limit-low",
     Severity.ERROR,
@@ -26,7 +26,7 @@ COMFORTABLE_A_GPU = 512
         r"what\(\): +(thread: )?Resource temporarily unavailable",
     ),
 )
-def check(host: Host, environ: Environ, gpu: Gpu | None = None) -> Iterator[Finding]:
+def process_limit_low(host: Host, environ: Environ, gpu: Gpu | None = None) -> Iterator[Finding]:
     """The limit of processes and threads leaves too few for this job.
 
     ## Why it matters

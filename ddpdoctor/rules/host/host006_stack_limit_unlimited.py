@@ -9,15 +9,15 @@ from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.host import UNLIMITED, Host
 from ddpdoctor.facts.versions import Versions, numbers
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 from ddpdoctor.rules.preconditions import need_gpus
 
 FIXED = (2, 28)
 """From here on NCCL sets the stacks of its threads itself (NCCL_SET_CPU_STACK_SIZE)."""
 
 
-@rule("HOST006", "stack-limit-unlimited", Severity.WARNING)
-def check(host: Host, gpu: Gpu, versions: Versions) -> Iterator[Finding]:
+@cause("HOST006", "stack-limit-unlimited", Severity.WARNING)
+def stack_limit_unlimited(host: Host, gpu: Gpu, versions: Versions) -> Iterator[Finding]:
     """The stack limit is unlimited, which gives the threads of an older NCCL small stacks.
 
     ## Why it matters

@@ -8,11 +8,11 @@ from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.host import UNLIMITED, Host, local_ranks
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 
 
-@rule("HOST008", "cpu-quota-low", Severity.WARNING)
-def check(host: Host, environ: Environ, gpu: Gpu | None = None) -> Iterator[Finding]:
+@cause("HOST008", "cpu-quota-low", Severity.WARNING)
+def cpu_quota_low(host: Host, environ: Environ, gpu: Gpu | None = None) -> Iterator[Finding]:
     """The control group gives a rank fewer than two CPUs.
 
     ## Why it matters

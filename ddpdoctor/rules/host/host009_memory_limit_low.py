@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.host import UNLIMITED, Cgroup, Host, local_ranks, readable, visible_gpus
-from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.reading import Given
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.words import Edit, is_known
+from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.launch.container import bytes_of, container_of
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.launch.pointing import point, revalue, shown
+from ddpdoctor.rules.launch.ranks_here import ranks_here
+from ddpdoctor.rules.launch.scheduler.counting import option
+from ddpdoctor.rules.launch.scheduler.granted import granted_gpus
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.gpu import Gpu
@@ -26,13 +35,13 @@ GPU_SPACE_LEAST_BYTES = 8 << 30
 """A CUDA context reserves addresses for the memory of the machine and of its GPUs at once."""
 
 
-@rule(
+@cause(
     "HOST009",
     "memory-limit-low",
     Severity.ERROR,
     signatures=("oom[-_]kill event", "cgroup out-of-memory handler", "OOMKilled", r"task \d+: Out Of Memory"),
 )
-def check(host: Host, environ: Environ, gpu: Gpu | None = None) -> Iterator[Finding]:
+def memory_limit_low(host: Host, environ: Environ, gpu: Gpu | None = None) -> Iterator[Finding]:
     """The memory limit of the control group, or of each process, is too low for the ranks of this node.
 
     ## Why it matters
@@ -87,3 +96,65 @@ def _of_the_group(cgroup: Cgroup, gpus: int, ranks: int) -> Iterator[Finding]:
         ),
         severity=None if limit < least else Severity.WARNING,
     )
+
+
+@memory_limit_low.look
+def limited(launch: Launch) -> Iterator[Finding]:
+    """A memory limit of a container, a pod or a batch job below what its ranks take once torch is imported."""
+    for line in launch.lines:
+        limit, given, source = _memory(line)
+        ranks = ranks_here(line)
+        if limit is None or not ranks:
+            continue
+        least = ranks * (GPU_LEAST_BYTES if _has_gpus(line) else CPU_LEAST_BYTES)
+        if limit >= least:
+            continue
+        text = f"{source} allows {readable(limit)} of memory: {ranks} rank{'s' * (ranks > 1)} take {readable(least)} or more"
+        severity = None if limit < least // 2 else Severity.WARNING
+        here = given is not None and given.value_word in line.argv
+        edits: list[Edit] | None = None
+        if given is not None and here:
+            slurm = line.layer(Launcher.CONTAINER) is None
+            edits = [revalue(given, "0" if slurm else f"{ranks * 16}g")] if given.flag != "--mem-per-cpu" else None
+        mark = None if line.pod is None else line.pod.memory_at
+        found = point(
+            launch,
+            line,
+            given.value_word if given is not None and here else None,
+            text,
+            readable(least),
+            edits,
+            severity=severity,
+        )
+        yield (
+            found
+            if mark is None
+            else Finding(
+                text, found.evidence, where=Where(file=line.file, line=mark.line, column=mark.column), severity=severity
+            )
+        )
+
+
+def _memory(line: Line) -> tuple[int | None, Given | None, str]:
+    """The memory that all ranks of a node may use together, and what says so."""
+    if line.pod is not None:
+        return line.pod.memory_bytes, None, "the container's limit"
+    box = container_of(line)
+    if box is not None:
+        given = box.memory
+        return (bytes_of(given.value), given, shown(given.word)) if given is not None else (None, None, "")
+    if line.layer(Launcher.CONTAINER) is not None:
+        return None, None, ""
+    for layer in (line.layer(Launcher.SRUN), line.batch):
+        given = option(layer, ("--mem",))
+        if given is not None and is_known(given.value):
+            size = bytes_of(given.value, "m")
+            return (size or None), given, f"--mem={given.value}"
+    return None, None, ""
+
+
+def _has_gpus(line: Line) -> bool:
+    box = container_of(line)
+    if box is not None:
+        return box.gpus is not None
+    return bool(granted_gpus(line)[0])

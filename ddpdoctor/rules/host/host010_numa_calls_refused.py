@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.host import Host
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 from ddpdoctor.rules.preconditions import need_gpus
 
 
-@rule(
+@cause(
     "HOST010",
     "numa-calls-refused",
     Severity.NOTE,
     signatures=("cuMem host allocations do not appear to be working",),
 )
-def check(host: Host, gpu: Gpu) -> Iterator[Finding]:
+def numa_calls_refused(host: Host, gpu: Gpu) -> Iterator[Finding]:
     """The container refuses the system calls that place memory on NUMA nodes.
 
     ## Why it matters

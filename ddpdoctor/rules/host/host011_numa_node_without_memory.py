@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.host import Host, count_cpus
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 from ddpdoctor.rules.preconditions import need_gpus
 
+if TYPE_CHECKING:
+    from ddpdoctor.facts.log import Log
 
-@rule(
+
+@cause(
     "HOST011",
     "numa-node-without-memory",
     Severity.ERROR,
     signatures=(r"attaching to shared memory segment /dev/shm/nccl-\S* \(size 0\)",),
 )
-def check(host: Host, gpu: Gpu) -> Iterator[Finding]:
+def numa_node_without_memory(host: Host, gpu: Gpu) -> Iterator[Finding]:
     """A NUMA node has CPUs but no memory.
 
     ## Why it matters
@@ -38,3 +42,22 @@ def check(host: Host, gpu: Gpu) -> Iterator[Finding]:
         (Evidence(f"host.numa_nodes[{empty[0].index}].memory_bytes", "0", "more than 0"),),
         fix_command="export NCCL_CUMEM_HOST_ENABLE=0",
     )
+
+
+NO_HOST_MEMORY = (r"attaching to shared memory segment /dev/shm/nccl-\S* \(size 0\)",)
+
+
+@numa_node_without_memory.look
+def host_memory_not_shared(log: Log) -> Iterator[Finding]:
+    """NCCL's host memory that CUDA allocates on a GPU's NUMA node did not reach the peer."""
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.signatures import finding_of
+
+    lines = matching_lines(log, NO_HOST_MEMORY)
+    if lines:
+        title = (
+            "CUDA gave NCCL no host memory to share between the ranks of this node; --shm-size does not help. Undetermined: a "
+            "NUMA node without memory (HOST011), or a container or kernel that refuses NUMA calls (HOST010); with "
+            "NCCL_CUMEM_HOST_ENABLE=0 the job runs without it"
+        )
+        yield finding_of(log, lines, title, blames_speaker=True)

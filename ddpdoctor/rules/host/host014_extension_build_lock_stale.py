@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.host import ExtensionLock, Host
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.hang import Hang
 
 LONGEST_BUILD_SECONDS = 1800.0
 """A holder in another container or on another node cannot be seen: only age tells."""
 
 
-@rule(
+@cause(
     "HOST014",
     "extension-build-lock-stale",
     Severity.ERROR,
     signatures=(r"torch/utils/file_baton\.py", "Lock file exists in build directory"),
 )
-def check(host: Host) -> Iterator[Finding]:
+def extension_build_lock_stale(host: Host) -> Iterator[Finding]:
     """A lock that a killed build has left blocks the build of an extension for ever.
 
     ## Why it matters
@@ -44,3 +48,12 @@ def _is_stale(lock: ExtensionLock) -> bool:
     if lock.holder_pid is not None:
         return False
     return lock.is_local or lock.age_seconds > LONGEST_BUILD_SECONDS
+
+
+@extension_build_lock_stale.look
+def build_lock(hang: Hang) -> Iterator[Finding]:
+    """A rank in torch's FileBaton."""
+    from ddpdoctor.dumps.rank_activity import Activity
+    from ddpdoctor.rules.hang.rank_findings import outlier_findings
+
+    yield from outlier_findings(hang, lambda each: each.activity is Activity.BUILD_LOCK)

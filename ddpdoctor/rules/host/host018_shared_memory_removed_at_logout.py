@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.host import Host
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 from ddpdoctor.rules.preconditions import need_gpus
 
 
-@rule(
+@cause(
     "HOST018",
     "shared-memory-removed-at-logout",
     Severity.WARNING,
     signatures=(r"unlink shared memory /dev/shm/nccl-\S* failed",),
 )
-def check(host: Host, gpu: Gpu) -> Iterator[Finding]:
+def shared_memory_removed_at_logout(host: Host, gpu: Gpu) -> Iterator[Finding]:
     """systemd removes the user's files in /dev/shm when the last session closes, while the job still runs.
 
     ## Why it matters

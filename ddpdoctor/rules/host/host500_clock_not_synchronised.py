@@ -8,11 +8,11 @@ from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.host import Host
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 
 
-@rule("HOST500", "clock-not-synchronised", Severity.NOTE)
-def check(host: Host, environ: Environ) -> Iterator[Finding]:
+@cause("HOST500", "clock-not-synchronised", Severity.NOTE)
+def clock_not_synchronised(host: Host, environ: Environ) -> Iterator[Finding]:
     """The kernel does not count its clock as synchronised, on a node of a job with several nodes.
 
     ## Why it matters

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.host import Host, readable
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 
 LEAST_BYTES = 1 << 20
 
 
-@rule("HOST501", "temporary-folder-unusable", Severity.ERROR)
-def check(host: Host) -> Iterator[Finding]:
+@cause("HOST501", "temporary-folder-unusable", Severity.ERROR)
+def temporary_folder_unusable(host: Host) -> Iterator[Finding]:
     """The folder for temporary files cannot be written to.
 
     ## Why it matters

@@ -8,16 +8,16 @@ from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.launch.record import Launch, Line
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 
 
-@rule(
+@cause(
     "LAUNCH071",
     "torchrun-of-other-python",
     Severity.ERROR,
     signatures=("torchrun: command not found", r"No module named torch\.distributed"),
 )
-def check(versions: Versions, launch: Launch | None = None) -> Iterator[Finding]:
+def torchrun_of_other_python(versions: Versions, launch: Launch | None = None) -> Iterator[Finding]:
     """The torchrun on PATH belongs to another Python environment than the python on PATH, or there is none.
 
     ## Why it matters

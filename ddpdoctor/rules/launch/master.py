@@ -18,10 +18,10 @@ from ddpdoctor.facts.launch.record import Launch, Line
 from ddpdoctor.facts.launch.words import UNKNOWN, Edit, quote
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.launch.rendezvous import ACCELERATE_NAMES, is_loopback
-from ddpdoctor.rules.launch.nodes.agreement import Node, differing, node_of, nodes_of
+from ddpdoctor.rules.launch.nodes.launch034_to_037_039_nodes_disagree import Node, differing, node_of, nodes_of
 from ddpdoctor.rules.launch.nodes.own_master import own_masters
 from ddpdoctor.rules.launch.pointing import after, agents, corrected, point, remove, revalue, shown, spelled, where
-from ddpdoctor.rules.launch.rendezvous.meeting import host0, most_nodes
+from ddpdoctor.rules.launch.rendezvous.launch025_to_027_031_to_033_046_rendezvous_settings import host0, most_nodes
 
 __all__ = [
     "addresses_differ",

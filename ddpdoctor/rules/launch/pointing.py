@@ -20,7 +20,7 @@ __all__ = [
     "corrected",
     "point",
     "remove",
-    "replace",
+    "replace_word",
     "revalue",
     "shown",
     "spelled",
@@ -106,7 +106,7 @@ def _is_expanded(line: Line, edit: Edit) -> bool:
     return is_behind or any(not w.is_literal and edit.start < w.end and w.start < edit.end for w in words)
 
 
-def replace(word: Word, *texts: str) -> Edit:
+def replace_word(word: Word, *texts: str) -> Edit:
     """Put other words in a word's place; a value that stays keeps its spelling."""
     name, sign, value = texts[0].partition("=") if len(texts) == 1 else ("", "", "")
     if sign and "=" in word.raw and value == word.text.partition("=")[2]:

@@ -7,46 +7,48 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from ddpdoctor.facts.log import Log
-from ddpdoctor.facts.xids import BY_CAUSE, Xid, meaning
+from ddpdoctor.facts.xids import Xid, XidKind, meaning
 from ddpdoctor.findings import Finding, Role, Where
-from ddpdoctor.logs.context_patterns import marked
-from ddpdoctor.logs.gpu_seats import gpu_at
-from ddpdoctor.rules import area_of, in_logs, load
-from ddpdoctor.rules.gpu.xids import told
+from ddpdoctor.logs.context_patterns import context_lines
+from ddpdoctor.logs.distances import XID_FOLLOW_LINES, XID_LINES
+from ddpdoctor.logs.gpu_addresses import gpu_at
+from ddpdoctor.rules import Rule
+from ddpdoctor.rules.gpu.gpu039_to_044_500_xids import application_fault_xid, told
 from ddpdoctor.rules.log.signatures import by_signatures
-
-SWITCHES: dict[str, Callable[[Xid], bool]] = {
-    "TOPO015": lambda xid: xid.is_fatal,
-    "TOPO016": lambda xid: xid.is_harmless,
-}
-"""The causes that faults of NVSwitches show."""
 
 KERNELS = (13, 31)
 """Xids that a program's kernel causes on the GPU, and"""
 FOLLOWING = (109,)
-"""those that its channel then leads to, within so many seconds, or lines where these have no times:"""
+"""those that its channel then leads to, within so many seconds (XID_FOLLOW_LINES where the lines have no times):"""
 SOON_SECONDS = 60.0
-SOON_LINES = 20
-NEAR = 4
-"""So many lines has what the kernel says of a GPU that does not answer."""
+__all__ = ["xid_findings", "xids_of"]
 
 
-def _look(cause: str, log: Log) -> Iterator[Finding]:
-    kept = [xid for xid in log.xids if _shows(cause, xid)]
+def xids_of(kind: XidKind) -> Callable[[Xid], bool]:
+    """Whether an Xid of a GPU shows this kind of fault."""
+    return lambda xid: not xid.is_switch and meaning(xid).kind is kind
+
+
+def xid_findings(rule: Rule, shows: Callable[[Xid], bool], log: Log) -> Iterator[Finding]:
+    """What a log shows of a cause by Xids, and by its signatures where no Xid stands."""
+    kept = [xid for xid in log.xids if shows(xid)]
     for found in told(kept, functools.partial(_place, log), of_a_log=True):
-        yield _in_order(log, cause, kept, found)
+        yield _in_order(log, rule, kept, found)
     # What ranks and other programs print about the same cause has no Xid.
-    numbers = {(xid.source, near) for xid in kept for near in range((xid.line or 0) - 3, (xid.line or 0) + 4)}
+    numbers = {
+        (xid.source, near)
+        for xid in kept
+        for near in range((xid.line or 0) + 1 - XID_LINES, (xid.line or 0) + XID_LINES)
+    }
     rest = tuple(x for x in log.lines if "Xid (" not in x.text and (x.source, x.number) not in numbers)
-    for each in by_signatures(r for r in load((area_of(cause),)) if r.code == cause).values():
-        for found in each(replace(log, lines=rest)):
-            yield _named_above(log, found)
+    for found in by_signatures(rule)(replace(log, lines=rest)) if rule.signatures else ():
+        yield _named_above(log, found)
 
 
 def _named_above(log: Log, found: Finding) -> Finding:
     """The finding with its GPU, where the kernel has named that in one of the lines above: its message has several."""
-    for line, named in marked(log, "gpu_of_kernel"):
-        is_above = found.where.line is not None and 0 <= found.where.line - line.number < NEAR
+    for line, named in context_lines(log, "gpu_of_kernel"):
+        is_above = found.where.line is not None and 0 <= found.where.line - line.number < XID_LINES
         if is_above and found.where.file == log.sources[line.source].name:
             xid = Xid(0, named["bus"].lower()[-10:], source=line.source, line=found.where.line, host=line.who.host)
             who, where = _place(log, xid)
@@ -54,15 +56,15 @@ def _named_above(log: Log, found: Finding) -> Finding:
     return found
 
 
-def _in_order(log: Log, cause: str, kept: list[Xid], found: Finding) -> Finding:
+def _in_order(log: Log, rule: Rule, kept: list[Xid], found: Finding) -> Finding:
     """The finding, as what follows from a fault of a kernel on the same GPU just before, or as that fault."""
     last = next(xid for xid in kept if _place(log, xid)[1] == found.where)
     same = [xid for xid in log.xids if (xid.source, xid.host, xid.bus_id) == (last.source, last.host, last.bus_id)]
     own = [xid for xid in same if xid in kept]
-    if cause == "GPU043" and any(_follows(later, xid) for later in same for xid in own):
+    if rule.xids is XidKind.APPLICATION_FAULT_XID and any(_follows(later, xid) for later in same for xid in own):
         return replace(found, role=Role.CAUSE)
     if own and all(any(_follows(xid, earlier) for earlier in same) for xid in own):
-        return replace(found, role=Role.CONSEQUENCE, caused_by="GPU043")
+        return replace(found, role=Role.CONSEQUENCE, caused_by=application_fault_xid.rule.code)
     return found
 
 
@@ -70,14 +72,8 @@ def _follows(xid: Xid, earlier: Xid) -> bool:
     if xid.code not in FOLLOWING or earlier.code not in KERNELS or xid.restarts != earlier.restarts:
         return False
     if xid.age_seconds is None or earlier.age_seconds is None:
-        return 0 < (xid.line or 0) - (earlier.line or 0) <= SOON_LINES
+        return 0 < (xid.line or 0) - (earlier.line or 0) <= XID_FOLLOW_LINES
     return 0 <= earlier.age_seconds - xid.age_seconds <= SOON_SECONDS and (xid.line or 0) > (earlier.line or 0)
-
-
-def _shows(cause: str, xid: Xid) -> bool:
-    if cause in SWITCHES:
-        return SWITCHES[cause](xid)
-    return not xid.is_switch and meaning(xid).cause == cause
 
 
 def _place(log: Log, xid: Xid) -> tuple[str, Where]:
@@ -90,7 +86,3 @@ def _place(log: Log, xid: Xid) -> tuple[str, Where]:
         else f"GPU {gpu} ({xid.bus_id})"
     )
     return f"{who} of {host}" if host else who, Where(host=host, gpu=gpu, file=file, line=xid.line)
-
-
-for _cause in (*BY_CAUSE, *SWITCHES):
-    in_logs(_cause)(functools.partial(_look, _cause))

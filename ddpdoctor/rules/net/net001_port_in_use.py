@@ -10,14 +10,14 @@ from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.facts.reachability import ConnectOutcome
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
-from ddpdoctor.rules import rule
-from ddpdoctor.rules.net import ways
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.net import reachability_findings
 from ddpdoctor.rules.observation_findings import observed, only_probed
 
-__all__ = ["check"]
+__all__ = ["port_in_use"]
 
 
-@rule(
+@cause(
     "NET001",
     "port-in-use",
     Severity.ERROR,
@@ -27,7 +27,7 @@ __all__ = ["check"]
         r"Tried to launch distributed communication on port",
     ),
 )
-def check(
+def port_in_use(
     environ: Environ | None = None, net: Net | None = None, probe: Probe | None = None, nodes: Nodes | None = None
 ) -> Iterator[Finding]:
     """The port of the job's store is held by a program that is no part of the job.
@@ -46,7 +46,7 @@ def check(
     """
     yield from observed(probe.seen(Kind.PORT_TAKEN, Kind.STRANGER) if probe else (), expected="the job's own store")
     if nodes is not None:
-        yield from ways.answered_by_another(nodes)
+        yield from reachability_findings.answered_by_another(nodes)
         return
     if only_probed(probe, environ, net):
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.plan import Plan
@@ -12,16 +12,16 @@ from ddpdoctor.facts.launch.words import is_known
 from ddpdoctor.facts.nodes import Form, Nodes
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.launch.rendezvous import is_loopback
-from ddpdoctor.rules import rule
-from ddpdoctor.rules.launch.nodes.agreement import nodes_of
-from ddpdoctor.rules.launch.pointing import agents, point, replace
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.launch.nodes.launch034_to_037_039_nodes_disagree import nodes_of
+from ddpdoctor.rules.launch.pointing import agents, point, replace_word
 from ddpdoctor.rules.node_findings import about, named, only_met
 
 _FALSE = ("0", "false", "f", "no", "n")
 
 
-@rule("NET012", "rdzv-host-mismatch", Severity.ERROR)
-def check(launch: Launch | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
+@cause("NET012", "rdzv-host-mismatch", Severity.ERROR)
+def rdzv_host_mismatch(launch: Launch | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """No node takes itself for the owner of the rendezvous endpoint.
 
     ## Why it matters
@@ -100,7 +100,7 @@ def _not_hosting(launch: Launch, line: Line, layer: Layer, seen: str) -> Finding
     word = layer.program if given is None else given.value_word
     edits = None
     if given is not None and is_known(given.value_word.text) and launch.nodes[:1]:
-        edits = [replace(word, re.sub(r"(is_host\s*=\s*)\w+", r"\g<1>1", word.text))]
+        edits = [replace_word(word, re.sub(r"(is_host\s*=\s*)\w+", r"\g<1>1", word.text))]
     return point(
         launch, line, word, f"{seen}: nobody hosts the store; expected is_host=1 on one node", "is_host=1", edits
     )
@@ -123,3 +123,9 @@ def _not_named(launch: Launch, line: Line, plan: Plan, hosts: list[str | None]) 
 
 def _is_address(name: str) -> bool:
     return bool(re.fullmatch(r"[\d.]+|[0-9a-f:]*:[0-9a-f:]*", name))
+
+
+@rdzv_host_mismatch.look
+def on_lines(launch: Launch) -> Iterable[Finding]:
+    """The same from the lines alone."""
+    return rdzv_host_mismatch(launch) or ()

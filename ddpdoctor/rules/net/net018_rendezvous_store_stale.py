@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.launch.record import Launch, Line
 from ddpdoctor.facts.launch.words import Word, is_known
-from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.findings import Evidence, Finding, Role, Severity
+from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import agents, point, shown, where
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.log import Log
 
 _INIT = re.compile(r"--?(?:dist[_-]?(?:url|init[_-]?method)|init[_-]?method)(?:=(.*))?")
 
 
-@rule(
+@cause(
     "NET018",
     "rendezvous-store-stale",
     Severity.ERROR,
     signatures=("RendezvousClosedError", r"The rendezvous '[^']*' is closed"),
 )
-def check(launch: Launch) -> Iterator[Finding]:
+def rendezvous_store_stale(launch: Launch) -> Iterator[Finding]:
     """The rendezvous store still holds keys of an earlier run.
 
     ## Why it matters
@@ -66,3 +71,41 @@ def _init_file(line: Line) -> tuple[Word, str] | None:
         if value.startswith("file://") and is_known(value) and "$" not in given.raw:
             return given, value.removeprefix("file://")
     return None
+
+
+CLOSED = (r"RendezvousClosedError", r"The rendezvous '[^']*' is closed")
+
+
+TOLD_TO_END = (r"Received (15|Signals\.SIGTERM|SIGTERM) death signal",)
+"""What the other launcher says, by whose end a rendezvous is closed."""
+
+
+@rendezvous_store_stale.look
+def rendezvous_closed(log: Log) -> Iterator[Finding]:
+    """A launcher that comes to a rendezvous that is over: left from an earlier job, or ended by another node of this one."""
+    from ddpdoctor.logs.context_patterns import context_lines
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.logs.rendezvous_view import workers_joined
+    from ddpdoctor.rules.log.signatures import finding_of
+
+    left = [line for line, _ in context_lines(log, "left_file")]
+    waited = [line for line in log.lines if (count := workers_joined(line)) is not None and count[0] > count[1]]
+    if left and waited:
+        title = "The file of the process group was left by an earlier run, whose ranks it still counts"
+        yield finding_of(log, [*left, *waited], title, blames_speaker=False)
+    lines = matching_lines(log, CLOSED)
+    if not lines:
+        return
+    title = "The rendezvous was closed before this launcher joined"
+    if log.exits or any(source.restarted_at is not None for source in log.sources) or log.world_size is not None:
+        title = "The rendezvous was closed: another node's launcher had ended or given up; its output holds the reason"
+    else:
+        title += ": an earlier run has the same --rdzv-id, or another node gave up first"
+    found = finding_of(log, lines, title, blames_speaker=False)
+    yield replace(found, role=Role.CONSEQUENCE, caused_by="LOG015") if matching_lines(log, TOLD_TO_END) else found
+
+
+@rendezvous_store_stale.look
+def on_lines(launch: Launch) -> Iterable[Finding]:
+    """The same from the lines alone."""
+    return rendezvous_store_stale(launch) or ()

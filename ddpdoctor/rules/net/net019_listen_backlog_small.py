@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.net import Net
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 
-__all__ = ["check"]
+__all__ = ["listen_backlog_small"]
 
 
-@rule("NET019", "listen-backlog-small", Severity.ERROR, signatures=(r"somaxconn is \d+",))
-def check(environ: Environ, net: Net) -> Iterator[Finding]:
+@cause("NET019", "listen-backlog-small", Severity.ERROR, signatures=(r"somaxconn is \d+",))
+def listen_backlog_small(environ: Environ, net: Net) -> Iterator[Finding]:
     """More ranks connect to the store at once than its queue of waiting connections can hold.
 
     ## Why it matters

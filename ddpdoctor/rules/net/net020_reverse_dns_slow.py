@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.net import Net
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 
-__all__ = ["check"]
+__all__ = ["reverse_dns_slow"]
 
 SLOW_SECONDS = 0.5
 """A healthy resolver answers within milliseconds, also with "no such name"."""
 
 
-@rule("NET020", "reverse-dns-slow", Severity.WARNING)
-def check(environ: Environ, net: Net) -> Iterator[Finding]:
+@cause("NET020", "reverse-dns-slow", Severity.WARNING)
+def reverse_dns_slow(environ: Environ, net: Net) -> Iterator[Finding]:
     """A reverse lookup takes long here, and the store makes one for every rank that connects.
 
     ## Why it matters

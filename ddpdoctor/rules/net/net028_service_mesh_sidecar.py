@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
+from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.net import Net
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.launch.manifest.places import manifest_place
 
-__all__ = ["check"]
+__all__ = ["service_mesh_sidecar"]
 
 MESHES = {
     "Istio": ({15001, 15006}, 'annotate the pods with sidecar.istio.io/inject: "false"'),
@@ -19,8 +21,8 @@ MESHES = {
 """The ports on which the proxy of a mesh takes the pod's outgoing and incoming traffic."""
 
 
-@rule("NET028", "service-mesh-sidecar", Severity.ERROR)
-def check(environ: Environ, net: Net) -> Iterator[Finding]:
+@cause("NET028", "service-mesh-sidecar", Severity.ERROR)
+def service_mesh_sidecar(environ: Environ, net: Net) -> Iterator[Finding]:
     """A proxy of a service mesh stands between this pod and the others.
 
     ## Why it matters
@@ -41,3 +43,17 @@ def check(environ: Environ, net: Net) -> Iterator[Finding]:
                 fix=f"{fix[0].upper()}{fix[1:]}.",
                 severity=None if net.spans_nodes(environ) else Severity.WARNING,
             )
+
+
+@service_mesh_sidecar.look
+def mesh(launch: Launch) -> Iterator[Finding]:
+    """A sidecar of a service mesh in the pods of a job."""
+    for line in launch.lines:
+        pod = line.pod
+        if pod is None or not pod.is_meshed or (pod.pods or 0) < 2:
+            continue
+        yield Finding(
+            f"a service mesh's sidecar is put into the {pod.pods} pods: expected none between ranks",
+            (Evidence("launch.pod.is_meshed", "true", "false"),),
+            where=manifest_place(line, pod.mesh_at),
+        )

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from ddpdoctor.findings import Severity
-from ddpdoctor.rules import rule
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.rules import cause
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.hang import Hang
 
 
-@rule("PROBE010", "compile-skew", Severity.WARNING)
+@cause("PROBE010", "compile-skew", Severity.WARNING)
 def compile_skew() -> None:
     """Some ranks compile kernels while the others wait for them.
 
@@ -22,3 +28,12 @@ def compile_skew() -> None:
     ## Source
     torch/_inductor/codecache.py, torch/utils/cpp_extension.py.
     """
+
+
+@compile_skew.look
+def compiling(hang: Hang) -> Iterator[Finding]:
+    """A rank that compiles while the others wait."""
+    from ddpdoctor.dumps.rank_activity import Activity
+    from ddpdoctor.rules.hang.rank_findings import outlier_findings
+
+    yield from outlier_findings(hang, lambda each: each.activity is Activity.COMPILING)

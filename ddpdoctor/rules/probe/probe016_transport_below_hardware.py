@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.probe import Probe, RankReport
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 
 DIRECT = ("NVLink", "PCIe peer-to-peer")
 """What `facts.ways` calls the ways that NCCL takes by itself wherever they work."""
@@ -17,7 +17,7 @@ BETWEEN = ("NCCL_IB_DISABLE", "NCCL_NET")
 """The variables that keep NCCL from a way inside a node, and between nodes."""
 
 
-@rule("PROBE016", "transport-below-hardware", Severity.WARNING)
+@cause("PROBE016", "transport-below-hardware", Severity.WARNING)
 def transport_below_hardware(probe: Probe) -> Iterator[Finding]:
     """NCCL passes data through host memory or plain sockets where NVLink, peer access or RDMA is there.
 

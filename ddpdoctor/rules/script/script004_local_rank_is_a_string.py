@@ -7,24 +7,20 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.devices import choices
+from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, point, replace
-from ddpdoctor.rules.script.situation import (
-    argument,
-    each_rank,
-    value,
-)
+from ddpdoctor.rules.script.script001_to_003_device_selection import choices
+from ddpdoctor.rules.script.script_questions import argument, each_rank, value
 from ddpdoctor.scripts.syntax.module import Module, modules
 
 
-@rule(
+@cause(
     "SCRIPT004",
     "local-rank-is-a-string",
     Severity.ERROR,
     signatures=(r"Invalid device string: '\d+'", r"argument 'index' \(position \d+\) must be int, not str"),
 )
-def text(script: Script) -> Iterator[Finding]:
+def local_rank_is_a_string(script: Script) -> Iterator[Finding]:
     """LOCAL_RANK is used as a string.
 
     ## Why it matters

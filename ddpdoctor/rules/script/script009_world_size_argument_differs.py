@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.initialising import INIT
+from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import point, without_argument
-from ddpdoctor.rules.script.situation import argument, each_rank, start_of
+from ddpdoctor.rules.script.script010_to_012_014_init_process_group import INIT
+from ddpdoctor.rules.script.script_questions import argument, each_rank, start_of
 from ddpdoctor.scripts.interpreter.simulated_job import TWO_NODES, one_node
 from ddpdoctor.scripts.syntax.module import modules
 
 
-@rule("SCRIPT009", "world-size-argument-differs", Severity.ERROR)
-def contradicts(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
+@cause("SCRIPT009", "world-size-argument-differs", Severity.ERROR)
+def world_size_argument_differs(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
     """init_process_group is given a rank or a world size that contradicts the environment.
 
     ## Why it matters

@@ -7,26 +7,26 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
-from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.initialising import INIT
+from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, imported, point, replace
-from ddpdoctor.rules.script.situation import argument, has_more, spread, value
-from ddpdoctor.scripts.interpreter.simulated_job import Made
+from ddpdoctor.rules.script.script010_to_012_014_init_process_group import INIT
+from ddpdoctor.rules.script.script_questions import argument, has_more, spread, value
+from ddpdoctor.scripts.interpreter.frames import CallResult
 from ddpdoctor.scripts.syntax.module import Module, modules
 
 
 def _is_time(module: Module, node: ast.expr) -> bool:
     found = value(module, node)
-    return isinstance(found, Made) and found.name == "timedelta"
+    return isinstance(found, CallResult) and found.name == "timedelta"
 
 
-@rule(
+@cause(
     "SCRIPT013",
     "timeout-not-a-timedelta",
     Severity.ERROR,
     signatures=(r"Expected timeout argument to be of type",),
 )
-def timeout(script: Script) -> Iterator[Finding]:
+def timeout_not_a_timedelta(script: Script) -> Iterator[Finding]:
     """The timeout is not a timedelta of the intended length.
 
     ## Why it matters
@@ -73,7 +73,10 @@ def _timeout(module: Module, given: ast.expr) -> Iterator[Finding]:
             edits=as_timedelta(module, given),
         )
     elif (
-        isinstance(found, Made) and found.name == "timedelta" and len(found.call.args) == 1 and not found.call.keywords
+        isinstance(found, CallResult)
+        and found.name == "timedelta"
+        and len(found.call.args) == 1
+        and not found.call.keywords
     ):
         days = value(module, found.call.args[0])
         if isinstance(days, (int, float)) and days >= 10:

@@ -5,21 +5,24 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, point, replace
 from ddpdoctor.scripts.syntax.module import Module, modules
 
+if TYPE_CHECKING:
+    from ddpdoctor.facts.log import Log
 
-@rule(
+
+@cause(
     "SCRIPT019",
     "syncbn-without-process-group",
     Severity.ERROR,
-    signatures=(r"torch/nn/modules/_functions\.py[^\n]*\bget_world_size",),
 )
-def sync_batch_norm(script: Script) -> Iterator[Finding]:
+def syncbn_without_process_group(script: Script) -> Iterator[Finding]:
     """SyncBatchNorm runs without a process group.
 
     ## Why it matters
@@ -61,3 +64,15 @@ def _converts(module: Module, call: ast.Call) -> bool:
 
 def _is_main(statement: ast.If) -> bool:
     return "__name__" in ast.dump(statement.test)
+
+
+@syncbn_without_process_group.look
+def batch_norm_without_group(log: Log) -> Iterator[Finding]:
+    """The process group is missed by SyncBatchNorm."""
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.signatures import finding_of
+    from ddpdoctor.rules.log.world_sizes import NO_GROUP, is_of_batch_norm
+
+    lines = [line for line in matching_lines(log, NO_GROUP) if is_of_batch_norm(log, line)]
+    if lines:
+        yield finding_of(log, lines, "SyncBatchNorm runs without a process group", blames_speaker=True)

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
-from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.devices import CREATED
+from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, point, replace, with_keyword
-from ddpdoctor.rules.script.situation import argument, backends, has_more, last_value, value
+from ddpdoctor.rules.script.script001_to_003_device_selection import CREATED
+from ddpdoctor.rules.script.script_questions import argument, backends, has_more, last_value, value
 from ddpdoctor.scripts.syntax.module import Module, modules
 from ddpdoctor.scripts.syntax.vocabulary import GROUP_POSITION
 
@@ -29,13 +29,13 @@ _TENSORS = {
 }
 
 
-@rule(
+@cause(
     "SCRIPT022",
     "cpu-tensor-with-nccl",
     Severity.ERROR,
     signatures=(r"No backend type associated with device type cpu", r"Tensors must be CUDA and dense"),
 )
-def on_cpu(script: Script) -> Iterator[Finding]:
+def cpu_tensor_with_nccl(script: Script) -> Iterator[Finding]:
     """A CPU tensor is given to an NCCL collective.
 
     ## Why it matters

@@ -11,9 +11,9 @@ from ddpdoctor.facts.gaps import Why
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import point, replace
-from ddpdoctor.rules.script.situation import argument, backends, last_value, start_of
+from ddpdoctor.rules.script.script_questions import argument, backends, last_value, start_of
 from ddpdoctor.scripts.syntax.module import Module, modules
 
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ _ELSEWHERE = re.compile(
 """What may put tensors on a GPU."""
 
 
-@rule(
+@cause(
     "SCRIPT023",
     "backend-needs-gpu",
     Severity.ERROR,
     signatures=(r"ProcessGroupNCCL is only supported with GPUs, no GPUs found",),
 )
-def needs_gpu(script: Script, launch: Launch | None = None, gpu: Gpu | None = None) -> Iterator[Finding]:
+def backend_needs_gpu(script: Script, launch: Launch | None = None, gpu: Gpu | None = None) -> Iterator[Finding]:
     """The script requires CUDA or nccl where there is no GPU.
 
     ## Why it matters

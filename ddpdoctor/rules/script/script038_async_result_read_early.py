@@ -7,18 +7,18 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
-from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.branches import blocks
+from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import after, before, code, delete, indent_of, point, replace, waited
-from ddpdoctor.rules.script.situation import argument
+from ddpdoctor.rules.script.rank_branches import blocks
+from ddpdoctor.rules.script.script_questions import argument
 from ddpdoctor.scripts.syntax.module import Module, modules
 from ddpdoctor.scripts.syntax.nodes import inner
 
 WAITS = ("wait", "synchronize", "is_completed", "result", "get_future")
 
 
-@rule("SCRIPT038", "async-result-read-early", Severity.ERROR)
-def read_early(script: Script) -> Iterator[Finding]:
+@cause("SCRIPT038", "async-result-read-early", Severity.ERROR)
+def async_result_read_early(script: Script) -> Iterator[Finding]:
     """The result of an asynchronous collective is read before wait.
 
     ## Why it matters

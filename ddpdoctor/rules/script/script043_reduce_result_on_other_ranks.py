@@ -7,16 +7,16 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
-from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.branches import blocks, in_rank_branch
+from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, point, replace, without_argument
-from ddpdoctor.rules.script.situation import argument, is_test
+from ddpdoctor.rules.script.rank_branches import blocks, in_rank_branch
+from ddpdoctor.rules.script.script_questions import argument, is_test
 from ddpdoctor.scripts.syntax.module import Module, modules
 from ddpdoctor.scripts.syntax.nodes import inner
 
 
-@rule("SCRIPT043", "reduce-result-on-other-ranks", Severity.WARNING)
-def elsewhere(script: Script) -> Iterator[Finding]:
+@cause("SCRIPT043", "reduce-result-on-other-ranks", Severity.WARNING)
+def reduce_result_on_other_ranks(script: Script) -> Iterator[Finding]:
     """The result of reduce is used on a rank that is not the destination.
 
     ## Why it matters
@@ -84,7 +84,7 @@ def _is_for_some(module: Module, statement: ast.Assign) -> bool:
     scope = module.index.scope(name)
     uses = [
         n
-        for n, around in module.index.around.items()
+        for n, around in module.index.scope_by_node.items()
         if isinstance(n, ast.Name) and around is scope and isinstance(name, ast.Name) and n.id == name.id
     ]
     reads = [n for n in uses if isinstance(n.ctx, ast.Load) and n.lineno > statement.lineno]
@@ -98,7 +98,7 @@ def _acts_on_some(module: Module, call: ast.Call) -> bool:
         return False
     scope = target.module.index.scopes[target.function]
     given = {a.arg for a in ast.walk(target.function.args) if isinstance(a, ast.arg)}
-    names = (n for n, s in target.module.index.around.items() if s is scope and isinstance(n, ast.Name))
+    names = (n for n, s in target.module.index.scope_by_node.items() if s is scope and isinstance(n, ast.Name))
     reads = [n for n in names if n.id in given and isinstance(n.ctx, ast.Load)]
     return bool(reads) and all(in_rank_branch(target.module, n) for n in reads)
 

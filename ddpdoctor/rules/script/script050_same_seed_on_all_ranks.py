@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, imported, point, replace
-from ddpdoctor.rules.script.situation import each_rank, names_in
-from ddpdoctor.scripts.interpreter.simulated_job import Unknown, known
+from ddpdoctor.rules.script.script_questions import each_rank, names_in
+from ddpdoctor.scripts.interpreter.abstract_values import Unknown, known
 from ddpdoctor.scripts.syntax.module import Module, modules
 
 _AUGMENTS = re.compile(
@@ -19,8 +19,8 @@ _AUGMENTS = re.compile(
 )
 
 
-@rule("SCRIPT050", "same-seed-on-all-ranks", Severity.NOTE)
-def seed(script: Script) -> Iterator[Finding]:
+@cause("SCRIPT050", "same-seed-on-all-ranks", Severity.NOTE)
+def same_seed_on_all_ranks(script: Script) -> Iterator[Finding]:
     """All ranks use the same random seed for data augmentation.
 
     ## Why it matters

@@ -7,17 +7,17 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.branches import in_rank_branch
+from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, point, replace
-from ddpdoctor.rules.script.situation import argument, is_quiet, is_test, last_value
+from ddpdoctor.rules.script.rank_branches import in_rank_branch
+from ddpdoctor.rules.script.script_questions import argument, is_quiet, is_test, last_value
 from ddpdoctor.scripts.interpreter.parameters import argument_of
 from ddpdoctor.scripts.syntax.module import Module, modules
 from ddpdoctor.scripts.syntax.nodes import Function
 
 
-@rule("SCRIPT055", "ddp-module-bypassed", Severity.ERROR)
-def bypassed(script: Script) -> Iterator[Finding]:
+@cause("SCRIPT055", "ddp-module-bypassed", Severity.ERROR)
+def ddp_module_bypassed(script: Script) -> Iterator[Finding]:
     """Training calls ddp.module, so gradients are not averaged.
 
     ## Why it matters

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.branches import truths
+from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, imported, point, with_keyword
-from ddpdoctor.rules.script.situation import argument
+from ddpdoctor.rules.script.rank_branches import truths
+from ddpdoctor.rules.script.script_questions import argument
 from ddpdoctor.scripts.syntax.module import Module, modules
 from ddpdoctor.scripts.syntax.nodes import inner
 from ddpdoctor.scripts.syntax.vocabulary import COLLECTIVES
@@ -23,8 +23,8 @@ LONG = re.compile(
 )
 
 
-@rule("SCRIPT065", "rank-zero-long-work", Severity.ERROR)
-def long_work(script: Script) -> Iterator[Finding]:
+@cause("SCRIPT065", "rank-zero-long-work", Severity.ERROR)
+def rank_zero_long_work(script: Script) -> Iterator[Finding]:
     """Rank 0 works longer than the timeout while the others wait.
 
     ## Why it matters

@@ -7,20 +7,20 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, point, replace
 from ddpdoctor.scripts.syntax.module import Module, modules
 
 MISSPELLED = ("init", "__int__", "_init_", "__init", "_init__", "__init_", "__ini__")
 
 
-@rule(
+@cause(
     "SCRIPT070",
     "init-method-misspelled",
     Severity.ERROR,
     signatures=(r"optimizer got an empty parameter list",),
 )
-def misspelled(script: Script) -> Iterator[Finding]:
+def init_method_misspelled(script: Script) -> Iterator[Finding]:
     """A module defines init instead of __init__.
 
     ## Why it matters

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.rules import rule
-from ddpdoctor.rules.script.branches import in_rank_branch
+from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, delete, point
-from ddpdoctor.rules.script.situation import is_distributed
+from ddpdoctor.rules.script.rank_branches import in_rank_branch
+from ddpdoctor.rules.script.script_questions import is_distributed
 from ddpdoctor.scripts.syntax.module import Module, modules
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.hang import Hang
 
 READS = (
     "input",
@@ -25,8 +29,8 @@ READS = (
 )
 
 
-@rule("SCRIPT071", "stdin-read-by-worker", Severity.WARNING)
-def stdin(script: Script) -> Iterator[Finding]:
+@cause("SCRIPT071", "stdin-read-by-worker", Severity.WARNING)
+def stdin_read_by_worker(script: Script) -> Iterator[Finding]:
     """A worker reads from standard input.
 
     ## Why it matters
@@ -61,3 +65,12 @@ def _of_parent(module: Module, call: ast.expr) -> bool:
     function = module.index.function_of(call)
     spawned = {s.function for s in module.spawns}
     return bool(spawned) and function not in spawned and (function is None or function not in module.callers)
+
+
+@stdin_read_by_worker.look
+def reads_input(hang: Hang) -> Iterator[Finding]:
+    """A rank that waits for a person."""
+    from ddpdoctor.dumps.rank_activity import Activity
+    from ddpdoctor.rules.hang.rank_findings import outlier_findings
+
+    yield from outlier_findings(hang, lambda each: each.activity is Activity.INPUT)

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import before, delete, point
 from ddpdoctor.rules.script.variables import defaults, sets
 from ddpdoctor.scripts.syntax.module import Module, modules
 
 
-@rule("SCRIPT072", "nccl-variable-set-too-late", Severity.NOTE)
-def too_late(script: Script) -> Iterator[Finding]:
+@cause("SCRIPT072", "nccl-variable-set-too-late", Severity.NOTE)
+def nccl_variable_set_too_late(script: Script) -> Iterator[Finding]:
     """An NCCL variable is set after the first communicator.
 
     ## Why it matters

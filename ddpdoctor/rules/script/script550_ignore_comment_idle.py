@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 
 
-@rule("SCRIPT550", "ignore-comment-idle", Severity.NOTE)
-def check(script: Script) -> Iterator[Finding]:
+@cause("SCRIPT550", "ignore-comment-idle", Severity.NOTE)
+def ignore_comment_idle(script: Script) -> Iterator[Finding]:
     """A comment that was to silence a finding silences none.
 
     ## Why it matters

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ddpdoctor.rules.script.situation import argument, once, value
+from ddpdoctor.rules.script.script_questions import argument, once, value
 from ddpdoctor.scripts.syntax.module import Module
 from ddpdoctor.scripts.syntax.nodes import inner
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from ddpdoctor.findings import Severity
-from ddpdoctor.rules import rule
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.rules import cause
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.log import Log
 
 
-@rule(
+@cause(
     "TOPO009",
     "fabricmanager-restarted",
     Severity.ERROR,
@@ -23,3 +29,22 @@ def fabricmanager_restarted() -> None:
     Drain the node, stop all CUDA processes and reset all GPUs together (nvidia-smi -r), or reboot. Until then:
     NCCL_NVLS_ENABLE=0.
     """
+
+
+MULTICAST = (r"transport/nvls\.cc:\d+ NCCL WARN Cuda failure",)
+
+
+@fabricmanager_restarted.look
+def multicast_failed(log: Log) -> Iterator[Finding]:
+    """NVLink SHARP fails at its set-up, for one of a few reasons that look alike from here."""
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.signatures import finding_of
+
+    lines = [line for line in matching_lines(log, MULTICAST) if "out of memory" not in line.text]
+    if lines:
+        title = (
+            "NVLink SHARP could not be set up. Undetermined: the fabric manager was restarted and the GPUs were not reset "
+            "(TOPO009), it does not run (TOPO007), or this machine's partition has no multicast (TOPO010); with "
+            "NCCL_NVLS_ENABLE=0 the job runs without it"
+        )
+        yield finding_of(log, lines, title, blames_speaker=True)

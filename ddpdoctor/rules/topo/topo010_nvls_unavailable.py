@@ -10,15 +10,15 @@ from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.topo import Topo
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 
 HOPPER = 9
 LEAST_GPUS = 3
 """With two GPUs NCCL does not look for it."""
 
 
-@rule("TOPO010", "nvls-unavailable", Severity.ERROR, signatures=(r"Failed to bind NVLink SHARP",))
-def check(gpu: Gpu, topo: Topo, environ: Environ) -> Iterator[Finding]:
+@cause("TOPO010", "nvls-unavailable", Severity.ERROR, signatures=(r"Failed to bind NVLink SHARP",))
+def nvls_unavailable(gpu: Gpu, topo: Topo, environ: Environ) -> Iterator[Finding]:
     """NVLink SHARP multicast cannot be used on this machine.
 
     ## Why it matters

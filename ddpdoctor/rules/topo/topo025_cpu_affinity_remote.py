@@ -11,11 +11,11 @@ from ddpdoctor.facts.host import Host, cpus_in
 from ddpdoctor.facts.topo import Topo
 from ddpdoctor.facts.visibility import visible
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 
 
-@rule("TOPO025", "cpu-affinity-remote", Severity.WARNING)
-def check(topo: Topo, host: Host, gpu: Gpu, environ: Environ) -> Iterator[Finding]:
+@cause("TOPO025", "cpu-affinity-remote", Severity.WARNING)
+def cpu_affinity_remote(topo: Topo, host: Host, gpu: Gpu, environ: Environ) -> Iterator[Finding]:
     """The process may only run on CPUs far from its GPU.
 
     ## Why it matters

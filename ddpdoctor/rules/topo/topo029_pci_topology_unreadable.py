@@ -8,16 +8,16 @@ from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.topo import Topo
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 
 
-@rule(
+@cause(
     "TOPO029",
     "pci-topology-unreadable",
     Severity.ERROR,
     signatures=(r"Could not find real path of /sys/class/pci_bus",),
 )
-def check(topo: Topo, environ: Environ) -> Iterator[Finding]:
+def pci_topology_unreadable(topo: Topo, environ: Environ) -> Iterator[Finding]:
     """NCCL cannot read the PCI tree here.
 
     ## Why it matters

@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 
 VGPU = 2
 
 
-@rule(
+@cause(
     "TOPO030",
     "cuda-ipc-blocked",
     Severity.ERROR,
     signatures=(r"cudaIpcGetMemHandle failed", r"failed to peer with device", r"cudaIpcOpenMemHandle[^\n]*failed"),
 )
-def check(environ: Environ, gpu: Gpu) -> Iterator[Finding]:
+def cuda_ipc_blocked(environ: Environ, gpu: Gpu) -> Iterator[Finding]:
     """CUDA IPC between the ranks of a node does not work.
 
     ## Why it matters

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.versions import NcclLibrary, Versions, numbers
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 
 SWITCHES = ("LD_PRELOAD", "LD_LIBRARY_PATH")
 """Ways of taking another library that somebody chose; a newer one may be on purpose."""
 
 
-@rule("VERSION001", "nccl-library-conflict", Severity.ERROR, signatures=(r"undefined symbol: nccl\w+",))
-def check(versions: Versions) -> Iterator[Finding]:
+@cause("VERSION001", "nccl-library-conflict", Severity.ERROR, signatures=(r"undefined symbol: nccl\w+",))
+def nccl_library_conflict(versions: Versions) -> Iterator[Finding]:
     """Another NCCL library than the one that torch was built for would be loaded.
 
     ## Why it matters

@@ -8,17 +8,17 @@ from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.versions import Versions, numbers
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 from ddpdoctor.rules.preconditions import need_gpus
 
 
-@rule(
+@cause(
     "VERSION005",
     "driver-too-old",
     Severity.ERROR,
     signatures=("NVIDIA driver on your system is too old", "CUDA driver version is insufficient"),
 )
-def check(versions: Versions, gpu: Gpu) -> Iterator[Finding]:
+def driver_too_old(versions: Versions, gpu: Gpu) -> Iterator[Finding]:
     """The driver does not support the CUDA version that this torch was built with.
 
     ## Why it matters

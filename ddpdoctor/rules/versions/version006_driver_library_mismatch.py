@@ -8,13 +8,13 @@ from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 from ddpdoctor.rules.preconditions import need_gpus
 
 MISMATCH = 803
 
 
-@rule(
+@cause(
     "VERSION006",
     "driver-library-mismatch",
     Severity.ERROR,
@@ -24,7 +24,7 @@ MISMATCH = 803
         "NVRM: API mismatch",
     ),
 )
-def check(gpu: Gpu, versions: Versions) -> Iterator[Finding]:
+def driver_library_mismatch(gpu: Gpu, versions: Versions) -> Iterator[Finding]:
     """The loaded kernel module and the libraries of the NVIDIA driver have different versions.
 
     ## Why it matters

@@ -8,19 +8,19 @@ from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.versions import Versions, numbers
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 
 UNSUPPORTED = 804
 CONSUMER = ("GeForce", "TITAN")
 
 
-@rule(
+@cause(
     "VERSION007",
     "forward-compat-unsupported",
     Severity.ERROR,
     signatures=("forward compatibility was attempted on non supported HW",),
 )
-def check(versions: Versions, gpu: Gpu) -> Iterator[Finding]:
+def forward_compat_unsupported(versions: Versions, gpu: Gpu) -> Iterator[Finding]:
     """A CUDA compatibility library would be loaded where it cannot work.
 
     ## Why it matters

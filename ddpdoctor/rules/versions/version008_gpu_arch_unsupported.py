@@ -8,14 +8,14 @@ from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.versions import Versions, numbers
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 from ddpdoctor.rules.preconditions import need_gpus
 
 FIRST_CUDA = {9: (11, 8), 10: (12, 8), 11: (13, 0), 12: (12, 8)}
 """The first CUDA version whose compiler knows a major compute capability, for builds whose list cannot be read."""
 
 
-@rule(
+@cause(
     "VERSION008",
     "gpu-arch-unsupported",
     Severity.ERROR,
@@ -25,7 +25,7 @@ FIRST_CUDA = {9: (11, 8), 10: (12, 8), 11: (13, 0), 12: (12, 8)}
         "is not compatible with the current PyTorch installation",
     ),
 )
-def check(versions: Versions, gpu: Gpu) -> Iterator[Finding]:
+def gpu_arch_unsupported(versions: Versions, gpu: Gpu) -> Iterator[Finding]:
     """This torch build has no kernels for a GPU of this machine.
 
     ## Why it matters

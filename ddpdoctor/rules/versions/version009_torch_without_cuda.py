@@ -9,12 +9,12 @@ from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 from ddpdoctor.rules.preconditions import need_gpus
 
 
-@rule("VERSION009", "torch-without-cuda", Severity.ERROR, signatures=("Torch not compiled with CUDA enabled",))
-def check(versions: Versions, gpu: Gpu, environ: Environ) -> Iterator[Finding]:
+@cause("VERSION009", "torch-without-cuda", Severity.ERROR, signatures=("Torch not compiled with CUDA enabled",))
+def torch_without_cuda(versions: Versions, gpu: Gpu, environ: Environ) -> Iterator[Finding]:
     """torch is a build without CUDA on a machine with NVIDIA GPUs.
 
     ## Why it matters

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
+from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.words import Word
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.launch.pointing import point, shown
 
 BACKENDS = ("PL_TORCH_DISTRIBUTED_BACKEND", "DISTRIBUTED_BACKEND", "TORCH_DISTRIBUTED_BACKEND")
 """Variables with which frameworks choose the backend; a script's own choice is judged with the script."""
 
 
-@rule("VERSION010", "nccl-not-built-in", Severity.ERROR, signatures=("Distributed package doesn't have NCCL",))
-def check(versions: Versions, environ: Environ) -> Iterator[Finding]:
+@cause("VERSION010", "nccl-not-built-in", Severity.ERROR, signatures=("Distributed package doesn't have NCCL",))
+def nccl_not_built_in(versions: Versions, environ: Environ) -> Iterator[Finding]:
     """The backend nccl is asked for from a torch that was built without NCCL.
 
     ## Why it matters
@@ -34,3 +40,36 @@ def check(versions: Versions, environ: Environ) -> Iterator[Finding]:
             (Evidence(f"environ.variables.{name}", "nccl", "gloo"),),
             fix_command=f"export {name}=gloo",
         )
+
+
+_BACKEND_OPTION = re.compile(r"--?(?:[\w-]*[_-])?(?:dist[_-]?)?backend(?:=(.*))?")
+
+
+@nccl_not_built_in.look
+def cpu_build(launch: Launch) -> Iterator[Finding]:
+    """nccl is asked for, and the line's torch is the CPU build: by --torch, or installed by the file itself."""
+    for line in launch.lines:
+        build = f"torch {launch.torch}" if launch.torch_from == "option" and "+cpu" in launch.torch else ""
+        if line.before.get("torch") == "cpu" and line.layer(Launcher.CONTAINER) is None:
+            build = "the torch that this file installs"
+        program = line.program
+        if not build or program is None:
+            continue
+        word, asked = _asked_for(line, program)
+        if asked:
+            text = f"{asked}, and {build} is a CPU build without NCCL: expected gloo, or the CUDA build"
+            yield point(launch, line, word, text, "gloo", None)
+
+
+def _asked_for(line: Line, program: Layer) -> tuple[Word | None, str]:
+    words = program.reading.arguments
+    for i, word in enumerate(words):
+        match = _BACKEND_OPTION.fullmatch(word.text)
+        value = (
+            match[1] if match and match[1] is not None else words[i + 1].text if match and i + 1 < len(words) else ""
+        )
+        if match and value == "nccl":
+            return word, f"{shown(word)}{'' if match[1] else ' nccl'} asks for nccl"
+    if line.script is not None and line.script.backend == "nccl":
+        return program.reading.script, f"{line.script.path} asks for nccl"
+    return None, ""

@@ -8,11 +8,11 @@ from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 
 
-@rule("VERSION011", "libuv-not-built-in", Severity.ERROR, signatures=("use_libuv was requested",))
-def check(versions: Versions, environ: Environ) -> Iterator[Finding]:
+@cause("VERSION011", "libuv-not-built-in", Severity.ERROR, signatures=("use_libuv was requested",))
+def libuv_not_built_in(versions: Versions, environ: Environ) -> Iterator[Finding]:
     """The store is asked to use libuv, but torch was built without it.
 
     ## Why it matters

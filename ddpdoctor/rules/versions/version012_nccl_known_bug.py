@@ -8,14 +8,14 @@ from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.versions import Versions, numbers
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 from ddpdoctor.rules.preconditions import need_gpus
 
 FIXED = (2, 26, 2)
 
 
-@rule("VERSION012", "nccl-known-bug", Severity.NOTE, kind="umbrella")
-def check(versions: Versions, gpu: Gpu) -> Iterator[Finding]:
+@cause("VERSION012", "nccl-known-bug", Severity.NOTE, kind="umbrella")
+def nccl_known_bug(versions: Versions, gpu: Gpu) -> Iterator[Finding]:
     """This version of NCCL has a known fault on these GPUs.
 
     ## Why it matters

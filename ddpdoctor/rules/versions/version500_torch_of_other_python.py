@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 
 
-@rule("VERSION500", "torch-of-other-python", Severity.ERROR, signatures=(r"No module named 'torch\._C'",))
-def check(versions: Versions) -> Iterator[Finding]:
+@cause("VERSION500", "torch-of-other-python", Severity.ERROR, signatures=(r"No module named 'torch\._C'",))
+def torch_of_other_python(versions: Versions) -> Iterator[Finding]:
     """The torch that would be imported was compiled for another version of Python.
 
     ## Why it matters

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 
 
-@rule("VERSION501", "torch-shadowed", Severity.WARNING)
-def check(versions: Versions) -> Iterator[Finding]:
+@cause("VERSION501", "torch-shadowed", Severity.WARNING)
+def torch_shadowed(versions: Versions) -> Iterator[Finding]:
     """Two versions of torch are installed for this Python, and one hides the other.
 
     ## Why it matters

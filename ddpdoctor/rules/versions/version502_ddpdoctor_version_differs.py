@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 from ddpdoctor.rules.node_findings import named
 
 
-@rule("VERSION502", "ddpdoctor-version-differs", Severity.ERROR)
-def check(nodes: Nodes) -> Iterator[Finding]:
+@cause("VERSION502", "ddpdoctor-version-differs", Severity.ERROR)
+def ddpdoctor_version_differs(nodes: Nodes) -> Iterator[Finding]:
     """The nodes run versions of ddpdoctor that do not understand each other.
 
     ## Why it matters

@@ -10,7 +10,7 @@ from ddpdoctor.facts.launch.reading import Trouble
 from ddpdoctor.facts.launch.record import Launch, Line
 from ddpdoctor.facts.launch.words import Edit, Word
 from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import point, remove
 
 _TORCHRUN = ("nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port", "standalone", "max_restarts")
@@ -32,7 +32,7 @@ TELLING = {
 FLAGS = ("standalone", "multi_gpu")
 
 
-@rule(
+@cause(
     "LAUNCH001",
     "launcher-args-after-script",
     Severity.ERROR,
@@ -40,7 +40,7 @@ FLAGS = ("standalone", "multi_gpu")
         r"unrecognized arguments:[^\n]*--(nproc[-_]per[-_]node|nnodes|node[-_]rank|master[-_]addr|master[-_]port|rdzv[-_])",
     ),
 )
-def check(launch: Launch) -> Iterator[Finding]:
+def launcher_args_after_script(launch: Launch) -> Iterator[Finding]:
     """Options of the launcher stand after the script and go to the script.
 
     ## Why it matters

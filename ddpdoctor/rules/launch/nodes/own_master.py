@@ -11,7 +11,7 @@ from ddpdoctor.facts.launch.record import Launch, Line
 from ddpdoctor.facts.launch.words import Edit, Word, escape
 from ddpdoctor.findings import Finding
 from ddpdoctor.rules.launch.pointing import point
-from ddpdoctor.rules.launch.rendezvous.meeting import FIRST_HOST
+from ddpdoctor.rules.launch.rendezvous.launch025_to_027_031_to_033_046_rendezvous_settings import FIRST_HOST
 from ddpdoctor.rules.launch.scheduler.counting import nodes
 
 __all__ = ["own_masters"]

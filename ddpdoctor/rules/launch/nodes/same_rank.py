@@ -13,9 +13,9 @@ from ddpdoctor.facts.launch.words import Edit, escape
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.findings import Finding
 from ddpdoctor.rules.launch.pointing import after, agents, point, revalue, spelled
-from ddpdoctor.rules.launch.scheduler.allocation import is_one_of_several
-from ddpdoctor.rules.launch.scheduler.expanded import EARLY
 from ddpdoctor.rules.launch.scheduler.granted import allocated_nodes
+from ddpdoctor.rules.launch.scheduler.launch059_060_early_expansion import EARLY
+from ddpdoctor.rules.launch.scheduler.launch510_nnodes_not_allocated import is_one_of_several
 
 __all__ = ["same_for_all"]
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.launch.words import Edit
 from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import agents, before, point
-from ddpdoctor.rules.launch.program.script import is_python
+from ddpdoctor.rules.launch.program.launch003_to_008_script_path import is_python
 
 
-@rule("LAUNCH500", "script-not-python", Severity.ERROR)
-def check(launch: Launch) -> Iterator[Finding]:
+@cause("LAUNCH500", "script-not-python", Severity.ERROR)
+def script_not_python(launch: Launch) -> Iterator[Finding]:
     """The script is no Python program, but torchrun runs it with Python.
 
     ## Why it matters

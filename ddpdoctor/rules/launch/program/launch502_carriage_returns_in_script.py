@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.launch.words import quote
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
-from ddpdoctor.rules import rule
+from ddpdoctor.rules import cause
 
 
-@rule(
+@cause(
     "LAUNCH502",
     "carriage-returns-in-script",
     Severity.ERROR,
@@ -21,7 +21,7 @@ from ddpdoctor.rules import rule
         r"can't open file '[^']*\\r'",
     ),
 )
-def check(launch: Launch) -> Iterator[Finding]:
+def carriage_returns_in_script(launch: Launch) -> Iterator[Finding]:
     r"""Lines of a launch script end in carriage returns, as editors on Windows write them.
 
     ## Why it matters

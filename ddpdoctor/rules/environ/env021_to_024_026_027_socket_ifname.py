@@ -1,0 +1,243 @@
+"""ENV021 to ENV024, ENV026, ENV027: NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME against the interfaces of this node."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.gaps import not_here
+from ddpdoctor.facts.interface_choice import choose_for_nccl, effective, names_matching
+from ddpdoctor.facts.launch.record import Launch
+from ddpdoctor.facts.probe import Kind, Probe
+from ddpdoctor.findings import Evidence, Finding, Severity
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.environ.settings import about, line, taking_away
+from ddpdoctor.rules.launch import master
+from ddpdoctor.rules.observation_findings import observed, only_probed
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.net import Interface, Net
+
+__all__ = [
+    "gloo_socket_ifname_invalid",
+    "gloo_socket_ifname_loopback",
+    "nccl_socket_ifname_down",
+    "nccl_socket_ifname_loopback",
+    "nccl_socket_ifname_not_found",
+    "nccl_socket_ifname_prefix_match",
+]
+
+NCCL = "NCCL_SOCKET_IFNAME"
+GLOO = "GLOO_SOCKET_IFNAME"
+
+
+@cause(
+    "ENV021",
+    "nccl-socket-ifname-not-found",
+    Severity.ERROR,
+    signatures=(
+        r"Bootstrap : no socket interface found",
+        r"connecting to address\s+with family [1-9]\d* is neither",
+    ),
+)
+def nccl_socket_ifname_not_found(environ: Environ, net: Net) -> Iterator[Finding]:
+    """NCCL_SOCKET_IFNAME matches no interface of this node.
+
+    ## Why it matters
+    NCCL ends with "Bootstrap : no socket interface found"; releases before 2.22 complain about an address family. The
+    value was right on another node, where the interface has another name.
+
+    ## Fix
+    Unset NCCL_SOCKET_IFNAME, or name an interface that every node has; a list such as eno1,eth0 is allowed.
+    """
+    spec = _spec(environ, NCCL, net)
+    if spec is not None and not names_matching(net, spec):
+        yield _finding(environ, NCCL, spec, "matches no interface of this node", net)
+
+
+@cause("ENV022", "nccl-socket-ifname-prefix-match", Severity.WARNING)
+def nccl_socket_ifname_prefix_match(environ: Environ, net: Net) -> Iterator[Finding]:
+    """NCCL_SOCKET_IFNAME is a prefix that takes an interface in another subnet besides the one that it names.
+
+    ## Why it matters
+    eth1 also takes eth10. NCCL then opens connections over both, and where only one of them leads to the other nodes the
+    job hangs at init without an error.
+
+    ## Fix
+    Write the exact form, with a second equals sign.
+    """
+    spec = _spec(environ, NCCL, net)
+    if spec is None or spec[0] in "^=":
+        return
+    chosen = [c.interface for c in choose_for_nccl(net, environ.settings)]
+    for name in spec.split(","):
+        named = net.interface(name)
+        extra = [i for i in map(net.interface, chosen) if i and i.name != name and i.name.startswith(name)]
+        others = [i.name for i in extra if named and not _share_subnet(named, i) and i.name not in spec.split(",")]
+        if named is not None and name in chosen and others:
+            yield _finding(
+                environ, NCCL, spec, f"takes {', '.join(others)[:100]} besides {name}, in another subnet", net,
+                command=f"export {NCCL}={'=' + spec}",
+            )  # fmt: skip
+
+
+@cause("ENV023", "nccl-socket-ifname-down", Severity.ERROR)
+def nccl_socket_ifname_down(environ: Environ, net: Net) -> Iterator[Finding]:
+    """The interfaces that NCCL_SOCKET_IFNAME matches are down or have no address.
+
+    ## Why it matters
+    The interface exists, so the setting looks right, but NCCL leaves out interfaces without carrier or address, finds
+    none, and ends with "Bootstrap : no socket interface found".
+
+    ## Fix
+    Bring the interface up and give it an address, or name another one.
+    """
+    spec = _spec(environ, NCCL, net)
+    matched = names_matching(net, spec) if spec is not None else ()
+    if spec is None or not matched or choose_for_nccl(net, environ.settings):
+        return
+    family = environ.settings.get("NCCL_SOCKET_FAMILY")
+    wrong = f"has no address that NCCL can use{f' (NCCL_SOCKET_FAMILY={family:.20})' if family else ''}"
+    if not any(i.is_running for i in net.interfaces if i.name in matched):
+        wrong = "is down"
+    yield _finding(environ, NCCL, spec, f"matches {', '.join(matched)[:100]}, which {wrong}", net)
+
+
+@cause("ENV024", "nccl-socket-ifname-loopback", Severity.ERROR)
+def nccl_socket_ifname_loopback(
+    environ: Environ, net: Net | None = None, launch: Launch | None = None
+) -> Iterator[Finding]:
+    """NCCL_SOCKET_IFNAME selects the loopback in a job of several nodes.
+
+    ## Why it matters
+    Each node publishes a loopback address, so its peers connect to themselves, and the job hangs or is refused at the
+    first collective. An exclusion such as ^docker0 does this too: it replaces NCCL's own exclusion of lo.
+
+    ## Fix
+    Name the interface that carries the route to MASTER_ADDR.
+    """
+    found = list(master.loopback_interface(launch, NCCL)) if launch is not None else []
+    yield from found
+    if found or (launch is not None and net is None):
+        return
+    if net is None:
+        not_here("the interfaces were not looked at")
+    spec = _spec(environ, NCCL, net)
+    if spec is None:
+        return
+    net.need_several_nodes(environ)
+    chosen = next(iter(choose_for_nccl(net, environ.settings)), None)
+    taken = net.interface(chosen.interface) if chosen else None
+    if chosen is not None and taken is not None and taken.kind == "loopback":
+        yield _finding(
+            environ, NCCL, spec, f"makes NCCL take the loopback {taken.name} ({chosen.ip})", net, _way_out(NCCL, net)
+        )
+
+
+@cause(
+    "ENV026",
+    "gloo-socket-ifname-invalid",
+    Severity.ERROR,
+    signatures=(r"Unable to find address for: \S+",),
+)
+def gloo_socket_ifname_invalid(
+    environ: Environ | None = None, net: Net | None = None, probe: Probe | None = None
+) -> Iterator[Finding]:
+    """GLOO_SOCKET_IFNAME does not name an interface with an address on this node.
+
+    ## Why it matters
+    Gloo ends with "Unable to find address for: ib0". Unlike NCCL's variable this one takes exact names: no prefix, no ^
+    and no =. Frameworks make a Gloo group in GPU jobs too, so those end here as well.
+
+    ## Fix
+    Set GLOO_SOCKET_IFNAME to an interface that exists on this node, or unset it.
+    """
+    seen = probe.seen(Kind.GLOO_NO_INTERFACE) if probe else ()
+    yield from observed(seen, expected="an interface with an address")
+    if seen or only_probed(probe, environ):
+        return
+    assert environ is not None
+    spec = effective(environ.get(GLOO))
+    if spec is None:
+        return
+    if net is None:
+        if spec[0] not in "^=":
+            not_here("the interfaces were not looked at")
+        yield about(environ, GLOO, "takes exact names, without ^ and =, unlike NCCL's variable", "an interface's name")
+        return
+    _spec(environ, GLOO, net)
+    for name in spec.split(","):
+        found = net.interface(name)
+        if found is None or not found.addresses:
+            wrong = "names no interface of this node" if found is None else f"names {name[:40]}, which has no address"
+            what = "takes exact names, without ^ and =, and" if name[:1] in ("^", "=") else ""
+            yield _finding(environ, GLOO, spec, f"{what} {wrong}".strip(), net, _way_out(GLOO, net))
+            return
+
+
+@cause("ENV027", "gloo-socket-ifname-loopback", Severity.ERROR)
+def gloo_socket_ifname_loopback(
+    environ: Environ | None = None, net: Net | None = None, launch: Launch | None = None, probe: Probe | None = None
+) -> Iterator[Finding]:
+    """GLOO_SOCKET_IFNAME selects the loopback in a job of several nodes.
+
+    ## Why it matters
+    Every rank publishes 127.0.0.1: one side says "Connection refused, remote=[127.0.0.1]", the other waits for five times
+    the timeout.
+
+    ## Fix
+    Set GLOO_SOCKET_IFNAME to the interface that reaches the other nodes.
+    """
+    found = list(master.loopback_interface(launch, GLOO)) if launch is not None else []
+    seen = [each for each in probe.seen(Kind.GLOO_LOOPBACK) if "=" in (each.value or "")] if probe else []
+    yield from [*found, *observed(seen, expected="the interface that reaches the other nodes")]
+    if found or seen or (launch is not None and net is None) or only_probed(probe, environ):
+        return
+    assert environ is not None
+    if net is None:
+        not_here("the interfaces were not looked at")
+    spec = _spec(environ, GLOO, net)
+    if spec is None:
+        return
+    net.need_several_nodes(environ)
+    for name in spec.split(","):
+        taken = net.interface(name)
+        if taken is not None and taken.kind == "loopback":
+            yield _finding(environ, GLOO, spec, f"makes Gloo publish the loopback of {name}", net, _way_out(GLOO, net))
+
+
+def _spec(environ: Environ, name: str, net: Net) -> str | None:
+    """The variable's value where it counts; a skip when the interfaces of this node are not known."""
+    spec = effective(environ.settings.get(name))
+    if spec is not None and not net.interfaces:
+        net.need(None, "interfaces")
+    return spec
+
+
+def _way_out(variable: str, net: Net) -> str | None:
+    return f"export {variable}={net.way_out[0]}" if net.way_out else None
+
+
+def _share_subnet(one: Interface, other: Interface) -> bool:
+    """Whether the first IPv4 (else IPv6) addresses of the two lie in one network."""
+    networks = [
+        {
+            ipaddress.ip_network(f"{a.ip.partition('%')[0]}/{a.prefix_length}", strict=False)
+            for a in interface.addresses
+            if not a.ip.startswith("fe80:")
+        }
+        for interface in (one, other)
+    ]
+    return bool(networks[0] & networks[1])
+
+
+def _finding(environ: Environ, variable: str, spec: str, wrong: str, net: Net, command: str | None = None) -> Finding:
+    running = ", ".join(net.running)[:200] or "none"
+    path, file = environ.source(variable)
+    return Finding(
+        f"{line(environ, variable)} {wrong}; the interfaces that are up here: {running}",
+        evidence=(Evidence(path, spec[:80], f"one of {running}"),),
+        fix_command=taking_away(environ, variable) if command is None or file is not None else command,
+    )

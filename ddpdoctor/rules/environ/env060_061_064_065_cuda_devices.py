@@ -1,0 +1,263 @@
+"""ENV060, ENV061, ENV064, ENV065: which GPUs, libraries and servers CUDA finds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.words import Edit, Word
+from ddpdoctor.facts.launchers import TORCHRUN
+from ddpdoctor.facts.visibility import joined, listed, visible
+from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.environ.settings import CVD, about
+from ddpdoctor.rules.launch.pointing import after, point, replace_word, revalue, shown
+from ddpdoctor.rules.launch.scheduler.counting import option, tasks_per_node
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.gpu import Gpu
+    from ddpdoctor.facts.host import Host
+    from ddpdoctor.facts.log import Log
+
+__all__ = [
+    "cuda_device_order_ambiguous",
+    "cuda_mps_daemon_absent",
+    "nvidia_driver_capabilities_missing",
+    "one_gpu_visible_per_rank",
+]
+
+MPS = "CUDA_MPS_PIPE_DIRECTORY"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+@cause(
+    "ENV060",
+    "cuda-mps-daemon-absent",
+    Severity.ERROR,
+    signatures=(r"cudaErrorMpsConnectionFailed", r"MPS client failed to connect to the MPS control daemon"),
+)
+def cuda_mps_daemon_absent(environ: Environ) -> Iterator[Finding]:
+    """CUDA_MPS_PIPE_DIRECTORY is set, and no MPS daemon is there.
+
+    ## Why it matters
+    The program was meant to share its GPU through the MPS server. Without one CUDA fails or waits at its first call ("MPS
+    client failed to connect to the MPS control daemon"), or runs without sharing.
+
+    ## Fix
+    Unset CUDA_MPS_PIPE_DIRECTORY, or start nvidia-cuda-mps-control -d on the node.
+
+    ## Source
+    NVIDIA Multi-Process Service, environment variables.
+    """
+    control = environ.named(MPS)
+    if control is not None and not control.exists and environ.get(MPS) != "/dev/null":  # which is how MPS is avoided
+        wrong = "holds no control pipe of an MPS daemon"
+        yield about(environ, MPS, wrong, "it to be unset, or a daemon", severity=Severity.WARNING)
+    elif control is not None and control.is_answered is False:
+        wrong = "holds the control pipe of an MPS daemon that is gone: nobody reads it"
+        yield about(environ, MPS, wrong, "it to be unset, or a daemon that runs")
+
+
+@cause("ENV061", "nvidia-driver-capabilities-missing", Severity.ERROR)
+def nvidia_driver_capabilities_missing(
+    environ: Environ, host: Host | None = None, gpu: Gpu | None = None
+) -> Iterator[Finding]:
+    """NVIDIA_DRIVER_CAPABILITIES lacks compute or utility.
+
+    ## Why it matters
+    The container gets the GPUs but not libcuda (compute) or libnvidia-ml (utility): torch sees no GPU, nvidia-smi is
+    missing, and NCCL cannot ask NVML.
+
+    ## Fix
+    Start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility.
+
+    ## Source
+    NVIDIA container toolkit, driver capabilities.
+    """
+    name = "NVIDIA_DRIVER_CAPABILITIES"
+    given = {word.strip() for word in (environ.get(name) or "all").split(",")}
+    missing = [word for word in ("compute", "utility") if word not in given and "all" not in given]
+    if gpu is not None and gpu.devices:
+        missing = [word for word in missing if word != "utility"]  # NVML answers: libnvidia-ml is here
+    outside = host is not None and not host.is_container
+    if missing and not outside and (environ.get("NVIDIA_VISIBLE_DEVICES") or "all") not in ("void", "none"):
+        right = ",".join(sorted({"compute", "utility"} | {w for w in given if w.isalnum()}))
+        yield about(
+            environ,
+            name,
+            f"lacks {' and '.join(missing)}",
+            "compute and utility in it",
+            command=f"export {name}={right}",
+        )
+
+
+@cause(
+    "ENV064",
+    "one-gpu-visible-per-rank",
+    Severity.ERROR,
+    signatures=(
+        r"nvmlDeviceGetHandleByPciBusId\(\) failed: Not Found",
+        r"transport/p2p\.cc:\d+ NCCL WARN Cuda failure (101 )?'invalid device ordinal'",
+        r"Child failed to attach to shmseg",
+        r"local_rank \d+ exceeds available GPUs in CUDA_VISIBLE_DEVICES",
+    ),
+)
+def one_gpu_visible_per_rank(environ: Environ, gpu: Gpu | None = None) -> Iterator[Finding]:
+    """Every rank sees only its own GPU, while the code may select cuda:LOCAL_RANK.
+
+    ## Why it matters
+    Each task sees one GPU, and calls it 0: cuda:LOCAL_RANK is out of range on all but the first, and older NCCL cannot set
+    up CUDA IPC ("nvmlDeviceGetHandleByPciBusId() failed: Not Found").
+
+    ## Fix
+    Use --gpus-per-node instead of --gpus-per-task (or add --gpu-bind=none), or select cuda:0 in every rank.
+
+    ## Source
+    Slurm, --gpus-per-task; torch/cuda/__init__.py: set_device.
+    """
+    ranks, seen = environ.local_world_size, environ.get(VISIBLE)
+    if environ.launcher in (None, TORCHRUN) or not ranks or ranks < 2 or not seen or listed(seen) != 1 or joined(seen):
+        return
+    if gpu is not None and gpu.devices and not visible(environ.variables, gpu).count:
+        return  # that GPU is not here: ENV063
+    wrong = f"shows each of {ranks} ranks of this node one GPU, which is cuda:0 for every one of them"
+    expected = f"{ranks} GPUs, unless the code selects cuda:0"
+    yield about(environ, VISIBLE, wrong, expected, severity=Severity.NOTE, command="export SLURM_GPU_BIND=none")
+
+
+@cause("ENV065", "cuda-device-order-ambiguous", Severity.WARNING)
+def cuda_device_order_ambiguous(environ: Environ, gpu: Gpu) -> Iterator[Finding]:
+    """Unlike GPUs are numbered by speed, not by their place on the PCI bus.
+
+    ## Why it matters
+    CUDA calls the fastest GPU 0, nvidia-smi the first one on the bus: index 0 means two different cards, also in
+    CUDA_VISIBLE_DEVICES.
+
+    ## Fix
+    Set CUDA_DEVICE_ORDER=PCI_BUS_ID.
+
+    ## Source
+    CUDA programming guide, CUDA_DEVICE_ORDER.
+    """
+    names = sorted({device.name for device in gpu.need(gpu.devices or None, "devices") if device.name})
+    chosen = environ.get(VISIBLE)
+    by_number = chosen is not None and chosen[:1].isdecimal()
+    if len(names) < 2 or environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or (chosen and not by_number):
+        return
+    name = VISIBLE if by_number else "CUDA_DEVICE_ORDER"
+    wrong = f"counts {' and '.join(names)[:120]} by speed, nvidia-smi by their place on the bus"
+    softer = None if by_number else Severity.NOTE
+    command = "export CUDA_DEVICE_ORDER=PCI_BUS_ID"
+    yield about(environ, name, wrong, "CUDA_DEVICE_ORDER=PCI_BUS_ID", severity=softer, command=command)
+
+
+_ONE_EACH = re.compile(r"(per_task:1|single:1|map_gpu:|mask_gpu:)")
+
+
+_LOCAL = re.compile(r"\$\{?(SLURM_LOCALID|OMPI_COMM_WORLD_LOCAL_RANK|MPI_LOCALRANKID|LOCAL_RANK)\b")
+
+
+@one_gpu_visible_per_rank.look
+def one_each(launch: Launch) -> Iterator[Finding]:
+    """srun or a shell in the task shows each rank its own GPU, and the script takes the one with its local rank."""
+    for line in launch.lines:
+        program, script = line.program, line.script
+        if program is None or script is None or not script.takes_gpu_of_local_rank or line.starter is not None:
+            continue
+        if line.environ.variables.get("LOCAL_RANK") == "0" or program.launcher is not Launcher.PYTHON:
+            continue
+        each, _ = tasks_per_node(line)
+        if each == 1:
+            continue
+        own = next((v.word for v in reversed(program.variables) if v.name == CVD), None)
+        text = f"{script.path} selects the GPU of its local rank: expected all GPUs of the node, or cuda:0"
+        if own is not None:
+            if _LOCAL.search(own.raw):
+                message = f"{shown(own)} shows each rank one GPU, its cuda:0, and {text}"
+                yield point(launch, line, own, message, "all GPUs, or cuda:0", None)
+            continue
+        word, seen = _bound(line)
+        if seen:
+            yield point(
+                launch,
+                line,
+                word,
+                f"{seen} shows each task one GPU, its cuda:0, and {text}",
+                "--gpus-per-node",
+                _unbound(line, word, each),
+            )
+
+
+def _bound(line: Line) -> tuple[Word | None, str]:
+    """The option of srun or sbatch that gives every task one GPU of its own."""
+    srun = line.layer(Launcher.SRUN)
+    if srun is None:
+        return None, ""
+    bind = option(srun, ("--gpu-bind",)) or option(line.batch, ("--gpu-bind",))
+    if bind is not None:
+        if not _ONE_EACH.match(bind.value or ""):
+            return None, ""
+        return (bind.value_word if bind.value_word in line.argv else None), f"--gpu-bind={bind.value}"
+    for layer in (srun, line.batch):
+        given = option(layer, ("--gpus-per-task",))
+        if given is not None and (given.value or "").rpartition(":")[2] == "1":
+            return (given.value_word if given.value_word in line.argv else None), f"--gpus-per-task={given.value}"
+    return None, ""
+
+
+def _unbound(line: Line, word: Word | None, each: int | None) -> list[Edit] | None:
+    srun = line.layer(Launcher.SRUN)
+    assert srun is not None
+    given = option(srun, ("--gpus-per-task",))
+    if given is None or each is None:
+        return [after(srun.program, "--gpu-bind=none")] if word is None else None
+    if given.is_joined:
+        return [replace_word(given.word, f"--gpus-per-node={each}")]
+    return [replace_word(given.word, "--gpus-per-node"), revalue(given, str(each))]
+
+
+ISOLATED = (r"transport/p2p\.cc:\d+ NCCL WARN Cuda failure (101 )?'invalid device ordinal'",)
+
+
+NOT_FOUND = (r"nvmlDeviceGetHandleByPciBusId\(\) failed: Not Found",)
+
+
+TOLD = (
+    r"Child failed to attach to shmseg",
+    r"local_rank \d+ exceeds available GPUs in CUDA_VISIBLE_DEVICES",
+)
+
+
+@one_gpu_visible_per_rank.look
+def peers_gpu_unseen(log: Log) -> Iterator[Finding]:
+    """NCCL could not find, in one process, the GPU of another one."""
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.signatures import finding_of
+
+    lines = matching_lines(log, ISOLATED)
+    if lines:
+        title = (
+            "NCCL cannot open the GPU of a peer: each process sees only its own. Undetermined: CUDA_VISIBLE_DEVICES, srun's "
+            "--gpus-per-task or the container gives one GPU to each rank (ENV064), or IMEX between the machines does not work "
+            "(TOPO023)"
+        )
+        yield finding_of(log, lines, title, blames_speaker=True)
+    hidden = matching_lines(log, NOT_FOUND)
+    if hidden:
+        title = (
+            "NCCL does not find, in this process, the GPU of a peer on the same machine. Undetermined: several containers "
+            "on one machine that were given different GPUs, or one GPU for each task by CUDA_VISIBLE_DEVICES or srun (ENV064)"
+        )
+        yield replace(
+            finding_of(log, hidden, title, blames_speaker=True),
+            fix="Give every container all GPUs of the machine and choose by CUDA_VISIBLE_DEVICES, or give each an NCCL_HOSTID of "
+            "its own so that they talk as two machines; under Slurm use --gpus-per-node instead of --gpus-per-task.",
+        )
+    told = matching_lines(log, TOLD)
+    if told:
+        yield finding_of(log, told, "Every rank sees only its own GPU", blames_speaker=True)

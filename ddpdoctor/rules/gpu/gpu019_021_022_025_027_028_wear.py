@@ -1,0 +1,187 @@
+"""GPU019, GPU021, GPU022, GPU025, GPU027, GPU028: memory that ages, and records that cannot be trusted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ddpdoctor.facts.gpu import Gpu
+from ddpdoctor.facts.xids import XidKind
+from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.gpu.finding import at
+from ddpdoctor.rules.gpu.gpu039_to_044_500_xids import logged
+
+DRAM_MOST, SRAM_MOST, TOTAL_MOST = 20_000_000, 10_000, 50_000_000
+"""Corrected errors since the driver was loaded: Azure's limits for memory and chip, GCM's for both together."""
+REMAPS_MOST = 512
+"""DCGM warns from here."""
+RETIRED_MOST = 10
+"""Pages of one cause, from GCM; the table of a card holds 64."""
+DATA_CENTRE = re.compile(r"\b(A100|A30|A800|H100|H200|H20|H800|GH200|B100|B200|B300|GB200|GB300|V100|P100)\b")
+"""Cards whose memory is made for ECC and loses nothing by it."""
+
+
+@cause("GPU019", "ecc-uncorrected-earlier", Severity.NOTE)
+def ecc_uncorrected_earlier(gpu: Gpu) -> Iterator[Finding]:
+    """A GPU had uncorrected memory errors before the driver was loaded last.
+
+    ## Why it matters
+    They have been dealt with; they matter when the same card fails again.
+
+    ## Fix
+    Watch the counters of this card.
+
+    ## Source
+    nvmlDeviceGetTotalEccErrors, uncorrected: aggregate above 0, volatile 0.
+    """
+    for device, count in gpu.each("ecc_uncorrected_aggregate"):
+        if count and device.ecc_uncorrected_volatile == 0:
+            text = f"GPU {device.index} had {count} uncorrected memory errors in its life, none since the driver was loaded"
+            yield at(device, "ecc_uncorrected_aggregate", text, "0")
+
+
+@cause(
+    "GPU021",
+    "ecc-corrected-rate-high",
+    Severity.WARNING,
+    signatures=(r"NVRM: Xid [^\n]*: 92\b",),
+    xids=XidKind.ECC_CORRECTED_RATE_HIGH,
+)
+def ecc_corrected_rate_high(gpu: Gpu) -> Iterator[Finding]:
+    """A GPU corrects an unusual number of memory errors.
+
+    ## Why it matters
+    Nothing is wrong yet; such numbers come before errors that cannot be corrected.
+
+    ## Fix
+    Watch how fast the number grows, and plan a replacement.
+
+    ## Source
+    nvmlDeviceGetMemoryErrorCounter and nvmlDeviceGetTotalEccErrors, corrected, volatile: above 20,000,000 in memory or
+    10,000 on the chip (Azure), or 50,000,000 together (GCM). Xid 92 in the kernel's log.
+    """
+    found = tuple(logged(gpu, XidKind.ECC_CORRECTED_RATE_HIGH))
+    yield from found
+    limits = (
+        ("ecc_corrected_dram", DRAM_MOST),
+        ("ecc_corrected_sram", SRAM_MOST),
+        ("ecc_corrected_volatile", TOTAL_MOST),
+    )
+    for device, _ in gpu.each("ecc_corrected_volatile", or_none=bool(found)):
+        for field, most in limits:
+            count = getattr(device, field)
+            if count is not None and count > most:
+                text = f"GPU {device.index} corrected {count} memory errors since the driver was loaded; expected at most {most}"
+                yield at(device, field, text, f"at most {most}")
+                break
+
+
+@cause("GPU022", "ecc-off", Severity.WARNING)
+def ecc_off(gpu: Gpu) -> Iterator[Finding]:
+    """ECC is off on a data-centre card, or not the same on all cards of a node.
+
+    ## Why it matters
+    Bit flips go unnoticed into the weights, and the cards of the node differ in usable memory.
+
+    ## Fix
+    Switch ECC on and reset the GPU.
+
+    ## Source
+    nvmlDeviceGetEccMode, current.
+    """
+    modes = list(gpu.each("ecc_mode"))
+    for device, mode in modes:
+        on = [d for d, other in modes if other and d.name == device.name]
+        is_made_for_it = DATA_CENTRE.search(device.name or "") is not None and device.virtualization_mode != 2
+        if mode == 0 and (on or is_made_for_it):
+            others = f", on on GPU {on[0].index}" if on else ""
+            text = f"ECC is off on GPU {device.index} ({device.name}){others}; expected on"
+            yield at(device, "ecc_mode", text, "1", fix_command=f"nvidia-smi -i {device.index} -e 1")
+
+
+@cause("GPU025", "row-remap-spares-low", Severity.WARNING)
+def row_remap_spares_low(gpu: Gpu) -> Iterator[Finding]:
+    """A GPU has few spare memory rows left.
+
+    ## Why it matters
+    The next fault in such a bank may not be repaired, and then every job on this GPU is at risk.
+
+    ## Fix
+    Plan to have the card replaced.
+
+    ## Source
+    nvmlDeviceGetRowRemapperHistogram: banks with low or no spares; nvmlDeviceGetRemappedRows: 512 uncorrectable (DCGM).
+    """
+    if all(d.remap_histogram is None for d in gpu.answering()):
+        list(gpu.each("remap_uncorrectable"))
+    for device in gpu.answering():
+        rows = device.remap_histogram or ()
+        if device.remap_failure:
+            continue  # a row was refused already: GPU023
+        low, none = rows[3:5] if len(rows) == 5 else (0, 0)
+        if low or none:
+            text = f"{low + none} memory banks of GPU {device.index} have few spare rows left or none; expected no such bank"
+            yield at(device, "remap_histogram", text, "low 0, none 0")
+        elif (device.remap_uncorrectable or 0) >= REMAPS_MOST:
+            text = f"GPU {device.index} remapped {device.remap_uncorrectable} rows after uncorrectable errors"
+            yield at(device, "remap_uncorrectable", f"{text}; expected fewer than {REMAPS_MOST}", f"< {REMAPS_MOST}")
+
+
+@cause(
+    "GPU027",
+    "retired-pages-limit",
+    Severity.WARNING,
+    signatures=(r"NVRM: Xid [^\n]*: (157|159|160|161)\b",),
+    xids=XidKind.RETIRED_PAGES_LIMIT,
+)
+def retired_pages_limit(gpu: Gpu) -> Iterator[Finding]:
+    """A GPU has retired many memory pages or channels.
+
+    ## Why it matters
+    The table of retired pages fills up; after that faulty memory stays in use.
+
+    ## Fix
+    Have the card replaced.
+
+    ## Source
+    nvmlDeviceGetRetiredPages: more than 10 of one cause (GCM); cards before Ampere. Xids 157, 159 to 161 in the kernel's log.
+    """
+    found = tuple(logged(gpu, XidKind.RETIRED_PAGES_LIMIT))
+    yield from found
+    if all(d.absent.get("retired_pages_sbe") == "NOT_SUPPORTED" for d in gpu.answering()):
+        return  # cards that remap rows instead
+    list(gpu.each("retired_pages_sbe", or_none=bool(found)))
+    for device in gpu.answering():
+        for field, kind in (("retired_pages_sbe", "corrected"), ("retired_pages_dbe", "uncorrected")):
+            count = getattr(device, field)
+            if count is not None and count > RETIRED_MOST:
+                text = f"GPU {device.index} retired {count} pages after {kind} errors; expected at most {RETIRED_MOST}"
+                yield at(device, field, text, f"at most {RETIRED_MOST}")
+
+
+@cause(
+    "GPU028",
+    "inforom-corrupted",
+    Severity.WARNING,
+    signatures=(r"infoROM is corrupted", r"NVRM: Xid [^\n]*: 93\b"),
+    xids=XidKind.INFOROM_CORRUPTED,
+)
+def inforom_corrupted(gpu: Gpu) -> Iterator[Finding]:
+    """The InfoROM of a GPU is corrupted or worn.
+
+    ## Why it matters
+    The card keeps its error counters and settings there: none of them can be trusted.
+
+    ## Fix
+    Update the firmware of the board, or have it replaced.
+
+    ## Source
+    nvmlDeviceValidateInforom answers CORRUPTED_INFOROM (14); Xid 93 where NVML does not say.
+    """
+    found = tuple(logged(gpu, XidKind.INFOROM_CORRUPTED, unless="inforom"))
+    yield from found
+    for device, state in gpu.each("inforom", or_none=bool(found)):
+        if state != "OK":
+            text = f"the InfoROM of GPU {device.index} is corrupted (nvmlDeviceValidateInforom); expected a valid one"
+            yield at(device, "inforom", text, "OK")

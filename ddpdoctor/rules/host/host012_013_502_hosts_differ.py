@@ -1,0 +1,152 @@
+"""HOST012, HOST013, HOST502: clocks and files that are not the same on all nodes, and whatever else differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ddpdoctor.facts.gaps import not_here
+from ddpdoctor.facts.nodes import Form, Nodes, Split, split
+from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.node_findings import about, differs, named
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.log import Log
+
+__all__ = ["clock_skew", "file_system_not_shared", "nodes_differ"]
+
+DROPPED_SECONDS = 15.0
+"""torchrun's c10d drops a node whose last heartbeat looks older: three of 5 s."""
+SKEW_SECONDS = 5.0
+
+OTHERS_JUDGE = (
+    "versions.torch",
+    "versions.build",
+    "versions.nccl",
+    "gpu.driver",
+    "gpu.model",
+    "gpu.memory",
+    "gpu.count",
+)
+NOTED = (
+    "host.kernel",
+    "versions.numpy",
+    "net.rdma_firmware",
+    "host.huge_pages",
+    "host.container",
+    "gpu.persistence",
+    "gpu.application_clock",
+    "host.swap",
+    "host.governor",
+)
+"""Differences that seldom matter: told as notes."""
+NEARLY_EQUAL = ("host.memory", "host.shm")
+"""Sizes that differ a little between machines of one kind."""
+SHARE = 0.05
+
+
+@cause("HOST012", "clock-skew", Severity.ERROR, signatures=(r"since they had no heartbeat",))
+def clock_skew(nodes: Nodes) -> Iterator[Finding]:
+    """The clocks of the nodes differ.
+
+    ## Why it matters
+    "the node(s) 'node-1_4711_0' have been removed from the rendezvous 'job1' since they had no heartbeat": torchrun compares
+    heartbeats by wall clock. A node more than 15 s behind looks dead to the others, and no message says so. It also spoils the
+    order of log lines.
+
+    ## Fix
+    Compare the clocks (date +%s.%N on all nodes at once, chronyc tracking) and start chrony or ntpd. With equal clocks the
+    node really stopped: read its own log.
+    """
+    known = [(node, node.clock_seconds) for node in nodes.nodes if node.clock_seconds is not None]
+    if len(known) < 1 or len(nodes.nodes) < 2:
+        not_here("the clocks of fewer than two nodes are known")
+    offsets = sorted([0.0, *(seconds for _, seconds in known)])  # 0.0 is the node that hosted the meeting
+    middle = offsets[len(offsets) // 2]
+    wrong = [(node, seconds - middle) for node, seconds in known if abs(seconds - middle) > SKEW_SECONDS]
+    host = nodes.nodes[nodes.hosted_by]
+    if abs(middle) > SKEW_SECONDS:
+        wrong.append((host, -middle))
+    if not wrong:
+        return
+    worst = max(abs(seconds) for _, seconds in wrong)
+    told = ", ".join(f"{node.title} is {abs(s):.0f} s {'ahead' if s > 0 else 'behind'}" for node, s in wrong[:6])
+    is_fatal = worst > DROPPED_SECONDS and nodes.form == Form.C10D
+    yield about(
+        [node for node, _ in wrong],
+        f"the clocks differ: {told}; expected less than {SKEW_SECONDS:.0f} s",
+        "nodes.clock_seconds",
+        f"{worst:.1f}",
+        f"below {SKEW_SECONDS:.0f}",
+        severity=None if is_fatal else Severity.WARNING,
+        is_blamed=len(nodes.nodes) > 2,
+    )
+
+
+@cause("HOST013", "file-system-not-shared", Severity.ERROR)
+def file_system_not_shared(nodes: Nodes) -> Iterator[Finding]:
+    """A path exists on some nodes only.
+
+    ## Why it matters
+    FileNotFoundError on the ranks of one node for a path that others read without trouble: a disk of the node, or a layer of
+    its container, where everybody took it for the shared file system.
+
+    ## Fix
+    ls -l the path on every node (srun --ntasks-per-node=1 ls -l PATH); put the file on the shared file system, or copy it to
+    every node before the launch.
+    """
+    absent = [node for node in nodes.nodes if node.script_hash == ""]
+    there = [node for node in nodes.nodes if node.script_hash and node.script in {each.script for each in absent}]
+    if absent and there:
+        yield about(
+            absent,
+            f"the script {absent[0].script} does not exist on {named(absent)}, but on {named(there)}: expected it on every node",
+            "nodes.script_hash",
+            "no such file",
+            "the same file everywhere",
+        )
+
+
+@cause("HOST502", "nodes-differ", Severity.WARNING)
+def nodes_differ(nodes: Nodes) -> Iterator[Finding]:
+    """The nodes differ in a property that is usually the same on all nodes of a job.
+
+    ## Why it matters
+    A node that was set up in another way is the first suspect when one node is slow, or fails alone. Most such differences do no
+    harm by themselves.
+
+    ## Fix
+    Look at the node that differs from the majority first; give all nodes one image and one set of limits.
+    """
+    names = sorted({name for node in nodes.nodes for name in node.traits if not name.startswith("environ.")})
+    for name in names:
+        if name in OTHERS_JUDGE or name == "topo.fabric":
+            continue
+        found = split(nodes.nodes, lambda node, name=name: node.traits.get(name))  # type: ignore[misc]
+        if found is None or (name in NEARLY_EQUAL and _nearly(found)):
+            continue
+        is_note = name in NOTED or nodes.is_meeting
+        yield differs(found, name.replace("_", " "), name, severity=Severity.NOTE if is_note else None)
+
+
+def _nearly(found: Split) -> bool:
+    """Sizes within a few percent of each other."""
+    sizes = [_number(value) for value, _ in found.groups]
+    known = [size for size in sizes if size is not None]
+    return len(known) == len(sizes) and max(known) - min(known) <= SHARE * max(known)
+
+
+def _number(value: str) -> float | None:
+    try:
+        return float(value.partition(" ")[0])
+    except ValueError:
+        return None
+
+
+@file_system_not_shared.look
+def on_some_nodes_only(log: Log) -> Iterator[Finding]:
+    """All ranks of some nodes miss a path, and none of another node does."""
+    from ddpdoctor.rules.log.missing_files import missing_file_finding
+
+    yield from missing_file_finding(log, of_nodes=True)

@@ -1,0 +1,40 @@
+"""/dev/shm of containers on launch lines, and how many ranks with NCCL share it."""
+
+from __future__ import annotations
+
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.launch.container import Container
+from ddpdoctor.rules.host.shm_sizes import CHANNELS, CONNECTION_BYTES, DATALOADER_BYTES, NEIGHBOURS
+from ddpdoctor.rules.launch.pointing import after, point, revalue
+from ddpdoctor.rules.launch.ranks_here import ranks_here
+
+__all__ = ["shm_need"]
+
+_COMFORTABLE = "16g"
+
+
+def shm_need(ranks: int) -> int:
+    """The bytes of /dev/shm that NCCL and the DataLoaders of so many ranks take."""
+    return ranks * CHANNELS * NEIGHBOURS * CONNECTION_BYTES + DATALOADER_BYTES
+
+
+def ranks_with_nccl(line: Line, box: Container | None) -> int:
+    """The ranks of the container, as far as they have GPUs; 0 where NCCL does not use /dev/shm."""
+    if box is None or box.gpus is None or line.environ.variables.get("NCCL_SHM_DISABLE") == "1":
+        return 0
+    ranks = ranks_here(line)
+    if ranks is None:
+        return 2 if line.starter is not None and box.gpus != 1 and _takes_all(line) else 0
+    return min(ranks, box.gpus or ranks)
+
+
+def _takes_all(line: Line) -> bool:
+    return line.plan is not None and line.plan.settings["nproc_per_node"].value in ("gpu", "auto")
+
+
+def larger_shm(launch: Launch, line: Line, box: Container, text: str) -> Finding:
+    """The line with --shm-size."""
+    edits = [after(box.run, f"--shm-size={_COMFORTABLE}")] if box.shm is None else [revalue(box.shm, _COMFORTABLE)]
+    word = box.run if box.shm is None else box.shm.value_word
+    return point(launch, line, word, text, "--shm-size=16g or --ipc=host", edits, severity=Severity.WARNING)

@@ -1,0 +1,47 @@
+"""NetworkPolicies of a manifest that close ports between the pods of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.launch.pod import Operator, Pod
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.findings import Evidence, Finding, Where
+
+DEFAULT_PORTS = {Operator.PYTORCHJOB: 23456, Operator.TRAINJOB: 29500}
+"""What the operator sets where the line names no port."""
+
+
+def closing_policies(launch: Launch) -> Iterator[tuple[Line, Pod, int | None]]:
+    """One line for each policy that closes ports between the pods of a job on several nodes, with its master port."""
+    seen = set()
+    for line in launch.lines:
+        pod, plan = line.pod, line.plan
+        if pod is None or pod.open_ports is None or (line.file, pod.policy_at) in seen:
+            continue
+        if (pod.pods or 0) < 2 and not (plan is not None and plan.is_multinode):
+            continue
+        seen.add((line.file, pod.policy_at))
+        given = line.agent is not None and (line.agent.given("master_port") or line.agent.given("rdzv_endpoint"))
+        yield line, pod, plan.port if plan is not None and given else DEFAULT_PORTS.get(pod.operator)
+
+
+def is_shut(pod: Pod, port: int | None) -> bool:
+    return not pod.open_ports or (port is not None and not covers(pod, (port, port)))
+
+
+def covers(pod: Pod, wanted: tuple[int, int]) -> bool:
+    return any(first <= wanted[0] and wanted[1] <= last for first, last in pod.open_ports or ())
+
+
+def open_ports_text(pod: Pod) -> str:
+    ports = [str(first) if first == last else f"{first}-{last}" for first, last in pod.open_ports or ()]
+    return f"port{'s' * (len(ports) > 1 or '-' in ports[0])} {', '.join(ports)}" if ports else "no port"
+
+
+def policy_finding(line: Line, pod: Pod, message: str) -> Finding:
+    mark = pod.policy_at
+    where = Where(file=line.file) if mark is None else Where(file=line.file, line=mark.line, column=mark.column)
+    evidence = (Evidence("launch.pod.open_ports", open_ports_text(pod), "all TCP ports"),)
+    fix = "Add a rule without ports: from (and to) a podSelector with the labels of the job's own pods."
+    return Finding(message, evidence, fix=fix, where=where)

@@ -1,0 +1,11 @@
+"""Where a manifest says something about a pod."""
+
+from __future__ import annotations
+
+from ddpdoctor.facts.launch.record import Line
+from ddpdoctor.facts.launch.words import Mark
+from ddpdoctor.findings import Where
+
+
+def manifest_place(line: Line, mark: Mark | None) -> Where:
+    return Where(file=line.file) if mark is None else Where(file=line.file, line=mark.line, column=mark.column)

@@ -1,0 +1,121 @@
+"""LAUNCH040, LAUNCH041: two jobs of one script that get into each other's way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.facts.launch.plan import Plan
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.nodes import Form, Nodes
+from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.launch.pointing import after, agents, point, revalue, spelled
+from ddpdoctor.rules.node_findings import named, only_met
+
+Agent = tuple[Line, Layer, Plan]
+
+
+def _together(launch: Launch) -> Iterator[tuple[Agent, Agent]]:
+    """Pairs of launches of one file on one host, the first of them still running when the second starts."""
+    found = [a for a in agents(launch) if a[0].node is None and a[0].layers[0].name != "ssh"]
+    for i, second in enumerate(found):
+        for first in found[:i]:
+            if first[0].is_background and first[0].file == second[0].file and first[0].task_starter is None:
+                yield first, second
+
+
+def _script(layer: Layer) -> str | None:
+    return layer.reading.script.text if layer.reading.script is not None else None
+
+
+def _met(nodes: Nodes, *, same_id: bool) -> Iterator[Finding]:
+    """Nodes of another job at this job's address and port. Where this job has the port, the other one is in trouble."""
+    first = nodes.nodes[nodes.hosted_by]
+    for other in nodes.strangers:
+        shares_id = nodes.form == Form.C10D and other.rdzv_id == first.rdzv_id
+        if not other.is_node or shares_id is not same_id:
+            continue
+        what = f", under the same id {first.rdzv_id!r}" if same_id else ""
+        yield Finding(
+            f"another job meets at {first.master_addr}:{first.master_port}, too{what}: {other.title}; expected a port of its own"
+            f" for {first.script or 'this job'}",
+            (Evidence("nodes.strangers", other.title, "this job's nodes only"),),
+            where=Where(host=first.host, node_rank=first.node_rank, peer=other.host),
+            severity=Severity.WARNING if nodes.is_main else None,
+        )
+
+
+def _too_many(nodes: Nodes) -> Iterator[Finding]:
+    """Nodes without numbers, more than their job has: those of two jobs."""
+    first, expected = nodes.nodes[nodes.hosted_by], nodes.expected
+    if nodes.form == Form.C10D and expected is not None and len(nodes.nodes) > expected:
+        place = f"{first.master_addr}:{first.master_port} as {first.rdzv_id!r}"
+        yield Finding(
+            f"{len(nodes.nodes)} nodes meet at {place} ({named(nodes.nodes)}), and the job has {expected}: expected an id and"
+            " a port of its own for each job",
+            (Evidence("nodes", str(len(nodes.nodes)), str(expected)),),
+        )
+
+
+@cause("LAUNCH040", "rdzv-id-shared", Severity.ERROR)
+def rdzv_id_shared(launch: Launch | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
+    """Two jobs meet at one endpoint under the same --rdzv-id.
+
+    ## Why it matters
+    Without --rdzv-id every job is called `none`. The second job waits inside the rendezvous of the first, and dies with
+    RendezvousConnectionError when that one ends.
+
+    ## Fix
+    Give each job an id and a port of its own.
+    """
+    if nodes is not None:
+        yield from _met(nodes, same_id=True)
+        yield from _too_many(nodes)
+    if only_met(nodes, launch):
+        return
+    assert launch is not None
+    for (_, first, one), (line, second, two) in _together(launch):
+        if one.backend != "c10d" or two.backend != "c10d" or one.port is None or _script(first) == _script(second):
+            continue
+        if (one.host, one.port, one.rdzv_id) != (two.host, two.port, two.rdzv_id) or two.rdzv_id is None:
+            continue
+        given = second.given("rdzv_id")
+        name = f"{two.rdzv_id}-2" if two.rdzv_id != "none" else "job2"
+        edits = (
+            [revalue(given, name)]
+            if given is not None
+            else [after(second.own[-1], f"{spelled(second, 'rdzv_id', launch.version)}={name}")]
+        )
+        text = f"another job of this file meets at {two.host}:{two.port} as {two.rdzv_id!r}, too: expected an id of its own"
+        yield point(
+            launch, line, second.program if given is None else given.value_word, text, "another --rdzv-id", edits
+        )
+
+
+@cause("LAUNCH041", "master-port-shared-by-jobs", Severity.ERROR)
+def master_port_shared_by_jobs(launch: Launch | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
+    """Two jobs use the same master port on one node.
+
+    ## Why it matters
+    The second job ends with EADDRINUSE; or, worse, its other nodes join the first job's store and start workers there.
+
+    ## Fix
+    Give each job another --master-port; on one node leave it out, or use --standalone.
+    """
+    if nodes is not None:
+        yield from _met(nodes, same_id=False)
+    if only_met(nodes, launch):
+        return
+    assert launch is not None
+    for (_, _, one), (line, second, two) in _together(launch):
+        if one.backend != "static" or two.backend != "static" or one.port is None or one.port != two.port:
+            continue
+        if (one.node_rank or 0) != 0 or (two.node_rank or 0) != 0 or one.is_multinode or two.is_multinode:
+            continue
+        given = second.given("master_port")
+        edits = None if given is None else [revalue(given, str(one.port + 1))]
+        if edits is None and not two.settings["rdzv_endpoint"].value:
+            edits = [after(second.own[-1], f"{spelled(second, 'master_port', launch.version)}={one.port + 1}")]
+        text = f"port {two.port} is taken by the job before it on this node: expected another port"
+        yield point(launch, line, second.program if given is None else given.value_word, text, str(one.port + 1), edits)

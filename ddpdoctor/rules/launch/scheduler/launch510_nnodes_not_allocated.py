@@ -1,0 +1,62 @@
+"""LAUNCH510: torchrun's nodes against the nodes that Slurm or Kubernetes starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.facts.launch.pod import Operator
+from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.launch.pointing import agents, point, revalue
+from ddpdoctor.rules.launch.scheduler.counting import NODES, number, option
+from ddpdoctor.rules.launch.scheduler.granted import allocated_nodes
+
+__all__ = ["is_one_of_several"]
+
+_COPIES = (Operator.JOBSET, Operator.JOB, Operator.STATEFULSET)
+
+
+@cause("LAUNCH510", "nnodes-not-allocated", Severity.ERROR)
+def nnodes_not_allocated(launch: Launch) -> Iterator[Finding]:
+    """--nnodes is not the number of nodes on which the scheduler starts the launcher.
+
+    ## Why it matters
+    With more than there are, every torchrun waits for nodes that never come: 10 minutes with c10d, 15 with static. With fewer,
+    the first ones train and the others wait, or trouble the first with ranks that they already have.
+
+    ## Fix
+    Take the number from the scheduler: --nnodes=$SLURM_NNODES in a batch script, the number of pods in a manifest.
+    """
+    for line, layer, plan in agents(launch):
+        given = layer.given("nnodes")
+        count, source = _started(line)
+        if given is None or plan.nnodes is None or count is None or plan.is_standalone:
+            continue
+        low, high = plan.nnodes
+        if low <= count <= high or (count > high == 1):
+            continue
+        text = f"--nnodes={plan.settings['nnodes'].value}, but {source} starts {count}: expected {count}"
+        wanted = "$SLURM_NNODES" if line.pod is None and count > 1 else str(count)
+        yield point(launch, line, given.value_word, text, str(count), [revalue(given, wanted)])
+
+
+def _started(line: Line) -> tuple[int | None, str]:
+    """On how many nodes or pods the scheduler starts this line."""
+    if line.pod is not None:
+        several = line.pod.operator in _COPIES and (line.pod.pods or 0) > 1
+        return (line.pod.pods, f"the {line.pod.operator.value}") if several else (None, "")
+    srun = line.layer(Launcher.SRUN)
+    if srun is None or is_one_of_several(line, srun):
+        return None, ""
+    return allocated_nodes(line), "srun"
+
+
+def is_one_of_several(line: Line, srun: Layer) -> bool:
+    """One srun a node: it names the node, runs beside others, or gives the rank of its node."""
+    names = option(srun, ("-w", "--nodelist", "-r", "--relative", "-F", "--nodefile")) is not None
+    alone = number(option(srun, NODES)) == 1 or number(option(srun, ("-n", "--ntasks"))) == 1
+    rank = None if line.agent is None else line.agent.given("node_rank")
+    return names or line.is_background or (alone and rank is not None and "SLURM_" not in rank.value_word.raw)

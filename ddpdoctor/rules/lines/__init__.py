@@ -1,1 +1,0 @@
-"""Causes of machines as a Kubernetes manifest shows them, beside their rules; loaded only when one is judged."""

@@ -1,0 +1,191 @@
+"""LOG004 to LOG007: what the others print when a rank, or the process that hosts the store, has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.rules import cause
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.hang import Hang
+    from ddpdoctor.facts.log import Log
+
+__all__ = ["CLOSED"]
+
+CLOSED = (
+    r"Connection closed by remote peer",
+    r"Connection closed by localRank \d+",
+    r"Socket recv failed while polling",
+    r"due to a network error or a remote process exiting prematurely",
+    r"remote process exited or there was a network error",
+    r"Error encountered progressing operation=",
+    r"NCCL communicator was aborted\b",
+    r"peer process has unexpectedly disconnected",
+    r"NCCL communicator encountered error set by ProcessGroupNCCL",
+    r"Call to (recv|send|read|write|recvmsg|sendmsg)( (from|to) \S+)? failed : "
+    r"(Connection (reset by peer|refused)|Broken pipe)",
+    r"Connect to \S+ failed : Connection reset by peer",
+    r"socketPollConnect: [Cc]onnect to \S+ returned (111\(Connection refused\)|Connection refused)",
+    r"Received a (dump|global) signal due to a collective timeout from +([^t\s]|t[^h])",
+    r"Observed flight recorder dump signal from another rank",
+    r"Horovod has been shut down",
+)
+"""What NCCL and torch print of a peer that has gone."""
+
+
+@cause(
+    "LOG004",
+    "rank-death-not-propagated",
+    Severity.ERROR,
+    kind="umbrella",
+    signatures=(r"forcefully exiting via Signals\.SIGKILL",),
+)
+def rank_death_not_propagated() -> None:
+    """A rank or a node ended and nothing ended the others.
+
+    ## Why it matters
+    The job stays in the queue system as running, for hours, although one rank is gone: its error stands in another
+    node's log. "Unable to shutdown process 4711 via Signals.SIGTERM, forcefully exiting via Signals.SIGKILL" is the one
+    line that the launcher may print: a worker hung in a CUDA call and did not react to SIGTERM.
+
+    ## Fix
+    Read the log of the node that printed least. Start with srun --kill-on-bad-exit=1, leave
+    TORCH_NCCL_ASYNC_ERROR_HANDLING on, and let one launcher own all nodes.
+    """
+
+
+@cause(
+    "LOG005",
+    "peer-connection-closed",
+    Severity.ERROR,
+    kind="consequence",
+    signatures=CLOSED,
+)
+def peer_connection_closed() -> None:
+    """NCCL lost the connection to a rank that had already ended.
+
+    ## Why it matters
+    "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely", "Connection
+    closed by remote peer node1<57557>", even "Internal error - please report this issue to the NCCL developers": the ranks
+    that print it are well. Their peer went away first.
+
+    ## Fix
+    Find the rank that the line names, or the node at that address, and read its first error.
+    """
+
+
+@cause(
+    "LOG006",
+    "gloo-peer-closed",
+    Severity.ERROR,
+    kind="consequence",
+    signatures=(
+        r"pair\.cc:\d+\] Connection closed by peer",
+        r"pair\.cc:\d+\] Read error [^\n]*Connection reset by peer",
+        r"Connection closed by peer \[[^\]]*\]:\d+",
+        r"typically caused by a remote worker (crashing|hanging)",
+        r"pair\.cc:\d+\] (writev|sendmsg) [^\n]*(Broken pipe|Connection reset by peer)",
+    ),
+)
+def gloo_peer_closed() -> None:
+    """Gloo lost the connection to a rank that had already ended.
+
+    ## Why it matters
+    "Connection closed by peer [10.0.0.2]:63194. This is typically caused by a remote worker crashing" is printed by the
+    survivors, within a second, and by all of them at once; the address belongs to the rank that went first.
+
+    ## Fix
+    Find out which rank runs at that address and read its own output: its first error is the cause.
+
+    ## Source
+    gloo/transport/tcp/pair.cc.
+    """
+
+
+@cause(
+    "LOG007",
+    "store-connection-closed",
+    Severity.ERROR,
+    kind="consequence",
+    signatures=(
+        r"dump.{0,3} flag on TCPStore",
+        r"[Ff]ailed to recv, got 0 bytes",
+        r"sendBytes failed on SocketImpl",
+        r"recvVector failed on SocketImpl",
+        r"recvValue(WithTimeout)? failed on SocketImpl",
+        r"RendezvousConnectionError",
+        r"maybe TCPStore server has shut ?down too early",
+        r"Error: (Connection reset by peer|Broken pipe)$",
+    ),
+)
+def store_connection_closed() -> None:
+    """The process that hosts the store had already ended.
+
+    ## Why it matters
+    Thousands of lines such as 'Failed to check the "should dump" flag on TCPStore, (maybe TCPStore server has shut down
+    too early)' or "Failed to recv, got 0 bytes" on all ranks: the host of the store, rank 0 or the launcher of its node,
+    went first, and these lines bury the reason.
+
+    ## Fix
+    Find which rank or launcher ended first, and read what it printed before that.
+    """
+
+
+@rank_death_not_propagated.look
+def process_gone(hang: Hang) -> Iterator[Finding]:
+    """A rank without a process, or with one that has ended."""
+    from ddpdoctor.dumps.rank_activity import Activity
+    from ddpdoctor.rules.hang.rank_findings import (
+        jobs_of,
+        process_gone_finding,
+        rank_finding,
+        waiting_ranks_text,
+        was_oom_killed,
+    )
+
+    for job in jobs_of(hang):
+        for each in job.of(Activity.GONE):
+            yield rank_finding(each, f"{each.process.title} {each.words}{waiting_ranks_text(job)}")
+        if job.missing and not was_oom_killed(job):
+            yield process_gone_finding(job, job.missing, "")
+
+
+@rank_death_not_propagated.look
+def dead_for_ras(hang: Hang) -> Iterator[Finding]:
+    """Ranks that RAS takes for dead, or that did not answer it."""
+    from ddpdoctor.dumps.conflict import ranges
+    from ddpdoctor.facts.gaps import not_here
+    from ddpdoctor.rules.hang.ras_findings import ras_finding
+
+    if not hang.ras:
+        not_here("NCCL's RAS was not asked")
+    for each in hang.ras:
+        gone = tuple(p for p in each.peers if p.trouble in ("dead", "incomplete"))
+        if gone:
+            yield ras_finding(
+                each, gone, f"NCCL's RAS has no answer of {ranges(p.rank for p in gone)}: dead, or too stuck to answer"
+            )
+
+
+NOT_REACHED = (r"\bconnect\(\) timed out\.",)
+
+
+LOST = ("RendezvousConnectionError",)
+
+
+@store_connection_closed.look
+def store_lost(log: Log) -> Iterator[Finding]:
+    """Agents say the same of a store that they never reached, which NET003 tells of."""
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.logs.rendezvous_lines import failed_connections
+    from ddpdoctor.rules.log.signatures import signed
+
+    lost = matching_lines(log, LOST)
+    for found in signed(store_connection_closed, log):
+        only_agents = all(
+            any(each.path == log.place(line.source, line.number) for line in lost) for each in found.evidence
+        )
+        if not (only_agents and (failed_connections(log) or matching_lines(log, NOT_REACHED))):
+            yield found

@@ -1,0 +1,92 @@
+"""LOG015, LOG021: processes that somebody outside ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.log import Log
+from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.logs.history import history_of
+from ddpdoctor.logs.matching import matching_lines
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.log.ended_ranks import SIGKILL, ended
+from ddpdoctor.rules.log.signatures import finding_of
+from ddpdoctor.rules.log.watchdog_timeouts import WATCHDOGS
+
+SIGKILLED = (
+    r"exitcode\s*: -9\b",
+    r"return code = -9\b",
+    r"Signal 9 \(SIGKILL\)",
+    r"died with <Signals\.SIGKILL: 9>",
+    r"exited on signal 9 \(Killed\)",
+    r"terminated with signal SIGKILL",
+    r"THE EXIT STRING: Killed ",
+    r"task \d+: Killed\b",
+    r"line \d+: +\d+ Killed\b",
+    r"(^|\])Killed$",
+    r"KILLED BY SIGNAL: 9 ",
+    r"\bexited with code 137\b",
+    r"\bExit Code: +137\b",
+)
+
+
+@cause(
+    "LOG015",
+    "scheduler-ended-job",
+    Severity.ERROR,
+    signatures=(
+        r"CANCELLED AT [^\n]* DUE TO [A-Z]",
+        r"\*\*\* (JOB|STEP) \S+ ON \S+ CANCELLED",
+        r"got signal: 15\b",
+        r"this job is preempted",
+        r"Received (15|Signals\.SIGTERM|SIGTERM) death signal",
+        r"(^|\])Terminated$",
+        r"PBS: job killed: |user-provided time limit for job execution has been reached",
+        r"TERM_(RUNLIMIT|PREEMPT|OWNER|MEMLIMIT)",
+        r"node was low on resource: |The node had condition: \[",
+        r"Stopping container |\bPreempting pod|\bEvicted\b.{0,40}pod|DeadlineExceeded",
+        r"has been marked dead because the detector has missed|[Tt]he actor died because its node has died",
+        r"Owner's node has crashed",
+        r"srun: error: Node failure on ",
+        r"will be terminated soon \(reason: ",
+        r"status is now: NodeNotReady|\bTaintManagerEviction\b|[Nn]ode is not ready.{0,40}[Ee]vict",
+    ),
+)
+def scheduler_ended_job() -> None:
+    """The scheduler ended the job: its time was over, it was preempted, evicted or cancelled, or its node was lost.
+
+    ## Why it matters
+    One line of slurmstepd, often in the error file only ("CANCELLED AT … DUE TO TIME LIMIT"), and then every rank prints a
+    traceback that ends in SignalException "got signal: 15": hundreds of lines that look like a crash of the script.
+
+    ## Fix
+    Where its time was over, ask for more (sbatch --time); where a node failed, leave that one out (sbatch --exclude). Save a
+    checkpoint on SIGUSR1 or SIGTERM (sbatch --signal=B:USR1@120), and requeue with a new rendezvous id.
+    For an evicted pod ask for what it uses (resources.requests), memory or ephemeral-storage.
+    """
+
+
+@cause(
+    "LOG021",
+    "worker-killed-by-sigkill",
+    Severity.ERROR,
+    kind="umbrella",
+    signatures=SIGKILLED,
+)
+def worker_killed_by_sigkill(log: Log) -> Iterator[Finding]:
+    """A worker was killed from outside with SIGKILL.
+
+    ## Why it matters
+    Exit code -9 and no traceback. The kernel (the host's memory ran out), a cgroup limit of Slurm, Docker or Kubernetes, the
+    launcher after its grace, or a person with kill -9 did it; the process itself cannot say.
+
+    ## Fix
+    On the host of that worker, for the moment of its death: sudo dmesg -T | grep -iE "killed process|oom", the scheduler's
+    record (sacct -j JOB --format=State,ExitCode,MaxRSS), kubectl describe pod (OOMKilled).
+    """
+    killed = [each for each in history_of(log).failed_exits if each.code == SIGKILL]
+    lines = matching_lines(log, SIGKILLED)
+    if killed:
+        yield ended(log, killed, "was killed from outside with SIGKILL (exit code -9) and printed no traceback")
+    elif lines and not (matching_lines(log, WATCHDOGS) and all(line.text == "Killed" for line in lines)):
+        yield finding_of(log, lines, "A worker was killed from outside with SIGKILL", blames_speaker=True)

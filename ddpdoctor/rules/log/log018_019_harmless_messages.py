@@ -1,0 +1,57 @@
+"""LOG018, LOG019: lines that look like errors in good runs."""
+
+from __future__ import annotations
+
+from ddpdoctor.findings import Severity
+from ddpdoctor.rules import cause
+
+
+@cause(
+    "LOG018",
+    "address-family-warning",
+    Severity.NOTE,
+    kind="noise",
+    signatures=(
+        r"errno: 97 - Address family not supported",
+        r"hostname of the client socket cannot be retrieved",
+    ),
+)
+def address_family_warning() -> None:
+    """The store falls back from IPv6 to IPv4 and warns about it.
+
+    ## Why it matters
+    "errno: 97 - Address family not supported by protocol" only says that IPv6 is off; it is the first warning of the log
+    and gets the blame.
+
+    ## Fix
+    Nothing: look for the next error.
+    """
+
+
+@cause(
+    "LOG019",
+    "nccl-startup-warning",
+    Severity.NOTE,
+    kind="noise",
+    signatures=(
+        r"No plugin found \(libnccl-net\.so\)",
+        r"Failed to open libibverbs\.so",
+        r"process group has NOT been destroyed",
+        r"destroy_process_group\(\) was not called before program exit",
+        r"Setting OMP_NUM_THREADS environment variable",
+        r"NET/IB : No device found",
+        r"Could not find: libnccl-(net|tuner)",
+        r"NCCL WARN Failed to find CUDA library",
+        r"[Cc]ustom all-?_?reduce[^\n]*To silence this warning",
+    ),
+)
+def nccl_startup_warning() -> None:
+    """NCCL and the launcher print harmless warnings at the start and at the end.
+
+    ## Why it matters
+    "No plugin found (libnccl-net.so)" and "Failed to open libibverbs.so" on machines without RDMA, "process group has NOT
+    been destroyed before we destruct ProcessGroupNCCL", the OMP_NUM_THREADS banner: good runs print them as well.
+
+    ## Fix
+    Nothing: good runs print them too. Look for the next error.
+    """

@@ -1,0 +1,232 @@
+"""LOG500, PROBE005, PROBE006: processes that ended by an exception that no other rule knows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ddpdoctor.facts.log import Log, LogLine, Traceback
+from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
+from ddpdoctor.logs.distances import CHAIN_LINES, OWN_MESSAGE_LINES
+from ddpdoctor.logs.exception_kinds import is_consequence, is_wrapper
+from ddpdoctor.logs.history import history_of
+from ddpdoctor.logs.matching import matching_lines
+from ddpdoctor.logs.traceback_of_line import OUTSIDERS, repeats
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.host.host012_013_502_hosts_differ import on_some_nodes_only
+from ddpdoctor.rules.log.ended_ranks import names_of
+from ddpdoctor.rules.log.log011_020_device_errors import ASSERTED
+from ddpdoctor.rules.log.log501_worker_ended_without_traceback import (
+    CANCELLED,
+    CRASHED,
+    PEERS_BEFORE,
+    PEERS_OF_A_GROUP,
+)
+from ddpdoctor.rules.log.log505_interrupted_by_hand import INTERRUPT
+from ddpdoctor.rules.log.missing_files import is_missing_file, is_removed
+from ddpdoctor.rules.log.not_a_number import no_number
+from ddpdoctor.rules.log.signatures import explained, shortened, softly_explained
+from ddpdoctor.rules.script.script059_to_061_checkpoints import not_written_yet
+
+__all__: list[str] = []
+
+CHILD_GONE = re.compile(
+    r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly|subprocesses has abruptly died"
+    r"|process in the process pool was terminated abruptly"
+)
+OF_CUDA = re.compile(r"CUDA error|CUBLAS_STATUS_|CUDNN_STATUS_|cuda runtime error")
+NODES_TAKEN = (r"will be terminated soon \(reason: ", r"its node has died")
+WHY_GONE = (
+    ". Undetermined why that process ended: the host's memory ran out (LOG014, HOST009: sudo dmesg -T | grep -i 'killed "
+    "process'), /dev/shm is too small (HOST002), or it crashed"
+)
+TERMINATED = re.compile(r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: Terminated")
+WHY_TERMINATED = (
+    ". Undetermined who ended that process with SIGTERM: the launcher or the scheduler, because another rank failed or the time "
+    "was over (LOG015; their output decides), a guard against a lack of memory (earlyoom, systemd-oomd: LOG014), or a person"
+)
+CUT = ". Undetermined which: the log ends before its name; the lines that follow in the output decide"
+KILLED = "Killed"
+"""What a shell prints last of a program that ended by SIGKILL, as a server ends itself after an exception."""
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """The same exception at the same place, on these ranks."""
+
+    first: Traceback
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
+    count: int
+
+
+def traceback_groups(log: Log) -> list[_Group]:
+    """Exceptions that ended a process and that no other rule explains, in the order of the log."""
+    crashes = matching_lines(log, CRASHED + CANCELLED)
+    lines = [
+        line
+        for line in explained(log, "cause", "umbrella", "consequence")
+        if line not in crashes and not OUTSIDERS.match(line.text)
+    ]
+    found: dict[tuple[str, str, object], list[Traceback]] = {}
+    for each in log.tracebacks:
+        name = each.exception.rpartition(".")[2]
+        if (
+            is_consequence(each)
+            or _is_explained(each, lines)
+            or history_of(log).survived(each)
+            or _is_elsewhere(log, each)
+        ):
+            continue
+        if any(_follows(each, other) for other in log.tracebacks) or _is_of_kernel(log, each) or _lost_nodes(log, each):
+            continue
+        found.setdefault((name, _NUMBERS.sub("#", each.message)[:80], each.place), []).append(each)
+    if any(not is_wrapper(t) for t in log.tracebacks if not is_consequence(t)):
+        found = {key: group for key, group in found.items() if not is_wrapper(group[0])}
+    return _told_once([_group(group) for group in found.values()])
+
+
+def _is_of_kernel(log: Log, each: Traceback) -> bool:
+    """Whether CUDA says so after an assertion in a kernel, which LOG011 tells of."""
+    asserted = matching_lines(log, (ASSERTED,)) if OF_CUDA.search(each.message) else []
+    return any(
+        line.source == each.source and line.number < each.number and line.who.may_be(each.who) for line in asserted
+    )
+
+
+def _lost_nodes(log: Log, each: Traceback) -> bool:
+    """Whether Ray found no place for workers after nodes were taken away, which LOG015 tells of."""
+    lost = matching_lines(log, NODES_TAKEN) if "placement group" in each.message else []
+    return any(line.source == each.source and line.number < each.number for line in lost)
+
+
+def _told_once(groups: list[_Group]) -> list[_Group]:
+    """Without those that tell again, by a logger or a parent and without a rank, what a rank raised itself."""
+    ranked = {(g.first.exception, g.first.message) for g in groups if g.ranks}
+    return [g for g in groups if g.ranks or (g.first.exception, g.first.message) not in ranked]
+
+
+def _is_explained(each: Traceback, lines: list[LogLine]) -> bool:
+    near = [line for line in lines if line.source == each.source and line.number in _own_lines(each)]
+    return any(line.who.may_be(each.who) for line in near if line.text != KILLED) or any(
+        repeats(each, line) for line in lines if line.count > 1
+    )
+
+
+def _own_lines(each: Traceback) -> range:
+    """The lines that an exception's message may have."""
+    return range(each.number, each.number + OWN_MESSAGE_LINES)
+
+
+def _is_elsewhere(log: Log, each: Traceback) -> bool:
+    """Files that only some ranks miss are HOST013's and SCRIPT061's business."""
+    if is_removed(each):
+        return True
+    return is_missing_file(each) and (any(on_some_nodes_only(log) or ()) or any(not_written_yet(log) or ()))
+
+
+def _follows(each: Traceback, other: Traceback) -> bool:
+    """Whether it was raised while the other was handled: the first one of a chain is the cause."""
+    return (
+        (each.source, each.who) == (other.source, other.who)
+        and each.is_chained
+        and 0 < each.begin - other.number <= CHAIN_LINES
+        and not (is_wrapper(other) or other.is_summary)
+    )
+
+
+def _group(group: list[Traceback]) -> _Group:
+    ranks = sorted({t.who.rank for t in group if t.who.rank is not None})
+    hosts = sorted({t.who.host for t in group if t.who.host is not None})
+    return _Group(group[0], tuple(ranks), tuple(hosts), len(group))
+
+
+def _all_ranks(log: Log) -> set[int]:
+    ranks = {each.who.rank for each in (*log.spoken, *log.tails)}
+    return {rank for rank in ranks if rank is not None} | set(range(log.world_size or 0))
+
+
+def _stage(log: Log, group: _Group) -> str:
+    """The code for a group: PROBE006 and PROBE005 for one rank among others, before or after it joined; else LOG500."""
+    others = _all_ranks(log) - set(group.ranks) - {each.who.rank for each in log.unfinished}  # these raise as well
+    peers = [line for line in matching_lines(log, PEERS_OF_A_GROUP) if _is_others(line, group)]
+    waited = [line for line in matching_lines(log, PEERS_BEFORE) if _is_others(line, group)]
+    if peers and (group.first.has_joined or not waited):
+        return "PROBE006"
+    if waited:
+        return "PROBE005"
+    return "PROBE006" if others and group.ranks and group.first.has_joined else "LOG500"
+
+
+def _is_others(line: LogLine, group: _Group) -> bool:
+    """Whether somebody else printed this line, as far as ranks, hosts and files tell."""
+    if line.who.rank is not None and group.ranks:
+        return line.who.rank not in group.ranks
+    if line.who.host is not None and group.hosts:
+        return line.who.host not in group.hosts
+    return line.source != group.first.source or (line.who.rank is None and bool(group.ranks))
+
+
+def raised_finding(log: Log, code: str, when: str) -> Iterator[Finding]:
+    for group in traceback_groups(log):
+        if _stage(log, group) == code:
+            yield _finding(log, group, when)
+
+
+def _finding(log: Log, group: _Group, when: str) -> Finding:
+    first, place = group.first, group.first.place
+    says = (first.exception or "an exception") + (f": {first.message}" if first.message else "")
+    at = f" at {place.file}:{place.line}" if place is not None else ""
+    why = WHY_GONE if CHILD_GONE.search(first.message) else ""
+    why = WHY_TERMINATED if TERMINATED.search(first.message) else why
+    says = says.removesuffix(".") if why and not at else says
+    return Finding(
+        f"{names_of(group.ranks, group.hosts)} raised {shortened(says)}{at}{when}{why}",
+        (Evidence(log.place(first.source, first.number), shortened(says), "no exception"),),
+        where=Where(
+            host=group.hosts[0] if len(group.hosts) == 1 else None,
+            node_rank=first.who.node_rank if group.count == 1 else None,
+            rank=group.ranks[0] if len(group.ranks) == 1 else None,
+            local_rank=first.who.local_rank if group.count == 1 else None,
+            file=log.sources[first.source].name if place is None else place.file,
+            line=first.number if place is None else place.line,
+        ),
+        ranks=group.ranks,
+    )
+
+
+@cause("LOG500", "uncaught-exception", Severity.ERROR)
+def uncaught_exception(log: Log) -> Iterator[Finding]:
+    """The training script ended with an exception.
+
+    ## Why it matters
+    The launcher's summary says only "exitcode : 1", and where several ranks write at once the traceback stands far above
+    the end of the log. The place named here is the innermost frame of the job's own code.
+
+    ## Fix
+    Read the traceback at the place that the evidence names; run the same line on one process to see it alone.
+    """
+    yield from raised_finding(log, "LOG500", "")
+    yield from _cut(log)
+    if all(is_consequence(each) for each in log.tracebacks):
+        yield from no_number(log)
+    soft = softly_explained(log)
+    lines = [each for each in explained(log, "cause", "umbrella") if (each.source, each.number) not in soft]
+    for each in (t for t in log.tracebacks if not _is_explained(t, lines)):
+        code = next((soft[each.source, n] for n in _own_lines(each) if (each.source, n) in soft), None)
+        if code is not None and not is_consequence(each) and not history_of(log).survived(each):
+            yield replace(_finding(log, _group([each]), ""), role=Role.CONSEQUENCE, caused_by=code)
+            return
+
+
+def _cut(log: Log) -> Iterator[Finding]:
+    """A traceback in whose middle the log ends, where nothing else says why the job failed."""
+    if explained(log, "cause", "umbrella") or any(
+        not is_consequence(t) or t.exception == INTERRUPT for t in log.tracebacks
+    ):
+        return
+    cut = [each for each in log.unfinished if not history_of(log).survived(each)]
+    for each in cut[:1]:
+        yield _finding(log, _group([t for t in cut if t.place == each.place]), CUT)

@@ -1,0 +1,203 @@
+"""LOG501: processes that ended by a signal or an exit code, and printed nothing that says why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ddpdoctor.facts.log import FATAL, Exit, Log, LogLine, Traceback, TracebackFrame
+from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.logs.context_patterns import context_lines
+from ddpdoctor.logs.distances import MESSAGE_LINES
+from ddpdoctor.logs.exception_kinds import is_consequence
+from ddpdoctor.logs.history import history_of
+from ddpdoctor.logs.launcher_exits import SIGNALS
+from ddpdoctor.logs.line_meaning import NCCL_RETURNED
+from ddpdoctor.logs.matching import matching_lines
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.log.ended_ranks import SIGKILL, ended
+from ddpdoctor.rules.log.log004_to_007_peer_closed import CLOSED as CLOSED_BY_PEERS
+from ddpdoctor.rules.log.log015_021_killed import SIGKILLED
+from ddpdoctor.rules.log.log504_pod_not_started import RAN, keep_failing
+from ddpdoctor.rules.log.signatures import explained, finding_of, softly_explained
+
+__all__ = ["CANCELLED", "CRASHED", "PEERS_BEFORE", "PEERS_OF_A_GROUP", "crashed"]
+
+PEERS_OF_A_GROUP = (
+    r"Connection closed by (remote )?peer",
+    r"Connection reset by peer",
+    r"Watchdog caught collective operation timeout",
+    r"Timed out waiting \d+ms for (recv|send) operation",
+    r"due to a network error or a remote process exiting prematurely",
+    r"Horovod has been shut down",
+)
+"""What ranks print that had formed a group with the one that ended."""
+
+PEERS_BEFORE = (
+    r"\d+/\d+ clients joined",
+    r"wait timeout after \d+ms, keys:",
+    r"RendezvousTimeoutError",
+    r"worker_count=\d+",
+)
+"""What ranks print that waited for it to join."""
+
+NOT_ITS_OWN = ("SIGHUP", "SIGINT", "SIGKILL", "SIGTERM")
+"""Signals that others send."""
+NAMES = {number: name for name, number in SIGNALS.items() if name not in NOT_ITS_OWN}
+
+CRASHED = (
+    r"Segmentation fault",
+    r"Unexpected segmentation fault encountered in worker",
+    r"\S:\d+: [^\n]+: Assertion ['`][^\n]+ failed\.",
+    r"Fatal Python error: ",
+    r"\bsegfault at [0-9a-f]+ ip [^\n]{0,120} in lib(nccl|cuda|torch|c10|nvidia)",
+    r"malloc_consolidate\(\): |double free or corruption|corrupted double-linked list",
+    r"\b(?:malloc|free|realloc)\(\): (?:invalid|corrupted|unaligned|double)",
+    r"return code = -(4|6|7|8|11)\b",
+    r"exited on signal (4|6|7|8|11)\b",
+    r"\(core dumped\)",
+    r"line \d+: +\d+ (Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception)\b",
+    r"died with <Signals\.SIG(SEGV|BUS|ABRT|ILL|FPE): \d+>",
+    r"terminated with signal SIG(SEGV|BUS|ABRT|ILL|FPE)",
+    r"KILLED BY SIGNAL: (4|6|7|8|11) ",
+    r"THE EXIT STRING: (Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception) ",
+    r"Worker exit type: SYSTEM_ERROR",
+    r"[Ww]orker process has died",
+)
+
+
+ABORTED = re.compile(r"\bAborted\b|return code = -6\b|on signal 6\b|SIGABRT")
+
+HINTS = {
+    "SIGBUS": ": /dev/shm, or the disk of a file that it maps, was full (HOST001, HOST002), or such a file was cut"
+}
+"""What ends a process by a signal as a rule."""
+
+CLOSED = re.compile(r"Killing subprocess \d|closing signal SIG")
+OTHERS_ENDED = (
+    "The launcher ended all workers of its node, as it does when one of them has failed or it was ended itself; the log does not "
+    "hold which worker, nor why: what stands above in the output decides"
+)
+SIGNALLED = (r"Received \S+ death signal", r"\bgot signal: \d+")
+"""What a launcher says that was told to end: it says why it ends its workers."""
+OF_RAY = re.compile(r"Worker exit type: SYSTEM_ERROR|orker process has died")
+WHY_OF_RAY = (
+    "A worker of Ray{} died. Undetermined: the memory of its host ran out and the kernel killed it (LOG014: sudo dmesg -T | grep "
+    "-i 'killed process' there), it crashed (a segmentation fault, an abort), or ray stop ended it; what it printed last, in "
+    "/tmp/ray/session_latest/logs/worker-*{}.err of its node, decides"
+)
+
+CANCELLED = (r"CANCELLED AT \S+ \*\*\*$",)
+"""What slurmstepd says of the other tasks as well when one of them failed."""
+
+
+REFUSED = (
+    r"(?:\.py: e|^\W{0,3}E)rror: (unrecognized arguments|the following arguments are required|(ambiguous option|argument \S+): )",
+)
+"""How argparse ends a script, with exit code 2."""
+OTHERS = re.compile(r"--local[-_]rank\b|arguments: +[–—]")
+"""Options that LAUNCH015, LAUNCH050 and LAUNCH051 tell of."""
+
+
+@cause("LOG501", "worker-ended-without-traceback", Severity.ERROR, signatures=(*CRASHED, *REFUSED))
+def worker_ended_without_traceback(log: Log) -> Iterator[Finding]:
+    """A worker ended by a signal of its own or with an exit code, and printed no traceback.
+
+    ## Why it matters
+    "exitcode : -11" (a segmentation fault), -6 (an abort), -7 (a bus error) or a number that the script chose: Python had no
+    chance to say where, and the launcher's summary is all there is. Exit code 2 is argparse's: the script
+    was given options that it does not know.
+
+    ## Fix
+    Start the ranks with PYTHONFAULTHANDLER=1: a crash then prints the Python stack. Look for the rank's last own line, and in
+    the kernel's log of its node (dmesg | grep -E "segfault|traps").
+    """
+    raised = {(each.source, each.number) for each in log.tracebacks if each.exception != FATAL}
+    crashes = [line for line in matching_lines(log, CRASHED) if (line.source, line.number) not in raised]
+    lines = [line for line in crashes if not _is_said_why(log, line)]
+    refused = [line for line in matching_lines(log, REFUSED) if not OTHERS.search(line.text)]
+    if refused:
+        yield finding_of(log, refused, "The script refused its arguments, with exit code 2", blames_speaker=True)
+    found = [] if matching_lines(log, (*PEERS_OF_A_GROUP, *PEERS_BEFORE)) else list(crashed(log, ""))
+    yield from found
+    if lines and not found and not history_of(log).failed_exits:
+        of_ray = [line for line in lines if OF_RAY.search(line.text)]
+        title = "A worker crashed and printed no traceback"
+        yield _of_ray(log, of_ray) if of_ray else finding_of(log, lines, title, blames_speaker=True)
+    last = history_of(log).last_failure
+    told = [t for t in (*log.tracebacks, *log.unfinished) if not t.is_summary]
+    is_dark = not (lines or found or history_of(log).failed_exits or told or log.xids or _said(log))
+    failing = list(keep_failing(log)) if is_dark else []
+    yield from failing
+    if last is not None and is_dark and not failing and not NCCL_RETURNED.search(last.text):
+        is_closed = CLOSED.search(last.text) is not None
+        title = OTHERS_ENDED if is_closed else "The job failed, and no line says why"
+        yield finding_of(log, [last], title, blames_speaker=is_closed)
+
+
+def _of_ray(log: Log, lines: list[LogLine]) -> Finding:
+    """Ray names the process and three reasons for which it may have ended, never which."""
+    pids = {line.who.pid for line in lines if line.who.pid is not None}
+    pid = pids.pop() if len(pids) == 1 else None
+    title = WHY_OF_RAY.format(f" (pid {pid})", f"-{pid}") if pid is not None else WHY_OF_RAY.format("", "")
+    return finding_of(log, lines, title, blames_speaker=True)
+
+
+def _is_said_why(log: Log, line: LogLine) -> bool:
+    """Whether the process aborted over an error that it had printed itself: C++ ends so after an exception."""
+    said = explained(log, "cause", "umbrella", "consequence") if ABORTED.search(line.text) else []
+    others = [each for each in said if each not in matching_lines(log, CRASHED)]
+    return any(each.source == line.source and each.who.may_be(line.who) for each in others)
+
+
+def _said(log: Log) -> bool:
+    said = explained(log, "cause", "umbrella", "consequence")
+    is_told = any(line not in matching_lines(log, RAN) for line in said)
+    return is_told or any(context_lines(log, "nccl_warns")) or bool(matching_lines(log, SIGNALLED))
+
+
+def _is_unclaimed(log: Log, told: list[Traceback], exits: Sequence[Exit]) -> bool:
+    """Whether a rank raised something of its own and no exit is told of it: summaries may count ranks in another way."""
+    follows = {(line.source, line.number) for line in explained(log, "consequence", "umbrella")}
+    own = [t for t in told if not any((t.source, t.number + i) in follows for i in range(MESSAGE_LINES))]
+    return bool({t.who.rank for t in own} - {None} - {each.who.rank for each in exits})
+
+
+def crashed(log: Log, when: str) -> Iterator[Finding]:
+    """Exit codes that no traceback and no line of that rank explains, one finding for each code."""
+    soft = softly_explained(log)  # warnings, which ended nothing
+    lines = [line for line in explained(log, "cause", "umbrella") if (line.source, line.number) not in soft]
+    told = [each for each in (*log.tracebacks, *log.unfinished) if not is_consequence(each)]
+    itself = matching_lines(log, CRASHED + SIGKILLED + CANCELLED)
+    speakers = {(each.source, each.who.rank) for each in told}
+    speakers |= {(line.source, line.who.rank) for line in lines if line not in itself}
+    ranks = {rank for _, rank in speakers if rank is not None}
+    closed = matching_lines(log, CLOSED_BY_PEERS)
+    bereft = {line.who.rank for line in explained(log, "consequence")} - {None}  # C++ aborts over a lost peer as well
+    found: dict[int, list[Exit]] = {}
+    exits = history_of(log).failed_exits
+    is_unclaimed = _is_unclaimed(log, told, exits)
+    for each in exits:
+        if each.code == 1 and is_unclaimed:
+            continue
+        if each.code in (1, -SIGNALS["SIGABRT"]) and each.who.rank in bereft:
+            continue
+        if each.code == 1 and each.who.rank is None and any(each.who.may_be(line.who) for line in closed):
+            continue
+        said = (each.source, None) in speakers or each.who.rank in ranks or (each.who.rank is None and bool(speakers))
+        if not said and each.code != SIGKILL:
+            found.setdefault(each.code, []).append(each)
+    for code, those in found.items():
+        name = NAMES.get(-code, "")
+        how = f"was ended by {name} (exit code {code})" if name else f"ended with exit code {code}"
+        place = _place(log, those)
+        told_where = f", while Python was at {place.file}:{place.line}" if place else " and printed no traceback"
+        one = ended(log, those, f"{how}{when}{told_where}{HINTS.get(name, '')}")
+        yield one if place is None else replace(one, where=replace(one.where, file=place.file, line=place.line))
+
+
+def _place(log: Log, exits: list[Exit]) -> TracebackFrame | None:
+    """Where faulthandler says that one of these processes was when its signal came."""
+    fatal = [each for each in log.tracebacks if each.exception == FATAL and each.source == exits[0].source]
+    return next((each.place for each in fatal if any(each.who.may_be(exit.who) for exit in exits)), None)

@@ -1,0 +1,55 @@
+"""LOG505: a person interrupted the job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.log import Log
+from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.logs.matching import matching_lines
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.log.ended_ranks import names_of
+from ddpdoctor.rules.log.signatures import explained, finding_of
+
+__all__ = ["INTERRUPT"]
+
+INTERRUPT = "KeyboardInterrupt"
+SIGNALLED = (r"Received (2|Signals\.SIGINT|SIGINT) death signal", r"closing signal SIGINT", r"got signal: 2\b")
+
+
+@cause("LOG505", "interrupted-by-hand", Severity.NOTE, signatures=SIGNALLED)
+def interrupted_by_hand(log: Log) -> Iterator[Finding]:
+    """A person or a program interrupted the job with SIGINT, as Ctrl-C does.
+
+    ## Why it matters
+    Every rank prints a traceback that ends in KeyboardInterrupt at whatever line it was: these lines are no faults. Where the
+    job was interrupted because it hung, they show where each rank waited.
+
+    ## Fix
+    Nothing, when it was you. Had it hung, look at the next one with `ddpdoctor hang` before you interrupt it.
+    """
+    lines = matching_lines(log, SIGNALLED)
+    title = "A person or a program interrupted the job with SIGINT, as Ctrl-C does"
+    if lines:
+        yield finding_of(log, lines, title, blames_speaker=True)
+        return
+    raised = [each for each in log.tracebacks if each.exception == INTERRUPT]
+    others = [each for each in log.tracebacks if each.exception != INTERRUPT and not each.is_summary]
+    if not raised or others or explained(log, "cause", "umbrella"):
+        return  # or somebody interrupted what had failed already
+    first = raised[0]
+    ranks = tuple(sorted({each.who.rank for each in raised if each.who.rank is not None}))
+    hosts = sorted({each.who.host for each in raised if each.who.host is not None})
+    place = first.place
+    at = f"; {names_of(ranks[:1], hosts)} was at {place.file}:{place.line}" if place is not None else ""
+    yield Finding(
+        f"{title}{at}",
+        tuple(Evidence(log.place(each.source, each.number), INTERRUPT) for each in raised[:3]),
+        where=Where(
+            host=hosts[0] if len(hosts) == 1 else None,
+            rank=ranks[0] if len(ranks) == 1 else None,
+            file=log.sources[first.source].name if place is None else place.file,
+            line=first.number if place is None else place.line,
+        ),
+        ranks=ranks,
+    )

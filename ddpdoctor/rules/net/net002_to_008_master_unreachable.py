@@ -1,0 +1,366 @@
+"""NET002, NET004 to NET008: the way from this node to the master, up to the point where it ends."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ddpdoctor.facts.addresses import is_ip, malformation
+from ddpdoctor.facts.environ import Environ, shorten
+from ddpdoctor.facts.gaps import not_here, unanswered
+from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.facts.launch.pod import Operator, Pod
+from ddpdoctor.facts.launch.reading import Given
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.words import is_known
+from ddpdoctor.facts.net import Net
+from ddpdoctor.facts.nodes import Nodes
+from ddpdoctor.facts.probe import Kind, Probe
+from ddpdoctor.facts.reachability import Attempt, ConnectOutcome
+from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
+from ddpdoctor.launch.rendezvous import parse_endpoint
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.launch.manifest.network_policies import closing_policies, is_shut, open_ports_text, policy_finding
+from ddpdoctor.rules.launch.manifest.places import manifest_place
+from ddpdoctor.rules.launch.pointing import point
+from ddpdoctor.rules.net import reachability_findings
+from ddpdoctor.rules.node_findings import only_met
+from ddpdoctor.rules.observation_findings import is_second_store, observed, only_probed
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.log import Log
+
+__all__ = [
+    "master_addr_swallows_packets",
+    "master_addr_unresolvable",
+    "master_addr_without_host",
+    "master_port_dropped",
+    "master_port_rejected",
+    "no_route_to_master",
+    "store_unreachable",
+]
+
+
+@cause(
+    "NET002",
+    "master-addr-unresolvable",
+    Severity.ERROR,
+    signatures=(
+        r"gai error: -\d+",
+        r"host not found: Name or service not known",
+        r"nodename nor servname",
+        r"Temporary failure in name resolution",
+    ),
+)
+def master_addr_unresolvable(
+    environ: Environ | None = None, net: Net | None = None, probe: Probe | None = None
+) -> Iterator[Finding]:
+    """This node cannot turn MASTER_ADDR into an address.
+
+    ## Why it matters
+    Every rank here repeats "The IPv6 network addresses of (HOST, PORT) cannot be retrieved (gai error: -2 - Name or service
+    not known)" for up to 30 minutes; newer releases end with a plain timeout that does not mention the name.
+
+    ## Fix
+    Put the IP address of rank 0's node into MASTER_ADDR, or make the name known here through DNS or /etc/hosts.
+    """
+    is_malformed = (
+        environ is not None and malformation(environ.master_addr or "") is not None
+    )  # ENV016 tells what it is
+    for finding in observed(probe.seen(Kind.UNRESOLVABLE) if probe else ()):
+        yield replace(finding, role=Role.CONSEQUENCE, caused_by="ENV016") if is_malformed else finding
+    if only_probed(probe, environ, net):
+        return
+    assert environ is not None
+    assert net is not None
+    asked = net.master_name
+    if asked is None or asked.addresses or is_malformed:
+        return
+    if asked.name == net.hostname:
+        return  # NET014: this machine does not know its own name
+    yield Finding(
+        f"MASTER_ADDR={shorten(asked.name)} cannot be resolved on this node ({asked.error or 'no address'}, "
+        f"after {asked.seconds:.1f} s); a name that every node knows, or an IP address, was expected",
+        evidence=(Evidence("net.master_name.error", asked.error or "no address", "at least one address"),),
+        severity=Severity.WARNING if asked.is_late else None,
+    )
+
+
+@cause(
+    "NET003",
+    "store-unreachable",
+    Severity.ERROR,
+    kind="umbrella",
+    signatures=(
+        r"client socket has timed out after \d+m?s while trying to connect to",
+        r"\b\d+/\d+ clients joined",
+        r"\bconnect\(\) timed out\.",
+        r"server socket on \[[^\]]*\]:\d+ has timed out, will retry",
+        r"failed to connect to \S+ \(errno: 113 - No route to host\)",
+        r"failed to connect to \S+ \(errno: 11[01] - Connection (timed out|refused)\)",
+        r"failed to connect to any network address of",
+    ),
+)
+def store_unreachable(nodes: Nodes | None = None, probe: Probe | None = None) -> Iterator[Finding]:
+    """A node cannot connect to the store of the job, and neither its name nor its port is the reason.
+
+    ## Why it matters
+    "The client socket has timed out after …ms while trying to connect to (HOST, PORT)": each side prints something else, and
+    the reason is in a third place.
+
+    ## Fix
+    Check from this node that HOST:PORT is an address of rank 0's node, that rank 0 runs there, and that the port is open.
+    """
+    if nodes is None and probe is None:
+        not_here("neither other nodes nor a probe were looked at")
+    if nodes is not None:
+        yield from reachability_findings.other_ways(nodes)
+    if probe is not None:
+        yield from observed(probe.seen(Kind.UNREACHABLE), expected="the job's store")
+
+
+@cause("NET004", "master-addr-swallows-packets", Severity.ERROR)
+def master_addr_swallows_packets(net: Net | None = None, probe: Probe | None = None) -> Iterator[Finding]:
+    """Nothing at all comes back from the master's address.
+
+    ## Why it matters
+    The first line, "The server socket on [ADDR]:PORT has timed out, will retry.", comes after more than two minutes. The
+    address is stale or wrong, or everything to it is filtered on the way.
+
+    ## Fix
+    Set MASTER_ADDR to an address of rank 0's node on a network that all nodes of the job share.
+    """
+    yield from observed(probe.seen(Kind.SILENT) if probe and not is_second_store(probe) else ())
+    if only_probed(probe, net):
+        return
+    assert net is not None
+    attempt = _ended(net, ConnectOutcome.NO_ANSWER)
+    if attempt is not None and not attempt.pings:
+        yield _finding(
+            net, attempt, f"{attempt.address} answers nothing: no connection within {attempt.seconds:.1f} s, no ping"
+        )
+
+
+@cause("NET005", "master-addr-without-host", Severity.ERROR)
+def master_addr_without_host(net: Net | None = None, probe: Probe | None = None) -> Iterator[Finding]:
+    """Nobody on the local network has the master's address.
+
+    ## Why it matters
+    torch says "errno: 113 - No route to host" within seconds and goes on trying for 30 minutes. The subnet is right, and
+    no machine in it answers to the address: it is switched off, or the address is mistyped or stale.
+
+    ## Fix
+    Correct MASTER_ADDR, and check that the node with rank 0 is up.
+    """
+    yield from observed(probe.seen(Kind.MASTER_WITHOUT_HOST) if probe else ())
+    if only_probed(probe, net):
+        return
+    assert net is not None
+    attempt = _ended(net, ConnectOutcome.NO_HOST)
+    if attempt is not None:
+        yield _finding(net, attempt, f"no machine on the local network has the address {attempt.address}")
+
+
+@cause(
+    "NET006",
+    "no-route-to-master",
+    Severity.ERROR,
+    signatures=(
+        r"errno: 101 - Network is unreachable",
+        r"failed to connect to \S+ \(errno: 22 - Invalid argument\)",
+    ),
+)
+def no_route_to_master(net: Net | None = None, probe: Probe | None = None) -> Iterator[Finding]:
+    """No route leads from this node to the master's address.
+
+    ## Why it matters
+    torch says "errno: 101 - Network is unreachable", or "errno: 22 - Invalid argument" where a blackhole route was set,
+    and tries again until the timeout.
+
+    ## Fix
+    Add the route, or set MASTER_ADDR to an address in a network that this node reaches.
+    """
+    yield from observed(probe.seen(Kind.NO_ROUTE) if probe else ())
+    if only_probed(probe, net):
+        return
+    assert net is not None
+    attempt = _ended(net, ConnectOutcome.NO_ROUTE)
+    if attempt is not None:
+        finding = _finding(net, attempt, f"this node has no route to {attempt.address} (errno {attempt.errno})")
+        is_offline = all(name.startswith("lo") for name in net.running)
+        yield replace(finding, role=Role.CONSEQUENCE, caused_by="NET022") if is_offline else finding
+
+
+@cause("NET007", "master-port-dropped", Severity.ERROR)
+def master_port_dropped(
+    net: Net | None = None, nodes: Nodes | None = None, probe: Probe | None = None
+) -> Iterator[Finding]:
+    """The master answers a ping, and packets to its port are dropped.
+
+    ## Why it matters
+    Names resolve and ping works, so the network looks healthy; the first line of torch comes after two minutes.
+
+    ## Fix
+    Open the master port between the nodes of the job in the firewall or the security group.
+    """
+    if nodes is not None:
+        yield from reachability_findings.dropped(nodes)
+    if probe is not None and not is_second_store(probe):
+        yield from observed(probe.seen(Kind.PORT_DROPPED), expected="an open port")
+    if (net is None and probe is not None) or only_met(nodes, net):
+        return
+    assert net is not None
+    attempt = _ended(net, ConnectOutcome.NO_ANSWER)
+    if attempt is not None and attempt.pings:
+        yield _finding(
+            net, attempt, f"{attempt.address} answers a ping, but nothing comes back from its port: a firewall drops it"
+        )
+
+
+@cause("NET008", "master-port-rejected", Severity.ERROR)
+def master_port_rejected(
+    net: Net | None = None, nodes: Nodes | None = None, probe: Probe | None = None
+) -> Iterator[Finding]:
+    """A firewall forbids connections to the master's port.
+
+    ## Why it matters
+    torch prints "errno: 113 - No route to host" although the route is fine, and tries again until the timeout.
+
+    ## Fix
+    Open the master port between the nodes of the job in the firewall.
+    """
+    if nodes is not None:
+        yield from reachability_findings.rejected(nodes)
+    if probe is not None and not is_second_store(probe):
+        yield from observed(probe.seen(Kind.PORT_REJECTED), expected="an open port")
+    if (net is None and probe is not None) or only_met(nodes, net):
+        return
+    assert net is not None
+    attempt = _ended(net, ConnectOutcome.PROHIBITED)
+    if attempt is not None:
+        yield _finding(
+            net, attempt, f"connections to {attempt.address} are forbidden on the way (errno {attempt.errno})"
+        )
+
+
+def _ended(net: Net, outcome: ConnectOutcome) -> Attempt | None:
+    """The best attempt, where it ended so; None when there was nothing to reach. A skip when no attempt came back."""
+    if net.is_master is not False:
+        return None  # this node is the master, or NET002 says why it is not known
+    if net.port is None:
+        return None  # without a port number there was nothing to knock at: ENV015
+    best = net.best_attempt
+    if best is None:
+        unanswered("the connection to the master did not come back in time")
+    return best if best.outcome is outcome else None
+
+
+def _finding(net: Net, attempt: Attempt, said: str) -> Finding:
+    return Finding(
+        f"the master cannot be reached: {said}; an open port, or a refusal before the job starts, was expected",
+        evidence=(Evidence("net.attempts[0].outcome", attempt.outcome.value, "store or refused"),),
+        where=Where(peer=_peer(net, attempt)),
+    )
+
+
+def _peer(net: Net, attempt: Attempt) -> str:
+    """The short name of the machine that could not be reached; its address where nobody told a name."""
+    name = net.master_name.name if net.master_name is not None else attempt.address
+    return attempt.address if is_ip(name) else name.partition(".")[0]
+
+
+_BY_NAME = (Operator.PYTORCHJOB, Operator.TRAINJOB)
+
+
+_SERVED = (Operator.JOB, Operator.STATEFULSET)
+
+
+@master_addr_unresolvable.look
+def host_network_names(launch: Launch) -> Iterator[Finding]:
+    """A first pod that no resolver knows: a name without the pods' service, or pods that ask the host's resolver."""
+    for line in launch.lines:
+        pod, agent = line.pod, line.agent
+        if pod is not None and agent is not None and (given := _names_no_service(line, agent, pod)) is not None:
+            wanted = f"{pod.name}-0.{pod.service}" if pod.service else "a service in the pods' subdomain"
+            text = f"{given.value}: the pods' service is {pod.service or 'not set'}; expected {wanted}"
+            yield point(launch, line, given.value_word, text, wanted, None)
+        if pod is None or pod.operator not in _BY_NAME or not pod.host_network or (pod.pods or 0) < 2:
+            continue
+        if pod.dns_policy not in (None, "ClusterFirst", "Default") or _has_own_address(line):
+            continue
+        policy = pod.dns_policy or "not set"
+        yield Finding(
+            f"hostNetwork with dnsPolicy {policy}: the pods ask the host's resolver for the first pod's service; "
+            "expected ClusterFirstWithHostNet",
+            (Evidence("launch.pod.dns_policy", policy, "ClusterFirstWithHostNet"),),
+            fix="Add dnsPolicy: ClusterFirstWithHostNet beside hostNetwork: true.",
+            where=manifest_place(line, pod.host_network_at),
+        )
+
+
+def _names_no_service(line: Line, layer: Layer, pod: Pod) -> Given | None:
+    """An address such as `train-0.train` whose second part is not the service of the pods."""
+    dest = "rdzv_endpoint" if layer.given("rdzv_endpoint") else "master_addr"
+    given = layer.given(dest)
+    if given is None or not is_known(given.value) or pod.name is None or pod.operator not in _SERVED:
+        return None
+    host, _ = parse_endpoint(given.value or "")
+    match = re.fullmatch(rf"{re.escape(pod.name)}-\d+\.([a-z0-9-]+)(\..*)?", host)
+    return given if match and match[1] != pod.service else None
+
+
+def _has_own_address(line: Line) -> bool:
+    agent = line.agent
+    return agent is None or any(agent.given(dest) for dest in ("master_addr", "rdzv_endpoint"))
+
+
+@master_port_dropped.look
+def master_port_closed(launch: Launch) -> Iterator[Finding]:
+    """No rule of the policies lets the job's pods connect to the master port."""
+    for line, pod, port in closing_policies(launch):
+        if is_shut(pod, port):
+            named = "any port" if port is None else f"its master port {port}"
+            text = f"the policy lets no pod of the job connect to {named}, it opens {open_ports_text(pod)}"
+            yield policy_finding(line, pod, f"{text}: expected all TCP ports between the pods of the job")
+
+
+@store_unreachable.look
+def store_unreachable_in_log(log: Log) -> Iterator[Finding]:
+    """Decided over what all nodes printed while they waited."""
+    from ddpdoctor.rules.log.joining import Joining, joining_findings
+
+    return joining_findings(log, Joining.STORE_UNREACHABLE)
+
+
+@master_addr_swallows_packets.look
+def master_addr_swallows_packets_in_log(log: Log) -> Iterator[Finding]:
+    """Decided over what all nodes printed while they waited."""
+    from ddpdoctor.rules.log.joining import Joining, joining_findings
+
+    return joining_findings(log, Joining.MASTER_ADDR_SWALLOWS_PACKETS)
+
+
+@master_addr_without_host.look
+def master_addr_without_host_in_log(log: Log) -> Iterator[Finding]:
+    """Decided over what all nodes printed while they waited."""
+    from ddpdoctor.rules.log.joining import Joining, joining_findings
+
+    return joining_findings(log, Joining.MASTER_ADDR_WITHOUT_HOST)
+
+
+@master_port_dropped.look
+def master_port_dropped_in_log(log: Log) -> Iterator[Finding]:
+    """Decided over what all nodes printed while they waited."""
+    from ddpdoctor.rules.log.joining import Joining, joining_findings
+
+    return joining_findings(log, Joining.MASTER_PORT_DROPPED)
+
+
+@master_port_rejected.look
+def master_port_rejected_in_log(log: Log) -> Iterator[Finding]:
+    """Decided over what all nodes printed while they waited."""
+    from ddpdoctor.rules.log.joining import Joining, joining_findings
+
+    return joining_findings(log, Joining.MASTER_PORT_REJECTED)

@@ -1,0 +1,208 @@
+"""NET021, NET022, NET024: the interface that NCCL or Gloo takes by itself, where the other nodes cannot reach it."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.interface_choice import Choice, choose_for_gloo, choose_for_nccl, effective
+from ddpdoctor.facts.net import Net
+from ddpdoctor.facts.nodes import Nodes
+from ddpdoctor.facts.probe import Kind, Probe
+from ddpdoctor.findings import Evidence, Finding, Severity
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.net.net009_to_011_023_links_between_nodes import gloo_elsewhere
+from ddpdoctor.rules.node_findings import only_met
+from ddpdoctor.rules.observation_findings import observed, only_probed
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.log import Log, LogLine
+
+__all__ = ["gloo_wrong_interface", "nccl_wrong_interface", "no_socket_interface"]
+
+
+@cause(
+    "NET021",
+    "nccl-wrong-interface",
+    Severity.ERROR,
+    signatures=(
+        r"Bootstrap : Using (\[0\])?(docker|veth|virbr|br-|cni|flannel|cali|tun|tailscale|CloudflareWARP)",
+        r"Call to connect returned Connection (timed out|refused), retrying",
+        r"(Connect to \S+|Call to connect) failed : Connection refused",
+        r"socketPollConnect: [Cc]onnect (to \S+ )?returned (111\()?Connection refused\)?, retrying",
+        r"[Cc]onnect to ([^\n ]*fe80|169\.254\.)",
+    ),
+)
+def nccl_wrong_interface(environ: Environ, net: Net) -> Iterator[Finding]:
+    """NCCL takes an interface that leads to no other node.
+
+    ## Why it matters
+    The store works over one interface, but NCCL chose a bridge, a tunnel or a link-local address ("Bootstrap : Using
+    docker0:172.17.0.1<0>"); connections time out or are refused and no message names the interface as the reason.
+
+    ## Fix
+    Set NCCL_SOCKET_IFNAME to the interface of the route to MASTER_ADDR. A value such as ^docker0 replaces NCCL's own list
+    of exclusions, so write ^docker,lo,virbr,… in full.
+    """
+    net.need_several_nodes(environ)
+    chosen = next(iter(choose_for_nccl(net, environ.settings)), None)
+    if chosen is not None:
+        yield from _judge(net, chosen, "NCCL", "NCCL_SOCKET_IFNAME")
+
+
+@cause(
+    "NET022",
+    "no-socket-interface",
+    Severity.ERROR,
+    signatures=(r"Socket creation failed : Address family not supported",),
+)
+def no_socket_interface(environ: Environ, net: Net) -> Iterator[Finding]:
+    """No network interface is left that NCCL could use.
+
+    ## Why it matters
+    NCCL ends with "Bootstrap : no socket interface found": there is no interface that is up and has an address of a
+    suitable family, as in a container without network.
+
+    ## Fix
+    Give the container a network (--net=host), or set NCCL_SOCKET_FAMILY to a family that the interfaces have.
+    """
+    if effective(environ.settings.get("NCCL_SOCKET_IFNAME")) is not None:
+        return  # ENV021 and ENV023
+    if not net.interfaces:
+        net.need(None, "interfaces")
+    chosen = choose_for_nccl(net, environ.settings)
+    only_loopback = bool(chosen) and chosen[0].interface.startswith("lo") and net.spans_nodes(environ)
+    if chosen and not only_loopback:
+        return
+    family = environ.settings.get("NCCL_SOCKET_FAMILY")
+    seen = ", ".join(f"{i.name} ({'up' if i.is_running else 'down'})" for i in net.interfaces)
+    yield Finding(
+        ("only the loopback is left for NCCL in a job of several nodes" if chosen else "NCCL finds no interface to use")
+        + f" among {seen[:200] or 'none'}"
+        + (f" with NCCL_SOCKET_FAMILY={family:.20}" if family else ""),
+        evidence=(Evidence("net.interfaces", seen[:200], "an interface that is up and has an address"),),
+    )
+
+
+@cause(
+    "NET024",
+    "gloo-wrong-interface",
+    Severity.ERROR,
+    signatures=(
+        r"remote=\[172\.1[7-9]\.\d+\.\d+\]",
+        r"gloo/transport/tcp/pair\.cc:\d+\] connect \[172\.1[7-9]\.",
+    ),
+)
+def gloo_wrong_interface(
+    environ: Environ | None = None, net: Net | None = None, nodes: Nodes | None = None, probe: Probe | None = None
+) -> Iterator[Finding]:
+    """Gloo binds an address that leads to no other node.
+
+    ## Why it matters
+    "Gloo connectFullMesh failed with …": Gloo publishes the address that the hostname resolves to, here that of a bridge
+    or a tunnel. NCCL_SOCKET_IFNAME has no effect on Gloo.
+
+    ## Fix
+    Set GLOO_SOCKET_IFNAME to the interface that reaches the other nodes, on every node.
+    """
+    if nodes is not None:
+        yield from gloo_elsewhere(nodes)
+    if only_met(nodes, net, probe):
+        return
+    seen = probe.seen(Kind.GLOO_UNREACHABLE) if probe else ()
+    yield from observed(seen, expected="an address that the other nodes reach")
+    if seen or only_probed(probe, environ, net):
+        return
+    assert environ is not None
+    assert net is not None
+    net.need_several_nodes(environ)
+    net.need(net.own_name, "own_name")
+    for chosen in choose_for_gloo(net, environ.variables):
+        yield from _judge(net, chosen, "Gloo", "GLOO_SOCKET_IFNAME")
+
+
+def _judge(net: Net, chosen: Choice, library: str, variable: str) -> Iterator[Finding]:
+    """A finding where the choice is an interface of this machine alone and another one leads to the other nodes."""
+    interface = net.interface(chosen.interface)
+    better = next((name for name in net.way_out if name != chosen.interface), None)
+    if interface is None or interface.name in net.way_out or better is None:
+        return
+    is_link_local = ipaddress.ip_address(chosen.ip.partition("%")[0]).is_link_local
+    if not (interface.is_virtual or is_link_local):
+        return
+    what = (
+        f"a link-local address on {interface.name}"
+        if is_link_local
+        else f"{interface.name}, a {interface.kind} interface"
+    )
+    yield Finding(
+        f"{library} takes {what} ({chosen.ip}; {chosen.reason}), while the other nodes are reached over {better}",
+        evidence=(Evidence("net.interfaces", f"{interface.name} {chosen.ip}", f"{better}"),),
+        fix=f"Set {variable} on every node.",
+        fix_command=f"export {variable}={better}",
+    )
+
+
+REFUSED = (
+    r"Call to connect returned Connection (timed out|refused), retrying",
+    r"returned [\w() ]+, retrying \(\d+/\d+\)",
+    r"(Connect to \S+|Call to connect) failed : Connection refused",
+)
+
+
+TRIES = re.compile(r"retrying \((?P<tried>\d+)/(?P<most>\d+)\)")
+
+
+UNSURE_INTERFACE = (
+    "NCCL could not connect to {peer}. Undetermined: the rank there ended first or never came (its own output decides), {file}"
+    "the address is that of an interface which leads to no other node (NET021; NCCL_SOCKET_IFNAME), or the ports that NCCL "
+    "chooses are closed between the nodes (NET009)"
+)
+
+
+OF_FILE = "the init file holds the addresses of an earlier run (NET018: take a new file), "
+
+
+@nccl_wrong_interface.look
+def refused(log: Log) -> Iterator[Finding]:
+    """NCCL tried in vain to connect: an interface's name or a link-local address proves a wrong interface, nothing else does."""
+    from ddpdoctor.logs.context_patterns import context_lines
+    from ddpdoctor.logs.history import history_of
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.logs.mentioned_peers import peer_in
+    from ddpdoctor.rules.log.signatures import finding_of, signed
+
+    lines = matching_lines(log, REFUSED)
+    counted = [line for line in lines if TRIES.search(line.text)]
+    is_given_up = history_of(log).has_failed or len(counted) < len(lines)
+    if counted and not is_given_up and not any(_is_last(log, line) for line in counted):
+        return  # it got its connection
+    for found in signed(nccl_wrong_interface, log):
+        if not lines or any(each.seen not in {line.text for line in lines} for each in found.evidence):
+            yield found
+            continue
+        stale = OF_FILE if any(context_lines(log, "init_file")) else ""
+        title = UNSURE_INTERFACE.format(
+            peer=peer_in(each for each in log.lines if "onnect to " in each.text) or "a peer", file=stale
+        )
+        told = finding_of(log, lines, title, blames_speaker=True)
+        yield replace(
+            told if is_given_up else replace(told, severity=Severity.WARNING, role=None),
+            fix="Read first what the rank at that address printed. If it runs, compare the address with the node's interfaces "
+            "(ip -br addr) and set NCCL_SOCKET_IFNAME to the one that leads to the other nodes.",
+        )
+
+
+def _is_last(log: Log, line: LogLine) -> bool:
+    """Whether nothing follows in this source that looks like a job that runs."""
+
+    from ddpdoctor.logs.distances import FEW_PROGRESS_LINES
+    from ddpdoctor.logs.history import history_of
+
+    return not history_of(log).progress_after(line) and log.sources[line.source].lines <= (
+        max(line.number, line.last) + FEW_PROGRESS_LINES
+    )

@@ -1,0 +1,189 @@
+"""PROBE001 to PROBE004: who did not come, came late, or could not be waited for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ddpdoctor.facts.nodes import Nodes
+from ddpdoctor.facts.probe import COLLECTIVE_PHASES, Kind, Observation, Probe, RankReport
+from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.node_findings import only_met
+from ddpdoctor.rules.observation_findings import lazily, observed
+from ddpdoctor.rules.probe import who_is_missing
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.log import Log
+
+LATE_SECONDS = 15.0
+
+
+@cause("PROBE001", "node-never-joined", Severity.ERROR)
+def node_never_joined(probe: Probe | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
+    """Ranks of the job did not arrive while the others waited.
+
+    ## Why it matters
+    The ranks that did start say `Timed out after 1801 seconds waiting for clients. 2/3 clients joined.` or nothing; the
+    message counts and names nobody, and it appears on the healthy nodes only.
+
+    ## Fix
+    Look at the node of the ranks that the finding names: its command was not started, still waits in the queue, or
+    ended before it reached the store. Give slow nodes more time with --join-timeout.
+    """
+    if nodes is not None:
+        yield from who_is_missing.missing(nodes)
+    if only_met(nodes, probe):
+        return
+    assert probe is not None
+    found = [o for o in probe.seen(Kind.NEVER_JOINED) if 0 not in o.ranks]
+    yield from observed(found, expected=f"ranks 0 to {probe.world_size - 1}")
+
+
+@cause("PROBE002", "head-node-never-joined", Severity.ERROR)
+def head_node_never_joined(probe: Probe | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
+    """The process that holds rank 0 did not arrive.
+
+    ## Why it matters
+    Rank 0 hosts the store. Without it every other rank is refused, retries in silence and ends with `The client socket
+    has timed out after …ms while trying to connect to (HOST, PORT).`, which reads like a network fault.
+
+    ## Fix
+    Start the process with RANK=0 on the machine that MASTER_ADDR names; then look at its port.
+    """
+    if nodes is not None:
+        yield from who_is_missing.head_missing(nodes)
+    if only_met(nodes, probe):
+        return
+    assert probe is not None
+    found = [o for o in probe.seen(Kind.NEVER_JOINED) if 0 in o.ranks]
+    yield from observed([*found, *probe.seen(Kind.REFUSED)], expected="rank 0 at the master address")
+
+
+@cause("PROBE003", "node-joined-late", Severity.WARNING)
+def node_joined_late(probe: Probe | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
+    """A node arrived much later than the others.
+
+    ## Why it matters
+    The others waited for it. With a shorter timeout they would have given up, and the late node would have met nobody:
+    `Timed out after … seconds waiting for clients`.
+
+    ## Fix
+    Start the nodes together (image pulls, queues and shared file systems are the usual reasons), or raise join_timeout.
+    """
+    if nodes is not None:
+        yield from who_is_missing.late(nodes)
+    if only_met(nodes, probe):
+        return
+    assert probe is not None
+    waits = [(r, r.waited_seconds) for r in probe.ranks if r.waited_seconds is not None]
+    longest = max((seconds for _, seconds in waits), default=0.0)
+    late = [r for r, seconds in waits if seconds < longest * 0.2]
+    if longest < LATE_SECONDS or len(late) * 2 > len(waits):
+        return
+    ranks = tuple(sorted(r.rank for r in late))
+    hosts = sorted({r.host for r in late})
+    yield Finding(
+        f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} on {', '.join(hosts)} arrived {longest:.0f} s"
+        " after the first",
+        (Evidence("probe.ranks.waited_seconds", f"{longest:.1f}", f"below {LATE_SECONDS:.0f}"),),
+        where=Where(host=hosts[0] if len(hosts) == 1 else None, rank=ranks[0] if len(ranks) == 1 else None),
+        ranks=ranks,
+    )
+
+
+@cause(
+    "PROBE004",
+    "rendezvous-incomplete",
+    Severity.ERROR,
+    kind="umbrella",
+    signatures=(
+        r"RendezvousTimeoutError",
+        r"worker_count=\d+, timeout",
+        r"wait timeout after \d+ms, keys:",
+        r"Error: (?:Socket|Wait) [Tt]imeout\W*$",
+    ),
+)
+def rendezvous_incomplete(probe: Probe) -> Iterator[Finding]:
+    """The ranks arrived, but could not form the process group.
+
+    ## Why it matters
+    Every rank sits in init_process_group and blames nobody: `wait timeout after …ms, keys: …`, `worker_count=4` of
+    `world_size=8`, or `Gloo connectFullMesh failed`. Some ranks never came, or something keeps them from reaching each other
+    although all reached the store.
+
+    ## Fix
+    Look for a finding about one rank or one link beside this one; then check that the ports between the nodes are open
+    and that every node's own host name leads to an address that the others reach.
+    """
+    stuck = [o for o in probe.seen(Kind.HANG, Kind.PEER_ERROR) if o.phase not in COLLECTIVE_PHASES]
+    yield from _together(probe, stuck, "could not form the process group")
+
+
+@cause("PROBE018", "probe-hang-after-init", Severity.ERROR, kind="umbrella")
+def probe_hang_after_init(probe: Probe) -> Iterator[Finding]:
+    """The process group forms, but a collective does not finish.
+
+    ## Why it matters
+    Small control traffic works and data does not; the job prints nothing until `Timed out waiting …ms for recv operation
+    to complete`, and every rank looks alike.
+
+    ## Fix
+    Compare two ranks at a time with --nproc-per-node=1 on two nodes; look at ports, MTU, peer access and the interface
+    that NCCL or Gloo chose.
+    """
+    stuck = [o for o in probe.seen(Kind.HANG, Kind.PEER_ERROR) if o.phase in COLLECTIVE_PHASES]
+    yield from _together(probe, stuck, "formed the process group but did not finish a collective")
+
+
+def _together(probe: Probe, stuck: list[Observation], words: str) -> Iterator[Finding]:
+    """One finding for all that wait: none of them is to blame, unless nothing better was seen."""
+    if not stuck or not stuck[0].is_cause:
+        return
+    ranks = sorted({rank for o in stuck for rank in o.ranks})
+    phases = ", ".join(sorted({o.phase for o in stuck}))
+    other = _in_another_phase(probe) if all(o.kind is Kind.HANG for o in stuck) else ()
+    apart = "".join(
+        f"; rank {each.rank} on {each.host} is in {each.phase}, and most others are not" for each in other[:3]
+    )
+    one = other[0] if len(other) == 1 else None
+    yield Finding(
+        f"{len(ranks)} of {probe.world_size} ranks {words} (phase {phases}): {stuck[0].message}{apart}{lazily(probe)}",
+        (Evidence("probe.observations.hang", phases, "all ranks through every phase"),),
+        where=Where(one.host, one.node_rank, one.rank, one.local_rank) if one else Where(),
+        ranks=tuple(each.rank for each in other),
+    )
+
+
+def _in_another_phase(probe: Probe) -> list[RankReport]:
+    """The few ranks that wait in another phase than most, who all wait in the same one: they left something out, or did more."""
+    phases = Counter(each.phase for each in probe.ranks)
+    common, count = phases.most_common(1)[0] if phases else ("", 0)
+    if len(phases) != 2 or len(probe.ranks) < probe.world_size or count * 2 <= probe.world_size:
+        return []
+    return [each for each in probe.ranks if each.phase != common]
+
+
+@node_never_joined.look
+def node_never_joined_in_log(log: Log) -> Iterator[Finding]:
+    """Decided over what all nodes printed while they waited."""
+    from ddpdoctor.rules.log.joining import Joining, joining_findings
+
+    return joining_findings(log, Joining.NODE_NEVER_JOINED)
+
+
+@head_node_never_joined.look
+def head_node_never_joined_in_log(log: Log) -> Iterator[Finding]:
+    """Decided over what all nodes printed while they waited."""
+    from ddpdoctor.rules.log.joining import Joining, joining_findings
+
+    return joining_findings(log, Joining.HEAD_NODE_NEVER_JOINED)
+
+
+@rendezvous_incomplete.look
+def rendezvous_incomplete_in_log(log: Log) -> Iterator[Finding]:
+    """Decided over what all nodes printed while they waited."""
+    from ddpdoctor.rules.log.joining import Joining, joining_findings
+
+    return joining_findings(log, Joining.RENDEZVOUS_INCOMPLETE)

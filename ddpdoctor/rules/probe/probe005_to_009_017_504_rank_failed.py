@@ -1,0 +1,288 @@
+"""PROBE005 to PROBE009, PROBE017, PROBE504: a rank that died, failed, was stopped, is late or elsewhere, or went wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from statistics import median
+from typing import TYPE_CHECKING
+
+from ddpdoctor.dumps.rank_activity import Activity
+from ddpdoctor.facts.probe import COLLECTIVE_PHASES, Kind, Observation, Probe, RankReport
+from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.observation_findings import lazily, observed
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.hang import Hang
+    from ddpdoctor.facts.log import Log
+
+ENDED = (Kind.IMPORT_FAILED, Kind.DIED, Kind.EXCEPTION)
+BEHIND_SECONDS = 15.0
+WAITED_SECONDS = 3.0
+
+
+def _phase(probe: Probe, each: Observation) -> str:
+    """The phase of the rank that ended: its own report knows better than a neighbour that saw it end."""
+    report = probe.report_of(each.ranks[0]) if each.ranks else None
+    return each.phase or (report.phase if report else "")
+
+
+@cause("PROBE005", "rank-died-before-init", Severity.ERROR)
+def rank_died_before_init(probe: Probe) -> Iterator[Finding]:
+    """A rank ended, or failed with an error of its own, before the process group was formed.
+
+    ## Why it matters
+    Its traceback carries no rank and stands on its own node only; everybody else waits in init_process_group for up to
+    half an hour, until `wait timeout after …ms, keys: …`.
+
+    ## Fix
+    Read that rank's own output: its first exception, signal or exit code is the reason. SIGKILL is usually the
+    out-of-memory killer or the scheduler; an import error is a broken environment on that node.
+    """
+    for found in observed(o for o in probe.seen(*ENDED) if _phase(probe, o) not in COLLECTIVE_PHASES):
+        yield replace(found, message=found.message + lazily(probe))
+
+
+@cause("PROBE006", "rank-died-after-init", Severity.ERROR)
+def rank_died_after_init(probe: Probe) -> Iterator[Finding]:
+    """A rank ended, or failed with an error of its own, after the process group was formed.
+
+    ## Why it matters
+    With Gloo the peers print `Connection closed by peer` with an address within a second, with NCCL they wait for the
+    watchdog; launchers then call each survivor the root cause.
+
+    ## Fix
+    Read that rank's own output before the messages of its peers.
+    """
+    yield from observed(o for o in probe.seen(*ENDED) if _phase(probe, o) in COLLECTIVE_PHASES)
+
+
+@cause("PROBE007", "rank-stopped", Severity.ERROR)
+def rank_stopped(probe: Probe) -> Iterator[Finding]:
+    """A rank's process exists but is stopped.
+
+    ## Why it matters
+    SIGSTOP, a debugger, a frozen container or cgroup: the process answers nobody and does not end either. The others
+    hang in their collective, and after the timeout each survivor looks like the culprit.
+
+    ## Fix
+    Continue the process (kill -CONT PID) or end it; `grep State /proc/PID/status` shows T while it is stopped.
+    """
+    yield from observed(probe.seen(Kind.STOPPED), expected="state R or S")
+
+
+@cause("PROBE008", "rank-behind", Severity.WARNING)
+def rank_behind(probe: Probe) -> Iterator[Finding]:
+    """One rank was ready, or reached a collective, much later than all the others.
+
+    ## Why it matters
+    Not a deadlock, but all others wait for it; with a short timeout they fail with `Timed out waiting …ms` and blame
+    each other.
+
+    ## Fix
+    Find out what slows that rank's node: a cold file system cache, a busy disk, other work on its cores.
+    """
+    times = [(r, r.import_seconds) for r in probe.ranks if r.import_seconds is not None]
+    seconds = [took for _, took in times]
+    usual = median(seconds) if len(seconds) > 2 else min(seconds, default=0.0)
+    for report, took in times:
+        if took > max(BEHIND_SECONDS, 5 * usual):
+            yield _late(report, f"took {took:.0f} s to import torch, the others {usual:.0f} s", "import_seconds", took)
+    for phase in ("barrier", "all_reduce"):
+        waits = [(r, r.took[phase]) for r in probe.ranks if phase in r.took]
+        longest = max((took for _, took in waits), default=0.0)
+        last = [r for r, took in waits if took < longest * 0.2]
+        if longest > WAITED_SECONDS and last and len(last) * 2 <= len(waits):
+            for report in last:
+                yield _late(
+                    report, f"reached the first {phase} {longest:.1f} s after the others", f"took.{phase}", longest
+                )
+
+
+def _late(report: RankReport, words: str, path: str, seconds: float) -> Finding:
+    return Finding(
+        f"rank {report.rank} on {report.host} {words}",
+        (Evidence(f"probe.ranks.{path}", f"{seconds:.1f}", "about as long as on the other ranks"),),
+        where=Where(report.host, report.node_rank, report.rank, report.local_rank),
+        ranks=(report.rank,),
+    )
+
+
+@cause("PROBE009", "rank-stuck-elsewhere", Severity.ERROR)
+def rank_stuck_elsewhere(probe: Probe) -> Iterator[Finding]:
+    """One rank is busy or waits in other code while the others wait for it in a collective.
+
+    ## Why it matters
+    It waits for data, a file, a lock or a computation and prints nothing; the ranks that reached the collective are the
+    ones that time out, with `Timed out waiting …ms for recv operation to complete`.
+
+    ## Fix
+    Look at the line that the finding names, on that rank; the stacks of the ranks that timed out say nothing.
+    """
+    yield from observed(probe.seen(Kind.ELSEWHERE, Kind.UNINTERRUPTIBLE), expected="in the collective with the others")
+
+
+@cause("PROBE017", "collective-value-wrong", Severity.ERROR, signatures=(r"Out of bounds values : \d+ FAILED",))
+def collective_value_wrong(probe: Probe) -> Iterator[Finding]:
+    """A collective finished without an error and returned wrong numbers.
+
+    ## Why it matters
+    Nothing reports it: the training runs and diverges. PCIe access control or an IOMMU between GPUs, a forced
+    NCCL_PROTO=LL128 and sick hardware do this.
+
+    ## Fix
+    Repeat the probe with NCCL_P2P_DISABLE=1, then with another NCCL_PROTO, to find the path; take the GPU out.
+    """
+    found = probe.seen(Kind.WRONG_VALUE)
+    due = next((o.expected for o in found if o.expected), "")
+    if (
+        2 < probe.world_size == len({rank for o in found for rank in o.ranks})
+    ):  # one puts them in, and nobody knows which
+        found = (replace(found[0], ranks=(), host=None, node_rank=None, local_rank=None),)
+    yield from observed(found, expected=due)
+
+
+@cause("PROBE504", "collective-differs", Severity.ERROR)
+def collective_differs(probe: Probe) -> Iterator[Finding]:
+    """One rank calls another collective than the others, or the same one with another shape or dtype.
+
+    ## Why it matters
+    Gloo aborts with `op.preamble.length <= op.nbytes`, on either side, or returns without an error and hangs in the next
+    collective; NCCL hangs or returns garbage. Nothing names the rank that differs.
+
+    ## Fix
+    Something replaces functions of torch.distributed on that rank: look for a sitecustomize, a plugin or another version of a
+    package there. In a job of your own, TORCH_DISTRIBUTED_DEBUG=DETAIL prints both calls.
+    """
+    found = probe.seen(Kind.MISMATCH)
+    yield from observed(found, expected=next((o.expected for o in found if o.expected), ""))
+
+
+OWN_CODES = {
+    Activity.COMPILING: "PROBE010",
+    Activity.BUILD_LOCK: "HOST014",
+    Activity.INPUT: "SCRIPT071",
+}
+"""What a rank does elsewhere and has a code of its own."""
+
+
+@rank_stopped.look
+def stopped(hang: Hang) -> Iterator[Finding]:
+    """A rank in state T or t."""
+    from ddpdoctor.dumps.rank_activity import Activity
+    from ddpdoctor.rules.hang.rank_findings import jobs_of, rank_finding, waiting_ranks_text
+
+    for job in jobs_of(hang):
+        for each in job.of(Activity.STOPPED, Activity.TRACED):
+            command = f"kill -CONT {each.process.pid}" if each.activity is Activity.STOPPED else None
+            yield rank_finding(each, f"{each.process.title} {each.words}{waiting_ranks_text(job)}", command)
+
+
+@rank_behind.look
+def behind(hang: Hang) -> Iterator[Finding]:
+    """A rank that works while the others wait."""
+    from ddpdoctor.dumps.outlier import is_stuck
+    from ddpdoctor.rules.hang.rank_findings import outlier_findings
+
+    yield from outlier_findings(hang, lambda each: each.activity not in OWN_CODES and not is_stuck(each))
+
+
+@rank_stuck_elsewhere.look
+def elsewhere(hang: Hang) -> Iterator[Finding]:
+    """A rank that waits for something else, or sits in the kernel."""
+    from ddpdoctor.dumps.outlier import is_stuck
+    from ddpdoctor.dumps.rank_activity import Activity
+    from ddpdoctor.rules.hang.rank_findings import jobs_of, outlier_findings, rank_finding, waiting_ranks_text
+
+    yield from outlier_findings(
+        hang, lambda each: each.activity not in (*OWN_CODES, Activity.KERNEL) and is_stuck(each)
+    )
+    for job in jobs_of(hang):
+        for each in job.of(Activity.KERNEL):
+            if each.is_still:
+                advice = ": a file system or a driver that does not answer; no signal ends it"
+                yield rank_finding(each, f"{each.process.title} {each.words}{advice}{waiting_ranks_text(job)}")
+
+
+GAVE_UP = (r"Timed out initializing process group in store based barrier",)
+"""What every rank raises, the last of its processes after half an hour."""
+
+
+NEVER_REACHED = (r"(Connect to \S+|Call to connect) failed : (No route to host|Connection timed out)",)
+"""With whom no connection ever was, that one was not lost."""
+
+
+_OF_RANK = re.compile(r"\bfrom rank (\d{1,6})\b")
+
+
+@rank_died_before_init.look
+def before_init(log: Log) -> Iterator[Finding]:
+    """A rank ended before it had joined the process group, and the others waited for it."""
+    from ddpdoctor.logs.history import history_of
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.log500_uncaught_exception import raised_finding
+    from ddpdoctor.rules.log.log501_worker_ended_without_traceback import PEERS_BEFORE, PEERS_OF_A_GROUP, crashed
+
+    yield from raised_finding(log, "PROBE005", " before it joined the process group")
+    all_gave_up = matching_lines(log, GAVE_UP) and {each.code for each in history_of(log).failed_exits} == {1}
+    if matching_lines(log, PEERS_BEFORE) and not matching_lines(log, PEERS_OF_A_GROUP) and not all_gave_up:
+        yield from crashed(log, " before it joined the process group")
+
+
+@rank_died_after_init.look
+def after_init(log: Log) -> Iterator[Finding]:
+    """A rank ended after the process group was formed, and the others lost their connection to it."""
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.log500_uncaught_exception import raised_finding
+    from ddpdoctor.rules.log.log501_worker_ended_without_traceback import PEERS_OF_A_GROUP, crashed
+
+    yield from raised_finding(log, "PROBE006", " after it had joined the process group")
+    if matching_lines(log, PEERS_OF_A_GROUP):
+        yield from crashed(log, " after it had joined the process group")
+        yield from _silent(log)
+
+
+def _silent(log: Log) -> Iterator[Finding]:
+    """Somebody whose peers lost the connection to it, while it printed no error itself and no launcher says how it ended."""
+    from ddpdoctor.logs.collective_waits import collective_waits, participants
+    from ddpdoctor.logs.exception_kinds import is_consequence
+    from ddpdoctor.logs.history import history_of
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.ended_ranks import SIGKILL
+    from ddpdoctor.rules.log.log500_uncaught_exception import traceback_groups
+    from ddpdoctor.rules.log.log501_worker_ended_without_traceback import PEERS_OF_A_GROUP
+    from ddpdoctor.rules.log.signatures import explained, shortened
+
+    everybody = participants(log)
+    loud = [(line.source, line.who.rank) for line in explained(log, "cause", "umbrella", "consequence")]
+    loud += [(each.source, each.who.rank) for each in log.tracebacks if not is_consequence(each)]
+    ranks = {rank for _, rank in loud} | {each.who.rank for each in log.exits if each.code}
+    sources = {source for source, rank in loud if rank is None}
+    silent = [p for p in everybody if p.who.rank not in ranks - {None} and not set(p.sources) & sources]
+    if (
+        len(everybody) - len(silent) < 1
+        or len(silent) != 1
+        or _highest_named(log) >= len(everybody)
+        or collective_waits(log)
+        or matching_lines(log, NEVER_REACHED)
+        or traceback_groups(log)
+        or any(e.code == SIGKILL for e in history_of(log).failed_exits)
+    ):
+        return
+    party = silent[0]
+    lost = matching_lines(log, PEERS_OF_A_GROUP)
+    yield Finding(
+        f"the others lost their connection to {party.name}{f' on {party.who.host}' if party.who.host else ''}, which printed no "
+        "error: it left early with exit code 0 (SCRIPT025), was killed (LOG021) or crashed. Undetermined: its exit code decides "
+        "(echo $? behind the command, sacct -j JOB --format=JobID,State,ExitCode)",
+        tuple(Evidence(log.place(line.source, line.number), shortened(line.text)) for line in lost[:3]),
+        where=Where(host=party.who.host, rank=party.who.rank, node_rank=party.who.node_rank),
+        ranks=() if party.who.rank is None else (party.who.rank,),
+    )
+
+
+def _highest_named(log: Log) -> int:
+    """The highest rank of which any line speaks: one above all who printed shows that not everybody is here."""
+    return max((int(found[1]) for line in log.lines for found in _OF_RANK.finditer(line.text)), default=-1)

@@ -1,0 +1,115 @@
+"""Branches that part the ranks: which of them come to a place of the script."""
+
+from __future__ import annotations
+
+import ast
+
+from ddpdoctor.rules.script.script_questions import names_in, readers_at
+from ddpdoctor.scripts.interpreter.abstract_values import Unknown
+from ddpdoctor.scripts.interpreter.assumptions import HELPER_FUNCTIONS, RANK_ATTRIBUTES, RANK_NAMES
+from ddpdoctor.scripts.interpreter.rank_evaluator import RankEvaluator
+from ddpdoctor.scripts.simulation.entry_points import rank_contexts
+from ddpdoctor.scripts.syntax.module import Module
+from ddpdoctor.scripts.syntax.nodes import inner
+
+__all__ = ["RANK_WORDS", "blocks", "comes_to", "in_rank_branch", "in_turns", "parts", "truths"]
+
+RANK_WORDS = frozenset((*RANK_NAMES, *RANK_ATTRIBUTES, *HELPER_FUNCTIONS)) - {
+    "world_size",
+    "get_world_size",
+    "num_processes",
+}
+"""Names in a condition that tell the ranks apart, also where its truth stays open."""
+
+
+def in_rank_branch(module: Module, node: ast.AST) -> bool:
+    """Whether a node stands in a branch of its function that only some ranks enter, or may."""
+    places = rank_contexts(module, module.index.function_of(node))
+    readers = readers_at(module, places, True)
+    for parent, child in module.index.enclosing(node):
+        if parent in module.index.scopes:
+            if any(_only_main(d) for d in getattr(parent, "decorator_list", ())):
+                return True
+            if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)) and _left_before(
+                module, parent, node, readers
+            ):
+                return True
+        test = parent.test if isinstance(parent, (ast.If, ast.IfExp, ast.While)) and child is not parent.test else None
+        if test is not None and _parts(test, readers):
+            return True
+    return False
+
+
+def blocks(node: ast.AST) -> list[list[ast.stmt]]:
+    """The blocks of statements directly under a node."""
+    found = [getattr(node, name, None) for name in ("body", "orelse", "finalbody")]
+    return [b for b in found if isinstance(b, list)]
+
+
+def comes_to(module: Module, node: ast.AST) -> list[bool] | None:
+    """Which ranks reach a node by the conditions of its function; None where one of them is not known."""
+    readers = readers_at(module, rank_contexts(module, module.index.function_of(node)), True)
+    comes = [True] * len(readers)
+    for parent, child in module.index.enclosing(node):
+        if parent in module.index.scopes:
+            is_left = isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)) and _left_before(
+                module, parent, node, readers
+            )
+            return None if is_left or bool(getattr(parent, "decorator_list", ())) else comes
+        test = parent.test if isinstance(parent, (ast.If, ast.IfExp)) and child is not parent.test else None
+        if test is not None:
+            found = [r.truth(test) for r in readers]
+            body = getattr(parent, "body", None)
+            wanted = child in body if isinstance(body, list) else child is body
+            if any(isinstance(f, Unknown) for f in found):
+                if names_in(test) & RANK_WORDS or Unknown.VARIES in found:
+                    return None
+                continue
+            comes = [c and f is wanted for c, f in zip(comes, found, strict=True)]
+    return comes
+
+
+def _only_main(decorator: ast.expr) -> bool:
+    text = ast.unparse(decorator)
+    return "rank_zero" in text or "main_process" in text or "master" in text
+
+
+def parts(module: Module, test: ast.expr) -> bool:
+    """Whether a condition tells the ranks of its function apart, or may."""
+    return _parts(test, readers_at(module, rank_contexts(module, module.index.function_of(test)), True))
+
+
+def _parts(test: ast.expr, readers: tuple[RankEvaluator, ...]) -> bool:
+    found = [r.truth(test) for r in readers]
+    if any(f is Unknown.VARIES for f in found) or any(f != found[0] for f in found[1:]):
+        return True
+    return isinstance(found[0], Unknown) and bool(names_in(test) & RANK_WORDS)
+
+
+def _left_before(module: Module, function: ast.AST, node: ast.AST, readers: tuple[RankEvaluator, ...]) -> bool:
+    """Whether some ranks return from the function before they reach the node."""
+    for statement in getattr(function, "body", ()):
+        if statement.lineno >= node.lineno:  # type: ignore[attr-defined]
+            return False
+        if isinstance(statement, ast.If) and _parts(statement.test, readers):
+            leaves = [isinstance(n, (ast.Return, ast.Raise)) for n in inner(statement)]
+            if any(leaves):
+                return True
+    return False
+
+
+def in_turns(module: Module, node: ast.AST) -> bool:
+    """Whether one rank does it first and the others after it: between barriers in branches, or in a context for that."""
+    for parent, _ in module.index.enclosing(node):
+        items = parent.items if isinstance(parent, (ast.With, ast.AsyncWith)) else []
+        if any("first" in ast.unparse(item.context_expr) for item in items):
+            return True
+    function = module.index.function_of(node)
+    waits = [c for c in module.calls("dist.barrier") if module.index.function_of(c) is function]
+    return any(c.lineno < node.lineno and in_rank_branch(module, c) for c in waits)  # type: ignore[attr-defined]
+
+
+def truths(module: Module, test: ast.expr) -> list[bool | Unknown]:
+    """Whether a condition holds on each rank; names of ranks are believed."""
+    places = rank_contexts(module, module.index.function_of(test))
+    return [reader.truth(test) for reader in readers_at(module, places, True)]

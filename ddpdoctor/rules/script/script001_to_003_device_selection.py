@@ -1,0 +1,323 @@
+"""SCRIPT001 to SCRIPT003: which GPU a rank takes."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ddpdoctor.facts.launch.record import Launch
+from ddpdoctor.facts.script import Script
+from ddpdoctor.findings import Edit, Finding, Severity
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.script.pointing import after, before, code, delete, imported, point, replace
+from ddpdoctor.rules.script.script_questions import (
+    LOCAL_RANKS,
+    RANKS,
+    argument,
+    backends,
+    each_rank,
+    has_more,
+    is_alone,
+    is_test,
+    start_of,
+    value,
+)
+from ddpdoctor.scripts.interpreter.abstract_values import TorchDevice
+from ddpdoctor.scripts.syntax.module import Module, modules
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.log import Log, LogLine
+
+LOCAL = 'int(os.environ["LOCAL_RANK"])'
+CREATED = frozenset(
+    f"torch.{name}"
+    for name in (
+        *("arange", "empty", "empty_like", "eye", "full", "ones", "ones_like", "rand", "randint", "randn"),
+        *("tensor", "zeros", "zeros_like"),
+    )
+)
+"""Functions of torch that make a tensor, on the CPU unless told."""
+SELECT = ("cuda.set_device", "torch.accelerator.set_device_index", "torch.accelerator.set_device_idx")
+
+
+_PREPARES = re.compile(r"(?i)device|gpu|cuda|setup|set_up|init|launch|prepare")
+
+
+def choices(module: Module) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Expressions that choose a device: the whole, and the part that is the index or the text."""
+    for call in module.calls(*SELECT):
+        if call.args:
+            yield call, call.args[0]
+    for call in module.calls("torch.device"):
+        index = argument(call, 1, "index")
+        if index is not None:
+            yield call, index
+        elif call.args and not isinstance(call.args[0], ast.Constant):
+            yield call, call.args[0]
+    for call in module.calls("cuda.device"):
+        if call.args:
+            yield call, call.args[0]
+    for method in ("cuda", "to"):
+        for call in module.method_calls.get(method, ()):
+            given = argument(call, 0, "device")
+            if given is not None and not (method == "to" and isinstance(given, ast.Constant)):
+                yield call, given
+    for call in created(module):
+        given = argument(call, None, "device")
+        if given is not None and not isinstance(given, ast.Constant):
+            yield call, given
+    for call in module.calls("DDP"):
+        ids = argument(call, 1, "device_ids")
+        if isinstance(ids, (ast.List, ast.Tuple)) and len(ids.elts) == 1:
+            yield ids, ids.elts[0]
+
+
+def created(module: Module) -> Iterator[ast.Call]:
+    """Calls that make tensors: torch.zeros and its like."""
+    for name in sorted(CREATED):
+        yield from module.calls(name)
+
+
+def _index(found: object) -> object:
+    if isinstance(found, TorchDevice):
+        return None  # made by torch.device, which is looked at itself
+    if isinstance(found, str) and found.startswith("cuda:"):
+        return int(found[5:]) if found[5:].isdigit() else None
+    return found
+
+
+def _one_node_only(module: Module) -> bool:
+    """The text itself starts one node: mp.spawn whose index is the rank."""
+    ranks = [argument(c, None, "rank") for c in module.calls("dist.init_process_group")]
+    return bool(module.spawns) and any(r is not None and each_rank(module, r) == LOCAL_RANKS for r in ranks)
+
+
+@cause("SCRIPT001", "set-device-from-global-rank", Severity.ERROR)
+def set_device_from_global_rank(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
+    """The device is chosen by the global rank.
+
+    ## Why it matters
+    The first node works, because rank and local_rank are the same there. On every other node the global rank counts
+    on past the
+    GPUs of the machine: `CUDA error: invalid device ordinal`.
+
+    ## Fix
+    Take the rank within the node: `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))`.
+
+    ## Source
+    torchrun gives each worker RANK and LOCAL_RANK; torch.cuda.set_device counts the devices of one machine.
+    """
+    for module in modules(script):
+        start = start_of(module, launch)
+        if (start is not None and start.nodes == 1) or _one_node_only(module) or is_test(module):
+            continue
+        for whole, part in choices(module):
+            if [_index(v) for v in each_rank(module, part)] == RANKS and not _is_count(whole, part):
+                nodes = f"{start.nodes} nodes" if start is not None and start.nodes else "more than one node"
+                yield point(
+                    module,
+                    whole,
+                    f"{code(module, whole)} takes the global rank: with {nodes} every node but the first asks for a "
+                    "GPU that it "
+                    'does not have ("invalid device ordinal"); expected the local rank',
+                    LOCAL,
+                    fix=f"Use the rank within the node: {LOCAL}.",
+                    edits=_local(module, part),
+                )
+
+
+def _is_count(whole: ast.expr, part: ast.expr) -> bool:
+    """`tensor.to(x)` with a plain number may be anything; a rank there is a device."""
+    return isinstance(whole, ast.Call) and len(whole.args) > 2
+
+
+def _local(module: Module, part: ast.expr) -> tuple[Edit, ...]:
+    text = "f\"cuda:{os.environ['LOCAL_RANK']}\"" if isinstance(part, ast.JoinedStr) else LOCAL
+    return (replace(module, part, text), *imported(module, "os", "import os"))
+
+
+@cause("SCRIPT002", "set-device-missing", Severity.ERROR)
+def set_device_missing(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
+    """The script never selects the GPU of its local rank.
+
+    ## Why it matters
+    Every rank of the node works on cuda:0: NCCL says `Duplicate GPU detected : rank 1 and rank 0 both on CUDA device
+    …`, or GPU 0
+    runs out of memory while the others are idle.
+
+    ## Fix
+    `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before the first use of CUDA, or
+    `init_process_group(..., device_id=torch.device("cuda", local_rank))`.
+    """
+    for module in modules(script):
+        used = backends(module)
+        chosen = used is None and _is_nccl_on_gpus(module)
+        if not (chosen or (used and all("nccl" in b for b in used))) or module.frameworks or not module.is_program:
+            continue
+        if is_alone(module):
+            continue
+        start = start_of(module, launch)
+        if start is not None and start.per_node == 1:
+            continue
+        if start is not None and start.line.agent is not None and start.line.agent.given("virtual_local_rank"):
+            continue
+        first = _first_plain_cuda(module)
+        if first is None or selects(module):
+            continue
+        call = module.calls("dist.init_process_group")[0]
+        statement = module.index.statement(call)
+        edit = after(module, statement, f"torch.cuda.set_device({LOCAL})")
+        yield point(
+            module,
+            call,
+            f"no rank selects its GPU: line {first.lineno} puts every rank on cuda:0 "  # type: ignore[attr-defined]
+            '("Duplicate GPU detected", or out of memory there); expected the GPU of the local rank',
+            f"torch.cuda.set_device({LOCAL})",
+            edits=() if chosen else (edit, *imported(module, "os", "import os")),
+            severity=Severity.WARNING if chosen else None,
+        )
+
+
+def _is_nccl_on_gpus(module: Module) -> bool:
+    """`"nccl" if torch.cuda.is_available() else "gloo"`: nccl wherever there are GPUs."""
+    given = [argument(c, 0, "backend") for c in module.calls("dist.init_process_group")]
+    return bool(given) and all(value(module, each) == "nccl" for each in given)
+
+
+def _first_plain_cuda(module: Module) -> ast.AST | None:
+    """The first use of "cuda" without an index."""
+    found = [c for c in module.method_calls.get("cuda", ()) if argument(c, 0, "device") is None and not has_more(c)]
+    for call in (*module.method_calls.get("to", ()), *module.calls("torch.device")):
+        given = argument(call, 0, "device")
+        if given is not None and _is_plain(module, given):
+            found.append(call)
+    return min(found, key=lambda c: (c.lineno, c.col_offset), default=None)
+
+
+def selects(module: Module) -> bool:
+    """Anything that might choose a device, or leave only one visible."""
+    if module.calls(*SELECT, "cuda.device") or "CUDA_VISIBLE_DEVICES" in module.text or "device_id=" in module.text:
+        return True
+    if "set_device" in module.text or 'f"cuda:' in module.text or "f'cuda:" in module.text or '"cuda:' in module.text:
+        return True
+    if any(argument(c, 0, "device") is not None or has_more(c) for c in module.method_calls.get("cuda", ())):
+        return True
+    if any(argument(c, 1, "index") is not None for c in module.calls("torch.device")) or _may_select(module):
+        return True
+    for call in (*module.method_calls.get("to", ()), *module.calls("torch.device")):
+        given = argument(call, 0, "device")
+        plain = ("cuda", "cpu", TorchDevice("cuda"), TorchDevice("cpu"))
+        if has_more(call) or (given is not None and value(module, given) not in plain and not _is_dtype(module, given)):
+            return True
+    return any(has_more(c) for c in module.calls("dist.init_process_group"))
+
+
+def _may_select(module: Module) -> bool:
+    """A function from elsewhere whose name says that it prepares the job or its devices."""
+    dotted = [module.names.dotted(c.func) or "" for c in module.index.calls if module.target(c) is None]
+    elsewhere = [name for name in dotted if "." in name and not name.startswith(("torch", "os.", "logging."))]
+    return any(_PREPARES.search(name.rpartition(".")[2]) for name in elsewhere)
+
+
+def _is_dtype(module: Module, node: ast.expr) -> bool:
+    return (module.names.of(node) or "").startswith("torch.")
+
+
+@cause("SCRIPT003", "cuda-before-set-device", Severity.WARNING)
+def cuda_before_set_device(script: Script) -> Iterator[Finding]:
+    """CUDA is used before the rank selects its device.
+
+    ## Why it matters
+    Each rank opens a context on GPU 0 first: some hundred megabytes a rank are lost there, and with the exclusive
+    compute mode the
+    second rank dies with `CUDA-capable device(s) is/are busy or unavailable`.
+
+    ## Fix
+    Select the device before the first `.cuda()` or other call that touches CUDA.
+    """
+    for module in modules(script):
+        for select in module.calls(*SELECT):
+            function = module.index.function_of(select)
+            early = [
+                c for c in _touches(module) if module.index.function_of(c) is function and c.lineno < select.lineno
+            ]
+            early = [c for c in early if module.index.parents[module.index.statement(c)] is _block(module, select)]
+            early = early or (_before_all(module) if function is not None else [])
+            if early:
+                yield point(
+                    module,
+                    early[0],
+                    f"{code(module, early[0], 40)} opens a CUDA context on GPU 0 in every rank, "
+                    f"{code(module, select, 40)} in line "
+                    f"{select.lineno} comes too late; expected the device to be selected first",
+                    f"after line {select.lineno}",
+                    edits=_selected_first(module, select, early[0]),
+                )
+                break
+
+
+def _before_all(module: Module) -> list[ast.Call]:
+    """Uses at the module's own level before it calls any of its functions, in which the device is selected."""
+    own = (c for c in module.index.calls if module.index.function_of(c) is None and module.target(c) is not None)
+    first = min((c.lineno for c in own), default=len(module.lines) + 1)
+    if module.calls(*SELECT) and any(module.index.function_of(c) is None for c in module.calls(*SELECT)):
+        return []
+    plain = (c for c in _touches(module) if module.index.parents[module.index.statement(c)] is module.tree)
+    return [c for c in plain if c.lineno < first]
+
+
+def _selected_first(module: Module, select: ast.Call, early: ast.Call) -> tuple[Edit, ...]:
+    """The choice of the device before the first use, by what a launcher tells."""
+    statement = module.index.statement(select)
+    if module.spawns or not isinstance(statement, ast.Expr) or each_rank(module, select.args[0]) != LOCAL_RANKS:
+        return ()
+    text = f"{code(module, select.func)}({LOCAL})"
+    there = before(module, module.index.statement(early), text)
+    return (there, delete(module, statement), *imported(module, "os", "import os"))
+
+
+def _block(module: Module, node: ast.AST) -> ast.AST:
+    return module.index.parents[module.index.statement(node)]
+
+
+def _is_plain(module: Module, given: ast.expr) -> bool:
+    """CUDA without an index."""
+    return value(module, given) in ("cuda", TorchDevice("cuda"))
+
+
+def _touches(module: Module) -> list[ast.Call]:
+    found = [c for c in module.method_calls.get("cuda", ()) if argument(c, 0, "device") is None and not has_more(c)]
+    for call in module.method_calls.get("to", ()):
+        given = argument(call, 0, "device")
+        if given is not None and value(module, given) in ("cuda", TorchDevice("cuda")):
+            found.append(call)
+    on_device = [
+        c for c in created(module) if (given := argument(c, None, "device")) is not None and _is_plain(module, given)
+    ]
+    found += on_device
+    found += module.calls("cuda.synchronize", "cuda.mem_get_info", "cuda.init")
+    return sorted(found, key=lambda c: (c.lineno, c.col_offset))
+
+
+@set_device_from_global_rank.look
+def ranks_of_later_nodes(log: Log) -> Iterator[Finding]:
+    """All ranks of a later node, and none of the first, select a GPU that is not there."""
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.log011_020_device_errors import ORDINAL
+    from ddpdoctor.rules.log.signatures import finding_of
+
+    lines = matching_lines(log, ORDINAL)
+    nodes = {_node(each) for each in lines}
+    first = {_node(line) for line in (*log.lines, *log.tails) if line.who.rank == 0}
+    if not lines or None in nodes or not first or first & nodes:
+        return
+    own = {line.who.rank for line in log.lines if _node(line) in nodes} - {None}
+    if own and own <= {line.who.rank for line in lines}:
+        title = "The device is chosen by the global rank: all ranks of a later node fail, none of the first"
+        yield finding_of(log, lines, title, blames_speaker=True)
+
+
+def _node(line: LogLine) -> object:
+    return line.who.host if line.who.host is not None else line.who.node_rank

@@ -1,0 +1,192 @@
+"""SCRIPT031 and SCRIPT049: metrics, whether the ranks reduce the same ones, and whether they reduce them at all."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from ddpdoctor.facts.script import Script
+from ddpdoctor.findings import Edit, Finding, Severity
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.script.pointing import code, point, replace
+from ddpdoctor.rules.script.rank_branches import comes_to, in_rank_branch, truths
+from ddpdoctor.rules.script.script_questions import argument, each_rank, names_in, value
+from ddpdoctor.scripts.interpreter.abstract_values import Unknown
+from ddpdoctor.scripts.interpreter.parameters import argument_of
+from ddpdoctor.scripts.syntax.module import Module, modules
+from ddpdoctor.scripts.syntax.nodes import Function, inner
+from ddpdoctor.scripts.syntax.vocabulary import COLLECTIVES
+
+_METRICS = re.compile(r"(?i)acc|val|test")
+_LOSSES = re.compile(r"(?i)loss|acc|val|test")
+LOGS = frozenset(("print", "wandb.log", "logging.info", "mlflow.log_metric"))
+LOG_METHODS = frozenset(("add_scalar", "info", "log", "log_metric", "set_postfix", "write", "set_description"))
+
+
+@cause("SCRIPT031", "metric-keys-differ", Severity.ERROR)
+def metric_keys_differ(script: Script) -> Iterator[Finding]:
+    """Metrics are synchronised with different keys on different ranks.
+
+    ## Why it matters
+    Logging with sync_dist, and a collective for each key of a dict, communicate. A key that only one rank has makes
+    it wait, or
+    pairs its number with another metric of the others.
+
+    ## Fix
+    Log the same keys on all ranks at every step, with a neutral value where there is none.
+    """
+    for module in modules(script):
+        if module.frameworks & {"lightning", "pytorch_lightning"}:
+            for call in (*module.method_calls.get("log", ()), *module.method_calls.get("log_dict", ())):
+                if value(module, argument(call, None, "sync_dist")) is True and in_rank_branch(module, call):
+                    yield point(
+                        module,
+                        call,
+                        "sync_dist=True communicates, and only some ranks come here: they wait for the others; "
+                        "expected the same "
+                        "keys on all ranks",
+                        "the same keys on all ranks",
+                        edits=_of_rank_zero(module, call),
+                    )
+        yield from _dicts(module)
+
+
+def _of_rank_zero(module: Module, call: ast.Call) -> tuple[Edit, ...]:
+    """What rank 0 alone logs is said to be its own."""
+    comes = comes_to(module, call)
+    flag = next(k for k in call.keywords if k.arg == "sync_dist")
+    alone = comes is not None and comes[0] and not any(comes[1:])
+    return (replace(module, flag, "rank_zero_only=True"),) if alone else ()
+
+
+def _dicts(module: Module) -> Iterator[Finding]:
+    """A collective for each key of a dict that gets some of its keys in a branch that parts the ranks."""
+    for loop in (n for n in module.index.parents if isinstance(n, ast.For)):
+        name = _dict_of(loop.iter)
+        calls = [n for n in inner(loop) if isinstance(n, ast.Call) and module.names.of(n.func) in COLLECTIVES]
+        if not name or not calls:
+            continue
+        filled = [(name, module.index.function_of(loop)), *_given(module, loop, name)]
+        for store in module.index.subscripts:
+            where = (ast.unparse(store.value), module.index.function_of(store))
+            literal = isinstance(store.ctx, ast.Store) and isinstance(store.slice, ast.Constant)
+            if literal and where in filled and _parted(module, store) and not _is_everywhere(module, store):
+                yield point(
+                    module,
+                    store,
+                    f"{code(module, store)} exists on some ranks only, and line {calls[0].lineno} communicates once "
+                    "for each key: the "
+                    "calls do not match; expected the same keys on all ranks",
+                    "the key on every rank",
+                )
+
+
+def _given(module: Module, loop: ast.For, name: str) -> list[tuple[str, Function | None]]:
+    """What callers give for the parameter that a loop runs over: the text of each argument and the function around it."""
+    function = module.index.function_of(loop)
+    found: list[tuple[str, Function | None]] = []
+    if function is None:
+        return found
+    for call in module.callers.get(function, ()):
+        given = argument_of(call, function, name, isinstance(module.index.parents[function], ast.ClassDef))
+        if given is not None:
+            found.append((ast.unparse(given), module.index.function_of(call)))
+    return found
+
+
+def _is_everywhere(module: Module, store: ast.Subscript) -> bool:
+    """Whether another statement of the function gives every rank the same key."""
+    function, name, key = module.index.function_of(store), ast.unparse(store.value), ast.unparse(store.slice)
+    for other in module.index.subscripts:
+        same = isinstance(other.ctx, ast.Store) and (ast.unparse(other.value), ast.unparse(other.slice)) == (name, key)
+        if same and other is not store and module.index.function_of(other) is function:
+            return True
+    bound = module.names.bindings(name, module.index.scope(store))
+    made = [b.value for b in bound[1] if isinstance(b.value, ast.Dict)] if bound is not None else []
+    return any(k is not None and ast.unparse(k) == key for each in made for k in each.keys)
+
+
+def _dict_of(node: ast.expr) -> str:
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("sorted", "list") and node.args:
+        node = node.args[0]
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("items", "keys", "values")
+    ):
+        return ast.unparse(node.func.value)
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _parted(module: Module, node: ast.AST) -> bool:
+    """Whether the rank, or its own data, decides about a node."""
+    for parent, child in module.index.enclosing(node):
+        if parent in module.index.scopes:
+            return False
+        if isinstance(parent, ast.If) and child is not parent.test:
+            found = truths(module, parent.test)
+            if Unknown.DATA in found or any(f != found[0] for f in found[1:]):
+                return True
+    return False
+
+
+@cause("SCRIPT049", "metric-not-reduced", Severity.NOTE)
+def metric_not_reduced(script: Script) -> Iterator[Finding]:
+    """A metric of one rank is logged as if it were the global one.
+
+    ## Why it matters
+    The curve shows the loss of one share of the data: noisier than the job, and not comparable between world sizes.
+
+    ## Fix
+    On all ranks `dist.all_reduce(total)` and `dist.all_reduce(count)`, then log `total / count` on rank 0. `--diff` leaves
+    this to the author, who knows what the mean is taken over.
+    """
+    for module in modules(script):
+        if (
+            not module.calls("DDP")
+            or module.frameworks
+            or module.calls(*(COLLECTIVES - {"DDP", "FSDP", "dist.barrier"}))
+        ):
+            continue
+        for call in module.index.calls:
+            if not _logs(module, call) or not in_rank_branch(module, call):
+                continue
+            words = _METRICS if _is_told(call) else _LOSSES
+            given = (*call.args, *(k.value for k in call.keywords))
+            item = next(
+                (n for a in given for n in ast.walk(a) if _is_item(n, words) or _is_own(module, n, words)), None
+            )
+            if item is not None:
+                yield point(
+                    module,
+                    item,
+                    f"{code(module, item)} is the value of one rank's own batches, and nothing in this file reduces "
+                    "it over the ranks; "
+                    "expected the mean over all ranks",
+                    "dist.all_reduce before",
+                )
+                break
+
+
+def _logs(module: Module, call: ast.Call) -> bool:
+    name = module.names.of(call.func)
+    return name in LOGS or (isinstance(call.func, ast.Attribute) and call.func.attr in LOG_METHODS)
+
+
+def _is_told(call: ast.Call) -> bool:
+    """Printed for somebody who watches one rank, not kept as the job's curve."""
+    last = call.func.attr if isinstance(call.func, ast.Attribute) else "print"
+    return last in ("print", "info", "set_postfix", "write", "set_description")
+
+
+def _is_item(node: ast.AST, words: re.Pattern[str]) -> bool:
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "item":
+        return False
+    return any(words.search(name) for name in names_in(node.func.value))
+
+
+def _is_own(module: Module, node: ast.AST, words: re.Pattern[str]) -> bool:
+    """A name such as `accuracy` that holds what came of this rank's batches."""
+    own = isinstance(node, ast.Name) and words.search(node.id) and module.wraps
+    return bool(own and isinstance(node, ast.Name) and each_rank(module, node)[0] is Unknown.DATA)

@@ -1,0 +1,225 @@
+"""SCRIPT034, SCRIPT035 and SCRIPT039: messages from one rank to another."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ddpdoctor.facts.script import Script
+from ddpdoctor.findings import Edit, Finding, Severity
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.script.pointing import code, dist_of, point, replace, under, with_keyword, without_argument
+from ddpdoctor.rules.script.rank_branches import blocks
+from ddpdoctor.rules.script.script_questions import argument, each_rank, has_more
+from ddpdoctor.scripts.simulation.entry_points import rank_contexts
+from ddpdoctor.scripts.simulation.p2p_matching import BlockedCall, P2PCall, blocked_calls
+from ddpdoctor.scripts.syntax.module import Module, modules
+from ddpdoctor.scripts.syntax.vocabulary import GROUP_POSITION
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.hang import Hang
+
+_ROOTS = {
+    "dist.broadcast": (1, "src"),
+    "dist.broadcast_object_list": (1, "src"),
+    "dist.gather": (2, "dst"),
+    "dist.reduce": (1, "dst"),
+    "dist.scatter": (2, "src"),
+}
+
+
+def _stuck(module: Module, *kinds: str) -> Iterator[BlockedCall]:
+    for each in blocked_calls(module):
+        if each.kind in kinds and each.message.event.call in module.index.parents:
+            yield each
+
+
+@cause("SCRIPT034", "send-recv-order", Severity.ERROR)
+def send_recv_order(script: Script) -> Iterator[Finding]:
+    """Two ranks both send first or both receive first.
+
+    ## Why it matters
+    send and recv wait for their partner, even for one element with Gloo: `Timed out waiting 1800000ms for send
+    operation to
+    complete`.
+
+    ## Fix
+    Order by rank: even ranks send first, odd ranks receive first; or isend and irecv, or batch_isend_irecv.
+    """
+    for module in modules(script):
+        told: set[tuple[int, ...]] = set()
+        for each in _stuck(module, "ring"):
+            other = each.other.event.call if each.other is not None else each.message.event.call
+            lines = tuple(sorted((each.message.event.call.lineno, other.lineno)))
+            if lines in told:
+                continue
+            told.add(lines)
+            call = each.message.event.call
+            what = "send" if each.message.sends else "receive"
+            yield point(
+                module,
+                call,
+                f"rank {each.message.rank} waits here to {what}, while rank {each.message.peer} waits in line "
+                f"{other.lineno} to "
+                f"{what} as well: neither goes on; expected one of them in the other order, or isend and irecv",
+                "send on one side, recv on the other",
+                edits=_without_waiting(module, call, other),
+            )
+
+
+def _without_waiting(module: Module, call: ast.Call, other: ast.Call) -> tuple[Edit, ...]:
+    """isend in place of send, waited for behind the recv, where all ranks run the same two lines."""
+    statement = module.index.statement(call)
+    block = next((b for b in blocks(module.index.parents[statement]) if statement in b), [])
+    following = block[block.index(statement) + 1] if block and statement is not block[-1] else None
+    names = ("dist.send", "dist.recv")
+    pair = [s.value for s in (statement, following) if isinstance(s, ast.Expr) and isinstance(s.value, ast.Call)]
+    if other is not call or len(pair) < 2 or {module.names.of(p.func) for p in pair} != set(names) or following is None:
+        return ()
+    send, recv = pair if module.names.of(pair[0].func) == names[0] else pair[::-1]
+    prefix = code(module, send.func).removesuffix("send")
+    text = f"request = {prefix}i{code(module, send, 400)[len(prefix) :]}"
+    indent = " " * statement.col_offset
+    return (
+        replace(module, statement, text),
+        replace(module, following, f"{code(module, recv, 400)}\n{indent}request.wait()"),
+    )
+
+
+@cause("SCRIPT035", "send-without-recv", Severity.ERROR)
+def send_without_recv(script: Script) -> Iterator[Finding]:
+    """A send has no matching recv.
+
+    ## Why it matters
+    The rank waits for a partner, or for a tag, that never comes: `Timed out waiting 1800000ms for send operation to
+    complete`.
+
+    ## Fix
+    Pair every send with a recv on the other rank, with the same tag.
+    """
+    for module in modules(script):
+        lonely = list(_stuck(module, "alone"))
+        for each in lonely:
+            message = each.message
+            what = ("send", "recv") if message.sends else ("recv", "send")
+            tag = f" with tag {message.tag}" if message.tag else ""
+            yield point(
+                module,
+                message.event.call,
+                f"rank {message.rank} waits in this {what[0]}{tag}, and rank {message.peer} has no {what[1]} that "
+                "fits; expected a "
+                f"{what[1]} there with the same tag",
+                f"a matching {what[1]}",
+                edits=_same_tag(module, message, [other.message for other in lonely]),
+            )
+
+
+def _same_tag(module: Module, message: P2PCall, lonely: list[P2PCall]) -> tuple[Edit, ...]:
+    """The tag of the send for the only receive of the same two ranks that waits for another."""
+    partners = {
+        other.event.call: other
+        for other in lonely
+        if (other.rank, other.peer, message.sends) == (message.peer, message.rank, not other.sends)
+    }
+    if len(partners) != 1:
+        return ()
+    sent, received = sorted((message, *partners.values()), key=lambda each: not each.sends)
+    tag = received.event.argument(3, "tag")
+    if tag is None:
+        return (with_keyword(module, received.event.call, f"tag={sent.tag}"),)
+    if sent.event.argument(3, "tag") is None:
+        return without_argument(module, received.event.call, tag)
+    return (replace(module, tag, str(sent.tag)),)
+
+
+@cause(
+    "SCRIPT039",
+    "send-to-self",
+    Severity.ERROR,
+    signatures=(r"rank should not be the same as the rank of the current process", r"invalid root rank: \d+"),
+)
+def send_to_self(script: Script) -> Iterator[Finding]:
+    """A point-to-point call names itself or a rank that does not exist.
+
+    ## Why it matters
+    `Invalid destination rank: destination rank should not be the same as the rank of the current process`; a rank
+    beyond the
+    world makes the others wait for a key until the timeout.
+
+    ## Fix
+    Check the peer against get_rank() and get_world_size(): `(rank + 1) % world_size` for a ring.
+    """
+    for module in modules(script):
+        for each in _stuck(module, "self", "nobody"):
+            message = each.message
+            what = (
+                "itself (ValueError)"
+                if each.kind == "self"
+                else f"rank {message.peer}, which no world of that size has"
+            )
+            yield point(
+                module,
+                message.event.call,
+                f"rank {message.rank} names {what}; expected another rank of the world",
+                "0 <= peer < world_size, not the own rank",
+                edits=_within(module, message) if each.kind == "nobody" else (),
+            )
+        yield from _beyond(module)
+
+
+def _within(module: Module, message: P2PCall) -> tuple[Edit, ...]:
+    """A neighbour of a ring for messages that do not wait, else no message beyond the ends of the line."""
+    call = message.event.call
+    peer = argument(call, 1, "dst" if message.sends else "src")
+    if not isinstance(peer, ast.BinOp) or not isinstance(peer.op, (ast.Add, ast.Sub)):
+        return ()
+    size = f"{dist_of(module)}.get_world_size()"
+    function = module.index.function_of(call)
+    free = module.calls("dist.isend", "dist.irecv")
+    if any(module.index.function_of(c) is function for c in free):
+        return (replace(module, peer, f"({code(module, peer)}) % {size}"),)
+    ends = f"{code(module, peer)} < {size}" if isinstance(peer.op, ast.Add) else f"{code(module, peer)} >= 0"
+    return under(module, module.index.statement(call), f"if {ends}:")
+
+
+def _beyond(module: Module) -> Iterator[Finding]:
+    """Roots of collectives that no world has, such as `src=world_size`."""
+    for name, (position, word) in _ROOTS.items():
+        for call in module.calls(name):
+            root = argument(call, position, word)
+            if root is None or has_more(call) or argument(call, GROUP_POSITION.get(name), "group") is not None:
+                continue
+            places = rank_contexts(module, module.index.function_of(call))
+            found = each_rank(module, root, places, trusting=True)
+            far = all(type(f) is int and f >= len(places) for f in found)
+            fixed = isinstance(root, ast.Constant) and places[-1].node_rank != 0
+            if far and not fixed:
+                yield point(
+                    module,
+                    call,
+                    f"{word}={code(module, root)} is rank {found[0]} in a world of {len(places)}, which has none "
+                    f'("invalid root rank"); expected a rank below the world size',
+                    f"0 <= {word} < world_size",
+                    edits=(replace(module, root, f"{code(module, root)} - 1"),) if {*found} == {len(places)} else (),
+                )
+
+
+@send_recv_order.look
+def send_order(hang: Hang) -> Iterator[Finding]:
+    """Both ends send first, or both receive."""
+    from ddpdoctor.dumps.conflict import ConflictCause
+    from ddpdoctor.rules.hang.dump_findings import conflict_finding, conflicts
+
+    for each in conflicts(hang, ConflictCause.SEND_ORDER):
+        yield conflict_finding(hang, each)
+
+
+@send_without_recv.look
+def no_receiver(hang: Hang) -> Iterator[Finding]:
+    """The other end of a send or recv was never posted."""
+    from ddpdoctor.dumps.conflict import ConflictCause
+    from ddpdoctor.rules.hang.dump_findings import conflict_finding, conflicts
+
+    for each in conflicts(hang, ConflictCause.NO_RECEIVER):
+        yield conflict_finding(hang, each, severity=None if each.is_certain else Severity.WARNING)

@@ -1,0 +1,200 @@
+"""SCRIPT068 and SCRIPT069: what a forked child must not use: CUDA and the process group of its parent."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ddpdoctor.facts.script import Script
+from ddpdoctor.findings import Edit, Finding, Severity
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.script.pointing import code, point, replace, without_argument
+from ddpdoctor.rules.script.script001_to_003_device_selection import CREATED
+from ddpdoctor.rules.script.script066_067_started_processes import start_method
+from ddpdoctor.rules.script.script_questions import argument, value
+from ddpdoctor.scripts.syntax.module import Module, modules
+from ddpdoctor.scripts.syntax.nodes import Function
+from ddpdoctor.scripts.syntax.spawning import Spawn
+
+_CONTEXTS = ("cuda.init", "cuda.set_device", "cuda.synchronize", "cuda.mem_get_info")
+
+
+@cause(
+    "SCRIPT068",
+    "cuda-after-fork",
+    Severity.ERROR,
+    signatures=(r"Cannot re-initialize CUDA in forked subprocess",),
+)
+def cuda_after_fork(script: Script) -> Iterator[Finding]:
+    """CUDA is used in a forked process.
+
+    ## Why it matters
+    `RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the
+    'spawn' start
+    method`: the parent touched CUDA before the fork, and the worker of a DataLoader is a fork.
+
+    ## Fix
+    No CUDA before the fork and none in a dataset: move batches to the GPU in the training loop. Or the spawn start
+    method.
+    """
+    for module in modules(script):
+        yield from _in_workers(module)
+        for spawn in module.spawns:
+            if start_method(module, spawn) != "fork" or spawn.function is None:
+                continue
+            touched = _cuda_before(module, spawn.call)
+            if touched is not None and _uses_cuda(module, spawn.function):
+                yield point(
+                    module,
+                    spawn.call,
+                    f"the child is forked after line {touched.lineno} touched CUDA, and uses CUDA itself "
+                    "(RuntimeError); expected the "
+                    "spawn start method",
+                    'mp.set_start_method("spawn")',
+                    edits=_spawned(module, spawn),
+                )
+
+
+def _spawned(module: Module, spawn: Spawn) -> tuple[Edit, ...]:
+    """The same start with the spawn method."""
+    func = spawn.call.func
+    for call in module.calls("mp.get_context"):
+        chosen = argument(call, 0, "method")
+        if chosen is not None and value(module, chosen) == "fork":
+            return (replace(module, chosen, '"spawn"'),)
+    if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name):
+        return (replace(module, func.value, f'{func.value.id}.get_context("spawn")'),)
+    return ()
+
+
+def _in_workers(module: Module) -> Iterator[Finding]:
+    for call in module.calls("DataLoader"):
+        workers = value(module, argument(call, 5, "num_workers"))
+        context = argument(call, None, "multiprocessing_context")
+        dataset = argument(call, 0, "dataset")
+        owner = module.class_of_value(dataset) if dataset is not None else None
+        item = module.method(owner, "__getitem__") if owner is not None else None
+        given = argument(call, 6, "collate_fn")
+        collate = module.target_of(given) if given is not None else None
+        if type(workers) is not int or workers < 1 or context is not None or "spawn" in module.text:
+            continue
+        for target in (item, collate):
+            used = _cuda_call(module, target.function) if target is not None and target.module is module else None
+            if used is None or target is None:
+                continue
+            yield point(
+                module,
+                used,
+                f"{target.function.name} uses CUDA, and it runs in the forked workers of line {call.lineno} (Cannot "
+                "re-initialize CUDA in forked subprocess); expected the move to the GPU in "
+                "the training loop",
+                "CPU tensors from the dataset",
+                edits=_left_on_cpu(module, used),
+            )
+
+
+def _left_on_cpu(module: Module, call: ast.Call) -> tuple[Edit, ...]:
+    given = argument(call, None, "device")
+    if isinstance(call.func, ast.Attribute) and call.func.attr in ("cuda", "to") and module.names.of(call.func) is None:
+        return (replace(module, call, code(module, call.func.value, 400)),)
+    return without_argument(module, call, given) if given is not None else ()
+
+
+def _cuda_call(module: Module, function: Function) -> ast.Call | None:
+    return next((n for n in ast.walk(function) if isinstance(n, ast.Call) and _moves(module, n)), None)
+
+
+def _is_cuda(found: object) -> bool:
+    return (isinstance(found, str) and found.startswith("cuda")) or getattr(found, "type", None) == "cuda"
+
+
+def _uses_cuda(module: Module, function: Function) -> bool:
+    return _cuda_call(module, function) is not None or any(
+        (module.names.of(n.func) or "").startswith("cuda.set") for n in ast.walk(function) if isinstance(n, ast.Call)
+    )
+
+
+def _cuda_before(module: Module, start: ast.Call) -> ast.Call | None:
+    """A call of the parent that makes a CUDA context before the start."""
+    function = module.index.function_of(start)
+    for call in module.index.calls:
+        same = module.index.function_of(call) is function and call.lineno < start.lineno
+        if same and (module.names.of(call.func) in _CONTEXTS or _moves(module, call)):
+            return call
+    return None
+
+
+def _moves(module: Module, call: ast.Call) -> bool:
+    """`x.cuda()`, `x.to("cuda")`, `torch.zeros(1, device="cuda")`."""
+    attr = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    if attr == "cuda" and module.names.of(call.func) is None:
+        return True
+    given = argument(call, 0, "device") if attr == "to" else argument(call, None, "device")
+    is_call = attr == "to" or (module.names.of(call.func) or "") in CREATED
+    return is_call and given is not None and _is_cuda(value(module, given))
+
+
+@cause("SCRIPT069", "distributed-after-fork", Severity.ERROR)
+def distributed_after_fork(script: Script) -> Iterator[Finding]:
+    """A forked child uses the process group of its parent.
+
+    ## Why it matters
+    The child has copies of the group's sockets but none of its threads: it waits for ever, and the parent may read
+    its bytes.
+
+    ## Fix
+    Start children before init_process_group, or with `torch.multiprocessing.get_context("spawn")` and a group of their
+    own. `--diff` leaves this to the author, who knows what the child is to say to whom.
+    """
+    for module in modules(script):
+        for spawn in module.spawns:
+            if start_method(module, spawn) != "fork" or spawn.function is None or not _talks(module, spawn.function):
+                continue
+            before = [c for c in module.calls("dist.init_process_group") if _is_before(module, c, spawn.call)]
+            if before and not _joins_itself(module, spawn.function):
+                yield _after_fork(module, spawn.call, before[0])
+        yield from _forks(module)
+
+
+def _forks(module: Module) -> Iterator[Finding]:
+    """os.fork after init_process_group, whose child communicates."""
+    for fork in module.calls("os.fork"):
+        before = [c for c in module.calls("dist.init_process_group") if _is_before(module, c, fork)]
+        statement = module.index.statement(fork)
+        name = statement.targets[0] if isinstance(statement, ast.Assign) else None
+        child = f"{ast.unparse(name)} == 0" if name is not None else ""
+        for branch in (n for n in module.index.parents if isinstance(n, ast.If) and n.lineno >= fork.lineno):
+            if before and ast.unparse(branch.test) == child and _talks(module, branch):
+                yield _after_fork(module, fork, before[0])
+
+
+def _after_fork(module: Module, start: ast.Call, init: ast.Call) -> Finding:
+    return point(
+        module,
+        start,
+        f"the child is forked after init_process_group (line {init.lineno}) and communicates itself: it has no threads "
+        "for it and hangs; expected the start before init, or spawn",
+        'mp.get_context("spawn")',
+        fix='Start the child before init_process_group, or with torch.multiprocessing.get_context("spawn").',
+    )
+
+
+def _is_before(module: Module, one: ast.Call, two: ast.Call) -> bool:
+    """Whether a call is certainly done before another: earlier in its function, or in one that calls that later."""
+    function, later = module.index.function_of(one), module.index.function_of(two)
+    if function is later:
+        return one.lineno < two.lineno
+    calls = module.callers.get(later, []) if later is not None else []
+    return any(module.index.function_of(c) is function and one.lineno < c.lineno for c in calls)
+
+
+def _talks(module: Module, function: ast.AST) -> bool:
+    return any(
+        (module.names.of(n.func) or "").startswith("dist.") for n in ast.walk(function) if isinstance(n, ast.Call)
+    )
+
+
+def _joins_itself(module: Module, function: Function) -> bool:
+    return any(
+        module.names.of(n.func) == "dist.init_process_group" for n in ast.walk(function) if isinstance(n, ast.Call)
+    )

@@ -1,0 +1,258 @@
+"""What the rules of scripts ask alike: the values on each rank, how the job is started, which backend it uses."""
+
+from __future__ import annotations
+
+import ast
+import posixpath
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.scripts.interpreter.abstract_values import Unknown
+from ddpdoctor.scripts.interpreter.parameters import argument_of
+from ddpdoctor.scripts.interpreter.rank_evaluator import RankEvaluator
+from ddpdoctor.scripts.interpreter.simulated_job import TWO_NODES, RankContext
+from ddpdoctor.scripts.syntax.index import Bound
+from ddpdoctor.scripts.syntax.module import Module
+
+__all__ = [
+    "Start",
+    "argument",
+    "backends",
+    "each_rank",
+    "has_more",
+    "in_try",
+    "is_distributed",
+    "is_literal",
+    "is_quiet",
+    "is_test",
+    "last_value",
+    "names_in",
+    "once",
+    "readers_at",
+    "spread",
+    "start_of",
+    "value",
+]
+
+TESTING = ("pytest", "unittest", "torch.testing")
+RANKS = [place.rank for place in TWO_NODES]
+LOCAL_RANKS = [place.local_rank for place in TWO_NODES]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How a launch line starts the script. `nodes`, `per_node`: None where the line does not tell."""
+
+    line: Line
+    launcher: Launcher
+    nodes: int | None
+    per_node: int | None
+
+    @property
+    def is_torchrun(self) -> bool:
+        return self.launcher in (Launcher.TORCHRUN, Launcher.LEGACY)
+
+    @property
+    def gives_ranks(self) -> bool:
+        """The launcher sets RANK and hosts the store itself."""
+        return self.launcher in (Launcher.TORCHRUN, Launcher.LEGACY, Launcher.ACCELERATE, Launcher.DEEPSPEED)
+
+    @property
+    def is_rank(self) -> bool:
+        """The line is of one rank of several: its environment says which."""
+        size = self.line.environ.get("WORLD_SIZE") or ""
+        return self.line.environ.get("RANK") is not None and size.isdecimal() and int(size) > 1
+
+    @property
+    def world(self) -> int | None:
+        """The world size that the line asks for."""
+        return None if self.nodes is None or self.per_node is None else self.nodes * self.per_node
+
+
+def start_of(module: Module, launch: Launch | None) -> Start | None:
+    """The line that starts this file, if one was given."""
+    for line in launch.lines if launch is not None else ():
+        if line.script is None or not _is_same(line.script.path, module.path):
+            continue
+        layer = line.starter or line.program
+        if layer is None:
+            continue
+        plan = line.plan
+        nodes = plan.nnodes[1] if plan is not None and plan.nnodes is not None else None
+        return Start(line, layer.launcher, nodes, plan.nproc if plan is not None else None)
+    return None
+
+
+def _is_same(one: str, other: str) -> bool:
+    one, other = posixpath.normpath(one), posixpath.normpath(other)
+    return one == other or one.endswith(f"/{other}")
+
+
+@lru_cache(maxsize=256)
+def readers_at(module: Module, places: tuple[RankContext, ...], trusting: bool) -> tuple[RankEvaluator, ...]:
+    """A reader for each of these places, kept for the next question about the file."""
+    return tuple(RankEvaluator(module, place, trusting=trusting) for place in places)
+
+
+def each_rank(
+    module: Module, node: ast.expr, places: tuple[RankContext, ...] = TWO_NODES, *, trusting: bool = False
+) -> list[object]:
+    """The value of an expression on each rank of the imagined job; once Unknown, always Unknown."""
+    readers = readers_at(module, places, trusting)
+    first = readers[0].value(node)
+    return [first] * len(readers) if isinstance(first, Unknown) else [first, *(r.value(node) for r in readers[1:])]
+
+
+def value(module: Module, node: ast.expr | None) -> object:
+    """The value of an expression where it is the same on all ranks; None for None."""
+    if node is None:
+        return None
+    found = each_rank(module, node)
+    first = found[0]
+    return first if all(type(v) is type(first) and v == first for v in found[1:]) else Unknown.VARIES
+
+
+def argument(call: ast.Call, position: int | None, *names: str) -> ast.expr | None:
+    """The expression that a call gives for a parameter, by name or by position."""
+    for keyword in call.keywords:
+        if keyword.arg in names:
+            return keyword.value
+    if position is not None and position < len(call.args) and not any(isinstance(a, ast.Starred) for a in call.args):
+        return call.args[position]
+    return None
+
+
+def has_more(call: ast.Call) -> bool:
+    """Whether a call gives arguments that cannot be seen: *args or **kwargs."""
+    return any(k.arg is None for k in call.keywords) or any(isinstance(a, ast.Starred) for a in call.args)
+
+
+def backends(module: Module) -> set[str] | None:
+    """The backends that the file's init_process_group calls give as text; None where one cannot be told."""
+    found: set[str] = set()
+    for call in module.calls("dist.init_process_group"):
+        given = argument(call, 0, "backend")
+        text = value(module, given)
+        if given is None or not isinstance(text, str) or _is_chosen(module, given):
+            return None
+        found.add(text.lower())
+    return found
+
+
+def is_test(module: Module) -> bool:
+    """A test of a library: it fakes worlds, runs on one machine, and breaks things on purpose."""
+    if any(f"import {name}" in module.text or f"from {name}" in module.text for name in TESTING):
+        return True
+    classes = (owner for owner in module.index.scopes if isinstance(owner, ast.ClassDef))
+    return any((module.names.dotted(b) or "").endswith("TestCase") for owner in classes for b in owner.bases)
+
+
+def _is_chosen(module: Module, node: ast.expr) -> bool:
+    """Whether a value depends on the machine that the script runs on."""
+    made = last_value(module, node) if isinstance(node, ast.Name) else node
+    if made is None and isinstance(node, ast.Name):
+        given = list(_given_for(module, node))
+        return not given or any(each is None or _is_chosen(module, each) for each in given)
+    return made is None or any(isinstance(n, (ast.IfExp, ast.BoolOp)) for n in ast.walk(made))
+
+
+def _given_for(module: Module, name: ast.Name) -> Iterator[ast.expr | None]:
+    """What the calls in the file give for a parameter; None where one cannot be told."""
+    bound = module.names.bindings(name.id, module.index.scope(name))
+    function = bound[0].function if bound is not None else None
+    if bound is None or function is None or [b.how for b in bound[1]] != [Bound.PARAMETER]:
+        yield None
+        return
+    is_method = isinstance(module.index.parents.get(function), ast.ClassDef)
+    for call in module.callers.get(function, ()):
+        yield argument_of(call, function, name.id, is_method) or bound[1][0].value
+
+
+def is_distributed(module: Module) -> bool:
+    """The file itself joins a process group or wraps its model, and does not say that it is alone."""
+    if is_alone(module):
+        return False
+    return bool(module.calls("dist.init_process_group", "DDP", "FSDP")) or bool(module.spawns)
+
+
+def is_alone(module: Module) -> bool:
+    """Whether the text itself makes a world of one process, as scripts do that only convert a checkpoint."""
+    sizes = [argument(c, None, "world_size") for c in module.calls("dist.init_process_group")]
+    return bool(sizes) and all(given is not None and value(module, given) == 1 for given in sizes)
+
+
+def names_in(node: ast.AST) -> set[str]:
+    """The names and the last parts of attributes in an expression."""
+    found = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    return found | {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
+
+
+def in_try(module: Module, node: ast.AST) -> bool:
+    """Whether an exception there is caught in the same function."""
+    for parent, child in module.index.enclosing(node):
+        if isinstance(parent, ast.Try) and parent.handlers and child in parent.body:
+            return True
+        if parent in module.index.scopes:
+            return False
+    return False
+
+
+def last_value(module: Module, node: ast.expr) -> ast.expr | None:
+    """The expression that a name holds where it is used: its last plain assignment before, in the same block or around."""
+    if not isinstance(node, ast.Name):
+        return node
+    bound = module.names.bindings(node.id, module.index.scope(node))
+    if bound is None:
+        return None
+    earlier = [b for b in bound[1] if b.line < node.lineno]
+    if not earlier or earlier[-1].how is not Bound.VALUE:
+        return None
+    last = earlier[-1]
+    around = {p for p, _ in module.index.enclosing(node)}
+    block = module.index.parents.get(last.at)
+    return last.value if block in around else None
+
+
+def once(module: Module, name: ast.Name) -> ast.expr | None:
+    """What a name holds for good: its only assignment, where nothing is stored in it or added to it later."""
+    bound = module.names.bindings(name.id, module.index.scope(name))
+    made = bound[1][0].value if bound is not None and len(bound[1]) == 1 and bound[1][0].how is Bound.VALUE else None
+    stores = (s.value for s in module.index.subscripts if isinstance(s.ctx, (ast.Store, ast.Del)))
+    changes = (c.func for m in ("update", "pop", "setdefault") for c in module.method_calls.get(m, ()))
+    changed = (*stores, *(f.value for f in changes if isinstance(f, ast.Attribute)))
+    return None if any(isinstance(c, ast.Name) and c.id == name.id for c in changed) else made
+
+
+def spread(module: Module, call: ast.Call) -> dict[str, ast.expr]:
+    """What `**options` gives, where the options are written once as a dict and never changed."""
+    names = [k.value for k in call.keywords if k.arg is None and isinstance(k.value, ast.Name)]
+    made = [m for n in names if (m := once(module, n)) is not None]
+    found: dict[str, ast.expr] = {}
+    for each in made:
+        if isinstance(each, ast.Call) and module.names.of(each.func) == "dict":
+            found |= {k.arg: k.value for k in each.keywords if k.arg}
+        elif isinstance(each, ast.Dict):
+            found |= {
+                str(k.value): v for k, v in zip(each.keys, each.values, strict=True) if isinstance(k, ast.Constant)
+            }
+    return found
+
+
+def is_literal(module: Module, node: ast.expr) -> bool:
+    """A constant that stands in the file itself: no option, no parameter."""
+    if isinstance(node, (ast.Constant, ast.JoinedStr)):
+        return True
+    bound = module.names.bindings(node.id, module.index.scope(node)) if isinstance(node, ast.Name) else None
+    return bound is not None and all(
+        isinstance(b.value, (ast.Constant, ast.JoinedStr)) and isinstance(b.at, ast.Assign) for b in bound[1]
+    )
+
+
+def is_quiet(node: ast.AST) -> bool:
+    """A statement or function that computes without gradients: `with torch.no_grad():`, or its decorator."""
+    texts = [ast.unparse(i) for i in node.items] if isinstance(node, (ast.With, ast.AsyncWith)) else []
+    texts += [ast.unparse(d) for d in getattr(node, "decorator_list", ())]
+    return any("no_grad" in t or "inference_mode" in t or "set_grad_enabled(False)" in t for t in texts)

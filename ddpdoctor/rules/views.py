@@ -1,0 +1,86 @@
+"""The same causes seen elsewhere than on a machine: on launch lines, in logs, in the dumps and stacks of a stuck job.
+
+Each function gives rules that need one section only; which causes they are follows from the looks in the causes' files.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from ddpdoctor.facts.gaps import CannotLook
+from ddpdoctor.findings import Finding
+from ddpdoctor.rules import Rule, cause_of, load, loaded
+from ddpdoctor.rules.line_modules import LINE_MODULES
+
+__all__ = ["hang_rules", "line_rules", "log_rules"]
+
+Look = Callable[..., Iterable[Finding] | None]
+
+
+def line_rules() -> tuple[Rule, ...]:
+    """The causes of machines that launch lines and files show as well, judged from the launch alone."""
+    for module in LINE_MODULES:
+        importlib.import_module(module)
+    return tuple(
+        replace(each.rule, check=look, needs=("launch",), wants=())
+        for each in loaded()
+        for look in each.looks_at("launch")
+    )
+
+
+def log_rules(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    """Those of `rules` that logs can show, each judged from the log alone."""
+    load()
+    found = []
+    for rule in rules:
+        look = _look_at_log(rule)
+        if look is not None:
+            check = look if cause_of(rule.code).all_attempts else functools.partial(_in_first_attempt, look)
+            found.append(replace(rule, check=check, needs=("log",), wants=()))
+    return tuple(found)
+
+
+def _look_at_log(rule: Rule) -> Look | None:
+    """The look of the cause's own, else the one by its Xids, else the one by its signatures."""
+    from ddpdoctor.rules.log.signatures import by_signatures
+    from ddpdoctor.rules.log.xids import xid_findings, xids_of
+
+    own = cause_of(rule.code).looks_at("log") or ([rule.check] if "log" in rule.needs else [])
+    if own:
+        return own[0]
+    if rule.xids is not None:
+        return functools.partial(xid_findings, rule, xids_of(rule.xids))
+    return by_signatures(rule) if rule.signatures else None
+
+
+def _in_first_attempt(look: Look, log: object) -> Iterable[Finding] | None:
+    from ddpdoctor.logs.history import history_of
+
+    return look(history_of(log).first_attempt)
+
+
+def hang_rules(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    """Those of `rules` that dumps and stuck ranks can show, each judged from `hang` alone."""
+    load()
+    return tuple(
+        replace(rule, check=functools.partial(_every_look, looks), needs=("hang",), wants=())
+        for rule in rules
+        if (looks := cause_of(rule.code).looks_at("hang"))
+    )
+
+
+def _every_look(looks: Sequence[Look], hang: object) -> Iterable[Finding]:
+    """What all looks at one cause found; skipped when none of them has anything to look at."""
+    answers: list[Finding] = []
+    refusals: list[CannotLook] = []
+    for look in looks:
+        try:
+            answers += look(hang) or ()
+        except CannotLook as skip:
+            refusals.append(skip)
+    if len(refusals) == len(looks):
+        raise refusals[0]
+    return answers

@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
+from cases import SITUATIONS
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machines import FIXTURES
 
 from ddpdoctor.facts.launch.record import Line
 from ddpdoctor.facts.launch.words import plain
@@ -16,7 +16,7 @@ from ddpdoctor.launch.sbatch import batch_layer
 from ddpdoctor.launch.shell.reader import lines_of_shell, shell_error
 from ddpdoctor.launch.shell.text import Source
 
-LEGAL = sorted((FIXTURES / "scripts" / "legal").iterdir())
+LEGAL = sorted((SITUATIONS / "job_files").iterdir())
 
 
 def _lines(text: str, **environ: str) -> tuple[Line, ...]:

@@ -1,4 +1,4 @@
-"""Logs as people have them, in fixtures/logs, and what triage says first of each."""
+"""Logs as people have them, in fixtures/situations/logs, and what triage says first of each."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import SITUATIONS
 
 from ddpdoctor.app.request import Common
 from ddpdoctor.app.triage import triaged
 from ddpdoctor.findings import Report, Role, Severity
 
-LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
+LOGS = SITUATIONS / "logs"
 EXPECTED: dict[str, dict[str, Any]] = json.loads((LOGS / "expected.json").read_text())
 
 

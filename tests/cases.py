@@ -11,7 +11,7 @@ from typing import Any
 
 from machines import FIXTURES
 
-__all__ = ["CASES", "SITUATIONS", "Case", "CaseError", "all_cases", "cases_of", "named", "read", "situations"]
+__all__ = ["CASES", "SITUATIONS", "Case", "CaseError", "all_cases", "named", "notes", "read"]
 
 CASES = FIXTURES / "cases"
 SITUATIONS = FIXTURES / "situations"
@@ -26,6 +26,9 @@ KEYS = {
     "job-log": {"first", "message", "ranks", "where", "not"},
 }
 """The views, and the keys that a case of each may have."""
+
+NOTES = ("not-run", "not-corrected")
+"""What the file of a script's cause may say before its first case: why no wrong form of it is run, or none is corrected."""
 
 LINE_BY_LINE = {"launch-line", "log-line"}
 """Each line of the text is a case of its own."""
@@ -82,15 +85,14 @@ def all_cases(view: str) -> list[Case]:
     return [case for path in [*_files(CASES), *_files(SITUATIONS)] for case in read(path) if case.view == view]
 
 
-def cases_of(code: str) -> list[Case]:
-    """The cases of one cause, in all views."""
-    path = CASES / f"{code.lower()}.txt"
-    return list(read(path)) if path.exists() else []
-
-
-def situations(name: str) -> list[Case]:
-    """The cases of fixtures/situations/NAME.txt."""
-    return list(read(SITUATIONS / f"{name}.txt"))
+def notes(key: str) -> dict[str, str]:
+    """What the files of causes say under one key before their first case, by code."""
+    found = {}
+    for path in _files(CASES):
+        head = path.read_text("utf-8").partition("=== ")[0]
+        if match := re.search(rf"^{key}: (.+)$", head, re.MULTILINE):
+            found[path.stem.upper()] = match[1]
+    return found
 
 
 def named(code: str) -> str:
@@ -115,8 +117,11 @@ def read(path: Path) -> tuple[Case, ...]:
 
 def _cases(rows: list[str], code: str, source: str) -> Iterator[Case]:
     starts = [number for number, row in enumerate(rows) if row.startswith("=== ")]
-    if any(row and not row.startswith("#") for row in rows[: starts[0] if starts else len(rows)]):
-        raise CaseError(f"{source}:1: expected comments (#) or `=== VIEW fires: TITLE`")
+    for row in rows[: starts[0] if starts else len(rows)]:
+        if row and not row.startswith("#") and row.partition(": ")[0] not in NOTES:
+            raise CaseError(
+                f"{source}: {row!r}: expected a comment (#), {' or '.join(NOTES)}, or `=== VIEW fires: TITLE`"
+            )
     for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):
         yield from _one(rows[start:end], code, f"{source}:{start + 1}")
 

@@ -10,8 +10,14 @@ from ddpdoctor.engine import Outcome, judge
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.facts.script import Script, SourceFile
-from ddpdoctor.rules import Rule
+from ddpdoctor.rules import Rule, load
 
+RULES = [
+    each
+    for each in load(("script",))
+    if "script" in each.needs and each.code not in ("SCRIPT500", "SCRIPT501", "SCRIPT550")
+]
+"""The rules that judge what a script does; the others are about files that cannot be read and about comments."""
 EXPECT = re.compile(r"#\s*expect: (SCRIPT\d{3}(?:, SCRIPT\d{3})*)\s*$")
 
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import pytest
 from cases import CASES, Case, all_cases, named, read
 from machines import FIXTURES, machine, machine_json, machine_names
+from new_cause import FILL_IN
 
 from ddpdoctor.collectors.environ import relevant
 from ddpdoctor.engine import Outcome, judge
@@ -160,6 +161,14 @@ def test_the_manual_is_complete(code: str) -> None:
     assert each.title.endswith("."), f"the first sentence of {code} is no sentence: {each.title!r}"
     assert len(each.why) > 40, f"{code}: '## Why it matters' is missing or empty"
     assert len(each.fix) > 10, f"{code}: '## Fix' is missing or empty"
+
+
+@pytest.mark.parametrize("code", RULES)
+def test_nothing_is_left_to_fill_in(code: str) -> None:
+    for path in (Path("ddpdoctor", *RULES[code].module.split(".")[1:]).with_suffix(".py"), Path(named(code))):
+        file = FIXTURES.parent / path
+        lines = file.read_text("utf-8").splitlines() if file.exists() else []
+        assert not any(FILL_IN in line for line in lines), f"{path}: write what `{FILL_IN}` asks for"
 
 
 @pytest.mark.parametrize("code", RULES)

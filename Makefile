@@ -48,7 +48,7 @@ cause: $(VENV)/.tools
 
 HEALTHY := healthy or legal or right_form or fixture_expects or current or every_cause_of_a_script
 try: docs
-	$(BIN)/ruff check ddpdoctor/rules && $(BIN)/ruff format --check ddpdoctor/rules && $(BIN)/mypy
+	$(BIN)/ruff check -q --fix ddpdoctor/rules && $(BIN)/ruff format -q ddpdoctor/rules && $(BIN)/mypy
 	$(PYTEST) -n auto -m "not slow" -k "$(CODE) or $(HEALTHY)" tests/rules tests/logs tests/cli/test_lint_files.py tests/cli/test_lint_scripts.py \
 		tests/collectors/test_script_really.py tests/render/test_manual.py
 

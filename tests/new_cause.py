@@ -28,7 +28,7 @@ from __future__ import annotations
 
 {imports}
 
-@cause("{code}", "{name}", Severity.WARNING{signatures})
+@cause({arguments})
 def {function}({parameter}) -> {result}:
     """FILL IN: what is wrong, in one sentence that ends with a full stop.
 
@@ -42,6 +42,8 @@ def {function}({parameter}) -> {result}:
     FILL IN: where a threshold or a claim about torch, NCCL or NVML comes from; or remove this heading.
     """
 {body}'''
+
+SIGNATURES = 'signatures=(r"FILL IN: a regular expression over one line",)'
 
 LOOKS = {
     "machine": (
@@ -171,6 +173,7 @@ def _free_code(code: str, taken: set[str]) -> str:
 def _rule(code: str, name: str, view: str) -> str:
     word = area_of(code)
     module, section = ("launch.record", "Launch") if word == "launch" else (word, word.capitalize())
+    arguments = f'"{code}", "{name}", Severity.WARNING'
     known = {"word": word, "section": section, "section_module": f"ddpdoctor.facts.{module}"}
     imports, body = LOOKS[view]
     return RULE.format(
@@ -179,7 +182,7 @@ def _rule(code: str, name: str, view: str) -> str:
         title=name.replace("-", " "),
         function=name.replace("-", "_"),
         imports=imports.format(**known),
-        signatures=', signatures=(r"FILL IN: a regular expression over one line",)' if view == "log" else "",
+        arguments=f"\n    {arguments},\n    {SIGNATURES},\n" if view == "log" else arguments,
         parameter="" if view == "log" else f"{word}: {section}",
         result="None" if view == "log" else "Iterator[Finding]",
         body=body.format(**known),

@@ -34,6 +34,8 @@ def test_a_log_names_the_right_cause_and_the_right_ranks(case: Case, tmp_path: P
     report = _report(case, tmp_path)
     if not case.fires:
         assert [f.code for f in report.findings if f.worst is Severity.ERROR] == []
+        expected = case.keys["notes"].split(", ") if "notes" in case.keys else []
+        assert sorted({f.code for f in report.findings}) == expected, "a rule that speaks on a healthy log"
         return
     first = report.findings[0]
     assert first.code in case.keys.get("first", case.code).split(", "), [f.code for f in report.findings]

@@ -51,6 +51,9 @@ def test_a_healthy_log_has_no_error(name: str) -> None:
     report = report_of(_path(name))
     assert not report.crashed, report.crashed
     assert [f.code for f in report.findings if f.worst is Severity.ERROR] == []
+    assert sorted({f.code for f in report.findings}) == EXPECTED[name].get("notes", []), (
+        "a rule that speaks on a healthy log"
+    )
 
 
 def test_every_log_is_expected() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ddpdoctor.causality.graph import CausalGraph
 from ddpdoctor.engine import Outcome, judge
 from ddpdoctor.facts.codec import FactsError, decode
 from ddpdoctor.facts.environ import Environ
@@ -15,7 +16,9 @@ from ddpdoctor.facts.launch.record import Launch, Line
 from ddpdoctor.facts.nodes import Form, Node, Nodes
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Finding, Role, Severity, Where
-from ddpdoctor.rules import Rule
+from ddpdoctor.rules import Rule, Scope, loaded
+from ddpdoctor.rules.environ.env020_master_addr_differs import master_addr_differs
+from ddpdoctor.rules.launch.nodes.launch034_to_037_039_nodes_disagree import duplicate_node_rank
 
 if TYPE_CHECKING:
     from ddpdoctor.multinode.members import Guest
@@ -26,35 +29,12 @@ __all__ = [
     "finding_of",
     "judge_nodes",
     "merged",
+    "of_separate_machines",
     "refuted",
     "rules_of_nodes",
     "shares",
 ]
 
-ACROSS = (
-    *("LAUNCH034", "LAUNCH035", "LAUNCH036", "LAUNCH037", "LAUNCH039", "LAUNCH070"),
-    *("ENV013", "ENV018", "ENV019", "ENV020"),
-)
-"""The rules of launch lines that hold one node's line against the others': each line by itself was judged where it was typed."""
-FOLLOWING = {
-    "HOST013": ("LAUNCH003",),
-    "ENV002": ("ENV001",),
-    "ENV005": ("ENV001",),
-    "LAUNCH001": (*("LAUNCH034", "LAUNCH035", "LAUNCH036", "LAUNCH039"), "ENV019", "ENV020"),
-    "LAUNCH034": ("LAUNCH039",),
-    "LAUNCH035": ("LAUNCH038",),
-    "LAUNCH042": ("LAUNCH034", "LAUNCH039"),
-    **dict.fromkeys(("LAUNCH036", "ENV004"), ("NET001",)),
-    **dict.fromkeys(("NET014", "NET017"), ("NET012",)),
-    "NET002": ("ENV020", "NET003"),
-    "NET026": ("NET012", "NET046"),
-    "NET046": ("NET004", "NET005", "NET006", "ENV020"),
-    **dict.fromkeys(("NET004", "NET005", "NET006"), ("ENV018", "ENV020", "NET007", "NET008", "PROBE001")),
-    "ENV025": ("NET009", "NET010"),
-}
-"""Causes, and what they show as on the same host: a script that is missing on some nodes is no mistake of the line."""
-OF_SEVERAL_MACHINES = frozenset(("ENV017", "ENV024", "ENV027", "LAUNCH032", "NET017"))
-"""Addresses that mean each machine itself: no fault where all nodes turn out to be on one machine."""
 MOST_NAMED = 6
 _OWN_NUMBER = re.compile(r"--(node|machine)[-_]rank[=\0]\d+")
 
@@ -99,12 +79,17 @@ class Verdict:
 
 def rules_of_nodes(rules: Iterable[Rule]) -> tuple[Rule, ...]:
     """Those of the rules that hold nodes against each other."""
-    return tuple(each for each in rules if each.code in ACROSS or "nodes" in (*each.needs, *each.wants))
+    return tuple(each for each in rules if each.scope is Scope.LINES_OF_NODES or "nodes" in (*each.needs, *each.wants))
+
+
+def of_separate_machines() -> frozenset[str]:
+    """Addresses that mean each machine itself: no fault where all nodes turn out to be on one machine."""
+    return frozenset(each.code for each in loaded() if each.rule.scope is Scope.SEPARATE_MACHINES)
 
 
 def refuted(nodes: Nodes) -> frozenset[str]:
     """What is no fault of these nodes."""
-    return OF_SEVERAL_MACHINES if nodes.is_one_machine else frozenset()
+    return of_separate_machines() if nodes.is_one_machine else frozenset()
 
 
 def judge_nodes(
@@ -118,7 +103,7 @@ def judge_nodes(
     outcome = Outcome(findings=merged(found, len(guests) + len(gone)))
     facts = Facts(schema=SCHEMA, collected_at="", hostname="", nodes=nodes)
     outcome.add(judge(facts, [each for each in rules if "nodes" in (*each.needs, *each.wants)]))
-    across = [each for each in rules if each.code in ACROSS]
+    across = [each for each in rules if each.scope is Scope.LINES_OF_NODES]
     lines = () if _are_alike(guests) else _lines(guests, torch)
     if not lines:
         outcome.passed += [each.code for each in across if guests and guests[0].line]
@@ -128,15 +113,20 @@ def judge_nodes(
             across,
         )
         # What was seen on the machines proves more than a line, and so does that all addresses lead to one, however spelled.
-        known = {each.code for each in outcome.findings} - {"LAUNCH036"}
-        known |= {"ENV020"} if nodes.is_main and all(_leads_to_host(node, nodes) for node in nodes.nodes) else set()
+        known = {each.code for each in outcome.findings} - {duplicate_node_rank.code}
+        known |= (
+            {master_addr_differs.code}
+            if nodes.is_main and all(_leads_to_host(node, nodes) for node in nodes.nodes)
+            else set()
+        )
         told.findings = [_placed(each, nodes.nodes) for each in told.findings if each.code not in known]
         told.skipped = []
         outcome.findings = [each for each in outcome.findings if each.code not in _with_a_line(told.findings)]
         outcome.add(told)
     moot = refuted(nodes)
     findings = [each for each in outcome.findings if each.code not in moot]
-    outcome.findings = [_with_peer(_follows(each, findings), nodes.nodes) for each in findings]
+    graph = CausalGraph(each.rule for each in loaded())
+    outcome.findings = [_with_peer(_follows(each, findings, graph), nodes.nodes) for each in findings]
     seen = {each.code for each in outcome.findings}
     outcome.passed = sorted({code for code in outcome.passed if code not in seen})
     return outcome
@@ -149,16 +139,18 @@ def _leads_to_host(node: Node, nodes: Nodes) -> bool:
 
 def _with_a_line(findings: Iterable[Finding]) -> set[str]:
     """The codes that the lines tell better: they can be corrected."""
-    return {each.code for each in findings} & {"LAUNCH036"}
+    return {each.code for each in findings} & {duplicate_node_rank.code}
 
 
-def _follows(finding: Finding, others: Sequence[Finding]) -> Finding:
+def _follows(finding: Finding, others: Sequence[Finding], graph: CausalGraph) -> Finding:
     """What follows from another finding about the same host, or about all."""
-    for cause, consequences in FOLLOWING.items():
-        there = [each.where.host for each in others if each.code == cause and each.worst is Severity.ERROR]
-        if finding.code in consequences and there and (finding.where.host in (*there, None) or there == [None]):
-            return replace(finding, role=Role.CONSEQUENCE, caused_by=cause)
-    return finding
+    hosts: dict[str, list[str | None]] = {}
+    for each in others:
+        if graph.declares(each.code, finding.code) and each.worst is Severity.ERROR:
+            hosts.setdefault(each.code, []).append(each.where.host)
+    host = finding.where.host
+    cause = graph.first(code for code, there in hosts.items() if host in (*there, None) or there == [None])
+    return finding if cause is None else replace(finding, role=Role.CONSEQUENCE, caused_by=cause)
 
 
 def _with_peer(finding: Finding, nodes: Sequence[Node]) -> Finding:
@@ -201,7 +193,7 @@ def _placed(finding: Finding, nodes: Sequence[Node]) -> Finding:
     index = finding.where.node
     if index is None or not 0 <= index < len(nodes):
         return finding
-    if finding.code == "LAUNCH036":  # of two that claim one number neither is more to blame
+    if finding.code == duplicate_node_rank.code:  # of two that claim one number neither is more to blame
         return replace(finding, where=Where(node_rank=nodes[index].node_rank))
     return replace(finding, where=Where(host=nodes[index].host, node_rank=nodes[index].node_rank))
 

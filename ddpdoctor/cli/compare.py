@@ -19,11 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["compare"]
 
 AREAS = ("environ", "launch", "host", "net", "gpu", "topo", "versions")
-OF_FILES = (
-    *("VERSION002", "VERSION003", "VERSION004", "ENV025", "ENV030", "ENV031"),
-    *("GPU006", "HOST502", "LAUNCH075", "NET025", "TOPO022"),
-)
-"""The rules that hold nodes against each other and need no meeting."""
 
 
 def compare(
@@ -64,7 +59,10 @@ def compare(
 
 
 def _chosen(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
-    return tuple(each for each in rules if each.code in OF_FILES)
+    """The rules that hold nodes against each other and need no meeting."""
+    from ddpdoctor.rules import Scope
+
+    return tuple(each for each in rules if each.scope is Scope.FACTS_OF_NODES)
 
 
 def _read(paths: list[Path]) -> tuple[tuple[Node, ...], tuple[str, ...]]:

@@ -21,13 +21,13 @@ SECTIONS = {
 }
 """The sections that each part shows; its rules are those of the last one's area, and may need further sections."""
 
-ALSO = {
-    "versions": ("LAUNCH071",),
-    "net": ("ENV021", "ENV022", "ENV023", "ENV024", "ENV026", "ENV027"),
-    "ports": ("ENV014", "ENV015"),
-    "gpus": ("ENV060", "ENV061", "ENV062", "ENV063", "ENV064", "ENV065", "LAUNCH023", "LAUNCH024", "VERSION006"),
+OTHER_AREAS = {
+    "versions": ("launch",),
+    "net": ("environ",),
+    "ports": ("environ",),
+    "gpus": ("environ", "launch", "versions"),
 }
-"""Rules of other areas (launch, environ, versions) that judge nothing but what a part shows."""
+"""The other areas some of whose rules judge nothing but what a part shows, and say so (`also_in`)."""
 
 HELP = {
     "env": "The variables of launchers, torch, NCCL, Gloo, CUDA and OpenMP: who set them and what is wrong.",
@@ -50,10 +50,7 @@ def _part(command: str) -> Callable[[Common], int]:
 
         started = time.time()
         rules = rules_for(common, (SECTIONS[command][-1],))
-        if command in ALSO:
-            rules += tuple(
-                each for each in rules_for(common, ("launch", "environ", "versions")) if each.code in ALSO[command]
-            )
+        rules += tuple(each for each in rules_for(common, OTHER_AREAS.get(command, ())) if command in each.also_in)
         if common.facts is None:  # a part starts no ranks and reads no launch line
             rules = tuple(each for each in rules if not {"probe", "launch"} & set(each.needs))
         needed = {*SECTIONS[command], *(name for each in rules for name in (*each.needs, *each.wants))}

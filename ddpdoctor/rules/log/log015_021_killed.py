@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.log import Log
-from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.findings import Finding, Severity, Speaker, Stage
 from ddpdoctor.logs.job_outcome import own_exits
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.log.ended_ranks import SIGKILL, ended
@@ -33,6 +33,8 @@ SIGKILLED = (
     "LOG015",
     "scheduler-ended-job",
     Severity.ERROR,
+    stage=Stage.TERMINATED,
+    speaker=Speaker.SCHEDULER,
     signatures=(
         r"CANCELLED AT [^\n]* DUE TO [A-Z]",
         r"\*\*\* (JOB|STEP) \S+ ON \S+ CANCELLED",
@@ -69,6 +71,7 @@ def scheduler_ended_job() -> None:
     "LOG021",
     "worker-killed-by-sigkill",
     Severity.ERROR,
+    stage=Stage.DEATH,
     kind="umbrella",
     signatures=SIGKILLED,
 )

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ddpdoctor.facts.log import Line, Log
-from ddpdoctor.findings import Finding, Role, Severity
+from ddpdoctor.findings import Finding, Role, Severity, Stage
 from ddpdoctor.logs.context_patterns import marked
 from ddpdoctor.logs.job_outcome import RETURNED, has_failed, is_over, last_failure
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.log.log004_to_007_peer_closed import CLOSED
+from ddpdoctor.rules.log.log004_to_007_peer_closed import CLOSED, peer_connection_closed
 from ddpdoctor.rules.log.log501_worker_ended_without_traceback import may_be_one
 from ddpdoctor.rules.log.signatures import explained, finding_of, matching
 
@@ -62,6 +62,7 @@ SHUTTING_DOWN = "driver shutting down"
     "LOG502",
     "nccl-error-without-reason",
     Severity.ERROR,
+    stage=Stage.NCCL_ERROR,
     kind="umbrella",
     signatures=FAILED,
 )
@@ -99,7 +100,7 @@ def nccl_error_without_reason(log: Log) -> Iterator[Finding]:
         is_lost = all(any(may_be_one(line.who, each.who) for each in closed) for line in lines)
         is_lost = is_lost or (bool(closed) and all("nternal" in line.text for line in lines))
         is_lost = is_lost and not any("uda" in line.text for line in lines)
-        yield replace(found, role=Role.CONSEQUENCE, caused_by="LOG005") if is_lost else found
+        yield replace(found, role=Role.CONSEQUENCE, caused_by=peer_connection_closed.code) if is_lost else found
     elif not known and not told and not log.tracebacks:
         yield from _passed_on(log)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.launch.record import Launch, Line
 from ddpdoctor.facts.launch.words import Word, is_known
-from ddpdoctor.findings import Evidence, Finding, Role, Severity
+from ddpdoctor.findings import Evidence, Finding, Role, Severity, Stage
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import agents, point, shown, where
 
@@ -23,6 +23,7 @@ _INIT = re.compile(r"--?(?:dist[_-]?(?:url|init[_-]?method)|init[_-]?method)(?:=
     "NET018",
     "rendezvous-store-stale",
     Severity.ERROR,
+    stage=Stage.PEER_ERROR,
     signatures=("RendezvousClosedError", r"The rendezvous '[^']*' is closed"),
 )
 def rendezvous_store_stale(launch: Launch) -> Iterator[Finding]:
@@ -84,6 +85,7 @@ TOLD_TO_END = (r"Received (15|Signals\.SIGTERM|SIGTERM) death signal",)
 def rendezvous_closed(log: Log) -> Iterator[Finding]:
     """A launcher that comes to a rendezvous that is over: left from an earlier job, or ended by another node of this one."""
     from ddpdoctor.logs.context_patterns import marked
+    from ddpdoctor.rules.log.log015_021_killed import scheduler_ended_job
     from ddpdoctor.rules.log.rendezvous_view import came
     from ddpdoctor.rules.log.signatures import finding_of, matching
 
@@ -101,7 +103,11 @@ def rendezvous_closed(log: Log) -> Iterator[Finding]:
     else:
         title += ": an earlier run has the same --rdzv-id, or another node gave up first"
     found = finding_of(log, lines, title, blames_speaker=False)
-    yield replace(found, role=Role.CONSEQUENCE, caused_by="LOG015") if matching(log, TOLD_TO_END) else found
+    yield (
+        replace(found, role=Role.CONSEQUENCE, caused_by=scheduler_ended_job.code)
+        if matching(log, TOLD_TO_END)
+        else found
+    )
 
 
 @rendezvous_store_stale.look

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddpdoctor.causality.arrange import weigh
+from ddpdoctor.causality.observation_order import weigh
 from ddpdoctor.facts.probe import Kind, Observation
 
 

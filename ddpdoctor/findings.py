@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
 __all__ = [
+    "CausalStage",
     "Crashed",
     "Edit",
     "Evidence",
@@ -19,7 +20,6 @@ __all__ = [
     "Severity",
     "Skipped",
     "Speaker",
-    "Stage",
     "Verdict",
     "Where",
 ]
@@ -46,7 +46,7 @@ class Role(str, Enum):
     NOISE = "noise"
 
 
-class Stage(IntEnum):
+class CausalStage(IntEnum):
     """How far from the fault something shows, in order: what is of an earlier stage explains what is of a later one.
 
     A wrong configuration makes ranks die, a rank that died makes the others fail or hang, and a process that was terminated

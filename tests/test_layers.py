@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -115,3 +116,25 @@ def test_heavy_modules_stay_out(module: str, banned: tuple[str, ...]) -> None:
     code = f"import sys, {module}; print(*[m for m in {banned!r} if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert out.stdout.split() == []
+
+
+_CODE = re.compile(r"(ENV|LAUNCH|HOST|NET|GPU|TOPO|VERSION|SCRIPT|PROBE|LOG)\d{3}")
+
+
+@pytest.mark.parametrize("path", _modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_codes_stand_only_where_causes_are_declared(path: Path) -> None:
+    """What follows from what, and what a cause is about, is said by `@cause`: no table of codes stands anywhere else."""
+    tree = ast.parse(path.read_text())
+    declared = {
+        id(each)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "cause"
+        for each in ast.walk(node)
+    }
+    literals = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in declared]
+    found = [
+        f"line {node.lineno}: {node.value}"
+        for node in literals
+        if isinstance(node.value, str) and _CODE.fullmatch(node.value)
+    ]
+    assert found == []

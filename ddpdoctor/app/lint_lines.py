@@ -16,7 +16,7 @@ from ddpdoctor.facts.launch.record import Launch, Line
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Report
-from ddpdoctor.rules import Rule, Scope
+from ddpdoctor.rules import CauseScope, Rule
 from ddpdoctor.system.machine import this_machine
 
 __all__ = ["AREAS", "environ_of", "facts_of", "rules_of", "rules_of_machines", "with_machines"]
@@ -31,7 +31,7 @@ def rules_of(common: Common) -> tuple[Rule, ...]:
     return tuple(
         each
         for each in rules_for(common, AREAS)
-        if each.scope is not Scope.PROCESS and set(each.needs) <= {"environ", "launch"}
+        if each.scope is not CauseScope.PROCESS and set(each.needs) <= {"environ", "launch"}
     )
 
 

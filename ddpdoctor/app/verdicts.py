@@ -16,7 +16,7 @@ from ddpdoctor.facts.launch.record import Launch, Line
 from ddpdoctor.facts.nodes import Form, Node, Nodes
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Finding, Role, Severity, Where
-from ddpdoctor.rules import Rule, Scope, loaded
+from ddpdoctor.rules import CauseScope, Rule, loaded
 from ddpdoctor.rules.environ.env020_master_addr_differs import master_addr_differs
 from ddpdoctor.rules.launch.nodes.launch034_to_037_039_nodes_disagree import duplicate_node_rank
 
@@ -79,12 +79,14 @@ class Verdict:
 
 def rules_of_nodes(rules: Iterable[Rule]) -> tuple[Rule, ...]:
     """Those of the rules that hold nodes against each other."""
-    return tuple(each for each in rules if each.scope is Scope.LINES_OF_NODES or "nodes" in (*each.needs, *each.wants))
+    return tuple(
+        each for each in rules if each.scope is CauseScope.LINES_OF_NODES or "nodes" in (*each.needs, *each.wants)
+    )
 
 
 def of_separate_machines() -> frozenset[str]:
     """Addresses that mean each machine itself: no fault where all nodes turn out to be on one machine."""
-    return frozenset(each.code for each in loaded() if each.rule.scope is Scope.SEPARATE_MACHINES)
+    return frozenset(each.code for each in loaded() if each.rule.scope is CauseScope.SEPARATE_MACHINES)
 
 
 def refuted(nodes: Nodes) -> frozenset[str]:
@@ -103,7 +105,7 @@ def judge_nodes(
     outcome = Outcome(findings=merged(found, len(guests) + len(gone)))
     facts = Facts(schema=SCHEMA, collected_at="", hostname="", nodes=nodes)
     outcome.add(judge(facts, [each for each in rules if "nodes" in (*each.needs, *each.wants)]))
-    across = [each for each in rules if each.scope is Scope.LINES_OF_NODES]
+    across = [each for each in rules if each.scope is CauseScope.LINES_OF_NODES]
     lines = () if _are_alike(guests) else _lines(guests, torch)
     if not lines:
         outcome.passed += [each.code for each in across if guests and guests[0].line]

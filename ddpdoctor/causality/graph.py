@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from ddpdoctor.findings import Speaker, Stage
+from ddpdoctor.findings import CausalStage, Speaker
 
 __all__ = ["CausalGraph", "DeclaredCause"]
 
@@ -18,7 +18,7 @@ class DeclaredCause(Protocol):
     @property
     def kind(self) -> str: ...
     @property
-    def stage(self) -> Stage: ...
+    def stage(self) -> CausalStage: ...
     @property
     def explains(self) -> tuple[str, ...]: ...
     @property
@@ -36,17 +36,17 @@ class CausalGraph:
         known = self._causes.get(code)
         return "cause" if known is None else known.kind
 
-    def stage(self, code: str) -> Stage:
+    def stage(self, code: str) -> CausalStage:
         """How far from a fault it shows."""
         known = self._causes.get(code)
-        return Stage.FAULT if known is None else known.stage
+        return CausalStage.FAULT if known is None else known.stage
 
     def speaker(self, code: str) -> Speaker:
         """Who prints the lines that show it."""
         known = self._causes.get(code)
         return Speaker.CULPRIT if known is None else known.speaker
 
-    def position(self, code: str) -> tuple[Stage, bool]:
+    def position(self, code: str) -> tuple[CausalStage, bool]:
         """Its stage, and whether it is an umbrella: what is more precise comes first."""
         return self.stage(code), self.kind(code) == "umbrella"
 

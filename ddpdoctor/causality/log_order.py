@@ -9,7 +9,7 @@ from dataclasses import replace
 from ddpdoctor.causality.arrange import in_order
 from ddpdoctor.causality.graph import CausalGraph
 from ddpdoctor.facts.log import Log
-from ddpdoctor.findings import Evidence, Finding, Role, Severity, Speaker, Stage
+from ddpdoctor.findings import CausalStage, Evidence, Finding, Role, Severity, Speaker
 from ddpdoctor.logs.job_outcome import OTHERS_LINES, has_failed, shows_no_work, went_on_for_long
 
 __all__ = ["arrange_log"]
@@ -68,7 +68,7 @@ def _came_before_all(finding: Finding, found: Iterable[Finding], graph: CausalGr
         return False
     own = next((_told_at(each) for each in finding.evidence if _DECIDED.search(each.seen or "")), None)
     others = [f for f in found if f is not finding and f.evidence and f.worst is Severity.ERROR]
-    if own is None or any(graph.stage(f.code) is Stage.FAULT for f in others):
+    if own is None or any(graph.stage(f.code) is CausalStage.FAULT for f in others):
         return False
     places = [_told_at(f.evidence[0]) for f in others]
     return all(name == own[0] and 0 < line - own[1] <= OTHERS_LINES for name, line in places)

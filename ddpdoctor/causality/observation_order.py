@@ -6,48 +6,48 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ddpdoctor.facts.probe import Kind, Observation
-from ddpdoctor.findings import Stage
+from ddpdoctor.findings import CausalStage
 
 __all__ = ["NEEDS_NO_GRACE", "STAGES", "weigh"]
 
-STAGES: dict[Kind, Stage] = {
-    Kind.BAD_ENVIRONMENT: Stage.FAULT,
-    Kind.RANK_OUT_OF_RANGE: Stage.FAULT,
-    Kind.DUPLICATE_RANK: Stage.FAULT,
-    Kind.WORLD_SIZE_DIFFERS: Stage.FAULT,
-    Kind.DUPLICATE_GPU: Stage.FAULT,
-    Kind.PORT_TAKEN: Stage.ADDRESS,
-    Kind.MASTER_ELSEWHERE: Stage.ADDRESS,
-    Kind.STRANGER: Stage.ADDRESS,
-    Kind.UNRESOLVABLE: Stage.ADDRESS,
-    Kind.OUT_OF_FILES: Stage.OPEN_FILES,
-    Kind.GLOO_NO_INTERFACE: Stage.INTERFACE,
-    Kind.GLOO_LOOPBACK: Stage.INTERFACE,
-    Kind.IMPORT_FAILED: Stage.IMPORT,
-    Kind.MISMATCH: Stage.MISMATCH,
-    Kind.DIED: Stage.DEATH,
-    Kind.STOPPED: Stage.STOPPED,
-    Kind.HOST_LOST: Stage.HOST_LOST,
-    Kind.UNINTERRUPTIBLE: Stage.UNINTERRUPTIBLE,
-    Kind.EXCEPTION: Stage.RANK_ERROR,
-    Kind.WRONG_VALUE: Stage.RANK_ERROR,
-    Kind.ELSEWHERE: Stage.NOT_IN_COLLECTIVE,
-    Kind.MASTER_WITHOUT_HOST: Stage.REACHABILITY,
-    Kind.NO_ROUTE: Stage.REACHABILITY,
-    Kind.REFUSED: Stage.REACHABILITY,
-    Kind.SILENT: Stage.REACHABILITY,
-    Kind.PORT_DROPPED: Stage.REACHABILITY,
-    Kind.PORT_REJECTED: Stage.REACHABILITY,
-    Kind.UNREACHABLE: Stage.REACHABILITY,
-    Kind.NEVER_JOINED: Stage.REACHABILITY,
-    Kind.LINK_BLACK_HOLE: Stage.BLACK_HOLE,
-    Kind.LINK_BLOCKED: Stage.BLOCKED_LINK,
-    Kind.GLOO_UNREACHABLE: Stage.BLOCKED_LINK,
-    Kind.PEER_ERROR: Stage.PEER_ERROR,
-    Kind.STORE_LOST: Stage.STORE_LOST,
-    Kind.OUT_OF_TIME: Stage.OUT_OF_TIME,
-    Kind.HANG: Stage.HANG,
-    Kind.TERMINATED: Stage.TERMINATED,
+STAGES: dict[Kind, CausalStage] = {
+    Kind.BAD_ENVIRONMENT: CausalStage.FAULT,
+    Kind.RANK_OUT_OF_RANGE: CausalStage.FAULT,
+    Kind.DUPLICATE_RANK: CausalStage.FAULT,
+    Kind.WORLD_SIZE_DIFFERS: CausalStage.FAULT,
+    Kind.DUPLICATE_GPU: CausalStage.FAULT,
+    Kind.PORT_TAKEN: CausalStage.ADDRESS,
+    Kind.MASTER_ELSEWHERE: CausalStage.ADDRESS,
+    Kind.STRANGER: CausalStage.ADDRESS,
+    Kind.UNRESOLVABLE: CausalStage.ADDRESS,
+    Kind.OUT_OF_FILES: CausalStage.OPEN_FILES,
+    Kind.GLOO_NO_INTERFACE: CausalStage.INTERFACE,
+    Kind.GLOO_LOOPBACK: CausalStage.INTERFACE,
+    Kind.IMPORT_FAILED: CausalStage.IMPORT,
+    Kind.MISMATCH: CausalStage.MISMATCH,
+    Kind.DIED: CausalStage.DEATH,
+    Kind.STOPPED: CausalStage.STOPPED,
+    Kind.HOST_LOST: CausalStage.HOST_LOST,
+    Kind.UNINTERRUPTIBLE: CausalStage.UNINTERRUPTIBLE,
+    Kind.EXCEPTION: CausalStage.RANK_ERROR,
+    Kind.WRONG_VALUE: CausalStage.RANK_ERROR,
+    Kind.ELSEWHERE: CausalStage.NOT_IN_COLLECTIVE,
+    Kind.MASTER_WITHOUT_HOST: CausalStage.REACHABILITY,
+    Kind.NO_ROUTE: CausalStage.REACHABILITY,
+    Kind.REFUSED: CausalStage.REACHABILITY,
+    Kind.SILENT: CausalStage.REACHABILITY,
+    Kind.PORT_DROPPED: CausalStage.REACHABILITY,
+    Kind.PORT_REJECTED: CausalStage.REACHABILITY,
+    Kind.UNREACHABLE: CausalStage.REACHABILITY,
+    Kind.NEVER_JOINED: CausalStage.REACHABILITY,
+    Kind.LINK_BLACK_HOLE: CausalStage.BLACK_HOLE,
+    Kind.LINK_BLOCKED: CausalStage.BLOCKED_LINK,
+    Kind.GLOO_UNREACHABLE: CausalStage.BLOCKED_LINK,
+    Kind.PEER_ERROR: CausalStage.PEER_ERROR,
+    Kind.STORE_LOST: CausalStage.STORE_LOST,
+    Kind.OUT_OF_TIME: CausalStage.OUT_OF_TIME,
+    Kind.HANG: CausalStage.HANG,
+    Kind.TERMINATED: CausalStage.TERMINATED,
 }
 """The stage of everything that a rank can observe."""
 
@@ -72,5 +72,5 @@ def _is_seen_to_end(observation: Observation) -> bool:
     return observation.kind is Kind.DIED and observation.signal is None and observation.seen_by not in observation.ranks
 
 
-def _weight(observation: Observation) -> tuple[Stage, bool, tuple[int, ...], str]:
+def _weight(observation: Observation) -> tuple[CausalStage, bool, tuple[int, ...], str]:
     return (STAGES[observation.kind], observation.signal == "SIGABRT", observation.ranks, observation.message)

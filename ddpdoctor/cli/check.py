@@ -165,7 +165,7 @@ def _rules(plan: Plan) -> tuple[Rule, ...]:
     """
     from ddpdoctor.app.job_to_meet import starts_ranks
     from ddpdoctor.app.rule_selection import rules_for
-    from ddpdoctor.rules import Scope
+    from ddpdoctor.rules import CauseScope
 
     areas = (*SECTIONS, "launch", *(("probe",) if plan.probes or plan.common.facts else ()))
     rules = rules_for(plan.common, areas)
@@ -174,7 +174,9 @@ def _rules(plan: Plan) -> tuple[Rule, ...]:
     if plan.line is not None:
         judged = {each.code for each in plan.line[1]}
         is_rank = not starts_ranks(plan.line[0])
-        return tuple(each for each in rules if each.code not in judged and (is_rank or each.scope is not Scope.PROCESS))
+        return tuple(
+            each for each in rules if each.code not in judged and (is_rank or each.scope is not CauseScope.PROCESS)
+        )
     if plan.common.facts is not None:
         return rules
     if plan.job is not None:

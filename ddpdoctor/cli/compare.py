@@ -60,9 +60,9 @@ def compare(
 
 def _chosen(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
     """The rules that hold nodes against each other and need no meeting."""
-    from ddpdoctor.rules import Scope
+    from ddpdoctor.rules import CauseScope
 
-    return tuple(each for each in rules if each.scope is Scope.FACTS_OF_NODES)
+    return tuple(each for each in rules if each.scope is CauseScope.FACTS_OF_NODES)
 
 
 def _read(paths: list[Path]) -> tuple[tuple[Node, ...], tuple[str, ...]]:

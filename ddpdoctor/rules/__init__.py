@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from ddpdoctor.findings import Finding, Severity, Speaker, Stage
+from ddpdoctor.findings import CausalStage, Finding, Severity, Speaker
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.xids import XidKind
 
-__all__ = ["AREAS", "Cause", "Rule", "Scope", "area_of", "cause", "cause_of", "load", "loaded"]
+__all__ = ["AREAS", "Cause", "CauseScope", "Rule", "area_of", "cause", "cause_of", "load", "loaded"]
 
 AREAS = {
     "ENV": "environ",
@@ -42,7 +42,7 @@ Check = Callable[..., Iterable[Finding] | None]
 _causes: dict[str, Cause] = {}
 
 
-class Scope(str, Enum):
+class CauseScope(str, Enum):
     """What a cause is about, where that decides when it is judged."""
 
     PROCESS = "process"
@@ -70,8 +70,8 @@ class Rule:
     kind: str = "cause"
     signatures: tuple[str, ...] = ()
     xids: XidKind | None = None
-    scope: Scope | None = None
-    stage: Stage = Stage.FAULT
+    scope: CauseScope | None = None
+    stage: CausalStage = CausalStage.FAULT
     explains: tuple[str, ...] = ()
     yields_to: tuple[str, ...] = ()
     speaker: Speaker = Speaker.CULPRIT
@@ -143,8 +143,8 @@ def cause(
     kind: str = "cause",
     signatures: tuple[str, ...] = (),
     xids: XidKind | None = None,
-    scope: Scope | None = None,
-    stage: Stage = Stage.FAULT,
+    scope: CauseScope | None = None,
+    stage: CausalStage = CausalStage.FAULT,
     explains: tuple[str, ...] = (),
     yields_to: tuple[str, ...] = (),
     speaker: Speaker = Speaker.CULPRIT,

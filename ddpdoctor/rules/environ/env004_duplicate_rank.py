@@ -10,7 +10,7 @@ from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.nodes import Form, Node, Nodes
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
-from ddpdoctor.rules import Scope, cause
+from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.launch.hand_started_ranks import hand_started_job, set_variable
 from ddpdoctor.rules.launch.pointing import point
 from ddpdoctor.rules.node_findings import named, only_met
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     "ENV004",
     "duplicate-rank",
     Severity.ERROR,
-    scope=Scope.PROCESS,
+    scope=CauseScope.PROCESS,
     explains=("NET001",),
     signatures=(r"rank \d+ of \d+ ranks has already checked in",),
 )

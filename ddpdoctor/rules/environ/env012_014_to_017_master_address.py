@@ -12,7 +12,7 @@ from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import Scope, cause
+from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.environ import environments_of_nodes
 from ddpdoctor.rules.launch import master
 from ddpdoctor.rules.node_findings import only_met
@@ -169,7 +169,7 @@ def _parts(value: str) -> tuple[str | None, str | None]:
     "ENV017",
     "master-addr-loopback",
     Severity.ERROR,
-    scope=Scope.SEPARATE_MACHINES,
+    scope=CauseScope.SEPARATE_MACHINES,
     signatures=(r"timed out after \d+m?s while trying to connect to \((localhost|127\.\d+\.\d+\.\d+|::1), \d+\)",),
 )
 def master_addr_loopback(

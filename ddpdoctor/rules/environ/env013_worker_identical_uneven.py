@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from ddpdoctor.facts.environ import Environ, shorten
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import Scope, cause
+from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.launch import master
 
 
-@cause("ENV013", "worker-identical-uneven", Severity.ERROR, scope=Scope.LINES_OF_NODES)
+@cause("ENV013", "worker-identical-uneven", Severity.ERROR, scope=CauseScope.LINES_OF_NODES)
 def worker_identical_uneven(environ: Environ, launch: Launch | None = None) -> Iterator[Finding]:
     """TORCH_ELASTIC_WORKER_IDENTICAL=1, but the nodes run different numbers of processes.
 

@@ -9,7 +9,7 @@ from ddpdoctor.facts.environ import Environ, shorten
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
-from ddpdoctor.rules import Scope, cause
+from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.environ import environments_of_nodes
 from ddpdoctor.rules.launch import master
 from ddpdoctor.rules.launch.hand_started_ranks import differing_variable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log
 
 
-@cause("ENV020", "master-addr-differs", Severity.ERROR, scope=Scope.LINES_OF_NODES)
+@cause("ENV020", "master-addr-differs", Severity.ERROR, scope=CauseScope.LINES_OF_NODES)
 def master_addr_differs(
     environ: Environ | None = None, launch: Launch | None = None, nodes: Nodes | None = None
 ) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from ddpdoctor.facts.interface_choice import choose_for_nccl, effective, names_m
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import Scope, cause
+from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.environ.settings import about, line, taking_away
 from ddpdoctor.rules.launch import master
 from ddpdoctor.rules.observation_findings import observed, only_probed
@@ -106,7 +106,7 @@ def nccl_socket_ifname_down(environ: Environ, net: Net) -> Iterator[Finding]:
     yield _finding(environ, NCCL, spec, f"matches {', '.join(matched)[:100]}, which {wrong}", net)
 
 
-@cause("ENV024", "nccl-socket-ifname-loopback", Severity.ERROR, scope=Scope.SEPARATE_MACHINES, also_in=("net",))
+@cause("ENV024", "nccl-socket-ifname-loopback", Severity.ERROR, scope=CauseScope.SEPARATE_MACHINES, also_in=("net",))
 def nccl_socket_ifname_loopback(
     environ: Environ, net: Net | None = None, launch: Launch | None = None
 ) -> Iterator[Finding]:
@@ -179,7 +179,7 @@ def gloo_socket_ifname_invalid(
             return
 
 
-@cause("ENV027", "gloo-socket-ifname-loopback", Severity.ERROR, scope=Scope.SEPARATE_MACHINES, also_in=("net",))
+@cause("ENV027", "gloo-socket-ifname-loopback", Severity.ERROR, scope=CauseScope.SEPARATE_MACHINES, also_in=("net",))
 def gloo_socket_ifname_loopback(
     environ: Environ | None = None, net: Net | None = None, launch: Launch | None = None, probe: Probe | None = None
 ) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.launch.record import Launch, Line
 from ddpdoctor.facts.launch.words import is_known
 from ddpdoctor.facts.visibility import Visibility, cut, joined, listed, visible
-from ddpdoctor.findings import Evidence, Finding, Severity, Stage, Where
+from ddpdoctor.findings import CausalStage, Evidence, Finding, Severity, Where
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.environ.settings import CVD
 from ddpdoctor.rules.launch.pointing import point, replace_word
@@ -27,7 +27,7 @@ VARIABLE = "CUDA_VISIBLE_DEVICES"
     "ENV062",
     "cuda-visible-devices-empty",
     Severity.ERROR,
-    stage=Stage.DEATH,
+    stage=CausalStage.DEATH,
     also_in=("gpus",),
     signatures=(r"No CUDA GPUs are available",),
 )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.log import Line, Log, Who
-from ddpdoctor.findings import Evidence, Finding, Severity, Speaker, Stage, Where
+from ddpdoctor.findings import CausalStage, Evidence, Finding, Severity, Speaker, Where
 from ddpdoctor.logs.collective_waits import Party, Wait, lagging, not_enqueued, parties, waits
 from ddpdoctor.logs.context_patterns import marked
 from ddpdoctor.logs.job_outcome import is_over
@@ -54,7 +54,7 @@ _HEADS = re.compile(r"(?:\[[^\]]*\] ?)+")
     "LOG001",
     "collective-timeout",
     Severity.ERROR,
-    stage=Stage.HANG,
+    stage=CausalStage.HANG,
     speaker=Speaker.VICTIM,
     kind="umbrella",
     signatures=(*SIGNATURES, *WATCHDOGS),
@@ -206,7 +206,7 @@ def _behind(waited: list[Wait]) -> set[int]:
     "LOG002",
     "watchdog-stuck",
     Severity.ERROR,
-    stage=Stage.HANG,
+    stage=CausalStage.HANG,
     kind="umbrella",
     signatures=(
         r"Heartbeat monitor timed out",
@@ -235,7 +235,7 @@ def watchdog_stuck() -> None:
     "LOG003",
     "nccl-id-exchange-timeout",
     Severity.ERROR,
-    stage=Stage.PEER_ERROR,
+    stage=CausalStage.PEER_ERROR,
     speaker=Speaker.VICTIM,
     kind="umbrella",
     signatures=(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ddpdoctor.findings import Finding, Severity, Speaker, Stage
+from ddpdoctor.findings import CausalStage, Finding, Severity, Speaker
 from ddpdoctor.rules import cause
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ CLOSED = (
     "LOG004",
     "rank-death-not-propagated",
     Severity.ERROR,
-    stage=Stage.TERMINATED,
+    stage=CausalStage.TERMINATED,
     speaker=Speaker.VICTIM,
     kind="umbrella",
     signatures=(r"forcefully exiting via Signals\.SIGKILL",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.log import Log
-from ddpdoctor.findings import Finding, Severity, Speaker, Stage
+from ddpdoctor.findings import CausalStage, Finding, Severity, Speaker
 from ddpdoctor.logs.job_outcome import own_exits
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.log.ended_ranks import SIGKILL, ended
@@ -33,7 +33,7 @@ SIGKILLED = (
     "LOG015",
     "scheduler-ended-job",
     Severity.ERROR,
-    stage=Stage.TERMINATED,
+    stage=CausalStage.TERMINATED,
     speaker=Speaker.SCHEDULER,
     signatures=(
         r"CANCELLED AT [^\n]* DUE TO [A-Z]",
@@ -71,7 +71,7 @@ def scheduler_ended_job() -> None:
     "LOG021",
     "worker-killed-by-sigkill",
     Severity.ERROR,
-    stage=Stage.DEATH,
+    stage=CausalStage.DEATH,
     kind="umbrella",
     signatures=SIGKILLED,
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from ddpdoctor.facts.log import Line, Log, Traceback
-from ddpdoctor.findings import Evidence, Finding, Role, Severity, Stage, Where
+from ddpdoctor.findings import CausalStage, Evidence, Finding, Role, Severity, Where
 from ddpdoctor.logs.job_outcome import went_on
 from ddpdoctor.logs.later_frames import CHAINED_LINES
 from ddpdoctor.rules import cause
@@ -214,7 +214,7 @@ def _finding(log: Log, group: _Group, when: str) -> Finding:
     )
 
 
-@cause("LOG500", "uncaught-exception", Severity.ERROR, stage=Stage.DEATH)
+@cause("LOG500", "uncaught-exception", Severity.ERROR, stage=CausalStage.DEATH)
 def uncaught_exception(log: Log) -> Iterator[Finding]:
     """The training script ended with an exception.
 

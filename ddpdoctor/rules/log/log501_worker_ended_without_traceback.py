@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ddpdoctor.facts.log import FATAL, Exit, Frame, Line, Log, Traceback, Who
-from ddpdoctor.findings import Finding, Severity, Stage
+from ddpdoctor.findings import CausalStage, Finding, Severity
 from ddpdoctor.logs.attribution import MESSAGE_LINES
 from ddpdoctor.logs.context_patterns import marked
 from ddpdoctor.logs.job_outcome import RETURNED, last_failure, own_exits, says_goodbye
@@ -110,7 +110,9 @@ OTHERS = re.compile(r"--local[-_]rank\b|arguments: +[–—]")
 """Options that LAUNCH015, LAUNCH050 and LAUNCH051 tell of."""
 
 
-@cause("LOG501", "worker-ended-without-traceback", Severity.ERROR, stage=Stage.DEATH, signatures=(*CRASHED, *REFUSED))
+@cause(
+    "LOG501", "worker-ended-without-traceback", Severity.ERROR, stage=CausalStage.DEATH, signatures=(*CRASHED, *REFUSED)
+)
 def worker_ended_without_traceback(log: Log) -> Iterator[Finding]:
     """A worker ended by a signal of its own or with an exit code, and printed no traceback.
 

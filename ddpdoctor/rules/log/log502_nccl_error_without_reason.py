@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ddpdoctor.facts.log import Line, Log
-from ddpdoctor.findings import Finding, Role, Severity, Stage
+from ddpdoctor.findings import CausalStage, Finding, Role, Severity
 from ddpdoctor.logs.context_patterns import marked
 from ddpdoctor.logs.job_outcome import RETURNED, has_failed, is_over, last_failure
 from ddpdoctor.rules import cause
@@ -62,7 +62,7 @@ SHUTTING_DOWN = "driver shutting down"
     "LOG502",
     "nccl-error-without-reason",
     Severity.ERROR,
-    stage=Stage.NCCL_ERROR,
+    stage=CausalStage.NCCL_ERROR,
     kind="umbrella",
     signatures=FAILED,
 )

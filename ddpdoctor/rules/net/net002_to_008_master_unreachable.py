@@ -18,7 +18,7 @@ from ddpdoctor.facts.launch.words import is_known
 from ddpdoctor.facts.net import Attempt, Net, Outcome
 from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.facts.probe import Kind, Probe
-from ddpdoctor.findings import Evidence, Finding, Role, Severity, Speaker, Stage, Where
+from ddpdoctor.findings import CausalStage, Evidence, Finding, Role, Severity, Speaker, Where
 from ddpdoctor.launch.rendezvous import parse_endpoint
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.environ.env012_014_to_017_master_address import master_addr_malformed
@@ -96,7 +96,7 @@ def master_addr_unresolvable(
     "NET003",
     "store-unreachable",
     Severity.ERROR,
-    stage=Stage.PEER_ERROR,
+    stage=CausalStage.PEER_ERROR,
     speaker=Speaker.VICTIM,
     kind="umbrella",
     signatures=(
@@ -131,7 +131,7 @@ def store_unreachable(nodes: Nodes | None = None, probe: Probe | None = None) ->
     "NET004",
     "master-addr-swallows-packets",
     Severity.ERROR,
-    stage=Stage.REACHABILITY,
+    stage=CausalStage.REACHABILITY,
     explains=("ENV018", "ENV020", "NET007", "NET008", "PROBE001"),
 )
 def master_addr_swallows_packets(net: Net | None = None, probe: Probe | None = None) -> Iterator[Finding]:
@@ -159,7 +159,7 @@ def master_addr_swallows_packets(net: Net | None = None, probe: Probe | None = N
     "NET005",
     "master-addr-without-host",
     Severity.ERROR,
-    stage=Stage.REACHABILITY,
+    stage=CausalStage.REACHABILITY,
     explains=("ENV018", "ENV020", "NET007", "NET008", "PROBE001"),
 )
 def master_addr_without_host(net: Net | None = None, probe: Probe | None = None) -> Iterator[Finding]:
@@ -185,7 +185,7 @@ def master_addr_without_host(net: Net | None = None, probe: Probe | None = None)
     "NET006",
     "no-route-to-master",
     Severity.ERROR,
-    stage=Stage.REACHABILITY,
+    stage=CausalStage.REACHABILITY,
     explains=("ENV018", "ENV020", "NET007", "NET008", "PROBE001"),
     signatures=(
         r"errno: 101 - Network is unreachable",
@@ -213,7 +213,7 @@ def no_route_to_master(net: Net | None = None, probe: Probe | None = None) -> It
         yield replace(finding, role=Role.CONSEQUENCE, caused_by=no_socket_interface.code) if is_offline else finding
 
 
-@cause("NET007", "master-port-dropped", Severity.ERROR, stage=Stage.REACHABILITY)
+@cause("NET007", "master-port-dropped", Severity.ERROR, stage=CausalStage.REACHABILITY)
 def master_port_dropped(
     net: Net | None = None, nodes: Nodes | None = None, probe: Probe | None = None
 ) -> Iterator[Finding]:
@@ -239,7 +239,7 @@ def master_port_dropped(
         )
 
 
-@cause("NET008", "master-port-rejected", Severity.ERROR, stage=Stage.REACHABILITY)
+@cause("NET008", "master-port-rejected", Severity.ERROR, stage=CausalStage.REACHABILITY)
 def master_port_rejected(
     net: Net | None = None, nodes: Nodes | None = None, probe: Probe | None = None
 ) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.net import Outcome
 from ddpdoctor.facts.nodes import Form, Link, Node, Nodes
 from ddpdoctor.facts.probe import Kind, Probe
-from ddpdoctor.findings import Evidence, Finding, Role, Severity, Stage, Where
+from ddpdoctor.findings import CausalStage, Evidence, Finding, Role, Severity, Where
 from ddpdoctor.launch.container import container_of
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.manifest.network_policies import (
@@ -53,7 +53,7 @@ MOST_PAIRS = 8
     "NET009",
     "data-ports-blocked",
     Severity.ERROR,
-    stage=Stage.REACHABILITY,
+    stage=CausalStage.REACHABILITY,
     yields_to=("NET021",),
     signatures=(
         r"SO_ERROR: (Connection timed out|No route to host)",
@@ -83,7 +83,7 @@ def data_ports_blocked(nodes: Nodes) -> Iterator[Finding]:
         yield _finding(nodes, bad, culprits, "connections to high ports fail", "open ports")
 
 
-@cause("NET010", "data-ports-cut-between-nodes", Severity.ERROR, stage=Stage.REACHABILITY)
+@cause("NET010", "data-ports-cut-between-nodes", Severity.ERROR, stage=CausalStage.REACHABILITY)
 def data_ports_cut_between_nodes(nodes: Nodes) -> Iterator[Finding]:
     """Two nodes cannot reach each other's ports, while each of them reaches others.
 
@@ -102,7 +102,7 @@ def data_ports_cut_between_nodes(nodes: Nodes) -> Iterator[Finding]:
         yield _finding(nodes, found, [nodes.nodes[i] for i in pair], "connections to high ports fail", "open ports")
 
 
-@cause("NET011", "worker-store-port-blocked", Severity.ERROR, stage=Stage.REACHABILITY)
+@cause("NET011", "worker-store-port-blocked", Severity.ERROR, stage=CausalStage.REACHABILITY)
 def worker_store_port_blocked(nodes: Nodes | None = None, probe: Probe | None = None) -> Iterator[Finding]:
     """The second store port of a c10d launch, a random one on the node of group rank 0, is closed.
 
@@ -137,7 +137,7 @@ def worker_store_port_blocked(nodes: Nodes | None = None, probe: Probe | None = 
     "NET023",
     "mtu-mismatch",
     Severity.ERROR,
-    stage=Stage.REACHABILITY,
+    stage=CausalStage.REACHABILITY,
     signatures=(r"writev \[[^\]]*\]:\d+: Connection timed out", r"local access violation work queue error"),
 )
 def mtu_mismatch(nodes: Nodes) -> Iterator[Finding]:

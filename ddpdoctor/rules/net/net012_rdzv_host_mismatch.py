@@ -10,7 +10,7 @@ from ddpdoctor.facts.launch.plan import Plan
 from ddpdoctor.facts.launch.record import Launch, Line
 from ddpdoctor.facts.launch.words import is_known
 from ddpdoctor.facts.nodes import Form, Nodes
-from ddpdoctor.findings import Evidence, Finding, Severity, Stage, Where
+from ddpdoctor.findings import CausalStage, Evidence, Finding, Severity, Where
 from ddpdoctor.launch.rendezvous import is_loopback
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.nodes.launch034_to_037_039_nodes_disagree import nodes_of
@@ -20,7 +20,7 @@ from ddpdoctor.rules.node_findings import about, named, only_met
 _FALSE = ("0", "false", "f", "no", "n")
 
 
-@cause("NET012", "rdzv-host-mismatch", Severity.ERROR, stage=Stage.REACHABILITY)
+@cause("NET012", "rdzv-host-mismatch", Severity.ERROR, stage=CausalStage.REACHABILITY)
 def rdzv_host_mismatch(launch: Launch | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """No node takes itself for the owner of the rendezvous endpoint.
 

@@ -13,7 +13,7 @@ from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import Scope, cause
+from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.net import net025_026_names_of_nodes
 from ddpdoctor.rules.observation_findings import observed, only_probed
 
@@ -129,7 +129,7 @@ def hostname_numeric(net: Net) -> Iterator[Finding]:
     "NET017",
     "hostname-resolves-to-loopback",
     Severity.ERROR,
-    scope=Scope.SEPARATE_MACHINES,
+    scope=CauseScope.SEPARATE_MACHINES,
     explains=("NET012",),
     signatures=(r"remote=\[127\.0\.1\.1\]", r"connect \[127\.0\.[01]\.1\]"),
 )

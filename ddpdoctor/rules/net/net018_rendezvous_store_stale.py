@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.launch.record import Launch, Line
 from ddpdoctor.facts.launch.words import Word, is_known
-from ddpdoctor.findings import Evidence, Finding, Role, Severity, Stage
+from ddpdoctor.findings import CausalStage, Evidence, Finding, Role, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import agents, point, shown, where
 
@@ -23,7 +23,7 @@ _INIT = re.compile(r"--?(?:dist[_-]?(?:url|init[_-]?method)|init[_-]?method)(?:=
     "NET018",
     "rendezvous-store-stale",
     Severity.ERROR,
-    stage=Stage.PEER_ERROR,
+    stage=CausalStage.PEER_ERROR,
     signatures=("RendezvousClosedError", r"The rendezvous '[^']*' is closed"),
 )
 def rendezvous_store_stale(launch: Launch) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.net import is_loopback
 from ddpdoctor.facts.nodes import Form, Node, Nodes, split
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
-from ddpdoctor.rules import Scope, cause
+from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.node_findings import about, differs, named
 
 __all__ = ["duplicate_hostname", "gloo_address_family_mixed", "unknown_to_others"]
@@ -18,7 +18,7 @@ __all__ = ["duplicate_hostname", "gloo_address_family_mixed", "unknown_to_others
     "NET025",
     "gloo-address-family-mixed",
     Severity.ERROR,
-    scope=Scope.FACTS_OF_NODES,
+    scope=CauseScope.FACTS_OF_NODES,
     signatures=(r"ss1\.ss_family == ss2\.ss_family", r"ss_family == ss2?\.ss_family\. (2 vs 10|10 vs 2)"),
 )
 def gloo_address_family_mixed(nodes: Nodes) -> Iterator[Finding]:

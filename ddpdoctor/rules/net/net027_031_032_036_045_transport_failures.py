@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ddpdoctor.findings import Finding, Role, Severity, Speaker, Stage
+from ddpdoctor.findings import CausalStage, Finding, Role, Severity, Speaker
 from ddpdoctor.rules import cause
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def foreign_connection_on_nccl_port() -> None:
     "NET031",
     "ib-transport-retry-exceeded",
     Severity.ERROR,
-    stage=Stage.PEER_ERROR,
+    stage=CausalStage.PEER_ERROR,
     speaker=Speaker.LINK_END,
     kind="umbrella",
     signatures=(
@@ -67,7 +67,7 @@ def ib_transport_retry_exceeded() -> None:
     "NET032",
     "ib-completion-error",
     Severity.ERROR,
-    stage=Stage.PEER_ERROR,
+    stage=CausalStage.PEER_ERROR,
     yields_to=("NET033",),
     speaker=Speaker.LINK_END,
     kind="umbrella",
@@ -94,7 +94,7 @@ def ib_completion_error() -> None:
     "NET036",
     "rail-crossing",
     Severity.ERROR,
-    stage=Stage.REACHABILITY,
+    stage=CausalStage.REACHABILITY,
     signatures=(r"ibv_modify_qp failed with 110 Connection timed out[^\n]*local GID [^\n]*remote GID",),
 )
 def rail_crossing() -> None:
@@ -113,7 +113,7 @@ def rail_crossing() -> None:
     "NET045",
     "gloo-mesh-failed",
     Severity.ERROR,
-    stage=Stage.PEER_ERROR,
+    stage=CausalStage.PEER_ERROR,
     speaker=Speaker.LINK_END,
     kind="umbrella",
     signatures=(

@@ -8,7 +8,7 @@ from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.net import Net
 from ddpdoctor.facts.topo import Topo
-from ddpdoctor.findings import Evidence, Finding, Severity, Stage
+from ddpdoctor.findings import CausalStage, Evidence, Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.net.rdma_use import needs_rdma, used
 
@@ -17,7 +17,7 @@ from ddpdoctor.rules.net.rdma_use import needs_rdma, used
     "NET033",
     "gpudirect-rdma-broken",
     Severity.ERROR,
-    stage=Stage.REACHABILITY,
+    stage=CausalStage.REACHABILITY,
     signatures=(r"with (error|status=)\s?4\b[^\n]*vendor err 81",),
 )
 def gpudirect_rdma_broken(environ: Environ, net: Net, topo: Topo, gpu: Gpu) -> Iterator[Finding]:
@@ -59,7 +59,7 @@ def gpudirect_rdma_broken(environ: Environ, net: Net, topo: Topo, gpu: Gpu) -> I
     "NET040",
     "ib-link-flap",
     Severity.ERROR,
-    stage=Stage.REACHABILITY,
+    stage=CausalStage.REACHABILITY,
     signatures=(r"Got (non-fatal )?async event ?: port error",),
 )
 def ib_link_flap(environ: Environ, net: Net, gpu: Gpu | None = None) -> Iterator[Finding]:

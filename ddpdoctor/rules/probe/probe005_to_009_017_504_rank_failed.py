@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.dumps.rank_activity import Doing
 from ddpdoctor.facts.probe import COLLECTIVE_PHASES, Kind, Observation, Probe, RankReport
-from ddpdoctor.findings import Evidence, Finding, Severity, Stage, Where
+from ddpdoctor.findings import CausalStage, Evidence, Finding, Severity, Where
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.observation_findings import lazily, observed
 
@@ -29,7 +29,7 @@ def _phase(probe: Probe, each: Observation) -> str:
     return each.phase or (report.phase if report else "")
 
 
-@cause("PROBE005", "rank-died-before-init", Severity.ERROR, stage=Stage.DEATH)
+@cause("PROBE005", "rank-died-before-init", Severity.ERROR, stage=CausalStage.DEATH)
 def rank_died_before_init(probe: Probe) -> Iterator[Finding]:
     """A rank ended, or failed with an error of its own, before the process group was formed.
 
@@ -45,7 +45,7 @@ def rank_died_before_init(probe: Probe) -> Iterator[Finding]:
         yield replace(found, message=found.message + lazily(probe))
 
 
-@cause("PROBE006", "rank-died-after-init", Severity.ERROR, stage=Stage.DEATH)
+@cause("PROBE006", "rank-died-after-init", Severity.ERROR, stage=CausalStage.DEATH)
 def rank_died_after_init(probe: Probe) -> Iterator[Finding]:
     """A rank ended, or failed with an error of its own, after the process group was formed.
 
@@ -59,7 +59,7 @@ def rank_died_after_init(probe: Probe) -> Iterator[Finding]:
     yield from observed(o for o in probe.seen(*ENDED) if _phase(probe, o) in COLLECTIVE_PHASES)
 
 
-@cause("PROBE007", "rank-stopped", Severity.ERROR, stage=Stage.NOT_IN_COLLECTIVE)
+@cause("PROBE007", "rank-stopped", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
 def rank_stopped(probe: Probe) -> Iterator[Finding]:
     """A rank's process exists but is stopped.
 
@@ -73,7 +73,7 @@ def rank_stopped(probe: Probe) -> Iterator[Finding]:
     yield from observed(probe.seen(Kind.STOPPED), expected="state R or S")
 
 
-@cause("PROBE008", "rank-behind", Severity.WARNING, stage=Stage.NOT_IN_COLLECTIVE)
+@cause("PROBE008", "rank-behind", Severity.WARNING, stage=CausalStage.NOT_IN_COLLECTIVE)
 def rank_behind(probe: Probe) -> Iterator[Finding]:
     """One rank was ready, or reached a collective, much later than all the others.
 
@@ -110,7 +110,7 @@ def _late(report: RankReport, words: str, path: str, seconds: float) -> Finding:
     )
 
 
-@cause("PROBE009", "rank-stuck-elsewhere", Severity.ERROR, stage=Stage.NOT_IN_COLLECTIVE)
+@cause("PROBE009", "rank-stuck-elsewhere", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
 def rank_stuck_elsewhere(probe: Probe) -> Iterator[Finding]:
     """One rank is busy or waits in other code while the others wait for it in a collective.
 
@@ -128,7 +128,7 @@ def rank_stuck_elsewhere(probe: Probe) -> Iterator[Finding]:
     "PROBE017",
     "collective-value-wrong",
     Severity.ERROR,
-    stage=Stage.RANK_ERROR,
+    stage=CausalStage.RANK_ERROR,
     signatures=(r"Out of bounds values : \d+ FAILED",),
 )
 def collective_value_wrong(probe: Probe) -> Iterator[Finding]:
@@ -150,7 +150,7 @@ def collective_value_wrong(probe: Probe) -> Iterator[Finding]:
     yield from observed(found, expected=due)
 
 
-@cause("PROBE504", "collective-differs", Severity.ERROR, stage=Stage.MISMATCH)
+@cause("PROBE504", "collective-differs", Severity.ERROR, stage=CausalStage.MISMATCH)
 def collective_differs(probe: Probe) -> Iterator[Finding]:
     """One rank calls another collective than the others, or the same one with another shape or dtype.
 

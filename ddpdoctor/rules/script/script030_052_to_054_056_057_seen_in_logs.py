@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddpdoctor.findings import Severity, Speaker, Stage
+from ddpdoctor.findings import CausalStage, Severity, Speaker
 from ddpdoctor.rules import cause
 
 
@@ -10,7 +10,7 @@ from ddpdoctor.rules import cause
     "SCRIPT030",
     "collective-mismatch-detected",
     Severity.ERROR,
-    stage=Stage.NOT_IN_COLLECTIVE,
+    stage=CausalStage.NOT_IN_COLLECTIVE,
     speaker=Speaker.VICTIM,
     kind="umbrella",
     signatures=(
@@ -118,7 +118,7 @@ def ddp_buffer_changed_inplace() -> None:
     "SCRIPT057",
     "ddp-inconsistent-params-zero",
     Severity.ERROR,
-    stage=Stage.REACHABILITY,
+    stage=CausalStage.REACHABILITY,
     speaker=Speaker.VICTIM,
     kind="umbrella",
     signatures=(r"inconsistent 0 params",),

@@ -15,7 +15,7 @@ from ddpdoctor.facts.nodes import Form, Nodes, split
 from ddpdoctor.facts.nodes import Node as Member
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.launch.rendezvous import ACCELERATE_NAMES, plan_of_machines
-from ddpdoctor.rules import Scope, cause
+from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.launch.nodes.same_rank import same_for_all
 from ddpdoctor.rules.launch.pointing import after, corrected, revalue, spelled, where
 from ddpdoctor.rules.node_findings import differs, only_met
@@ -112,7 +112,7 @@ def _agreeing(launch: Launch, node: Node, option: str, value: str) -> str | None
     return corrected(node.line, [after(last, f"{spelled(node.layer, name, launch.version)}={quote(value)}")])
 
 
-@cause("LAUNCH034", "rdzv-backend-differs", Severity.ERROR, scope=Scope.LINES_OF_NODES, explains=("LAUNCH039",))
+@cause("LAUNCH034", "rdzv-backend-differs", Severity.ERROR, scope=CauseScope.LINES_OF_NODES, explains=("LAUNCH039",))
 def rdzv_backend_differs(launch: Launch | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """The nodes use different rendezvous backends.
 
@@ -136,7 +136,7 @@ def rdzv_backend_differs(launch: Launch | None = None, nodes: Nodes | None = Non
     yield from differing(launch, lines, lambda n: n.plan.backend, "rdzv_backend", "--rdzv-backend")
 
 
-@cause("LAUNCH035", "nnodes-differs", Severity.ERROR, scope=Scope.LINES_OF_NODES, explains=("LAUNCH038",))
+@cause("LAUNCH035", "nnodes-differs", Severity.ERROR, scope=CauseScope.LINES_OF_NODES, explains=("LAUNCH038",))
 def nnodes_differs(launch: Launch) -> Iterator[Finding]:
     """The nodes were given different --nnodes.
 
@@ -174,7 +174,7 @@ def _static(launch: Launch) -> list[Node]:
     return [n for n in nodes_of(launch) if n.plan.backend == "static"]
 
 
-@cause("LAUNCH036", "duplicate-node-rank", Severity.ERROR, scope=Scope.LINES_OF_NODES, explains=("NET001",))
+@cause("LAUNCH036", "duplicate-node-rank", Severity.ERROR, scope=CauseScope.LINES_OF_NODES, explains=("NET001",))
 def duplicate_node_rank(launch: Launch | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """Two nodes have the same --node-rank.
 
@@ -223,7 +223,7 @@ def _claimed_twice(nodes: Nodes) -> Iterator[Finding]:
             )
 
 
-@cause("LAUNCH037", "node-rank-zero-missing", Severity.ERROR, scope=Scope.LINES_OF_NODES)
+@cause("LAUNCH037", "node-rank-zero-missing", Severity.ERROR, scope=CauseScope.LINES_OF_NODES)
 def node_rank_zero_missing(launch: Launch) -> Iterator[Finding]:
     """No node of the job has --node-rank 0.
 
@@ -255,7 +255,7 @@ def node_rank_zero_missing(launch: Launch) -> Iterator[Finding]:
     )
 
 
-@cause("LAUNCH039", "rdzv-id-differs", Severity.ERROR, scope=Scope.LINES_OF_NODES)
+@cause("LAUNCH039", "rdzv-id-differs", Severity.ERROR, scope=CauseScope.LINES_OF_NODES)
 def rdzv_id_differs(launch: Launch) -> Iterator[Finding]:
     """The nodes were given different --rdzv-id.
 

@@ -12,7 +12,7 @@ from ddpdoctor.facts.launch.plan import Plan
 from ddpdoctor.facts.launch.record import Launch, Line
 from ddpdoctor.facts.launch.words import Edit, escape
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import Scope, cause
+from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.launch.nodes.launch034_to_037_039_nodes_disagree import nodes_of
 from ddpdoctor.rules.launch.pointing import agents, corrected, point, remove, spelled
 from ddpdoctor.rules.launch.rendezvous.launch025_to_027_031_to_033_046_rendezvous_settings import host0
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log
 
 
-@cause("LAUNCH070", "each-node-own-world", Severity.ERROR, scope=Scope.LINES_OF_NODES)
+@cause("LAUNCH070", "each-node-own-world", Severity.ERROR, scope=CauseScope.LINES_OF_NODES)
 def each_node_own_world(launch: Launch) -> Iterator[Finding]:
     """Every node forms a world of its own.
 

@@ -14,7 +14,7 @@ from ddpdoctor.facts.launch.record import Launch, Line
 from ddpdoctor.facts.launch.words import UNKNOWN, Edit
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.launch.rendezvous import DEFAULT_C10D_PORT, DEFAULT_PORT, is_loopback
-from ddpdoctor.rules import Scope, cause
+from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.launch.pointing import HOST0, after, agents, point, remove, revalue, shown, spelled
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def c10d_endpoint_omitted(launch: Launch) -> Iterator[Finding]:
         )
 
 
-@cause("LAUNCH032", "rdzv-endpoint-loopback", Severity.ERROR, scope=Scope.SEPARATE_MACHINES)
+@cause("LAUNCH032", "rdzv-endpoint-loopback", Severity.ERROR, scope=CauseScope.SEPARATE_MACHINES)
 def rdzv_endpoint_loopback(launch: Launch) -> Iterator[Finding]:
     """--rdzv-endpoint is a loopback address in a job of more than one node.
 

@@ -8,7 +8,7 @@ from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.programs import Launcher
 from ddpdoctor.facts.launch.record import Launch, Line
 from ddpdoctor.facts.launch.words import Edit, Word, quote
-from ddpdoctor.findings import Finding, Severity, Stage
+from ddpdoctor.findings import CausalStage, Finding, Severity
 from ddpdoctor.launch.rendezvous import ACCELERATE_NAMES, DEFAULT_C10D_PORT, DEFAULT_PORT
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.nodes.launch034_to_037_039_nodes_disagree import node_of, nodes_of
@@ -156,7 +156,7 @@ def max_restarts_unreliable(launch: Launch) -> Iterator[Finding]:
     "LAUNCH064",
     "sighup-ends-launcher",
     Severity.ERROR,
-    stage=Stage.TERMINATED,
+    stage=CausalStage.TERMINATED,
     signatures=(r"got signal: 1\b", r"Received (1|Signals\.SIGHUP|SIGHUP) death signal", r"closing signal SIGHUP"),
 )
 def sighup_ends_launcher(launch: Launch) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ddpdoctor.causality.arrange import following
 from ddpdoctor.causality.graph import CausalGraph
 from ddpdoctor.engine import Outcome, judge
 from ddpdoctor.facts.codec import FactsError, decode
@@ -15,7 +16,7 @@ from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.launch.record import Launch, Line
 from ddpdoctor.facts.nodes import Form, Node, Nodes
 from ddpdoctor.facts.record import SCHEMA, Facts
-from ddpdoctor.findings import Finding, Role, Severity, Where
+from ddpdoctor.findings import Finding, Severity, Where
 from ddpdoctor.rules import CauseScope, Rule, loaded
 from ddpdoctor.rules.environ.env020_master_addr_differs import master_addr_differs
 from ddpdoctor.rules.launch.nodes.launch034_to_037_039_nodes_disagree import duplicate_node_rank
@@ -128,7 +129,7 @@ def judge_nodes(
     moot = refuted(nodes)
     findings = [each for each in outcome.findings if each.code not in moot]
     graph = CausalGraph(each.rule for each in loaded())
-    outcome.findings = [_with_peer(_follows(each, findings, graph), nodes.nodes) for each in findings]
+    outcome.findings = [_with_peer(each, nodes.nodes) for each in following(findings, graph, keeps_roles=False)]
     seen = {each.code for each in outcome.findings}
     outcome.passed = sorted({code for code in outcome.passed if code not in seen})
     return outcome
@@ -142,17 +143,6 @@ def _leads_to_host(node: Node, nodes: Nodes) -> bool:
 def _with_a_line(findings: Iterable[Finding]) -> set[str]:
     """The codes that the lines tell better: they can be corrected."""
     return {each.code for each in findings} & {duplicate_node_rank.code}
-
-
-def _follows(finding: Finding, others: Sequence[Finding], graph: CausalGraph) -> Finding:
-    """What follows from another finding about the same host, or about all."""
-    hosts: dict[str, list[str | None]] = {}
-    for each in others:
-        if graph.declares(each.code, finding.code) and each.worst is Severity.ERROR:
-            hosts.setdefault(each.code, []).append(each.where.host)
-    host = finding.where.host
-    cause = graph.first(code for code, there in hosts.items() if host in (*there, None) or there == [None])
-    return finding if cause is None else replace(finding, role=Role.CONSEQUENCE, caused_by=cause)
 
 
 def _with_peer(finding: Finding, nodes: Sequence[Node]) -> Finding:

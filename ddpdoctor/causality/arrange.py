@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ddpdoctor.causality.graph import CausalGraph
 from ddpdoctor.findings import Finding, Role, Severity
 
-__all__ = ["arrange", "in_order"]
+__all__ = ["arrange", "following", "in_order"]
 
 _ORDER = {Role.CAUSE: 0, Role.CONSEQUENCE: 1, Role.NOISE: 2, None: 0}
 
@@ -16,21 +16,50 @@ _ORDER = {Role.CAUSE: 0, Role.CONSEQUENCE: 1, Role.NOISE: 2, None: 0}
 def arrange(findings: Iterable[Finding], graph: CausalGraph) -> tuple[Finding, ...]:
     """Give every finding its role and put causes before consequences before noise, then worst first, then by place.
 
-    An `umbrella` is a cause only while nothing more precise was seen. Where errors would be left without any cause, the
-    first of them is taken for one: a report with an error always says what to act on.
+    What another finding about the same host declares to explain follows from it, and of causes those come first from which
+    something follows. An `umbrella` is a cause only while nothing more precise was seen. Where errors would be left without
+    any cause, the first of them is taken for one: a report with an error always says what to act on.
 
     Args:
         findings: stamped findings.
         graph: what the causes declare.
     """
-    found = list(findings)
-    precise = next((f for f in sorted(found, key=_place) if _role(f, graph) is Role.CAUSE and _is_error(f)), None)
-    placed = [_with_role(f, graph, precise) for f in found]
-    placed.sort(key=lambda f: (_ORDER[f.role], *_place(f)))
+    found = following(tuple(findings), graph)
+    leading = {f.caused_by for f in found}
+    found.sort(key=lambda f: (-f.worst.weight, f.code not in leading, *_place(f)))
+    precise = next((f for f in found if _role(f, graph) is Role.CAUSE and _is_error(f)), None)
+    placed = sorted((_with_role(f, graph, precise) for f in found), key=lambda f: _ORDER[f.role])
     errors = [i for i, f in enumerate(placed) if _is_error(f)]
     if errors and not any(placed[i].role is Role.CAUSE for i in errors):
         placed.insert(0, replace(placed.pop(errors[0]), role=Role.CAUSE, caused_by=None))
     return tuple(placed)
+
+
+def following(findings: Sequence[Finding], graph: CausalGraph, *, keeps_roles: bool = True) -> list[Finding]:
+    """The findings, those marked as consequences that an error about the same host, or about all, declares to explain.
+
+    Args:
+        findings: stamped findings.
+        graph: what the causes declare.
+        keeps_roles: leave those alone to which their rule gave a role.
+    """
+    errors = [each for each in findings if _is_error(each) and graph.effects(each.code)]
+    causes = [
+        None if keeps_roles and each.role is not None else _declared_cause(each, errors, graph) for each in findings
+    ]
+    return [
+        each if cause is None else replace(each, role=Role.CONSEQUENCE, caused_by=cause)
+        for each, cause in zip(findings, causes, strict=True)
+    ]
+
+
+def _declared_cause(finding: Finding, errors: Iterable[Finding], graph: CausalGraph) -> str | None:
+    hosts: dict[str, list[str | None]] = {}
+    for each in errors:
+        if finding.code in graph.effects(each.code):
+            hosts.setdefault(each.code, []).append(each.where.host)
+    host = finding.where.host
+    return graph.first(code for code, there in hosts.items() if host in (*there, None) or there == [None])
 
 
 def in_order(finding: Finding) -> tuple[int, int]:
@@ -60,10 +89,9 @@ def _is_error(finding: Finding) -> bool:
     return finding.worst is Severity.ERROR
 
 
-def _place(finding: Finding) -> tuple[int, str, int, int, str, int, str]:
+def _place(finding: Finding) -> tuple[str, int, int, str, int, str]:
     where = finding.where
     return (
-        -finding.worst.weight,
         where.file or "",
         where.line or 0,
         -1 if where.rank is None else where.rank,

@@ -50,10 +50,14 @@ class CausalGraph:
         """Its stage, and whether it is an umbrella: what is more precise comes first."""
         return self.stage(code), self.kind(code) == "umbrella"
 
+    def effects(self, code: str) -> tuple[str, ...]:
+        """The codes that it names as what it explains."""
+        known = self._causes.get(code)
+        return () if known is None else known.explains
+
     def declares(self, cause: str, effect: str) -> bool:
         """Whether the one names the other as something that it explains."""
-        known = self._causes.get(cause)
-        return known is not None and effect in known.explains
+        return effect in self.effects(cause)
 
     def explains(self, cause: str, effect: str) -> bool:
         """Whether the one can explain the other: it says so, or it is of an earlier stage and the other says nothing else."""

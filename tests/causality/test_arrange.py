@@ -18,6 +18,20 @@ def _of(code: str, host: str | None = None, severity: Severity = Severity.ERROR)
     return Finding(code, code=code, severity=severity, where=Where(host=host))
 
 
+def test_an_address_that_no_node_was_given_comes_before_what_follows_from_it() -> None:
+    found = _told(_of("NET017", "a"), _of("ENV017", "a"), _of("PROBE001"), _of("LAUNCH025"))
+    assert found[0] == ("LAUNCH025", Role.CAUSE, None)
+    assert [code for code, role, _ in found if role is Role.CAUSE] == ["LAUNCH025", "NET017"]
+    assert {cause for _, role, cause in found if role is Role.CONSEQUENCE} == {"LAUNCH025"}
+
+
+def test_a_node_that_did_not_come_to_a_name_that_does_not_resolve_follows_from_the_name() -> None:
+    assert _told(_of("PROBE001"), _of("NET002", "a")) == [
+        ("NET002", Role.CAUSE, None),
+        ("PROBE001", Role.CONSEQUENCE, "NET002"),
+    ]
+
+
 def test_what_is_wrong_on_another_host_does_not_follow() -> None:
     assert [role for _, role, _ in _told(_of("HOST013", "a"), _of("LAUNCH003", "b"))] == [Role.CAUSE, Role.CAUSE]
 

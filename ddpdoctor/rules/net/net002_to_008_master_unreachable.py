@@ -48,7 +48,7 @@ __all__ = [
     "NET002",
     "master-addr-unresolvable",
     Severity.ERROR,
-    explains=("ENV020", "NET003"),
+    explains=("ENV020", "NET003", "PROBE001"),
     yields_to=("LAUNCH077",),
     speaker=Speaker.TORCH,
     signatures=(

@@ -76,7 +76,7 @@ def _certain(plan: Plan) -> bool:
     return plan.nnodes is not None and plan.nnodes[0] > 1
 
 
-@cause("LAUNCH025", "multinode-without-rendezvous", Severity.ERROR)
+@cause("LAUNCH025", "multinode-without-rendezvous", Severity.ERROR, explains=("ENV017", "PROBE001"))
 def multinode_without_rendezvous(launch: Launch) -> Iterator[Finding]:
     """--nnodes is above 1 but nothing says where the nodes meet.
 

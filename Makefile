@@ -21,7 +21,7 @@ PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q
 test: $(VENV)/.tools compiled debian static
 	$(PYTEST) -n auto -m "not slow" tests $(ALONE:%=--ignore=%)
 	DDPDOCTOR_ONE_IN=20 VERSIONS=3.10 sh tests/pythons.sh
-	DDPDOCTOR_ONE_IN=20 VERSIONS=3.13 TESTS="tests/facts tests/rules tests/test_layers.py" sh tests/pythons.sh
+	DDPDOCTOR_ONE_IN=20 VERSIONS=3.13 TESTS="tests/facts tests/scripts tests/rules tests/test_layers.py" sh tests/pythons.sh
 	$(PYTEST) -m "not slow" $(ALONE)
 
 test-all: $(VENV)/.tools compiled debian static
@@ -49,7 +49,7 @@ benchmarks: $(VENV)/.tools compiled
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks/dumps.py
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks/run.py
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks/triage.py
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks/meeting.py
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks/multinode.py
 
 $(VENV)/.installed: pyproject.toml Makefile
 	$(PYTHON) -m venv $(VENV)

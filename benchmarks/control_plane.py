@@ -26,12 +26,12 @@ from typing import Any
 from ddpdoctor.facts.probe import Probe, RankReport
 from ddpdoctor.network.tcpstore.client import Store
 from ddpdoctor.network.tcpstore.server import Server
-from ddpdoctor.network.tcpstore.wire import MAGIC, NUMBER, READY, SIGNED, Op
+from ddpdoctor.network.tcpstore.wire import MAGIC, NUMBER, READY, SIGNED, StoreOp
 from ddpdoctor.network.tcpstore.wire import pack as pack_texts
-from ddpdoctor.probe.host_reports import pack, telling, unpack
-from ddpdoctor.probe.hosts import Card
-from ddpdoctor.probe.rank_env import Place
-from ddpdoctor.probe.store_keys import Board
+from ddpdoctor.probe.host_reports import pack, shown_reports, unpack
+from ddpdoctor.probe.hosts import HostCard
+from ddpdoctor.probe.rank_env import RankEnv
+from ddpdoctor.probe.store_keys import StoreKeys
 
 RANKS = 8
 DRIVERS = 2
@@ -77,11 +77,11 @@ class Written(Store):
     def _send(self, request: bytes) -> None:
         self.sent += request
         op = request[0]
-        if op == Op.COMPARE_SET:
+        if op == StoreOp.COMPARE_SET:
             value = request.rpartition(NUMBER.pack(0))[2][NUMBER.size :]
             self._answer, read = NUMBER.pack(len(value)) + value, 0
         else:
-            self._answer = {Op.ADD: SIGNED.pack(1), Op.PING: request[1:]}.get(op, b"")
+            self._answer = {StoreOp.ADD: SIGNED.pack(1), StoreOp.PING: request[1:]}.get(op, b"")
             read = len(self._answer)
         if self._answer:
             self.reads.append(read)
@@ -96,60 +96,62 @@ class Leader:
 
     def __init__(self, host: int, count: int, port: int) -> None:
         self.host = host
-        self.place = Place(
+        self.rank_env = RankEnv(
             "torchrun", host, count, 0, 1, host, "127.0.0.1", port, True, "ddpdoctor/bench/", f"node{host:05d}"
         )
         self.link = socket.create_connection(("127.0.0.1", port), 120.0)
         self.link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.link.sendall(bytes([Op.VALIDATE]) + MAGIC)
+        self.link.sendall(bytes([StoreOp.VALIDATE]) + MAGIC)
         self.reads: list[int] = []
         self.sent = b""
         self.answers = self.link.makefile("rb")
 
-    def prepare(self, act: Callable[[Board, int], None]) -> None:
+    def prepare(self, act: Callable[[StoreKeys, int], None]) -> None:
         """Write down everything that the act sends: each host does that by itself, before the clock runs."""
-        store = Written(self.place.prefix)
-        board = Board(store, self.place)
-        board.host = f"host/{self.host}"
-        act(board, self.host)
+        store = Written(self.rank_env.prefix)
+        store_keys = StoreKeys(store, self.rank_env)
+        store_keys.host = f"host/{self.host}"
+        act(store_keys, self.host)
         self.reads, self.sent = store.reads, bytes(store.sent)
 
     def is_last(self) -> bool:
         """Read the answers; whether the last of them, a count, says that all hosts are there."""
         for size in self.reads:
             answer = self.answers.read(size or NUMBER.unpack(self.answers.read(NUMBER.size))[0])
-        return int(SIGNED.unpack(answer)[0]) == self.place.world_size
+        return int(SIGNED.unpack(answer)[0]) == self.rank_env.world_size
 
-    def ask(self) -> Board:
+    def ask(self) -> StoreKeys:
         """A connection as the product has it."""
         link = socket.create_connection(self.link.getpeername()[:2], 120.0)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return Board(Store(link, self.place.prefix, 120.0), self.place)
+        return StoreKeys(Store(link, self.rank_env.prefix, 120.0), self.rank_env)
 
 
-def join(board: Board, host: int) -> None:
+def join(store_keys: StoreKeys, host: int) -> None:
     """Sign in, stand for the host, and count."""
-    assert board.store.ping()
-    board.arrive()
-    board.is_first_of_host()
-    board.next_host()
-    board.post(Card(host, f"node{host:05d}", host, 1, host, 0, "10.0.0.1", 40000, "0" * 16, "10.0.0.1", "hostname"))
-    board.count("join")
+    assert store_keys.store.ping()
+    store_keys.arrive()
+    store_keys.is_first_of_host()
+    store_keys.next_host()
+    store_keys.post(
+        HostCard(host, f"node{host:05d}", host, 1, host, 0, "10.0.0.1", 40000, "0" * 16, "10.0.0.1", "hostname")
+    )
+    store_keys.count("join")
 
 
-def tell(board: Board, host: int) -> None:
+def tell(store_keys: StoreKeys, host: int) -> None:
     """Compare, hand in the ranks' reports as one record, and count."""
-    board.compare(TRAITS)
-    board.publish("reports", pack(reports(host)))
-    board.count("end")
+    store_keys.compare(TRAITS)
+    store_keys.publish("reports", pack(reports(host)))
+    store_keys.count("end")
 
 
-def judge_all(board: Board) -> None:
+def judge_all(store_keys: StoreKeys) -> None:
     """What the host that comes last does for all."""
-    ranks = board.gather()[1]
-    assert len(ranks) == board.place.world_size * RANKS
-    board.share("healthy", Probe(world_size=len(ranks), ranks=telling(ranks)))
-    board.go("end", True)
+    ranks = store_keys.gather()[1]
+    assert len(ranks) == store_keys.rank_env.world_size * RANKS
+    store_keys.share("healthy", Probe(world_size=len(ranks), ranks=shown_reports(ranks)))
+    store_keys.go("end", True)
 
 
 def drive(hosts: range, count: int, port: int, pipe: Connection) -> None:
@@ -163,7 +165,7 @@ def drive(hosts: range, count: int, port: int, pipe: Connection) -> None:
         for each in leaders:
             each.link.sendall(each.sent)
         last = [each for each in leaders if each.is_last()]
-        wait = bytes([Op.WAIT]) + NUMBER.pack(1) + pack_texts(f"ddpdoctor/bench/go/{step}".encode())
+        wait = bytes([StoreOp.WAIT]) + NUMBER.pack(1) + pack_texts(f"ddpdoctor/bench/go/{step}".encode())
         for each in last:
             judge_all(each.ask()) if step == "end" else each.ask().go("join", True)
         for each in leaders:
@@ -172,7 +174,7 @@ def drive(hosts: range, count: int, port: int, pipe: Connection) -> None:
             assert each.answers.read(1)[0] == READY
         pipe.send("done")
     pipe.recv()
-    get = bytes([Op.GET]) + pack_texts(b"ddpdoctor/bench/healthy")
+    get = bytes([StoreOp.GET]) + pack_texts(b"ddpdoctor/bench/healthy")
     for each in leaders:
         each.link.sendall(get)
     for each in leaders:
@@ -238,7 +240,7 @@ def judge(ranks: int, pipe: Connection) -> None:
     report = examine(facts, rules, command="probe", started=time.time())
     seconds = time.perf_counter() - started
     assert not report.findings, report.findings[0]
-    assert len(telling(probe.ranks)) < 1000
+    assert len(shown_reports(probe.ranks)) < 1000
     pipe.send((seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)))
 
 

@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 from ddpdoctor.app.lint_scripts import with_scripts
-from ddpdoctor.app.request import STARTED, Common
+from ddpdoctor.app.request import STARTED, Request
 from ddpdoctor.collectors.script import find
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Finding, Report
@@ -37,8 +37,8 @@ def main() -> int:
     for folder in folders:
         paths = find([folder]).paths
         started = time.perf_counter()
-        common = Common(timeout=time.monotonic() - STARTED + SECONDS)  # counted from the start of this process
-        report = with_scripts(Report("lint", "", "", 0.0), [folder], (), Facts(SCHEMA, "", ""), common)
+        request = Request(timeout=time.monotonic() - STARTED + SECONDS)  # counted from the start of this process
+        report = with_scripts(Report("lint", "", "", 0.0), [folder], (), Facts(SCHEMA, "", ""), request)
         seconds = time.perf_counter() - started
         rows = Counter(f.worst.value for f in report.findings)
         serious = rows["error"] + rows["warning"]

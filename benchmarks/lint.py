@@ -141,7 +141,7 @@ EOF
 
 def _thousand() -> float:
     from ddpdoctor.app.lint_lines import environ_of, rules_of
-    from ddpdoctor.app.request import Common
+    from ddpdoctor.app.request import Request
     from ddpdoctor.collectors.launch import collect_launch
     from ddpdoctor.engine import judge
     from ddpdoctor.facts.record import SCHEMA, Facts
@@ -150,7 +150,7 @@ def _thousand() -> float:
     line = (
         "torchrun --nnodes=1000 --nproc_per_node=8 --node_rank={} --master_addr=node0 --master_port=29500 -m pkg.train"
     )
-    rules = rules_of(Common())
+    rules = rules_of(Request())
 
     def work() -> None:
         launch = collect_launch(Machine(), None, [line.format(i) for i in range(NODES)], torch="2.13", cwd="/job")

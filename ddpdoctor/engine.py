@@ -75,6 +75,9 @@ def _out_of_time(facts: Facts) -> tuple[str, ...]:
 def judge(facts: Facts, rules: Iterable[Rule]) -> Outcome:
     """Run each rule once over the facts that it needs. What only logs show is left out where there are none."""
     outcome = Outcome()
+    rules = tuple(rules)
+    if any("job" in (*each.needs, *each.wants) for each in rules):
+        facts = _with_job(facts)
     for each in rules:
         if each.is_of_logs and facts.log is None:
             continue
@@ -132,7 +135,7 @@ def retold(report: Report, told: Sequence[Finding]) -> Report:
 
 def _once(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """What two say alike once."""
-    return tuple({(f.code, f.message, f.where): f for f in reversed(findings)}.values())[::-1]
+    return tuple({(f.code, f.text, f.where): f for f in reversed(findings)}.values())[::-1]
 
 
 def _arranged(findings: Iterable[Finding], rules: Iterable[Rule], facts: Facts) -> tuple[Finding, ...]:
@@ -144,6 +147,15 @@ def _arranged(findings: Iterable[Finding], rules: Iterable[Rule], facts: Facts) 
     return arrange_log(findings, graph, facts.log)
 
 
+def _with_job(facts: Facts) -> Facts:
+    """The facts with the job that their launch lines start, where nothing told of one."""
+    if facts.launch is None or facts.job is not None:
+        return facts
+    from ddpdoctor.launch.jobs import job_of_launch  # most commands have no launch line
+
+    return replace(facts, job=job_of_launch(facts.launch))
+
+
 def _section(facts: Facts, name: str) -> object:
     return facts if name == "facts" else getattr(facts, name)
 
@@ -153,7 +165,7 @@ def _gap(facts: Facts, section: str) -> Gap:
     return known or Gap(section, _UNASKED.get(section, f"{section}: not collected"), Why.NOT_HERE)
 
 
-_UNASKED = {"probe": "no ranks were probed", "launch": "no launch line was given"}
+_UNASKED = {"probe": "no ranks were probed", "launch": "no launch line was given", "job": "no launch line was given"}
 
 
 def _stamp(each: Rule, finding: Finding) -> Finding:

@@ -11,10 +11,13 @@ from enum import Enum, IntEnum
 
 __all__ = [
     "CausalStage",
+    "Certainty",
     "Crashed",
     "Edit",
     "Evidence",
     "Finding",
+    "LineEdit",
+    "NodeCommand",
     "Report",
     "Role",
     "Severity",
@@ -126,6 +129,14 @@ class Speaker(str, Enum):
         return self in (Speaker.VICTIM, Speaker.LINK_END)
 
 
+class Certainty(str, Enum):
+    """How sure a finding is: seen, inferred, or one of several candidates that only something else can tell apart."""
+
+    CERTAIN = "certain"
+    LIKELY = "likely"
+    CANDIDATES = "candidates"
+
+
 class Verdict(str, Enum):
     """The report in one word."""
 
@@ -182,11 +193,38 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True)
+class LineEdit:
+    """A correction of a launch line: characters `start` to before `end` of its source become `text`. An empty span inserts.
+
+    `line` is the index of the line in the launch that was judged.
+    """
+
+    line: int
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCommand:
+    """A command to paste on one node or on all: `on` is "all nodes", "node 1" or a host name."""
+
+    on: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that is wrong. A rule gives message, evidence, fix and place; the engine stamps the identity.
 
     `severity` is None unless this case is softer than the catalogue says; `role` is None unless the rule knows that it
-    is not a cause here. `fix_command` is a line to paste, alone. `edits` correct a script.
+    is not a cause here. `fix_command` is a line to paste, alone; `fix_commands` are several, with the node of each.
+    `edits` correct a script, `line_edits` launch lines: `fix_command` is then what they make of the lines. `quote` is the
+    line of a log that decides, `said_by` who printed it, for a sentence.
+    `undetermined` is what this finding leaves open and what would decide it; it belongs to the message until something
+    else explains the finding. `candidates` are the codes between which it leaves the choice.
+
+    No logic reads the message: whatever is decided on is a field.
     """
 
     message: str
@@ -203,6 +241,18 @@ class Finding:
     why: str = ""
     help: str = ""
     edits: tuple[Edit, ...] = ()
+    line_edits: tuple[LineEdit, ...] = ()
+    fix_commands: tuple[NodeCommand, ...] = ()
+    certainty: Certainty = Certainty.CERTAIN
+    candidates: tuple[str, ...] = ()
+    quote: str = ""
+    said_by: str = ""
+    undetermined: str = ""
+
+    @property
+    def text(self) -> str:
+        """The whole message: what was seen, and what that leaves open."""
+        return f"{self.message.rstrip('.')}. {self.undetermined}" if self.undetermined else self.message
 
     @property
     def worst(self) -> Severity:

@@ -10,9 +10,9 @@ from typing import Any
 
 from machines import FIXTURES
 
-from ddpdoctor.app.autocorrect import repaired
+from ddpdoctor.app.autocorrect import autocorrected
 from ddpdoctor.app.lint_lines import environ_of, rules_of, with_machines
-from ddpdoctor.app.request import Common
+from ddpdoctor.app.request import Request
 from ddpdoctor.collectors.launch import collect_launch
 from ddpdoctor.engine import examine
 from ddpdoctor.facts.launch.record import Launch
@@ -66,10 +66,10 @@ def lint(
     facts = Facts(SCHEMA, "2026-11-21T00:00:00Z", "here", environ=environ_of(launch), launch=launch)
     rules, machines = _rules()
     report = with_machines(examine(facts, rules, command="lint", started=0.0), facts, machines)
-    return repaired(report, facts, rules)
+    return autocorrected(report, facts, rules)
 
 
 @cache
 def _rules() -> tuple[tuple[Rule, ...], tuple[Rule, ...]]:
     """The rules of lines, and those of machines that lines show."""
-    return rules_of(Common()), line_rules()
+    return rules_of(Request()), line_rules()

@@ -30,7 +30,7 @@ for version in ${VERSIONS:-3.10 3.11 3.12 3.13}; do
     "$venv/bin/python" -m compileall -q ddpdoctor
     echo "== Python $version: the tests that need neither torch nor root"
     PATH="$PWD/$venv/bin:$PATH" "$venv/bin/python" -m pytest -q -n auto -p no:cacheprovider \
-        ${TESTS:-tests/facts tests/rules tests/render tests/cli tests/logs tests/test_layers.py} \
+        ${TESTS:-tests/facts tests/scripts tests/rules tests/render tests/cli tests/logs tests/test_layers.py} \
         --ignore=tests/cli/test_check.py \
         -m "not torch and not root and not slow and not gpu and not packaging" || status=1
 done

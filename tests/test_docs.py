@@ -74,9 +74,17 @@ def test_the_readme_lists_every_command() -> None:
     assert not missing, f"README.md does not say what these are: {missing}"
 
 
-def test_the_architecture_page_draws_the_rooms_that_exist() -> None:
+def test_the_architecture_page_draws_the_packages_that_exist() -> None:
     page = (ROOT / "docs/architecture.md").read_text()
     tree = page.partition("ddpdoctor/\n")[2].partition("tests/")[0]
     drawn = {name.rstrip("/") for name in re.findall(r"^  (\S+)", tree, re.M)}
     real = {p.name for p in (ROOT / "ddpdoctor").iterdir() if not p.name.startswith(("__", "."))} - {"py.typed"}
     assert drawn == real
+
+
+def test_the_architecture_page_names_files_that_exist() -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    named = set(re.findall(r"`((?:ddpdoctor/)?[a-z_]+(?:/[a-z_0-9]+)*(?:/|\.py))`", page))
+    assert named
+    gone = [n for n in sorted(named) if not ((ROOT / "ddpdoctor" / n).exists() or (ROOT / n).exists())]
+    assert not gone

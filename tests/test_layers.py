@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Set
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ NEVER = {
     "scripts": {"findings", "system", "network"},
     "logs": {"findings", "system", "network"},
     "dumps": {"findings", "system", "network"},
-    "launch": {"findings", "network"},
+    "launch": {"findings", "network", "system"},
 }
 """What would be below, and is not to be imported all the same."""
 
@@ -57,7 +58,7 @@ TOUCHES_THE_MACHINE = {
     "shutil",
     "signal",
 }
-PURE = ("facts", "findings", "rules", "causality", "engine", "scripts", "logs", "dumps", "privacy")
+PURE = ("facts", "findings", "rules", "causality", "engine", "scripts", "launch", "logs", "dumps", "privacy")
 
 
 def _modules() -> list[Path]:
@@ -91,6 +92,48 @@ def test_imports_point_down(path: Path) -> None:
         assert _may(_room(path), target), f"{_room(path)} may not import {name}"
 
 
+def _graph() -> dict[str, set[str]]:
+    """Which module of the package imports which, wherever in the file and for whatever reason."""
+    files = {_name(path): path for path in _modules()}
+    return {name: _imported_modules(path, files.keys()) for name, path in files.items()}
+
+
+def _name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def _imported_modules(path: Path, names: Set[str]) -> set[str]:
+    imported: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            submodules = (f"{node.module}.{alias.name}" for alias in node.names)
+            imported |= {name if name in names else str(node.module) for name in submodules}
+    return imported & names
+
+
+def _circles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
+    """The strongly connected components of more than one module: each module with all that it reaches and that reach it."""
+    reached = {name: _reached(graph, name) for name in graph}
+    circles = (frozenset(other for other in reached[name] if name in reached[other]) for name in graph)
+    return {circle for circle in circles if len(circle) > 1}
+
+
+def _reached(graph: dict[str, set[str]], start: str) -> set[str]:
+    reached: set[str] = set()
+    waiting = [start]
+    while waiting:
+        new = graph[waiting.pop()] - reached
+        reached |= new
+        waiting += new
+    return reached
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert _circles(_graph()) == set()
+
+
 def _may(importer: str, imported: str) -> bool:
     level = {name: number for number, names in enumerate(ORDER) for name in names}
     if importer == imported:
@@ -116,6 +159,53 @@ def test_heavy_modules_stay_out(module: str, banned: tuple[str, ...]) -> None:
     code = f"import sys, {module}; print(*[m for m in {banned!r} if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert out.stdout.split() == []
+
+
+FUNCTION_LINES = 15
+"""What a function in facts/ may have without its docstring, and a command of the command line without its signature."""
+
+
+def _functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+
+
+def _lines(nodes: list[ast.stmt]) -> int:
+    """The lines of a function's statements without its docstring."""
+    first = nodes[0]
+    has_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    own = nodes[1:] if has_docstring else nodes
+    return (own[-1].end_lineno or 0) - own[0].lineno + 1 if own else 0
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "facts").rglob("*.py")), ids=lambda p: p.name)
+def test_facts_hold_no_algorithm(path: Path) -> None:
+    for function in _functions(path):
+        docstring = ast.get_docstring(function, clean=False)
+        lines = (
+            (function.end_lineno or 0) - function.lineno + 1 - (0 if docstring is None else len(docstring.split("\n")))
+        )
+        assert lines <= FUNCTION_LINES, f"{function.name}: an algorithm belongs to an engine"
+
+
+def test_commands_are_short() -> None:
+    from ddpdoctor.cli.app import COMMANDS
+
+    for module in sorted(set(COMMANDS.values())):
+        commands = {name for name, where in COMMANDS.items() if where == module} | {
+            "show"
+        }  # `parts` makes its commands
+        found = [f for f in _functions(PACKAGE / "cli" / f"{module}.py") if f.name in commands]
+        assert found, module
+        for function in found:
+            assert _lines(function.body) <= FUNCTION_LINES, f"{module}.{function.name}: move it to app/"
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "app").glob("*.py")), ids=lambda p: p.name)
+def test_use_cases_neither_print_nor_exit(path: Path) -> None:
+    assert not {name.split(".")[0] for name in _imports(path)} & {"typer", "rich", "click"}
+    calls = [ast.unparse(n.func) for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
+    banned = {"print", "exit", "sys.exit", "os._exit", "sys.stdout.write", "sys.stderr.write"}
+    assert not banned & set(calls), "the command line prints and exits"
 
 
 _CODE = re.compile(r"(ENV|LAUNCH|HOST|NET|GPU|TOPO|VERSION|SCRIPT|PROBE|LOG)\d{3}")

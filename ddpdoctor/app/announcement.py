@@ -1,4 +1,4 @@
-"""What one node tells the others of itself: what it was told, what it is, and its launch line without secrets."""
+"""What one node announces to the others: what it was told, what it is, and its launch line without secrets."""
 
 from __future__ import annotations
 
@@ -8,27 +8,28 @@ from typing import TYPE_CHECKING, Any
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.nodes import Form, Node
-from ddpdoctor.facts.variables import is_secret, without_secrets
-from ddpdoctor.launch.jobs import Job
+from ddpdoctor.facts.variables import is_secret
+from ddpdoctor.launch.jobs import LocalJob
+from ddpdoctor.privacy.redaction import redact, redact_variable
 
 if TYPE_CHECKING:
-    from ddpdoctor.facts.launch.record import Line
+    from ddpdoctor.facts.launch.record import LaunchLine
     from ddpdoctor.facts.record import Facts
 
-__all__ = ["Introduction"]
+__all__ = ["NodeAnnouncement"]
 
 SENT_PREFIXES = ("PET_", "TORCH", "MASTER_", "SLURM_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "NODE_")
 
 
-class Introduction:
-    """One node's part of a job, as its launch line says it; `line` is None for a rank that only its environment describes."""
+class NodeAnnouncement:
+    """One node's part of a job by its launch command; `line` is None for a rank that only its environment describes."""
 
-    def __init__(self, job: Job, line: Line | None) -> None:
+    def __init__(self, job: LocalJob, line: LaunchLine | None) -> None:
         self.job = job
         self._line = line
 
     def node(self, facts: Facts, owns: bool) -> Node:
-        """What this node tells of itself."""
+        """What this node announces of itself."""
         from ddpdoctor.collectors.multinode import machine_key, script_hash
         from ddpdoctor.facts.comparable_properties import node_of
         from ddpdoctor.system.machine import this_machine
@@ -53,6 +54,7 @@ class Introduction:
             rdzv_id=job.rdzv_id,
             owns=owns,
             is_scheduled=self._is_scheduled(),
+            traits=redact(node.traits),
             script=script and os.path.basename(script),
             script_hash=script_hash(this_machine(), script) if script and os.path.isabs(script) else None,
         )
@@ -75,7 +77,7 @@ class Introduction:
         return launcher is not None and launcher.name in ("srun", "openmpi", "mpich", "mvapich2", "jsrun")
 
     def script(self) -> str | None:
-        """The script's path; the name of a module, or of a script that is looked for elsewhere."""
+        """The script's path; the name of a module, or of a script that is not on this machine."""
         line = self._line
         if line is None or line.program is None:
             return None
@@ -84,12 +86,12 @@ class Introduction:
         found = (line.starter or line.program).reading.script
         return None if found is None else found.known
 
-    def told_line(self) -> dict[str, Any]:
-        """The launch line as the host needs it to hold it against the others'."""
+    def launcher_line(self) -> dict[str, Any]:
+        """The launch command as the host node needs it for comparing it with the others'."""
         if self._line is None or self.job.form == Form.ENV:
             return {}
         variables = self._line.environ.variables.items()
-        known = {name: without_secrets(value) for name, value in variables if _is_sent(name)}
+        known = {name: redact_variable(name, value) for name, value in variables if _is_sent(name)}
         return {"argv": _launchers_words(self._line), "environ": known, "cwd": self._line.cwd or "/"}
 
 
@@ -97,10 +99,11 @@ def _is_sent(name: str) -> bool:
     return name.startswith(SENT_PREFIXES) and not is_secret(name)
 
 
-def _launchers_words(line: Line) -> list[str]:
-    """The words of the launcher, up to the script: what the script is given is nobody else's business."""
+def _launchers_words(line: LaunchLine) -> list[str]:
+    """The words of the launcher, up to the script: the script's own arguments are not sent."""
     starter = line.starter
     script = starter.reading.script if starter is not None else None
     end = script.end if script is not None else len(line.source)
     kept = [word for word in line.argv if word.end <= end]
-    return [without_secrets(w.text) for w in kept if w.assignment is None or not is_secret(w.assignment[0])]
+    sent = [word.text for word in kept if word.assignment is None or not is_secret(word.assignment[0])]
+    return [str(word) for word in redact(sent)]

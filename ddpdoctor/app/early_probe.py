@@ -1,7 +1,7 @@
 """The local probe of `ddpdoctor check`, started before anything else is imported: torch's import is the longest part.
 
 Only for command lines and environments that leave no doubt about what will be probed; in all other cases the probe is
-started when the command line has been read. Whoever takes the process must end it; one that nobody took ends with
+started when the command line has been read. The caller of `take` must end the process; one that was not taken ends with
 `stop`.
 """
 
@@ -24,7 +24,7 @@ GPU_NODES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 """Device nodes that show a GPU driver: the ranks to start are as many as GPUs that CUDA sees, and those are not counted yet."""
 
 HARMLESS = ("-q", "--quiet", "--no-color")
-"""Words that say nothing about the probe."""
+"""Options that do not concern the probe."""
 WITH_VALUE = ("--format", "--output", "--select", "--ignore", "--fail-on")
 SECONDS = 108.0
 """What the default `--timeout` of `check` leaves for looking."""
@@ -45,7 +45,7 @@ def start(words: Sequence[str], environ: Mapping[str, str]) -> None:
     try:
         _started.append(run_probe("ddpdoctor.probe.local", ["--nproc", str(CPU_RANKS), "--timeout", str(SECONDS)]))
     except OSError:
-        return  # it is tried again, and told, when its turn comes
+        return  # it is tried again, and reported, when its turn comes
 
 
 def _is_plain(words: Sequence[str]) -> bool:
@@ -65,7 +65,7 @@ def take() -> subprocess.Popen[bytes] | None:
 
 
 def stop() -> None:
-    """End the process that nobody took."""
+    """End the process if it was not taken."""
     process = take()
     if process is not None:
         from ddpdoctor.system.process import kill

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ddpdoctor.app.request import DEFAULT_SECONDS, Common, seconds_left
+from ddpdoctor.app.request import DEFAULT_SECONDS, Request, seconds_left
 from ddpdoctor.collectors import collect
 from ddpdoctor.facts.codec import FactsError, decode
 from ddpdoctor.facts.gaps import Gap, Why
@@ -22,23 +22,23 @@ MAX_FACTS_BYTES = 64 << 20
 
 
 class UnreadableError(Exception):
-    """An input that holds no facts; the message says which and why."""
+    """An input without facts; the message names it and the reason."""
 
 
 def facts_for(
-    common: Common, sections: Iterable[str], environ: Mapping[str, str | None] | None = None
+    request: Request, sections: Iterable[str], environ: Mapping[str, str | None] | None = None
 ) -> tuple[Facts, tuple[str, ...]]:
     """The facts to judge, those of `--facts FILE` or this machine's, and what could not be done to get them.
 
     `environ` are variables that a launch line sets besides those of this process; None takes one away.
     """
     wanted = tuple(sections)
-    if common.facts is None:
-        return _look(common, wanted, environ or {})
+    if request.facts is None:
+        return _look(request, wanted, environ or {})
     try:
-        return load_facts(common.facts), ()
+        return load_facts(request.facts), ()
     except UnreadableError as error:
-        print(f"ddpdoctor: {error}", file=sys.stderr)
+        request.listener.notice(str(error))
         gaps = tuple(Gap(name, "the facts file could not be read", Why.UNANSWERED) for name in wanted)
         return Facts(schema=SCHEMA, collected_at="", hostname="", gaps=gaps), (f"read {error}",)
 
@@ -79,12 +79,14 @@ def text_of(path: Path) -> str:
     return data.decode("utf-8-sig", "replace")
 
 
-def _look(common: Common, wanted: tuple[str, ...], environ: Mapping[str, str | None]) -> tuple[Facts, tuple[str, ...]]:
-    machine = this_machine(seconds_left(common))
+def _look(
+    request: Request, wanted: tuple[str, ...], environ: Mapping[str, str | None]
+) -> tuple[Facts, tuple[str, ...]]:
+    machine = this_machine(seconds_left(request))
     variables = {name: value for name, value in {**machine.environ, **environ}.items() if value is not None}
     machine = replace(machine, environ=variables)
     facts = collect(machine, wanted)
     late = [name for name in wanted if getattr(facts, name) is None] if machine.deadline.left <= 0 else []
     if not late:
         return facts, ()
-    return facts, (f"finish within --timeout {common.timeout or DEFAULT_SECONDS:g} s: no answer on {', '.join(late)}",)
+    return facts, (f"finish within --timeout {request.timeout or DEFAULT_SECONDS:g} s: no answer on {', '.join(late)}",)

@@ -7,12 +7,12 @@ import socket
 import time
 from collections.abc import Iterable, Sequence
 
-from ddpdoctor.app.request import Common
+from ddpdoctor.app.request import Request
 from ddpdoctor.app.rule_selection import rules_for, selection
 from ddpdoctor.engine import extended, judge
 from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.launch.programs import Launcher
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Report
@@ -26,22 +26,22 @@ AREAS = ("environ", "launch")
 OVERWRITTEN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
-def rules_of(common: Common) -> tuple[Rule, ...]:
+def rules_of(request: Request) -> tuple[Rule, ...]:
     """The selected rules that can be judged from a line: those of the environment and of launches."""
     return tuple(
         each
-        for each in rules_for(common, AREAS)
-        if each.scope is not CauseScope.PROCESS and set(each.needs) <= {"environ", "launch"}
+        for each in rules_for(request, AREAS)
+        if each.scope is not CauseScope.PROCESS and set(each.needs) <= {"environ", "launch", "job"}
     )
 
 
-def rules_of_machines(common: Common, lines: Iterable[Line]) -> tuple[Rule, ...]:
+def rules_of_machines(request: Request, lines: Iterable[LaunchLine]) -> tuple[Rule, ...]:
     """The causes of machines that these lines may show, judged from the lines; loaded only where there is something to see."""
     if not any(_shows_a_machine(line) for line in lines):
         return ()
     from ddpdoctor.rules.views import line_rules
 
-    is_selected = selection(common)
+    is_selected = selection(request)
     return tuple(each for each in line_rules() if is_selected(each.code))
 
 
@@ -50,7 +50,7 @@ def with_machines(report: Report, facts: Facts, rules: tuple[Rule, ...]) -> Repo
     return extended(report, [judge(facts, rules)], rules) if rules else report
 
 
-def _shows_a_machine(line: Line) -> bool:
+def _shows_a_machine(line: LaunchLine) -> bool:
     """A pod, a container, a scheduler's or a wrapper's limits, chosen GPUs, a rank, a store in a file, what is not exported."""
     return (
         line.pod is not None
@@ -62,20 +62,16 @@ def _shows_a_machine(line: Line) -> bool:
     )
 
 
-_LIMITING = (Launcher.CONTAINER, Launcher.SRUN, Launcher.SALLOC)
+_LIMITING = (LauncherKind.CONTAINER, LauncherKind.SRUN, LauncherKind.SALLOC)
 _BINDING = ("taskset", "numactl")
 
 
-def facts_of(common: Common, nodes: Sequence[str], torch: str | None) -> Facts:
+def facts_of(request: Request, nodes: Sequence[str], torch: str | None) -> Facts:
     """The facts: the launch lines, and the environment that they would start with."""
-    if common.facts is not None:
-        from ddpdoctor.app.facts_source import load_facts
-
-        return load_facts(common.facts)
     from ddpdoctor.collectors.launch import collect_launch
 
-    machine = this_machine(common.timeout or 30.0)
-    launch = collect_launch(machine, common.launch, nodes, torch=torch, cwd=os.getcwd())
+    machine = this_machine(request.timeout or 30.0)
+    launch = collect_launch(machine, request.launch, nodes, torch=torch, cwd=os.getcwd())
     return Facts(
         schema=SCHEMA,
         collected_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ddpdoctor.app.judge_script import Judged, Plan, judged
-from ddpdoctor.app.progress import Progress
-from ddpdoctor.app.request import Common, seconds_left
+from ddpdoctor.app.progress import reporting
+from ddpdoctor.app.request import Request, seconds_left
 from ddpdoctor.app.rule_selection import rules_for
+from ddpdoctor.app.script_judging import JudgedScript, ScriptJudging, judge_script
 from ddpdoctor.collectors.script import Scripts, ScriptText, find, read, with_modules
 from ddpdoctor.engine import Outcome, extended
-from ddpdoctor.facts.launch.record import Line
+from ddpdoctor.facts.launch.record import LaunchLine
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.findings import Report
 from ddpdoctor.rules import Rule, load
@@ -24,7 +24,7 @@ from ddpdoctor.rules import Rule, load
 if TYPE_CHECKING:
     from multiprocessing.pool import Pool
 
-__all__ = ["AREA", "Reading", "judge_scripts", "named_by", "with_scripts"]
+__all__ = ["AREA", "ScriptOutcomes", "judge_scripts", "named_by", "with_scripts"]
 
 AREA = "script"
 PROCESSES = 2
@@ -35,21 +35,21 @@ COLLECT_AFTER = 96
 
 
 @dataclass(slots=True)
-class Reading:
-    """What came of all scripts: by these rules, and what the doctor itself could not do."""
+class ScriptOutcomes:
+    """The outcomes of all scripts, the rules that judged them, and what ddpdoctor itself could not do."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     rules: tuple[Rule, ...] = ()
     failures: list[str] = field(default_factory=list)
 
     def added_to(self, report: Report) -> Report:
-        """The report with it."""
+        """The report extended by these outcomes."""
         return extended(report, self.outcomes, self.rules, tuple(self.failures))
 
 
-def named_by(lines: Iterable[Line]) -> dict[str, tuple[Line, ...]]:
+def named_by(lines: Iterable[LaunchLine]) -> dict[str, tuple[LaunchLine, ...]]:
     """The Python scripts that launch lines start, with the lines of each."""
-    found: dict[str, tuple[Line, ...]] = {}
+    found: dict[str, tuple[LaunchLine, ...]] = {}
     for line in lines:
         script = line.script
         if script is not None and script.exists and os.path.isfile(script.path) and script.is_python is not False:
@@ -63,12 +63,14 @@ def _short(path: str) -> str:
     return path if below.startswith("..") else below
 
 
-def with_scripts(report: Report, paths: Sequence[str], lines: Iterable[Line], known: Facts, common: Common) -> Report:
+def with_scripts(
+    report: Report, paths: Sequence[str], lines: Iterable[LaunchLine], known: Facts, request: Request
+) -> Report:
     """The report with what `judge_scripts` says."""
-    return judge_scripts(paths, lines, known, common).added_to(report)
+    return judge_scripts(paths, lines, known, request).added_to(report)
 
 
-def judge_scripts(paths: Sequence[str], lines: Iterable[Line], known: Facts, common: Common) -> Reading:
+def judge_scripts(paths: Sequence[str], lines: Iterable[LaunchLine], known: Facts, request: Request) -> ScriptOutcomes:
     """What is wrong in these scripts, in folders of them, and in the scripts that the lines start.
 
     Args:
@@ -77,19 +79,19 @@ def judge_scripts(paths: Sequence[str], lines: Iterable[Line], known: Facts, com
     started = named_by(lines)
     found = find([*paths, *map(_short, started)])
     by_path = {os.path.realpath(path): starts for path, starts in started.items()}
-    rules = rules_for(common, (AREA,))
+    rules = rules_for(request, (AREA,))
     left_out = {each.code for each in load((AREA,))} - {each.code for each in rules}
-    reading = Reading(rules=rules, failures=list(found.failures))
-    with Progress(common.quiet or len(found.paths) < MANY) as progress:
+    reading = ScriptOutcomes(rules=rules, failures=list(found.failures))
+    with reporting(request.listener, enabled=len(found.paths) >= MANY) as progress:
         progress.phase(f"reading {len(found.paths)} scripts")
-        texts, unread = _texts(found, {*by_path}, common)
+        texts, unread = _texts(found, {*by_path}, request)
         reading.failures += unread
         beside = with_modules([each.source for each in texts])
-        end = time.monotonic() + seconds_left(common)
-        plan = Plan(rules, known, by_path, beside, frozenset(left_out), end)
+        end = time.monotonic() + seconds_left(request)
+        plan = ScriptJudging(rules, known, by_path, beside, frozenset(left_out), end)
         progress.phase(f"judging {len(texts)} scripts")
         done = 0
-        for each in _all(texts, plan, common):
+        for each in _all(texts, plan, request):
             done += 1
             progress.step(f"judging {len(texts)} scripts: {done} done")
             reading.outcomes.append(each.outcome)
@@ -99,12 +101,12 @@ def judge_scripts(paths: Sequence[str], lines: Iterable[Line], known: Facts, com
     return reading
 
 
-def _texts(found: Scripts, started: set[str], common: Common) -> tuple[list[ScriptText], list[str]]:
+def _texts(found: Scripts, started: set[str], request: Request) -> tuple[list[ScriptText], list[str]]:
     """What is to be judged, and what could not be read. Of a folder, files that do not concern training are passed over."""
     texts = []
     failures = []
     for at, path in enumerate(found.paths):
-        if seconds_left(common) <= 0:
+        if seconds_left(request) <= 0:
             failures.append(f"read {len(found.paths) - at} of {len(found.paths)} scripts: --timeout ran out")
             break
         try:
@@ -117,13 +119,13 @@ def _texts(found: Scripts, started: set[str], common: Common) -> tuple[list[Scri
     return texts, failures
 
 
-def _all(texts: list[ScriptText], plan: Plan, common: Common) -> Iterator[Judged]:
+def _all(texts: list[ScriptText], plan: ScriptJudging, request: Request) -> Iterator[JudgedScript]:
     """Every file that can be judged before `--timeout` runs out, in order."""
     global _plan, _waiting
     _plan, _waiting = plan, texts
     if len(texts) < MANY or (os.cpu_count() or 1) < PROCESSES:
         for at in range(len(texts)):
-            if seconds_left(common) <= 0:
+            if seconds_left(request) <= 0:
                 return
             yield _judge(at)
         return
@@ -131,26 +133,26 @@ def _all(texts: list[ScriptText], plan: Plan, common: Common) -> Iterator[Judged
 
     context = multiprocessing.get_context("fork")  # the rules are loaded and the texts are read already
     with context.Pool(PROCESSES, initializer=_alone) as pool:
-        yield from _collected(pool, len(texts), common)
+        yield from _collected(pool, len(texts), request)
 
 
-_plan: Plan
+_plan: ScriptJudging
 _waiting: list[ScriptText]
 """What this process judges, and with what: a forked process finds it where its parent put it."""
 
 
-def _collected(pool: Pool, count: int, common: Common) -> Iterator[Judged]:
+def _collected(pool: Pool, count: int, request: Request) -> Iterator[JudgedScript]:
     from multiprocessing import TimeoutError as Late
 
     results = pool.imap(_judge_all, [range(at, min(at + CHUNK, count)) for at in range(0, count, CHUNK)])
     for _ in range(0, count, CHUNK):
         try:
-            yield from results.next(timeout=max(0.01, seconds_left(common)))
+            yield from results.next(timeout=max(0.01, seconds_left(request)))
         except Late:
             return
 
 
-def _judge_all(numbers: range) -> list[Judged]:
+def _judge_all(numbers: range) -> list[JudgedScript]:
     """Judge some files. What refers to itself is collected after each; old modules, which take longer, after some."""
     found = []
     for number in numbers:
@@ -162,12 +164,12 @@ def _judge_all(numbers: range) -> list[Judged]:
 
 
 def _alone() -> None:
-    """In a process of the pool: Ctrl-C and the end are its parent's business, and it collects its garbage itself."""
+    """Set up a process of the pool: its parent handles Ctrl-C and ends it, and it collects its garbage itself."""
     gc.disable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
 
-def _judge(number: int) -> Judged:
-    return judged(_waiting[number], _plan)
+def _judge(number: int) -> JudgedScript:
+    return judge_script(_waiting[number], _plan)

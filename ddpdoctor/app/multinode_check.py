@@ -1,4 +1,4 @@
-"""`ddpdoctor check` on several nodes: this machine is looked at, the nodes meet, and their ranks are probed together."""
+"""`ddpdoctor check` on several nodes: examine this machine, find the other nodes, probe all ranks together."""
 
 from __future__ import annotations
 
@@ -7,41 +7,82 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ddpdoctor.app.multinode_session import Convening
+from ddpdoctor.app.multinode_session import MultiNodeSession
+from ddpdoctor.app.preflight_plan import SECTIONS, Observed, judge_scripts_of, rules_of_machine
 from ddpdoctor.app.probe_run import MOST_RANKS, Probing, variables_of
-from ddpdoctor.app.request import Common
-from ddpdoctor.app.verdicts import Verdict, why_no_ranks
-from ddpdoctor.collectors.probe import Node
+from ddpdoctor.app.progress import reporting
+from ddpdoctor.app.request import Request, seconds_left
+from ddpdoctor.app.rule_selection import rules_for
+from ddpdoctor.app.verdicts import JobVerdict, rules_of_nodes, why_no_ranks
+from ddpdoctor.collectors.probe import NodeRanks
 from ddpdoctor.engine import Outcome, extended, judge
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Why
-from ddpdoctor.facts.nodes import Form
-from ddpdoctor.facts.nodes import Node as Member
+from ddpdoctor.facts.nodes import Form, Node
 from ddpdoctor.findings import Finding, Report, Severity
 
 if TYPE_CHECKING:
+    from ddpdoctor.app.preflight_plan import PreflightPlan
     from ddpdoctor.facts.record import Facts
+    from ddpdoctor.launch.jobs import LocalJob
     from ddpdoctor.rules import Rule
 
-__all__ = ["errors_of", "is_told_elsewhere", "look", "own_errors", "probe_together", "with_verdict"]
+__all__ = ["gather_with_other_nodes", "is_shown_elsewhere", "with_verdict"]
+
+
+def gather_with_other_nodes(plan: PreflightPlan, job: LocalJob, probing: Probing) -> Observed:
+    """The facts of this machine, the verdict of all nodes of the job together, and what the probe over all of them gave."""
+    request, line = plan.request, plan.line
+    looks = probing.looks_at_the_machine()
+    ranks_environ = {**os.environ, **variables_of(plan.line_facts)}
+    with reporting(request.listener, enabled=looks) as progress:
+        session = MultiNodeSession(job, plan.line_facts, plan.options.join_seconds, progress.phase)
+        try:
+            if plan.probes:
+                probing.import_early(1 if session.is_of_ranks else job.nproc, ranks_environ)
+            progress.phase("looking at this machine")
+            facts, failures = look(request, session, line, SECTIONS if looks else ("environ",))
+            rules = rules_of_machine(plan)
+
+            # torch is being imported meanwhile
+            scripts = judge_scripts_of(line[0], facts, request) if line is not None and looks else None
+            wrong = errors_of(scripts.outcomes) if scripts is not None else []
+
+            def judge_here(facts: Facts) -> list[Finding]:
+                return own_errors(facts, line, rules) + wrong
+
+            own = judge_here(facts)
+            if own:
+                probing.stop()
+            elif plan.probes:
+                probing.import_early(session.nproc(facts), ranks_environ)
+            across = rules_of_nodes(rules_for(request, (*SECTIONS, "launch", "probe")))
+            verdict = session.meet(facts, own, judge_here, max(seconds_left(request), 1.0), across)
+            facts = verdict.facts or facts
+            if plan.probes:
+                facts = probe_together(facts, verdict, session, probing, plan.line_facts, progress.phase)
+        finally:
+            session.stop()
+            probing.stop()
+    return Observed(facts, failures, probing.answer, verdict, scripts)
 
 
 def look(
-    common: Common, convening: Convening, line: tuple[Facts, tuple[Rule, ...]] | None, sections: tuple[str, ...]
+    request: Request, session: MultiNodeSession, line: tuple[Facts, tuple[Rule, ...]] | None, sections: tuple[str, ...]
 ) -> tuple[Facts, tuple[str, ...]]:
-    """The facts of this machine, which holds the job's port meanwhile, and what could not be had of them."""
+    """The facts of this machine, which has bound the job's port meanwhile, and what could not be done to get them."""
     from ddpdoctor.app.facts_source import facts_for
 
-    convening.open()
-    facts, failures = facts_for(common, sections, {**variables_of(line and line[0]), **convening.variables})
-    facts = _with_master(facts, convening)
+    session.open()
+    facts, failures = facts_for(request, sections, {**variables_of(line and line[0]), **session.variables})
+    facts = _with_master(facts, session)
     if line is not None:
         facts = replace(facts, launch=line[0].launch)
     return facts, failures
 
 
 def own_errors(facts: Facts, line: tuple[Facts, tuple[Rule, ...]] | None, rules: Sequence[Rule]) -> list[Finding]:
-    """What is wrong on this node already, by `rules`: the others are told."""
+    """The errors of this node by `rules`, which the others are sent."""
     return errors_of(
         (
             judge(facts, [each for each in rules if "nodes" not in each.needs]),
@@ -55,9 +96,9 @@ def errors_of(outcomes: Iterable[Outcome]) -> list[Finding]:
     return [each for outcome in outcomes for each in outcome.findings if each.worst is Severity.ERROR]
 
 
-def _with_master(facts: Facts, convening: Convening) -> Facts:
-    """The facts with the variables that the machine was looked at without: they are set all the same."""
-    if facts.environ is None or not convening.hides_the_master:
+def _with_master(facts: Facts, session: MultiNodeSession) -> Facts:
+    """The facts with the variables that were hidden while the machine was examined."""
+    if facts.environ is None or not session.hides_the_master:
         return facts
     hidden = {name: os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT") if name in os.environ}
     facts = replace(facts, environ=replace(facts.environ, variables={**facts.environ.variables, **hidden}))
@@ -69,8 +110,8 @@ def _with_master(facts: Facts, convening: Convening) -> Facts:
 
 def probe_together(
     facts: Facts,
-    verdict: Verdict,
-    convening: Convening,
+    verdict: JobVerdict,
+    session: MultiNodeSession,
     probing: Probing,
     line: Facts | None,
     say: Callable[[str], None],
@@ -80,14 +121,14 @@ def probe_together(
         return replace(facts, gaps=(*facts.gaps, why_no_ranks(verdict.outcome)))
     if verdict.is_alone:
         return replace(facts, gaps=(*facts.gaps, Gap("probe", "the other nodes were not met", Why.NOT_HERE)))
-    if convening.is_of_ranks:
-        return probing.finish(facts, say, convening.news)
-    job, share = convening.job, verdict.share
-    nproc = convening.nproc(facts)
+    if session.is_of_ranks:
+        return probing.finish(facts, say, session.news)
+    job, share = session.job, verdict.share
+    nproc = session.nproc(facts)
     if share is None or not nproc or nproc > MOST_RANKS:
         reason = "how many ranks a node starts is not known" if not nproc else f"{nproc} ranks on one node are too many"
         return replace(facts, gaps=(*facts.gaps, Gap("probe", reason, Why.NOT_HERE)))
-    node = Node(
+    node = NodeRanks(
         nproc=nproc,
         world_size=share.world_size,
         master_addr=job.master_addr,
@@ -97,11 +138,11 @@ def probe_together(
         nnodes=share.nnodes,
         run=job.rdzv_id or "ddpdoctor",
     )
-    return probing.finish_jointly(facts, node, {**os.environ, **variables_of(line)}, say, convening.news)
+    return probing.finish_with_other_nodes(facts, node, {**os.environ, **variables_of(line)}, say, session.news)
 
 
-def with_verdict(report: Report, verdict: Verdict, rules: Sequence[Rule], line: Facts | None) -> Report:
-    """The report of this node with the verdict on all; what the verdict tells of this node is told once."""
+def with_verdict(report: Report, verdict: JobVerdict, rules: Sequence[Rule], line: Facts | None) -> Report:
+    """The report of this node with the verdict on all; a finding that both have appears once."""
     told = [_completed(each, line) for each in verdict.outcome.findings]
     own = [each for each in report.findings if each.code not in verdict.refuted and not _is_told(each, told)]
     nodes = () if verdict.is_alone or verdict.has_errors or verdict.nodes is None else verdict.nodes.nodes
@@ -110,8 +151,8 @@ def with_verdict(report: Report, verdict: Verdict, rules: Sequence[Rule], line: 
     return extended(replace(report, findings=kept), [outcome], rules)
 
 
-def _with_host(finding: Finding, nodes: Sequence[Member]) -> Finding:
-    """What the probe says of a rank or a node that it never saw: all met before, in this order, and their hosts are known."""
+def _with_host(finding: Finding, nodes: Sequence[Node]) -> Finding:
+    """A finding of the probe about a rank or a node that it never saw, with its host: all nodes joined before, in this order."""
     where = finding.where
     index = where.rank if nodes and nodes[0].form == Form.ENV else where.node_rank
     if index is None and where.rank is not None:
@@ -121,7 +162,7 @@ def _with_host(finding: Finding, nodes: Sequence[Member]) -> Finding:
     return replace(finding, where=replace(where, host=nodes[index].host))
 
 
-def _of_rank(rank: int, nodes: Sequence[Member]) -> int | None:
+def _of_rank(rank: int, nodes: Sequence[Node]) -> int | None:
     """The index of the node that starts this rank: those before it start the lower ones."""
     for index, node in enumerate(nodes):
         if node.nproc is None:
@@ -133,7 +174,7 @@ def _of_rank(rank: int, nodes: Sequence[Member]) -> int | None:
 
 
 def _completed(finding: Finding, line: Facts | None) -> Finding:
-    """The corrected line with what the script is given: that was not told to the other nodes."""
+    """The corrected command with the script's own arguments, which are not sent to the other nodes."""
     launch = line.launch if line is not None else None
     starter = launch.lines[0].starter if launch is not None and launch.lines else None
     script = starter.reading.script if starter is not None else None
@@ -148,7 +189,7 @@ def _is_told(own: Finding, told: Sequence[Finding]) -> bool:
     return any(each.code == own.code and each.message.startswith(own.message) for each in told)
 
 
-def is_told_elsewhere() -> bool:
-    """Under a scheduler that started this command once a node: whether another node tells in full."""
+def is_shown_elsewhere() -> bool:
+    """Whether another node shows the whole report: under a scheduler that started this command once per node."""
     environ = Environ(variables=dict(os.environ))
     return environ.launcher is not None and (environ.rank or 0) > 0

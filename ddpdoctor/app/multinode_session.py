@@ -1,4 +1,4 @@
-"""The meeting of one `ddpdoctor check`: whom to meet, what to tell them, and what comes of it."""
+"""The session of one `ddpdoctor check` with the other nodes of its job: what this node announces, and the common verdict."""
 
 from __future__ import annotations
 
@@ -9,37 +9,38 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ddpdoctor.app.announcement import Introduction
+from ddpdoctor.app.announcement import NodeAnnouncement
 from ddpdoctor.app.clock import STARTED
 from ddpdoctor.facts.codec import encode
-from ddpdoctor.facts.net import Outcome
 from ddpdoctor.facts.nodes import Form, Node, Nodes, Stranger
-from ddpdoctor.launch.jobs import Job, job_id
+from ddpdoctor.facts.reachability import ConnectOutcome
+from ddpdoctor.launch.jobs import LocalJob, job_id
+from ddpdoctor.privacy.redaction import redact
 
 if TYPE_CHECKING:
-    from ddpdoctor.app.verdicts import Verdict
-    from ddpdoctor.collectors.multinode import Meeting
+    from ddpdoctor.app.verdicts import JobVerdict
+    from ddpdoctor.collectors.multinode import BackgroundSession
     from ddpdoctor.facts.record import Facts
     from ddpdoctor.findings import Finding
-    from ddpdoctor.multinode.results import Alone, Gathered, Lost
-    from ddpdoctor.probe.node_notices import News
+    from ddpdoctor.multinode.results import LostNode, NotJoined, SessionResult
+    from ddpdoctor.probe.node_notices import NodeNotices
     from ddpdoctor.rules import Rule
 
-__all__ = ["Convening"]
+__all__ = ["MultiNodeSession"]
 
 HINT_SECONDS = 3.0
 FRESH_SECONDS = 5.0
 MOST_TOLD = 32
-"""Errors of its own that a node tells the others: a script may have any number."""
+"""The most errors of its own that a node sends to the others: a script may have any number."""
 
 
-class Convening:
-    """One node's meeting: `open` holds the port before anything is looked at, `meet` does the rest, `stop` ends it."""
+class MultiNodeSession:
+    """One node's session: `open` binds the port before the machine is examined, `meet` does the rest, `stop` ends it."""
 
-    def __init__(self, job: Job, line: Facts | None, join_seconds: float, say: Callable[[str], None]) -> None:
+    def __init__(self, job: LocalJob, line: Facts | None, join_seconds: float, say: Callable[[str], None]) -> None:
         self.job = job
         launch = line.launch if line is not None else None
-        self._introduction = Introduction(job, launch.lines[0] if launch is not None and launch.lines else None)
+        self._announcement = NodeAnnouncement(job, launch.lines[0] if launch is not None and launch.lines else None)
         self._torch = launch.torch if launch is not None else ""
         self._join_seconds = join_seconds
         self._say = say
@@ -48,27 +49,27 @@ class Convening:
         self._there: dict[str, Any] = {}
         self._owns = False
         self._is_translated = False
-        self._meeting: Meeting | None = None
+        self._session: BackgroundSession | None = None
         self._token = ""
         self._way: tuple[float, Facts] | None = None
-        self.news: News | None = None
-        """Of nodes that go after the meeting, before their ranks have met."""
+        self.news: NodeNotices | None = None
+        """Notices of nodes that disappear after the session, before their ranks have joined."""
 
     @property
     def is_of_ranks(self) -> bool:
-        """Whether the ranks themselves meet, instead of nodes that will start them."""
+        """Whether the ranks themselves are the members, instead of nodes that will start them."""
         return self.job.form == Form.ENV
 
     def nproc(self, facts: Facts) -> int | None:
         """The ranks that this node's launcher starts, as the facts of its GPUs decide where the line says `auto` or `gpu`."""
-        return self._introduction.nproc(facts)
+        return self._announcement.nproc(facts)
 
     def open(self) -> None:
-        """Hold the job's port, where the store will be here: nobody can take it meanwhile, and others are not refused."""
+        """Bind the job's port where the store will be on this node: no other program can take it, and others are not refused."""
         from ddpdoctor.collectors.multinode import claim, flag, is_translated, recognises, token_of
 
         job = self.job
-        script = os.path.basename(self._introduction.script() or "")
+        script = os.path.basename(self._announcement.script() or "")
         self._token = token_of("ddpdoctor meeting", job_id(os.environ), script)
         if job.form == Form.C10D:
             self._owns = recognises(job.master_addr) if job.is_host is None else job.is_host
@@ -83,7 +84,7 @@ class Convening:
     @property
     def variables(self) -> dict[str, str | None]:
         """What the launch means to the environment of its ranks. Where the store will be here, its name and port are looked
-        at with the machine; elsewhere the way to it is tried by meeting.
+        at with the machine; elsewhere the session tries the way to it.
         """
         job = self.job
         nodes = {} if self.is_of_ranks else {"GROUP_WORLD_SIZE": str(job.nnodes)}
@@ -93,7 +94,7 @@ class Convening:
 
     @property
     def hides_the_master(self) -> bool:
-        """Whether this machine is looked at as if nobody had told it where the master is."""
+        """Whether this machine is examined as if MASTER_ADDR and MASTER_PORT were not set."""
         return not self._owns or bool(self._there) or self._is_patient or self._is_translated
 
     @property
@@ -108,69 +109,69 @@ class Convening:
         judge_here: Callable[[Facts], list[Finding]],
         limit: float,
         rules: Sequence[Rule],
-    ) -> Verdict:
+    ) -> JobVerdict:
         """Meet the others; judge what they said, by `rules`, if this node is the host. All within `limit` seconds.
 
         `errors` are what is wrong on this node already, which the others are told; `judge_here` says the same when it is
         known how the way to the master ends.
         """
         from ddpdoctor.app import verdict_messages, verdicts
-        from ddpdoctor.collectors.multinode import Meeting
-        from ddpdoctor.multinode.members import Guest
-        from ddpdoctor.multinode.results import Gathered, Told
-        from ddpdoctor.probe.node_notices import News
+        from ddpdoctor.collectors.multinode import BackgroundSession
+        from ddpdoctor.multinode.members import Member
+        from ddpdoctor.multinode.results import ReceivedVerdict, SessionResult
+        from ddpdoctor.probe.node_notices import NodeNotices
 
-        node = self._introduction.node(facts, self._owns)
-        self.news = News.open()
-        own = [encode(each) for each in (*self._lost_port(node, rules), *errors)][:MOST_TOLD]
-        self._meeting = Meeting(
+        node = self._announcement.node(facts, self._owns)
+        self.news = NodeNotices.open()
+        own = [_announced(each) for each in (*self._lost_port(node, rules), *errors)][:MOST_TOLD]
+        self._session = BackgroundSession(
             node,
             self._token,
             max(min(self._join_seconds - (time.monotonic() - STARTED), limit), 1.0),
             main=self._main,
             errors=own,
-            line=self._introduction.told_line(),
+            line=self._announcement.launcher_line(),
             is_patient=self._is_patient,
             patience=self._join_seconds,
             say=self._say,
-            explain=lambda: [encode(each) for each in judge_here(self._with_way(facts, is_new=True))],
+            explain=lambda: [_announced(each) for each in judge_here(self._with_way(facts, is_new=True))],
             lost=self._lost,
             hosts=self.job.hosts,
         )
         met = self._result(limit)
         if self._flag is not None:
             self._flag.close()
-        if isinstance(met, Told):
+        if isinstance(met, ReceivedVerdict):
             return verdict_messages.read_verdict(met.verdict)
-        if isinstance(met, Gathered):
+        if isinstance(met, SessionResult):
             nodes = self._nodes_of(met)
-            outcome = verdicts.judge_nodes(rules, nodes, met.guests, self._torch, met.gone)
-            verdict = verdicts.Verdict(outcome, None, nodes, refuted=verdicts.refuted(nodes), is_host=True)
-            found = {} if verdict.has_errors else verdicts.shares(met.guests)
-            places = verdict_messages.places(met.guests, found)
-            self._meeting.conclude(verdict_messages.written(outcome, nodes), places, watches=not verdict.has_errors)
-            return replace(verdict, share=found.get(met.guests[met.hosted_by].key))
+            outcome = verdicts.judge_nodes(rules, nodes, met.members, self._torch, met.gone)
+            verdict = verdicts.JobVerdict(outcome, None, nodes, refuted=verdicts.refuted(nodes), is_host=True)
+            found = {} if verdict.has_errors else verdicts.shares(met.members)
+            places = verdict_messages.places(met.members, found)
+            self._session.conclude(verdict_messages.written(outcome, nodes), places, watches=not verdict.has_errors)
+            return replace(verdict, share=found.get(met.members[met.hosted_by].key))
         is_lost = met is not None and met.lost_host is not None
         facts = facts if is_lost else self._with_way(facts)  # the way was open a moment ago
-        own += [] if is_lost else [each for each in map(encode, judge_here(facts)) if each not in own]
+        own += [] if is_lost else [each for each in map(_announced, judge_here(facts)) if each not in own]
         if met is not None and met.taken_by is not None:
             nodes = self._superfluous(met)
         else:
             is_explained = is_lost or bool(own or (met is not None and met.other_job))
             nodes = self._alone(node, met, is_explained=is_explained)
-        me = Guest("", met.me.node if met is not None else node, tuple(own))
+        me = Member("", met.me.node if met is not None else node, tuple(own))
         outcome = verdicts.judge_nodes(rules, nodes, (me,), self._torch)
         is_first = self.job.local_rank in (0, None)
-        return verdicts.Verdict(outcome, None, nodes, facts, is_host=True, is_first=is_first)
+        return verdicts.JobVerdict(outcome, None, nodes, facts, is_host=True, is_first=is_first)
 
-    def _lost(self, node: Lost) -> None:
+    def _lost(self, node: LostNode) -> None:
         """A node went although all was well."""
         if self.news is not None and node.first_rank is not None:
             ranks = tuple(range(node.first_rank, node.first_rank + node.count))
             self.news.tell(node.host, node.node_rank, ranks, node.end.value)
 
     def _lost_port(self, node: Node, rules: Sequence[Rule]) -> list[Finding]:
-        """What is wrong when a node of another job holds the port that this node needs."""
+        """The findings when a node of another job has bound the port that this node needs."""
         from ddpdoctor.app.verdicts import judge_nodes
 
         if self._there.get("kind") != "other-job":
@@ -181,28 +182,28 @@ class Convening:
 
     def stop(self) -> None:
         """End it."""
-        if self._meeting is not None:
-            self._meeting.stop()
+        if self._session is not None:
+            self._session.stop()
         for held in (self._main, self._flag, self.news):
             if held is not None:
                 held.close()
 
     def _result(self, limit: float) -> Any:
-        """Wait, and tell somebody who waits how to go on without the others."""
-        assert self._meeting is not None
-        met = self._meeting.result(min(HINT_SECONDS, limit))
+        """Wait for the result, and show the user after HINT_SECONDS how to go on without the others."""
+        assert self._session is not None
+        met = self._session.result(min(HINT_SECONDS, limit))
         if met is None and limit > HINT_SECONDS:
             job = self.job
             self._say(
                 f"meeting at {job.master_addr}:{job.master_port}: type the same on every node, or judge this node alone"
                 " with --no-meet"
             )
-            met = self._meeting.result(limit - HINT_SECONDS)
+            met = self._session.result(limit - HINT_SECONDS)
         return met
 
-    def _nodes_of(self, met: Gathered) -> Nodes:
+    def _nodes_of(self, met: SessionResult) -> Nodes:
         return Nodes(
-            nodes=tuple(guest.node for guest in met.guests),
+            nodes=tuple(member.node for member in met.members),
             links=met.links,
             expected=met.expected,
             missing=met.missing,
@@ -217,7 +218,7 @@ class Convening:
         )
 
     def _hosts(self, numbers: Iterable[int]) -> dict[str, str]:
-        """The hosts of node_ranks, where the scheduler numbers the nodes and all ranks of a node are together."""
+        """The hosts of node_ranks, where the scheduler numbers the nodes and the ranks of a node are consecutive."""
         job, size = self.job, 1
         if self.is_of_ranks:
             size = job.nproc or 0
@@ -227,16 +228,16 @@ class Convening:
             return {}
         return {str(n): job.hosts[n // size].partition(".")[0] for n in numbers if n // size < len(job.hosts)}
 
-    def _alone(self, node: Node, met: Alone | None, *, is_explained: bool) -> Nodes:
-        """A meeting of one: it can say of the node of rank 0 that it was not there, and of the others nothing.
+    def _alone(self, node: Node, met: NotJoined | None, *, is_explained: bool) -> Nodes:
+        """The nodes when this one is alone: the node of rank 0 did not join, and of the others nothing is known.
 
         `is_explained`: another job there, or what is wrong on this node or on its way to the master, says why already.
         """
         way = met.way if met is not None else None
         told = met.other_version or (_stranger(met.other_job) if met.other_job else None) if met is not None else None
         strangers = () if told is None else (told,)
-        is_taken = way in (Outcome.STRANGER, Outcome.SILENT) and not is_explained and not strangers
-        is_over = way in (None, Outcome.REFUSED) and (met is None or met.waited_seconds >= self._join_seconds)
+        is_taken = way in (ConnectOutcome.STRANGER, ConnectOutcome.SILENT) and not is_explained and not strangers
+        is_over = way in (None, ConnectOutcome.REFUSED) and (met is None or met.waited_seconds >= self._join_seconds)
         is_other = bool(strangers) or (met is not None and met.lost_host is not None)
         is_absent = (is_over or not is_explained) and not is_taken and not is_other
         return Nodes(
@@ -251,9 +252,9 @@ class Convening:
             strangers=strangers,
         )
 
-    def _superfluous(self, met: Alone) -> Nodes:
-        """The job was complete before this node came: it, and the one that has its place. Without numbers nobody has: those
-        who came before are another job's nodes, as far as can be seen from here.
+    def _superfluous(self, met: NotJoined) -> Nodes:
+        """The nodes when the job was complete before this one joined: it, and the one that has its number. Without numbers,
+        those that joined before are another job's nodes, as far as can be seen from here.
         """
         taken = met.taken_by
         assert taken is not None
@@ -263,7 +264,7 @@ class Convening:
         return Nodes(nodes=(taken, met.me.node), expected=2, is_main=False)
 
     def _with_way(self, facts: Facts, *, is_new: bool = False) -> Facts:
-        """The facts with the way to the master, as NCCL and torch would go it; what the meeting has just seen of it counts."""
+        """The facts with the connection to the master as NCCL and torch would make it; a result of the last seconds is reused."""
         from ddpdoctor.collectors.net import look_at_master
         from ddpdoctor.system.machine import Root
 
@@ -277,6 +278,12 @@ class Convening:
         facts = replace(facts, environ=replace(facts.environ, variables=variables), net=net)
         self._way = (time.monotonic(), facts)
         return facts
+
+
+def _announced(finding: Finding) -> dict[str, Any]:
+    """A finding of this node as the others are sent it: it may quote variables and launch lines."""
+    found: dict[str, Any] = redact(encode(finding))
+    return found
 
 
 def _stranger(introduction: Mapping[str, Any]) -> Stranger:

@@ -1,4 +1,4 @@
-"""`--write-nodes GOOD,BAD`: the names of the nodes that may run the job, and of those to leave out, one a line."""
+"""`--write-nodes GOOD,BAD`: the names of the nodes that may run the job, and of those to leave out, one per line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddpdoctor.app.request import UsageError
 from ddpdoctor.findings import Finding, Severity
 
 if TYPE_CHECKING:
-    from ddpdoctor.app.verdicts import Verdict
+    from ddpdoctor.app.verdicts import JobVerdict
     from ddpdoctor.facts.nodes import Nodes
     from ddpdoctor.findings import Report
 
@@ -31,7 +31,7 @@ class NodeLists:
         """From the value of the option.
 
         Raises:
-            UsageError: it is no pair of files, or one of them cannot be written.
+            UsageError: not a pair of files, or one of them cannot be written.
         """
         if given is None:
             return cls()
@@ -42,8 +42,8 @@ class NodeLists:
             check_target("--write-nodes", Path(name))
         return cls(Path(names[0]), Path(names[1]))
 
-    def write(self, report: Report, verdict: Verdict) -> None:
-        """Write both lists, on the node that hosted the meeting: the others may share its file system."""
+    def write(self, report: Report, verdict: JobVerdict) -> None:
+        """Write both lists, on the node that hosted the session: the others may share its file system."""
         if self.good is None or self.bad is None or verdict.nodes is None or not verdict.is_host:
             return
         good, bad = sort_nodes(verdict.nodes, report.findings)
@@ -52,7 +52,7 @@ class NodeLists:
 
 
 def sort_nodes(nodes: Nodes, findings: Iterable[Finding]) -> tuple[list[str], list[str]]:
-    """The hosts without and with an error to blame on them; a node that never came is bad where its name is known.
+    """The hosts without and with an error to blame on them; a node that did not join is bad where its name is known.
 
     Where a link between two nodes is broken both of its ends are left out.
     """

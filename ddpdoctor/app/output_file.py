@@ -35,7 +35,7 @@ def write_file(path: Path, text: str, mode: int = 0o666) -> None:
     Raises:
         CannotWriteError: it cannot be written.
     """
-    target = path.resolve()  # behind a link, so that the link stays one
+    target = path.resolve()  # the link's target, so that the link stays a link
     temporary = target.with_name(f".{target.name[:200]}.{os.getpid()}")
     in_place = target.exists() and not target.is_file()
     try:

@@ -141,7 +141,7 @@ def _moved(edit: Edit, cell: Cell) -> Edit:
 
 
 def _name(path: str) -> str:
-    """The path as `git apply`, `patch -p1` and `patch -p0` accept it: below the working directory where it lies there."""
+    """The path as `git apply`, `patch -p1` and `patch -p0` accept it: relative to the working directory where it is below it."""
     below = os.path.relpath(path)
     return path if below.startswith("..") else f"./{below}"
 

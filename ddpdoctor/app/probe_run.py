@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.app import early_probe
 from ddpdoctor.app.early_probe import CPU_RANKS, GPU_NODES
-from ddpdoctor.app.request import Common, seconds_left
+from ddpdoctor.app.request import Request, seconds_left
 from ddpdoctor.collectors import Missing
 from ddpdoctor.collectors.probe import (
-    Answer,
-    Node,
+    NodeRanks,
+    ProbeResult,
     RunningNode,
     RunningProbe,
     Template,
@@ -26,12 +26,12 @@ from ddpdoctor.collectors.probe import (
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.findings import Severity
-from ddpdoctor.probe.node_notices import News
+from ddpdoctor.probe.node_notices import NodeNotices
 from ddpdoctor.probe.worker_start import FOLDERS
 from ddpdoctor.system.machine import Deadline
 
 if TYPE_CHECKING:
-    from ddpdoctor.facts.launch.record import Line
+    from ddpdoctor.facts.launch.record import LaunchLine
     from ddpdoctor.facts.record import Facts
     from ddpdoctor.rules import Rule
 
@@ -39,10 +39,10 @@ __all__ = ["Probing", "folders_of", "refusal", "variables_of"]
 
 CURRENT = "."
 MOST_RANKS = 64
-"""More local ranks than this no machine has GPUs for: a larger number on a line is probed with this many."""
+"""The most local ranks that are probed; no machine has more GPUs."""
 
 JOINT_SECONDS = 15.0
-"""How long the ranks of nodes that have just met may take to meet again."""
+"""How long the ranks of nodes that have just found each other may take to join the store."""
 
 
 def refusal(line: tuple[Facts, tuple[Rule, ...]]) -> Gap | None:
@@ -56,7 +56,7 @@ def refusal(line: tuple[Facts, tuple[Rule, ...]]) -> Gap | None:
 
 
 def variables_of(line: Facts | None) -> dict[str, str]:
-    """What a launch line means to the environment of its ranks: its own variables, and the master that it names."""
+    """The variables that a launch command sets for its ranks: its own, and the master that it names."""
     if line is None or line.launch is None or line.environ is None:
         return {}
     variables = dict(line.environ.variables)
@@ -81,8 +81,8 @@ def folders_of(line: Facts | None) -> tuple[str, ...]:
     return (own, CURRENT) if starter is not None and starter.name.startswith("python") else (own,)
 
 
-def _store(line: Line) -> tuple[str | None, int | None]:
-    """Where the line's store will listen, as far as this machine can look: the master, or one node's own port."""
+def _store(line: LaunchLine) -> tuple[str | None, int | None]:
+    """Where the job's store will listen, as far as this machine can check: the master, or one node's own port."""
     from ddpdoctor.facts.launch.programs import ELSEWHERE, REMOTE
     from ddpdoctor.launch.rendezvous import is_loopback
 
@@ -105,14 +105,14 @@ class Probing:
 
     def __init__(
         self,
-        common: Common,
+        request: Request,
         join_seconds: float,
         is_alone: bool,
         launch: Facts | None = None,
         folders: tuple[str, ...] = (),
     ) -> None:
         """`launch` is the line whose ranks are started here, `folders` are where the job looks for modules first."""
-        self._common = common
+        self._request = request
         self._join_seconds = join_seconds
         self._environ = Environ(variables=dict(os.environ))
         self._nproc = _nproc(launch)
@@ -121,7 +121,7 @@ class Probing:
         self._joins = is_rank and not is_alone and launch is None
         self._running: RunningProbe | RunningNode | None = None
         self._template: Template | None = None
-        self.answer: Answer | None = None
+        self.answer: ProbeResult | None = None
 
     def looks_at_the_machine(self) -> bool:
         """Whether this rank is the one that looks: of a job's ranks the first of each node."""
@@ -149,9 +149,9 @@ class Probing:
             kept = environ if self._joins else without_launchers(environ)
             self._template = Template(nproc, {**kept, **self._more})
         except OSError:
-            return  # the ranks' supervisors try it again, and tell
+            return  # the ranks' supervisors try it again, and report it
 
-    def finish(self, facts: Facts, say: Callable[[str], None], news: News | None = None) -> Facts:
+    def finish(self, facts: Facts, say: Callable[[str], None], news: NodeNotices | None = None) -> Facts:
         """The facts with those of the probe, or with the gap that says why there are none."""
         try:
             if self._joins:
@@ -170,8 +170,13 @@ class Probing:
         except Missing as missing:
             return replace(facts, gaps=(*facts.gaps, Gap("probe", missing.reason, missing.why)))
 
-    def finish_jointly(
-        self, facts: Facts, node: Node, environ: Mapping[str, str], say: Callable[[str], None], news: News | None
+    def finish_with_other_nodes(
+        self,
+        facts: Facts,
+        node: NodeRanks,
+        environ: Mapping[str, str],
+        say: Callable[[str], None],
+        news: NodeNotices | None,
     ) -> Facts:
         """The same of this node's ranks of a job, whose other ranks are started at the same time on the other nodes; `news`
         tells of nodes that are gone before they were.
@@ -213,7 +218,7 @@ class Probing:
         return {**os.environ, **self._more}
 
     def _seconds(self) -> float:
-        return max(seconds_left(self._common), 1.0)
+        return max(seconds_left(self._request), 1.0)
 
 
 def _nproc(launch: Facts | None) -> int | None:

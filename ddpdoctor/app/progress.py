@@ -1,38 +1,54 @@
-"""Progress of long work: one line that renews itself on a terminal, one line a phase in a log; always standard error."""
+"""Progress and warnings of use cases, which the command line shows."""
 
 from __future__ import annotations
 
-import sys
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
 
-__all__ = ["Progress"]
+__all__ = ["SILENT", "ProgressListener", "reporting"]
 
 
-class Progress:
-    """Says what is going on. `quiet` says nothing."""
+class ProgressListener(Protocol):
+    """Receives progress and warnings of a use case."""
 
-    def __init__(self, quiet: bool) -> None:
-        self._quiet = quiet
-        self._renews = sys.stderr.isatty()
+    def phase(self, text: str) -> None:
+        """A phase of long work begins."""
 
-    def __enter__(self) -> Progress:
-        return self
+    def step(self, text: str) -> None:
+        """A phase has made progress; called often."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._write("\r\x1b[K" if self._renews else "")
+    def end(self) -> None:
+        """The long work is over."""
 
-    def phase(self, words: str) -> None:
-        """What happens from now on."""
-        self._write(f"\r\x1b[K{words} …" if self._renews else f"ddpdoctor: {words}\n")
+    def notice(self, text: str) -> None:
+        """A warning or an announcement that the user reads at once, also without progress."""
 
-    def step(self, words: str) -> None:
-        """How far a phase has come: for a terminal only, a log would fill with it."""
-        if self._renews:
-            self.phase(words)
 
-    def _write(self, text: str) -> None:
-        if text and not self._quiet:
-            sys.stderr.write(text)
-            sys.stderr.flush()
+class _SilentListener:
+    """Ignores everything: for callers that show nothing."""
+
+    def phase(self, text: str) -> None:
+        """Ignored."""
+
+    def step(self, text: str) -> None:
+        """Ignored."""
+
+    def end(self) -> None:
+        """Ignored."""
+
+    def notice(self, text: str) -> None:
+        """Ignored."""
+
+
+SILENT: ProgressListener = _SilentListener()
+
+
+@contextmanager
+def reporting(listener: ProgressListener, *, enabled: bool = True) -> Iterator[ProgressListener]:
+    """The listener for one piece of long work, which is ended with the block; a silent one unless `enabled`."""
+    active = listener if enabled else SILENT
+    try:
+        yield active
+    finally:
+        active.end()

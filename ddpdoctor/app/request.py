@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
 from ddpdoctor.app.clock import STARTED
+from ddpdoctor.app.progress import SILENT, ProgressListener
 from ddpdoctor.findings import Severity
 
 __all__ = [
     "DEFAULT_SECONDS",
-    "Common",
     "FailOn",
     "Format",
     "UsageError",
@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 DEFAULT_SECONDS = 30.0
-"""`--timeout` of the commands that only look."""
+"""`--timeout` of the commands that only examine this machine."""
 
 JUDGING_SHARE = 0.1
 """The part of `--timeout` that is kept for judging and writing."""
@@ -56,8 +56,12 @@ class FailOn(str, Enum):
 
 
 @dataclass(frozen=True)
-class Common:
-    """The common options of one call; `launch` is what stood after `--`, None without it."""
+class Request:
+    """The options that every command has.
+
+    `launch` is the launch command that was given after `--`, None without one; `listener` is shown progress and warnings
+    while the use case runs.
+    """
 
     format: Format = Format.table
     output: Path | None = None
@@ -69,13 +73,14 @@ class Common:
     quiet: bool = False
     no_color: bool = False
     launch: tuple[str, ...] | None = None
+    listener: ProgressListener = field(default=SILENT, compare=False, repr=False)
 
 
 def seconds(given: str | float) -> float:
     """The parser of options that are a number of seconds.
 
     Raises:
-        UsageError: no number, not finite, or not above 0.
+        UsageError: not a number, not finite, or not above 0.
     """
     try:
         number = float(given)
@@ -86,7 +91,7 @@ def seconds(given: str | float) -> float:
     return number
 
 
-def seconds_left(common: Common, default: float = DEFAULT_SECONDS) -> float:
-    """Seconds that may still be spent on looking, so that the report is written within `--timeout`."""
-    whole = common.timeout or default
+def seconds_left(request: Request, default: float = DEFAULT_SECONDS) -> float:
+    """Seconds left for gathering facts, so that the report is written within `--timeout`."""
+    whole = request.timeout or default
     return max(0.0, whole * (1 - JUDGING_SHARE) - (time.monotonic() - STARTED))

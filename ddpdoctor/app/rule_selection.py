@@ -8,23 +8,24 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from ddpdoctor.app.request import Common, UsageError
+from ddpdoctor.app.progress import ProgressListener
+from ddpdoctor.app.request import Request, UsageError
 from ddpdoctor.rules import AREAS, Rule, load
 
-__all__ = ["rules_for", "selection"]
+__all__ = ["rule_named", "rules_for", "selection"]
 
 
-def rules_for(common: Common, areas: Iterable[str]) -> tuple[Rule, ...]:
+def rules_for(request: Request, areas: Iterable[str]) -> tuple[Rule, ...]:
     """The rules of `areas` that are selected and not ignored.
 
     Raises:
         UsageError: a prefix that no code can have, or a broken `[tool.ddpdoctor]` table.
     """
-    is_selected = selection(common)
+    is_selected = selection(request)
     return tuple(each for each in load(areas) if is_selected(each.code))
 
 
-def selection(common: Common) -> Callable[[str], bool]:
+def selection(request: Request) -> Callable[[str], bool]:
     """Whether a code is selected and not ignored.
 
     `--select` replaces the selection of pyproject.toml, `--ignore` adds to what it ignores.
@@ -32,10 +33,29 @@ def selection(common: Common) -> Callable[[str], bool]:
     Raises:
         UsageError: a prefix that no code can have, or a broken `[tool.ddpdoctor]` table.
     """
-    table = _table()
-    select = _prefixes("--select", common.select) or _listed(table, "select")
-    ignore = (*_prefixes("--ignore", common.ignore), *_listed(table, "ignore"))
+    table = _table(request.listener)
+    select = _prefixes("--select", request.select) or _listed(table, "select")
+    ignore = (*_prefixes("--ignore", request.ignore), *_listed(table, "ignore"))
     return lambda code: (not select or code.startswith(select)) and not code.startswith(ignore)
+
+
+def rule_named(wanted: str) -> Rule:
+    """The rule with this code or name, in any case.
+
+    Raises:
+        UsageError: none has it; the message names the nearest ones.
+    """
+    known = load()
+    word = wanted.strip().lower().replace("_", "-")
+    for each in known:
+        if word in (each.code.lower(), each.name):
+            return each
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, [name for r in known for name in (r.code.lower(), r.name)], 3)
+    shown = [name.upper() if name[-1:].isdigit() and "-" not in name else name for name in near]
+    hint = f"did you mean {' or '.join(shown)}?" if shown else "`ddpdoctor rules` lists them"
+    raise UsageError(f"{wanted!r:.80} is no code and no name; {hint}")
 
 
 def _prefixes(option: str, given: str | None) -> tuple[str, ...]:
@@ -63,7 +83,7 @@ def _listed(table: dict[str, Any], key: str) -> tuple[str, ...]:
     return tuple(_prefix(f"[tool.ddpdoctor] {key}", w) for w in value)
 
 
-def _table() -> dict[str, Any]:
+def _table(listener: ProgressListener) -> dict[str, Any]:
     """`[tool.ddpdoctor]` of the nearest pyproject.toml at or above the working directory that has one, else {}."""
     try:
         here = Path.cwd()
@@ -72,13 +92,13 @@ def _table() -> dict[str, Any]:
     for folder in (here, *here.parents):
         path = folder / "pyproject.toml"
         if os.path.isfile(path):
-            table = _read(path)
+            table = _read(path, listener)
             if table is not None:
                 return table
     return {}
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _read(path: Path, listener: ProgressListener) -> dict[str, Any] | None:
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -87,7 +107,7 @@ def _read(path: Path) -> dict[str, Any] | None:
         project = tomllib.loads(path.read_text("utf-8", "replace"))
     except (OSError, tomllib.TOMLDecodeError, RecursionError) as error:
         # The file belongs to the project, whose tools will complain; ours is to say that its settings are not used.
-        print(f"ddpdoctor: {path} was not read: {error}", file=sys.stderr)
+        listener.notice(f"{path} was not read: {error}")
         return None
     tools = project.get("tool")
     if not isinstance(tools, dict) or "ddpdoctor" not in tools:

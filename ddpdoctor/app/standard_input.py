@@ -1,4 +1,4 @@
-"""Standard input as a file, where it holds what is no stream of lines: a dump, facts, a report, stacks."""
+"""Standard input as a file, where it is not a stream of lines: a dump, facts, a report, stacks."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from ddpdoctor.collectors.log.input_kind import kind_of
 from ddpdoctor.collectors.log.inputs import STDIN
-from ddpdoctor.collectors.log.kinds import kind_of
-from ddpdoctor.facts.log import Kind
+from ddpdoctor.facts.log import InputKind
 
 __all__ = ["on_disk"]
 
-STREAMS = (Kind.TEXT, Kind.KERNEL, Kind.BINARY, Kind.EMPTY)
+STREAMS = (InputKind.TEXT, InputKind.KERNEL, InputKind.BINARY, InputKind.EMPTY)
 
 
 @contextlib.contextmanager

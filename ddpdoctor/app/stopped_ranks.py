@@ -1,4 +1,4 @@
-"""What `ddpdoctor probe` tells of this node's ranks where all that still run are stopped: they cannot say it themselves."""
+"""The report of `ddpdoctor probe` when all ranks of this node that still run are stopped and cannot report themselves."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import subprocess
 import time
 from collections.abc import Sequence
 
-from ddpdoctor.collectors.probe import Node
+from ddpdoctor.collectors.probe import NodeRanks
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.probe.arguments import parse
 from ddpdoctor.probe.proc import read_stat
-from ddpdoctor.probe.rank_env import read_place, read_place_outside
-from ddpdoctor.probe.report_output import tell
-from ddpdoctor.probe.store_rendezvous import call_others
+from ddpdoctor.probe.rank_env import read_rank_env, read_rank_env_outside
+from ddpdoctor.probe.report_output import write_report
+from ddpdoctor.probe.store_rendezvous import report_to_others
 
 __all__ = ["is_stopped", "tell_stopped"]
 
@@ -24,12 +24,14 @@ def is_stopped(pid: int) -> bool:
     return stat is not None and stat.state in ("T", "t")
 
 
-def tell_stopped(ranks: Sequence[subprocess.Popen[bytes]], node: Node, words: Sequence[str], seconds: float) -> int:
-    """Tell the other nodes' ranks, where their store can be reached, write the report, `seconds` after the start, and return
+def tell_stopped(
+    ranks: Sequence[subprocess.Popen[bytes]], node: NodeRanks, words: Sequence[str], seconds: float
+) -> int:
+    """Notify the other nodes' ranks if their store can be reached, write the report, `seconds` after the start, and return
     the exit code.
     """
     options, environs = parse(words), node.environs(os.environ)
-    places = [read_place(environ) for environ in environs]
+    places = [read_rank_env(environ) for environ in environs]
     observations = tuple(
         place.observe(
             Kind.STOPPED,
@@ -39,7 +41,7 @@ def tell_stopped(ranks: Sequence[subprocess.Popen[bytes]], node: Node, words: Se
         for place, rank in zip(places, ranks, strict=True)
         if is_stopped(rank.pid)
     )
-    call_others(read_place_outside(environs[0]), observations[0])
+    report_to_others(read_rank_env_outside(environs[0]), observations[0])
     probe = Probe(
         world_size=node.world_size,
         backend=options.backend,
@@ -48,4 +50,4 @@ def tell_stopped(ranks: Sequence[subprocess.Popen[bytes]], node: Node, words: Se
         seconds=round(seconds, 3),
         observations=observations,
     )
-    return tell(probe, places[0], True, options, time.time() - seconds)
+    return write_report(probe, places[0], True, options, time.time() - seconds)

@@ -10,17 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from ddpdoctor.app.facts_source import UnreadableError, load_facts, text_of
-from ddpdoctor.app.request import Common
+from ddpdoctor.app.request import Request
 from ddpdoctor.app.rule_selection import rules_for
 from ddpdoctor.app.standard_input import on_disk
-from ddpdoctor.collectors.hang import left_behind
-from ddpdoctor.collectors.log import collect
+from ddpdoctor.collectors.hang.artifacts import hang_artifacts
+from ddpdoctor.collectors.log.read_logs import collect
 from ddpdoctor.engine import examine, extended, judge, retold
-from ddpdoctor.facts.log import Kind, Log, Seat
+from ddpdoctor.facts.log import GpuAddress, InputKind, Log
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Finding, Report
-from ddpdoctor.logs.merged import joined
-from ddpdoctor.privacy.secrets import without_secrets_in
+from ddpdoctor.logs.merged import merged
+from ddpdoctor.privacy.redaction import redact
 from ddpdoctor.render.json import findings_in
 from ddpdoctor.rules import AREAS, Rule
 from ddpdoctor.rules.views import hang_rules, log_rules
@@ -28,9 +28,9 @@ from ddpdoctor.rules.views import hang_rules, log_rules
 __all__ = ["triaged"]
 
 
-def triaged(paths: Iterable[str], common: Common, *, started: float, command: str = "triage") -> tuple[Report, Facts]:
+def triaged(paths: Iterable[str], request: Request, *, started: float, command: str = "triage") -> tuple[Report, Facts]:
     """The report about these files, folders and standard input (`-`), and the facts that it rests on."""
-    known = rules_for(common, tuple(AREAS.values()))
+    known = rules_for(request, tuple(AREAS.values()))
     rules = log_rules(known)
     with on_disk(paths) as files:
         report, facts = _triaged(files, rules, known, command, started)
@@ -38,11 +38,11 @@ def triaged(paths: Iterable[str], common: Common, *, started: float, command: st
 
 
 def _without_secrets(finding: Finding) -> Finding:
-    """What a log prints of tokens and passwords stays in the log."""
+    """The finding without tokens and passwords that a log printed."""
     return replace(
         finding,
-        message=without_secrets_in(finding.message),
-        evidence=tuple(replace(each, seen=without_secrets_in(each.seen)) for each in finding.evidence),
+        message=redact(finding.message),
+        evidence=tuple(replace(each, seen=redact(each.seen)) for each in finding.evidence),
     )
 
 
@@ -52,13 +52,13 @@ def _triaged(
     signatures = [signature for each in rules for signature in each.signatures]
     log = collect(paths, signatures, sys.stdin.buffer if sys.stdin else None)
     saved, unread = _saved(log)
-    log = replace(joined(log, (each.log for each in saved if each.log is not None)), seats=_seats(saved))
+    log = replace(merged(log, (each.log for each in saved if each.log is not None)), seats=_seats(saved))
     facts = Facts(
         schema=SCHEMA,
         collected_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
         hostname=socket.gethostname().partition(".")[0],
         log=log,
-        hang=left_behind(log, [each.hang for each in saved if each.hang is not None]),
+        hang=hang_artifacts(log, [each.hang for each in saved if each.hang is not None]),
     )
     gaps = (*log.gaps, *(facts.hang.gaps if facts.hang is not None else ()))
     told, unheard = _told(log)
@@ -66,7 +66,7 @@ def _triaged(
     if facts.hang is None:
         report = examine(facts, rules, command=command, started=started, failures=failures)
         return retold(report, told), facts
-    # What the dumps of the ranks show is more than what a line says of the same cause: it takes that line's place.
+    # A cause that the ranks' dumps show replaces the same cause found in a log line: dumps prove more.
     dumps = judge(facts, hang_rules(known))
     shown = {finding.code for finding in dumps.findings}
     rules = tuple(each for each in rules if each.code not in shown)
@@ -78,7 +78,7 @@ def _saved(log: Log) -> tuple[list[Facts], list[str]]:
     """The facts that `ddpdoctor collect` wrote, among the sources of a log, and why some could not be read."""
     found, problems = [], []
     for source in log.sources:
-        if source.kind is Kind.FACTS:
+        if source.kind is InputKind.FACTS:
             try:
                 found.append(load_facts(Path(source.name)))
             except UnreadableError as error:
@@ -86,10 +86,10 @@ def _saved(log: Log) -> tuple[list[Facts], list[str]]:
     return found, problems
 
 
-def _seats(saved: Iterable[Facts]) -> tuple[Seat, ...]:
+def _seats(saved: Iterable[Facts]) -> tuple[GpuAddress, ...]:
     """Where the GPUs of the machines sit whose facts were collected."""
     return tuple(
-        Seat(each.hostname, device.bus_id.partition(".")[0], device.index)
+        GpuAddress(each.hostname, device.bus_id.partition(".")[0], device.index)
         for each in saved
         if each.gpu is not None
         for device in each.gpu.devices
@@ -98,11 +98,11 @@ def _seats(saved: Iterable[Facts]) -> tuple[Seat, ...]:
 
 
 def _told(log: Log) -> tuple[list[Finding], list[str]]:
-    """What saved reports among the sources of a log found, and why some could not be read."""
+    """The findings of saved reports among the sources of a log, and why some could not be read."""
     found: list[Finding] = []
     problems = []
     for source in log.sources:
-        if source.kind is Kind.REPORT:
+        if source.kind is InputKind.REPORT:
             try:
                 found += findings_in(text_of(Path(source.name)))
             except (UnreadableError, ValueError) as error:

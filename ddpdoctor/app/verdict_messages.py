@@ -1,4 +1,4 @@
-"""A verdict on all nodes as the host of a meeting sends it to them: lines of JSON."""
+"""A verdict on all nodes as the host node sends it to them: lines of JSON."""
 
 from __future__ import annotations
 
@@ -6,32 +6,38 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ddpdoctor.app.verdicts import Share, Verdict, finding_of, of_separate_machines, refuted
+from ddpdoctor.app.verdicts import (
+    JobVerdict,
+    Share,
+    finding_of,
+    of_separate_machines,
+    refuted,
+)
 from ddpdoctor.engine import Outcome
 from ddpdoctor.facts.codec import FactsError, decode, encode
-from ddpdoctor.facts.nodes import Form, Link, Node, Nodes
+from ddpdoctor.facts.nodes import Form, Node, NodeLink, Nodes
 from ddpdoctor.findings import Skipped
 
 if TYPE_CHECKING:
-    from ddpdoctor.multinode.members import Guest
+    from ddpdoctor.multinode.members import Member
 
 __all__ = ["places", "read_verdict", "written"]
 
 MOST_SENT = 16
 
 
-def places(guests: Sequence[Guest], found: Mapping[str, Share]) -> dict[str, dict[str, Any]]:
-    """What each guest is told besides the verdict: its share of the probe, and whether it is the one to tell on its machine."""
+def places(members: Sequence[Member], found: Mapping[str, Share]) -> dict[str, dict[str, Any]]:
+    """What each member is sent besides the verdict: its share of the probe, and whether it reports for its machine."""
     firsts: dict[str, str] = {}
-    for guest in guests:
-        firsts.setdefault(guest.node.machine or guest.key, guest.key)
+    for member in members:
+        firsts.setdefault(member.node.machine or member.key, member.key)
     tellers = set(firsts.values())
     return {
-        guest.key: {
-            "is_first": guest.key in tellers or guest.node.form != Form.ENV,
-            **(asdict(found[guest.key]) if guest.key in found else {}),
+        member.key: {
+            "is_first": member.key in tellers or member.node.form != Form.ENV,
+            **(asdict(found[member.key]) if member.key in found else {}),
         }
-        for guest in guests
+        for member in members
     }
 
 
@@ -64,7 +70,7 @@ def written(outcome: Outcome, nodes: Nodes) -> dict[str, Any]:
     }
 
 
-def _extremes(nodes: Nodes) -> tuple[Link, ...]:
+def _extremes(nodes: Nodes) -> tuple[NodeLink, ...]:
     """The slowest link, and the narrowest: all that a summary shows."""
     timed = [link for link in nodes.links if link.latency_seconds is not None]
     measured = [link for link in nodes.links if link.gb_per_s is not None]
@@ -76,8 +82,8 @@ def _extremes(nodes: Nodes) -> tuple[Link, ...]:
     return tuple(found)
 
 
-def read_verdict(message: Mapping[str, Any]) -> Verdict:
-    """A verdict as it came. What cannot be read is left out: the host is another version, or no doctor."""
+def read_verdict(message: Mapping[str, Any]) -> JobVerdict:
+    """A verdict as received. What cannot be read is left out: the host may run another version, or not be ddpdoctor."""
     findings, passed, skipped, moot = (message.get(key) for key in ("findings", "passed", "skipped", "refuted"))
     outcome = Outcome()
     if isinstance(findings, list):
@@ -94,7 +100,7 @@ def read_verdict(message: Mapping[str, Any]) -> Verdict:
     place = message.get("place")
     is_first = not isinstance(place, dict) or place.get("is_first") is not False
     known = frozenset(code for code in of_separate_machines() if isinstance(moot, list) and code in moot)
-    return Verdict(outcome, _share(place), nodes, refuted=known, is_first=is_first)
+    return JobVerdict(outcome, _share(place), nodes, refuted=known, is_first=is_first)
 
 
 def _share(place: object) -> Share | None:

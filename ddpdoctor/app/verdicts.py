@@ -1,4 +1,4 @@
-"""What the host of a meeting makes of what the nodes said, for all of them."""
+"""How the host node judges what all nodes announced, for all of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddpdoctor.engine import Outcome, judge
 from ddpdoctor.facts.codec import FactsError, decode
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Why
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.nodes import Form, Node, Nodes
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Finding, Severity, Where
@@ -22,11 +22,11 @@ from ddpdoctor.rules.environ.env020_master_addr_differs import master_addr_diffe
 from ddpdoctor.rules.launch.nodes.launch034_to_037_039_nodes_disagree import duplicate_node_rank
 
 if TYPE_CHECKING:
-    from ddpdoctor.multinode.members import Guest
+    from ddpdoctor.multinode.members import Member
 
 __all__ = [
+    "JobVerdict",
     "Share",
-    "Verdict",
     "finding_of",
     "judge_nodes",
     "merged",
@@ -51,11 +51,11 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What the meeting came to: the same findings on every node. `share` is None when no ranks are to be probed.
+class JobVerdict:
+    """The verdict on all nodes: the same findings on every node. `share` is None when no ranks are to be probed.
 
-    `nodes` are all that met on the host, and a summary of them elsewhere.
-    `facts` are this node's with what was seen of the way to the master.
+    `nodes` are all members on the host, and a summary of them on the others.
+    `facts` are this node's with what was seen of the connection to the master.
     """
 
     outcome: Outcome
@@ -63,14 +63,14 @@ class Verdict:
     nodes: Nodes | None = None
     facts: Facts | None = None
     refuted: frozenset[str] = frozenset()
-    """What the meeting showed to be no fault, although it looks like one from this node."""
+    """Codes that the other nodes showed to be false, although they fit what this node sees."""
     is_host: bool = False
     is_first: bool = True
-    """This process tells for its machine: of ranks that met, the first one there."""
+    """This process reports for its machine: of ranks that joined, the first one on it."""
 
     @property
     def is_alone(self) -> bool:
-        """No other node was met."""
+        """No other node joined."""
         return self.facts is not None
 
     @property
@@ -79,7 +79,7 @@ class Verdict:
 
 
 def rules_of_nodes(rules: Iterable[Rule]) -> tuple[Rule, ...]:
-    """Those of the rules that hold nodes against each other."""
+    """The rules that compare nodes."""
     return tuple(
         each for each in rules if each.scope is CauseScope.LINES_OF_NODES or "nodes" in (*each.needs, *each.wants)
     )
@@ -91,31 +91,31 @@ def of_separate_machines() -> frozenset[str]:
 
 
 def refuted(nodes: Nodes) -> frozenset[str]:
-    """What is no fault of these nodes."""
+    """The codes that are false for these nodes."""
     return of_separate_machines() if nodes.is_one_machine else frozenset()
 
 
 def judge_nodes(
-    rules: Sequence[Rule], nodes: Nodes, guests: Sequence[Guest], torch: str, gone: Sequence[Guest] = ()
+    rules: Sequence[Rule], nodes: Nodes, members: Sequence[Member], torch: str, gone: Sequence[Member] = ()
 ) -> Outcome:
     """The findings about the job: what the nodes' lines say, what the nodes are, and every node's own errors, with those
     that nodes told which have `gone`.
     """
-    own = [(guest.node, finding_of(each)) for guest in (*guests, *gone) for each in guest.errors]
+    own = [(member.node, finding_of(each)) for member in (*members, *gone) for each in member.errors]
     found = [(node, each) for node, each in own if each is not None]
-    outcome = Outcome(findings=merged(found, len(guests) + len(gone)))
+    outcome = Outcome(findings=merged(found, len(members) + len(gone)))
     facts = Facts(schema=SCHEMA, collected_at="", hostname="", nodes=nodes)
     outcome.add(judge(facts, [each for each in rules if "nodes" in (*each.needs, *each.wants)]))
     across = [each for each in rules if each.scope is CauseScope.LINES_OF_NODES]
-    lines = () if _are_alike(guests) else _lines(guests, torch)
+    lines = () if _are_alike(members) else _lines(members, torch)
     if not lines:
-        outcome.passed += [each.code for each in across if guests and guests[0].line]
+        outcome.passed += [each.code for each in across if members and members[0].line]
     elif len(lines) > 1:
         told = judge(
             replace(facts, nodes=None, environ=Environ(), launch=Launch(lines=lines, torch=torch)),
             across,
         )
-        # What was seen on the machines proves more than a line, and so does that all addresses lead to one, however spelled.
+        # What was seen on the machines proves more than a command, and so does that all addresses resolve to one machine.
         known = {each.code for each in outcome.findings} - {duplicate_node_rank.code}
         known |= (
             {master_addr_differs.code}
@@ -141,19 +141,19 @@ def _leads_to_host(node: Node, nodes: Nodes) -> bool:
 
 
 def _with_a_line(findings: Iterable[Finding]) -> set[str]:
-    """The codes that the lines tell better: they can be corrected."""
+    """The codes that are better found in the commands: they can be corrected."""
     return {each.code for each in findings} & {duplicate_node_rank.code}
 
 
 def _with_peer(finding: Finding, nodes: Sequence[Node]) -> Finding:
-    """The other end of a link by its name, where only its address was known on the node that tells it."""
+    """The other end of a link by its name, where only its address was known on the node that sent the finding."""
     host = next((node.host for node in nodes if finding.where.peer in node.addresses), None)
     return finding if host is None else replace(finding, where=replace(finding.where, peer=host))
 
 
-def _are_alike(guests: Sequence[Guest]) -> bool:
-    """Whether the lines say the same but for each node's own number: the usual case, and then none need be read."""
-    return len({_likeness(guest.line) for guest in guests}) == 1
+def _are_alike(members: Sequence[Member]) -> bool:
+    """Whether the lines say the same but for each node's own number: the usual case, in which none needs parsing."""
+    return len({_likeness(member.line) for member in members}) == 1
 
 
 def _likeness(line: Mapping[str, Any]) -> str:
@@ -164,24 +164,26 @@ def _likeness(line: Mapping[str, Any]) -> str:
     return f"{_OWN_NUMBER.sub('', words)} {read}"
 
 
-def _lines(guests: Sequence[Guest], torch: str) -> tuple[Line, ...]:
-    """The launch lines that the nodes brought, read here as `lint --node` reads them."""
+def _lines(members: Sequence[Member], torch: str) -> tuple[LaunchLine, ...]:
+    """The launch commands that the nodes announced, parsed here as `lint --node` parses them."""
+    from ddpdoctor.collectors.launch import LocalFiles
     from ddpdoctor.facts.torchrun_options import NEWEST, version_of
     from ddpdoctor.launch.line import line_of_argv
 
     found = []
-    for index, guest in enumerate(guests):
-        argv, environ, cwd = (guest.line.get(key) for key in ("argv", "environ", "cwd"))
+    files = LocalFiles()
+    for index, member in enumerate(members):
+        argv, environ, cwd = (member.line.get(key) for key in ("argv", "environ", "cwd"))
         if not isinstance(argv, list) or not isinstance(environ, dict) or not isinstance(cwd, str) or not argv:
             continue
         words, variables = [str(word) for word in argv], {str(n): str(v) for n, v in environ.items()}
-        line = line_of_argv(words, variables, version_of(torch) or NEWEST, cwd)
-        found.append(replace(line, node=index, host=guest.node.host))
+        line = line_of_argv(words, variables, version_of(torch) or NEWEST, cwd, files)
+        found.append(replace(line, node=index, host=member.node.host))
     return tuple(found)
 
 
 def _placed(finding: Finding, nodes: Sequence[Node]) -> Finding:
-    """A finding about a line of a node, at that node."""
+    """A finding about the launch command of a node, at that node."""
     index = finding.where.node
     if index is None or not 0 <= index < len(nodes):
         return finding
@@ -224,26 +226,26 @@ def _ranks(nodes: Iterable[Node]) -> tuple[int, ...]:
 
 
 def finding_of(told: object) -> Finding | None:
-    """A finding that a node sent, None where it is none."""
+    """A finding that a node sent, None where the value is not a finding."""
     try:
         return decode(Finding, told)
     except FactsError:
         return None
 
 
-def shares(guests: Sequence[Guest]) -> dict[str, Share]:
-    """Each node's ranks, by the guest's key; {} where a node does not know how many it starts, or its ranks came themselves."""
-    counts = [guest.node.nproc for guest in guests]
-    if any(guest.node.form == Form.ENV for guest in guests) or not all(counts):
+def shares(members: Sequence[Member]) -> dict[str, Share]:
+    """Each node's ranks, by the member's key; {} where a number is not known, or ranks are members themselves."""
+    counts = [member.node.nproc for member in members]
+    if any(member.node.form == Form.ENV for member in members) or not all(counts):
         return {}
     found, first, world = {}, 0, sum(count or 0 for count in counts)
-    for index, guest in enumerate(guests):
-        found[guest.key] = Share(first, index, len(guests), world)
-        first += guest.node.nproc or 0
+    for index, member in enumerate(members):
+        found[member.key] = Share(first, index, len(members), world)
+        first += member.node.nproc or 0
     return found
 
 
 def why_no_ranks(outcome: Outcome) -> Gap:
-    """Why nothing was probed after a meeting."""
+    """Why no ranks were started after a verdict with errors."""
     codes = [each.code for each in outcome.findings if each.worst is Severity.ERROR]
     return Gap("probe", f"the nodes cannot work together ({codes[0]}), so no ranks were started", Why.NOT_HERE)

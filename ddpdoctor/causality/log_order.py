@@ -10,7 +10,8 @@ from ddpdoctor.causality.arrange import in_order
 from ddpdoctor.causality.graph import CausalGraph
 from ddpdoctor.facts.log import Log
 from ddpdoctor.findings import CausalStage, Evidence, Finding, Role, Severity, Speaker
-from ddpdoctor.logs.job_outcome import OTHERS_LINES, has_failed, shows_no_work, went_on_for_long
+from ddpdoctor.logs.distances import FAR_LINES
+from ddpdoctor.logs.history import history_of
 
 __all__ = ["arrange_log"]
 
@@ -27,7 +28,7 @@ def arrange_log(findings: Iterable[Finding], graph: CausalGraph, log: Log) -> tu
         log: what they rest on.
     """
     found = list(findings)
-    if not has_failed(log) and not any(_can_lead(f, graph) for f in found):
+    if not history_of(log).has_failed and not any(_can_lead(f, graph) for f in found):
         found = [
             _softened(f, graph, log) if graph.kind(f.code) == "consequence" and f.role is None else f for f in found
         ]
@@ -52,7 +53,7 @@ def _softened(finding: Finding, graph: CausalGraph, log: Log) -> Finding:
     Nor is a store that went, where the log shows nothing of how the job went.
     """
     speaker = graph.speaker(finding.code)
-    if speaker is Speaker.STORE_CLIENT and shows_no_work(log):
+    if speaker is Speaker.STORE_CLIENT and history_of(log).is_excerpt:
         message = finding.message.rstrip(".") + UNKNOWN_END
         return replace(finding, severity=Severity.WARNING, role=Role.CAUSE, message=message)
     return replace(finding, severity=Severity.NOTE, role=Role.CAUSE if speaker is Speaker.KERNEL else Role.NOISE)
@@ -71,7 +72,7 @@ def _came_before_all(finding: Finding, found: Iterable[Finding], graph: CausalGr
     if own is None or any(graph.stage(f.code) is CausalStage.FAULT for f in others):
         return False
     places = [_told_at(f.evidence[0]) for f in others]
-    return all(name == own[0] and 0 < line - own[1] <= OTHERS_LINES for name, line in places)
+    return all(name == own[0] and 0 < line - own[1] <= FAR_LINES for name, line in places)
 
 
 def _told_at(evidence: Evidence) -> tuple[str, int]:
@@ -91,7 +92,7 @@ def _is_long_ago(finding: Finding, log: Log) -> bool:
     """Whether the job ran on for long after what the finding rests on: what came closer to its end goes before it."""
     name, _, number = (finding.evidence[0].path if finding.evidence else "").rpartition(":")
     source = next((i for i, each in enumerate(log.sources) if each.name == name), None)
-    return source is not None and number.isdigit() and went_on_for_long(log, source, int(number))
+    return source is not None and number.isdigit() and history_of(log).ran_on_after(source, int(number))
 
 
 def _with_role(

@@ -19,7 +19,7 @@ ENDED = (signal.SIGTERM, signal.SIGHUP)
 
 
 class _EndedBySignal(BaseException):
-    """SIGTERM or SIGHUP came; not an Exception, so that nothing on the way mistakes it for a failure of its own."""
+    """SIGTERM or SIGHUP arrived; not an Exception, so that no `except Exception` catches it."""
 
 
 def main(argv: Sequence[str] | None = None, command: Callable[[], int] | None = None) -> NoReturn:
@@ -82,7 +82,7 @@ def _leave(code: int) -> NoReturn:
         try:
             stream.flush()
         except OSError:
-            pass  # what it still holds is nobody's
+            pass  # the reader is gone: what is still buffered is lost
     # Not sys.exit(): taking everything apart first takes the time of several rules, and CPython dies of SIGINT after
     # all when KeyboardInterrupt once came out of an exec(), as dataclasses use it.
     os._exit(code)
@@ -92,7 +92,7 @@ def _say(text: str, code: int) -> int:
     try:
         print(f"ddpdoctor: {text}", file=sys.stderr)
     except OSError:
-        pass  # nobody reads standard error: the exit code still says it
+        pass  # standard error is closed: the exit code remains
     return code
 
 

@@ -1,4 +1,4 @@
-"""The Typer application: one line a command. Only the module of the command that is asked for is imported."""
+"""The Typer application. Only the module of the command that is asked for is imported."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Annotated
 import typer
 
 from ddpdoctor.app.request import UsageError
-from ddpdoctor.cli.conversion import Command, Group
-from ddpdoctor.cli.options import CommandLineError, WrongOption, WrongUse, with_common
+from ddpdoctor.cli.conversion import Command, CommandGroup
+from ddpdoctor.cli.options import CommandLineError, WrongOption, WrongUse, with_shared_options
 
 __all__ = ["COMMANDS", "run"]
 
@@ -33,11 +33,11 @@ COMMANDS = {
     "explain": "manual",
     "rules": "manual",
 }
-"""The module in which each command's function stands, by the command's name, which is the function's too."""
+"""The module of each command's function, by the command's name, which is the function's as well."""
 
 
 def run(words: Sequence[str]) -> int:
-    """Run one command line; what stands after the first `--` is the launch line. Returns the exit code."""
+    """Run one command line; what follows the first `--` is the launch command. Returns the exit code."""
     own, launch = _split(list(words))
     command = typer.main.get_command(_app(own[:1] if own and own[0] in COMMANDS else COMMANDS))
     try:
@@ -64,7 +64,7 @@ def _app(names: Iterable[str]) -> typer.Typer:
     """The application with these commands."""
     app = typer.Typer(
         name="ddpdoctor",
-        cls=Group,
+        cls=CommandGroup,
         help="What is wrong with this PyTorch distributed job, where, and what to type instead.",
         add_completion=False,
         no_args_is_help=False,
@@ -75,7 +75,7 @@ def _app(names: Iterable[str]) -> typer.Typer:
     app.callback()(_root)
     for name in names:
         module = importlib.import_module(f"ddpdoctor.cli.{COMMANDS[name]}")
-        app.command(name, cls=Command)(with_common(getattr(module, name)))
+        app.command(name, cls=Command)(with_shared_options(getattr(module, name)))
     return app
 
 

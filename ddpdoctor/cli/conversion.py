@@ -1,4 +1,4 @@
-"""What stands on the command line, as Python values, without Typer's help where it costs more than it gives.
+"""Converts words of the command line to Python values without pydantic where no conversion is needed.
 
 Typer 0.29 converts every value by pydantic, even a default and a word that stays a word; its import costs more than all
 else that a short command does.
@@ -15,7 +15,7 @@ import typer.core
 
 from ddpdoctor.app.request import FailOn, Format
 
-__all__ = ["Command", "Group"]
+__all__ = ["Command", "CommandGroup"]
 
 _WORDS = ((str,), (str | None,), (list[str],), (list[str] | None,))
 
@@ -37,7 +37,7 @@ class Command(_Quick, typer.core.TyperCommand):
     """A command."""
 
 
-class Group(_Quick, typer.core.TyperGroup):
+class CommandGroup(_Quick, typer.core.TyperGroup):
     """All commands."""
 
 

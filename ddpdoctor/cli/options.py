@@ -11,14 +11,15 @@ from typing import Annotated, Any
 
 import typer
 
-from ddpdoctor.app.request import Common, FailOn, Format, UsageError, seconds
+from ddpdoctor.app.request import FailOn, Format, Request, UsageError, seconds
+from ddpdoctor.cli.progress import ConsoleListener
 
 __all__ = [
     "CommandLineError",
     "WrongOption",
     "WrongUse",
     "seconds_option",
-    "with_common",
+    "with_shared_options",
 ]
 
 # Typer brought click as a dependency until 0.26 and carries its own copy since: the base classes are reached through
@@ -44,7 +45,7 @@ def seconds_option(given: str | float) -> float:
         raise WrongOption(str(error)) from None
 
 
-COMMON_OPTIONS: dict[str, Any] = {
+SHARED_OPTIONS: dict[str, Any] = {
     "format": Annotated[Format, typer.Option("--format", help="How the report is written.")],
     "output": Annotated[
         Path | None,
@@ -71,16 +72,18 @@ COMMON_OPTIONS: dict[str, Any] = {
 """The fields of `Common` as Typer shows them, in their order."""
 
 
-def with_common(command: Callable[..., int]) -> Callable[..., int]:
+def with_shared_options(command: Callable[..., int]) -> Callable[..., int]:
     """Give `command(common, …)` the common options besides its own; Typer reads them from the signature."""
     own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
-    shared = [f for f in fields(Common) if f.name != "launch"]
+    shared = [f for f in fields(Request) if f.name in SHARED_OPTIONS]
 
     @functools.wraps(command)
     def call(context: typer.Context, **given: Any) -> int:
-        common = Common(**{f.name: given.pop(f.name) for f in shared}, launch=context.obj)
+        options = {f.name: given.pop(f.name) for f in shared}
+        listener = ConsoleListener(is_quiet=options["quiet"])
+        request = Request(**options, launch=context.obj, listener=listener)
         try:
-            return command(_with_target(common), **given)
+            return command(_with_target(request), **given)
         except UsageError as error:
             raise WrongOption(str(error)) from None
 
@@ -89,7 +92,7 @@ def with_common(command: Callable[..., int]) -> Callable[..., int]:
         *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own),
         *(
             inspect.Parameter(
-                f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=COMMON_OPTIONS[f.name]
+                f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=SHARED_OPTIONS[f.name]
             )
             for f in shared
         ),
@@ -99,13 +102,13 @@ def with_common(command: Callable[..., int]) -> Callable[..., int]:
     return call
 
 
-def _with_target(common: Common) -> Common:
+def _with_target(request: Request) -> Request:
     """`--output -` is standard output; another file is refused now when it cannot be written later."""
-    if common.output is None:
-        return common
-    if str(common.output) == "-":
-        return replace(common, output=None)
+    if request.output is None:
+        return request
+    if str(request.output) == "-":
+        return replace(request, output=None)
     from ddpdoctor.app.output_file import check_target
 
-    check_target("--output", common.output)
-    return common
+    check_target("--output", request.output)
+    return request

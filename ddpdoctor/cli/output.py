@@ -8,11 +8,11 @@ import sys
 from typing import TextIO
 
 from ddpdoctor.app.output_file import CannotWriteError, write_file
-from ddpdoctor.app.request import Common, Format
+from ddpdoctor.app.request import Format, Request
 from ddpdoctor.findings import Report
 from ddpdoctor.render import render
 
-__all__ = ["emit", "emit_shortly", "emit_text", "has_colour", "say", "width"]
+__all__ = ["as_file", "emit", "emit_shortly", "emit_text", "has_colour", "say", "width"]
 
 WIDEST = 100
 NARROWEST = 20
@@ -26,39 +26,40 @@ ASCII = str.maketrans(
     | dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╰╯╔╗╚╝╞╡╪┏┓┗┛┡┩╇┠┨", "+")
     | {"✓": "ok", "✗": "x", "●": "*", "•": "*"}
 )
-"""What a terminal without Unicode is given instead."""
+"""The replacements for a terminal without Unicode."""
 
 
-def emit(report: Report, common: Common, tables: str = "") -> int:
+def emit(report: Report, request: Request, tables: str = "") -> int:
     """Print or write the report and return the exit code.
 
     Without `--output`, standard output holds the report alone. With it, the file holds the report in the chosen format
     and standard output the table. `tables` (the facts of a part) belongs to the table format and stands before it.
     """
-    table = render(report, "table", width=width(), colour=has_colour(common), quiet=common.quiet)
+    table = render(report, "table", width=width(), colour=has_colour(request), quiet=request.quiet)
     text = None
-    if common.format is not Format.table:
-        text = render(report, common.format.value)
-    elif common.output is not None:
-        text = render(report, "table", width=WIDEST)
-    written = emit_text(_apart(tables, table), text, common)
-    return report.exit_code(common.fail_on.severity) if written else 3
+    if request.format is not Format.table or request.output is not None:
+        text = as_file(report, request)
+    written = emit_text(_apart(tables, table), text, request)
+    return report.exit_code(request.fail_on.severity) if written else 3
 
 
-def emit_shortly(report: Report, common: Common) -> int:
-    """On a node that is not rank 0's: one line, and the file. Standard output is for rank 0's report alone, where that is
-    no table. The exit code is `emit`'s.
+def emit_shortly(report: Report, request: Request) -> int:
+    """Print one line and write the file, on a node that is not rank 0's. Where the format is not a table, standard output is
+    for rank 0's report alone. The exit code is `emit`'s.
     """
-    text = None
-    if common.output is not None:
-        options = {"width": WIDEST} if common.format is Format.table else {}
-        text = render(report, common.format.value, **options)
-    first = f": {report.findings[0].message}" if report.findings else ""
+    text = None if request.output is None else as_file(report, request)
+    first = f": {report.findings[0].text}" if report.findings else ""
     line = f"ddpdoctor check on {report.host}: {report.verdict.value}{first}\n"
-    if common.output is None and common.format is not Format.table:
+    if request.output is None and request.format is not Format.table:
         print(line, end="", file=sys.stderr)
-        return report.exit_code(common.fail_on.severity)
-    return report.exit_code(common.fail_on.severity) if emit_text(line, text, common) else 3
+        return report.exit_code(request.fail_on.severity)
+    return report.exit_code(request.fail_on.severity) if emit_text(line, text, request) else 3
+
+
+def as_file(report: Report, request: Request) -> str:
+    """The report in the chosen format, as a file holds it: a table 100 columns wide, without colours."""
+    options = {"width": WIDEST} if request.format is Format.table else {}
+    return render(report, request.format.value, **options)
 
 
 def _apart(tables: str, table: str) -> str:
@@ -66,19 +67,19 @@ def _apart(tables: str, table: str) -> str:
     return f"{tables.rstrip()}\n\n{table}" if tables.strip() and table else tables + table
 
 
-def emit_text(table: str, text: str | None, common: Common) -> bool:
+def emit_text(table: str, text: str | None, request: Request) -> bool:
     """Show `table` and put `text`, the chosen format, where it was asked for; False when its file could not be written.
 
     `text` is None when the table is all that was asked for.
     """
-    if common.output is None and text is not None:
+    if request.output is None and text is not None:
         sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
         sys.stdout.write(text)
         return True
     failure = None
     try:
-        if common.output is not None:  # first: whoever reads standard output may be gone
-            write_file(common.output, table if text is None else text)
+        if request.output is not None:  # first: standard output may be a closed pipe
+            write_file(request.output, table if text is None else text)
     except CannotWriteError as error:
         failure = error
     say(table)
@@ -89,7 +90,7 @@ def emit_text(table: str, text: str | None, common: Common) -> bool:
 
 
 def say(text: str) -> None:
-    """Write to standard output, in ASCII where it can hold nothing else."""
+    """Write to standard output, in ASCII where its encoding has nothing else."""
     encoding = sys.stdout.encoding or "utf-8"
     try:
         text.encode(encoding)
@@ -105,11 +106,11 @@ def width() -> int:
     return max(NARROWEST, min(shutil.get_terminal_size((WIDEST, 24)).columns, WIDEST))
 
 
-def has_colour(common: Common, stream: TextIO | None = None) -> bool:
+def has_colour(request: Request, stream: TextIO | None = None) -> bool:
     """Colours only on a terminal (standard output), and never against --no-color, NO_COLOR or TERM=dumb."""
     return (
         (stream or sys.stdout).isatty()
-        and not common.no_color
+        and not request.no_color
         and not os.environ.get("NO_COLOR")
         and os.environ.get("TERM") != "dumb"
     )

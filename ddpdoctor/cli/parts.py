@@ -1,33 +1,13 @@
-"""`env ports gpus topo net host versions`: one part each: its facts as a table, then its findings."""
+"""`env ports gpus topo net host versions`: the facts of one part as a table, then its findings."""
 
 from __future__ import annotations
 
 import importlib
-import time
 from collections.abc import Callable
 
-from ddpdoctor.app.request import Common, Format
+from ddpdoctor.app.request import Format, Request
 
-__all__ = ["SECTIONS", "env", "gpus", "host", "net", "ports", "topo", "versions"]
-
-SECTIONS = {
-    "env": ("environ",),
-    "ports": ("environ", "net"),
-    "net": ("environ", "net"),
-    "host": ("environ", "host"),
-    "versions": ("environ", "gpu", "versions"),
-    "gpus": ("environ", "gpu"),
-    "topo": ("environ", "gpu", "topo"),
-}
-"""The sections that each part shows; its rules are those of the last one's area, and may need further sections."""
-
-OTHER_AREAS = {
-    "versions": ("launch",),
-    "net": ("environ",),
-    "ports": ("environ",),
-    "gpus": ("environ", "launch", "versions"),
-}
-"""The other areas some of whose rules judge nothing but what a part shows, and say so (`also_in`)."""
+__all__ = ["env", "gpus", "host", "net", "ports", "topo", "versions"]
 
 HELP = {
     "env": "The variables of launchers, torch, NCCL, Gloo, CUDA and OpenMP: who set them and what is wrong.",
@@ -40,32 +20,21 @@ HELP = {
 }
 
 
-def _part(command: str) -> Callable[[Common], int]:
-    def show(common: Common) -> int:
-        from ddpdoctor.app.facts_source import facts_for
-        from ddpdoctor.app.rule_selection import rules_for
+def _part(command: str) -> Callable[[Request], int]:
+    def show(request: Request) -> int:
+        from ddpdoctor.app.parts import examine_part
         from ddpdoctor.cli.output import emit, has_colour, width
-        from ddpdoctor.collectors import SECONDS
-        from ddpdoctor.engine import examine
 
-        started = time.time()
-        rules = rules_for(common, (SECTIONS[command][-1],))
-        rules += tuple(each for each in rules_for(common, OTHER_AREAS.get(command, ())) if command in each.also_in)
-        if common.facts is None:  # a part starts no ranks and reads no launch line
-            rules = tuple(each for each in rules if not {"probe", "launch"} & set(each.needs))
-        needed = {*SECTIONS[command], *(name for each in rules for name in (*each.needs, *each.wants))}
-        sections = [name for name in SECONDS if name in needed]
-        facts, failures = facts_for(common, sections)
-        report = examine(facts, rules, command=command, started=started, failures=failures)
-        tables = ""
-        if common.format is Format.table or common.output is not None:
-            draw = importlib.import_module(f"ddpdoctor.cli.tables.{command}").draw
-            tables = draw(facts, width=width(), colour=has_colour(common))
-        return emit(report, common, tables)
+        report, facts = examine_part(command, request)
+        table = ""
+        if request.format is Format.table or request.output is not None:
+            draw = importlib.import_module(f"ddpdoctor.cli.screens.{command}").draw
+            table = draw(facts, width=width(), colour=has_colour(request))
+        return emit(report, request, table)
 
     show.__doc__ = HELP[command]
     show.__name__ = command
     return show
 
 
-env, ports, net, host, versions, gpus, topo = map(_part, SECTIONS)
+env, ports, net, host, versions, gpus, topo = map(_part, HELP)

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from ddpdoctor.app.request import Common, UsageError
+from ddpdoctor.app.request import Request, UsageError
 
 __all__ = ["triage"]
 
 
 def triage(
-    common: Common,
+    request: Request,
     paths: Annotated[
         list[str] | None, typer.Argument(metavar="PATH…", help="Logs, folders of logs, dumps; - is standard input.")
     ] = None,
@@ -25,5 +25,5 @@ def triage(
     started = time.time()
     if not paths:
         raise UsageError("nothing to read: give log files, folders, dumps, or - for standard input")
-    report, _ = triaged(paths, common, started=started)
-    return emit(report, common)
+    report, _ = triaged(paths, request, started=started)
+    return emit(report, request)

@@ -23,7 +23,7 @@ GVISOR = "SMP Sun Jan 10 15:06:54 PST 2016"
 
 
 def find_container(machine: Machine) -> tuple[str, str]:
-    """The runtime and the evidence, ("", "") outside of a container. The most telling sign comes first."""
+    """The runtime and the evidence, ("", "") outside of a container. The most specific sign is first."""
     return next(_signs(machine), ("", ""))
 
 

@@ -1,4 +1,4 @@
-"""The few things of an ELF file that tell which libraries it takes: its dynamic entries and the texts in .rodata."""
+"""The parts of an ELF file that show which libraries it loads: its dynamic entries and the texts in .rodata."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DYNAMIC = 6
 
 
 class NotElf(ValueError):
-    """The file is no 64-bit little-endian ELF file, or is cut off."""
+    """The file is not a 64-bit little-endian ELF file, or is cut off."""
 
 
 @dataclass(frozen=True, slots=True)

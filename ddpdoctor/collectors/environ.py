@@ -7,18 +7,19 @@ import re
 from collections.abc import Mapping
 
 from ddpdoctor.collectors.nccl_files import look
-from ddpdoctor.facts.environ import REMOVED, ConfFile, Environ, NamedPath
+from ddpdoctor.facts.environ import ConfFile, Environ, NamedPath
 from ddpdoctor.facts.gaps import Gap, Why
-from ddpdoctor.facts.variables import is_relevant, is_secret, without_secrets
+from ddpdoctor.facts.variables import is_relevant
+from ddpdoctor.privacy.redaction import redact_variable
 from ddpdoctor.system.machine import Machine, Root
-from ddpdoctor.system.timeouts import NoAnswer, answer
+from ddpdoctor.system.timeouts import CallTimeout, call_with_timeout
 
 __all__ = ["collect", "relevant"]
 
 MAX_ANCESTORS = 64
 MAX_VALUE = 65536
 FILE_SECONDS = 1.0
-"""A home folder may lie on a server that does not answer; the variables are told all the same."""
+"""A home folder may be on a server that does not answer; the variables are reported all the same."""
 _AGENTS = re.compile(r"torchrun|torch\.distributed\.(run|launch)|pt_elastic|accelerate|deepspeed", re.IGNORECASE)
 _PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*")
 _MARKS = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE")
@@ -40,10 +41,10 @@ def collect(machine: Machine) -> Environ:
     confs: tuple[ConfFile, ...] = ()
     paths: tuple[NamedPath, ...] = ()
     try:
-        confs, paths = answer(
+        confs, paths = call_with_timeout(
             lambda: look(machine.root, {n: _clean(v) for n, v in machine.environ.items()}), FILE_SECONDS
         )
-    except NoAnswer as late:
+    except CallTimeout as late:
         gaps.append(Gap("environ.conf_files", f"NCCL's files: {late}"))
     return Environ(
         variables=variables,
@@ -62,12 +63,12 @@ def relevant(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _clean(text: str) -> str:
-    """Text that every file can hold: bytes that are no UTF-8 become replacement characters."""
+    """Text that can be written as UTF-8: other bytes become replacement characters."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _value(name: str, value: str) -> str:
-    return REMOVED if is_secret(name) else without_secrets(_clean(value[:MAX_VALUE]))
+    return redact_variable(name, _clean(value[:MAX_VALUE]))
 
 
 def _ancestors(root: Root) -> list[int] | None:
@@ -83,7 +84,7 @@ def _ancestors(root: Root) -> list[int] | None:
 
 
 def _parent(root: Root, pid: int | str) -> int | None:
-    # The command's name stands in brackets and may hold anything, brackets too: read from the last one.
+    # The command's name is in parentheses and may contain any character, parentheses too: read from the last one.
     after = (root.line(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
     return int(after[1]) if len(after) > 1 and after[1].isdigit() else None
 

@@ -22,7 +22,7 @@ TORCH_FILE = re.compile(r"torch_(\d+)_")
 
 
 def mount_of(root: Root, path: str) -> tuple[str, str] | None:
-    """(mount point, file system) that `path` lies on, by /proc/self/mounts; None when that cannot be read."""
+    """(mount point, file system) of `path`, by /proc/self/mounts; None when that cannot be read."""
     best: tuple[str, str] | None = None
     for line in (root.line("/proc/self/mounts") or "").splitlines():
         fields = line.split()

@@ -70,12 +70,12 @@ def short_bus_id(bus_id: object) -> str | None:
 
 
 def why_of(error: str) -> Why:
-    """What an error of nvmlInit means: without library or driver there is no GPU for us, all else is no answer."""
+    """The gap of an nvmlInit error: without library or driver there is no GPU, all else is an unanswered query."""
     return Why.NOT_HERE if error in ("LIBRARY_NOT_FOUND", "DRIVER_NOT_LOADED") else Why.UNANSWERED
 
 
 def _gaps(answers: Answers, error: str | None, *, is_here: bool) -> tuple[Gap, ...]:
-    """Why there are no devices, or not all that there is to say of them."""
+    """Why there are no devices, or not all facts of them."""
     fields = ("devices", "driver_version", "driver_cuda")
     if answers.trouble is not None:
         return tuple(Gap(f"gpu.{name}", answers.trouble) for name in ("nvml", *fields))

@@ -15,7 +15,7 @@ JOB = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE")
 
 
 def describe(machine: Machine, pid: int) -> dict[str, Any]:
-    """Name, owner and kinship of a process; nothing for one that is not here: in a container NVML tells the host's pids."""
+    """Name, owner and kinship of a process; nothing for one that is not here: in a container NVML reports the host's pids."""
     command = machine.root.line(f"/proc/{pid}/comm")
     if not command:
         return {}

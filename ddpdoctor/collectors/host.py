@@ -14,7 +14,7 @@ from ddpdoctor.collectors.kernel import Kernel
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.host import Host, Limits, Logind, NumaNode, count_cpus
 from ddpdoctor.system.machine import Machine, Root
-from ddpdoctor.system.timeouts import NoAnswer, answer
+from ddpdoctor.system.timeouts import CallTimeout, call_with_timeout
 
 __all__ = ["collect"]
 
@@ -43,8 +43,8 @@ class _Gaps:
     def ask(self, name: str, work: Callable[[], T], seconds: float = PATIENCE_SECONDS) -> T | None:
         """What `work` returns, or a gap when it fails or does not return in time."""
         try:
-            return answer(work, seconds)
-        except NoAnswer as late:
+            return call_with_timeout(work, seconds)
+        except CallTimeout as late:
             self.add(name, f"{name}: {late}")
         except OSError as error:
             self.add(name, f"{error.filename or name}: {error.strerror}")
@@ -91,7 +91,7 @@ def _unasked(gaps: _Gaps) -> dict[str, Any]:
 
 
 def _own(machine: Machine, kernel: Kernel, gaps: _Gaps, is_container: bool) -> dict[str, Any]:
-    """What system calls on ourselves tell."""
+    """The results of system calls about this process."""
     user, cpus, limits = kernel.user(), kernel.cpus(), kernel.limits()
     release, architecture = kernel.release()
     return {
@@ -170,7 +170,7 @@ def _shm(machine: Machine, kernel: Kernel | None, gaps: _Gaps, is_container: boo
 
 
 def _user_threads(root: Root, user: int, limits: Limits) -> int | None:
-    """The threads of this user, counted only where RLIMIT_NPROC could bind: it binds nobody who is root."""
+    """The threads of this user, counted only where RLIMIT_NPROC could bind: root has no such limit."""
     limit = limits.processes
     if user == 0 or limit is None or not limit.is_below(MOST_LIKELY_BOUND):
         return None

@@ -65,7 +65,7 @@ def script_python(script: str, path: str) -> str | None:
 
 
 def environment_of(python: str) -> str | None:
-    """sys.prefix of an interpreter, without starting it; None for a shim, which is no binary.
+    """sys.prefix of an interpreter, without starting it; None for a shim, which is not a binary.
 
     Raises:
         OSError: it cannot be read.

@@ -1,7 +1,7 @@
 """Runs the job itself: its terminal, streams, signals and exit code as without us, and a bounded copy of what it prints.
 
 The job is the leader of a process group of its own, and that group has the terminal, as a shell does it: Ctrl-C and
-Ctrl-Z reach the job and nobody else. What is sent to us is passed on to it.
+Ctrl-Z reach the job only. Signals sent to ddpdoctor are passed on to it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 
-__all__ = ["Copy", "Job"]
+__all__ = ["Copy", "JobRun"]
 
 PIECE_BYTES = 1 << 16
 HEAD_BYTES = 2 << 20
@@ -70,7 +70,7 @@ class Copy:
         return b"".join((*self._head, gap, *self._tail))
 
 
-class Job:
+class JobRun:
     """One run of the job. `run` starts it and returns its exit code when it has ended.
 
     Args:
@@ -120,12 +120,13 @@ class Job:
         assert self._status is not None
         code = os.waitstatus_to_exitcode(self._status)
         if code == -signal.SIGINT and self._terminal is not None:
-            # Ctrl-C went to the job alone: whoever waits for us has to see that it ended us as well.
+            # Ctrl-C went to the job alone: the parent process has to see that it ended ddpdoctor as well.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.killpg(os.getpgrp(), signal.SIGINT)
         return code if code >= 0 else 128 - code
 
     def _start(self) -> None:
+        """Start the job as a shell would: it leads a process group, holds the terminal and inherits open descriptors."""
         ours, theirs = self._streams()
         try:
             self._child = subprocess.Popen(
@@ -199,7 +200,7 @@ class Job:
                     self._copy(fd)
             self._look()
             if self._status is None and self._child is not None and self._size():
-                # The kernel told the job, which has the terminal, and not us: its own one has the size only now.
+                # The kernel notified the job, which has the terminal, and not ddpdoctor: the job's own one has the size only now.
                 os.killpg(self._child.pid, signal.SIGWINCH)
             if self._status is None and not ready and self._when_quiet is not None:
                 self._when_quiet()
@@ -234,7 +235,7 @@ class Job:
             elif self._terminal is not None or signal.SIGTSTP in self.signals:
                 self._stop()
             else:
-                return  # somebody stopped it with SIGSTOP: that one will continue it
+                return  # it was stopped with SIGSTOP: whoever sent that continues it
 
     def _stop(self) -> None:
         """The job was stopped (Ctrl-Z): give the terminal back and stop as well; continued, continue it."""
@@ -281,13 +282,13 @@ def _terminal() -> int | None:
 
 
 def _is_same(one: int, other: int) -> bool:
-    """Whether two streams lead to one place: then the job gets one stream, and their order is kept."""
+    """Whether two streams are the same file: then the job gets one stream, and their order is kept."""
     first, second = os.fstat(one), os.fstat(other)
     return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)
 
 
 def _write(number: int, piece: bytes) -> bool:
-    """Write all of it; False when nobody reads any more."""
+    """Write all of it; False when the reader is gone."""
     view = memoryview(piece)
     while view:
         try:

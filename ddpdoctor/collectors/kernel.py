@@ -1,4 +1,4 @@
-"""What only system calls on ourselves can tell: limits, affinity, free space, the clock. Tests hand in one of their own."""
+"""What only system calls about this process show: limits, affinity, free space, the clock. Tests pass a replacement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernel's log where /dev/kmsg is for root alone: what journalctl tells its readers, and the files of syslog."""
+"""The kernel's log where /dev/kmsg is for root alone: what journalctl shows, and the files of syslog."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def option_table(run_py: str) -> dict[str, Option]:
 
     Raises:
         OSError: the file cannot be read.
-        SyntaxError: it is no Python.
+        SyntaxError: it is not Python.
     """
     with open(run_py, encoding="utf-8") as file:
         tree = ast.parse(file.read())

@@ -71,7 +71,7 @@ def _library_path(root: Root, environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _cached(root: Root, name: str) -> list[str]:
-    """The paths of a library in /etc/ld.so.cache, in its order: the strings stand in the file as they are."""
+    """The paths of a library in /etc/ld.so.cache, in its order: the file holds them as plain strings."""
     try:
         with open(root.at("/etc/ld.so.cache"), "rb") as file:
             cache = file.read(8 << 20)

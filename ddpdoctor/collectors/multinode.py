@@ -1,4 +1,4 @@
-"""The meeting as a collector: runs beside everything else, under a deadline, and is over whatever the others do."""
+"""The session as a collector: runs beside everything else, under a deadline, and is over whatever the others do."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ddpdoctor.facts.nodes import Node
-from ddpdoctor.multinode.client import Visitor
-from ddpdoctor.multinode.members import Guest
+from ddpdoctor.multinode.client import MemberClient
+from ddpdoctor.multinode.members import Member
 from ddpdoctor.multinode.messages import PROTOCOL
-from ddpdoctor.multinode.results import Alone, Gathered, Lost, Told
-from ddpdoctor.multinode.session import Session
-from ddpdoctor.network.sockets import listen
+from ddpdoctor.multinode.results import LostNode, NotJoined, ReceivedVerdict, SessionResult
+from ddpdoctor.multinode.session import MemberSession
+from ddpdoctor.network.aio import SEGMENT_BYTES
+from ddpdoctor.network.connect import can_bind, connect, listen
+from ddpdoctor.network.resolve import look_up, look_up_canonical
 from ddpdoctor.system.machine import Machine
-from ddpdoctor.system.timeouts import NoAnswer, answer
+from ddpdoctor.system.timeouts import CallTimeout, call_with_timeout
 
 __all__ = [
-    "Meeting",
+    "BackgroundSession",
     "claim",
     "flag",
     "is_own",
@@ -64,17 +66,17 @@ def _is_flagged(port: int) -> bool:
 
 
 def claim(port: int, token: str) -> tuple[socket.socket | None, dict[str, Any]]:
-    """The job's port, held for the meeting; or None, and how a ddpdoctor that sits there introduces itself.
+    """The job's port, held for the session; or None, and how a ddpdoctor that sits there introduces itself.
 
     That is {} where none does, or one that cannot be talked to: the port is taken then.
     """
     started = time.monotonic()
     while True:
         try:
-            return listen(port), {}
+            return listen(port, segment_bytes=SEGMENT_BYTES), {}
         except OSError:
-            visitor = Visitor(token, lambda seconds: None, lambda verdict: None, lambda words: None)
-            there = asyncio.run(visitor.ask("127.0.0.1", port))
+            client = MemberClient(token, lambda seconds: None, lambda verdict: None, lambda words: None)
+            there = asyncio.run(client.identify("127.0.0.1", port))
             if there.get("kind") in ("i-am", "other-job"):
                 return None, there
             waited = time.monotonic() - started
@@ -85,50 +87,38 @@ def claim(port: int, token: str) -> tuple[socket.socket | None, dict[str, Any]]:
 
 def is_translated(main: socket.socket, host: str, port: int) -> bool:
     """Whether an address that this machine does not have leads to the socket that it holds: a service, or a floating address."""
-    try:
-        return answer(lambda: not _has(host) and _leads_back(main, host, port), HOST_SECONDS)
-    except (NoAnswer, OSError, UnicodeError):
-        return False
+    addresses = look_up(host, HOST_SECONDS).addresses
+    return not any(map(can_bind, addresses)) and any(_leads_back(main, address, port) for address in addresses)
 
 
 def is_own(host: str) -> bool:
     """Whether a name or an address is one of this machine's; False where nothing is known of it in time."""
-    try:
-        return answer(lambda: _has(host), HOST_SECONDS)
-    except (NoAnswer, OSError, UnicodeError):
-        return False
+    return any(map(can_bind, look_up(host, HOST_SECONDS).addresses))
 
 
-def _has(host: str) -> bool:
-    for family, kind, number, _, place in socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM):
-        with socket.socket(family, kind, number) as trying:
-            try:
-                trying.bind(place)
-                return True
-            except OSError:
-                continue
-    return False
-
-
-def _leads_back(main: socket.socket, host: str, port: int) -> bool:
+def _leads_back(main: socket.socket, address: str, port: int) -> bool:
     """Connect, and look whether the other end comes out here. Whoever else connects meanwhile is closed, and tries again."""
-    word = secrets.token_bytes(16)
-    with socket.create_connection((host, port), BACK_SECONDS) as knocking:
-        knocking.sendall(word)
+    nonce = secrets.token_bytes(16)
+    try:
+        link = connect(address, port, BACK_SECONDS)
+    except OSError:
+        return False
+    with link:
+        link.sendall(nonce)
         end = time.monotonic() + BACK_SECONDS
         while time.monotonic() < end:
             try:
-                there, _ = main.accept()
+                accepted, _ = main.accept()
             except BlockingIOError:
                 time.sleep(0.01)
                 continue
-            with there:
-                there.settimeout(0.2)
+            with accepted:
+                accepted.settimeout(0.2)
                 try:
-                    if there.recv(len(word)) == word:
+                    if accepted.recv(len(nonce)) == nonce:
                         return True
                 except OSError:
-                    continue  # somebody else, who says nothing
+                    continue  # another client, which sends nothing
     return False
 
 
@@ -146,8 +136,8 @@ def recognises(host: str) -> bool:
     if address is not None and address.is_loopback:
         return True
     try:
-        return answer(lambda: _matches(host, address), HOST_SECONDS)
-    except (NoAnswer, OSError):
+        return call_with_timeout(lambda: _matches(host, address), HOST_SECONDS)
+    except (CallTimeout, OSError):
         return False
 
 
@@ -156,17 +146,13 @@ def _matches(host: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address |
     if host == here:
         return True
     try:
-        theirs = {entry[4][0] for entry in _addresses(host)}
+        theirs = {each for _, each in look_up_canonical(host)}
     except (OSError, UnicodeError):
         theirs = set()
-    for entry in _addresses(here):
-        if (entry[3] and entry[3] == host) or entry[4][0] in theirs or (address and entry[4][0] == str(address)):
+    for name, each in look_up_canonical(here):
+        if (name and name == host) or each in theirs or (address and each == str(address)):
             return True
     return False
-
-
-def _addresses(host: str) -> Sequence[Any]:
-    return socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP, flags=socket.AI_CANONNAME)
 
 
 def machine_key() -> str:
@@ -195,8 +181,8 @@ def token_of(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
-class Meeting:
-    """A meeting that runs in a thread of its own. `result` waits for it; the host then must `conclude`."""
+class BackgroundSession:
+    """A session that runs in a thread of its own. `result` waits for it; the host then must `conclude`."""
 
     def __init__(
         self,
@@ -211,21 +197,21 @@ class Meeting:
         patience: float,
         say: Callable[[str], None],
         explain: Callable[[], list[dict[str, Any]]],
-        lost: Callable[[Lost], None],
+        lost: Callable[[LostNode], None],
         hosts: tuple[str, ...],
     ) -> None:
-        guest = Guest(secrets.token_hex(8), node, tuple(errors), line)
+        member = Member(secrets.token_hex(8), node, tuple(errors), line)
         own = frozenset(address.partition("%")[0] for address in node.addresses)
-        self._session = Session(guest, token, join_seconds, own, main, is_patient, say, patience, explain, hosts)
+        self._session = MemberSession(member, token, join_seconds, own, main, is_patient, say, patience, explain, hosts)
         self._session.lost = lost
         self._is_settled = threading.Event()
-        self._answers: queue.Queue[Gathered | Told | Alone | Exception] = queue.Queue()
+        self._answers: queue.Queue[SessionResult | ReceivedVerdict | NotJoined | Exception] = queue.Queue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._verdict: asyncio.Future[dict[str, Any]] | None = None
         self._thread = threading.Thread(target=self._run, name="meeting", daemon=True)
         self._thread.start()
 
-    def result(self, seconds: float) -> Gathered | Told | Alone | None:
+    def result(self, seconds: float) -> SessionResult | ReceivedVerdict | NotJoined | None:
         """What came of it, None when it is not over within `seconds`."""
         try:
             found = self._answers.get(timeout=max(seconds, 0.01))
@@ -238,7 +224,7 @@ class Meeting:
     def conclude(
         self, verdict: dict[str, Any], places: dict[str, dict[str, Any]], *, watches: bool, seconds: float = 5.0
     ) -> None:
-        """As the host: tell everybody the verdict, and each guest its place; the port is free when this returns.
+        """As the host: tell everybody the verdict, and each member its place; the port is free when this returns.
 
         With `watches` all stay connected, so that nodes which go before their ranks have met are known at once.
         """
@@ -278,12 +264,12 @@ class Meeting:
         self._loop = asyncio.get_running_loop()
         await self._session.run(self._hand_over, self._settle)
 
-    def _settle(self, met: Told | Alone | None) -> None:
+    def _settle(self, met: ReceivedVerdict | NotJoined | None) -> None:
         if met is not None:
             self._answers.put(met)
         self._is_settled.set()
 
-    def _hand_over(self, gathered: Gathered) -> asyncio.Future[dict[str, Any]]:
+    def _hand_over(self, gathered: SessionResult) -> asyncio.Future[dict[str, Any]]:
         assert self._loop is not None
         self._verdict = self._loop.create_future()
         self._answers.put(gathered)

@@ -1,4 +1,4 @@
-"""The files that variables lead NCCL and CUDA to: nccl.conf, topology and graph files, the socket of the MPS daemon."""
+"""The files that NCCL and CUDA open because of variables: nccl.conf, topology and graph files, the socket of the MPS daemon."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import re
 import stat
 from collections.abc import Mapping
 
-from ddpdoctor.facts.environ import REMOVED, ConfFile, NamedPath
-from ddpdoctor.facts.variables import is_relevant, is_secret, without_secrets
+from ddpdoctor.facts.environ import ConfFile, NamedPath
+from ddpdoctor.facts.variables import is_relevant
+from ddpdoctor.privacy.redaction import redact_variable
 from ddpdoctor.system.machine import Root
 
 __all__ = ["look"]
@@ -22,7 +23,7 @@ OPENED = {
     "NCCL_GRAPH_FILE": "",
     "CUDA_MPS_PIPE_DIRECTORY": "/control",
 }
-"""Variables, and what stands behind their value in the path that is opened."""
+"""Variables, and what is appended to their value in the path that is opened."""
 _PCI = re.compile(r"<pci\s[^>]*>")
 _ATTRIBUTE = re.compile(r'(\w+)="([^"]*)"')
 
@@ -51,7 +52,7 @@ def _conf_file(root: Root, path: str) -> ConfFile | None:
         name, equals, value = line.removesuffix("\r").partition("=")
         if not equals or line.lstrip().startswith("#") or not is_relevant(name.removeprefix("export ").strip()):
             continue
-        value = REMOVED if is_secret(name) else without_secrets(value[:MAX_BYTES])
+        value = redact_variable(name, value[:MAX_BYTES])
         variables.setdefault(name[:MAX_BYTES], value)  # setenv(…, overwrite=0): the first one stays
     return ConfFile(path, variables)
 

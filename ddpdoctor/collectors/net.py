@@ -10,21 +10,23 @@ from ddpdoctor.collectors.interfaces import read_interfaces
 from ddpdoctor.collectors.ports import find_free_port, listening_ports, look_at
 from ddpdoctor.collectors.rdma import look as look_at_rdma
 from ddpdoctor.facts.gaps import Gap, Why
-from ddpdoctor.facts.net import DEFAULT_PORT, Attempt, Interface, Lookup, Net, Port, is_loopback
-from ddpdoctor.network.resolve import ask, ask_back, ask_full_name
-from ddpdoctor.network.tcp_reach import knock, source_towards
+from ddpdoctor.facts.net import DEFAULT_PORT, Interface, Net, Port, is_loopback
+from ddpdoctor.facts.reachability import Attempt, Lookup
+from ddpdoctor.network.connect import source_address
+from ddpdoctor.network.resolve import late, look_up, look_up_fqdn, look_up_reverse
+from ddpdoctor.network.tcp_reach import check_reachability
 from ddpdoctor.system.machine import Deadline, Machine, Root
 
 __all__ = ["collect", "look_at_master"]
 
 NAME_SECONDS = 2.0
 """How long a lookup may take; the resolver's own limit is 5 s a try."""
-KNOCK_SECONDS = 2.0
+REACH_SECONDS = 2.0
 ALL_SECONDS = 4.5
 REVERSE_MAX = 4
 
 
-class Answers:
+class NetworkAnswers:
     """What the threads below have found so far: a late one leaves its field as it was."""
 
     def __init__(self) -> None:
@@ -42,7 +44,7 @@ def collect(machine: Machine) -> Net:
     interfaces = read_interfaces(machine.root, gaps)
     number, is_set = _port_number(machine)
     hostname = socket.gethostname() if machine.root.is_real else machine.root.line("/proc/sys/kernel/hostname") or ""
-    answers = _ask_all(machine, interfaces, hostname, number) if machine.root.is_real else Answers()
+    answers = _ask_all(machine, interfaces, hostname, number) if machine.root.is_real else NetworkAnswers()
     low_high = (machine.root.line("/proc/sys/net/ipv4/ip_local_port_range") or "").split()
     return Net(
         hostname=hostname,
@@ -66,7 +68,7 @@ def collect(machine: Machine) -> Net:
 
 
 def _port_number(machine: Machine) -> tuple[int | None, bool]:
-    """The port of the job's store, and whether MASTER_PORT names it; None when MASTER_PORT is no port number."""
+    """The port of the job's store, and whether MASTER_PORT names it; None when MASTER_PORT is not a port number."""
     given = _variable(machine, "MASTER_PORT")
     if not given:
         return DEFAULT_PORT, False
@@ -119,30 +121,30 @@ def _settings_gaps(machine: Machine) -> list[Gap]:
     ]
 
 
-def _ask_all(machine: Machine, interfaces: tuple[Interface, ...], hostname: str, number: int | None) -> Answers:
-    """Ask the resolver and knock at the master side by side, each in a thread that may be left behind."""
-    answers = Answers()
+def _ask_all(machine: Machine, interfaces: tuple[Interface, ...], hostname: str, number: int | None) -> NetworkAnswers:
+    """Ask the resolver and check the master's reachability side by side, each in a thread that may be left behind."""
+    answers = NetworkAnswers()
     master = _variable(machine, "MASTER_ADDR")
     own = {a.ip.partition("%")[0] for i in interfaces for a in i.addresses}
     routable = [ip for ip in own if not is_loopback(ip) and not ip.startswith("fe80:")][:REVERSE_MAX]
 
     def ask_own() -> None:
-        answers.own = ask(hostname, NAME_SECONDS)
+        answers.own = look_up(hostname, NAME_SECONDS)
 
     def ask_full() -> None:
-        answers.full = ask_full_name(hostname, NAME_SECONDS)
+        answers.full = look_up_fqdn(hostname, NAME_SECONDS)
 
     def ask_master() -> None:
-        answers.master = ask(master, NAME_SECONDS)
+        answers.master = look_up(master, NAME_SECONDS)
         foreign = [ip for ip in answers.master.addresses if ip not in own and not is_loopback(ip)]
         if not foreign or len(foreign) < len(answers.master.addresses):
             return
-        answers.route = next(filter(None, (source_towards(ip) for ip in foreign)), None)
+        answers.route = next(filter(None, (source_address(ip) for ip in foreign)), None)
         if number is not None:
-            answers.attempts = knock(machine.root, foreign, number, KNOCK_SECONDS)
+            answers.attempts = check_reachability(machine.root, foreign, number, REACH_SECONDS)
 
     def ask_reverse(ip: str) -> None:
-        answers.reverse[ip] = ask_back(ip, NAME_SECONDS)
+        answers.reverse[ip] = look_up_reverse(ip, NAME_SECONDS)
 
     works = [ask_own, ask_full, *([ask_master] if master else ())]
     threads = [threading.Thread(target=work, daemon=True) for work in works]
@@ -150,18 +152,18 @@ def _ask_all(machine: Machine, interfaces: tuple[Interface, ...], hostname: str,
     deadline = machine.deadline.cut(ALL_SECONDS)
     _run(threads, deadline)
     if master and answers.master is None:
-        answers.master = Lookup(master, seconds=NAME_SECONDS, error="no answer in time", is_late=True)
+        answers.master = late(master, NAME_SECONDS)
     return answers
 
 
 def look_at_master(net: Net, root: Root, host: str, port: int) -> Net:
     """The section with the way to a master that was not asked for before."""
-    found = ask(host, NAME_SECONDS)
+    found = look_up(host, NAME_SECONDS)
     foreign = [ip for ip in found.addresses if not net.is_own(ip)]
     if not foreign or len(foreign) < len(found.addresses):
         return replace(net, master_name=found)
-    route = next(filter(None, (source_towards(ip) for ip in foreign)), None)
-    attempts = knock(root, foreign, port, KNOCK_SECONDS)
+    route = next(filter(None, (source_address(ip) for ip in foreign)), None)
+    attempts = check_reachability(root, foreign, port, REACH_SECONDS)
     return replace(net, master_name=found, route_to_master=route, attempts=attempts, port=Port(port, is_set=True))
 
 

@@ -1,4 +1,4 @@
-"""What sysfs tells of the way from a PCI device to the CPU: bridges that redirect (ACS), and the IOMMU."""
+"""The path from a PCI device to the CPU in sysfs: bridges that redirect (ACS), and the IOMMU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SOURCE_VALIDATION, REQUEST_REDIRECT = 0x01, 0x04
 
 
 def iommu(machine: Machine, place: str) -> str | None:
-    """The kind of a device's IOMMU group, "" when it is in none, None when the device or the kind is not told."""
+    """The kind of a device's IOMMU group, "" when it is in none, None when the device or the kind is unknown."""
     if not machine.root.exists(place):
         return None
     group = f"{place}/iommu_group"

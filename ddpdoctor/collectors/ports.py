@@ -28,7 +28,7 @@ STORE_ABOVE = ("TORCHELASTIC_RUN_ID", "NODE_RANK")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SocketRow:
     """One line of /proc/net/tcp."""
 
     state: str
@@ -92,18 +92,18 @@ def find_free_port(other_than: int) -> int | None:
 
 
 def listening_ports(root: Root) -> tuple[int, ...]:
-    """The TCP ports that somebody in this network namespace listens on."""
+    """The TCP ports with a listener in this network namespace."""
     return tuple(sorted({row.local_port for row in _rows(root) if row.state == "LISTEN"}))
 
 
-def _rows(root: Root) -> Iterator[Row]:
+def _rows(root: Root) -> Iterator[SocketRow]:
     for path in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in (root.line(path) or "").splitlines()[1:]:
             words = line.split()
             if len(words) > 9 and re.fullmatch(r"[0-9A-F]+:[0-9A-F]{4}", words[1]):
                 local, _, port = words[1].partition(":")
                 remote, _, remote_port = words[2].partition(":")
-                yield Row(
+                yield SocketRow(
                     state=STATES.get(int(words[3], 16), words[3]),
                     local=_address(local),
                     local_port=int(port, 16),
@@ -138,7 +138,7 @@ def _holders(root: Root, inodes: set[str]) -> dict[str, int]:
     return found
 
 
-def _describe(machine: Machine, row: Row, pid: int | None) -> PortSocket:
+def _describe(machine: Machine, row: SocketRow, pid: int | None) -> PortSocket:
     if pid is None:
         user = _user(machine.root, [row.uid]) if row.inode != "0" else None
         return PortSocket(row.state, row.local, row.remote, user=user)

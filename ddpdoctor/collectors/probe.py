@@ -16,22 +16,32 @@ from ddpdoctor.collectors import Missing
 from ddpdoctor.facts.codec import FactsError, decode
 from ddpdoctor.facts.gaps import Why
 from ddpdoctor.facts.probe import Probe
-from ddpdoctor.probe.node_notices import News
+from ddpdoctor.probe.node_notices import NodeNotices
 from ddpdoctor.probe.worker_start import TEMPLATE, begin, run_probe
 from ddpdoctor.system.machine import Deadline
 from ddpdoctor.system.process import kill
 
-__all__ = ["Answer", "Node", "RunningNode", "RunningProbe", "Template", "join", "launch", "start", "without_launchers"]
+__all__ = [
+    "NodeRanks",
+    "ProbeResult",
+    "RunningNode",
+    "RunningProbe",
+    "Template",
+    "join",
+    "launch",
+    "start",
+    "without_launchers",
+]
 
 OTHER_LAUNCHERS = ("TORCHELASTIC_", "PET_", "ROLE_", "GROUP_", "SLURM_", "OMPI_", "PMI_", "PMIX_")
-"""Beginnings of the variables by which a rank would take itself for one of another launcher."""
+"""Prefixes of the variables that would make a rank look like one of another launcher."""
 
 ENDING_SECONDS = 2.0
 """What the probe may need beyond its own timeout to say what it saw."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProbeResult:
     """What a probe saw. `is_first`: this is the lowest rank of its node that is alive; `is_head`: it is rank 0."""
 
     probe: Probe
@@ -40,11 +50,11 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """This node's share of a job: `nproc` ranks from `first_rank` on, of `world_size` that meet at the master's port.
+class NodeRanks:
+    """This node's share of a job: `nproc` ranks from `first_rank` on, of `world_size` that join the store at the master's port.
 
-    The supervisor of rank 0 hosts the store there. Nodes may have unlike numbers of ranks, as long as every rank is
-    somebody's. `run` keeps jobs at one port apart: the nodes must be given the same one.
+    The supervisor of rank 0 hosts the store there. Nodes may have different numbers of ranks, as long as every rank belongs
+    to a node. `run` keeps jobs at one port apart: the nodes must be given the same one.
     """
 
     nproc: int
@@ -71,7 +81,7 @@ class Node:
 
 
 def without_launchers(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables without those by which a rank would take itself for one of another launcher."""
+    """The variables without those that would make a rank look like one of another launcher."""
     return {name: value for name, value in environ.items() if not name.startswith(OTHER_LAUNCHERS)}
 
 
@@ -91,7 +101,7 @@ class Template:
         self.ranks = ranks
 
     def worker(self, index: int) -> tuple[str, tuple[int, ...]]:
-        """What a supervisor is told of the worker of one rank, and the descriptors that lead to it."""
+        """What a supervisor is given about the worker of one rank, and the descriptors of its pipes."""
         fds = self._pipes[index]
         return ",".join(map(str, (*fds, self._process.pid))), fds
 
@@ -114,7 +124,7 @@ class RunningProbe:
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
 
-    def finish(self, deadline: Deadline) -> Answer:
+    def finish(self, deadline: Deadline) -> ProbeResult:
         """What the probe saw.
 
         Raises:
@@ -129,7 +139,7 @@ class RunningProbe:
         try:
             told: dict[str, Any] = json.loads(out)
             probe = decode(Probe, told.pop("probe"))
-            return Answer(probe, bool(told.get("is_first", True)), bool(told.get("is_head", True)))
+            return ProbeResult(probe, bool(told.get("is_first", True)), bool(told.get("is_head", True)))
         except (json.JSONDecodeError, UnicodeDecodeError, FactsError, KeyError):
             words = err.decode("utf-8", "replace").strip().splitlines()
             last = words[-1] if words else f"exit code {self.process.returncode}"
@@ -160,7 +170,7 @@ def join(
     join_seconds: float,
     seconds: float,
     template: Template | None = None,
-    news: News | None = None,
+    news: NodeNotices | None = None,
 ) -> RunningProbe:
     """Be the rank of a job that `environ` says, together with the others; `template` imports torch for it already.
     `news` tells it of others that are gone before they have come.
@@ -178,13 +188,13 @@ class RunningNode:
     def __init__(self, ranks: Sequence[RunningProbe]) -> None:
         self.ranks = ranks
 
-    def finish(self, deadline: Deadline) -> Answer:
+    def finish(self, deadline: Deadline) -> ProbeResult:
         """What the lowest rank of this node that is alive says.
 
         Raises:
             Missing: no rank said anything in time.
         """
-        answers: list[Answer] = []
+        answers: list[ProbeResult] = []
         failures: list[Missing] = []
 
         def hear(rank: RunningProbe) -> None:
@@ -212,13 +222,13 @@ class RunningNode:
 
 
 def launch(
-    node: Node,
+    node: NodeRanks,
     environ: Mapping[str, str],
     join_seconds: float,
     seconds: float,
     backend: str = "auto",
     template: Template | None = None,
-    news: News | None = None,
+    news: NodeNotices | None = None,
 ) -> RunningNode:
     """Start this node's ranks of a job; on every node with its own `node`, at about the same time.
 
@@ -233,7 +243,7 @@ def launch(
 
 
 def _supervisors(
-    words: Sequence[str], environs: Sequence[Mapping[str, str]], template: Template | None, news: News | None
+    words: Sequence[str], environs: Sequence[Mapping[str, str]], template: Template | None, news: NodeNotices | None
 ) -> list[RunningProbe]:
     """One supervisor a rank, with the template's workers or workers of their own."""
     given = () if news is None else (news.fd,)

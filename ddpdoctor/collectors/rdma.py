@@ -25,7 +25,7 @@ COUNTERS = (
     "hw_counters/packet_seq_err",
     "hw_counters/local_ack_timeout_err",
 )
-"""Those that a healthy link leaves alone. Waits and discards of a busy receiver are no errors of the link."""
+"""Counters that stay 0 on a healthy link. Waits and discards of a busy receiver are not errors of the link."""
 LIBRARY, PLUGIN = "libibverbs.so.1", "libnccl-net.so"
 PEER_MEMORY = ("nvidia_peermem", "nv_peer_mem")
 DMA_BUF_KERNEL = (5, 12)
@@ -147,7 +147,7 @@ def _has_dma_buf(machine: Machine) -> bool | None:
 
 
 def _plugin_name(machine: Machine) -> str | None:
-    """The file that NCCL looks for, None when it is told to look for none."""
+    """The file that NCCL looks for, None when it is configured to look for none."""
     given = machine.environ.get("NCCL_NET_PLUGIN", "")
     if given == "none":
         return None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from ddpdoctor.collectors.gitignore import Ignored, above
-from ddpdoctor.facts.script import Problem, SourceFile
+from ddpdoctor.facts.script import SourceFile, SourceProblem
 from ddpdoctor.scripts.notebook import Cell, NotebookError, read_notebook, readable
 from ddpdoctor.scripts.source_text import decode
 from ddpdoctor.scripts.syntax.parsing import concerns
@@ -42,7 +42,7 @@ _IMPORT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ScriptText:
-    """One file as it was read. `raw` is a notebook's JSON, `cells` where its cells stand in the text.
+    """One file as it was read. `raw` is a notebook's JSON, `cells` the positions of its cells in the text.
 
     `concerns`: it speaks of distributed training or of a framework for it; others hold nothing to judge.
     """
@@ -92,7 +92,7 @@ def find(paths: Iterable[str]) -> Scripts:
 
 
 def _walk(top: str, failures: list[str]) -> Iterator[str]:
-    """The files below a folder, in order. Links to folders are not followed: they can lead in circles."""
+    """The files below a folder, in order. Links to folders are not followed: they can form cycles."""
     waiting: list[tuple[str, Ignored]] = [(top, above(top))]
     while waiting:
         folder, ignored = waiting.pop()
@@ -120,14 +120,14 @@ def read(path: str) -> ScriptText:
     """One file.
 
     Raises:
-        OSError: it cannot be read, or it is no regular file.
+        OSError: it cannot be read, or it is not a regular file.
     """
     most = MAX_BYTES[".ipynb" if path.endswith(".ipynb") else ".py"]
     with open(_regular(path), "rb") as file:
         data = file.read(most + 1)
     if len(data) > most:
         is_meant = concerns(data.decode("utf-8", "replace"))
-        problem = Problem(f"larger than {most >> 20} MiB", is_unread=True)
+        problem = SourceProblem(f"larger than {most >> 20} MiB", is_unread=True)
         return ScriptText(SourceFile(path, problem=problem), is_meant)
     decoded = decode(data)
     is_meant = concerns(decoded.text) or "ddpdoctor:" in decoded.text
@@ -135,11 +135,11 @@ def read(path: str) -> ScriptText:
         try:
             notebook = read_notebook(decoded.text)
         except NotebookError as error:
-            return ScriptText(SourceFile(path, problem=Problem(str(error))), is_meant)
+            return ScriptText(SourceFile(path, problem=SourceProblem(str(error))), is_meant)
         text, broken = readable(notebook) if is_meant else (notebook.text, None)
         return ScriptText(SourceFile(path, text, broken), is_meant, raw=decoded.text, cells=notebook.cells)
     if decoded.trouble is not None:
-        return ScriptText(SourceFile(path, problem=Problem(decoded.trouble, decoded.line, 1)), is_meant)
+        return ScriptText(SourceFile(path, problem=SourceProblem(decoded.trouble, decoded.line, 1)), is_meant)
     return ScriptText(SourceFile(path, decoded.text), is_meant)
 
 

@@ -9,15 +9,15 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from ddpdoctor.collectors.hang.rank_processes import Entry, processes
+from ddpdoctor.collectors.hang.rank_processes import ProcEntry, processes
 from ddpdoctor.collectors.kernel_log import LOG, read_warnings
 from ddpdoctor.collectors.launch import collect_launch
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.launch.record import Launch
-from ddpdoctor.facts.log import Kind, Line, Log, Source, Who
-from ddpdoctor.privacy.secrets import without_secrets_in
+from ddpdoctor.facts.log import InputKind, Log, LogLine, LogSource, Who
+from ddpdoctor.privacy.redaction import redact
 from ddpdoctor.system.machine import Machine
-from ddpdoctor.system.timeouts import NoAnswer, answer
+from ddpdoctor.system.timeouts import CallTimeout, call_with_timeout
 
 __all__ = ["collect_launch_of", "collect_logs"]
 
@@ -52,20 +52,20 @@ _MODULES = ("torch.distributed.run", "torch.distributed.launch")
 def collect_logs(machine: Machine) -> Log:
     """The kernel's last warnings as lines, and the log files that are here, by name and size: their content is not read."""
     gaps: list[Gap] = []
-    lines: tuple[Line, ...] = ()
+    lines: tuple[LogLine, ...] = ()
     who = Who(host=socket.gethostname().partition(".")[0])
     try:
-        lines = tuple(Line(0, number, text, who) for number, text in enumerate(read_warnings(machine), 1))
+        lines = tuple(LogLine(0, number, text, who) for number, text in enumerate(read_warnings(machine), 1))
     except PermissionError:
         gaps.append(Gap("log.kernel", "the kernel's log: needs root", Why.NEEDS_ROOT))
     except OSError as error:
         gaps.append(Gap("log.kernel", f"{LOG}: {error.strerror}", Why.NOT_HERE))
-    files: dict[str, Source] = {}
+    files: dict[str, LogSource] = {}
     try:
-        answer(lambda: _list(machine, files), min(FILE_SECONDS, machine.deadline.left))
-    except NoAnswer as late:
+        call_with_timeout(lambda: _list(machine, files), min(FILE_SECONDS, machine.deadline.left))
+    except CallTimeout as late:
         gaps.append(Gap("log.files", f"the list of log files: {late}"))
-    kernel = Source(LOG, Kind.KERNEL, lines=len(lines), who=who)
+    kernel = LogSource(LOG, InputKind.KERNEL, lines=len(lines), who=who)
     return Log(sources=(kernel, *list(files.values())[:MOST_FILES]), lines=lines, gaps=tuple(gaps))
 
 
@@ -75,7 +75,7 @@ def collect_launch_of(machine: Machine, pids: Iterable[int]) -> Launch | None:
     for pid in pids:
         agent = _launcher(known, pid)
         if agent is not None:
-            words = [str(word) for word in without_secrets_in(list(_without_python(agent.words)))]
+            words = [str(word) for word in redact(list(_without_python(agent.words)))]
             try:
                 folder = os.readlink(machine.root.at(f"/proc/{agent.pid}/cwd"))
             except OSError:
@@ -84,7 +84,7 @@ def collect_launch_of(machine: Machine, pids: Iterable[int]) -> Launch | None:
     return None
 
 
-def _launcher(known: dict[int, Entry], pid: int) -> Entry | None:
+def _launcher(known: dict[int, ProcEntry], pid: int) -> ProcEntry | None:
     """The outermost launcher above a process."""
     found = None
     while pid in known:
@@ -102,12 +102,12 @@ def _without_python(words: Sequence[str]) -> Sequence[str]:
     return (os.path.basename(words[at]), *words[at + 1 :]) if at else words
 
 
-def _list(machine: Machine, found: dict[str, Source]) -> None:
-    """Put the log files of this job and of this folder into `found`, by name: what is there when time is up is told."""
+def _list(machine: Machine, found: dict[str, LogSource]) -> None:
+    """Put the log files of this job and of this folder into `found`, by name: what was found in time is reported."""
     for descriptor in (1, 2):
         path = os.readlink(f"/proc/self/fd/{descriptor}") if os.path.exists(f"/proc/self/fd/{descriptor}") else ""
         if os.path.isfile(path):
-            found.setdefault(path, Source(path, size_bytes=os.path.getsize(path)))
+            found.setdefault(path, LogSource(path, size_bytes=os.path.getsize(path)))
     patterns = [f"{value}*" for name in NAMED_BY if (value := machine.environ.get(name))] + list(USUAL)
     for pattern in patterns:
         for path in sorted(glob.iglob(pattern)):
@@ -127,11 +127,11 @@ def _below(path: str) -> Iterator[str]:
         yield from (os.path.join(folder, name) for name in sorted(names)[:MOST_FILES])
 
 
-def _source(path: str) -> Source | None:
+def _source(path: str) -> LogSource | None:
     try:
         status = os.stat(path)
     except OSError:
         return None
     if time.time() - status.st_mtime > RECENT_SECONDS:
         return None
-    return Source(os.path.abspath(path), size_bytes=status.st_size)
+    return LogSource(os.path.abspath(path), size_bytes=status.st_size)

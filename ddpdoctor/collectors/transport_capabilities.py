@@ -8,7 +8,7 @@ from typing import Any
 
 from ddpdoctor.collectors import collect
 from ddpdoctor.facts.gpu import Gpu
-from ddpdoctor.facts.nccl_paths import ways
+from ddpdoctor.facts.nccl_paths import nccl_paths
 from ddpdoctor.facts.rdma import Rdma
 from ddpdoctor.facts.topo import Topo
 from ddpdoctor.system.machine import this_machine
@@ -30,14 +30,14 @@ def offers(gpu: Gpu | None, topo: Topo | None, rdma: Rdma | None) -> dict[str, A
     found: dict[str, dict[str, str]] = {}
     if gpu is not None and topo is not None:
         uuids = {device.index: device.uuid for device in gpu.devices if device.uuid}
-        for way in ways(topo, {}, tuple(uuids)):
+        for way in nccl_paths(topo, {}, tuple(uuids)):
             for one, other in ((way.a, way.b), (way.b, way.a)):
                 found.setdefault(uuids[one], {})[uuids[other]] = way.uses
     return {"ways": found, "network": _network(rdma)}
 
 
 def _network(rdma: Rdma | None) -> str:
-    """RoCE on a virtual function or without a routable address often carries no RDMA between hosts: that is no offer."""
+    """RoCE on a virtual function or without a routable address often carries no RDMA between hosts and does not count."""
     for device, port in rdma.used(None) if rdma is not None else ():
         if device.needs_plugin:
             return EFA_WORDS

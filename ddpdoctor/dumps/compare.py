@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddpdoctor.dumps.call_matrix import Board
-from ddpdoctor.dumps.conflict import Cause, Conflict, ranges
+from ddpdoctor.dumps.call_matrix import CallMatrix
+from ddpdoctor.dumps.conflict import Conflict, ConflictCause, ranges
 from ddpdoctor.dumps.mismatch import mismatches
 from ddpdoctor.dumps.selection import choose
 from ddpdoctor.dumps.waits import deadlocks
@@ -25,21 +25,23 @@ MOST_CONFLICTS = 4
 def compare(dumps: Sequence[Dump]) -> tuple[Conflict, ...]:
     """The disagreements among the dumps, the first cause first; empty when nothing waits and all fits."""
     chosen, _ = choose(dumps)
-    board = Board(chosen)
-    return tuple((mismatches(board) or deadlocks(board) or _unknown(board))[:MOST_CONFLICTS])
+    matrix = CallMatrix(chosen)
+    return tuple((mismatches(matrix) or deadlocks(matrix) or _unknown(matrix))[:MOST_CONFLICTS])
 
 
-def _unknown(board: Board) -> list[Conflict]:
+def _unknown(matrix: CallMatrix) -> list[Conflict]:
     """Nobody is seen to wait for another: those whose dumps are missing, or older, may wait in something else."""
-    waits = any(lane.first_open is not None for lanes in board.lanes.values() for lane in lanes.values())
-    if board.early and waits:
+    waits = any(
+        rank_calls.first_open is not None for by_rank in matrix.by_group.values() for rank_calls in by_rank.values()
+    )
+    if matrix.early and waits:
         message = (
-            f"the dumps of {ranges(board.early)} are older than the others, which have come out of later collectives with "
-            f"{'it' if len(board.early) == 1 else 'them'}: take the dumps of all ranks at one moment"
+            f"the dumps of {ranges(matrix.early)} are older than the others, which have come out of later collectives with "
+            f"{'it' if len(matrix.early) == 1 else 'them'}: take the dumps of all ranks at one moment"
         )
-        return [Conflict(Cause.NO_DUMP, message, is_certain=False)]
-    missing = tuple(rank for rank in range(board.world) if rank not in board.dumps)
-    if not missing or not board.dumps:
+        return [Conflict(ConflictCause.NO_DUMP, message, is_certain=False)]
+    missing = tuple(rank for rank in range(matrix.world) if rank not in matrix.dumps)
+    if not missing or not matrix.dumps:
         return []
     message = f"every collective in the dumps came to its end, and {ranges(missing)} left none: what they wait in is not known"
-    return [Conflict(Cause.NO_DUMP, message, missing, is_certain=False)]
+    return [Conflict(ConflictCause.NO_DUMP, message, missing, is_certain=False)]

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from ddpdoctor.facts.hang import Call, Group, Op
+from ddpdoctor.facts.hang import Call, Operation, ProcessGroup
 
-__all__ = ["Cause", "Conflict", "ranges", "said", "title"]
+__all__ = ["Conflict", "ConflictCause", "ranges", "said", "title", "wait_verb"]
 
 
-class Cause(str, Enum):
+class ConflictCause(str, Enum):
     """What the ranks disagree about."""
 
     SHAPE = "shape"
@@ -35,14 +35,14 @@ class Conflict:
     `ranks` is empty when nobody can be blamed. `is_certain` is False when the dumps allow another reading.
     """
 
-    cause: Cause
+    cause: ConflictCause
     message: str
     ranks: tuple[int, ...] = ()
     waiting: tuple[int, ...] = ()
-    group: Group | None = None
+    group: ProcessGroup | None = None
     sequence: int | None = None
-    op: Op | None = None
-    expected: Op | None = None
+    op: Operation | None = None
+    expected: Operation | None = None
     is_certain: bool = True
 
 
@@ -58,7 +58,7 @@ def ranges(ranks: Iterable[int]) -> str:
     return f"rank{'' if len(parts) == 1 and len(parts[0]) == 1 else 's'} {', '.join(words)}"
 
 
-def title(group: Group, sequence: int, is_p2p: bool = False) -> str:
+def title(group: ProcessGroup, sequence: int, is_p2p: bool = False) -> str:
     """`seq 4`, with the process group where it is not the default one."""
     number = f"{'p2p ' if is_p2p else ''}seq {sequence}"
     if group.is_default:
@@ -70,3 +70,8 @@ def title(group: Group, sequence: int, is_p2p: bool = False) -> str:
 def said(call: Call) -> str:
     """`seq 3 broadcast([4]) at train.py:17`."""
     return f"{title(call.group, call.sequence, call.is_p2p)} {call.op}{call.op.place}"
+
+
+def wait_verb(ranks: Iterable[int]) -> str:
+    """`waits` for one rank, `wait` for several."""
+    return "waits" if len(tuple(ranks)) == 1 else "wait"

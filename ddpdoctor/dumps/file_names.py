@@ -1,4 +1,4 @@
-"""What names of files tell: the rank of which a dump or a stack is, and whose code a frame stands in."""
+"""What file names say: the rank of a dump or a stack, and whose code a frame is in."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ddpdoctor.dumps.file_names import is_own_code, rank_in_name
-from ddpdoctor.facts.hang import Dump, Group, Op, State
+from ddpdoctor.facts.hang import CallState, Dump, Operation, ProcessGroup
 
 __all__ = ["NOT_DUMPS", "NotADumpError", "dump_of"]
 
@@ -29,11 +29,11 @@ _PEERS = re.compile(r"(send|recv) ?(\d+) ?(?:->|<-) ?(\d+)")
 
 
 SIZES_AND_TYPES = ("input_sizes", "output_sizes", "input_dtypes", "output_dtypes")
-Shape = tuple[str, str, int | None, int | None, str, int | None]
+ShapeFields = tuple[str, str, int | None, int | None, str, int | None]
 """The first fields of an `Op`: name, sizes as text, elements that go in and come out, types, peer."""
-Frame = tuple[str | None, int | None, str | None]
+FrameFields = tuple[str | None, int | None, str | None]
 """File, line and function."""
-NO_FRAME: Frame = (None, None, None)
+NO_FRAME: FrameFields = (None, None, None)
 
 
 class NotADumpError(ValueError):
@@ -54,14 +54,14 @@ def dump_of(source: str, raw: object) -> Dump:
         raise NotADumpError(NOT_DUMPS[1])
     if entries and not any("profiling_name" in each or "state" in each for each in entries[:4]):
         raise NotADumpError(NOT_DUMPS[2])
-    reading = _Reading(content)
+    reading = _Columns(content)
     for each in entries[-MOST_ENTRIES:]:
         reading.add(each)
     rank = _number(content.get("rank"))
     return reading.dump(source, rank if rank is not None else rank_in_name(source))
 
 
-class _Reading:
+class _Columns:
     """The columns while they grow; equal calls and groups are kept once."""
 
     def __init__(self, content: dict[str, Any]) -> None:
@@ -70,12 +70,12 @@ class _Reading:
         status = content.get("pg_status")
         self.status: dict[str, Any] = status if isinstance(status, dict) else {}
         self.groups: dict[tuple[str, str, str], int] = {}
-        self.found: list[Group] = []
+        self.found: list[ProcessGroup] = []
         self.seen_groups: dict[str, int] = {}
-        self.seen_shapes: dict[str, Shape] = {}
-        self.ops: dict[tuple[Shape, Frame], int] = {}
-        self.made: list[Op] = []
-        self.stacks: dict[tuple[int, ...], Frame] = {}
+        self.seen_shapes: dict[str, ShapeFields] = {}
+        self.ops: dict[tuple[ShapeFields, FrameFields], int] = {}
+        self.made: list[Operation] = []
+        self.stacks: dict[tuple[int, ...], FrameFields] = {}
         self.records: list[int] = []
         self.group_of: list[int] = []
         self.sequences: list[int] = []
@@ -104,7 +104,7 @@ class _Reading:
         created = _number(entry.get("time_created_ns"))
         if created:
             self.times.append(created)
-        # The parts of a coalesced call have no state of their own: it stands in the entry that ends them.
+        # The parts of a coalesced call have no state of their own: the entry that ends them has it.
         key = (group, is_p2p, self.sequences[-1])
         parts = self.open.setdefault(key, [])
         if name.endswith("coalesced"):
@@ -132,7 +132,7 @@ class _Reading:
             status = status if isinstance(status, dict) else {}
             self.groups[key] = len(self.found)
             self.found.append(
-                Group(
+                ProcessGroup(
                     name[:200],
                     description[:200],
                     self._ranks(name, description),
@@ -160,10 +160,10 @@ class _Reading:
         key = (shape, frame)
         if key not in self.ops:
             self.ops[key] = len(self.made)
-            self.made.append(_made(shape, frame))
+            self.made.append(_operation(shape, frame))
         return self.ops[key]
 
-    def _own_frame(self, frames: object) -> Frame:
+    def _own_frame(self, frames: object) -> FrameFields:
         """The innermost frame of the user's code; dumps repeat the same stacks, so each is looked at once."""
         if not isinstance(frames, (list, tuple)):
             return NO_FRAME
@@ -179,7 +179,7 @@ class _Reading:
         """All of it."""
         for name, ranks in self.configured.items():
             if name and not any(each.name == name for each in self.found):
-                self.found.append(Group(name, "", ranks))
+                self.found.append(ProcessGroup(name, "", ranks))
         world = next((g.ranks for g in self.found if g.is_default and g.ranks), ())
         return Dump(
             source,
@@ -200,12 +200,14 @@ class _Reading:
 
 
 @functools.lru_cache(1 << 14)
-def _made(shape: Shape, frame: Frame) -> Op:
+def _operation(shape: ShapeFields, frame: FrameFields) -> Operation:
     """The same for many ranks."""
-    return Op(*shape, *frame)
+    return Operation(*shape, *frame)
 
 
-def _shape(name: str, input_sizes: object, output_sizes: object, input_types: object, output_types: object) -> Shape:
+def _shape(
+    name: str, input_sizes: object, output_sizes: object, input_types: object, output_types: object
+) -> ShapeFields:
     inputs, outputs = _sizes(input_sizes), _sizes(output_sizes)
     types = _words(input_types) or _words(output_types)
     peers = _PEERS.fullmatch(name)
@@ -222,10 +224,10 @@ def _shape(name: str, input_sizes: object, output_sizes: object, input_types: ob
 def _state(entry: dict[str, Any], backend: str) -> str:
     state = entry.get("state")
     if state == "completed":
-        return State.COMPLETED.value
+        return CallState.COMPLETED.value
     if entry.get("retired") is True:
-        return State.RETIRED.value if backend == "gloo" else State.TIMED_OUT.value
-    return State.STARTED.value if state == "started" else State.SCHEDULED.value
+        return CallState.RETIRED.value if backend == "gloo" else CallState.TIMED_OUT.value
+    return CallState.STARTED.value if state == "started" else CallState.SCHEDULED.value
 
 
 def _configured(given: object) -> dict[str, tuple[int, ...]]:
@@ -277,6 +279,6 @@ def _text(sizes: tuple[tuple[int, ...], ...]) -> str:
     return ", ".join(words) + (f", … {len(sizes)} tensors" if len(sizes) > 3 else "")
 
 
-def _frame(frame: dict[str, Any]) -> Frame:
+def _frame(frame: dict[str, Any]) -> FrameFields:
     file = str(frame.get("filename", ""))[:500]
     return (file, _number(frame.get("line")), str(frame.get("name", ""))[:200]) if file else NO_FRAME

@@ -6,113 +6,113 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ddpdoctor.dumps.rank_activity import Doing, Situation, situation
+from ddpdoctor.dumps.rank_activity import Activity, RankActivity, activity_of
 from ddpdoctor.dumps.stacks import as_processes
-from ddpdoctor.facts.hang import Hang, Process
+from ddpdoctor.facts.hang import Hang, RankProcess
 
-__all__ = ["Job", "jobs"]
+__all__ = ["HungJob", "hung_jobs"]
 
-BY_THEMSELVES = (Doing.STOPPED, Doing.TRACED, Doing.GONE)
+BY_THEMSELVES = (Activity.STOPPED, Activity.TRACED, Activity.GONE)
 """Wrong whatever the others do."""
-MAY_MOVE = (Doing.SLEEPING, Doing.CHILD, Doing.LOCK, Doing.INPUT, Doing.BUILD_LOCK, Doing.COMPILING)
+MAY_MOVE = (Activity.SLEEPING, Activity.CHILD, Activity.LOCK, Activity.INPUT, Activity.BUILD_LOCK, Activity.COMPILING)
 """Not the work of a step, even when the rank wakes up now and then."""
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class HungJob:
     """The ranks of one job that were seen, on one node or several."""
 
-    situations: tuple[Situation, ...]
+    ranks: tuple[RankActivity, ...]
 
     @property
-    def waiting(self) -> tuple[Situation, ...]:
-        """Ranks that stand still and wait for others."""
-        found = tuple(s for s in self.situations if s.may_be_for_others and s.is_still)
+    def waiting(self) -> tuple[RankActivity, ...]:
+        """Ranks that do not move and wait for others."""
+        found = tuple(s for s in self.ranks if s.may_be_for_others and s.is_still)
         return _most_alike(found) or self._at_one_place()
 
     @property
-    def elsewhere(self) -> tuple[Situation, ...]:
+    def outliers(self) -> tuple[RankActivity, ...]:
         """Ranks that are not where the others wait for them. Empty when nobody waits."""
         waiting = self.waiting
         if not waiting:
             return ()
-        apart = (*BY_THEMSELVES, Doing.UNKNOWN)
+        apart = (*BY_THEMSELVES, Activity.UNKNOWN)
         return tuple(
             s
-            for s in self.situations
+            for s in self.ranks
             if s not in waiting
-            and s.doing not in apart
+            and s.activity not in apart
             and (s.is_still or not s.may_be_for_others or self.is_outside(s))
         )
 
-    def is_outside(self, each: Situation) -> bool:
+    def is_outside(self, each: RankActivity) -> bool:
         """Whether no thread of its Gloo is in a collective, while those of others are."""
-        return each.process.runs_gloo is False and any(s.process.runs_gloo for s in self.situations)
+        return each.process.runs_gloo is False and any(s.process.runs_gloo for s in self.ranks)
 
-    def _at_one_place(self) -> tuple[Situation, ...]:
+    def _at_one_place(self) -> tuple[RankActivity, ...]:
         """Most of the ranks, where they are at one line of the script: with GPUs that is where they wait for NCCL."""
-        places: dict[object, list[Situation]] = defaultdict(list)
-        for each in self.situations:
-            if each.frame is not None and each.doing in (Doing.WAITING, Doing.COMPUTING):
+        places: dict[object, list[RankActivity]] = defaultdict(list)
+        for each in self.ranks:
+            if each.frame is not None and each.activity in (Activity.WAITING, Activity.COMPUTING):
                 places[each.frame].append(each)
         most = max(places.values(), key=len, default=[])
-        return tuple(most) if len(most) * 2 > len(self.situations) > len(most) else ()
+        return tuple(most) if len(most) * 2 > len(self.ranks) > len(most) else ()
 
     @property
     def missing(self) -> tuple[int, ...]:
         """Ranks that have no process on a node where others of their job wait."""
         found: list[int] = []
-        by_node: dict[str, list[Process]] = defaultdict(list)
-        for each in self.situations:
+        by_node: dict[str, list[RankProcess]] = defaultdict(list)
+        for each in self.ranks:
             by_node[each.process.host].append(each.process)
         for processes in by_node.values():
             found += _missing(processes)
         return tuple(sorted(found)) if self.waiting else ()
 
-    def of(self, *doings: Doing) -> tuple[Situation, ...]:
+    def of(self, *activities: Activity) -> tuple[RankActivity, ...]:
         """The ranks that do one of these things."""
-        return tuple(s for s in self.situations if s.doing in doings)
+        return tuple(s for s in self.ranks if s.activity in activities)
 
 
-def _most_alike(waiting: tuple[Situation, ...]) -> tuple[Situation, ...]:
-    """Ranks that stand still, without those few that wait in another system call than most: where no stack tells more."""
+def _most_alike(waiting: tuple[RankActivity, ...]) -> tuple[RankActivity, ...]:
+    """Ranks that do not move, without the few that wait in another system call than most, where no stack shows more."""
     if any(s.process.runs_gloo for s in waiting):
         return tuple(s for s in waiting if s.process.runs_gloo is not False)
     kinds = Counter(map(_kind, waiting))
     usual = max(kinds, key=kinds.__getitem__, default=None)
-    if usual is None or kinds[usual] * 2 <= len(waiting) or any(s.doing is Doing.COLLECTIVE for s in waiting):
+    if usual is None or kinds[usual] * 2 <= len(waiting) or any(s.activity is Activity.COLLECTIVE for s in waiting):
         return waiting
     return tuple(each for each in waiting if _kind(each) == usual)
 
 
-def _kind(each: Situation) -> tuple[Doing, bool]:
-    return each.doing, "futex" in (each.process.call or each.process.wchan)
+def _kind(each: RankActivity) -> tuple[Activity, bool]:
+    return each.activity, "futex" in (each.process.call or each.process.wchan)
 
 
-def is_stuck(each: Situation) -> bool:
+def is_stuck(each: RankActivity) -> bool:
     """Whether a rank that is elsewhere stays there, as opposed to one that is slow."""
-    return each.doing in MAY_MOVE or (each.doing is not Doing.COMPUTING and each.is_still)
+    return each.activity in MAY_MOVE or (each.activity is not Activity.COMPUTING and each.is_still)
 
 
-def jobs(hang: Hang) -> tuple[Job, ...]:
+def hung_jobs(hang: Hang) -> tuple[HungJob, ...]:
     """The jobs whose ranks were seen, each with what its ranks do."""
-    found: dict[object, list[Situation]] = defaultdict(list)
+    found: dict[object, list[RankActivity]] = defaultdict(list)
     for process in (*hang.processes, *as_processes(hang.stacks)):
-        found[process.job or (process.host, process.world_size)].append(situation(process))
-    return tuple(Job(tuple(sorted(each, key=_order))) for each in found.values())
+        found[process.job or (process.host, process.world_size)].append(activity_of(process))
+    return tuple(HungJob(tuple(sorted(each, key=_order))) for each in found.values())
 
 
-def _missing(processes: Sequence[Process]) -> Iterable[int]:
+def _missing(processes: Sequence[RankProcess]) -> Iterable[int]:
     """The numbers that one node lacks: its ranks follow each other, from the one with local_rank 0 on."""
     sizes = {p.local_world_size for p in processes}
     firsts = {p.rank - p.local_rank for p in processes if p.rank is not None and p.local_rank is not None}
     if any(p.rank is None for p in processes):
-        return ()  # one of which /proc does not tell which one it is
+        return ()  # one whose rank /proc does not show
     if len(sizes) != 1 or len(firsts) != 1 or (size := next(iter(sizes))) is None:
         return ()
     first = next(iter(firsts))
     return {*range(first, first + size)} - {p.rank for p in processes if p.rank is not None}
 
 
-def _order(each: Situation) -> tuple[int, str, int]:
+def _order(each: RankActivity) -> tuple[int, str, int]:
     return (-1 if each.process.rank is None else each.process.rank, each.process.host, each.process.pid)

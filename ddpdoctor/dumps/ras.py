@@ -42,7 +42,7 @@ def is_ras(text: str) -> bool:
 
 
 def ras_of(source: str, text: str) -> tuple[Ras, ...]:
-    """The communicators in an answer. Only those of which something is told rank by rank have `peers`.
+    """The communicators in an answer. Only those with lines about single ranks have `peers`.
 
     Raises:
         ValueError: it begins like JSON and is none.
@@ -56,7 +56,7 @@ def ras_of(source: str, text: str) -> tuple[Ras, ...]:
 
 
 def _of_text(source: str, text: str) -> Iterator[Ras]:
-    reading = _Reading()
+    reading = _RasText()
     for line in text.splitlines():
         reading.take(line)
     for name, peers in reading.found.items():
@@ -66,8 +66,8 @@ def _of_text(source: str, text: str) -> Iterator[Ras]:
         yield Ras(source, name, size, tallies, ranks)
 
 
-class _Reading:
-    """The communicator, the kind of collective and the count of which the lines speak that are being read."""
+class _RasText:
+    """The communicator, the kind of collective and the count that the lines being read are about."""
 
     def __init__(self) -> None:
         self.found: dict[str, dict[int, Peer]] = {}

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ddpdoctor.dumps.file_names import rank_in_name
-from ddpdoctor.facts.hang import Frame, Process, Stack, Thread
+from ddpdoctor.facts.hang import RankProcess, Stack, StackFrame, Thread
 
 __all__ = ["as_processes", "stacks_in"]
 
@@ -25,7 +25,7 @@ _PREFIX = re.compile(r"^\[?rank ?(\d+)\]?:? ?", re.IGNORECASE)
 
 
 def stacks_in(source: str, text: str) -> tuple[Stack, ...]:
-    """The stacks in a text, one a process; of faulthandler's, which tells no process, all threads are of one.
+    """The stacks in a text, one per process; faulthandler names no process, so all of its threads are of one.
 
     Raises:
         ValueError: it begins like JSON and is none.
@@ -35,7 +35,7 @@ def stacks_in(source: str, text: str) -> tuple[Stack, ...]:
             return tuple(_of_json(source, json.loads(text)))
         except RecursionError:
             raise ValueError("JSON that is nested too deeply") from None
-    reading = _Reading(source)
+    reading = _StackText(source)
     for line in text.splitlines():
         reading.take(line)
         if len(reading.found) > MOST_STACKS:
@@ -59,10 +59,10 @@ def _of_json(source: str, content: Any) -> Iterator[Stack]:
             yield Stack(source, "py-spy", process, rank_in_name(source), command, stacks)
 
 
-def _frames(thread: dict[str, Any]) -> tuple[Frame, ...]:
+def _frames(thread: dict[str, Any]) -> tuple[StackFrame, ...]:
     frames = thread.get("frames")
     return tuple(
-        Frame(
+        StackFrame(
             str(each.get("filename", "")),
             line if isinstance(line := each.get("line"), int) else 0,
             str(each.get("name")),
@@ -72,7 +72,7 @@ def _frames(thread: dict[str, Any]) -> tuple[Frame, ...]:
     )
 
 
-class _Reading:
+class _StackText:
     """The stack and the thread that are being read."""
 
     def __init__(self, source: str) -> None:
@@ -80,7 +80,7 @@ class _Reading:
         self.rank = rank_in_name(source)
         self.found: list[Stack] = []
         self.head: tuple[int | None, str, str] | None = None
-        self.threads: list[tuple[str, list[Frame]]] = []
+        self.threads: list[tuple[str, list[StackFrame]]] = []
 
     def take(self, line: str) -> None:
         """Take in the next line."""
@@ -101,7 +101,7 @@ class _Reading:
         elif self.threads and self.head is not None:
             frame = (_SPY_FRAME if self.head[2] == "py-spy" else _FAULT_FRAME).match(line)
             if frame:
-                self.threads[-1][1].append(Frame(frame["file"], int(frame["line"]), frame["function"]))
+                self.threads[-1][1].append(StackFrame(frame["file"], int(frame["line"]), frame["function"]))
         if said:
             self.rank = int(said[1])
 
@@ -121,21 +121,21 @@ class _Reading:
         self.head, self.threads = None, []
 
 
-def as_processes(stacks: Iterable[Stack]) -> tuple[Process, ...]:
-    """The main threads of stacks as ranks that stand still: a stack is taken of what does not move. Workers are left out."""
-    found: list[Process] = []
+def as_processes(stacks: Iterable[Stack]) -> tuple[RankProcess, ...]:
+    """The main threads of stacks as ranks that do not move, since stacks are taken of stuck jobs. Workers are left out."""
+    found: list[RankProcess] = []
     for each in stacks:
         main = each.main
         if main is not None and not _is_worker(main.frames):
             found.append(
-                Process(
+                RankProcess(
                     pid=each.pid or 0, rank=each.rank, job="stacks", command=each.command, state="S", frames=main.frames
                 )
             )
     return tuple(found)
 
 
-def _is_worker(frames: Sequence[Frame]) -> bool:
+def _is_worker(frames: Sequence[StackFrame]) -> bool:
     """A process of a data loader or of multiprocessing, or torchrun's agent: no rank."""
     files = [frame.file for frame in frames]
     return any(

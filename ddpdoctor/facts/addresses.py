@@ -1,4 +1,4 @@
-"""How a host is written where one process tells another where to connect: names, addresses, and what is neither."""
+"""How a host is written in MASTER_ADDR and rendezvous endpoints: names, addresses, and malformed values."""
 
 from __future__ import annotations
 
@@ -14,34 +14,35 @@ _LOOPBACK = re.compile(
     r"|127(\.\d{1,3}){1,3}|0\.0\.0\.0|::1?|(0+:){7}0*1|::ffff:127(\.\d{1,3}){3}",
     re.IGNORECASE,
 )
+_MALFORMATIONS = (
+    (re.compile(r"://"), "is a URL"),
+    (re.compile(r"\$[({\w]|`"), "holds a shell expression that was not expanded"),
+    (re.compile(r"\A\[.*\]\Z"), "holds brackets of an IPv6 URL"),
+    (re.compile(r"\A(\[.*\]:\d+|[^:]*:\d*)\Z"), "holds a port"),
+    (re.compile(r"[,\s]|\[\d+[-\],]"), "holds more than one host or a blank"),
+    (re.compile(r"[^\w.-]|\A\Z"), "holds characters that no host name has"),
+    (re.compile(r"\A\d+(\.\d+){3}\Z"), "is no IPv4 address (each of its numbers is at most 255)"),
+)
+"""What values of MASTER_ADDR are when they are not a host, the first that fits."""
 
 
 def is_loopback(host: str) -> bool:
-    """A name or address by which every machine means itself, `0.0.0.0` included: connecting to it stays at home."""
+    """A name or address that is the machine itself on every machine, `0.0.0.0` included: connections to it never leave it."""
     return _LOOPBACK.fullmatch(host.strip("[]").rstrip(".")) is not None
 
 
 def malformation(value: str) -> str | None:
-    """Why a value of MASTER_ADDR is no bare host name or address, as the end of a sentence; None when it is one."""
+    """Why a value of MASTER_ADDR is not a bare host name or address, as the end of a sentence; None when it is one."""
     if is_ip(value):
         return None
-    if "://" in value:
-        return "is a URL"
-    if re.search(r"\$[({\w]|`", value):
-        return "holds a shell expression that was not expanded"
-    if re.fullmatch(r"\[.*\](:\d+)?|[^:]*:\d*", value):
-        return "holds brackets of an IPv6 URL" if value.endswith("]") else "holds a port"
-    if re.search(r"[,\s]|\[\d+[-\],]", value):
-        return "holds more than one host or a blank"
-    if not re.fullmatch(r"[\w.-]+", value):
-        return "holds characters that no host name has"
-    if re.fullmatch(r"\d+(\.\d+){3}", value):
-        return "is no IPv4 address (each of its numbers is at most 255)"
-    return f"has {len(value)} characters, a host name at most {HOST_LIMIT}" if len(value) > HOST_LIMIT else None
+    reason = next((reason for pattern, reason in _MALFORMATIONS if pattern.search(value)), None)
+    if reason is None and len(value) > HOST_LIMIT:
+        return f"has {len(value)} characters, a host name at most {HOST_LIMIT}"
+    return reason
 
 
 def is_ip(value: str) -> bool:
-    """An IPv4 or IPv6 address, and no name."""
+    """Whether the value is an IPv4 or IPv6 address, not a name."""
     try:
         ipaddress.ip_address(value)
     except ValueError:

@@ -13,7 +13,7 @@ __all__ = ["Busbw", "expected_busbw"]
 
 @dataclass(frozen=True, slots=True)
 class Busbw:
-    """What is usual for large sizes, and the least that is no finding at `size_bytes` and above, in GB/s (10^9)."""
+    """What is usual for large sizes, and the lowest rate without a finding at `size_bytes` and above, in GB/s (10^9)."""
 
     model: str
     gpus: int

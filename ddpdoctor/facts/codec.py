@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
-__all__ = ["FactsError", "decode", "encode", "words_of"]
+__all__ = ["FactsError", "decode", "encode", "schema_names"]
 
 T = TypeVar("T")
 
 
 class FactsError(ValueError):
-    """A facts file does not say what it should; the message begins with the JSON path."""
+    """A facts file has a wrong value; the message begins with the JSON path."""
 
 
 def encode(value: object) -> Any:
@@ -53,23 +53,25 @@ def decode(kind: type[T], value: object, path: str = "$") -> T:
         raise FactsError(f"{path}{error}") from None
 
 
-def words_of(kind: type) -> frozenset[str]:
-    """The names of fields and the values of enums in facts of this type: what JSON of them cannot do without."""
-    found: set[str] = set()
+def schema_names(kind: type) -> frozenset[str]:
+    """The names of fields and the values of enums in facts of this type: the strings that JSON of them must keep."""
+    names: set[str] = set()
     seen: set[Any] = set()
     left: list[Any] = [kind]
     while left:
         each = left.pop()
-        if each in seen:
-            continue
-        seen.add(each)
-        left += _parts(each)[1]
-        if isinstance(each, type) and issubclass(each, Enum):
-            found.update(str(member.value) for member in each)
-        elif dataclasses.is_dataclass(each):
-            found.update(field.name for field in dataclasses.fields(each))
-            left += _hints(typing.cast(type, each)).values()
-    return frozenset(found)
+        if each not in seen:
+            seen.add(each)
+            names.update(_own_names(each))
+            left += _parts(each)[1]
+            left += _hints(each).values() if dataclasses.is_dataclass(each) and isinstance(each, type) else ()
+    return frozenset(names)
+
+
+def _own_names(kind: Any) -> list[str]:
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return [str(member.value) for member in kind]
+    return [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
 
 
 def _is_default(field: dataclasses.Field[Any], value: object) -> bool:
@@ -102,7 +104,7 @@ def _fields(kind: type) -> dict[str, tuple[Any, bool]]:
 
 
 Reader = Callable[[Any], Any]
-"""Makes a value of one type from JSON; what it raises tells the place within that value, which its callers complete."""
+"""Makes a value of one type from JSON; what it raises names the place within that value, which its callers complete."""
 
 
 @functools.cache
@@ -180,27 +182,32 @@ def _entries(inner: Reader) -> Reader:
 
 
 def _record(kind: type) -> Reader:
-    known: dict[str, tuple[Reader, bool]] = {}
+    return functools.partial(_read_record, kind, {})
 
-    def read(value: Any) -> Any:
-        if type(value) is not dict:
-            raise _unexpected(dict, value)
-        if not known:  # not before: a record may hold others of its own kind
-            known.update({name: (_reader(hint), is_required) for name, (hint, is_required) in _fields(kind).items()})
-        given = {}
-        for key, each in value.items():
-            if key not in known:
-                raise FactsError(f".{key}: unknown field; {kind.__name__} has {', '.join(sorted(known))}")
-            try:
-                given[key] = known[key][0](each)
-            except FactsError as error:
-                raise FactsError(f".{key}{error}") from None
+
+def _read_record(kind: type, known: dict[str, tuple[Reader, bool]], value: Any) -> Any:
+    """Read one record; `known` is filled with the first one, for a record may hold others of its own kind."""
+    if type(value) is not dict:
+        raise _unexpected(dict, value)
+    if not known:
+        known.update({name: (_reader(hint), is_required) for name, (hint, is_required) in _fields(kind).items()})
+    given = {}
+    for key, each in value.items():
+        if key not in known:
+            raise FactsError(f".{key}: unknown field; {kind.__name__} has {', '.join(sorted(known))}")
+        try:
+            given[key] = known[key][0](each)
+        except FactsError as error:
+            raise FactsError(f".{key}{error}") from None
+    _require(known, given)
+    return kind(**given)
+
+
+def _require(known: Mapping[str, tuple[Reader, bool]], given: Mapping[str, Any]) -> None:
+    if len(given) < len(known):
         for name, (_, is_required) in known.items():
             if is_required and name not in given:
                 raise FactsError(f".{name}: missing")
-        return kind(**given)
-
-    return read
 
 
 def _float(value: int) -> float:

@@ -1,10 +1,12 @@
-"""What of a node's facts is compared with other nodes: a flat table of properties, by their paths in the facts."""
+"""The properties of a node that are compared with other nodes: a flat table, by their paths in the facts."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
 from ddpdoctor.facts.compared_variables import is_compared
 from ddpdoctor.facts.device import Device
@@ -19,7 +21,7 @@ from ddpdoctor.facts.topo import GpuNode, Topo
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.facts.visibility import visible
 
-__all__ = ["node_of", "traits_of"]
+__all__ = ["comparable_properties", "node_of"]
 
 GIB = 1 << 30
 MODULES = ("nvidia", "nvidia_uvm", "nvidia_peermem", "nv_peer_mem", "gdrdrv")
@@ -27,21 +29,14 @@ MODULES = ("nvidia", "nvidia_uvm", "nvidia_peermem", "nv_peer_mem", "gdrdrv")
 CARDS = ("physical", "infiniband", "bond")
 
 
-def traits_of(facts: Facts) -> dict[str, str]:
+def comparable_properties(facts: Facts) -> dict[str, str]:
     """The comparable properties of a node; what is not known is left out."""
     found: dict[str, str | None] = {}
     if facts.environ is not None:
         found.update(_environ(facts.environ, facts.hostname))
-    if facts.versions is not None:
-        found.update(_versions(facts.versions))
-    if facts.gpu is not None:
-        found.update(_gpu(facts.gpu))
-    if facts.host is not None:
-        found.update(_host(facts.host))
-    if facts.net is not None:
-        found.update(_net(facts.net))
-    if facts.topo is not None:
-        found.update(_topo(facts.topo))
+    for section, properties in _OF_SECTIONS.items():
+        if getattr(facts, section) is not None:
+            found.update(properties(getattr(facts, section)))
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -68,7 +63,10 @@ def _gpu(gpu: Gpu) -> Iterator[tuple[str, str | None]]:
     if not gpu.devices and gpu.nvml_error not in (None, "LIBRARY_NOT_FOUND"):
         return
     yield "gpu.count", str(len(gpu.devices))
-    devices = gpu.devices
+    yield from _devices(gpu.devices)
+
+
+def _devices(devices: tuple[Device, ...]) -> Iterator[tuple[str, str | None]]:
     yield "gpu.model", _counted(d.name for d in devices)
     yield "gpu.memory", _counted(_gib(d.memory_total_bytes) for d in devices)
     yield "gpu.ecc", _alike(_word(d.ecc_mode, "on", "off") for d in devices)
@@ -90,6 +88,10 @@ def _host(host: Host) -> Iterator[tuple[str, str | None]]:
     yield "host.swap", None if host.swap_total_bytes is None else "on" if host.swap_total_bytes else "off"
     yield "host.clock", _word(host.clock_is_synchronised, "synchronised", "not synchronised")
     yield "host.numa_balancing", _word(host.numa_balancing, "on", "off")
+    yield from _host_limits(host)
+
+
+def _host_limits(host: Host) -> Iterator[tuple[str, str | None]]:
     if host.cgroup is not None:
         memory, cpus = host.cgroup.memory_limit_bytes, host.cgroup.cpu_quota
         yield "host.cgroup.memory", None if memory is None else "unlimited" if memory < 0 else _gib(memory)
@@ -126,6 +128,15 @@ def _topo(topo: Topo) -> Iterator[tuple[str, str | None]]:
         yield "topo.fabric", f"{'/'.join(sorted(uuids))} clique {'/'.join(map(str, sorted(cliques)))}"
 
 
+_OF_SECTIONS: dict[str, Callable[[Any], Iterator[tuple[str, str | None]]]] = {
+    "versions": _versions,
+    "gpu": _gpu,
+    "host": _host,
+    "net": _net,
+    "topo": _topo,
+}
+
+
 def _counted(values: Iterator[str | None]) -> str | None:
     """`8x H100`; `7x H100, 1x A100`. None without a known value."""
     counts = Counter(value for value in values if value is not None)
@@ -159,20 +170,18 @@ def _word(value: bool | int | None, yes: str, no: str) -> str | None:
 
 def node_of(facts: Facts) -> Node:
     """A node as others would compare it, from its facts alone."""
-    net, environ = facts.net, facts.environ
-    variables = environ.variables if environ is not None else {}
-    settings = environ.settings if environ is not None else {}
-    return Node(
-        host=facts.hostname,
-        form=Form.FILES,
-        full_name=net.full_name.name if net is not None and net.full_name is not None else "",
-        addresses=tuple(a for a in net.own_addresses if _is_reachable(a)) if net is not None else (),
-        nccl_addresses=tuple(_with_prefix(net, c.ip) for c in choose_for_nccl(net, settings))
-        if net is not None
-        else (),
-        gloo_address=next((c.ip for c in choose_for_gloo(net, variables)), None) if net is not None else None,
-        gpu_uuids=_uuids(facts),
-        traits=traits_of(facts),
+    node = Node(host=facts.hostname, form=Form.FILES, gpu_uuids=_uuids(facts), traits=comparable_properties(facts))
+    return node if facts.net is None else _with_addresses(node, facts.net, facts.environ)
+
+
+def _with_addresses(node: Node, net: Net, environ: Environ | None) -> Node:
+    settings, variables = (environ.settings, environ.variables) if environ is not None else ({}, {})
+    return replace(
+        node,
+        full_name=net.full_name.name if net.full_name is not None else "",
+        addresses=tuple(a for a in net.own_addresses if _is_reachable(a)),
+        nccl_addresses=tuple(_with_prefix(net, choice.ip) for choice in choose_for_nccl(net, settings)),
+        gloo_address=next((choice.ip for choice in choose_for_gloo(net, variables)), None),
     )
 
 

@@ -42,5 +42,5 @@ OF_ONE_NODE = (
 
 
 def is_compared(name: str) -> bool:
-    """Whether a variable should have the same value on all nodes. What may be a secret is told to nobody."""
+    """Whether a variable should have the same value on all nodes. Values that may be secrets are never sent."""
     return name.startswith(COMPARED_PREFIXES) and name not in OF_ONE_NODE and not is_secret(name)

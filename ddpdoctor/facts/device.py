@@ -1,4 +1,4 @@
-"""One GPU, as NVML tells of it: what it is, how it is, and the name of the code where it does not tell."""
+"""One GPU as NVML reports it: properties, state, and the name of NVML's error code where a query failed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ddpdoctor.facts.gaps import Why
 
-__all__ = ["OF_THE_WHOLE_GPU", "Device", "MigInstance", "Process", "Sample", "absence"]
+__all__ = ["OF_THE_WHOLE_GPU", "Device", "GpuProcess", "MigInstance", "Sample", "absence"]
 
 _ABSENCES = {
     "NOT_SUPPORTED": ("n/a", Why.NOT_HERE),
@@ -34,7 +34,7 @@ def absence(code: str | None) -> tuple[str, Why]:
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class GpuProcess:
     """A process with a context on a GPU (nvmlDeviceGetComputeRunningProcesses). In a container, pids are the host's.
 
     `command` is its name, None when there is no such process here. `is_ours`: an ancestor of ours, or a rank of our job.
@@ -93,7 +93,7 @@ class Device:
     chassis_serial: str | None = None
     chassis_slot: int | None = None
     chassis_tray: int | None = None
-    """Where in a rack it sits: told of boards that span nodes (GB200 NVL72)."""
+    """Its position in a rack: reported for boards that span nodes (GB200 NVL72)."""
     compute_capability: str | None = None
     memory_total_bytes: int | None = None
     memory_used_bytes: int | None = None
@@ -146,7 +146,7 @@ class Device:
     temperature_shutdown_celsius: int | None = None
     temperature_most_celsius: int | None = None
     memory_temperature_most_celsius: int | None = None
-    """Absolute, and told before Ada only: later cards count margins instead."""
+    """Absolute, and reported before Ada only: later cards report margins instead."""
     shutdown_margin_celsius: int | None = None
     slowdown_margin_celsius: int | None = None
     memory_margin_celsius: int | None = None
@@ -185,7 +185,7 @@ class Device:
     pcie_width: int | None = None
     pcie_width_max: int | None = None
     pcie_replays: int | None = None
-    """Over the driver's life: a number alone is no fault."""
+    """Over the driver's life: a number alone is not a fault."""
     pcie_recoveries: int | None = None
     pcie_correctable_errors: int | None = None
     pcie_nonfatal_errors: int | None = None
@@ -203,7 +203,7 @@ class Device:
     """What confidential computing encrypts."""
     graphics_processes: int | None = None
     mps_processes: int | None = None
-    processes: tuple[Process, ...] | None = None
+    processes: tuple[GpuProcess, ...] | None = None
     between: Sample | None = None
     later: Sample | None = None
     absent: dict[str, str] = field(default_factory=dict)
@@ -234,7 +234,7 @@ class Device:
         return None if len(known) < 2 else sum(bool(bits & reason) for bits in known) >= 2
 
     def grown(self, name: str) -> int | None:
-        """By how much a counter grew from the first to the last sample; None where it was not told twice."""
+        """By how much a counter grew from the first to the last sample; None where it was not reported twice."""
         before, after = getattr(self, name), getattr(self.later, name, None)
         return None if before is None or after is None else after - before
 

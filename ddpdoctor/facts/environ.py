@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 from ddpdoctor.facts.addresses import is_loopback
 from ddpdoctor.facts.gaps import Gap, Section
-from ddpdoctor.facts.launchers import BY_HAND, LAUNCHERS, PSEUDO_STEPS, SRUN, TORCHRUN, Launcher
+from ddpdoctor.facts.launchers import BY_HAND, LAUNCHERS, PSEUDO_STEPS, SRUN, TORCHRUN, LauncherMarks
 
 __all__ = ["REMOVED", "ConfFile", "Environ", "NamedPath", "as_integer", "shorten"]
 
 REMOVED = "<removed: looks like a secret>"
-"""What stands in the facts instead of a secret."""
+"""Replaces a secret in the facts."""
 
 _SCHEDULERS = {
     "SLURM_JOB_ID": "slurm",
@@ -91,20 +91,20 @@ class Environ(Section):
         return bool(self.variables.get(name))
 
     def integer(self, name: str) -> int | None:
-        """The value as Python's `int` reads it; None when unset, and also when it is no integer."""
+        """The value as Python's `int` reads it; None when unset, and also when it is not an integer."""
         return as_integer(self.variables.get(name))
 
     @property
-    def launchers(self) -> tuple[Launcher, ...]:
+    def launchers(self) -> tuple[LauncherMarks, ...]:
         """Every launcher whose marks are here, innermost first."""
         return tuple(row for row in LAUNCHERS if self._shows(row))
 
     @property
-    def launcher(self) -> Launcher | None:
+    def launcher(self) -> LauncherMarks | None:
         """The one that started this process: the innermost. None in a login shell or a batch script."""
         return next(iter(self.launchers), None)
 
-    def _shows(self, row: Launcher) -> bool:
+    def _shows(self, row: LauncherMarks) -> bool:
         if row is TORCHRUN and self.has_elastic_agent is False:
             return False
         if row is SRUN and (self.get("SLURM_STEP_ID") or self.get("SLURM_STEPID")) in PSEUDO_STEPS:
@@ -179,17 +179,17 @@ class Environ(Section):
 
     @property
     def master_port(self) -> int | None:
-        """MASTER_PORT, else torchrun's default PET_MASTER_PORT; None also when it is no integer."""
+        """MASTER_PORT, else torchrun's default PET_MASTER_PORT; None also when it is not an integer."""
         return self._number(("MASTER_PORT", "PET_MASTER_PORT"))
 
     @property
     def scheduler(self) -> str | None:
-        """Who gave us the machine: slurm, lsf, pbs, sagemaker, kubernetes; None when nobody says so."""
+        """The scheduler: slurm, lsf, pbs, sagemaker or kubernetes; None when no variable shows one."""
         return next((word for name, word in _SCHEDULERS.items() if self.has(name)), None)
 
     @property
     def is_multi_node(self) -> bool | None:
-        """Whether the job has more than one node; None when the environment does not tell."""
+        """Whether the job has more than one node; None when the environment does not show it."""
         if is_loopback(self.get("SLURM_LAUNCH_NODE_IPADDR") or "none"):
             return False  # srun reached its nodes over the loopback: several slurmd on this one machine
         world, local = self.integer("WORLD_SIZE"), self.integer("LOCAL_WORLD_SIZE")
@@ -201,15 +201,20 @@ class Environ(Section):
         if nodes is None:
             nodes = as_integer((self.get("PET_NNODES") or "").rpartition(":")[2])
         if nodes is None and self.launcher in (None, BY_HAND):
-            nodes = self._number(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"))
-            if nodes is not None and world is not None and world < nodes:
-                return None  # fewer ranks than the allocation has nodes: the job does not use all of them
-            if world is not None and self.has("RANK") and not self.has("SLURM_PROCID"):
-                return None  # ranks by hand in the shell of salloc: all of them may be on this node
+            nodes = self._allocated_nodes(world)
         return None if nodes is None else nodes > 1
 
+    def _allocated_nodes(self, world: int | None) -> int | None:
+        """The nodes of Slurm's allocation, None when the job of `world` ranks may not use all of them."""
+        nodes = self._number(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"))
+        if nodes is not None and world is not None and world < nodes:
+            return None
+        if world is not None and self.has("RANK") and not self.has("SLURM_PROCID"):
+            return None  # ranks by hand in the shell of salloc: all of them may be on this node
+        return nodes
+
     def setter(self, name: str) -> str:
-        """Who set a variable, as far as its name and the launchers that are here tell: a launcher's title, or `by hand`."""
+        """Who set a variable, as far as its name and the detected launchers show: a launcher's title, or `by hand`."""
         owner = next((row for row in LAUNCHERS if row.owns and name.startswith(row.owns)), None)
         if owner is not None:
             return self._owner(name, owner)
@@ -222,7 +227,7 @@ class Environ(Section):
             return "Slurm"
         return "container" if name.startswith("NVIDIA_") else BY_HAND.title
 
-    def _owner(self, name: str, owner: Launcher) -> str:
+    def _owner(self, name: str, owner: LauncherMarks) -> str:
         if name.startswith("PET_"):
             return "Kubeflow" if self.scheduler == "kubernetes" else BY_HAND.title
         if name.startswith("KUBERNETES_"):

@@ -49,7 +49,7 @@ class Gpu(Section):
     pci: tuple[PciGpu, ...] = ()
     confidential_computing: bool | None = None
     cuda_error: int | None = None
-    """What cuInit answers in a process of its own: 0 when CUDA works, 802 before the fabric is set up; None when nobody asked."""
+    """What cuInit answers in a process of its own: 0 when CUDA works, 802 before the fabric is set up; None if not called."""
     multicast: dict[str, bool] = field(default_factory=dict)
     """By bus id: whether CUDA supports multicast on the GPU, which NVLink SHARP needs; empty where CUDA does not say."""
     sample_seconds: float | None = None

@@ -11,15 +11,15 @@ from ddpdoctor.facts.ras import Ras
 
 __all__ = [
     "Call",
-    "Child",
+    "CallState",
+    "ChildProcess",
     "Dump",
-    "Frame",
-    "Group",
     "Hang",
-    "Op",
-    "Process",
+    "Operation",
+    "ProcessGroup",
+    "RankProcess",
     "Stack",
-    "State",
+    "StackFrame",
     "Thread",
 ]
 
@@ -44,8 +44,8 @@ SYMMETRIC = frozenset(
 """Collectives that nobody finishes before everybody has entered: a broadcast's root and a reduce's senders may go on."""
 
 
-class State(str, Enum):
-    """How far a call came. Gloo records nothing between `scheduled` and `retired`, which says success and failure alike."""
+class CallState(str, Enum):
+    """How far a call got. Gloo records nothing between `scheduled` and `retired`, which says success and failure alike."""
 
     SCHEDULED = "scheduled"
     STARTED = "started"
@@ -55,12 +55,12 @@ class State(str, Enum):
 
     @property
     def is_over(self) -> bool:
-        """The call came to a good end, as far as the dump says."""
-        return self in (State.COMPLETED, State.RETIRED)
+        """The call ended without an error, as far as the dump says."""
+        return self in (CallState.COMPLETED, CallState.RETIRED)
 
 
 @dataclass(frozen=True, slots=True)
-class Op:
+class Operation:
     """A kind of call at one place of the source. `sizes` reads `[4]` or `[[4], [2, 3]]`; `dtypes` the input's, then others.
 
     `peer` is the other end of a send or recv as a rank of its group; `file` and `line` are the innermost frame of the
@@ -87,8 +87,8 @@ class Op:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """A process group as one rank knows it. `ranks` are global and empty when the dump does not tell them.
+class ProcessGroup:
+    """A process group as one rank knows it. `ranks` are global and empty when the dump does not list them.
 
     `enqueued` and `completed` are the sequence numbers of the last collective that was, None when the dump does not say.
     """
@@ -103,7 +103,7 @@ class Group:
     @property
     def key(self) -> tuple[str, str, str, tuple[int, ...]]:
         """Groups of different ranks may have one name, and the backends of one group count apart. There is one default
-        group, though not every dump tells its ranks.
+        group, though not every dump lists its ranks.
         """
         if self.description == "default_pg":
             return self.name, self.description, self.backend, ()
@@ -119,10 +119,10 @@ class Call:
     """One entry of a dump. `sequence` counts the collectives of its group, or its sends and recvs."""
 
     record: int
-    group: Group
+    group: ProcessGroup
     sequence: int
-    op: Op
-    state: State
+    op: Operation
+    state: CallState
     is_p2p: bool
 
 
@@ -138,8 +138,8 @@ class Dump:
     source: str
     rank: int | None = None
     version: str = ""
-    groups: tuple[Group, ...] = ()
-    ops: tuple[Op, ...] = ()
+    groups: tuple[ProcessGroup, ...] = ()
+    ops: tuple[Operation, ...] = ()
     records: tuple[int, ...] = ()
     group_of: tuple[int, ...] = ()
     sequences: tuple[int, ...] = ()
@@ -165,7 +165,7 @@ class Dump:
             self.groups[self.group_of[index]],
             self.sequences[index],
             self.ops[self.op_of[index]],
-            State(self.states[index]),
+            CallState(self.states[index]),
             self.p2p[index],
         )
 
@@ -175,7 +175,7 @@ class Dump:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class StackFrame:
     """One frame of a Python stack."""
 
     file: str
@@ -191,7 +191,7 @@ class Thread:
     """One thread of a process, its frames innermost first. `is_main` is the thread that runs the script."""
 
     name: str = ""
-    frames: tuple[Frame, ...] = ()
+    frames: tuple[StackFrame, ...] = ()
     is_main: bool = False
 
 
@@ -213,7 +213,7 @@ class Stack:
 
 
 @dataclass(frozen=True, slots=True)
-class Child:
+class ChildProcess:
     """A process below a rank: a worker of its data loader, a compiler, a command. `state` is the letter of /proc."""
 
     pid: int
@@ -222,11 +222,11 @@ class Child:
     wchan: str = ""
     is_copy: bool = False
     """It runs the same program as the rank, or was spawned by multiprocessing."""
-    frames: tuple[Frame, ...] = ()
+    frames: tuple[StackFrame, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class RankProcess:
     """The process of one rank as /proc shows it. What could not be read is None or empty.
 
     `job` is equal for ranks of one job. `state` is the letter of /proc/PID/stat; `wchan` the kernel function and `call` the
@@ -258,8 +258,8 @@ class Process:
     traced_by: int | None = None
     oom_kills: int | None = None
     memory_bytes: int | None = None
-    children: tuple[Child, ...] = ()
-    frames: tuple[Frame, ...] = ()
+    children: tuple[ChildProcess, ...] = ()
+    frames: tuple[StackFrame, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -280,7 +280,7 @@ class Hang(Section):
 
     dumps: tuple[Dump, ...] = ()
     stacks: tuple[Stack, ...] = ()
-    processes: tuple[Process, ...] = ()
+    processes: tuple[RankProcess, ...] = ()
     ras: tuple[Ras, ...] = ()
     seconds: float = 0.0
     gaps: tuple[Gap, ...] = ()

@@ -28,7 +28,7 @@ AUTOMATIC = (
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """An interface, the address that peers are told, and the reason in words. `interface` is "" if no interface has it."""
+    """An interface, the address that peers are given, and the reason in words. `interface` is "" if no interface has it."""
 
     interface: str
     ip: str
@@ -43,7 +43,7 @@ def effective(value: str | None) -> str | None:
 def matching(name: str, spec: str) -> bool:
     """Whether an interface name is taken by NCCL_SOCKET_IFNAME=`spec`: `[^][=]item,item`, prefixes unless `=`.
 
-    An empty list matches everything. A `:port` behind an item is no part of the name.
+    An empty list matches everything. A `:port` after an item is not part of the name.
     """
     excludes = spec.startswith("^")
     rest = spec[1:] if excludes else spec

@@ -1,4 +1,4 @@
-"""The launchers as rows of data: how to recognise each one, and in which variables it says who we are.
+"""The launchers as rows of data: how to recognise each one, and which variables hold the rank, world size and node.
 
 The order is from the inside to the outside: a torchrun worker inside an srun task carries the marks of both, and only the
 inner one started this process. Sources: torch's local_elastic_agent.py, srun(1) "OUTPUT ENVIRONMENT VARIABLES",
@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["BY_HAND", "LAUNCHERS", "PSEUDO_STEPS", "SRUN", "TORCHRUN", "Launcher"]
+__all__ = ["BY_HAND", "LAUNCHERS", "PSEUDO_STEPS", "SRUN", "TORCHRUN", "LauncherMarks"]
 
 Names = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Launcher:
-    """One launcher. The six words hold names of variables, the first one that is set counts; () means that it does not say.
+class LauncherMarks:
+    """One launcher. The six words hold names of variables, the first one that is set counts; () means that it has none.
 
     `markers` must all be set (`A|B` is either, `RAY_*` any with that beginning) and none of `unless`. `owns` are beginnings
     of names that only this launcher uses; `sets` are names that others use as well. `counts_pods`: its RANK is the index of
@@ -43,7 +43,7 @@ PLAIN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", 
 PSEUDO_STEPS = ("4294967290", "4294967291", "4294967292", "4294967293", "batch", "extern", "interactive", "pending")
 """Values of SLURM_STEP_ID that are no srun task: the interactive shell of salloc, the batch script, the extern step."""
 
-TORCHRUN = Launcher(
+TORCHRUN = LauncherMarks(
     name="torchrun",
     title="torchrun",
     markers=("TORCHELASTIC_RUN_ID",),
@@ -57,7 +57,7 @@ TORCHRUN = Launcher(
     sets=PLAIN,
 )
 
-SRUN = Launcher(
+SRUN = LauncherMarks(
     name="srun",
     title="Slurm (srun)",
     markers=("SLURM_STEP_ID|SLURM_STEPID", "SLURM_PROCID"),
@@ -70,7 +70,7 @@ SRUN = Launcher(
     owns=("SLURM_", "SLURMD_"),
 )
 
-BY_HAND = Launcher(
+BY_HAND = LauncherMarks(
     name="by-hand",
     title="by hand",
     markers=("RANK", "WORLD_SIZE"),
@@ -84,7 +84,7 @@ BY_HAND = Launcher(
 
 LAUNCHERS = (
     TORCHRUN,
-    Launcher(
+    LauncherMarks(
         name="deepspeed",
         title="deepspeed",
         markers=("CROSS_RANK", "CROSS_SIZE", "LOCAL_SIZE"),
@@ -97,7 +97,7 @@ LAUNCHERS = (
         owns=("CROSS_", "LOCAL_SIZE", "DEEPSPEED_", "DS_"),
         sets=(*PLAIN, "CUDA_VISIBLE_DEVICES"),
     ),
-    Launcher(
+    LauncherMarks(
         name="ray-train",
         title="Ray Train",
         markers=("RAY_*", "RANK", "NODE_RANK"),
@@ -109,7 +109,7 @@ LAUNCHERS = (
         owns=("RAY_",),
         sets=(*PLAIN, "NODE_RANK", "CUDA_VISIBLE_DEVICES", "ACCELERATE_TORCH_DEVICE"),
     ),
-    Launcher(
+    LauncherMarks(
         name="openmpi",
         title="Open MPI (mpirun)",
         markers=("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -120,7 +120,7 @@ LAUNCHERS = (
         nnodes=("OMPI_MCA_orte_num_nodes",),  # OMPI_COMM_WORLD_NODE_RANK is a rank within the node, not the node's
         owns=("OMPI_", "PMIX_"),
     ),
-    Launcher(
+    LauncherMarks(
         name="mpich",
         title="MPICH or Intel MPI (mpiexec)",
         markers=("PMI_RANK", "MPI_LOCALRANKID"),
@@ -130,7 +130,7 @@ LAUNCHERS = (
         local_world_size=("MPI_LOCALNRANKS",),
         owns=("PMI_", "MPI_LOCAL", "HYDI_", "I_MPI_", "MPIR_"),
     ),
-    Launcher(
+    LauncherMarks(
         name="mvapich2",
         title="MVAPICH2 (mpirun_rsh)",
         markers=("MV2_COMM_WORLD_RANK",),
@@ -140,7 +140,7 @@ LAUNCHERS = (
         local_world_size=("MV2_COMM_WORLD_LOCAL_SIZE",),
         owns=("MV2_",),
     ),
-    Launcher(
+    LauncherMarks(
         name="jsrun",
         title="LSF (jsrun)",
         markers=("JSM_NAMESPACE_RANK",),
@@ -151,7 +151,7 @@ LAUNCHERS = (
         owns=("JSM_", "LSB_"),
     ),
     SRUN,
-    Launcher(
+    LauncherMarks(
         name="accelerate",
         title="accelerate launch",
         markers=("ACCELERATE_MIXED_PRECISION",),
@@ -162,7 +162,7 @@ LAUNCHERS = (
         owns=("ACCELERATE_", "FSDP_"),
         sets=PLAIN,
     ),
-    Launcher(
+    LauncherMarks(
         name="lightning",
         title="Lightning",
         markers=("NODE_RANK", "LOCAL_RANK", "WORLD_SIZE"),
@@ -172,7 +172,7 @@ LAUNCHERS = (
         node_rank=("NODE_RANK",),
         sets=(*PLAIN, "NODE_RANK"),
     ),
-    Launcher(
+    LauncherMarks(
         name="pytorchjob",
         title="Kubeflow PyTorchJob",
         markers=("KUBERNETES_SERVICE_HOST", "RANK", "WORLD_SIZE", "MASTER_ADDR"),
@@ -186,7 +186,7 @@ LAUNCHERS = (
         sets=PLAIN,
         counts_pods=True,
     ),
-    Launcher(
+    LauncherMarks(
         name="kubeflow-trainer",
         title="Kubeflow Trainer",
         markers=("KUBERNETES_SERVICE_HOST", "PET_NNODES"),
@@ -196,7 +196,7 @@ LAUNCHERS = (
         nnodes=("PET_NNODES",),
         owns=("PET_", "KUBERNETES_"),
     ),
-    Launcher(
+    LauncherMarks(
         name="sagemaker",
         title="SageMaker",
         markers=("SM_HOSTS", "SM_CURRENT_HOST"),

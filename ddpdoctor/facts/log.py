@@ -9,10 +9,26 @@ from enum import Enum
 from ddpdoctor.facts.gaps import Gap, Section
 from ddpdoctor.facts.xids import Xid
 
-__all__ = ["FATAL", "Exit", "Frame", "Kind", "Line", "Log", "Seat", "Source", "Traceback", "Who"]
+__all__ = [
+    "FATAL",
+    "EventKind",
+    "Exit",
+    "GpuAddress",
+    "InputKind",
+    "JobOutcome",
+    "Log",
+    "LogEvent",
+    "LogLine",
+    "LogProcess",
+    "LogSource",
+    "ProcessOutcome",
+    "Traceback",
+    "TracebackFrame",
+    "Who",
+]
 
 FATAL = "Fatal Python error"
-"""The name of what faulthandler tells of a process that a signal ended, where an exception's would stand."""
+"""What faulthandler prints, in place of an exception's name, for a process that a signal ended."""
 
 _PARTS = (
     r"/torch/(_\w+|amp|ao|autograd|backends|compiler|cpu|cuda|distributed|export|fft|functional\.py|func|futures|fx|hub\.py|jit"
@@ -30,11 +46,11 @@ _OF_A_TOOL = re.compile(
     r"Command \W{0,3}(\S*/)?(\S*-)?(g?cc|[gc]\+\+|clang(\+\+)?|nvcc|hipcc|ptxas|ld|make|cmake|which|hostname|ldconfig|nvidia-smi"
     r"|git|pip3?|wget|curl|tar|unzip|ffmpeg|aws|gsutil|rsync|cp)(-[\d.]+)?[\W ]"
 )
-"""What a worker itself says of a compiler or of another tool that failed; of a build by ninja torch tells more."""
+"""What a worker prints about a compiler or another tool that failed; for a build by ninja torch prints more."""
 
 
-class Kind(str, Enum):
-    """What an input is. `collectors/log/kinds.py` tells them apart and says who reads which."""
+class InputKind(str, Enum):
+    """What an input is. `collectors/log/input_kind.py` tells them apart."""
 
     TEXT = "text"
     KERNEL = "kernel"
@@ -64,9 +80,14 @@ class Who:
     task: int | None = None
     device: int | None = None
 
+    def may_be(self, other: Who) -> bool:
+        """Whether nothing that is known of both distinguishes them: rank, host and task."""
+        pairs = ((self.rank, other.rank), (self.host, other.host), (self.task, other.task))
+        return all(mine is None or theirs is None or mine == theirs for mine, theirs in pairs)
+
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class LogSource:
     """One input. `who` is what its name says of all its lines; `problem` is why not all of it was read, None if it was.
 
     `attempt` is the number of the restart in a torchrun --log-dir tree; `restarted_at` is the first line in which a
@@ -74,7 +95,7 @@ class Source:
     """
 
     name: str
-    kind: Kind = Kind.TEXT
+    kind: InputKind = InputKind.TEXT
     size_bytes: int = 0
     lines: int = 0
     who: Who = field(default_factory=Who)
@@ -84,7 +105,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LogLine:
     """A line that matters, without colours and prefixes, cut at 2000 characters.
 
     `source` is the index of its source, `number` counts from 1. Where one rank repeats a line with other numbers in
@@ -101,7 +122,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class TracebackFrame:
     """One frame of a Python traceback."""
 
     file: str
@@ -121,7 +142,7 @@ class Traceback:
     number: int
     exception: str
     message: str = ""
-    frames: tuple[Frame, ...] = ()
+    frames: tuple[TracebackFrame, ...] = ()
     who: Who = field(default_factory=Who)
     time: str | None = None
     has_joined: bool = False
@@ -130,7 +151,7 @@ class Traceback:
 
     @property
     def is_line(self) -> bool:
-        """Whether nothing but the exception's own line is there: somebody may only have told of it."""
+        """Whether the text holds the exception's own line alone: a process may only have reported it."""
         return not self.frames and self.begin == self.number
 
     @property
@@ -140,12 +161,17 @@ class Traceback:
         return name == "ChildFailedError" or (name == "CalledProcessError" and not _OF_A_TOOL.match(self.message))
 
     @property
-    def own_frames(self) -> tuple[Frame, ...]:
+    def is_exit_barrier(self) -> bool:
+        """Whether it is of a launcher that waited for the other launchers at its end, when its own workers were done."""
+        return any(frame.function == "_exit_barrier" for frame in self.frames)
+
+    @property
+    def own_frames(self) -> tuple[TracebackFrame, ...]:
         """The frames of the job's own code."""
         return tuple(frame for frame in self.frames if not _LIBRARY.search(frame.file.replace("\\", "/")))
 
     @property
-    def place(self) -> Frame | None:
+    def place(self) -> TracebackFrame | None:
         """The innermost frame of the job's own code; where all of it is a library's, the innermost before Python's and torch's.
 
         Code without a file, as a dataclass's `<string>`, is a place only where there is no file.
@@ -172,8 +198,77 @@ class Exit:
     is_first: bool = False
 
 
+class EventKind(str, Enum):
+    """What a process printed of interest."""
+
+    EXCEPTION = "exception"
+    EXIT = "exit"
+    FAILURE = "failure"
+    """A line that says that the process or the job failed, without an exception."""
+    PEER_LOST = "peer lost"
+    CAUGHT = "caught"
+    """The words of code that caught an error and goes on."""
+    FINISHED = "finished"
+    GROUP_FINISHED = "group finished"
+    """A launcher says that its workers finished."""
+    PROGRESS = "progress"
+
+
 @dataclass(frozen=True, slots=True)
-class Seat:
+class LogEvent:
+    """One thing that a process printed. `is_fatal`: the log does not show that anything went on after it."""
+
+    kind: EventKind
+    printed: LogLine | Traceback | Exit
+    is_fatal: bool = False
+
+
+class ProcessOutcome(str, Enum):
+    """How a process ended, as far as the log shows it."""
+
+    DONE = "done"
+    FAILED = "failed"
+    RECOVERED = "recovered"
+    """It printed an error and went on."""
+    CUT_OFF = "cut off"
+    """Its output ends while it works, or where its launcher ended it."""
+    UNKNOWN = "unknown"
+
+
+class JobOutcome(str, Enum):
+    """How the job ended, as far as the log shows it."""
+
+    FAILED = "failed"
+    COMPLETED = "completed"
+    RUNNING = "running"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class LogProcess:
+    """A process of the log, or all of a source's output that names none.
+
+    `who` is what its first line says of it; `pid` is None where the rank or the local rank names the process. `events` are in
+    the order of the source. `speaks`: it printed something itself, and is not only named by its launcher.
+    """
+
+    source: int
+    who: Who
+    rank: int | None = None
+    local_rank: int | None = None
+    pid: int | None = None
+    speaks: bool = True
+    events: tuple[LogEvent, ...] = ()
+    outcome: ProcessOutcome = ProcessOutcome.UNKNOWN
+
+    @property
+    def failures(self) -> tuple[LogEvent, ...]:
+        """Why it failed, the first event first; empty unless it did."""
+        return tuple(event for event in self.events if event.is_fatal)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuAddress:
     """The GPU of a host at a bus id without function (`0000:3b:00`), by NVML's index."""
 
     host: str | None
@@ -188,16 +283,16 @@ class Log(Section):
     `tails` are the last lines of each source that hold text, whether they matter or not.
     """
 
-    sources: tuple[Source, ...] = ()
-    lines: tuple[Line, ...] = ()
+    sources: tuple[LogSource, ...] = ()
+    lines: tuple[LogLine, ...] = ()
     tracebacks: tuple[Traceback, ...] = ()
     unfinished: tuple[Traceback, ...] = ()
     """Tracebacks whose end, with the exception, the log does not hold."""
     exits: tuple[Exit, ...] = ()
-    tails: tuple[Line, ...] = ()
+    tails: tuple[LogLine, ...] = ()
     xids: tuple[Xid, ...] = ()
     """What kernels wrote of GPUs and NVSwitches, each with its source and line."""
-    seats: tuple[Seat, ...] = ()
+    seats: tuple[GpuAddress, ...] = ()
     """From collected facts among the inputs; what NCCL's lines say is not here."""
     world_size: int | None = None
     gaps: tuple[Gap, ...] = ()
@@ -207,7 +302,7 @@ class Log(Section):
         return hash((len(self.sources), len(self.lines), len(self.tracebacks), len(self.exits), len(self.tails)))
 
     @property
-    def spoken(self) -> tuple[Line | Traceback | Exit, ...]:
+    def spoken(self) -> tuple[LogLine | Traceback | Exit, ...]:
         """Everything that somebody printed, whatever it is."""
         return (*self.lines, *self.tracebacks, *self.exits)
 

@@ -1,4 +1,4 @@
-"""The ways that NCCL would take between the GPUs of a node: over NVLink, over PCIe, through host memory, over the network.
+"""The paths that NCCL would take between the GPUs of a node: over NVLink, over PCIe, through host memory, over the network.
 
 Source: NCCL src/graph/paths.cc (ncclTopoCheckP2p, ncclGetLevel) and src/transport.cc, which tries P2P, SHM and NET in this order.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ddpdoctor.facts.settings_table import read_number
 from ddpdoctor.facts.topo import Pair, Topo
 
-__all__ = ["Way", "ways"]
+__all__ = ["NcclPath", "nccl_paths"]
 
 NVLINK, OVER_GPU, SWITCH, SWITCHES, HOST_BRIDGE, SOCKETS = "NVL", "NVB", "PIX", "PXB", "PHB", "SYS"
 ORDER = ("LOC", NVLINK, OVER_GPU, "C2C", SWITCH, SWITCHES, "P2C", "PXN", HOST_BRIDGE, SOCKETS)
@@ -29,7 +29,7 @@ PCIE, SHARED, NETWORK = "PCIe peer-to-peer", "host memory", "the network card"
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class NcclPath:
     """Between two GPUs (NVML indices `a` < `b`): NCCL's word for the distance, what it would use, and what is odd about it."""
 
     a: int
@@ -39,28 +39,31 @@ class Way:
     surprise: str = ""
 
 
-def ways(topo: Topo, settings: Mapping[str, str], among: tuple[int, ...]) -> tuple[Way, ...]:
-    """The way of each pair of the GPUs `among`, as the settings of NCCL (environment and files) leave it."""
-    links = {(pair.a, pair.b): count for pair, count in topo.linked_pairs() if pair.nvlink in ("OK", "U", None)}
-    refused = {(pair.a, pair.b) for pair, _ in topo.linked_pairs()} - set(links)
-    neighbours = {g: {a if b == g else b for a, b in links if g in (a, b)} for g in among}
+def nccl_paths(topo: Topo, settings: Mapping[str, str], among: tuple[int, ...]) -> tuple[NcclPath, ...]:
+    """The path of each pair of the GPUs `among`, as the settings of NCCL (environment and files) leave it."""
+    links = {(pair.a, pair.b) for pair, _ in topo.linked_pairs() if pair.nvlink in ("OK", "U", None)}
+    refused = {(pair.a, pair.b) for pair, _ in topo.linked_pairs()} - links
     is_near = topo.cpu_vendor == AMD and len(among) <= MOST_OF_AMD
     most = _level(settings, SOCKETS if is_near else USUAL_LEVEL)
-    pairs = [p for p in topo.pairs if p.a in among and p.b in among]
+    pairs = {(p.a, p.b): p for p in topo.pairs if p.a in among and p.b in among}
     # A board on which all GPUs are linked, but for one at most: that one stands out.
-    is_full = sum((p.a, p.b) in links for p in pairs) >= max(1, (len(among) - 1) * (len(among) - 2) // 2)
+    is_full = len(links & set(pairs)) >= max(1, (len(among) - 1) * (len(among) - 2) // 2)
     found = []
-    for pair in pairs:
-        place = pair.a, pair.b
-        distance = OF_NVML.get(pair.level if pair.level is not None else FAR, SOCKETS)
-        if place in links or place in refused:
-            distance = NVLINK
-        elif neighbours[pair.a] & neighbours[pair.b] and not is_full:
-            distance = OVER_GPU
-        found.append(
-            _way(pair, distance, most, settings, is_refused=place in refused, is_odd=is_full and place not in links)
-        )
+    for ends, pair in pairs.items():
+        distance = NVLINK if ends in refused else _distance(pair, links, is_full=is_full)
+        is_odd = is_full and ends not in links
+        found.append(_path(pair, distance, most, settings, is_refused=ends in refused, is_odd=is_odd))
     return tuple(found)
+
+
+def _distance(pair: Pair, links: set[tuple[int, int]], *, is_full: bool) -> str:
+    """NCCL's word for how far two GPUs are apart, by working NVLinks and by what NVML says of PCIe."""
+    if (pair.a, pair.b) in links:
+        return NVLINK
+    neighbours = [{a if b == gpu else b for a, b in links if gpu in (a, b)} for gpu in (pair.a, pair.b)]
+    if neighbours[0] & neighbours[1] and not is_full:
+        return OVER_GPU
+    return OF_NVML.get(pair.level if pair.level is not None else FAR, SOCKETS)
 
 
 def _level(settings: Mapping[str, str], usual: str) -> str:
@@ -75,15 +78,17 @@ def _level(settings: Mapping[str, str], usual: str) -> str:
     return usual
 
 
-def _way(pair: Pair, distance: str, most: str, settings: Mapping[str, str], *, is_refused: bool, is_odd: bool) -> Way:
+def _path(
+    pair: Pair, distance: str, most: str, settings: Mapping[str, str], *, is_refused: bool, is_odd: bool
+) -> NcclPath:
     words = (pair.nvlink if is_refused else None, pair.read, pair.write)
     refusal = next((word for word in words if word not in (None, "OK", "U")), None)
     if refusal is None and ORDER.index(distance) <= ORDER.index(most):
-        return Way(
+        return NcclPath(
             pair.a, pair.b, distance, DIRECT.get(distance, PCIE), "the other pairs have NVLink" if is_odd else ""
         )
     uses = NETWORK if read_number(settings.get("NCCL_SHM_DISABLE", ""))[0] == 1 else SHARED
-    return Way(pair.a, pair.b, distance, uses, "; ".join(_surprises(distance, refusal, most, uses, is_odd)))
+    return NcclPath(pair.a, pair.b, distance, uses, "; ".join(_surprises(distance, refusal, most, uses, is_odd)))
 
 
 def _surprises(distance: str, refusal: str | None, most: str, uses: str, is_odd: bool) -> Iterator[str]:

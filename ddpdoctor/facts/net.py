@@ -4,64 +4,18 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
-from enum import Enum
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Section, not_here
 from ddpdoctor.facts.rdma import Rdma
+from ddpdoctor.facts.reachability import FARTHEST_FIRST, Attempt, Lookup
 
-__all__ = [
-    "DEFAULT_PORT",
-    "Address",
-    "Attempt",
-    "Interface",
-    "Lookup",
-    "Net",
-    "Outcome",
-    "Port",
-    "PortSocket",
-    "is_loopback",
-]
+__all__ = ["DEFAULT_PORT", "Address", "Interface", "Net", "Port", "PortSocket", "is_loopback"]
 
 DEFAULT_PORT = 29500
 """What torchrun's static rendezvous over several nodes takes without --master-port."""
 
 VIRTUAL = ("docker", "bridge", "veth", "tunnel", "virtual")
-
-
-class Outcome(str, Enum):
-    """What came back when this node knocked at the master's port."""
-
-    STORE = "store"
-    """A TCPStore answered the ping."""
-    STRANGER = "stranger"
-    """It was accepted, and what answered (or hung up) is no TCPStore."""
-    SILENT = "silent"
-    """It was accepted, and nothing came back: not how a TCPStore behaves."""
-    REFUSED = "refused"
-    """The host is there and nobody listens: the job has not started, or a firewall rejects."""
-    NO_ANSWER = "no_answer"
-    NO_HOST = "no_host"
-    """Nobody on the local network has the address (EHOSTUNREACH after ARP found nobody)."""
-    PROHIBITED = "prohibited"
-    """A host on the way forbids it (EHOSTUNREACH at once, EACCES)."""
-    NO_ROUTE = "no_route"
-    """ENETUNREACH, or EINVAL for a blackhole route."""
-    FAILED = "failed"
-    """Something else: `errno` says what."""
-
-
-_FARTHEST = (
-    Outcome.STORE,
-    Outcome.STRANGER,
-    Outcome.SILENT,
-    Outcome.REFUSED,
-    Outcome.PROHIBITED,
-    Outcome.NO_ANSWER,
-    Outcome.NO_HOST,
-    Outcome.NO_ROUTE,
-    Outcome.FAILED,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,31 +48,6 @@ class Interface:
     def is_virtual(self) -> bool:
         """Made by software for this machine alone (bridge, container, tunnel), not a way to other nodes by itself."""
         return self.kind in VIRTUAL
-
-
-@dataclass(frozen=True, slots=True)
-class Lookup:
-    """One question to the resolver: `addresses` in its order, or `error` in its words. `seconds` is how long it took.
-
-    For a reverse lookup `name` is the answer, "" without one, and `addresses` holds the address asked for.
-    """
-
-    name: str
-    addresses: tuple[str, ...] = ()
-    seconds: float = 0.0
-    error: str | None = None
-    is_late: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """One connection to the master's port. `pings`: an ICMP echo was answered, None when it was not asked."""
-
-    address: str
-    outcome: Outcome
-    errno: int | None = None
-    seconds: float = 0.0
-    pings: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +150,7 @@ class Net(Section):
     @property
     def best_attempt(self) -> Attempt | None:
         """The attempt that came farthest: a rank would reach the master the same way. None without attempts."""
-        return min(self.attempts, key=lambda a: _FARTHEST.index(a.outcome), default=None)
+        return min(self.attempts, key=lambda a: FARTHEST_FIRST.index(a.outcome), default=None)
 
     def spans_nodes(self, environ: Environ) -> bool:
         """Whether the job is known to have more than one node: the environment says so, or the master is another machine."""

@@ -1,7 +1,7 @@
-"""`nodes`: the nodes of one job side by side: what each was told, what it is, and the network between every pair.
+"""`nodes`: the nodes of one job: the settings and properties of each, and the network between every pair.
 
-Gathered by the meeting before the job starts, or put together from collected files. A node is a machine under torchrun;
-under plain env:// (`form` is `env`) it is one rank.
+Gathered by the session of all nodes before the job starts, or put together from collected files. A node is a machine
+under torchrun; under plain env:// (`form` is `env`) it is one rank.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.gaps import Gap, Section
 
 if TYPE_CHECKING:
-    from ddpdoctor.facts.net import Outcome
+    from ddpdoctor.facts.reachability import ConnectOutcome
 
-__all__ = ["Form", "Link", "Node", "Nodes", "Split", "Stranger", "late_names", "ranges", "split"]
+__all__ = ["Form", "Node", "NodeLink", "Nodes", "Split", "Stranger", "late_names", "ranges", "split"]
 
 
 def late_names() -> dict[str, type]:
     """What is imported only when facts of nodes are read."""
-    from ddpdoctor.facts.net import Outcome
+    from ddpdoctor.facts.reachability import ConnectOutcome
 
-    return {"Outcome": Outcome}
+    return {"ConnectOutcome": ConnectOutcome}
 
 
 class Form:
@@ -32,12 +32,12 @@ class Form:
     C10D = "c10d"
     ENV = "env"
     FILES = "files"
-    """Collected files: nobody was told anything."""
+    """Collected files: no settings of a job are known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node. `host` is the short hostname; what it was not told, or is not known, is None.
+    """One node. `host` is the short hostname; what is not set or not known is None.
 
     `machine` is equal for nodes of one machine and network namespace. `least` is the MIN of `--nnodes MIN:MAX`. `owns`: by
     torch's own test, or by its rank, it would host the store; `is_at_master`: the master's address leads to this machine.
@@ -63,12 +63,12 @@ class Node:
     master_addr: str | None = None
     master_port: int | None = None
     master_addresses: tuple[str, ...] = ()
-    """What the master's name leads to on this node, as far as the meeting asked."""
+    """The addresses that the master's name resolves to on this node, as far as it was looked up."""
     rdzv_id: str | None = None
     owns: bool = False
     is_at_master: bool | None = None
     is_scheduled: bool = False
-    """A scheduler started the command that told this, once a task."""
+    """A scheduler started the command on this node, once per task."""
     script: str | None = None
     script_hash: str | None = None
     """Of the script's text; "" where the script is missing."""
@@ -80,8 +80,8 @@ class Node:
     waited_seconds: float | None = None
     clock_seconds: float | None = None
     came: str = "main"
-    """`main`: by the job's own address and port; `door`: by the doctor's side door, because that way was closed."""
-    way: Outcome | None = None
+    """`main`: by the job's own address and port; `door`: by the doctor's own port, because that address was unreachable."""
+    way: ConnectOutcome | None = None
     """What became of its way to the job's address and port, where that was closed."""
     traits: dict[str, str] = field(default_factory=dict)
 
@@ -94,7 +94,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class NodeLink:
     """One direction between two nodes, by their indices: what `source` saw when it turned to `target`.
 
     `name` is the target's hostname, "" where the resolver of `source` had not answered yet, and `resolved` what `source` makes
@@ -108,7 +108,7 @@ class Link:
     resolved: tuple[str, ...] = ()
     address: str = ""
     port: int = 0
-    outcome: Outcome | None = None
+    outcome: ConnectOutcome | None = None
     is_echoed: bool | None = None
     latency_seconds: float | None = None
     gb_per_s: float | None = None
@@ -139,7 +139,7 @@ class Stranger:
 
 @dataclass(frozen=True, slots=True)
 class Nodes(Section):
-    """The nodes that came, in the order of their node_rank (or rank), and those that did not.
+    """The nodes that joined, in the order of their node_rank (or rank), and those that did not.
 
     `expected` is how many the job has, as most of the nodes say; `missing` are the node_ranks (ranks in form `env`) that
     never came, and `missing_hosts` their names where a scheduler tells them. `waited_seconds` is how long the meeting
@@ -148,22 +148,22 @@ class Nodes(Section):
     """
 
     nodes: tuple[Node, ...] = ()
-    links: tuple[Link, ...] = ()
+    links: tuple[NodeLink, ...] = ()
     expected: int | None = None
     missing: tuple[int, ...] = ()
     missing_hosts: dict[str, str] = field(default_factory=dict)
     lacking: int = 0
-    """How many never came, where the numbers of those that did do not tell which (c10d gives none)."""
+    """How many did not join, where their numbers are unknown (c10d assigns none)."""
     waited_seconds: float = 0.0
     hosted_by: int = 0
     is_main: bool = True
     lost_host: str | None = None
-    """The host of the meeting, when it went away before it had told its verdict."""
+    """The host of the session, when it disappeared before it had sent its verdict."""
     strangers: tuple[Stranger, ...] = ()
     silent: tuple[int, ...] = ()
-    """Indices of nodes that came and then answered no more: stopped, or cut off. Their links say nothing."""
+    """Indices of nodes that joined and then stopped answering: suspended, or cut off. Nothing is known of their links."""
     left: tuple[Node, ...] = ()
-    """Nodes that came and went away again, where not all are here."""
+    """Nodes that joined and left again, where not all are here."""
     gaps: tuple[Gap, ...] = ()
 
     @property
@@ -172,7 +172,7 @@ class Nodes(Section):
 
     @property
     def lacking_unnamed(self) -> int:
-        """How many never came and have no number."""
+        """How many did not join and have no number."""
         return 0 if self.missing else self.lacking
 
     def ranks_of(self, numbers: Iterable[int]) -> tuple[int, ...]:
@@ -184,7 +184,7 @@ class Nodes(Section):
 
     @property
     def may_be_one_machine(self) -> bool:
-        """Ranks by hand, all that came from one host, and nobody says that the others belong to another one."""
+        """Ranks by hand, all that joined from one host, and nothing shows that the others belong to another one."""
         alone = len({node.host for node in self.nodes}) == 1
         counts = [node.nproc for node in self.nodes if node.nproc is not None]
         return self.form == Form.ENV and alone and all(count >= (self.expected or count) for count in counts)
@@ -197,7 +197,7 @@ class Nodes(Section):
 
     @property
     def is_meeting(self) -> bool:
-        """Several nodes met before their job, as opposed to collected files."""
+        """Several nodes joined before their job, as opposed to collected files."""
         return self.form != Form.FILES
 
 

@@ -1,4 +1,4 @@
-"""What each model's NVLinks are when all is well: how many there are, how fast one is, and what they lead to."""
+"""The NVLinks that each model has: their number, the speed of one, and what they connect to."""
 
 from __future__ import annotations
 

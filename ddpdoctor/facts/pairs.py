@@ -79,47 +79,51 @@ def slow_ends(pairs: Iterable[PairSpeed], *, by_cpu: bool = False) -> list[SlowE
     """The ends that send, receive or answer at less than half of what is usual, a quarter where the CPU moves the bytes;
     [] with fewer than three ends.
     """
-    sends: dict[int, float] = {}
-    receives: dict[int, float] = {}
-    answers: dict[int, float] = {}
-    for pair in pairs:
-        ways = ((pair.first, pair.second, pair.there_gb_per_s), (pair.second, pair.first, pair.back_gb_per_s))
-        for source, target, speed in ways:
-            sends[source] = max(sends.get(source, 0.0), speed)
-            receives[target] = max(receives.get(target, 0.0), speed)
-            answers[source] = min(answers.get(source, float("inf")), pair.latency_seconds)
+    sends, receives, answers = _best(pairs)
     if len(sends) < LEAST_ENDS:
         return []
     share = SLOW_END * (OF_CPU if by_cpu else 1.0)
-    found = [SlowEnd(end, "sends", value, usual) for end, value, usual in _below(sends, share)]
-    found += [SlowEnd(end, "receives", value, usual) for end, value, usual in _below(receives, share)]
     usual = median(answers.values())
     late = max(SLOW_LATENCY * usual, LEAST_LATENCY_SECONDS)
-    return found + [SlowEnd(end, "answers", value, usual) for end, value in sorted(answers.items()) if value > late]
+    return [
+        *(SlowEnd(end, "sends", *values) for end, *values in _below(sends, share)),
+        *(SlowEnd(end, "receives", *values) for end, *values in _below(receives, share)),
+        *(SlowEnd(end, "answers", value, usual) for end, value in sorted(answers.items()) if value > late),
+    ]
 
 
 def slow_pairs(pairs: Sequence[PairSpeed], *, by_cpu: bool = False) -> list[PairSpeed]:
     """The pairs that are much slower than both of their ends are with others; [] where each has one partner only."""
-    sends: dict[int, list[float]] = {}
-    receives: dict[int, list[float]] = {}
-    for pair in pairs:
-        sends.setdefault(pair.first, []).append(pair.there_gb_per_s)
-        receives.setdefault(pair.second, []).append(pair.there_gb_per_s)
-        sends.setdefault(pair.second, []).append(pair.back_gb_per_s)
-        receives.setdefault(pair.first, []).append(pair.back_gb_per_s)
+    sends, receives, _ = _best(pairs)
     if len(sends) < LEAST_ENDS:
         return []
-
     share = SLOW_PAIR * (OF_CPU if by_cpu else 1.0)
 
-    def is_slow(source: int, target: int, speed: float) -> bool:
-        return speed < share * min(max(sends[source]), max(receives[target]))
+    def is_slow(source: int, target: int, speed: float, _: float) -> bool:
+        return speed < share * min(sends[source], receives[target])
 
-    return [
-        pair
-        for pair in pairs
-        if is_slow(pair.first, pair.second, pair.there_gb_per_s) or is_slow(pair.second, pair.first, pair.back_gb_per_s)
-    ]
+    return [pair for pair in pairs if any(is_slow(*direction) for direction in _directions(pair))]
+
+
+def _directions(pair: PairSpeed) -> tuple[tuple[int, int, float, float], ...]:
+    """Source, target, GB/s and seconds of both directions."""
+    return (
+        (pair.first, pair.second, pair.there_gb_per_s, pair.latency_seconds),
+        (pair.second, pair.first, pair.back_gb_per_s, pair.latency_seconds),
+    )
+
+
+def _best(pairs: Iterable[PairSpeed]) -> tuple[dict[int, float], dict[int, float], dict[int, float]]:
+    """What each end reaches with its best partner: the GB/s that it sends and receives, the seconds of an answer."""
+    sends: dict[int, float] = {}
+    receives: dict[int, float] = {}
+    answers: dict[int, float] = {}
+    for pair in pairs:
+        for source, target, speed, latency in _directions(pair):
+            sends[source] = max(sends.get(source, 0.0), speed)
+            receives[target] = max(receives.get(target, 0.0), speed)
+            answers[source] = min(answers.get(source, float("inf")), latency)
+    return sends, receives, answers
 
 
 def _below(values: dict[int, float], share: float) -> list[tuple[int, float, float]]:

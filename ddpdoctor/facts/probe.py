@@ -7,6 +7,7 @@ from enum import Enum
 
 from ddpdoctor.facts.gaps import Gap, Section
 from ddpdoctor.facts.pairs import PairSpeed
+from ddpdoctor.facts.reachability import ConnectOutcome
 
 __all__ = ["COLLECTIVE_PHASES", "Baseline", "Kind", "Measurement", "Observation", "Probe", "RankReport", "Unsupported"]
 
@@ -61,7 +62,8 @@ class Observation:
     """One piece of evidence. `message` is a sentence that names the rank and its host.
 
     `ranks` are those that it is about, `seen_by` the rank that noticed it; host, node_rank, local_rank and pid belong
-    to the one that it is about; `peer` is the host at the other end of a link. `signal` is a name such as SIGSEGV.
+    to the one that it is about; `peer` is the host at the other end of a link, `outcome` what came back instead of a
+    connection. `signal` is a name such as SIGSEGV.
     `file`, `line` and `function` are the innermost Python frame of a rank that is elsewhere. `is_cause` is set by the
     verdict.
     """
@@ -83,6 +85,7 @@ class Observation:
     function: str | None = None
     value: str | None = None
     expected: str | None = None
+    outcome: ConnectOutcome | None = None
     is_cause: bool = True
 
 

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from ddpdoctor.facts.net import Outcome
-from ddpdoctor.facts.nodes import Form, Link, Node, Nodes
+from ddpdoctor.facts.nodes import Form, Node, NodeLink, Nodes
 from ddpdoctor.facts.probe import Kind, Observation, Probe, RankReport
+from ddpdoctor.facts.reachability import ConnectOutcome
 
 __all__ = ["nodes_of"]
 
 MOST_HOSTS = 64
 """Up to so many hosts the probe tries every pair."""
 
-_OUTCOMES = {"refused": Outcome.REFUSED, "reset": Outcome.REFUSED, "forbidden": Outcome.PROHIBITED}
+_OUTCOMES = {
+    ConnectOutcome.REFUSED: ConnectOutcome.REFUSED,
+    ConnectOutcome.RESET: ConnectOutcome.REFUSED,
+    ConnectOutcome.PROHIBITED: ConnectOutcome.PROHIBITED,
+}
+"""What a blocked link of a probe is to the rules of several nodes; anything else is NO_ANSWER."""
 
 
 def nodes_of(probe: Probe) -> Nodes | None:
@@ -54,7 +59,7 @@ def _node(probe: Probe, report: RankReport, nproc: int, form: str) -> Node:
     )
 
 
-def _links(nodes: tuple[Node, ...], failed: Iterable[Observation]) -> list[Link]:
+def _links(nodes: tuple[Node, ...], failed: Iterable[Observation]) -> list[NodeLink]:
     """Every pair of hosts in both directions; those that no observation is about work."""
     first = {node.host: index for index, node in reversed(list(enumerate(nodes)))}
     wrong = {(first.get(each.peer or "", -1), first.get(each.host or "", -1)): each for each in failed}
@@ -64,10 +69,12 @@ def _links(nodes: tuple[Node, ...], failed: Iterable[Observation]) -> list[Link]
     return [_link(source, target, wrong.get((source, target))) for source, target in pairs if min(source, target) >= 0]
 
 
-def _link(source: int, target: int, seen: Observation | None) -> Link:
+def _link(source: int, target: int, seen: Observation | None) -> NodeLink:
     if seen is None:
-        return Link(source, target, address="-", is_echoed=True)
+        return NodeLink(source, target, address="-", is_echoed=True)
     blocked = seen.kind is Kind.LINK_BLOCKED
-    outcome = next((o for word, o in _OUTCOMES.items() if word in seen.message), Outcome.NO_ANSWER) if blocked else None
+    outcome = _OUTCOMES.get(seen.outcome or ConnectOutcome.NO_ANSWER, ConnectOutcome.NO_ANSWER) if blocked else None
     address, _, port = (seen.value or "-:0").rpartition(":")
-    return Link(source, target, address=address, port=int(port), outcome=outcome, is_echoed=None if blocked else False)
+    return NodeLink(
+        source, target, address=address, port=int(port), outcome=outcome, is_echoed=None if blocked else False
+    )

@@ -23,7 +23,7 @@ class Gid:
 
     @property
     def address(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-        """The IP address that a RoCE GID stands for; None when it is malformed."""
+        """The IP address of a RoCE GID; None when it is malformed."""
         try:
             six = ipaddress.IPv6Address(self.gid)
         except ValueError:
@@ -97,7 +97,7 @@ class Rdma:
     has_dma_buf: bool | None = None
     plugin: str | None = None
     has_plugin: bool | None = None
-    """Whether the plugin that NCCL looks for would be found at all; None when nobody looked."""
+    """Whether the plugin that NCCL looks for would be found at all; None when it was not looked for."""
     sample_seconds: float | None = None
 
     @property

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from ddpdoctor.facts.gaps import Gap, Section
 
-__all__ = ["IdleComment", "Problem", "Script", "SourceFile"]
+__all__ = ["IdleComment", "Script", "SourceFile", "SourceProblem"]
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class SourceProblem:
     """Why a text cannot be read as Python: a message, and where (line and column from 1, None: the whole file).
 
     `is_unread`: it may be Python, but was not looked at.
@@ -26,13 +26,13 @@ class Problem:
 class SourceFile:
     """One Python text. `path` is what findings name; `text` is "" when it could not be read, and `problem` says why.
 
-    Of a notebook, `text` is its code cells one under the other; what is no Python in them (`%cd`, `!pip`) is blank. So is
-    a cell that cannot be read, and `problem` tells of the first such cell.
+    Of a notebook, `text` is its code cells one under the other; what is not Python in them (`%cd`, `!pip`) is blank. So is
+    a cell that cannot be read, and `problem` describes the first such cell.
     """
 
     path: str
     text: str = ""
-    problem: Problem | None = None
+    problem: SourceProblem | None = None
 
     @property
     def can_be_judged(self) -> bool:

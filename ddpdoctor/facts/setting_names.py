@@ -1,4 +1,4 @@
-"""Names that nobody reads: what a misspelt setting was meant to be, and which names are other people's."""
+"""Unknown names of settings: the known names that a typo is nearest to, and names that other software reads."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SYNONYMS = {
     "CUDA_DEVICES": "CUDA_VISIBLE_DEVICES",
     "CUDA_VISIBLE_GPUS": "CUDA_VISIBLE_DEVICES",
 }
-"""Names that nothing reads and that no distance finds, and what they were meant to be."""
+"""Names that nothing reads, too far from a known name for `nearest`, and the name to use instead."""
 
 _OTHERS = re.compile(
     r"NCCL_(FASTRAK|GPUDIRECTTCPX|INSPECTOR|PROFILER?|TUNER|GIB|RCCL|SHIMNET|TESTS|UCX|SHARP|TLS|OFI|CTRAN|MSCCL|PLUGIN"
@@ -50,7 +50,7 @@ _OTHERS = re.compile(
 """Names of NCCL's plugins, of builds, and of oneCCL, RCCL, HCCL and their like, which put a letter before NCCL's names."""
 
 _FAMILY = re.compile(r"N[CL]{2,4}_|TORCH_(NCCL|DISTRIBUTED|DIST|FR)_|GLOO_|CUDA_VISIBLE", re.IGNORECASE)
-"""Names that start like this are nobody else's, so that they may differ by more than one edit."""
+"""Only NCCL, torch, Gloo and CUDA use names that start like this, so that they may differ by more than one edit."""
 
 
 def of_a_plugin(name: str) -> bool:
@@ -77,22 +77,29 @@ def nearest(name: str) -> tuple[str, ...]:
 
 
 def _distance(one: str, other: str, limit: int) -> int:
-    """Edits from one word to the other, swapped neighbours being one (optimal string alignment); limit + 1 when more."""
+    """Edits from one word to the other, swapped neighbours being one (optimal string alignment); limit + 1 when more.
+
+    Words that differ in a stretch of more than 4 * limit + 8 characters count as different.
+    """
+    one, other = _without_common_ends(one, other)
+    return limit + 1 if max(len(one), len(other)) > 4 * limit + 8 else _edits(one, other, limit)
+
+
+def _edits(one: str, other: str, limit: int) -> int:
+    if abs(len(one) - len(other)) > limit:
+        return limit + 1
+    one, other = _without_common_ends(one, other)
+    if not one or not other or not limit:
+        return min(max(len(one), len(other)), limit + 1)
+    rests = [(one[1:], other), (one, other[1:]), (one[1:], other[1:])]
+    if len(one) > 1 and one[:2] == other[1::-1]:
+        rests.append((one[2:], other[2:]))
+    return 1 + min(_edits(*rest, limit - 1) for rest in rests)
+
+
+def _without_common_ends(one: str, other: str) -> tuple[str, str]:
     while one and other and one[0] == other[0]:
         one, other = one[1:], other[1:]
     while one and other and one[-1] == other[-1]:
         one, other = one[:-1], other[:-1]
-    if not one or not other or max(len(one), len(other)) > 4 * limit + 8:
-        return min(max(len(one), len(other)), limit + 1)
-    before: list[int] = []
-    row = list(range(len(other) + 1))
-    for i, a in enumerate(one, 1):
-        older, before, row = before, row, [i]
-        for j, b in enumerate(other, 1):
-            cost = min(row[j - 1] + 1, before[j] + 1, before[j - 1] + (a != b))
-            if i > 1 and j > 1 and a == other[j - 2] and one[i - 2] == b:
-                cost = min(cost, older[j - 2] + 1)
-            row.append(cost)
-        if min(row) > limit:
-            return limit + 1
-    return min(row[-1], limit + 1)
+    return one, other

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from ddpdoctor.facts.nccl_variables import NCCL
 
-__all__ = ["MAX_NUMBER", "TABLE", "Setting", "read_number"]
+__all__ = ["MAX_NUMBER", "TABLE", "KnownVariable", "read_number"]
 
 TORCH = """
 GLOO_DEVICE_TRANSPORT text - # transport of Gloo: TCP, TCP_TLS, IBVERBS, UV
@@ -122,13 +122,13 @@ OPENCL_PROFILE text -
 
 MAX_NUMBER = (1 << 63) - 1
 MAX_DIGITS = 64
-"""More than a number has that fits; Python reads longer ones slowly."""
+"""More digits than a 64-bit number has; Python reads longer ones slowly."""
 _NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """One variable. `family` is `nccl`, `torch` or `cuda`; `replaced_by` may name what is no variable."""
+class KnownVariable:
+    """One variable. `family` is `nccl`, `torch` or `cuda`; `replaced_by` may name something other than a variable."""
 
     name: str
     family: str
@@ -175,7 +175,7 @@ class Setting:
 
 
 def read_number(value: str) -> tuple[int, bool]:
-    """What C's `strtoll(value, NULL, 0)` gives, and whether that is the number that stands there.
+    """What C's `strtoll(value, NULL, 0)` gives, and whether that is the whole value.
 
     `08` and `1e6` are not: a leading 0 makes a number octal, and reading stops at the first character that is no digit.
     """
@@ -192,20 +192,17 @@ def read_number(value: str) -> tuple[int, bool]:
     return (-number if match[1] == "-" else number), is_whole
 
 
-def _rows(text: str, family: str) -> list[Setting]:
+def _rows(text: str, family: str) -> list[KnownVariable]:
     return [_setting(line, family) for line in text.strip().splitlines()]
 
 
-def _setting(line: str, family: str) -> Setting:
+def _setting(line: str, family: str) -> KnownVariable:
     row, _, meaning = line.partition(" # ")
     name, kind, since, *more = row.split()
     kind, _, allowed = kind.partition(":")
     marks = dict(mark.split(":", 1) for mark in more)
-    return Setting(
-        name=name,
-        family=family,
-        kind=kind,
-        allowed=tuple(allowed.split("|")) if allowed else (),
+    return KnownVariable(
+        *(name, family, kind, tuple(allowed.split("|")) if allowed else ()),
         since=None if since == "-" else since,
         deprecated=marks.get("deprecated"),
         removed=marks.get("removed"),

@@ -73,11 +73,11 @@ class GpuNode:
     """Its place in sysfs: `/sys/devices/pci0000:17/0000:17:01.0/…`."""
     pci_numa_node: int | None = None
     iommu: str | None = None
-    """The kind of the slot's IOMMU group: `identity`, `DMA`, `DMA-FQ`, …; "" without an IOMMU; None when not told."""
+    """The kind of the slot's IOMMU group: `identity`, `DMA`, `DMA-FQ`, …; "" without an IOMMU; None when not reported."""
     acs_bridges: tuple[str, ...] | None = None
     """The bridges above the GPU that redirect requests to the host (ACS); None where only root may see."""
     link_count: int | None = None
-    """Field 91: the links that the board has; None when not told."""
+    """Field 91: the links that the board has; None when not reported."""
     switch_links: int | None = None
     """Field 147: the links that reach an NVSwitch."""
     links: tuple[Link, ...] = ()
@@ -139,7 +139,7 @@ class FabricManager:
 
 @dataclass(frozen=True, slots=True)
 class Topo(Section):
-    """The GPUs and NICs of one node and what lies between them.
+    """The GPUs and NICs of one node and the paths between them.
 
     `fabric_manager` is None where no NVSwitch is here. `imex_channels` are the names in /dev/nvidia-caps-imex-channels.
     `has_pci_bus` says whether /sys/class/pci_bus lists anything.

@@ -122,6 +122,6 @@ def _as_of(option: Option, version: Version) -> Option:
 
 
 def version_of(text: str) -> Version | None:
-    """Major and minor of `2.13.0+cu130` or `2.9`, None when it is no version."""
+    """Major and minor of `2.13.0+cu130` or `2.9`, None when it is not a version."""
     match = re.match(r"v?(\d+)\.(\d+)(?![\d])", text.strip())
     return (int(match[1]), int(match[2])) if match else None

@@ -7,7 +7,7 @@ import re
 from ddpdoctor.facts.setting_names import nearest
 from ddpdoctor.facts.settings_table import TABLE
 
-__all__ = ["PET_OPTIONS", "is_relevant", "is_secret", "meaning", "without_secrets"]
+__all__ = ["PET_OPTIONS", "is_relevant", "is_secret", "meaning"]
 
 MEANINGS = {
     "RANK": "rank of this process in the job",
@@ -190,10 +190,6 @@ _NEVER = frozenset({"OMPI_ARGV", "OMPI_COMMAND", "OMPI_MCA_orte_precondition_tra
 
 _SECRET_PART = re.compile(r"TOKEN(?!I[SZ])|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API_?KEY|PRIVATE", re.IGNORECASE)
 _SECRET_WORD = re.compile(r"(?:^|_)(KEYS?|AUTH|PASS|PWD|JWT|COOKIE|MUNGE|CREDS?|PAT|PSK|T?OTP)(?:_|$)", re.IGNORECASE)
-_IN_URL = re.compile(r"://[^/?#\s]+@")
-_IN_TEXT = re.compile(
-    r"(token|secret|passw(?:or)?d|credentials?|api[-_]?key)(\"?\s*[=:]\s*\"?)([^\s,;&\"]+)", re.IGNORECASE
-)
 
 
 def is_relevant(name: str) -> bool:
@@ -221,8 +217,3 @@ def meaning(name: str) -> str:
 def is_secret(name: str) -> bool:
     """Whether a variable with this name is likely to hold a password, a token or a key."""
     return bool(_SECRET_PART.search(name) or _SECRET_WORD.search(name))
-
-
-def without_secrets(value: str) -> str:
-    """The value without what stands before the @ of a URL and after `token=`, `password:` and the like."""
-    return _IN_TEXT.sub(r"\1\2***", _IN_URL.sub("://***@", value))

@@ -7,6 +7,7 @@ the same way (torch/cuda/__init__.py: _parse_visible_devices, _transform_uuid_to
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -64,19 +65,11 @@ def visible(environ: Mapping[str, str], gpu: Gpu) -> Visibility:
     ordered, known = _numbering(environ.get("CUDA_DEVICE_ORDER"), gpu.devices)
     if value is None:
         return Visibility(None, len(ordered), tuple(d.index for d in ordered), known)
-    if value.startswith(("GPU-", "MIG-")):
-        read, known = _names(value, ordered), True
-    else:
-        read = _numbers(value, len(ordered))
-    return Visibility(
-        value,
-        len(read.picked),
-        tuple(ordered[i].index for i in read.picked),
-        known or not read.picked or len(read.picked) == len(ordered) == 1,
-        read.stopped_at,
-        read.why,
-        read.dropped,
-    )
+    has_names = value.startswith(("GPU-", "MIG-"))
+    read = _names(value, ordered) if has_names else _numbers(value, len(ordered))
+    indices = tuple(ordered[i].index for i in read.picked)
+    known = known or has_names or not indices or len(indices) == len(ordered) == 1
+    return Visibility(value, len(indices), indices, known, read.stopped_at, read.why, read.dropped)
 
 
 def listed(value: str | None) -> int | None:
@@ -132,21 +125,17 @@ def _numbering(order: str | None, devices: tuple[Device, ...]) -> tuple[tuple[De
 
 def _numbers(value: str, count: int) -> _Read:
     entries = value.split(",")
-    numbers = []
-    stop = _Read(())
-    for at, entry in enumerate(entries):
-        number = _number(entry)
-        if number in numbers:
-            return _Read((), entry, f"GPU {number} is listed twice, which hides all", len(entries))
-        if number < 0:
-            stop = _Read((), entry, _what_is_wrong(entry), len(entries) - at)
-            break
-        numbers.append(number)
+    numbers = list(itertools.takewhile(lambda number: number >= 0, map(_number, entries)))
     for at, number in enumerate(numbers):
-        if number >= count:
-            there = f"there is no GPU {number} here" if count else "there is no GPU here"
-            return _Read(tuple(numbers[:at]), entries[at], there, len(entries) - at)
-    return _Read(tuple(numbers), stop.stopped_at, stop.why, stop.dropped)
+        if number in numbers[:at]:
+            return _Read((), entries[at], f"GPU {number} is listed twice, which hides all", len(entries))
+    end = next((at for at, number in enumerate(numbers) if number >= count), len(numbers))
+    if end == len(entries):
+        return _Read(tuple(numbers))
+    why = _what_is_wrong(entries[end])
+    if end < len(numbers):
+        why = f"there is no GPU {numbers[end]} here" if count else "there is no GPU here"
+    return _Read(tuple(numbers[:end]), entries[end], why, len(entries) - end)
 
 
 def _number(entry: str) -> int:

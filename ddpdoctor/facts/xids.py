@@ -1,6 +1,6 @@
 """Xids and SXids: the numbers under which NVIDIA's driver writes faults of GPUs and NVSwitches into the kernel's log.
 
-The table says of each number what it means, what NVIDIA's catalogue of Xids tells to do, and which kind of fault it shows;
+The table says of each number what it means, what NVIDIA's catalogue of Xids recommends, and which kind of fault it shows;
 a cause names its kind in `xids=`.
 """
 
@@ -219,7 +219,7 @@ def age(seconds: float) -> str:
 
 
 def xid_in(line: str) -> Xid | None:
-    """The Xid or SXid that a line of the kernel's log tells, None for every other line."""
+    """The Xid or SXid in a line of the kernel's log, None for every other line."""
     found = _LINE.search(line)
     if found is None:
         return None

@@ -7,23 +7,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
-from ddpdoctor.facts.log import Exit, Line, Log, Source, Traceback, Who
-from ddpdoctor.logs.context_attribution import with_neighbours
-from ddpdoctor.logs.context_patterns import marked
-from ddpdoctor.logs.known_processes import AGENT, Known, is_agents, known_of, world_size_of
-from ddpdoctor.logs.later_frames import CHAINED_LINES, is_ahead, with_frames
-from ddpdoctor.logs.launcher_endings import SIGNALS, told_in_lines
+from ddpdoctor.facts.log import Exit, Log, LogLine, LogSource, Traceback, Who
+from ddpdoctor.logs.context_attribution import with_context
+from ddpdoctor.logs.context_patterns import context_lines
+from ddpdoctor.logs.distances import CHAIN_LINES, MESSAGE_LINES, SUMMARY_ROW_LINES, SUMMARY_TRACEBACK_LINES
+from ddpdoctor.logs.known_processes import AGENT, KnownProcesses, is_of_launcher, known_processes, world_size_of
+from ddpdoctor.logs.later_frames import is_ahead, with_frames
+from ddpdoctor.logs.launcher_exits import SIGNALS, exits_in_lines
 from ddpdoctor.logs.line_prefix import short_host
 
-__all__ = ["MESSAGE_LINES", "attributed"]
+__all__ = ["attributed"]
 
-Spoken = TypeVar("Spoken", Line, Traceback, Exit)
+Spoken = TypeVar("Spoken", LogLine, Traceback, Exit)
 
-MESSAGE_LINES = 5
-"""So many lines an exception's message may have: NCCL's has four."""
-
-ROW_LINES = 9
-"""From `rank` to `traceback` in a row of torchrun's summary are three lines, more where nodes write at once."""
 
 OF_SLURM = ("slurmstepd", "srun: ")
 _SELF = re.compile(
@@ -36,16 +32,16 @@ _DEVICE = re.compile(r"\b[Dd]evice: (?:cuda:)?(?P<device>\d{1,2})\b")
 
 def attributed(log: Log) -> Log:
     """The log with every line, traceback and exit given to its rank and host as far as these are known."""
-    log = with_neighbours(replace(log, exits=(*log.exits, *told_in_lines(log.lines, log.exits))))
+    log = with_context(replace(log, exits=(*log.exits, *exits_in_lines(log.lines, log.exits))))
     named = replace(
         log,
         lines=tuple(_with_source(log, each) for each in log.lines if not _is_code(log, each)),
-        tracebacks=tuple(_as_told(_with_source(log, each)) for each in log.tracebacks),
+        tracebacks=tuple(_as_message_says(_with_source(log, each)) for each in log.tracebacks),
         unfinished=tuple(_with_source(log, each) for each in log.unfinished),
         exits=tuple(_with_source(log, each) for each in log.exits),
         tails=tuple(_with_source(log, each) for each in log.tails),
     )
-    known = known_of(named)
+    known = known_processes(named)
     lines = tuple(_given(each, known) for each in named.lines)
     tracebacks = tuple(_given(each, known) for each in named.tracebacks)
     unfinished = tuple(_given(each, known) for each in named.unfinished)
@@ -59,16 +55,16 @@ def attributed(log: Log) -> Log:
     return replace(found, world_size=world_size_of(found), sources=tuple(_with_restart(found)))
 
 
-def _is_code(log: Log, line: Line) -> bool:
-    """Whether a traceback quotes this line of the source: what stands there was not said by anybody."""
+def _is_code(log: Log, line: LogLine) -> bool:
+    """Whether the line is source code that a traceback quotes: no process printed it as a message."""
     return line.text.startswith("    ") and any(
         each.source == line.source and each.begin < line.number < each.number for each in log.tracebacks
     )
 
 
-def _with_restart(log: Log) -> Iterator[Source]:
+def _with_restart(log: Log) -> Iterator[LogSource]:
     first: dict[int, int] = {}
-    for line, _ in marked(log, "restart"):
+    for line, _ in context_lines(log, "restart"):
         first.setdefault(line.source, line.number)
     for index, source in enumerate(log.sources):
         yield replace(source, restarted_at=first.get(index))
@@ -81,17 +77,17 @@ def _with_source(log: Log, each: Spoken) -> Spoken:
     return replace(each, who=_merged(own, of_file))
 
 
-def _as_told(each: Traceback) -> Traceback:
+def _as_message_says(each: Traceback) -> Traceback:
     """A traceback whose message says which rank raised it, on which node and device."""
-    told = _SELF.match(each.message)
-    if told is None or each.who.rank not in (None, int(told["rank"] or told["waiting"])):
+    named = _SELF.match(each.message)
+    if named is None or each.who.rank not in (None, int(named["rank"] or named["waiting"])):
         return each
     host, device = _HOST.search(each.message), _DEVICE.search(each.message)
     return replace(
         each,
         who=replace(
             each.who,
-            rank=int(told["rank"] or told["waiting"]),
+            rank=int(named["rank"] or named["waiting"]),
             host=each.who.host or (short_host(host["host"]) if host else None),
             device=int(device["device"]) if device and each.who.device is None else each.who.device,
         ),
@@ -110,7 +106,7 @@ def _merged(own: Who, other: Who) -> Who:
     )
 
 
-def _given(each: Spoken, known: Known) -> Spoken:
+def _given(each: Spoken, known: KnownProcesses) -> Spoken:
     who = each.who
     rank, node_rank = who.rank, who.node_rank
     if rank is None and who.pid is not None:
@@ -121,7 +117,7 @@ def _given(each: Spoken, known: Known) -> Spoken:
             rank = who.local_rank
     if rank is None and who.device is not None and known.devices_are_ranks:
         rank = who.device
-    if rank is None and not is_agents(each):
+    if rank is None and not is_of_launcher(each):
         rank = known.rank_of_source.get(each.source)
     if who.task is not None and not known.tasks_are_nodes and rank is None:
         rank = who.task
@@ -137,9 +133,11 @@ def _of_row(each: Traceback, exits: tuple[Exit, ...]) -> Traceback:
     """A traceback that a row of torchrun's summary holds is of that row's worker, which has recorded it."""
     if each.who.rank is not None or _is_launchers(each):
         return each
-    rows = [e for e in exits if e.source == each.source and 0 < each.begin - e.number <= ROW_LINES]
+    rows = [e for e in exits if e.source == each.source and 0 < each.begin - e.number <= SUMMARY_ROW_LINES]
     own = [e for e in rows if e.who.rank is not None and e.who.task == each.who.task]
-    own = [e for e in own if e.who.host == each.who.host] or [e for e in own if e.number + 3 == each.begin]
+    own = [e for e in own if e.who.host == each.who.host] or [
+        e for e in own if e.number + SUMMARY_TRACEBACK_LINES == each.begin
+    ]
     return replace(each, who=_merged(each.who, own[-1].who)) if own else each
 
 
@@ -166,7 +164,7 @@ def _chains(tracebacks: tuple[Traceback, ...], indices: Iterable[int]) -> list[l
     chains: list[list[int]] = []
     for i in indices:
         last = tracebacks[chains[-1][-1]] if chains else None
-        if last is not None and tracebacks[i].is_chained and 0 < tracebacks[i].begin - last.number <= CHAINED_LINES:
+        if last is not None and tracebacks[i].is_chained and 0 < tracebacks[i].begin - last.number <= CHAIN_LINES:
             chains[-1].append(i)
         else:
             chains.append([i])
@@ -178,7 +176,7 @@ def _is_own(each: Exit) -> bool:
     return each.code > 0 or each.code == -SIGNALS["SIGABRT"]
 
 
-def _with_traceback(line: Line, tracebacks: tuple[Traceback, ...]) -> Line:
+def _with_traceback(line: LogLine, tracebacks: tuple[Traceback, ...]) -> LogLine:
     """A line without a rank that belongs to a traceback whose rank is known by now."""
     if line.who.rank is not None:
         return line
@@ -194,7 +192,7 @@ def _with_traceback(line: Line, tracebacks: tuple[Traceback, ...]) -> Line:
     return replace(line, who=_merged(line.who, near[-1].who))
 
 
-def _with_unfinished(line: Line, unfinished: tuple[Traceback, ...]) -> Line:
+def _with_unfinished(line: LogLine, unfinished: tuple[Traceback, ...]) -> LogLine:
     """A line without a rank directly above a traceback that it ends: some write the exception before its traceback."""
     if line.who != Who():
         return line

@@ -1,4 +1,4 @@
-"""Whom lines speak of that have no prefix of their own: other lines say it, as Ray, kubectl and the kernel write."""
+"""The process of lines without a prefix, where other lines name it, as Ray, kubectl and the kernel write."""
 
 from __future__ import annotations
 
@@ -6,72 +6,65 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeVar
 
-from ddpdoctor.facts.log import Line, Log, Traceback, Who
-from ddpdoctor.logs.context_patterns import marked
-from ddpdoctor.logs.launcher_endings import SIGNALS
+from ddpdoctor.facts.log import Log, LogLine, Traceback, Who
+from ddpdoctor.logs.context_patterns import context_lines
+from ddpdoctor.logs.distances import POD_LINES, RAY_ACTOR_LINES, RAY_MEMORY_LINES, RAY_TASK_LINES
+from ddpdoctor.logs.launcher_exits import SIGNALS
 
-__all__ = ["with_neighbours"]
+__all__ = ["with_context"]
 
-Spoken = TypeVar("Spoken", Line, Traceback)
+Spoken = TypeVar("Spoken", LogLine, Traceback)
 
-TASK_LINES = 60
-"""So many lines below `ray::X.method() (pid=…, ip=…)` its error may end."""
-ACTOR_LINES = 6
-"""So many lines below the process id of an actor stands how it died."""
 NOWHERE = "0.0.0.0"
 """What Ray says for an actor whose place it does not know."""
-OOM_LINES = 2
-"""So many lines above its node may Ray begin to tell that it killed workers for their memory."""
-POD_LINES = 200
-"""So many lines `kubectl describe` tells of one pod."""
 
 
-def with_neighbours(log: Log) -> Log:
+def with_context(log: Log) -> Log:
     """The log with the worker or the pod for lines and tracebacks that are about one without saying so themselves."""
-    told = sorted((*_told(log), *_killed(log)), key=lambda each: each[1])
-    if not told:
+    named = sorted((*_named_processes(log), *_killed(log)), key=lambda each: each[1])
+    if not named:
         return log
     return replace(
         log,
-        lines=tuple(_given(each, told) for each in log.lines),
-        tracebacks=tuple(_given(each, told) for each in log.tracebacks),
+        lines=tuple(_given(each, named) for each in log.lines),
+        tracebacks=tuple(_given(each, named) for each in log.tracebacks),
     )
 
 
-def _told(log: Log) -> Iterator[tuple[int, int, int, Who]]:
+def _named_processes(log: Log) -> Iterator[tuple[int, int, int, Who]]:
     """The source, the line, how far it reaches, and whom it names."""
-    for line, found in marked(log, "ray_task"):
-        yield line.source, line.number, TASK_LINES, Who(host=found["host"], pid=int(found["pid"]))
-    for line, found in marked(log, "ray_dead"):
+    for line, found in context_lines(log, "ray_task"):
+        yield line.source, line.number, RAY_TASK_LINES, Who(host=found["host"], pid=int(found["pid"]))
+    for line, found in context_lines(log, "ray_dead"):
         yield line.source, line.number, 0, Who(host=found["host"], pid=int(found["pid"]))
-    hosts = {(line.source, line.number): found["host"] for line, found in marked(log, "ray_address")}
-    for line, found in marked(log, "ray_actor"):
-        near = (hosts.get((line.source, line.number + i)) for i in range(ACTOR_LINES))
+    hosts = {(line.source, line.number): found["host"] for line, found in context_lines(log, "ray_address")}
+    for line, found in context_lines(log, "ray_actor"):
+        near = (hosts.get((line.source, line.number + i)) for i in range(RAY_ACTOR_LINES))
         host = next((each for each in near if each is not None and each != NOWHERE), None)
-        yield line.source, line.number, ACTOR_LINES, Who(host=host, pid=int(found["pid"]))
-    for line, found in marked(log, "ray_memory"):
+        yield line.source, line.number, RAY_ACTOR_LINES, Who(host=host, pid=int(found["pid"]))
+    for line, found in context_lines(log, "ray_memory"):
         pid = int(found["pid"]) if found["pid"] else None
-        yield line.source, line.number - OOM_LINES, OOM_LINES, Who(host=found["host"], pid=pid)
-    for line, found in marked(log, "replica"):
+        yield line.source, line.number - RAY_MEMORY_LINES, RAY_MEMORY_LINES, Who(host=found["host"], pid=pid)
+    for line, found in context_lines(log, "replica"):
         yield line.source, line.number, 0, Who(host=found["host"])
-    for line, found in marked(log, "pod"):
+    for line, found in context_lines(log, "pod"):
         yield line.source, line.number, POD_LINES, Who(host=found["pod"])
-    for line, found in marked(log, "pod_row"):
+    for line, found in context_lines(log, "pod_row"):
         yield line.source, line.number, 0, Who(host=found["pod"])
 
 
 def _killed(log: Log) -> Iterator[tuple[int, int, int, Who]]:
-    """The kernel's word for a process that a launcher saw end by SIGKILL."""
+    """Lines of the kernel about a process that a launcher saw end by SIGKILL."""
     ended = {each.who.pid: each.who for each in log.exits if each.code == -SIGNALS["SIGKILL"] and each.who.pid}
-    for line, found in marked(log, "oom_killed"):
+    for line, found in context_lines(log, "oom_killed"):
         if int(found["pid"]) in ended:
             yield line.source, line.number, 0, ended[int(found["pid"])]
 
 
-def _given(each: Spoken, told: list[tuple[int, int, int, Who]]) -> Spoken:
+def _given(each: Spoken, named: list[tuple[int, int, int, Who]]) -> Spoken:
     if each.who.pid is not None or each.who.rank is not None:
         return each
-    near = [who for source, at, reach, who in told if source == each.source and at <= each.number <= at + reach]
+    near = [who for source, at, reach, who in named if source == each.source and at <= each.number <= at + reach]
     if not near:
         return each
     who = near[-1]

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddpdoctor.facts.log import Line, Log
+from ddpdoctor.facts.log import Log, LogLine
 
-__all__ = ["MARKS", "marked"]
+__all__ = ["CONTEXT_PATTERNS", "context_lines"]
 
-MARKS: dict[str, str] = {
+CONTEXT_PATTERNS: dict[str, str] = {
     "clients": r"\b(?P<joined>\d+)/(?P<expected>\d+) clients joined",
     "tries": r"client socket has failed to connect to \[(?P<host>[^\]]+)\]:(?P<port>\d+) \(errno: (?P<number>110|113) - ",
     "keys": r"wait timeout after \d+ms, keys: (?P<keys>.*)",
@@ -94,9 +94,9 @@ MARKS: dict[str, str] = {
 }
 
 
-def marked(log: Log, name: str) -> Iterator[tuple[Line, re.Match[str]]]:
+def context_lines(log: Log, name: str) -> Iterator[tuple[LogLine, re.Match[str]]]:
     """The lines of the log that carry this mark, taken apart."""
-    known = re.compile(MARKS[name])
+    known = re.compile(CONTEXT_PATTERNS[name])
     for line in log.lines:
         found = known.search(line.text)
         if found is not None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from ddpdoctor.facts.xids import Xid, xid_in
-from ddpdoctor.logs.line_prefix import split
+from ddpdoctor.logs.line_prefix import split_prefix
 
-__all__ = ["KernelLog", "Stamp", "stamp_of"]
+__all__ = ["KernelLog", "KernelTime", "time_of"]
 
 WORDS = ("Xid (", "Linux version ", "-- Boot ", "-- Reboot --")
 """One of these is in every line that matters here."""
@@ -30,48 +30,48 @@ _CLASSIC = re.compile(r"^([A-Z][a-z]{2}) ([ \d]\d) (\d\d:\d\d:\d\d)(?:\.\d+)? ")
 _HOST = re.compile(r"(?:^|[\d\]Z]|UTC) (?P<host>[A-Za-z0-9][\w.-]*) kernel(?:\[\d+\])?: ")
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 LEAP_YEAR = 2000
-"""Stands in for the year that classic syslog lines do not tell."""
+"""Replaces the year, which classic syslog lines lack."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stamp:
+class KernelTime:
     """A time in seconds, on one of three clocks: since the machine started, of the day, of a day in an unknown year."""
 
     seconds: float
     clock: str
 
-    def since(self, other: Stamp) -> float | None:
+    def since(self, other: KernelTime) -> float | None:
         """Seconds from `other` to this; None on different clocks."""
         if self.clock != other.clock:
             return None
         gone = self.seconds - other.seconds
         return gone + YEAR_SECONDS if gone < -YEAR_SECONDS / 2 and self.clock == "yearless" else max(0.0, gone)
 
-    def is_far_before(self, other: Stamp) -> bool:
+    def is_far_before(self, other: KernelTime) -> bool:
         """The seconds since the start begin anew: the machine was started again in between."""
         return self.clock == other.clock == "start" and self.seconds + STEP_BACK_SECONDS < other.seconds
 
 
 @dataclass(slots=True)
 class KernelLog:
-    """What one file tells, line by line: give the lines with an Xid or a restart to `take`, and the last line to `finish`."""
+    """The Xids of one file: give the lines with an Xid or a restart to `take`, and the last line to `finish`."""
 
-    _found: list[tuple[Xid, Stamp | None, int]] = field(default_factory=list)
+    _found: list[tuple[Xid, KernelTime | None, int]] = field(default_factory=list)
     _restarts: int = 0
-    _last: Stamp | None = None
+    _last: KernelTime | None = None
 
     def take(self, line: str, number: int) -> None:
         """A line, from the beginning of the file on, without colours but with its times; most lines are none of its business."""
         if not any(word in line for word in WORDS):
             return
-        stamp = stamp_of(line)
+        stamp = time_of(line)
         if _RESTART.search(line) or (stamp is not None and self._last is not None and stamp.is_far_before(self._last)):
             self._restarts += 1
         self._last = stamp or self._last
         xid = xid_in(line)
         if xid is not None:
             host = _HOST.search(line)
-            named = host["host"].partition(".")[0] if host else split(line).who.host
+            named = host["host"].partition(".")[0] if host else split_prefix(line).who.host
             xid = replace(xid, line=number, host=named)
             self._found.append((xid, stamp, self._restarts))
             if len(self._found) > MOST:
@@ -79,7 +79,7 @@ class KernelLog:
 
     def finish(self, *last_lines: str) -> tuple[Xid, ...]:
         """The Xids, oldest first, with their ages before the last line of the file; of several the one of the same clock."""
-        stamps = [stamp for stamp in map(stamp_of, last_lines) if stamp is not None]
+        stamps = [stamp for stamp in map(time_of, last_lines) if stamp is not None]
         end = next((s for s in stamps if self._last is not None and s.clock == self._last.clock), self._last)
         return tuple(
             replace(xid, age_seconds=_age(stamp, end, self._restarts - restarts), restarts=self._restarts - restarts)
@@ -87,31 +87,31 @@ class KernelLog:
         )
 
 
-def _age(stamp: Stamp | None, end: Stamp | None, restarts: int) -> float | None:
+def _age(stamp: KernelTime | None, end: KernelTime | None, restarts: int) -> float | None:
     """None across a restart when only the seconds since the start are known."""
     if stamp is None or end is None or (restarts and stamp.clock == "start"):
         return None
     return end.since(stamp)
 
 
-def stamp_of(line: str) -> Stamp | None:
+def time_of(line: str) -> KernelTime | None:
     """The time at the beginning of a line, as dmesg, journalctl and syslog write it; None without one."""
     found = _SECONDS.match(line)
     if found is not None:
-        return Stamp(float(found[1]) if found[1] else int(found[2][:18]) / 1e6, "start")
+        return KernelTime(float(found[1]) if found[1] else int(found[2][:18]) / 1e6, "start")
     try:
         if (found := _ISO.match(line)) is not None:
-            return Stamp(_wall(f"{found[1]}T{found[2]}", found[4]), "wall")
+            return KernelTime(_wall(f"{found[1]}T{found[2]}", found[4]), "wall")
         if (found := _UNIX.match(line)) is not None:
-            return Stamp(float(found[1]), "wall")
+            return KernelTime(float(found[1]), "wall")
         if (found := _FULL.match(line)) is not None:
-            return Stamp(_wall(f"{found[1]}T{found[2]}", None), "wall")
+            return KernelTime(_wall(f"{found[1]}T{found[2]}", None), "wall")
         if (found := _DMESG.match(line)) is not None and found[1] in MONTHS:
             month = MONTHS.index(found[1]) + 1
-            return Stamp(_wall(f"{found[4]}-{month:02}-{int(found[2]):02}T{found[3]}", None), "wall")
+            return KernelTime(_wall(f"{found[4]}-{month:02}-{int(found[2]):02}T{found[3]}", None), "wall")
         if (found := _CLASSIC.match(line)) is not None and found[1] in MONTHS:
             month = MONTHS.index(found[1]) + 1
-            return Stamp(_wall(f"{LEAP_YEAR}-{month:02}-{int(found[2]):02}T{found[3]}", None), "yearless")
+            return KernelTime(_wall(f"{LEAP_YEAR}-{month:02}-{int(found[2]):02}T{found[3]}", None), "yearless")
     except ValueError:
         return None  # no such day or hour
     return None

@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ddpdoctor.facts.log import Exit, Line, Log, Traceback
-from ddpdoctor.logs.context_patterns import marked
+from ddpdoctor.facts.log import Exit, Log, LogLine, Traceback
+from ddpdoctor.logs.context_patterns import context_lines
 
-__all__ = ["AGENT", "Known", "is_agents", "known_of", "world_size_of"]
+__all__ = ["AGENT", "KnownProcesses", "is_of_launcher", "known_processes", "world_size_of"]
 
 AGENT = "torch/distributed/elastic"
 _LATER_NODES = re.compile(r"(?:worker|node|slave|replica|machine)-?0*[1-9]\d*$", re.IGNORECASE)
@@ -18,7 +18,7 @@ _LATER_NODES = re.compile(r"(?:worker|node|slave|replica|machine)-?0*[1-9]\d*$",
 
 
 @dataclass(slots=True)
-class Known:
+class KnownProcesses:
     """What the log as a whole says of its processes."""
 
     by_pid: dict[tuple[str | None, int], int] = field(default_factory=dict)
@@ -27,52 +27,57 @@ class Known:
     rank_of_source: dict[int, int] = field(default_factory=dict)
     host_of_source: dict[int, str] = field(default_factory=dict)
     is_first_node: bool = True
-    """Whether nothing speaks against one node, the first: its local ranks are the ranks then."""
+    """Whether all lines may be of one node, the first: its local ranks are the ranks then."""
     devices_are_ranks: bool = False
     tasks_are_nodes: bool = False
 
 
 def world_size_of(log: Log) -> int | None:
-    """The number of ranks that the lines speak of, None when none does."""
-    sure = [int(found["ranks"]) for _, found in marked(log, "communicator")]
-    sure += [int(found["members"]) for _, found in marked(log, "member")]
-    sure += [int(found["world"]) for _, found in marked(log, "barrier")]
-    sure += [int(found["world"]) for _, found in marked(log, "worlds")]
+    """The number of ranks that the lines name, None when none does."""
+    sure = [int(found["ranks"]) for _, found in context_lines(log, "communicator")]
+    sure += [int(found["members"]) for _, found in context_lines(log, "member")]
+    sure += [int(found["world"]) for _, found in context_lines(log, "barrier")]
+    sure += [int(found["world"]) for _, found in context_lines(log, "worlds")]
     return max(sure, default=None)
 
 
-def known_of(log: Log) -> Known:
-    """What the lines, tracebacks and exits that name their rank tell of the others."""
-    known = Known()
-    known.is_first_node = _is_first_node(log)
-    known.devices_are_ranks = known.is_first_node and _devices_are_ranks(log)
+def known_processes(log: Log) -> KnownProcesses:
+    """What the lines, tracebacks and exits that name their rank show about the others."""
+    is_first_node = _is_first_node(log)
+    known = KnownProcesses(
+        rank_of_source=dict(_ranks_of_sources(log)),
+        host_of_source=_hosts_of_sources(log),
+        is_first_node=is_first_node,
+        devices_are_ranks=is_first_node and _devices_are_ranks(log),
+        tasks_are_nodes=_tasks_are_nodes(log),
+    )
     for each in log.spoken:
         who = each.who
-        if who.rank is None:
-            continue
-        if who.pid is not None:
+        if who.rank is not None and who.pid is not None:
             known.by_pid[who.host, who.pid] = who.rank
             known.by_pid.setdefault((None, who.pid), who.rank)
-        if who.local_rank is not None:
+        if who.rank is not None and who.local_rank is not None:
             known.by_local[each.source, who.local_rank] = who.rank
-    for line, found in marked(log, "communicator"):
+    for line, found in context_lines(log, "communicator"):
         if line.who.pid is not None and line.who.rank is None:
             known.by_pid.setdefault((line.who.host, line.who.pid), int(found["rank"]))
-    for _, found in marked(log, "ray_worker"):
+    for _, found in context_lines(log, "ray_worker"):
         known.by_pid[found["host"], int(found["pid"])] = int(found["rank"])
         known.by_actor[int(found["pid"])] = int(found["rank"])
-    known.rank_of_source = dict(_ranks_of_sources(log))
-    hosts_of: dict[int, set[str]] = defaultdict(set)
-    for each in log.spoken:
-        if each.who.host is not None:
-            hosts_of[each.source].add(each.who.host)
-    known.host_of_source = {source: found.pop() for source, found in hosts_of.items() if len(found) == 1}
-    known.tasks_are_nodes = _tasks_are_nodes(log)
     return known
 
 
+def _hosts_of_sources(log: Log) -> dict[int, str]:
+    """Files that hold lines of one host alone."""
+    hosts: dict[int, set[str]] = defaultdict(set)
+    for each in log.spoken:
+        if each.who.host is not None:
+            hosts[each.source].add(each.who.host)
+    return {source: found.pop() for source, found in hosts.items() if len(found) == 1}
+
+
 def _is_first_node(log: Log) -> bool:
-    """Whether all was printed on one host, and nothing tells a node before it: its name, its rank, a rank of its own."""
+    """Whether all was printed on one host, and neither its name, its node rank nor a rank shows a node before it."""
     whos = {each.who for each in (*log.spoken, *log.tails)}
     hosts = {who.host for who in whos} - {None}
     nodes = {source.who.node_rank for source in log.sources} | {who.node_rank for who in whos}
@@ -84,7 +89,7 @@ def _is_first_node(log: Log) -> bool:
 
 
 def _devices_are_ranks(log: Log) -> bool:
-    """Whether the log shows that NCCL's devices count the ranks: each process has its own, and something tells the same.
+    """Whether the log shows that NCCL's devices count the ranks: each process has its own, and ranks or the world size agree.
 
     Either the ranks that are known of processes with a device, or a world that has no more ranks than devices were seen.
     """
@@ -93,15 +98,15 @@ def _devices_are_ranks(log: Log) -> bool:
     devices = {device for _, device in processes}
     if len(processes) > len(devices):
         return False
-    told = [(who.rank, who.device) for who in whos if who.rank is not None]
-    told += [
+    pairs = [(who.rank, who.device) for who in whos if who.rank is not None]
+    pairs += [
         (int(found["rank"]), line.who.device)
-        for line, found in marked(log, "communicator")
+        for line, found in context_lines(log, "communicator")
         if line.who.device is not None
     ]
     world = world_size_of(log)
-    if told:
-        return all(rank == device for rank, device in told)
+    if pairs:
+        return all(rank == device for rank, device in pairs)
     return world is not None and devices == set(range(world))
 
 
@@ -112,7 +117,7 @@ def _ranks_of_sources(log: Log) -> Iterator[tuple[int, int]]:
     for each in log.spoken:
         if each.who.rank is not None:
             ranks[each.source].add(each.who.rank)
-        if isinstance(each, Exit) or is_agents(each):
+        if isinstance(each, Exit) or is_of_launcher(each):
             shared.add(each.source)
     owners: dict[int, list[int]] = defaultdict(list)
     for source, found in ranks.items():
@@ -124,18 +129,18 @@ def _ranks_of_sources(log: Log) -> Iterator[tuple[int, int]]:
 
 
 def _tasks_are_nodes(log: Log) -> bool:
-    """Whether srun's numbers count launchers: an agent speaks under one, or one number speaks for several ranks."""
+    """Whether srun's numbers count launchers: an agent prints under one, or one number has lines of several ranks."""
     ranks: dict[int, set[int]] = defaultdict(set)
     for each in log.spoken:
         if each.who.task is None:
             continue
-        if is_agents(each):
+        if is_of_launcher(each):
             return True
         if each.who.rank is not None:
             ranks[each.who.task].add(each.who.rank)
     return any(len(found) > 1 or found != {task} for task, found in ranks.items())
 
 
-def is_agents(each: Line | Traceback | Exit) -> bool:
+def is_of_launcher(each: LogLine | Traceback | Exit) -> bool:
     """Whether a launcher says it of itself or of its workers."""
-    return each.by == "torchrun" if isinstance(each, Exit) else isinstance(each, Line) and AGENT in each.text
+    return each.by == "torchrun" if isinstance(each, Exit) else isinstance(each, LogLine) and AGENT in each.text

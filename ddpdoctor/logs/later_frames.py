@@ -1,15 +1,15 @@
-"""The frames of a traceback that stand elsewhere: behind its exception, or in the one that was raised while it was handled."""
+"""Frames of a traceback that are elsewhere in the text: after its exception, or in the one raised while it was handled."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from ddpdoctor.facts.log import Frame, Line, Traceback, Who
+from ddpdoctor.facts.log import LogLine, Traceback, TracebackFrame, Who
+from ddpdoctor.logs.distances import CHAIN_LINES
 
-__all__ = ["CHAINED_LINES", "is_ahead", "with_frames"]
+__all__ = ["is_ahead", "with_frames"]
 
-CHAINED_LINES = 4
 """An empty line, "During handling of the above exception, another exception occurred:", and an empty line."""
 
 
@@ -19,8 +19,8 @@ def with_frames(tracebacks: tuple[Traceback, ...], unfinished: tuple[Traceback, 
     return tuple(_gathered(found))
 
 
-def is_ahead(spoken: Line | Traceback, unfinished: Traceback) -> bool:
-    """Whether a traceback without an exception begins directly behind this line, and so may be the exception's."""
+def is_ahead(spoken: LogLine | Traceback, unfinished: Traceback) -> bool:
+    """Whether a traceback without an exception begins on the line after this one, and so may be the exception's."""
     return (spoken.source, spoken.number + 1) == (unfinished.source, unfinished.begin)
 
 
@@ -32,14 +32,14 @@ def _from_behind(each: Traceback, unfinished: tuple[Traceback, ...]) -> Tracebac
 
 
 def _from_handler(each: Traceback, tracebacks: tuple[Traceback, ...]) -> Traceback:
-    """Where only libraries' frames are told, those that called them stand in what was raised while it was handled."""
+    """Where a traceback has frames of libraries alone, their callers are in the one raised while it was handled."""
     if not each.frames or each.own_frames:
         return each
     for other in tracebacks:
         is_next = (other.source, other.who) == (
             each.source,
             each.who,
-        ) and 0 < other.begin - each.number <= CHAINED_LINES
+        ) and 0 < other.begin - each.number <= CHAIN_LINES
         is_alike = other.frames[-1:] == each.frames[-1:]  # another rank's, of which the text holds the beginning
         if is_next and other.own_frames and (other.is_chained or is_alike):
             return replace(each, frames=(*other.own_frames, *each.frames))
@@ -47,13 +47,13 @@ def _from_handler(each: Traceback, tracebacks: tuple[Traceback, ...]) -> Traceba
 
 
 def _gathered(tracebacks: Iterable[Traceback]) -> Iterator[Traceback]:
-    """Above what torch.distributed.checkpoint gathered from the ranks stands, once for all of them, who called it."""
-    caller: tuple[Frame, ...] = ()
+    """torch.distributed.checkpoint prints the caller once, above the tracebacks that it gathered from the ranks."""
+    caller: tuple[TracebackFrame, ...] = ()
     last: Traceback | None = None
     for each in tracebacks:
         if each.exception.endswith("CheckpointException"):
             caller, last = each.own_frames, each
-        elif last is not None and each.source == last.source and 0 < each.begin - last.number <= CHAINED_LINES:
+        elif last is not None and each.source == last.source and 0 < each.begin - last.number <= CHAIN_LINES:
             last = each
             if each.frames and not each.own_frames:
                 each = replace(each, frames=(*caller, *each.frames))

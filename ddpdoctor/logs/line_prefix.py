@@ -1,4 +1,4 @@
-"""What stands before a line's own text: ranks, hosts and times that launchers, schedulers and log collectors put there."""
+"""The prefixes of a line: ranks, hosts and times that launchers, schedulers and log collectors add."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ddpdoctor.facts.log import Who
 
-__all__ = ["Prefixed", "cleaned", "short_host", "split", "who_of_name"]
+__all__ = ["PrefixedLine", "short_host", "split_prefix", "who_of_name", "without_control_codes"]
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|[\x00-\x08\x0b-\x1f\x7f]")
 
@@ -18,10 +18,10 @@ _COUNTED = (
     r"(?i:epoch|step|iter|rank|gpu(?!0\d|-|\d{3})|cuda|layer|fold|batch|device|stage|phase|worker_|loss|line|val|train|test"
     r"|c10|python|[tdp]p\d)"
 )
-"""Words with a number behind them that are no hosts."""
+"""Words with a number after them that are not hosts."""
 _DATE = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
 _PROGRAM = r"(?!kernel|systemd|slurm|kubelet|earlyoom)[\w.-]+\[\d+\]:\ ?"
-"""A program and its process in a log of the system; what daemons say is told by their name."""
+"""A program and its process id in a system log; lines of daemons are recognised by their name."""
 _PREFIXES = re.compile(
     rf"""
       \[rank(?P<rank>\d+)\]:\ ?                                     # torch, once the process group is there
@@ -54,7 +54,7 @@ _PREFIXES = re.compile(
     re.VERBOSE,
 )
 _MACHINE = re.compile(r"node|host|worker|gpu|master|machine|rank|dgx")
-"""Words in the name of a service of docker compose that stands for a machine."""
+"""Words in the name of a docker compose service that represents a machine."""
 _VLLM = re.compile(r"Worker_TP(\d+)(?:_EP\d+)?")
 """A worker of vLLM that shares its model with tensor parallelism alone: then its number is its rank."""
 _NCCL = re.compile(r"(?P<host>[\w.-]+|<[\w .-]{1,60}>):(?P<pid>\d+):\d+ \[(?P<gpu>-?\d+)\] ")
@@ -97,10 +97,10 @@ _HOST_NAMES = re.compile(
 )
 
 
-class Prefixed(NamedTuple):
+class PrefixedLine(NamedTuple):
     """A line taken apart: who printed it and when; `text` is what the process itself wrote.
 
-    `stream` is what stands before the text alone: lines of one stream belong together, whoever they speak of.
+    `stream` is what the prefix alone says: lines of one stream belong together, whichever process they are about.
     """
 
     text: str
@@ -109,12 +109,12 @@ class Prefixed(NamedTuple):
     stream: Who
 
 
-def cleaned(line: str) -> str:
+def without_control_codes(line: str) -> str:
     """The line without colours, cursor movements and control characters."""
     return _ANSI.sub("", line) if not line.isprintable() else line
 
 
-def split(line: str) -> Prefixed:
+def split_prefix(line: str) -> PrefixedLine:
     """A clean line taken apart."""
     wrapped = _WRAPPED.match(line) if line[:2] == '{"' else None
     if wrapped is not None:
@@ -153,15 +153,15 @@ def split(line: str) -> Prefixed:
     node = _NODE.match(line, at) if host is None else None
     if node is not None and not node["host"].endswith(("Error", ".py")):
         outer = _who(rank, local, node_rank, node["host"], pid, task)
-        inner = split(line[node.end() :])
-        return Prefixed(inner.text, _both(inner.who, outer), inner.time or time, _both(inner.stream, outer))
+        inner = split_prefix(line[node.end() :])
+        return PrefixedLine(inner.text, _both(inner.who, outer), inner.time or time, _both(inner.stream, outer))
     taken = _with_writer(line[at:], _who(rank, local, node_rank, host, pid, task), time)
     return taken if service is None else taken._replace(stream=replace(taken.stream, host=service))
 
 
-def _unwrapped(line: str, wrapped: re.Match[str]) -> Prefixed:
-    """What a line of JSON holds as its message, with the rank and the host that its other keys tell."""
-    inner = split(cleaned(json.loads(wrapped["said"], strict=False)).rstrip("\n"))
+def _unwrapped(line: str, wrapped: re.Match[str]) -> PrefixedLine:
+    """What a line of JSON holds as its message, with the rank and the host of its other keys."""
+    inner = split_prefix(without_control_codes(json.loads(wrapped["said"], strict=False)).rstrip("\n"))
     keys = line[: wrapped.start("said")] + line[wrapped.end("said") :]
     rank, host = _RANK_KEY.search(keys), _HOST_KEY.search(keys)
     outer = _who(int(rank[1]) if rank else None, None, None, short_host(host[1]) if host else None)
@@ -184,29 +184,29 @@ def _both(inner: Who, outer: Who) -> Who:
     )
 
 
-def _with_writer(text: str, who: Who, time: str | None) -> Prefixed:
-    """What NCCL and c10d say of themselves at the beginning of their lines, and of whom srun speaks."""
+def _with_writer(text: str, who: Who, time: str | None) -> PrefixedLine:
+    """The process that NCCL and c10d name at the beginning of their lines, or that srun's line is about."""
     stream = who
     srun = _SRUN.match(text)
     if srun is not None:
-        return Prefixed(text, replace(who, host=srun["host"], task=int(srun["task"])), time, stream)
+        return PrefixedLine(text, replace(who, host=srun["host"], task=int(srun["task"])), time, stream)
     slurmd = _SLURMD.match(text)
     if slurmd is not None:
         named = slurmd["on"] or slurmd["host"]
-        return Prefixed(text, who if named is None else replace(who, host=named), time, stream)
+        return PrefixedLine(text, who if named is None else replace(who, host=named), time, stream)
     nccl = _NCCL.match(text)
     if nccl is not None:
         gpu = int(nccl["gpu"])
         host, device = short_host(nccl["host"]), gpu if gpu >= 0 else None
         who = _who(who.rank, who.local_rank, who.node_rank, host, int(nccl["pid"]), who.task, device)
-        return Prefixed(text[nccl.end() :], who, time, stream)
+        return PrefixedLine(text[nccl.end() :], who, time, stream)
     launch = _LAUNCH.match(text)
     if launch is not None:
-        return Prefixed(text, replace(who, host=launch["host"]), time, stream)
+        return PrefixedLine(text, replace(who, host=launch["host"]), time, stream)
     crashed = _CRASHED.match(text)
     if crashed is not None:
         who = replace(who, host=short_host(crashed["host"]), pid=int(crashed["pid"]))
-        return Prefixed(text, who, time, stream)
+        return PrefixedLine(text, who, time, stream)
     c10 = _C10.match(text)
     if c10 is not None and time is None:
         time = c10["time"]
@@ -216,7 +216,7 @@ def _with_writer(text: str, who: Who, time: str | None) -> Prefixed:
             who = replace(who, rank=int(group["rank"]))
     elif who.rank is None and (barrier := _BARRIER.search(text)) is not None:
         who = replace(who, rank=int(barrier["rank"] or barrier["of_result"]))
-    return Prefixed(text, who, time, stream)
+    return PrefixedLine(text, who, time, stream)
 
 
 def short_host(name: str) -> str:
@@ -227,7 +227,7 @@ def short_host(name: str) -> str:
 def who_of_name(name: str, above: int = 0) -> tuple[Who, int | None]:
     """What a file's name says of all its lines, and the attempt in a torchrun --log-dir tree.
 
-    The first `above` characters, a path that all inputs share, tell that tree at most.
+    The first `above` characters, a path that all inputs share, are searched for that tree alone.
     """
     tree = _ATTEMPT.search(name.replace("\\", "/"))
     path = name[above:].replace("\\", "/")

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from ddpdoctor.facts.log import Log
 
-__all__ = ["joined"]
+__all__ = ["merged"]
 
 
-def joined(first: Log, others: Iterable[Log]) -> Log:
-    """`first` with the sources, lines, tracebacks and exits of the others behind its own."""
+def merged(first: Log, others: Iterable[Log]) -> Log:
+    """`first` with the sources, lines, tracebacks and exits of the others after its own."""
     for other in others:
         by = len(first.sources)
         first = replace(

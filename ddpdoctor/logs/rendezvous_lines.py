@@ -1,15 +1,22 @@
-"""What the lines of a rendezvous say: who could not reach whom, who waited for how many, which keys never came."""
+"""Lines of a rendezvous: which process could not connect where, how many clients joined, which keys were never written."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-from ddpdoctor.facts.log import Line, Log
-from ddpdoctor.logs.context_patterns import marked
-from ddpdoctor.logs.recovery import last_words
+from ddpdoctor.facts.log import Log, LogLine
+from ddpdoctor.logs.context_patterns import context_lines
+from ddpdoctor.logs.history import history_of
 
-__all__ = ["Count", "Keys", "Knock", "counts", "keys", "knocks", "of_agents"]
+__all__ = [
+    "ClientCount",
+    "FailedConnection",
+    "MissingKeys",
+    "client_counts",
+    "failed_connections",
+    "missing_keys",
+]
 
 _KNOCK = re.compile(
     r"(?:timed out after \d+m?s while trying to connect to|any network address of) "
@@ -21,88 +28,79 @@ _AGENT_KEY = re.compile(r"/torchelastic/(?P<what>role_info|assigned_ranks)/(?P<n
 
 
 @dataclass(frozen=True, slots=True)
-class Knock:
-    """Somebody could not connect to the store at `host`:`port`; `errno` is what the kernel said, None for a time-out."""
+class FailedConnection:
+    """A process could not connect to the store at `host`:`port`; `errno` is the kernel's, None for a time-out."""
 
-    line: Line
+    line: LogLine
     host: str
     port: int
     errno: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
-    """The host of a store waited: `joined` of `expected` clients came."""
+class ClientCount:
+    """The host of a store waited: `joined` of `expected` clients joined."""
 
-    line: Line
+    line: LogLine
     joined: int
     expected: int
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
-    """Somebody waited for keys of the store that nobody wrote: the addresses of `ranks`, or what agents of `nodes` say.
+class MissingKeys:
+    """A process waited for store keys that were never written: the addresses of `ranks`, or those of the agents of `nodes`.
 
-    `is_first_node`: it waited for the word of all agents, as only the agent does that takes itself for the first node.
+    `is_first_node`: it waited for the keys of all agents, as only the agent of the first node does.
     """
 
-    line: Line
+    line: LogLine
     ranks: tuple[int, ...]
     nodes: tuple[int, ...]
     is_first_node: bool
 
 
-def knocks(log: Log) -> list[Knock]:
-    """Every failed try to reach a store, once for each process and address."""
-    found: dict[object, Knock] = {}
+def failed_connections(log: Log) -> list[FailedConnection]:
+    """Every failed attempt to reach a store, once per process and address."""
+    found: dict[object, FailedConnection] = {}
     for line in log.lines:
         match = _KNOCK.search(line.text)
         if match is None:
             continue
         number = _ERRNO.search(line.text)
         errno = int(number["number"]) if number is not None else None
-        knock = Knock(line, match["host"], int(match["port"]), errno)
+        knock = FailedConnection(line, match["host"], int(match["port"]), errno)
         key = (line.source, line.who.rank, knock.host, knock.port)
         if key not in found or (found[key].errno is None and errno is not None):
             found[key] = knock
     return list(found.values()) or _last_tries(log)
 
 
-def _last_tries(log: Log) -> list[Knock]:
-    """Tries that got no answer, with which the only log ends."""
-    tries = list(marked(log, "tries"))
-    ends = len(log.sources) == 1 and tries and not last_words(log, tries[-1][0].source, tries[-1][0].number)
+def _last_tries(log: Log) -> list[FailedConnection]:
+    """Attempts that got no answer, where the only log ends with them."""
+    tries = list(context_lines(log, "tries"))
+    ends = len(log.sources) == 1 and tries and not history_of(log).progress_after(tries[-1][0])
     if not ends:
         return []
     line, match = tries[-1]
-    return [Knock(line, match["host"].removeprefix("::ffff:"), int(match["port"]), int(match["number"]))]
+    return [FailedConnection(line, match["host"].removeprefix("::ffff:"), int(match["port"]), int(match["number"]))]
 
 
-def counts(log: Log) -> list[Count]:
-    """Every host of a store that waited in vain."""
+def client_counts(log: Log) -> list[ClientCount]:
+    """Every host of a store whose clients did not all join."""
     found = {
-        (line.source, line.who.rank): Count(line, int(match["joined"]), int(match["expected"]))
-        for line, match in marked(log, "clients")
+        (line.source, line.who.rank): ClientCount(line, int(match["joined"]), int(match["expected"]))
+        for line, match in context_lines(log, "clients")
     }
     return list(found.values())
 
 
-def keys(log: Log) -> list[Keys]:
-    """Every process that waited in vain for keys, once a process."""
-    found: dict[object, Keys] = {}
-    for line, match in marked(log, "keys"):
+def missing_keys(log: Log) -> list[MissingKeys]:
+    """Every process that waited for keys that were never written, once per process."""
+    found: dict[object, MissingKeys] = {}
+    for line, match in context_lines(log, "keys"):
         ranks = tuple(sorted({int(m["rank"]) for m in _ADDRESS_KEY.finditer(match["keys"])}))
         agents = list(_AGENT_KEY.finditer(match["keys"]))
         nodes = tuple(sorted({int(m["node"]) for m in agents}))
         is_first = any(m["what"] == "role_info" for m in agents)
-        found.setdefault((line.source, line.who.rank), Keys(line, ranks, nodes, is_first))
+        found.setdefault((line.source, line.who.rank), MissingKeys(line, ranks, nodes, is_first))
     return list(found.values())
-
-
-def of_agents(log: Log, line: Line) -> bool:
-    """Whether launchers, not workers, printed around this line: the traceback's frames are of torchrun."""
-    return any(
-        each.source == line.source and any("/distributed/launcher/" in frame.file for frame in each.frames)
-        for each in log.tracebacks
-        if abs(each.number - line.number) < 60
-    )

@@ -37,7 +37,7 @@ def _worth(literals: tuple[str, ...]) -> int:
 
 
 def _demands(parsed: Any) -> Iterator[tuple[str, ...]]:
-    """Everything that each match goes through, in order: choices of texts that stand next to each other."""
+    """Everything that each match goes through, in order: choices of adjacent texts."""
     runs = [""]
     for what, value in parsed:
         if what is constants.LITERAL:

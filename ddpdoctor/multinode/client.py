@@ -1,4 +1,4 @@
-"""The side that connects: a guest at another node's meeting, from its hello to the verdict."""
+"""The side that connects: a member of another node's session, from its hello to the verdict."""
 
 from __future__ import annotations
 
@@ -9,41 +9,50 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ddpdoctor.facts.codec import FactsError, decode
-from ddpdoctor.facts.net import Outcome
 from ddpdoctor.facts.nodes import Node, Stranger
-from ddpdoctor.multinode.link_plan import told_links, try_links
-from ddpdoctor.multinode.liveness import lost_of, watch_host
-from ddpdoctor.multinode.members import Guest
-from ddpdoctor.multinode.messages import MAX_LINE_BYTES, PROTOCOL, SILENT_SECONDS, WireError, beat, hear, say
-from ddpdoctor.multinode.results import Lost
-from ddpdoctor.network.sockets import dial, is_lossy
+from ddpdoctor.facts.reachability import ConnectOutcome
+from ddpdoctor.multinode.link_plan import encode_links, try_links
+from ddpdoctor.multinode.liveness import read_lost_node, watch_host
+from ddpdoctor.multinode.members import Member
+from ddpdoctor.multinode.messages import (
+    MAX_LINE_BYTES,
+    PROTOCOL,
+    SILENT_SECONDS,
+    WireError,
+    receive_message,
+    send_heartbeats,
+    send_message,
+)
+from ddpdoctor.multinode.results import LostNode
+from ddpdoctor.network.aio import connect
+from ddpdoctor.network.tcp_info import lost_packets
 
-__all__ = ["SILENT", "Visitor"]
+__all__ = ["SILENT", "MemberClient"]
 
-ASK_SECONDS = 1.0
+IDENTIFY_SECONDS = 1.0
 SILENT = "silent"
 
 
 @dataclass
-class Visitor:
-    """What a guest has seen. `came` is called when it was let in, with the seconds that its host still waits.
+class MemberClient:
+    """What a member has seen. `on_joined` is called when it was let in, with the seconds that its host still waits.
 
     `other_job` is how another job's node introduced itself at our port, `lost_host` a host that went before its verdict,
-    `taken_by` the node that has our place in a job that is complete without us. `lost` is called with nodes that go after
+    `taken_by` the node that has our place in a job that is complete without us. `on_lost` is called with nodes that go after
     the verdict.
     """
 
     token: str
-    came: Callable[[float], None]
-    told: Callable[[dict[str, Any]], None]
-    speak: Callable[[str], None]
-    lost: Callable[[Lost], None] = lambda lost: None
+    on_joined: Callable[[float], None]
+    on_verdict: Callable[[dict[str, Any]], None]
+    on_progress: Callable[[str], None]
+    on_lost: Callable[[LostNode], None] = lambda lost: None
     is_lossy: bool = False
     """Somebody was there, and what was said was lost on the way: it may arrive when it is said again."""
     is_over: bool = False
     """The verdict was told."""
-    seat: str | None = None
-    """The address of the host whose guest this node is."""
+    host_address: str | None = None
+    """The address of the host whose member this node is."""
     other_job: dict[str, Any] | None = None
     other_since: float | None = None
     other_version: Stranger | None = None
@@ -51,18 +60,18 @@ class Visitor:
     lost_host: str | None = None
 
     @property
-    def is_seated(self) -> bool:
-        return self.seat is not None
+    def is_member(self) -> bool:
+        return self.host_address is not None
 
-    async def ask(self, address: str, port: int) -> dict[str, Any]:
+    async def identify(self, address: str, port: int) -> dict[str, Any]:
         """Who is there; {} when it is no ddpdoctor, the kind SILENT when somebody lets us in and says nothing."""
-        connected = await dial(address, port, ASK_SECONDS, MAX_LINE_BYTES)
-        if isinstance(connected, Outcome):
+        connected = await connect(address, port, IDENTIFY_SECONDS, MAX_LINE_BYTES)
+        if isinstance(connected, ConnectOutcome):
             return {}
         reader, writer = connected
         try:
-            await say(writer, {"ddpdoctor": PROTOCOL, "kind": "who", "token": self.token})
-            return await asyncio.wait_for(hear(reader), ASK_SECONDS)
+            await send_message(writer, {"ddpdoctor": PROTOCOL, "kind": "who", "token": self.token})
+            return await asyncio.wait_for(receive_message(reader), IDENTIFY_SECONDS)
         except asyncio.TimeoutError:
             return {"kind": SILENT}
         except (OSError, WireError):
@@ -70,38 +79,40 @@ class Visitor:
         finally:
             writer.close()
 
-    async def visit(self, me: Guest, address: str, port: int, way: Outcome | None, patience: float) -> Outcome | None:
-        """Be a guest until the verdict, or until the host goes. None when there was a host, else what was there instead.
+    async def join(
+        self, me: Member, address: str, port: int, way: ConnectOutcome | None, patience: float
+    ) -> ConnectOutcome | None:
+        """Be a member until the verdict, or until the host goes. None when there was a host, else what was there instead.
 
-        `way` is why the guest comes by the side door; `patience` is for each of connecting and being let in, in seconds.
+        `way` is why the member comes by the side port; `patience` is for each of connecting and being let in, in seconds.
         """
-        connected = await dial(address, port, patience, MAX_LINE_BYTES)
-        if isinstance(connected, Outcome):
+        connected = await connect(address, port, patience, MAX_LINE_BYTES)
+        if isinstance(connected, ConnectOutcome):
             return connected
         reader, writer = connected
         try:
-            guest = replace(me, clock=time.time(), node=replace(me.node, way=way))
-            await say(writer, guest.hello(self.token))
-            refusal = self._refusal(me, await asyncio.wait_for(hear(reader), patience), address)
+            member = replace(me, clock=time.time(), node=replace(me.node, way=way))
+            await send_message(writer, member.hello(self.token))
+            refusal = self._refusal(me, await asyncio.wait_for(receive_message(reader), patience), address)
             if refusal is not None:
                 return refusal
-            beating = asyncio.create_task(beat(writer))
+            heartbeats = asyncio.create_task(send_heartbeats(writer))
             try:
                 await self._stay(reader, writer, (address, port))
             finally:
-                beating.cancel()
-                await asyncio.gather(beating, return_exceptions=True)
+                heartbeats.cancel()
+                await asyncio.gather(heartbeats, return_exceptions=True)
             return None
         except asyncio.TimeoutError:
-            self.is_lossy = is_lossy(writer)
-            return None if self.is_seated else Outcome.NO_ANSWER if self.is_lossy else Outcome.SILENT
+            self.is_lossy = bool(lost_packets(writer.get_extra_info("socket")))
+            return None if self.is_member else ConnectOutcome.NO_ANSWER if self.is_lossy else ConnectOutcome.SILENT
         except (OSError, WireError):
-            return None if self.is_seated else Outcome.STRANGER
+            return None if self.is_member else ConnectOutcome.STRANGER
         finally:
-            self.seat = None
+            self.host_address = None
             writer.close()
 
-    def _refusal(self, me: Guest, welcome: dict[str, Any], address: str) -> Outcome | None:
+    def _refusal(self, me: Member, welcome: dict[str, Any], address: str) -> ConnectOutcome | None:
         kind, seconds = welcome.get("kind"), welcome.get("seconds")
         if kind == "other-job":
             self.other_since = self.other_since or time.monotonic()
@@ -111,10 +122,10 @@ class Visitor:
         if kind == "other-version":
             self.other_version = _other_version(welcome, address)
         if kind != "welcome" or welcome.get("key") == me.key or not isinstance(seconds, (int, float)):
-            return Outcome.STRANGER
-        self.seat, self.other_job, self.other_since, self.other_version = address, None, None, None
+            return ConnectOutcome.STRANGER
+        self.host_address, self.other_job, self.other_since, self.other_version = address, None, None, None
         self.lost_host = str(welcome.get("host"))[:60]
-        self.came(min(max(float(seconds), 0.0), 1e6))
+        self.on_joined(min(max(float(seconds), 0.0), 1e6))
         return None
 
     async def _stay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: tuple[str, int]) -> None:
@@ -126,46 +137,46 @@ class Visitor:
             asyncio.TimeoutError: the host was stopped.
         """
         place: dict[str, Any] | None = None
-        while message := await self._hear(reader, writer):
+        while message := await self._receive(reader, writer):
             kind = message.get("kind")
             if kind == "progress":
-                self.speak(str(message.get("words"))[:300])
+                self.on_progress(str(message.get("words"))[:300])
             elif kind == "test":
                 links = await try_links(message, self.token)
-                await say(writer, told_links(links))
+                await send_message(writer, encode_links(links))
             elif kind == "place":
                 place = message
             elif kind == "verdict":
                 self.lost_host, self.is_over = None, True
-                self.told({**message, "place": place})
-                watched = lost_of(message.get("watch"))
+                self.on_verdict({**message, "place": place})
+                watched = read_lost_node(message.get("watch"))
                 if watched is not None:
-                    await watch_host(reader, host, watched, self.lost)
+                    await watch_host(reader, host, watched, self.on_lost)
                 return
 
-    async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> dict[str, Any]:
+    async def _receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> dict[str, Any]:
         """The next message of a host that says at least that it is alive; where the way loses packets, it may be late.
 
         Raises:
             OSError, WireError, asyncio.TimeoutError: as `_stay`.
         """
         try:
-            return await asyncio.wait_for(hear(reader), SILENT_SECONDS)
+            return await asyncio.wait_for(receive_message(reader), SILENT_SECONDS)
         except asyncio.TimeoutError:
-            self.is_lossy = is_lossy(writer)
+            self.is_lossy = bool(lost_packets(writer.get_extra_info("socket")))
             if not self.is_lossy:
                 raise
-        return await asyncio.wait_for(hear(reader), 2 * SILENT_SECONDS)
+        return await asyncio.wait_for(receive_message(reader), 2 * SILENT_SECONDS)
 
 
-def _other_version(told: dict[str, Any], address: str) -> Stranger:
-    host, protocol = told.get("host"), told.get("ddpdoctor")
+def _other_version(message: dict[str, Any], address: str) -> Stranger:
+    host, protocol = message.get("host"), message.get("ddpdoctor")
     name = host[:80] if isinstance(host, str) and host else address
     return Stranger(name, is_node=False, protocol=protocol if type(protocol) is int else 0)
 
 
-def _node(told: object) -> Node | None:
+def _node(message: object) -> Node | None:
     try:
-        return decode(Node, told)
+        return decode(Node, message)
     except FactsError:
         return None

@@ -13,23 +13,24 @@ from typing import Any
 from ddpdoctor.facts.codec import encode
 from ddpdoctor.facts.nodes import Node, Stranger
 from ddpdoctor.multinode.link_tests import serve_echo
-from ddpdoctor.multinode.members import Guest, lacks_its_script
+from ddpdoctor.multinode.members import Member, lacks_its_script
 from ddpdoctor.multinode.messages import (
     MAX_HELLO_BYTES,
     PROTOCOL,
     SILENT_SECONDS,
     WireError,
-    beat,
     decode_line,
     encode_line,
-    hear,
-    say,
-    send,
+    receive_message,
+    send_heartbeats,
+    send_lines,
+    send_message,
 )
-from ddpdoctor.multinode.pending_connections import HELLO_SECONDS, MOST_SILENT, Arrivals
-from ddpdoctor.network.sockets import listen
+from ddpdoctor.multinode.pending_connections import HELLO_SECONDS, MOST_SILENT, PendingConnections
+from ddpdoctor.network.aio import SEGMENT_BYTES
+from ddpdoctor.network.connect import listen
 
-__all__ = ["Host", "Seat"]
+__all__ = ["MemberConnection", "SessionHost"]
 
 MOST_STRANGERS = 8
 SENDING_SECONDS = 2.0
@@ -39,39 +40,39 @@ STORE_QUERY = b"\x00"
 
 
 @dataclass
-class Seat:
-    """A guest that was let in, and the connection that leads to it."""
+class MemberConnection:
+    """A member that was let in, and the connection that leads to it."""
 
-    guest: Guest
+    member: Member
     writer: asyncio.StreamWriter
     links: dict[str, Any] | None = None
     """What it saw of the network, as it told it."""
-    heard: float = field(default_factory=time.monotonic)
+    last_message_at: float = field(default_factory=time.monotonic)
     slowest: float = 0.0
     """The longest time for which it said nothing."""
 
     @property
     def is_silent(self) -> bool:
         """Whether its process was stopped, or its machine is gone: the connection does not show it."""
-        return time.monotonic() - self.heard > SILENT_SECONDS
+        return time.monotonic() - self.last_message_at > SILENT_SECONDS
 
 
 @dataclass
-class Host:
-    """One node's open house. `changed` is set whenever somebody came, went or said something."""
+class SessionHost:
+    """The server of one node's session. `changed` is set whenever somebody came, went or said something."""
 
-    me: Guest
+    me: Member
     token: str
     changed: asyncio.Event
     files: int
     """How many may be open."""
     seconds_left: Callable[[], float]
-    leads_to: Callable[[], str | None]
-    """The address at which this node found the host and is its guest, None while it is nobody's."""
-    seats: dict[str, Seat] = field(default_factory=dict)
+    host_address: Callable[[], str | None]
+    """The address at which this node found the host and is its member, None while it is nobody's."""
+    connections: dict[str, MemberConnection] = field(default_factory=dict)
     left: dict[str, Node] = field(default_factory=dict)
     """Nodes that were here and went away, by their hosts."""
-    came: set[str] = field(default_factory=set)
+    joined_keys: set[str] = field(default_factory=set)
     """The keys of all who were let in: they may come again, however late."""
     strangers: dict[Stranger, None] = field(default_factory=dict)
     opened: float = field(default_factory=time.monotonic)
@@ -81,7 +82,7 @@ class Host:
 
     def __post_init__(self) -> None:
         self._most_unknown = max(16, min(MOST_SILENT, self.files // 4))
-        self._arrivals = Arrivals(MAX_HELLO_BYTES, self._remember, self._most_unknown)
+        self._pending = PendingConnections(MAX_HELLO_BYTES, self._remember, self._most_unknown)
 
     def open(self, name: str, made: socket.socket | int) -> int:
         """Listen at a port (0: one that the kernel chooses), as `main`, `door` or `echo`. The port.
@@ -89,39 +90,44 @@ class Host:
         Raises:
             OSError: the port is taken.
         """
-        listening = listen(made, is_small=name != "echo") if isinstance(made, int) else made
+        listening = (
+            listen(made, segment_bytes=0 if name == "echo" else SEGMENT_BYTES) if isinstance(made, int) else made
+        )
         via = "main" if name == "main" else "door"
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await self._serve(reader, writer, via)
 
-        self._arrivals.listen(name, listening, serve)
+        self._pending.listen(name, listening, serve)
         return int(listening.getsockname()[1])
 
     def has(self, name: str) -> bool:
         """Whether it listens as `main` or `door`."""
-        return name in self._arrivals
+        return name in self._pending
 
     @property
-    def guests(self) -> list[Guest]:
+    def members(self) -> list[Member]:
         """Everybody who is here, this node first."""
-        return [self.me, *(seat.guest for seat in self.seats.values())]
+        return [self.me, *(connection.member for connection in self.connections.values())]
 
-    async def tell_all(self, message: dict[str, Any], places: Mapping[str, dict[str, Any]] | None = None) -> None:
+    async def broadcast(self, message: dict[str, Any], places: Mapping[str, dict[str, Any]] | None = None) -> None:
         """Tell everybody who is here, all at once; who has gone meanwhile is not waited for.
 
-        `places` are further words for single guests, by their keys: they come in a line of their own before the message.
+        `places` are further words for single members, by their keys: they come in a line of their own before the message.
         """
         line = encode_line(message)
         own = {key: encode_line({"kind": "place", **words}) for key, words in (places or {}).items()}
         await asyncio.gather(
-            *(self.tell(seat, own.get(seat.guest.key, b"") + line) for seat in list(self.seats.values()))
+            *(
+                self.send_to(connection, own.get(connection.member.key, b"") + line)
+                for connection in list(self.connections.values())
+            )
         )
 
-    async def tell(self, seat: Seat, lines: bytes) -> None:
-        """Tell one guest."""
+    async def send_to(self, connection: MemberConnection, lines: bytes) -> None:
+        """Tell one member."""
         with contextlib.suppress(OSError):
-            await send(seat.writer, lines, SENDING_SECONDS)
+            await send_lines(connection.writer, lines, SENDING_SECONDS)
 
     async def change(self, seconds: float = LOOK_SECONDS) -> None:
         """Wait until somebody came, went or said something, for a moment at most."""
@@ -129,23 +135,23 @@ class Host:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self.changed.wait(), seconds)
 
-    def send_away(self, keys: Collection[str] | None = None) -> None:
-        """Close the connections of these guests, of all without `keys`: they look for the host again."""
-        for key in list(self.seats) if keys is None else keys:
-            seat = self.seats.pop(key, None)
-            if seat is not None:
-                seat.writer.close()
+    def disconnect(self, keys: Collection[str] | None = None) -> None:
+        """Close the connections of these members, of all without `keys`: they look for the host again."""
+        for key in list(self.connections) if keys is None else keys:
+            connection = self.connections.pop(key, None)
+            if connection is not None:
+                connection.writer.close()
 
     def close_ports(self, *names: str) -> None:
         """Let ports go; connections stay."""
         for name in names:
-            self._arrivals.close_port(name)
+            self._pending.close_port(name)
 
     async def close(self) -> None:
         """Let everything go."""
-        for writer in [*self._unknown, *(seat.writer for seat in self.seats.values())]:
+        for writer in [*self._unknown, *(connection.writer for connection in self.connections.values())]:
             writer.close()
-        await self._arrivals.close()
+        await self._pending.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, via: str) -> None:
         self._unknown[writer] = None
@@ -193,33 +199,33 @@ class Host:
             if message.get("token") == self.token:
                 self._remember(writer.get_extra_info("peername"), message)
                 self.changed.set()
-            await say(writer, {"ddpdoctor": PROTOCOL, "kind": "other-version", "host": self.me.node.host})
+            await send_message(writer, {"ddpdoctor": PROTOCOL, "kind": "other-version", "host": self.me.node.host})
             return
         if message.get("token") != self.token and not self._lacks_its_script(message):
             self._remember(writer.get_extra_info("peername"), message)
-            await say(writer, {**self._introduction("other-job"), "token": self.token})
+            await send_message(writer, {**self._introduction("other-job"), "token": self.token})
             return
         kind = message.get("kind")
         if kind == "who":
-            await say(writer, self._introduction("i-am"))
+            await send_message(writer, self._introduction("i-am"))
         elif kind == "echo":
             await serve_echo(message, reader, writer, self.me.key)
-        elif kind == "hello" and self.is_full and message.get("key") not in self.came:
-            taken = self._same_number(Guest.of(message).node)
-            await say(writer, {**self._introduction("full"), "node": encode(taken)})
+        elif kind == "hello" and self.is_full and message.get("key") not in self.joined_keys:
+            taken = self._same_number(Member.of(message).node)
+            await send_message(writer, {**self._introduction("full"), "node": encode(taken)})
         elif kind == "hello":
-            await self._seat(Guest.of(message), reader, writer, via)
+            await self._admit(Member.of(message), reader, writer, via)
         else:
             raise WireError("no such message")
 
     def _lacks_its_script(self, message: dict[str, Any]) -> bool:
         """Whether somebody who names another script may be of this job all the same."""
-        return message.get("kind") == "hello" and lacks_its_script(Guest.of(message).node, self.guests)
+        return message.get("kind") == "hello" and lacks_its_script(Member.of(message).node, self.members)
 
     def _same_number(self, node: Node) -> Node:
-        """The guest that has the place of somebody who comes too late; this node itself where nobody has."""
+        """The member that has the place of somebody who comes too late; this node itself where nobody has."""
         number = (node.node_rank, node.rank)
-        return next((g.node for g in self.guests if (g.node.node_rank, g.node.rank) == number), self.me.node)
+        return next((g.node for g in self.members if (g.node.node_rank, g.node.rank) == number), self.me.node)
 
     def _introduction(self, kind: str) -> dict[str, Any]:
         return {
@@ -232,51 +238,56 @@ class Host:
             "port": self.me.node.master_port,
             "has_main": self.has("main"),
             "owns": self.me.node.owns,
-            "guest_at": self.leads_to(),
+            "guest_at": self.host_address(),
             "seconds": self.seconds_left(),
         }
 
-    async def _seat(self, guest: Guest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, via: str) -> None:
-        offset = None if guest.clock is None else round(guest.clock - time.time(), 3)
+    async def _admit(
+        self, member: Member, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, via: str
+    ) -> None:
+        offset = None if member.clock is None else round(member.clock - time.time(), 3)
         waited = round(time.monotonic() - self.opened, 3)
-        before = self.seats.get(guest.key)
+        before = self.connections.get(member.key)
         if before is not None:
-            waited = before.guest.node.waited_seconds or waited
+            waited = before.member.node.waited_seconds or waited
             before.writer.close()
-        node = replace(guest.node, came=via, waited_seconds=waited, clock_seconds=offset)
+        node = replace(member.node, came=via, waited_seconds=waited, clock_seconds=offset)
         self.left.pop(node.host, None)
-        self.came.add(guest.key)
-        seat = self.seats[guest.key] = Seat(replace(guest, node=node), writer)
-        beating = asyncio.create_task(beat(writer))
+        self.joined_keys.add(member.key)
+        connection = self.connections[member.key] = MemberConnection(replace(member, node=node), writer)
+        heartbeats = asyncio.create_task(send_heartbeats(writer))
         try:
-            await say(writer, self._introduction("welcome"))
+            await send_message(writer, self._introduction("welcome"))
             self.changed.set()
-            while message := await hear(reader):
+            while message := await receive_message(reader):
                 now = time.monotonic()
-                seat.heard, seat.slowest = now, max(seat.slowest, now - seat.heard)
+                connection.last_message_at, connection.slowest = (
+                    now,
+                    max(connection.slowest, now - connection.last_message_at),
+                )
                 if message.get("kind") != "alive":
-                    self._take(seat, message)
+                    self._take(connection, message)
                     self.changed.set()
         finally:
-            beating.cancel()
-            await asyncio.gather(beating, return_exceptions=True)
-            if self.seats.get(guest.key) is seat:
-                del self.seats[guest.key]
+            heartbeats.cancel()
+            await asyncio.gather(heartbeats, return_exceptions=True)
+            if self.connections.get(member.key) is connection:
+                del self.connections[member.key]
                 self.left[node.host] = node
                 self.changed.set()
 
-    def _take(self, seat: Seat, message: dict[str, Any]) -> None:
+    def _take(self, connection: MemberConnection, message: dict[str, Any]) -> None:
         if message.get("kind") == "links":
-            seat.links = message
+            connection.links = message
         elif message.get("kind") == "hello":
-            told = Guest.of(message)
+            update = Member.of(message)
             node = replace(
-                told.node,
-                came=seat.guest.node.came,
-                waited_seconds=seat.guest.node.waited_seconds,
-                clock_seconds=seat.guest.node.clock_seconds,
+                update.node,
+                came=connection.member.node.came,
+                waited_seconds=connection.member.node.waited_seconds,
+                clock_seconds=connection.member.node.clock_seconds,
             )
-            seat.guest = replace(told, node=node)
+            connection.member = replace(update, node=node)
 
     def _remember(self, peer: tuple[Any, ...] | None, message: dict[str, Any] | None = None) -> None:
         """Somebody who is no node of this job."""
@@ -285,8 +296,8 @@ class Host:
         node = (message or {}).get("node")
         if isinstance(node, dict) and isinstance(node.get("host"), str):
             words = {key: node[key][:80] for key in ("script", "rdzv_id") if isinstance(node.get(key), str)}
-            told = (message or {}).get("ddpdoctor")
-            protocol = told if type(told) is int and told != PROTOCOL else None
+            number = (message or {}).get("ddpdoctor")
+            protocol = number if type(number) is int and number != PROTOCOL else None
             self.strangers[Stranger(node["host"][:80], is_node=protocol is None, protocol=protocol, **words)] = None
         elif message is None:
             self.strangers[Stranger(str(peer[0]).removeprefix("::ffff:"), is_node=False)] = None

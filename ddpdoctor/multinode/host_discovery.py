@@ -1,4 +1,4 @@
-"""Finding the host: at the job's own address and port, else at the side doors of the machine that the address leads to."""
+"""Finding the host: at the job's own address and port, else at the side ports of the machine that the address leads to."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ddpdoctor.facts.addresses import is_loopback as is_loopback_name
-from ddpdoctor.facts.net import Outcome, is_loopback
+from ddpdoctor.facts.net import is_loopback
 from ddpdoctor.facts.nodes import Form
+from ddpdoctor.facts.reachability import ConnectOutcome, Lookup
 from ddpdoctor.multinode import udp_discovery
-from ddpdoctor.multinode.client import SILENT, Visitor
-from ddpdoctor.multinode.host import Host
-from ddpdoctor.network.sockets import answered, resolve
+from ddpdoctor.multinode.client import SILENT, MemberClient
+from ddpdoctor.multinode.host import SessionHost
+from ddpdoctor.network.aio import call_in_thread, look_up
 
-__all__ = ["DOORS", "Seeker"]
+__all__ = ["SIDE_PORTS", "HostDiscovery"]
 
-DOORS = range(udp_discovery.PORT, udp_discovery.PORT + 4)
-"""The side doors: below the ephemeral range, one for each ddpdoctor that meets on this machine."""
+SIDE_PORTS = range(udp_discovery.PORT, udp_discovery.PORT + 4)
+"""The side ports: below the ephemeral range, one for each ddpdoctor that meets on this machine."""
 CONFIRM_SECONDS = 1.0
-"""How long the main port is tried again after the side door said that it is open there."""
+"""How long the main port is tried again after the side port said that it is open there."""
 CONFIRM_PATIENCE = 1.3
 """A SYN that was lost is sent again after one second."""
 OTHER_PORT_SECONDS = 1.5
-"""How long a node's own port is tried before it takes the side door of one that was told another port."""
+"""How long a node's own port is tried before it takes the side port of one that was told another port."""
 RESOLVE_SECONDS = 2.0
 KNOWN_SECONDS = 0.2
 """How long the resolver may think about a name that it knew a moment ago."""
@@ -33,47 +34,46 @@ LOOKUP_SECONDS = 20.0
 RETRY_SECONDS = 0.15
 LEAST_PATIENCE = 0.9
 MOST_PATIENCE = 4.0
-TOLD_BY_ICMP = (Outcome.PROHIBITED, Outcome.NO_HOST, Outcome.NO_ROUTE, Outcome.REFUSED)
+FROM_ICMP = (ConnectOutcome.PROHIBITED, ConnectOutcome.NO_HOST, ConnectOutcome.NO_ROUTE, ConnectOutcome.REFUSED)
 ICMP_SECONDS = 5.0
-CALL_AFTER_SECONDS = 1.5
+DISCOVER_AFTER_SECONDS = 1.5
 """A host that is only late is not called for at once; for a name that leads nowhere waiting changes nothing."""
-CALL_PAUSE_SECONDS = 0.6
+DISCOVER_PAUSE_SECONDS = 0.6
 EXPLAIN_SECONDS = 4.0
-NOWHERE = (Outcome.FAILED, Outcome.NO_ROUTE, Outcome.NO_HOST)
-LOST = {*NOWHERE, Outcome.NO_ANSWER}
+UNREACHABLE = (ConnectOutcome.FAILED, ConnectOutcome.NO_ROUTE, ConnectOutcome.NO_HOST)
+WITHOUT_ANSWER = {*UNREACHABLE, ConnectOutcome.NO_ANSWER}
 """Nothing comes back; that nobody has the address shows later than that nobody answers."""
 
 
 @dataclass
-class Seeker:
+class HostDiscovery:
     """`way` is what became of the last attempt at the main address and port, None while there was none.
 
-    `since` tells how long it has been so; `addresses` and `error` are the resolver's last answer. `hosts`: this node is the
+    `since` tells how long it has been so; `addresses` are the resolver's last answer. `hosts`: this node is the
     one where the others would look.
     """
 
-    host: Host
-    visitor: Visitor
+    host: SessionHost
+    client: MemberClient
     own_addresses: frozenset[str]
     changed: Callable[[], None]
     hosts_of_job: tuple[str, ...] = ()
     """The names of the job's nodes, where the scheduler told them."""
     explain: Callable[[], list[dict[str, Any]]] = list
     """What is wrong with this node's way to the master, as findings; it may take a while."""
-    door: int | None = None
-    way: Outcome | None = None
+    side_port: int | None = None
+    way: ConnectOutcome | None = None
     since: float = field(default_factory=time.monotonic)
     addresses: tuple[str, ...] = ()
-    error: str | None = None
     is_host_silent: bool = False
-    """A doctor's side door is open at the master's address too, and says nothing either: the host is stopped, or very slow."""
+    """A doctor's side port is open at the master's address too, and says nothing either: the host is stopped, or very slow."""
     hosts: bool = False
     began: float = field(default_factory=time.monotonic)
     _tries: int = 0
-    _lookup: asyncio.Task[tuple[tuple[str, ...], str | None]] | None = None
+    _lookup: asyncio.Task[Lookup] | None = None
     _others: asyncio.Task[tuple[str, ...]] | None = None
-    _call_at: float = 0.0
-    _pause: float = CALL_PAUSE_SECONDS
+    _discover_at: float = 0.0
+    _pause: float = DISCOVER_PAUSE_SECONDS
     _why: asyncio.Task[list[dict[str, Any]] | None] | None = None
     """What is wrong with the way, being found out since it was seen to be closed."""
 
@@ -82,21 +82,21 @@ class Seeker:
         node = self.host.me.node
         if node.master_addr is None or node.master_port is None:
             return
-        while not self.visitor.is_over:
+        while not self.client.is_over:
             await self._resolve(node.master_addr)
             is_here = any(map(self._is_own, self.addresses))
             me, known = self.host.me, (is_here, self.addresses)
             if self.addresses and (me.node.is_at_master, me.node.master_addresses) != known:
-                told = replace(me.node, is_at_master=is_here, master_addresses=self.addresses)
-                self.host.me = replace(me, node=told)
+                changed_node = replace(me.node, is_at_master=is_here, master_addresses=self.addresses)
+                self.host.me = replace(me, node=changed_node)
             if self.host.has("main") and (is_here or await self._leads_back(node.master_port)):
                 self.way = None
-                self._host_here()
-                await self._find_rival()
+                self._become_host()
+                await self._find_other_host()
                 return
             if not await self._try_main(node.master_port):
-                await self._try_doors(is_here, node.master_port)
-                await self._call()
+                await self._try_side_ports(is_here, node.master_port)
+                await self._discover()
             self._tries += 1
             await asyncio.sleep(RETRY_SECONDS)
 
@@ -104,15 +104,15 @@ class Seeker:
         """Ask what the name leads to; a resolver that is slow is asked no second time while it thinks, and what it said before
         counts meanwhile.
         """
-        self._hear_resolver()
+        self._read_lookup()
         if self._lookup is None:
-            self._lookup = asyncio.create_task(resolve(name, LOOKUP_SECONDS))
+            self._lookup = asyncio.create_task(look_up(name, LOOKUP_SECONDS))
         await asyncio.wait({self._lookup}, timeout=KNOWN_SECONDS if self.addresses else RESOLVE_SECONDS)
-        self._hear_resolver()
+        self._read_lookup()
 
-    def _hear_resolver(self) -> None:
+    def _read_lookup(self) -> None:
         if self._lookup is not None and self._lookup.done():
-            self.addresses, self.error = self._lookup.result()
+            self.addresses = self._lookup.result().addresses
             self._lookup = None
 
     @property
@@ -122,121 +122,136 @@ class Seeker:
 
     @property
     def _patience(self) -> float:
-        """A first attempt is short, so that the side door is tried soon; later ones wait for a host that is busy."""
+        """A first attempt is short, so that the side port is tried soon; later ones wait for a host that is busy."""
         return min(LEAST_PATIENCE * (1 + self._tries), MOST_PATIENCE)
 
     def _is_own(self, address: str) -> bool:
         bare = address.partition("%")[0].removeprefix("::ffff:")
         return is_loopback(bare) or bare in self.own_addresses
 
-    def _host_here(self) -> None:
+    def _become_host(self) -> None:
         self.hosts = True
         self.changed()
 
-    async def _find_rival(self) -> None:
+    async def _find_other_host(self) -> None:
         """As a host to whom nobody comes: call for another node that takes itself for the owner of the same endpoint as well;
-        of two the one with the larger key is the other's guest.
+        of two the one with the larger key is the other's member.
         """
-        me, pause = self.host.me, CALL_AFTER_SECONDS
+        me, pause = self.host.me, DISCOVER_AFTER_SECONDS
         if me.node.form != Form.C10D or is_loopback_name(me.node.master_addr or ""):
             return
-        while not self.host.seats and not self.host.is_full:
+        while not self.host.connections and not self.host.is_full:
             await asyncio.sleep(pause)
             pause *= 2
-            found = await udp_discovery.call(udp_discovery.call_of(me, self.visitor.token), await self.others())
+            found = await udp_discovery.discover(
+                udp_discovery.discovery_request(me, self.client.token), await self.others()
+            )
             if found is None or found[1] is None:
                 continue
-            there = await self.visitor.ask(found[0], found[1])
+            there = await self.client.identify(found[0], found[1])
             if there.get("kind") == "i-am" and there.get("owns") is True and str(there.get("key")) < me.key:
-                await self.visitor.visit(self.host.me, found[0], found[1], None, MOST_PATIENCE)
+                await self.client.join(self.host.me, found[0], found[1], None, MOST_PATIENCE)
 
     async def _leads_back(self, port: int) -> bool:
         """Whether the endpoint leads to this node although it has no such address: a service or a floating address."""
         for address in self.addresses:
-            if (await self.visitor.ask(address, port)).get("key") == self.host.me.key:
+            if (await self.client.identify(address, port)).get("key") == self.host.me.key:
                 return True
         return False
 
     async def _try_main(self, port: int) -> bool:
         """Take part at the job's own address and port; whether there was a host, which is over then or gone."""
         if not self.addresses and not self._is_resolving:
-            self._note(Outcome.FAILED)
+            self._note(ConnectOutcome.FAILED)
         for address in self.addresses:
-            found = await self.visitor.visit(self.host.me, address, port, None, self._patience)
+            found = await self.client.join(self.host.me, address, port, None, self._patience)
             if found is None:
                 return True
             self._note(found)
         return False
 
-    def _note(self, outcome: Outcome) -> None:
+    def _note(self, outcome: ConnectOutcome) -> None:
         """Remember what became of the way. The kernel sends one ICMP message a second: silence soon after one says nothing."""
-        if outcome is Outcome.NO_ANSWER and self.way in TOLD_BY_ICMP and time.monotonic() - self.since < ICMP_SECONDS:
+        if (
+            outcome is ConnectOutcome.NO_ANSWER
+            and self.way in FROM_ICMP
+            and time.monotonic() - self.since < ICMP_SECONDS
+        ):
             return
         if self.way is not outcome:
-            if not {self.way, outcome} <= LOST:
+            if not {self.way, outcome} <= WITHOUT_ANSWER:
                 self.since = time.monotonic()
             self.way = outcome
-            if outcome in LOST:
-                self._why = asyncio.create_task(answered(self.explain, EXPLAIN_SECONDS))
+            if outcome in WITHOUT_ANSWER:
+                self._why = asyncio.create_task(call_in_thread(self.explain, EXPLAIN_SECONDS))
 
-    async def _try_doors(self, is_here: bool, port: int) -> None:
-        """The side doors of the machine that the endpoint leads to: that of the node with the main port, else the lowest."""
+    async def _try_side_ports(self, is_here: bool, port: int) -> None:
+        """The side ports of the machine that the endpoint leads to: that of the node with the main port, else the lowest."""
         for address in self.addresses:
-            doors = await self._doors(address, is_here)
-            chosen = next((door for door, there in doors.items() if there.get("has_main")), min(doors, default=None))
+            side_ports = await self._list_side_ports(address, is_here)
+            chosen = next(
+                (side_port for side_port, there in side_ports.items() if there.get("has_main")),
+                min(side_ports, default=None),
+            )
             if is_here and (
-                chosen is None or (self.door is not None and self.door < chosen and not doors[chosen]["has_main"])
+                chosen is None
+                or (self.side_port is not None and self.side_port < chosen and not side_ports[chosen]["has_main"])
             ):
-                self._host_here()  # those without any other way meet here
+                self._become_host()  # those without any other way meet here
                 return
             if chosen is None:
                 continue
-            further = doors[chosen].get("guest_at")
+            further = side_ports[chosen].get("guest_at")
             if isinstance(further, str) and await self._follow(further):
                 return
-            is_same = doors[chosen].get("port") == port
+            is_same = side_ports[chosen].get("port") == port
             if not is_same and time.monotonic() - self.began < OTHER_PORT_SECONDS:
                 continue  # perhaps another job's: the own host may only be late
-            is_open = bool(doors[chosen].get("has_main")) and is_same
+            is_open = bool(side_ports[chosen].get("has_main")) and is_same
             if is_open and await self._confirms(address, port):
                 return
             way = self.way if is_open else None
-            if await self.visitor.visit(self.host.me, address, chosen, way, MOST_PATIENCE) is None:
+            if await self.client.join(self.host.me, address, chosen, way, MOST_PATIENCE) is None:
                 return
         self.hosts = self.host.has("main")
 
     async def _follow(self, address: str) -> bool:
         """Go where a node of this job, to which the master's address led, has found the host; whether it was there."""
-        door = await self._main_door(address)
+        side_port = await self._main_side_port(address)
         return (
-            door is not None and await self.visitor.visit(self.host.me, address, door, self.way, MOST_PATIENCE) is None
+            side_port is not None
+            and await self.client.join(self.host.me, address, side_port, self.way, MOST_PATIENCE) is None
         )
 
-    async def _main_door(self, address: str) -> int | None:
-        """The side door of the node that has the job's port, among those of a machine."""
-        doors = await self._doors(address, False)
-        return next((door for door, there in doors.items() if there["has_main"]), None)
+    async def _main_side_port(self, address: str) -> int | None:
+        """The side port of the node that has the job's port, among those of a machine."""
+        side_ports = await self._list_side_ports(address, False)
+        return next((side_port for side_port, there in side_ports.items() if there["has_main"]), None)
 
-    async def _call(self) -> None:
+    async def _discover(self) -> None:
         """Call for the host on the own networks, less and less often, and go where it answers; say what is wrong here."""
         now = time.monotonic()
         if (
             self._is_resolving
-            or now < self._call_at
-            or (self.way not in NOWHERE and now - self.began < CALL_AFTER_SECONDS)
+            or now < self._discover_at
+            or (self.way not in UNREACHABLE and now - self.began < DISCOVER_AFTER_SECONDS)
         ):
             return
-        self._call_at = now + self._pause
-        self._pause = CALL_PAUSE_SECONDS if self.way in NOWHERE else self._pause * 2  # there it will soon give up
-        found = await udp_discovery.call(udp_discovery.call_of(self.host.me, self.visitor.token), await self.others())
+        self._discover_at = now + self._pause
+        self._pause = (
+            DISCOVER_PAUSE_SECONDS if self.way in UNREACHABLE else self._pause * 2
+        )  # there it will soon give up
+        found = await udp_discovery.discover(
+            udp_discovery.discovery_request(self.host.me, self.client.token), await self.others()
+        )
         if found is None:
             return
-        address, door = found
-        if door is None:
-            door = await self._main_door(address)
-        if door is not None:
+        address, side_port = found
+        if side_port is None:
+            side_port = await self._main_side_port(address)
+        if side_port is not None:
             me = replace(self.host.me, errors=tuple(await self.reasons()))
-            await self.visitor.visit(me, address, door, None if me.node.is_at_master else self.way, MOST_PATIENCE)
+            await self.client.join(me, address, side_port, None if me.node.is_at_master else self.way, MOST_PATIENCE)
 
     async def others(self) -> tuple[str, ...]:
         """The addresses of the job's nodes whose names are known."""
@@ -250,25 +265,25 @@ class Seeker:
         own = self.host.me.errors
         return [*own, *(each for each in errors or () if each not in own)]
 
-    async def _doors(self, address: str, is_here: bool) -> dict[int, dict[str, Any]]:
-        """Which doors of a machine are those of this job's other nodes, and how they introduce themselves."""
+    async def _list_side_ports(self, address: str, is_here: bool) -> dict[int, dict[str, Any]]:
+        """Which side ports of a machine are those of this job's other nodes, and how they introduce themselves."""
         found = {}
-        for door in DOORS:
-            there = await self.visitor.ask(address, door) if door != self.door or not is_here else {}
+        for side_port in SIDE_PORTS:
+            there = await self.client.identify(address, side_port) if side_port != self.side_port or not is_here else {}
             self.is_host_silent = bool(there) and there.get("kind") == SILENT
             if self.is_host_silent:
                 break
             if there.get("kind") == "i-am" and there.get("key") != self.host.me.key:
-                found[door] = {**there, "has_main": there.get("has_main") is True}
+                found[side_port] = {**there, "has_main": there.get("has_main") is True}
             elif not there and not is_here:
-                break  # nobody at the first door: nobody at the others
+                break  # nothing at the first port: nothing at the others
         return found
 
     async def _confirms(self, address: str, port: int) -> bool:
         """The host says that it listens at the main port: whether it can be reached there after all."""
         end = time.monotonic() + CONFIRM_SECONDS
         while time.monotonic() < end:
-            found = await self.visitor.visit(self.host.me, address, port, None, CONFIRM_PATIENCE)
+            found = await self.client.join(self.host.me, address, port, None, CONFIRM_PATIENCE)
             if found is None:
                 return True
             self._note(found)

@@ -8,39 +8,39 @@ from typing import Any
 
 from ddpdoctor.facts.codec import FactsError, decode, encode
 from ddpdoctor.facts.net import is_loopback
-from ddpdoctor.facts.nodes import Form, Link, Node
+from ddpdoctor.facts.nodes import Form, Node, NodeLink
 from ddpdoctor.multinode.link_tests import partners, try_link
-from ddpdoctor.multinode.members import Guest
+from ddpdoctor.multinode.members import Member
 
-__all__ = ["orders", "read_links", "told_links", "try_links"]
+__all__ = ["encode_links", "orders", "read_links", "try_links"]
 
 MOST_LINKS = 4096
 SAMPLED = (1, 2)
 """The distances at which a sample of the bandwidth is taken: a node shows what it can do as soon as one partner is healthy."""
 
 
-def orders(guests: Sequence[Guest]) -> dict[str, dict[str, Any]]:
-    """What to try, for each guest by its key. One of the ranks of a machine tries for all of them."""
+def orders(members: Sequence[Member]) -> dict[str, dict[str, Any]]:
+    """What to try, for each member by its key. One of the ranks of a machine tries for all of them."""
     firsts: dict[str, int] = {}
-    for index, guest in enumerate(guests):
-        firsts.setdefault(guest.node.machine or guest.key, index)
+    for index, member in enumerate(members):
+        firsts.setdefault(member.node.machine or member.key, index)
     places = list(firsts.values())
     wanted: dict[int, list[dict[str, Any]]] = {}
     for place, index in enumerate(places):
         for other in partners(place, len(places)):
             distance = (other - place) % len(places)
-            wanted.setdefault(index, []).extend(_links(guests, index, places[other], distance in SAMPLED))
-    return {guest.key: {"kind": "test", "links": wanted.get(index, [])} for index, guest in enumerate(guests)}
+            wanted.setdefault(index, []).extend(_links(members, index, places[other], distance in SAMPLED))
+    return {member.key: {"kind": "test", "links": wanted.get(index, [])} for index, member in enumerate(members)}
 
 
-def _links(guests: Sequence[Guest], source: int, target: int, samples: bool) -> list[dict[str, Any]]:
-    guest = guests[target]
+def _links(members: Sequence[Member], source: int, target: int, samples: bool) -> list[dict[str, Any]]:
+    member = members[target]
     found = []
-    for at, address in enumerate(_dialled(guest.node) or ("",)):
-        is_asked = at == 0 and guest.node.form == Form.C10D
-        name = (guest.node.full_name or guest.node.host) if is_asked else ""
-        link = {"source": source, "target": target, "name": name, "address": address, "port": guest.echo_port}
-        found.append({"link": link, "key": guest.key, "samples": samples and at == 0})
+    for at, address in enumerate(_dialled(member.node) or ("",)):
+        is_asked = at == 0 and member.node.form == Form.C10D
+        name = (member.node.full_name or member.node.host) if is_asked else ""
+        link = {"source": source, "target": target, "name": name, "address": address, "port": member.echo_port}
+        found.append({"link": link, "key": member.key, "samples": samples and at == 0})
     return found
 
 
@@ -51,37 +51,37 @@ def _dialled(node: Node) -> tuple[str, ...]:
     return tuple(dict.fromkeys(chosen)) or node.addresses[:1]
 
 
-async def try_links(order: dict[str, Any], token: str) -> list[Link]:
+async def try_links(order: dict[str, Any], token: str) -> list[NodeLink]:
     """What was seen on the links of an order, all tried at once."""
     wanted = order.get("links")
     works = []
     for each in wanted[:MOST_LINKS] if isinstance(wanted, list) else ():
         try:
-            link = decode(Link, each.get("link"))
+            link = decode(NodeLink, each.get("link"))
         except (FactsError, AttributeError):
             continue
         works.append(try_link(link, token, str(each.get("key")), samples=each.get("samples") is True))
     return list(await asyncio.gather(*works))
 
 
-def told_links(links: Sequence[Link]) -> dict[str, Any]:
+def encode_links(links: Sequence[NodeLink]) -> dict[str, Any]:
     """Links as they are sent: those that work in short, for there are many; the others whole."""
     short = [link for link in links if link.works and link.address and not link.name]
     fine = [[link.target, link.latency_seconds, link.gb_per_s] for link in short]
     return {"kind": "links", "fine": fine, "links": [encode(link) for link in links if link not in short]}
 
 
-def read_links(told: dict[str, Any], source: int, count: int) -> list[Link]:
-    """The links that guest number `source` of `count` tells; what is no link to a node that is here is left out."""
+def read_links(message: dict[str, Any], source: int, count: int) -> list[NodeLink]:
+    """The links that member number `source` of `count` tells; what is no link to a node that is here is left out."""
     found = []
-    fine, others = told.get("fine"), told.get("links")
+    fine, others = message.get("fine"), message.get("links")
     for each in fine[:MOST_LINKS] if isinstance(fine, list) else ():
         if isinstance(each, list) and len(each) == 3 and type(each[0]) is int and 0 <= each[0] < count:
             latency, rate = (number if isinstance(number, float) else None for number in each[1:])
-            found.append(Link(source, each[0], address="-", is_echoed=True, latency_seconds=latency, gb_per_s=rate))
+            found.append(NodeLink(source, each[0], address="-", is_echoed=True, latency_seconds=latency, gb_per_s=rate))
     for each in others[:MOST_LINKS] if isinstance(others, list) else ():
         try:
-            link = decode(Link, each)
+            link = decode(NodeLink, each)
         except FactsError:
             continue
         if link.source == source and 0 <= link.target < count:

@@ -6,38 +6,44 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from ddpdoctor.facts.nodes import Link
-from ddpdoctor.multinode.host import Host, Seat
+from ddpdoctor.facts.nodes import NodeLink
+from ddpdoctor.multinode.host import MemberConnection, SessionHost
 from ddpdoctor.multinode.link_plan import orders, read_links, try_links
 from ddpdoctor.multinode.link_tests import TEST_SECONDS
-from ddpdoctor.multinode.members import Guest
+from ddpdoctor.multinode.members import Member
 from ddpdoctor.multinode.messages import encode_line
 
 __all__ = ["is_silent", "survey"]
 
 
-async def survey(host: Host, guests: Sequence[Guest]) -> tuple[Link, ...]:
-    """What the host and its guests see of the network between them; who goes meanwhile is not waited for."""
-    wanted = orders(guests)
-    seats = [host.seats[guest.key] for guest in guests if guest.key in host.seats]
-    for seat in seats:
-        seat.links = None
-    await asyncio.gather(*(host.tell(seat, encode_line(wanted[seat.guest.key])) for seat in seats))
+async def survey(host: SessionHost, members: Sequence[Member]) -> tuple[NodeLink, ...]:
+    """What the host and its members see of the network between them; who goes meanwhile is not waited for."""
+    wanted = orders(members)
+    connections = [host.connections[member.key] for member in members if member.key in host.connections]
+    for connection in connections:
+        connection.links = None
+    await asyncio.gather(
+        *(host.send_to(connection, encode_line(wanted[connection.member.key])) for connection in connections)
+    )
     links = await try_links(wanted[host.me.key], host.token)
     end = time.monotonic() + 2 * TEST_SECONDS
-    while any(_is_awaited(host, seat) for seat in seats) and time.monotonic() < end:
+    while any(_is_awaited(host, connection) for connection in connections) and time.monotonic() < end:
         await host.change()
-    index = {guest.key: at for at, guest in enumerate(guests)}
-    for seat in seats:
-        links += read_links(seat.links or {}, index[seat.guest.key], len(guests))
+    index = {member.key: at for at, member in enumerate(members)}
+    for connection in connections:
+        links += read_links(connection.links or {}, index[connection.member.key], len(members))
     return tuple(links)
 
 
-def is_silent(host: Host, guest: Guest) -> bool:
-    """Whether a guest did not say what it saw of the network and says nothing else either."""
-    seat = host.seats.get(guest.key)
-    return seat is not None and seat.links is None and seat.is_silent
+def is_silent(host: SessionHost, member: Member) -> bool:
+    """Whether a member did not say what it saw of the network and says nothing else either."""
+    connection = host.connections.get(member.key)
+    return connection is not None and connection.links is None and connection.is_silent
 
 
-def _is_awaited(host: Host, seat: Seat) -> bool:
-    return seat.links is None and not seat.is_silent and host.seats.get(seat.guest.key) is seat
+def _is_awaited(host: SessionHost, connection: MemberConnection) -> bool:
+    return (
+        connection.links is None
+        and not connection.is_silent
+        and host.connections.get(connection.member.key) is connection
+    )

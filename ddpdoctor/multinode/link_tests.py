@@ -8,10 +8,11 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from ddpdoctor.facts.net import Outcome
-from ddpdoctor.facts.nodes import Link
-from ddpdoctor.multinode.messages import PROTOCOL, WireError, encode_line, hear
-from ddpdoctor.network.sockets import LATE, dial, outcome_of, resolve
+from ddpdoctor.facts.nodes import NodeLink
+from ddpdoctor.facts.reachability import ConnectOutcome
+from ddpdoctor.multinode.messages import PROTOCOL, WireError, encode_line, receive_message
+from ddpdoctor.network.aio import connect, look_up
+from ddpdoctor.network.connect import outcome_of
 
 __all__ = ["ALL_PAIRS", "TEST_SECONDS", "partners", "serve_echo", "try_link"]
 
@@ -51,7 +52,7 @@ async def serve_echo(
     """
     writer.write(encode_line({"ddpdoctor": PROTOCOL, "kind": "here", "key": key}))
     await writer.drain()
-    while message := await hear(reader):
+    while message := await receive_message(reader):
         size = message.get("bytes")
         if type(size) is not int or not 0 <= size <= SAMPLE_BYTES:
             raise WireError("no size")
@@ -68,15 +69,15 @@ async def serve_echo(
         await writer.drain()
 
 
-async def try_link(link: Link, token: str, key: str, *, samples: bool) -> Link:
+async def try_link(link: NodeLink, token: str, key: str, *, samples: bool) -> NodeLink:
     """The link with what was seen. `key` is the target's: another machine may answer at its address."""
     if link.name:
-        addresses, error = await resolve(link.name, NAME_SECONDS)
-        link = replace(link, name="") if error == LATE else replace(link, resolved=addresses)
+        lookup = await look_up(link.name, NAME_SECONDS)
+        link = replace(link, name="") if lookup.is_late else replace(link, resolved=lookup.addresses)
     if not link.address:
         return link
-    connected = await dial(link.address, link.port, TEST_SECONDS, ECHO_BYTES * 2, is_small=False)
-    if isinstance(connected, Outcome):
+    connected = await connect(link.address, link.port, TEST_SECONDS, ECHO_BYTES * 2, segment_bytes=0)
+    if isinstance(connected, ConnectOutcome):
         return replace(link, outcome=connected)
     reader, writer = connected
     try:
@@ -87,11 +88,11 @@ async def try_link(link: Link, token: str, key: str, *, samples: bool) -> Link:
     except asyncio.TimeoutError:
         # Small packets passed and 32 KiB did not; or nothing came back at all, in whatever packets.
         is_size = link.latency_seconds is not None and await _passes_in_small_packets(link, token, key)
-        return replace(link, is_echoed=False) if is_size else replace(link, outcome=Outcome.SILENT)
+        return replace(link, is_echoed=False) if is_size else replace(link, outcome=ConnectOutcome.SILENT)
     except OSError as error:
         return replace(link, outcome=outcome_of(error))
     except (WireError, asyncio.IncompleteReadError):
-        return replace(link, outcome=Outcome.STRANGER)
+        return replace(link, outcome=ConnectOutcome.STRANGER)
     finally:
         writer.close()
 
@@ -103,7 +104,7 @@ async def _greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tok
         WireError: somebody else answers at this address.
     """
     writer.write(encode_line({"ddpdoctor": PROTOCOL, "kind": "echo", "token": token}))
-    answer = await hear(reader)
+    answer = await receive_message(reader)
     if answer.get("kind") != "here" or answer.get("key") != key:
         raise WireError("somebody else")
     return min([await _ping(reader, writer) for _ in range(PINGS)])
@@ -113,14 +114,14 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> b
     payload = os.urandom(ECHO_BYTES)
     writer.write(encode_line({"bytes": ECHO_BYTES, "back": True}) + payload)
     echoed = await reader.readexactly(ECHO_BYTES)
-    await hear(reader)
+    await receive_message(reader)
     return echoed == payload
 
 
-async def _passes_in_small_packets(link: Link, token: str, key: str) -> bool:
+async def _passes_in_small_packets(link: NodeLink, token: str, key: str) -> bool:
     """Whether 32 KiB come back in packets that are far below every MTU."""
-    connected = await dial(link.address, link.port, AGAIN_SECONDS, ECHO_BYTES * 2)
-    if isinstance(connected, Outcome):
+    connected = await connect(link.address, link.port, AGAIN_SECONDS, ECHO_BYTES * 2)
+    if isinstance(connected, ConnectOutcome):
         return False
     try:
         await asyncio.wait_for(_greet(*connected, token, key), AGAIN_SECONDS)
@@ -134,7 +135,7 @@ async def _passes_in_small_packets(link: Link, token: str, key: str) -> bool:
 async def _ping(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> float:
     started = time.monotonic()
     writer.write(encode_line({"bytes": 0}))
-    await hear(reader)
+    await receive_message(reader)
     return round(time.monotonic() - started, 6)
 
 
@@ -145,7 +146,7 @@ async def _sample(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     while sent < SAMPLE_BYTES and time.monotonic() - started < SAMPLE_SECONDS:
         writer.write(encode_line({"bytes": PIECE_BYTES}) + block)
         try:
-            await asyncio.wait_for(hear(reader), SAMPLE_SECONDS * 2)
+            await asyncio.wait_for(receive_message(reader), SAMPLE_SECONDS * 2)
         except asyncio.TimeoutError:
             return None
         sent += PIECE_BYTES

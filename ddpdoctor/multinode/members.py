@@ -1,4 +1,4 @@
-"""Who is here, and whether that is enough: pure, so that every mixture of nodes can be tried in a test."""
+"""The members of a session, and whether they are enough: pure, so that every mixture of nodes can be tried in a test."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from ddpdoctor.facts.nodes import Form, Node
 from ddpdoctor.multinode.messages import PROTOCOL, WireError
 
 __all__ = [
-    "Guest",
-    "State",
+    "Member",
+    "SessionState",
     "assess",
     "contradicts",
+    "departed_member",
     "expected",
-    "gone_of",
     "lacks_its_script",
+    "membership_text",
     "missing",
     "of_another_job",
     "ordered",
-    "roll",
     "still_gone",
 ]
 
 
-TOLD_ALIKE = ("form", "nnodes", "world_size", "master_port", "rdzv_id")
+SAME_FOR_ALL = ("form", "nnodes", "world_size", "master_port", "rdzv_id")
 """What all nodes of one job are told."""
 
 
 @dataclass(frozen=True)
-class Guest:
-    """One node at the meeting, as it says hello.
+class Member:
+    """One node at the session, as it says hello.
 
-    `key` is its own number for this meeting. `errors` are its own findings of severity error, as JSON. `line` is its launch
+    `key` is its own number for this session. `errors` are its own findings of severity error, as JSON. `line` is its launch
     line: the words, the variables, the folder. `echo_port` answers network tests; `has_main`: it listens at the job's port.
     """
 
@@ -64,8 +64,8 @@ class Guest:
         }
 
     @classmethod
-    def of(cls, message: dict[str, Any]) -> Guest:
-        """A guest from its hello.
+    def of(cls, message: dict[str, Any]) -> Member:
+        """A member from its hello.
 
         Raises:
             WireError: the message is not what a node of this version sends.
@@ -94,25 +94,25 @@ class Guest:
         return cls(key, node, tuple(errors), line, port or 0, message.get("has_main") is True, clock)
 
 
-def gone_of(told: dict[str, Any], host: Node) -> Guest:
-    """Somebody who gave up, as its farewell says, in the job of `host`."""
-    number, errors = told.get("number"), told.get("errors")
+def departed_member(message: dict[str, Any], host: Node) -> Member:
+    """Somebody who gave up, as its leave message says, in the job of `host`."""
+    number, errors = message.get("number"), message.get("errors")
     is_rank, is_number = host.form == Form.ENV, type(number) is int
     node = Node(
-        str(told.get("host"))[:60],
+        str(message.get("host"))[:60],
         host.form,
         node_rank=number if is_number and not is_rank else None,
         rank=number if is_number and is_rank else None,
     )
-    return Guest(
-        str(told.get("key"))[:64],
+    return Member(
+        str(message.get("key"))[:64],
         node,
         tuple(e for e in errors if isinstance(e, dict)) if isinstance(errors, list) else (),
     )
 
 
-class State(Enum):
-    """What the host of the meeting should do."""
+class SessionState(Enum):
+    """What the host of the session should do."""
 
     WAITING = "waiting"
     ENOUGH = "enough"
@@ -124,8 +124,8 @@ class State(Enum):
 
 def expected(nodes: Sequence[Node]) -> int:
     """How many nodes (ranks in form env) the job has: what most say, the larger number on a tie."""
-    told = Counter(n for n in map(_size, nodes) if n)
-    return max(told, key=lambda n: (told[n], n), default=1)
+    sizes = Counter(size for size in map(_size, nodes) if size)
+    return max(sizes, key=lambda size: (sizes[size], size), default=1)
 
 
 def missing(nodes: Sequence[Node]) -> tuple[int, ...]:
@@ -136,21 +136,21 @@ def missing(nodes: Sequence[Node]) -> tuple[int, ...]:
     return tuple(number for number in range(expected(nodes)) if number not in numbers)
 
 
-def still_gone(gone: Iterable[Guest], guests: Sequence[Guest]) -> list[Guest]:
+def still_gone(gone: Iterable[Member], members: Sequence[Member]) -> list[Member]:
     """Those that gave up and whose place is still empty: one that was started again and came is no absentee."""
-    nodes = [guest.node for guest in guests]
+    nodes = [member.node for member in members]
     empty = missing(nodes)
     found = [each for each in gone if (number := _number(each.node)) is None or number in empty]
     return found[: max(expected(nodes) - len(nodes), 0)]
 
 
-def contradicts(guests: Sequence[Guest]) -> bool:
+def contradicts(members: Sequence[Member]) -> bool:
     """Whether what they say cannot be true of one job that works."""
-    nodes = [guest.node for guest in guests]
+    nodes = [member.node for member in members]
     numbers = Counter(n for n in map(_number, nodes) if n is not None)
     size = expected(nodes)
     return (
-        any(guest.errors for guest in guests)
+        any(member.errors for member in members)
         or any(node.way is not None for node in nodes)
         or any(count > 1 for count in numbers.values())
         or any(number >= size for number in numbers)
@@ -164,47 +164,47 @@ def contradicts(guests: Sequence[Guest]) -> bool:
     )
 
 
-def assess(guests: Sequence[Guest]) -> State:
-    """What the nodes that are here make of the meeting."""
-    nodes = [guest.node for guest in guests]
+def assess(members: Sequence[Member]) -> SessionState:
+    """What the nodes that are here make of the session."""
+    nodes = [member.node for member in members]
     sizes = [size for node in nodes if (size := _size(node))]
     if not sizes:
-        return State.WAITING  # for somebody who was told how many they are
+        return SessionState.WAITING  # for somebody who was told how many they are
     most = max(sizes)
     if len(nodes) >= most and not missing(nodes):
-        return State.COMPLETE
-    if contradicts(guests):
+        return SessionState.COMPLETE
+    if contradicts(members):
         placed = [
             number for number in map(_number, nodes) if number is None or number < most
         ]  # others take nobody's place
-        return State.CONTRADICTING if len(placed) < most else State.COMPLETE
+        return SessionState.CONTRADICTING if len(placed) < most else SessionState.COMPLETE
     least = max((node.least for node in nodes if node.least), default=most)
-    return State.ENOUGH if len(nodes) >= least else State.WAITING
+    return SessionState.ENOUGH if len(nodes) >= least else SessionState.WAITING
 
 
-def of_another_job(guests: Sequence[Guest], port: int | None) -> frozenset[str]:
+def of_another_job(members: Sequence[Member], port: int | None) -> frozenset[str]:
     """The keys of those who were told another port than `port`, where the job is complete without them: they may be the
     nodes of another job with the same script, and are to look for it.
     """
-    same = [guest for guest in guests if guest.node.master_port == port]
-    if len(same) == len(guests) or assess(same) is not State.COMPLETE or contradicts(same):
+    same = [member for member in members if member.node.master_port == port]
+    if len(same) == len(members) or assess(same) is not SessionState.COMPLETE or contradicts(same):
         return frozenset()
-    return frozenset(guest.key for guest in guests) - {guest.key for guest in same}
+    return frozenset(member.key for member in members) - {member.key for member in same}
 
 
-def lacks_its_script(node: Node, guests: Sequence[Guest]) -> bool:
+def lacks_its_script(node: Node, members: Sequence[Member]) -> bool:
     """Whether a node that names another script may be of this job all the same: the script that it names, or that of the
     others, is not there, as after a slip of the pen; else it was told the same, and its place is empty.
     """
-    first, number, nodes = guests[0].node, _number(node), [guest.node for guest in guests]
-    is_alike = all(getattr(node, word) == getattr(first, word) for word in TOLD_ALIKE)
+    first, number, nodes = members[0].node, _number(node), [member.node for member in members]
+    is_alike = all(getattr(node, word) == getattr(first, word) for word in SAME_FOR_ALL)
     is_empty = len(nodes) < expected(nodes) and (number is None or number in missing(nodes))
     return is_alike and is_empty and "" in (node.script_hash, first.script_hash)
 
 
-def roll(guests: Sequence[Guest]) -> str:
+def membership_text(members: Sequence[Member]) -> str:
     """Who has come and who is awaited, in words."""
-    nodes = [guest.node for guest in guests]
+    nodes = [member.node for member in members]
     size, absent = expected(nodes), missing(nodes)
     unit = "rank" if nodes[0].form == Form.ENV else "node"
     here = ", ".join(node.host for node in nodes[:8]) + (", …" if len(nodes) > 8 else "")
@@ -215,14 +215,14 @@ def roll(guests: Sequence[Guest]) -> str:
     return words
 
 
-def ordered(guests: Sequence[Guest]) -> list[Guest]:
+def ordered(members: Sequence[Member]) -> list[Member]:
     """By number; without numbers the node that hosts the store first, then as they came."""
 
-    def key(guest: Guest) -> tuple[int, float]:
-        number = _number(guest.node)
-        return (number if number is not None else 0 if guest.node.owns else 1, guest.node.waited_seconds or 0.0)
+    def key(member: Member) -> tuple[int, float]:
+        number = _number(member.node)
+        return (number if number is not None else 0 if member.node.owns else 1, member.node.waited_seconds or 0.0)
 
-    return sorted(guests, key=key)
+    return sorted(members, key=key)
 
 
 def _size(node: Node) -> int | None:

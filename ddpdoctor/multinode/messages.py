@@ -16,12 +16,12 @@ __all__ = [
     "PROTOCOL",
     "SILENT_SECONDS",
     "WireError",
-    "beat",
     "decode_line",
     "encode_line",
-    "hear",
-    "say",
-    "send",
+    "receive_message",
+    "send_heartbeats",
+    "send_lines",
+    "send_message",
 ]
 
 PROTOCOL = 1
@@ -63,7 +63,7 @@ def decode_line(line: bytes) -> dict[str, Any]:
     return message
 
 
-async def hear(reader: asyncio.StreamReader) -> dict[str, Any]:
+async def receive_message(reader: asyncio.StreamReader) -> dict[str, Any]:
     """The next message; {} at the end of the stream.
 
     Raises:
@@ -81,16 +81,16 @@ async def hear(reader: asyncio.StreamReader) -> dict[str, Any]:
     return decode_line(line)
 
 
-async def say(writer: asyncio.StreamWriter, message: dict[str, Any], seconds: float = 5.0) -> None:
+async def send_message(writer: asyncio.StreamWriter, message: dict[str, Any], seconds: float = 5.0) -> None:
     """Send one message.
 
     Raises:
         OSError: the connection broke, or the other side does not read.
     """
-    await send(writer, encode_line(message), seconds)
+    await send_lines(writer, encode_line(message), seconds)
 
 
-async def send(writer: asyncio.StreamWriter, lines: bytes, seconds: float) -> None:
+async def send_lines(writer: asyncio.StreamWriter, lines: bytes, seconds: float) -> None:
     """Send lines that are encoded already.
 
     Raises:
@@ -105,8 +105,8 @@ async def send(writer: asyncio.StreamWriter, lines: bytes, seconds: float) -> No
         raise TimeoutError("the other side does not read") from None
 
 
-async def beat(writer: asyncio.StreamWriter) -> None:
+async def send_heartbeats(writer: asyncio.StreamWriter) -> None:
     """Say that this side is alive, as long as the task is allowed to run and the other side reads."""
     while not writer.is_closing():
         await asyncio.sleep(BEAT_SECONDS)
-        await send(writer, ALIVE, SILENT_SECONDS)
+        await send_lines(writer, ALIVE, SILENT_SECONDS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import select
 import socket
 import time
@@ -11,7 +10,9 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["HELLO_SECONDS", "MOST_SILENT", "Arrivals"]
+from ddpdoctor.network.connect import OUT_OF_FILES, OUT_OF_MEMORY
+
+__all__ = ["HELLO_SECONDS", "MOST_SILENT", "PendingConnections"]
 
 HELLO_SECONDS = 5.0
 """How long somebody who has connected may take to say who he is."""
@@ -20,13 +21,12 @@ MOST_SILENT = 8192
 AT_ONCE = 256
 """So many are accepted before the others have their turn."""
 PAUSE_SECONDS = 0.2
-OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True)
-class _Silent:
+class _PendingConnection:
     made: socket.socket
     address: tuple[Any, ...]
     serve: Serve
@@ -34,25 +34,25 @@ class _Silent:
 
 
 @dataclass
-class Arrivals:
+class PendingConnections:
     """Listens at any number of ports. A connection is handed to its port's `serve` as soon as it says something; of one that
     never does, or goes without a word, `in_vain` is told the address.
     """
 
     limit: int
     """The longest line that is read at once, in bytes."""
-    in_vain: Callable[[tuple[Any, ...]], None]
+    on_nothing_sent: Callable[[tuple[Any, ...]], None]
     most_silent: int = MOST_SILENT
     _ports: dict[str, socket.socket] = field(default_factory=dict)
-    _silent: dict[int, _Silent] = field(default_factory=dict)
+    _silent: dict[int, _PendingConnection] = field(default_factory=dict)
     """By their descriptors, the oldest first."""
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _sweep: asyncio.TimerHandle | None = None
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._words = select.epoll()  # far cheaper than a stream or a reader of the loop for each of them
-        self._loop.add_reader(self._words, self._look)
+        self._epoll = select.epoll()  # far cheaper than a stream or a reader of the loop for each of them
+        self._loop.add_reader(self._epoll, self._look)
 
     def __contains__(self, name: str) -> bool:
         return name in self._ports
@@ -75,8 +75,8 @@ class Arrivals:
             self.close_port(name)
         for number in list(self._silent):
             self._forget(number).close()
-        self._loop.remove_reader(self._words)
-        self._words.close()
+        self._loop.remove_reader(self._epoll)
+        self._epoll.close()
         if self._sweep is not None:
             self._sweep.cancel()
         for task in list(self._tasks):
@@ -90,14 +90,14 @@ class Arrivals:
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno in OUT_OF_FILES and not self._close_oldest():
+                if error.errno in (*OUT_OF_FILES, *OUT_OF_MEMORY) and not self._close_oldest():
                     self._loop.remove_reader(listening)
                     self._loop.call_later(PAUSE_SECONDS, self._resume, name, listening, serve)
                     return
                 continue  # this one has gone again
             made.setblocking(False)
-            self._silent[made.fileno()] = _Silent(made, address, serve, time.monotonic())
-            self._words.register(made, select.EPOLLIN)
+            self._silent[made.fileno()] = _PendingConnection(made, address, serve, time.monotonic())
+            self._epoll.register(made, select.EPOLLIN)
             if len(self._silent) > self.most_silent:
                 self._close_oldest()
             if self._sweep is None:
@@ -109,11 +109,11 @@ class Arrivals:
 
     def _look(self) -> None:
         """Somebody says something, or goes."""
-        for number, _ in self._words.poll(0):
+        for number, _ in self._epoll.poll(0):
             silent = self._silent[number]
             made = self._forget(number)
             if _has_gone(made):
-                self.in_vain(silent.address)
+                self.on_nothing_sent(silent.address)
                 made.close()
                 continue
             task = self._loop.create_task(self._serve(made, silent.serve))
@@ -135,7 +135,7 @@ class Arrivals:
         number = next(iter(self._silent), None)
         if number is None:
             return False
-        self.in_vain(self._silent[number].address)
+        self.on_nothing_sent(self._silent[number].address)
         self._forget(number).close()
         return True
 
@@ -150,7 +150,7 @@ class Arrivals:
             self._close_oldest()
 
     def _forget(self, number: int) -> socket.socket:
-        self._words.unregister(number)
+        self._epoll.unregister(number)
         return self._silent.pop(number).made
 
 

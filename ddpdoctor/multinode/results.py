@@ -1,4 +1,4 @@
-"""What comes of a meeting, for the host, for its guests, and for a node that met nobody."""
+"""What comes of a session, for the host, for its members, and for a node that met nobody."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from ddpdoctor.facts.net import Outcome
-from ddpdoctor.facts.nodes import Link, Node, Stranger
-from ddpdoctor.multinode.members import Guest
+from ddpdoctor.facts.nodes import Node, NodeLink, Stranger
+from ddpdoctor.facts.reachability import ConnectOutcome
+from ddpdoctor.multinode.members import Member
 
-__all__ = ["Alone", "End", "Gathered", "Judge", "Lost", "Told"]
+__all__ = ["Judge", "LostNode", "NodeEnd", "NotJoined", "ReceivedVerdict", "SessionResult"]
 
 
 @dataclass(frozen=True)
-class Gathered:
-    """What the host knows when the meeting is over; judging is not done here.
+class SessionResult:
+    """What the host knows when the session is over; judging is not done here.
 
-    `guests` are in the order of their numbers. `missing` and `lacking` say who never came, by number and by count.
+    `members` are in the order of their numbers. `missing` and `lacking` say who never came, by number and by count.
     """
 
-    guests: tuple[Guest, ...]
-    links: tuple[Link, ...]
+    members: tuple[Member, ...]
+    links: tuple[NodeLink, ...]
     expected: int
     missing: tuple[int, ...]
     lacking: int
@@ -32,29 +32,29 @@ class Gathered:
     is_main: bool
     strangers: tuple[Stranger, ...]
     silent: tuple[int, ...] = ()
-    """Those of the guests that answered no more when the network was tried."""
+    """Those of the members that answered no more when the network was tried."""
     left: tuple[Node, ...] = ()
     """Nodes that came and went away again."""
-    gone: tuple[Guest, ...] = ()
+    gone: tuple[Member, ...] = ()
     """Nodes that gave up before they had come, and said why."""
 
 
-Judge = Callable[[Gathered], "asyncio.Future[dict[str, Any]]"]
+Judge = Callable[[SessionResult], "asyncio.Future[dict[str, Any]]"]
 
 
 @dataclass(frozen=True)
-class Told:
+class ReceivedVerdict:
     """What the host made of it."""
 
     verdict: dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Alone:
-    """Nobody was met. `way` is what became of the way to the job's address and port; see Visitor for the rest."""
+class NotJoined:
+    """Nobody was met. `way` is what became of the way to the job's address and port; see MemberClient for the rest."""
 
-    me: Guest
-    way: Outcome | None
+    me: Member
+    way: ConnectOutcome | None
     waited_seconds: float
     other_job: dict[str, Any] | None = None
     other_version: Stranger | None = None
@@ -64,7 +64,7 @@ class Alone:
     lost_host: str | None = None
 
 
-class End(str, Enum):
+class NodeEnd(str, Enum):
     """What became of a node."""
 
     ENDED = "ended"
@@ -76,11 +76,11 @@ class End(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostNode:
     """A node that went after the verdict and before its ranks had met the others; they are `count` from `first_rank` on."""
 
     host: str
     node_rank: int | None
     first_rank: int | None
     count: int
-    end: End = End.ENDED
+    end: NodeEnd = NodeEnd.ENDED

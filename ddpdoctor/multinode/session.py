@@ -1,7 +1,7 @@
-"""One node's meeting from its start to the verdict: it hosts, or it is a guest.
+"""One node's session from its start to the verdict: it hosts, or it is a member.
 
 The host is the node that the launch says: it listens at the job's own address and port. Every node also listens at a side
-door, a port of the doctor's own: nodes that were told different ports, or that a firewall keeps from the job's port, still
+port, a port of the doctor's own: nodes that were told different ports, or that a firewall keeps from the job's port, still
 find each other at the address that they were told, and learn why.
 """
 
@@ -16,58 +16,60 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ddpdoctor.facts.codec import encode
-from ddpdoctor.facts.net import Outcome
-from ddpdoctor.multinode.client import Visitor
-from ddpdoctor.multinode.host import Host
-from ddpdoctor.multinode.host_discovery import DOORS, Seeker
+from ddpdoctor.facts.reachability import ConnectOutcome
+from ddpdoctor.multinode.client import MemberClient
+from ddpdoctor.multinode.host import SessionHost
+from ddpdoctor.multinode.host_discovery import SIDE_PORTS, HostDiscovery
 from ddpdoctor.multinode.link_survey import is_silent, survey
-from ddpdoctor.multinode.liveness import keep_watch, ranks_of
+from ddpdoctor.multinode.liveness import ranks_of, watch_members
 from ddpdoctor.multinode.members import (
-    Guest,
-    State,
+    Member,
+    SessionState,
     assess,
     contradicts,
     expected,
+    membership_text,
     missing,
     of_another_job,
     ordered,
-    roll,
     still_gone,
 )
 from ddpdoctor.multinode.messages import WireError
-from ddpdoctor.multinode.results import Alone, Gathered, Judge, Lost, Told
-from ddpdoctor.multinode.udp_discovery import leave, leaving, listen_for_calls
-from ddpdoctor.multinode.udp_responder import Callers
-from ddpdoctor.network.sockets import raise_file_limit
+from ddpdoctor.multinode.results import Judge, LostNode, NotJoined, ReceivedVerdict, SessionResult
+from ddpdoctor.multinode.udp_discovery import announce_leaving, leave_message, listen_for_requests
+from ddpdoctor.multinode.udp_responder import UdpResponder
+from ddpdoctor.network.file_limits import raise_file_limit
 
-__all__ = ["Session"]
+__all__ = ["MemberSession"]
 
 SURE_OF_SILENT_SECONDS = 6.0
 """The same for a host that lets this node in and says nothing: it may be very slow."""
 GRACE_SECONDS = 2.5
 """How long others may still come when something is wrong already."""
 SETTLE_SECONDS = 0.6
-"""How long nothing may change before nodes that all came by the side door are judged."""
+"""How long nothing may change before nodes that all came by the side port are judged."""
 MORE_SECONDS = 3.0
 """How long an elastic job's further nodes are waited for."""
 SURE_SECONDS = 3.0
-"""How long an answer that will hardly change (no such name, no route, a stranger) is asked for again."""
-CROWD_SECONDS = 0.02
+"""How long an answer that will hardly change (no such name, no route, another program) is asked for again."""
+MOST_FILES = 1 << 16
+"""Every node is a connection, and so is every port scanner."""
+MANY_MEMBERS_SECONDS = 0.02
 """Where more come than can be looked at one by one, they are looked at so often."""
 MARGIN_SECONDS = 8.0
-"""What a guest allows its host beyond the host's own deadline, for the tests of the network and the verdict."""
-MOST_TOLD = 64
+"""What a member allows its host beyond the host's own deadline, for the tests of the network and the verdict."""
+MOST_NOTIFIED = 64
 """With more nodes than these only the host shows who has come."""
 
 
 @dataclass
-class Session:
+class MemberSession:
     """`main` is the socket that holds the job's port, None for a node that does not host the store or could not have it.
 
     `is_patient`: names may appear late here, as those of pods do. `say` is given a line about who has come.
     """
 
-    me: Guest
+    me: Member
     token: str
     join_seconds: float
     own_addresses: frozenset[str]
@@ -75,18 +77,18 @@ class Session:
     is_patient: bool = False
     say: Callable[[str], None] = lambda words: None
     patience: float = 30.0
-    """The time to join as the user gave it, for sentences: a part of it was over before the meeting began."""
+    """The time to join as the user gave it, for sentences: a part of it was over before the session began."""
     explain: Callable[[], list[dict[str, Any]]] = list
     """What is wrong with this node's way to the master, as findings, asked only where it is closed."""
     hosts: tuple[str, ...] = ()
     """The names of the job's nodes, where the scheduler told them."""
     places: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What each guest, by its key, is told besides the verdict: set before the verdict is."""
+    """What each member, by its key, is told besides the verdict: set before the verdict is."""
     watches: bool = False
     """As the host: all stay connected after the verdict, because their ranks are to meet. Set before the verdict is."""
-    lost: Callable[[Lost], None] = lambda lost: None
+    lost: Callable[[LostNode], None] = lambda lost: None
     """Told of a node that goes then."""
-    _watched: dict[str, Lost] = field(default_factory=dict)
+    _watched: dict[str, LostNode] = field(default_factory=dict)
     """The nodes and their ranks, by the nodes' keys."""
     _began: float = field(default_factory=time.monotonic)
     _wrong_since: float | None = None
@@ -95,41 +97,45 @@ class Session:
     _spoken: str = ""
 
     async def run(
-        self, judge: Judge, settled: Callable[[Told | Alone | None], None] = lambda met: None
-    ) -> Told | Alone | None:
+        self, judge: Judge, settled: Callable[[ReceivedVerdict | NotJoined | None], None] = lambda met: None
+    ) -> ReceivedVerdict | NotJoined | None:
         """Meet. `judge` is called on the host, with what it gathered; its answer is told to all, and None returned.
 
         `settled` is called with what is returned; where all watch each other, this goes on until it is cancelled.
         """
-        files = raise_file_limit()
+        files = raise_file_limit(MOST_FILES)
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(
             lambda loop, context: None
-        )  # how connections of strangers end is not for the terminal
+        )  # how connections of other programs end is not for the terminal
         self._changed = asyncio.Event()
         self._verdict: asyncio.Future[dict[str, Any]] = loop.create_future()
-        self.host = Host(self.me, self.token, self._changed, files, lambda: self.left, lambda: self.visitor.seat)
-        self.visitor = Visitor(self.token, self._is_seated, self._is_told, self._speak, self.lost)
-        self.seeker = Seeker(self.host, self.visitor, self.own_addresses, self._changed.set, self.hosts, self.explain)
+        self.host = SessionHost(
+            self.me, self.token, self._changed, files, lambda: self.left, lambda: self.client.host_address
+        )
+        self.client = MemberClient(self.token, self._on_joined, self._on_verdict, self._speak, self.lost)
+        self.discovery = HostDiscovery(
+            self.host, self.client, self.own_addresses, self._changed.set, self.hosts, self.explain
+        )
         self._open()
-        self.callers = Callers(self.host, self.seeker, self._changed.set)
-        calls = await listen_for_calls(self.callers.answer)
-        seeking = asyncio.create_task(self.seeker.run())
+        self.responder = UdpResponder(self.host, self.discovery, self._changed.set)
+        udp = await listen_for_requests(self.responder.answer)
+        seeking = asyncio.create_task(self.discovery.run())
         try:
             met = await self._meet(judge)
             self.host.close_ports("main", "door", "echo")
             settled(met)
             if met is None and self._watched:
-                await keep_watch(self.host, self._watched, self.lost)
-            elif isinstance(met, Told) and "watch" in met.verdict:
+                await watch_members(self.host, self._watched, self.lost)
+            elif isinstance(met, ReceivedVerdict) and "watch" in met.verdict:
                 await seeking
             return met
         finally:
             seeking.cancel()
             with contextlib.suppress(asyncio.CancelledError, OSError, WireError):
                 await seeking
-            if calls is not None:
-                calls.close()
+            if udp is not None:
+                udp.close()
             await self.host.close()
 
     @property
@@ -138,60 +144,60 @@ class Session:
         return self._began + self.join_seconds - time.monotonic()
 
     def _open(self) -> None:
-        """The main door before the side door: who finds that one open is told whether this one is."""
+        """The main port before the side port: who finds that one open is told whether this one is."""
         if self.main is not None:
             self.host.open("main", self.main)
         port = self.host.open("echo", 0)
-        for door in DOORS:
+        for side_port in SIDE_PORTS:
             try:
-                self.host.open("door", door)
-                self.seeker.door = door
+                self.host.open("door", side_port)
+                self.discovery.side_port = side_port
                 break
             except OSError:
                 continue
         self.host.me = replace(self.me, echo_port=port, has_main=self.main is not None)
 
-    async def _meet(self, judge: Judge) -> Told | Alone | None:
+    async def _meet(self, judge: Judge) -> ReceivedVerdict | NotJoined | None:
         while not self._verdict.done():
-            if self.visitor.is_seated:
+            if self.client.is_member:
                 if self.left < -MARGIN_SECONDS:
                     return self._alone()
-            elif self.seeker.hosts and (self.host.has("main") or self.host.seats):
+            elif self.discovery.hosts and (self.host.has("main") or self.host.connections):
                 if await self._is_over():
                     await self._finish(judge)
                     return None
             elif self._gives_up():
                 return await self._leave()
-            if len(self.host.seats) > MOST_TOLD:
-                await asyncio.sleep(CROWD_SECONDS)
+            if len(self.host.connections) > MOST_NOTIFIED:
+                await asyncio.sleep(MANY_MEMBERS_SECONDS)
             await self.host.change()
         verdict = self._verdict.result()
-        await self.host.tell_all(verdict)  # to those who had found this node only
-        return Told(verdict)
+        await self.host.broadcast(verdict)  # to those who had found this node only
+        return ReceivedVerdict(verdict)
 
-    async def _leave(self) -> Alone:
+    async def _leave(self) -> NotJoined:
         """Nobody was met: whoever hears it is told why."""
         met = self._alone()
-        if met.taken_by is None and met.other_job is None and (errors := await self.seeker.reasons()):
-            await leave(leaving(self.host.me, self.token, errors), await self.seeker.others())
+        if met.taken_by is None and met.other_job is None and (errors := await self.discovery.reasons()):
+            await announce_leaving(leave_message(self.host.me, self.token, errors), await self.discovery.others())
         return met
 
-    def _alone(self) -> Alone:
-        visitor = self.visitor
+    def _alone(self) -> NotJoined:
+        client = self.client
         waited = self.patience if self.left <= 0 else round(time.monotonic() - self._began, 1)
-        way = self.seeker.way
-        is_silent = way is Outcome.SILENT and self.seeker.is_host_silent
-        lost = visitor.lost_host or (self.me.node.master_addr if is_silent else None)
-        return Alone(self.host.me, way, waited, visitor.other_job, visitor.other_version, visitor.taken_by, lost)
+        way = self.discovery.way
+        is_silent = way is ConnectOutcome.SILENT and self.discovery.is_host_silent
+        lost = client.lost_host or (self.me.node.master_addr if is_silent else None)
+        return NotJoined(self.host.me, way, waited, client.other_job, client.other_version, client.taken_by, lost)
 
-    def _is_seated(self, seconds: float) -> None:
-        """A guest waits as long as its host does, and who came to it goes to that host as well."""
-        self.seeker.way = None
+    def _on_joined(self, seconds: float) -> None:
+        """A member waits as long as its host does, and who came to it goes to that host as well."""
+        self.discovery.way = None
         self.join_seconds = max(self.join_seconds, time.monotonic() - self._began + seconds)
-        self.host.send_away()
+        self.host.disconnect()
         self._changed.set()
 
-    def _is_told(self, verdict: dict[str, Any]) -> None:
+    def _on_verdict(self, verdict: dict[str, Any]) -> None:
         if not self._verdict.done():
             self._verdict.set_result(verdict)
         self._changed.set()
@@ -200,49 +206,49 @@ class Session:
         """Nobody was met, and waiting would change nothing."""
         if self.left <= 0:
             return True
-        seeker, now = self.seeker, time.monotonic()
-        if self.visitor.taken_by is not None:
+        discovery, now = self.discovery, time.monotonic()
+        if self.client.taken_by is not None:
             return True
-        if self.visitor.other_since is not None:
-            return now - self.visitor.other_since > SURE_SECONDS
-        if self.visitor.lost_host is not None and seeker.way is not None:
-            return now - seeker.since > SURE_SECONDS
-        if seeker.way is None or self.me.node.owns or self.visitor.is_lossy:
+        if self.client.other_since is not None:
+            return now - self.client.other_since > SURE_SECONDS
+        if self.client.lost_host is not None and discovery.way is not None:
+            return now - discovery.since > SURE_SECONDS
+        if discovery.way is None or self.me.node.owns or self.client.is_lossy:
             return False
-        if seeker.way is Outcome.REFUSED or (self.is_patient and not seeker.addresses):
+        if discovery.way is ConnectOutcome.REFUSED or (self.is_patient and not discovery.addresses):
             return bool(self.me.errors) and now - self._began > GRACE_SECONDS
-        return now - seeker.since > (SURE_OF_SILENT_SECONDS if seeker.is_host_silent else SURE_SECONDS)
+        return now - discovery.since > (SURE_OF_SILENT_SECONDS if discovery.is_host_silent else SURE_SECONDS)
 
     async def _is_over(self) -> bool:
         """Whether everybody has come, or has been waited for long enough."""
-        guests = self.host.guests
-        others = of_another_job(guests, self.me.node.master_port)
-        self.host.send_away(others)
-        guests = [guest for guest in guests if guest.key not in others]
-        state, now = assess(guests), time.monotonic()
-        if len(guests) != self._count:
-            self._count, self._count_since = len(guests), now
-            await self._show(guests)
-        is_wrong = bool(self.me.errors) or (contradicts(guests) and len(guests) > 1)
-        gone = still_gone(self.callers.gone.values(), guests)
+        members = self.host.members
+        others = of_another_job(members, self.me.node.master_port)
+        self.host.disconnect(others)
+        members = [member for member in members if member.key not in others]
+        state, now = assess(members), time.monotonic()
+        if len(members) != self._count:
+            self._count, self._count_since = len(members), now
+            await self._show(members)
+        is_wrong = bool(self.me.errors) or (contradicts(members) and len(members) > 1)
+        gone = still_gone(self.responder.gone.values(), members)
         is_wrong = is_wrong or bool(gone) or any(each.protocol is not None for each in self.host.strangers)
         self._wrong_since = (self._wrong_since or now) if is_wrong else None
-        if self.left <= 0 or (gone and len(guests) + len(gone) >= expected([g.node for g in guests])):
+        if self.left <= 0 or (gone and len(members) + len(gone) >= expected([g.node for g in members])):
             return True
-        if state is State.COMPLETE:
-            is_clear = self.host.has("main") and all(guest.node.came == "main" for guest in guests)
-            is_clear = is_clear or any(guest.errors for guest in guests)
+        if state is SessionState.COMPLETE:
+            is_clear = self.host.has("main") and all(member.node.came == "main" for member in members)
+            is_clear = is_clear or any(member.errors for member in members)
             return is_clear or now - self._count_since > SETTLE_SECONDS
-        if state is State.ENOUGH:
+        if state is SessionState.ENOUGH:
             return now - self._count_since > MORE_SECONDS
         return self._wrong_since is not None and now - self._wrong_since > GRACE_SECONDS
 
-    async def _show(self, guests: Sequence[Guest]) -> None:
+    async def _show(self, members: Sequence[Member]) -> None:
         """Who has come and who is awaited."""
-        words = roll(guests)
+        words = membership_text(members)
         self._speak(words)
-        if len(guests) <= MOST_TOLD:
-            await self.host.tell_all({"kind": "progress", "words": words})
+        if len(members) <= MOST_NOTIFIED:
+            await self.host.broadcast({"kind": "progress", "words": words})
 
     def _speak(self, words: str) -> None:
         if words != self._spoken:
@@ -252,23 +258,23 @@ class Session:
     async def _finish(self, judge: Judge) -> None:
         """Try the network where all is well so far, have it all judged, and tell the verdict: the ports are free before."""
         self.host.is_full = True
-        guests = ordered(self.host.guests)
-        is_well = assess(guests) in (State.COMPLETE, State.ENOUGH) and not contradicts(guests)
-        links = await survey(self.host, guests) if is_well and len(guests) > 1 else ()
-        silent = {at for at, guest in enumerate(guests) if is_well and is_silent(self.host, guest)}
-        nodes = [guest.node for guest in guests]
-        gone = still_gone(self.callers.gone.values(), guests)
-        theirs = {guest.node.node_rank if guest.node.rank is None else guest.node.rank for guest in gone}
+        members = ordered(self.host.members)
+        is_well = assess(members) in (SessionState.COMPLETE, SessionState.ENOUGH) and not contradicts(members)
+        links = await survey(self.host, members) if is_well and len(members) > 1 else ()
+        silent = {at for at, member in enumerate(members) if is_well and is_silent(self.host, member)}
+        nodes = [member.node for member in members]
+        gone = still_gone(self.responder.gone.values(), members)
+        theirs = {member.node.node_rank if member.node.rank is None else member.node.rank for member in gone}
         size, is_late = expected(nodes), self.left <= 0 and not is_well
         self._verdict = judge(
-            Gathered(
-                guests=tuple(guests),
+            SessionResult(
+                members=tuple(members),
                 links=tuple(link for link in links if not silent & {link.source, link.target}),
                 expected=size,
                 missing=tuple(n for n in missing(nodes) if n not in theirs) if is_late else (),
                 lacking=max(size - len(nodes) - len(gone), 0) if is_late else 0,
                 waited_seconds=self.patience if is_late else round(time.monotonic() - self._began, 1),
-                hosted_by=next(i for i, guest in enumerate(guests) if guest.key == self.me.key),
+                hosted_by=next(i for i, member in enumerate(members) if member.key == self.me.key),
                 is_main=self.host.has("main"),
                 strangers=tuple(self.host.strangers),
                 silent=tuple(sorted(silent)),
@@ -278,7 +284,7 @@ class Session:
         )
         verdict = await self._verdict
         if self.watches:
-            self._watched = {guest.key: ranks_of(guest, self.places.get(guest.key, {})) for guest in guests}
+            self._watched = {member.key: ranks_of(member, self.places.get(member.key, {})) for member in members}
             verdict = {**verdict, "watch": encode(self._watched[self.me.key])}
         self.host.close_ports("main", "door", "echo")
-        await self.host.tell_all(verdict, self.places)
+        await self.host.broadcast(verdict, self.places)

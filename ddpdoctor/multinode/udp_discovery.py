@@ -1,9 +1,9 @@
-"""Calling for the others on the own network: for a node to which the job's address leads nowhere, or to a wrong machine.
+"""UDP discovery of the other nodes on the own network: for a node to which the job's address leads to no or a wrong machine.
 
 One small datagram to all on each local network, and to the nodes that the scheduler names (clouds know no broadcast, and
 nodes may be in several networks), at the first of the doctor's own ports. Only the node that hosts the
-meeting answers, only a call of its own job for a place that is still empty, and with less than it was sent: where its
-side door is. Everything else is said there. A node that gives up, because no answer came, says why in the same way.
+session answers, only a call of its own job for a place that is still empty, and with less than it was sent: where its
+side port is. Everything else is said there. A node that gives up, because no answer came, says why in the same way.
 """
 
 from __future__ import annotations
@@ -17,11 +17,20 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
-from ddpdoctor.multinode.members import Guest, expected, missing
+from ddpdoctor.multinode.members import Member, expected, missing
 from ddpdoctor.multinode.messages import PROTOCOL, WireError, decode_line, encode_line
-from ddpdoctor.network.sockets import resolve
+from ddpdoctor.network.aio import look_up
 
-__all__ = ["PORT", "addresses_of", "call", "call_of", "is_awaited", "leave", "leaving", "listen_for_calls"]
+__all__ = [
+    "PORT",
+    "addresses_of",
+    "announce_leaving",
+    "discover",
+    "discovery_request",
+    "is_awaited",
+    "leave_message",
+    "listen_for_requests",
+]
 
 PORT = 28913
 MOST_BYTES = 1400
@@ -29,16 +38,16 @@ MOST_INTERFACES = 16
 MOST_HOSTS = 64
 NAME_SECONDS = 2.0
 ANSWER_SECONDS = 0.5
-FAREWELLS = 4
-FAREWELL_SECONDS = 0.05
-MOST_SAID = 300
+LEAVE_REPEATS = 4
+LEAVE_PAUSE_SECONDS = 0.05
+MOST_CHARACTERS = 300
 """Characters of a sentence in a datagram."""
-WHAT_MATTERS = ("code", "name", "severity", "role", "where")
+FINDING_FIELDS = ("code", "name", "severity", "role", "where")
 SIOCGIFFLAGS, SIOCGIFADDR, SIOCGIFNETMASK = 0x8913, 0x8915, 0x891B
 IFF_UP, IFF_BROADCAST, IFF_LOOPBACK = 0x1, 0x2, 0x8
 
 
-def call_of(me: Guest, token: str) -> dict[str, Any]:
+def discovery_request(me: Member, token: str) -> dict[str, Any]:
     """What a node calls: which place of which job it has."""
     node = me.node
     return {
@@ -53,54 +62,54 @@ def call_of(me: Guest, token: str) -> dict[str, Any]:
     }
 
 
-def is_awaited(told: dict[str, Any], me: Guest, guests: list[Guest], token: str) -> bool:
-    """Whether a call, or a farewell, comes from a node of this job that has not come to its meeting."""
-    mine = call_of(me, token)
-    if told.get("kind") not in ("call", "gone") or told.get("key") == me.key:
+def is_awaited(message: dict[str, Any], me: Member, members: list[Member], token: str) -> bool:
+    """Whether a call, or a leave message, comes from a node of this job that has not come to its session."""
+    mine = discovery_request(me, token)
+    if message.get("kind") not in ("call", "gone") or message.get("key") == me.key:
         return False
-    if any(told.get(key) != mine[key] for key in ("ddpdoctor", "token", "job")):
+    if any(message.get(key) != mine[key] for key in ("ddpdoctor", "token", "job")):
         return False
-    nodes = [guest.node for guest in guests]
-    number = told.get("number")
+    nodes = [member.node for member in members]
+    number = message.get("number")
     return len(nodes) < expected(nodes) and (number is None or number in missing(nodes))
 
 
-def leaving(me: Guest, token: str, errors: list[dict[str, Any]]) -> dict[str, Any]:
+def leave_message(me: Member, token: str, errors: list[dict[str, Any]]) -> dict[str, Any]:
     """What a node says that gives up: which place of which job it leaves empty, and why, as far as a datagram holds it."""
-    said: dict[str, Any] = {**call_of(me, token), "kind": "gone", "host": me.node.host[:60], "errors": []}
+    fields: dict[str, Any] = {**discovery_request(me, token), "kind": "gone", "host": me.node.host[:60], "errors": []}
     for each in errors:
-        short = {key: each[key] for key in WHAT_MATTERS if key in each}
-        longer = [*said["errors"], {**short, "message": str(each.get("message"))[:MOST_SAID]}]
-        if len(encode_line({**said, "errors": longer, "by_name": True})) > MOST_BYTES:
+        short = {key: each[key] for key in FINDING_FIELDS if key in each}
+        longer = [*fields["errors"], {**short, "message": str(each.get("message"))[:MOST_CHARACTERS]}]
+        if len(encode_line({**fields, "errors": longer, "by_name": True})) > MOST_BYTES:
             break
-        said["errors"] = longer
-    return said
+        fields["errors"] = longer
+    return fields
 
 
 async def addresses_of(hosts: Sequence[str]) -> tuple[str, ...]:
     """An IPv4 address of each of these nodes whose name is known here."""
-    found = await asyncio.gather(*(resolve(host, NAME_SECONDS) for host in hosts[:MOST_HOSTS]))
-    ipv4 = (next((each for each in addresses if ":" not in each), None) for addresses, _ in found)
-    return tuple(dict.fromkeys(each for each in ipv4 if each is not None))
+    lookups = await asyncio.gather(*(look_up(host, NAME_SECONDS) for host in hosts[:MOST_HOSTS]))
+    ipv4 = (next((address for address in found.addresses if ":" not in address), None) for found in lookups)
+    return tuple(dict.fromkeys(address for address in ipv4 if address is not None))
 
 
-async def leave(message: dict[str, Any], others: Sequence[str]) -> None:
+async def announce_leaving(message: dict[str, Any], others: Sequence[str]) -> None:
     """Say it on every local network and at the addresses `others`, a few times because datagrams may be lost; nobody answers."""
     with contextlib.suppress(OSError):
         transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
             asyncio.DatagramProtocol, local_addr=("0.0.0.0", 0), allow_broadcast=True
         )
-        for _ in range(FAREWELLS):
+        for _ in range(LEAVE_REPEATS):
             _send(transport, message, others)
-            await asyncio.sleep(FAREWELL_SECONDS)
+            await asyncio.sleep(LEAVE_PAUSE_SECONDS)
         transport.close()
 
 
-class _Ear(asyncio.DatagramProtocol):
-    """Hands every message of the protocol to `heard`, which may return an answer."""
+class _DatagramHandler(asyncio.DatagramProtocol):
+    """Hands every message of the protocol to `on_message`, which may return an answer."""
 
-    def __init__(self, heard: Callable[[dict[str, Any], str], dict[str, Any] | None]) -> None:
-        self._heard = heard
+    def __init__(self, on_message: Callable[[dict[str, Any], str], dict[str, Any] | None]) -> None:
+        self._on_message = on_message
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.DatagramTransport, transport)  # asyncio's own class does not say so before 3.12
@@ -109,7 +118,7 @@ class _Ear(asyncio.DatagramProtocol):
         if len(data) > MOST_BYTES:
             return
         try:
-            answer = self._heard(decode_line(data), address[0])
+            answer = self._on_message(decode_line(data), address[0])
         except WireError:
             return
         if answer is not None:
@@ -119,7 +128,7 @@ class _Ear(asyncio.DatagramProtocol):
         """An ICMP message: nobody listens there."""
 
 
-async def listen_for_calls(
+async def listen_for_requests(
     answer: Callable[[dict[str, Any], str], dict[str, Any] | None],
 ) -> asyncio.BaseTransport | None:
     """Answer calls until the transport is closed; None where the port cannot be had. Several doctors of a machine share it."""
@@ -129,29 +138,31 @@ async def listen_for_calls(
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             made.setblocking(False)
             made.bind(("", PORT))
-            return (await asyncio.get_running_loop().create_datagram_endpoint(lambda: _Ear(answer), sock=made))[0]
+            return (
+                await asyncio.get_running_loop().create_datagram_endpoint(lambda: _DatagramHandler(answer), sock=made)
+            )[0]
         except OSError:
             made.close()
     return None
 
 
-async def call(message: dict[str, Any], others: Sequence[str]) -> tuple[str, int | None] | None:
-    """Call once on every local network and at the addresses `others`: the address and the side door of the host that answers
-    first; the address only, where one of its guests does; None without an answer.
+async def discover(message: dict[str, Any], others: Sequence[str]) -> tuple[str, int | None] | None:
+    """Call once on every local network and at the addresses `others`: the address and the side port of the host that answers
+    first; the address only, where one of its members does; None without an answer.
     """
     loop = asyncio.get_running_loop()
     found: asyncio.Future[tuple[str, int | None]] = loop.create_future()
 
-    def hear(told: dict[str, Any], address: str) -> None:
-        door = told.get("door")
-        is_ours = told.get("kind") == "here" and told.get("token") == message["token"]
-        if is_ours and type(door) is int and 0 < door < 65536 and not found.done():
-            guest_at = told.get("guest_at")
-            found.set_result((guest_at, None) if isinstance(guest_at, str) else (address, door))
+    def on_reply(reply: dict[str, Any], address: str) -> None:
+        side_port = reply.get("door")
+        is_ours = reply.get("kind") == "here" and reply.get("token") == message["token"]
+        if is_ours and type(side_port) is int and 0 < side_port < 65536 and not found.done():
+            member_of = reply.get("guest_at")
+            found.set_result((member_of, None) if isinstance(member_of, str) else (address, side_port))
 
     try:
         transport, _ = await loop.create_datagram_endpoint(
-            lambda: _Ear(hear), local_addr=("0.0.0.0", 0), allow_broadcast=True
+            lambda: _DatagramHandler(on_reply), local_addr=("0.0.0.0", 0), allow_broadcast=True
         )
     except OSError:
         return None

@@ -25,7 +25,7 @@ def answers_ping(ip: str) -> bool | None:
                 probe.settimeout(PING_SECONDS)
                 probe.connect((ip, 0))
                 probe.send(packet)
-                return _hears_echo(probe, family)
+                return _receives_echo(probe, family)
         except TimeoutError:
             return False
         except PermissionError:
@@ -35,12 +35,12 @@ def answers_ping(ip: str) -> bool | None:
     return None
 
 
-def _hears_echo(probe: socket.socket, family: int) -> bool:
+def _receives_echo(probe: socket.socket, family: int) -> bool:
     ends = time.monotonic() + PING_SECONDS
     while time.monotonic() < ends:
-        heard = probe.recv(256)
-        skip = (heard[0] & 15) * 4 if family == socket.AF_INET and heard[:1] and heard[0] >> 4 == 4 else 0
-        if heard[skip : skip + 1] == (b"\x00" if family == socket.AF_INET else b"\x81"):
+        received = probe.recv(256)
+        skip = (received[0] & 15) * 4 if family == socket.AF_INET and received[:1] and received[0] >> 4 == 4 else 0
+        if received[skip : skip + 1] == (b"\x00" if family == socket.AF_INET else b"\x81"):
             return True
     return False
 

@@ -1,61 +1,79 @@
-"""Asking the resolver, with patience: getaddrinfo and getnameinfo block in C and cannot be told to stop."""
+"""The resolver, asked with a deadline: getaddrinfo and getnameinfo block in C and cannot be cancelled."""
 
 from __future__ import annotations
 
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
-from ddpdoctor.facts.net import Lookup
-from ddpdoctor.system.timeouts import NoAnswer, answer
+from ddpdoctor.facts.reachability import Lookup
+from ddpdoctor.system.timeouts import CallTimeout, call_with_timeout
 
-__all__ = ["ask", "ask_back", "ask_full_name"]
+__all__ = ["late", "look_up", "look_up_canonical", "look_up_fqdn", "look_up_now", "look_up_reverse"]
 
 LONGEST_NAME = 253
-"""RFC 1035; glibc refuses more."""
+"""RFC 1035; glibc refuses longer ones."""
 
 
-def ask(name: str, seconds: float) -> Lookup:
-    """What `name` resolves to, in getaddrinfo's order, each address once."""
+def look_up(name: str, seconds: float) -> Lookup:
+    """What `name` resolves to, in getaddrinfo's order, each address once; after `seconds` it is late."""
+    return _timed(name, lambda: look_up_now(name), seconds)
+
+
+def look_up_now(name: str) -> Lookup:
+    """The same without a deadline: blocks as long as the resolver takes, for callers that have a thread to lose."""
     if len(name) > LONGEST_NAME:
         return Lookup(name[:LONGEST_NAME] + "…", error=f"a name of {len(name)} characters; DNS allows {LONGEST_NAME}")
+    try:
+        entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        return Lookup(name, error=_reason(error))
+    return Lookup(name, tuple(dict.fromkeys(str(entry[4][0]) for entry in entries)))
 
-    def look() -> Lookup:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-        return Lookup(name, tuple(dict.fromkeys(str(entry[4][0]) for entry in found)))
 
-    return _timed(name, look, seconds)
-
-
-def ask_full_name(hostname: str, seconds: float) -> Lookup:
+def look_up_fqdn(hostname: str, seconds: float) -> Lookup:
     """The full name that `socket.getfqdn()` gives (what c10d publishes), and what that resolves to."""
-
-    def look() -> Lookup:
-        full = socket.getfqdn(hostname)
-        return ask(full, seconds)
-
-    return _timed(hostname, look, seconds)
+    return _timed(hostname, lambda: look_up(socket.getfqdn(hostname), seconds), seconds)
 
 
-def ask_back(ip: str, seconds: float) -> Lookup:
-    """The reverse lookup of an address, as torch's store does it for each client."""
+def look_up_reverse(address: str, seconds: float) -> Lookup:
+    """The name of an address, as torch's store looks it up for each client."""
 
-    def look() -> Lookup:
-        name, _ = socket.getnameinfo((ip, 0), socket.NI_NAMEREQD)
-        return Lookup(name, (ip,))
+    def ask() -> Lookup:
+        try:
+            name, _ = socket.getnameinfo((address, 0), socket.NI_NAMEREQD)
+        except (OSError, UnicodeError) as error:
+            return Lookup("", error=_reason(error))
+        return Lookup(name)
 
-    found = _timed("", look, seconds)
-    return Lookup(found.name, (ip,), found.seconds, found.error, found.is_late)
+    return replace(_timed("", ask, seconds), addresses=(address,))
 
 
-def _timed(name: str, look: Callable[[], Lookup], seconds: float) -> Lookup:
+def look_up_canonical(name: str) -> list[tuple[str, str]]:
+    """Canonical name ("" where the entry has none) and address of each entry, as torch's c10d rendezvous asks. Blocks.
+
+    Raises:
+        OSError: the name does not resolve.
+        UnicodeError: no host can have this name.
+    """
+    entries = socket.getaddrinfo(name, None, proto=socket.IPPROTO_TCP, flags=socket.AI_CANONNAME)
+    return [(entry[3], str(entry[4][0])) for entry in entries]
+
+
+def late(name: str, seconds: float) -> Lookup:
+    """A lookup that was not answered within `seconds`."""
+    return Lookup(name, seconds=seconds, error="no answer in time", is_late=True)
+
+
+def _timed(name: str, ask: Callable[[], Lookup], seconds: float) -> Lookup:
     started = time.monotonic()
     try:
-        found = answer(look, seconds)
-    except NoAnswer:
-        return Lookup(name, seconds=round(time.monotonic() - started, 3), error="no answer in time", is_late=True)
-    except (OSError, UnicodeError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else str(error)) or type(error).__name__
-        return Lookup(name, seconds=round(time.monotonic() - started, 3), error=reason)
-    took = round(time.monotonic() - started, 3)
-    return Lookup(found.name, found.addresses, took, found.error, found.is_late)
+        found = call_with_timeout(ask, seconds)
+    except CallTimeout:
+        return late(name, round(time.monotonic() - started, 3))
+    return replace(found, seconds=round(time.monotonic() - started, 3))
+
+
+def _reason(error: OSError | UnicodeError) -> str:
+    return (error.strerror if isinstance(error, OSError) else str(error)) or type(error).__name__

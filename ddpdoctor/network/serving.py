@@ -1,10 +1,12 @@
-"""What listens on a port and answers whoever comes, in a thread of its own: the store and the echo of a host."""
+"""A server in a thread of its own, on one selector: the base of the TCPStore and of a host's echo."""
 
 from __future__ import annotations
 
 import selectors
 import socket
 import threading
+
+from ddpdoctor.network.connect import listen
 
 __all__ = ["Serving"]
 
@@ -19,7 +21,7 @@ class Serving:
     """
 
     def __init__(self, host: str, port: int) -> None:
-        self.listener = listen(host, port)
+        self.listener = listen(port, host)
         self.port = int(self.listener.getsockname()[1])
         self._selector = selectors.DefaultSelector()
         self._selector.register(self.listener, selectors.EVENT_READ)
@@ -54,16 +56,9 @@ class Serving:
         self._selector.close()
 
     def _admit(self) -> None:
-        """Somebody knocks at the listener."""
+        """A connection waits to be accepted."""
         raise NotImplementedError
 
     def _answer(self, link: socket.socket, events: int) -> None:
-        """A guest's connection can be read, or written to."""
+        """A client's connection can be read, or written to."""
         raise NotImplementedError
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; `host` "" is every address, IPv6 and IPv4, as torch's own server takes."""
-    if host == "" and socket.has_dualstack_ipv6():
-        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=4096)
-    return socket.create_server((host, port), backlog=4096)

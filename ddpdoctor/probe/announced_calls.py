@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["Calls", "overheard"]
+__all__ = ["AnnouncedCalls", "announce_calls"]
 
 NAMES = {
     "allreduce": "all_reduce",
@@ -21,7 +21,7 @@ NAMES = {
 """torch's ProcessGroup has these methods, whichever function of torch.distributed was called."""
 
 
-class Calls:
+class AnnouncedCalls:
     """The calls of a rank where one is due at a time: `tell` gets each of them, and in words one too many or too few.
 
     `seconds` is how long they took, from each call itself: a rank that comes late to all of them waits for nobody.
@@ -40,7 +40,7 @@ class Calls:
         self._due += 1
 
     def finish(self) -> None:
-        """All that were due should have been made. Where none is ever heard, there is nothing to compare."""
+        """All that were due should have been made. Where no call is ever seen, there is nothing to compare."""
         if self._began is not None:
             self.seconds += time.monotonic() - self._began
         self._began = None
@@ -55,11 +55,11 @@ class Calls:
 
 
 @contextmanager
-def overheard(group: Any, tell: Callable[[str], None]) -> Iterator[None]:
+def announce_calls(group: Any, tell: Callable[[str], None]) -> Iterator[None]:
     """Tell every collective that is called on `group`, a class, within this block: its name, shape and dtype."""
     kept = {name: vars(group)[name] for name in NAMES if name in vars(group)}  # getattr would lose how they are bound
     for name in kept:
-        setattr(group, name, _telling(NAMES[name], getattr(group, name), tell))
+        setattr(group, name, _announcing(NAMES[name], getattr(group, name), tell))
     try:
         yield
     finally:
@@ -67,7 +67,7 @@ def overheard(group: Any, tell: Callable[[str], None]) -> Iterator[None]:
             setattr(group, name, method)
 
 
-def _telling(name: str, method: Callable[..., Any], tell: Callable[[str], None]) -> Callable[..., Any]:
+def _announcing(name: str, method: Callable[..., Any], tell: Callable[[str], None]) -> Callable[..., Any]:
     def call(group: Any, *arguments: Any, **options: Any) -> Any:
         first: Any = arguments[0] if arguments else None
         while isinstance(first, (list, tuple)) and first:

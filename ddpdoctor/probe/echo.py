@@ -12,21 +12,21 @@ import struct
 
 from ddpdoctor.network.serving import Serving
 
-__all__ = ["TOKEN_BYTES", "Echo", "ask"]
+__all__ = ["TOKEN_BYTES", "EchoServer", "echoes"]
 
 TOKEN_BYTES = 16
 HEAD = struct.Struct(f"={TOKEN_BYTES}sI")
 LARGEST = 1 << 16
-MOST_GUESTS = 512
+MOST_CLIENTS = 512
 
 
-class Echo(Serving):
+class EchoServer(Serving):
     """Answers in a daemon thread from its construction until `close`, on a port that the kernel chooses."""
 
     def __init__(self) -> None:
         self.token = os.urandom(TOKEN_BYTES // 2).hex()
         super().__init__("", 0)
-        self._guests: dict[socket.socket, bytearray] = {}
+        self._clients: dict[socket.socket, bytearray] = {}
         self._start()
 
     def _admit(self) -> None:
@@ -34,16 +34,16 @@ class Echo(Serving):
             link, _ = self.listener.accept()
         except OSError:
             return  # gone before we looked
-        if len(self._guests) >= MOST_GUESTS:
+        if len(self._clients) >= MOST_CLIENTS:
             link.close()
             return
         link.settimeout(1.0)
-        self._guests[link] = bytearray()
+        self._clients[link] = bytearray()
         self._selector.register(link, selectors.EVENT_READ)
 
     def _answer(self, link: socket.socket, events: int) -> None:
-        """Take in what came; send back a request that is whole, drop a guest that is none of ours."""
-        heard = self._guests[link]
+        """Take in what came; send back a request that is whole, drop a client that does not know the token."""
+        heard = self._clients[link]
         try:
             piece = link.recv(LARGEST)
             heard += piece
@@ -51,7 +51,7 @@ class Echo(Serving):
                 raise ConnectionError
         except OSError:
             self._selector.unregister(link)
-            del self._guests[link]
+            del self._clients[link]
             link.close()
 
     def _is_whole(self, link: socket.socket, heard: bytearray) -> bool:
@@ -65,7 +65,7 @@ class Echo(Serving):
         return True
 
 
-def ask(link: socket.socket, token: str, size: int, seconds: float) -> bool:
+def echoes(link: socket.socket, token: str, size: int, seconds: float) -> bool:
     """Whether `size` bytes come back whole within `seconds` without a byte.
 
     Raises:

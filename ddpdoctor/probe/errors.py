@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["HiddenModule", "WrongValue"]
+__all__ = ["ShadowedModuleError", "WrongValue"]
 
 
-class HiddenModule(ImportError):
+class ShadowedModuleError(ImportError):
     """torch cannot be imported, because `file` takes the place of a module."""
 
     def __init__(self, words: str, module: str, file: str) -> None:

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from ddpdoctor.probe.proc import die_with
-from ddpdoctor.probe.worker import Channel, confess, load_torch, run
+from ddpdoctor.probe.worker import Channel, load_torch, report_error, run
 
 __all__ = ["main"]
 
@@ -33,7 +33,7 @@ def main() -> None:
         torch = load_torch(beat)
     except BaseException as error:  # told for every rank: each of them would fail alike
         for channel in channels:
-            confess(channel, error, "import_failed")
+            report_error(channel, error, "import_failed")
         os._exit(1)
     seconds = time.monotonic() - started
     pids = {_fork(torch, ranks, index, seconds): channel for index, channel in enumerate(channels)}

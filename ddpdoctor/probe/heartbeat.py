@@ -1,4 +1,4 @@
-"""Signs of life between hosts: each one keeps a connection to the echo of the next ones and asks them twice a second.
+"""Heartbeats between hosts: each one keeps a connection to the echo of the next ones and asks them twice a second.
 
 It needs no store and no main thread, so that a stopped process, a dead one and a host that is gone are told apart from
 each other, and from one that is only slow.
@@ -6,24 +6,23 @@ each other, and from one that is only slow.
 
 from __future__ import annotations
 
-import errno
 import select
-import socket
 import threading
 import time
 from collections.abc import Sequence
 
 from ddpdoctor.facts.probe import Kind, Observation
-from ddpdoctor.network.file_limits import OUT_OF_FILES
-from ddpdoctor.probe.echo import ask
-from ddpdoctor.probe.hosts import Card
+from ddpdoctor.facts.reachability import ConnectOutcome
+from ddpdoctor.network.connect import OUT_OF_FILES, connect, outcome_of
+from ddpdoctor.probe.echo import echoes
+from ddpdoctor.probe.hosts import HostCard
 
-__all__ = ["MOST_AT_HEAD", "Pulse", "knock", "observe_host", "watched"]
+__all__ = ["MOST_AT_HEAD", "Heartbeat", "check_process", "observe_host", "watched"]
 
 BEAT_SECONDS = 0.4
 ANSWER_SECONDS = 0.9
 """How long a sign of life may take; it takes less than a millisecond unless the other machine is very busy."""
-KNOCK_SECONDS = 0.6
+CHECK_SECONDS = 0.6
 NEXT = 3
 """How many of the following hosts each host watches: that many may vanish at once and are all named."""
 MOST_AT_HEAD = 64
@@ -36,10 +35,10 @@ def watched(index: int, count: int) -> list[int]:
     return sorted({(index + step) % count for step in range(1, min(NEXT, count - 1) + 1)})
 
 
-class Pulse:
+class Heartbeat:
     """Watches some hosts, each in a daemon thread, until `stop`; what is wrong with them comes up in `found`."""
 
-    def __init__(self, rank: int, cards: Sequence[Card], store_address: str) -> None:
+    def __init__(self, rank: int, cards: Sequence[HostCard], store_address: str) -> None:
         self.rank = rank
         self.found: list[Observation] = []
         self._stopped = threading.Event()
@@ -50,21 +49,21 @@ class Pulse:
         """Say nothing more."""
         self._stopped.set()
 
-    def _watch(self, card: Card, store_address: str) -> None:
+    def _watch(self, card: HostCard, store_address: str) -> None:
         address = card.address or store_address
         has_answered = False
         while not self._stopped.is_set():
             last = time.monotonic()
             try:
-                with socket.create_connection((address, card.port), ANSWER_SECONDS) as link:
-                    while ask(link, card.token, QUESTION_BYTES, ANSWER_SECONDS):
+                with connect(address, card.port, ANSWER_SECONDS) as link:
+                    while echoes(link, card.token, QUESTION_BYTES, ANSWER_SECONDS):
                         last, has_answered = time.monotonic(), True
                         select.select([link], [], [], BEAT_SECONDS)  # readable before that: the other end is gone
                         if self._stopped.is_set():
                             return
             except OSError:
                 pass  # it is asked once more, on a new connection
-            kind, words = knock(address, card)
+            kind, words = check_process(address, card)
             if kind is not Kind.STOPPED and not has_answered:
                 return  # it was never reached: that is a matter of the link
             if kind is not None and not self._stopped.is_set():
@@ -74,7 +73,7 @@ class Pulse:
                 return
 
 
-def observe_host(card: Card, kind: Kind, message: str, seen_by: int) -> Observation:
+def observe_host(card: HostCard, kind: Kind, message: str, seen_by: int) -> Observation:
     """About the supervisor that stands for a host."""
     return Observation(
         kind,
@@ -88,15 +87,15 @@ def observe_host(card: Card, kind: Kind, message: str, seen_by: int) -> Observat
     )
 
 
-def knock(address: str, card: Card) -> tuple[Kind | None, str]:
+def check_process(address: str, card: HostCard) -> tuple[Kind | None, str]:
     """What is wrong with a supervisor that fell silent, None when it answers after all."""
     try:
-        with socket.create_connection((address, card.port), KNOCK_SECONDS) as link:
-            if ask(link, card.token, QUESTION_BYTES, KNOCK_SECONDS):
+        with connect(address, card.port, CHECK_SECONDS) as link:
+            if echoes(link, card.token, QUESTION_BYTES, CHECK_SECONDS):
                 return None, ""
         return Kind.STOPPED, "is stopped or frozen: its host answers, the process does not"
     except OSError as error:
-        if error.errno in (errno.ECONNREFUSED, errno.ECONNRESET):
+        if outcome_of(error) in (ConnectOutcome.REFUSED, ConnectOutcome.RESET):
             return Kind.DIED, "ended: nothing listens any more where it answered"
         if error.errno in OUT_OF_FILES:
             return None, ""  # that is about this process

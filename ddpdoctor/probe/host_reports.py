@@ -8,7 +8,7 @@ from typing import Any
 from ddpdoctor.facts.codec import encode
 from ddpdoctor.facts.probe import RankReport
 
-__all__ = ["pack", "telling", "unpack"]
+__all__ = ["pack", "shown_reports", "unpack"]
 
 MOST_REPORTS = 256
 MOST_OF_A_KIND = 8
@@ -38,7 +38,7 @@ def unpack(records: Iterable[dict[str, Any]]) -> list[RankReport]:
     return [found[rank] for rank in sorted(found)]
 
 
-def telling(reports: Sequence[RankReport], named: Iterable[int] = ()) -> tuple[RankReport, ...]:
+def shown_reports(reports: Sequence[RankReport], named: Iterable[int] = ()) -> tuple[RankReport, ...]:
     """All reports of a small job; of a large one those that are named, differ, warn, or stand at an end of the times."""
     if len(reports) <= MOST_REPORTS:
         return tuple(reports)

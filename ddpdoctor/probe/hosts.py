@@ -6,18 +6,20 @@ import fcntl
 import os
 import socket
 import struct
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["Card", "gloo_address", "has_route"]
+from ddpdoctor.network.connect import can_bind
+from ddpdoctor.network.resolve import look_up
+
+__all__ = ["HostCard", "gloo_address"]
 
 RESOLVER_SECONDS = 2.0
 SIOCGIFADDR = 0x8915
 
 
 @dataclass(frozen=True)
-class Card:
+class HostCard:
     """One host: the supervisor that came first stands for it, and its echo answers at `port` with `token`.
 
     `address` is the one that packets to the store leave from, "" where that is no address for others: they take the
@@ -48,23 +50,13 @@ def gloo_address(environ: Mapping[str, str]) -> tuple[str, str]:
     names = environ.get("GLOO_SOCKET_IFNAME", "")
     if len(names) > 1:
         return _address_of(names.partition(",")[0]), "GLOO_SOCKET_IFNAME"
-    addresses = _resolve(socket.gethostname())
-    if addresses is None:
+    lookup = look_up(socket.gethostname(), RESOLVER_SECONDS)
+    if lookup.is_late:
         return "", ""
-    for address in addresses:
-        if _can_bind(address):
+    for address in lookup.addresses:
+        if can_bind(address):
             return address, "hostname"
     return "127.0.0.1", "nothing"
-
-
-def has_route(address: str) -> bool:
-    """Whether packets to the address would leave this host at all; nothing is sent."""
-    try:
-        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((address, 9))
-    except OSError:
-        return False
-    return True
 
 
 def _address_of(interface: str) -> str:
@@ -86,28 +78,3 @@ def _ipv6_of(interface: str) -> str:
     except OSError:
         return ""
     return next((socket.inet_ntop(socket.AF_INET6, bytes.fromhex(w[0])) for w in words if w[-1] == interface), "")
-
-
-def _resolve(name: str) -> list[str] | None:
-    """The addresses of a name, [] when the resolver has none, None when it does not answer in time: it blocks in C."""
-    found: list[str] = []
-
-    def look() -> None:
-        try:
-            found.extend(str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))
-        except (OSError, UnicodeError):
-            return  # no address: Gloo falls back as well
-
-    asking = threading.Thread(target=look, daemon=True)
-    asking.start()
-    asking.join(RESOLVER_SECONDS)
-    return None if asking.is_alive() else found
-
-
-def _can_bind(address: str) -> bool:
-    try:
-        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.bind((address, 0))
-    except OSError:
-        return False
-    return True

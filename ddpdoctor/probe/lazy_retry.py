@@ -10,7 +10,7 @@ import select
 import time
 
 from ddpdoctor.facts.probe import Kind, Probe
-from ddpdoctor.probe.rank_env import Place
+from ddpdoctor.probe.rank_env import RankEnv
 from ddpdoctor.probe.worker_start import WORKER, adopt, begin
 
 __all__ = ["is_worth_a_try", "retry"]
@@ -32,32 +32,32 @@ def is_worth_a_try(probe: Probe, seconds_left: float) -> bool:
     )
 
 
-def retry(place: Place, seconds: float) -> str:
+def retry(rank_env: RankEnv, seconds: float) -> str:
     """Run init and one checked all_reduce in a fresh worker without `device_id`; "works", or what went wrong."""
     end = time.monotonic() + min(seconds, LONGEST_SECONDS)
-    (child,) = adopt(begin(WORKER), [place])
+    (worker,) = adopt(begin(WORKER), [rank_env])
     try:
         is_ordered = False
         while time.monotonic() < end:
-            select.select(child.files(), [], [], 0.1)
-            child.read()
-            wrong = child.look(time.monotonic())
+            select.select(worker.files(), [], [], 0.1)
+            worker.read()
+            wrong = worker.look(time.monotonic())
             if wrong is not None:
                 return wrong.message
-            if child.phase in ("collectives", "measure", "done"):
+            if worker.phase in ("collectives", "measure", "done"):
                 return WORKS
-            if child.ready is not None and not is_ordered:
+            if worker.ready is not None and not is_ordered:
                 is_ordered = True
-                child.order(
+                worker.order(
                     backend="nccl",
-                    rank=place.rank,
-                    world_size=place.world_size,
-                    local_rank=place.local_rank or 0,
-                    store=[place.master_addr, place.master_port, place.prefix + "lazy/"],
+                    rank=rank_env.rank,
+                    world_size=rank_env.world_size,
+                    local_rank=rank_env.local_rank or 0,
+                    store=[rank_env.master_addr, rank_env.master_port, rank_env.prefix + "lazy/"],
                     eager=False,
                     per_host=0,
                     loopback=False,
                 )
-        return f"hangs in {child.phase} as well"
+        return f"hangs in {worker.phase} as well"
     finally:
-        child.kill()
+        worker.kill()

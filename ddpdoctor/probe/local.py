@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from types import FrameType
 
-from ddpdoctor.probe.worker_start import TEMPLATE, Begun, adopt, begin
+from ddpdoctor.probe.worker_start import TEMPLATE, StartedWorker, adopt, begin
 
 __all__ = ["main"]
 
@@ -36,25 +36,25 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _probe(begun: Begun, options: argparse.Namespace) -> object:
+def _probe(begun: StartedWorker, options: argparse.Namespace) -> object:
     """The probe's facts as JSON values. What it needs is imported only now, beside the template's import of torch."""
     from ddpdoctor.facts.codec import encode
     from ddpdoctor.network.tcpstore.server import Server
-    from ddpdoctor.probe.local_supervisor import Together
-    from ddpdoctor.probe.rank_env import Place, short_host
+    from ddpdoctor.probe.local_probe import LocalProbe
+    from ddpdoctor.probe.rank_env import RankEnv, short_host
 
     server = Server("127.0.0.1", 0)
     alike = {"launcher": "local", "world_size": options.nproc, "local_world_size": options.nproc, "node_rank": 0}
     alike |= {"master_addr": "127.0.0.1", "master_port": server.port, "uses_agent_store": False}
     alike |= {"prefix": "ddpdoctor/local/", "host": short_host()}
-    children = adopt(begun, [Place(rank=rank, local_rank=rank, **alike) for rank in range(options.nproc)])
+    workers = adopt(begun, [RankEnv(rank=rank, local_rank=rank, **alike) for rank in range(options.nproc)])
     try:
-        return encode(Together(children, server.port, options.backend, options.timeout).run())
+        return encode(LocalProbe(workers, server.port, options.backend, options.timeout).run())
     finally:
-        for child in children:
-            child.kill_fork()
-        for child in children:
-            child.kill()
+        for worker in workers:
+            worker.kill_fork()
+        for worker in workers:
+            worker.kill()
         server.close()
 
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from ddpdoctor.facts.probe import Kind, Observation
 from ddpdoctor.probe.proc import STOPPED_SECONDS, read_stat
 
-__all__ = ["Neighbour", "Neighbours"]
+__all__ = ["LocalPeer", "LocalPeers"]
 
 UNSEEN_SECONDS = 0.7
 """How much later than this rank another one may see that a process is stopped, which must not be dead by then."""
 
 
 @dataclass
-class Neighbour:
+class LocalPeer:
     """One other rank of this host and its supervisor. `started` tells its pid from a later owner's."""
 
     rank: int
@@ -49,14 +49,14 @@ class Neighbour:
         )
 
 
-class Neighbours:
+class LocalPeers:
     """Look at them as often as you like: one small file each."""
 
-    def __init__(self, rank: int, others: Iterable[Neighbour] = ()) -> None:
+    def __init__(self, rank: int, others: Iterable[LocalPeer] = ()) -> None:
         self.rank = rank
         self.others = list(others)
 
-    def update(self, others: Iterable[Neighbour]) -> None:
+    def update(self, others: Iterable[LocalPeer]) -> None:
         """Watch these as well; what was seen of those that were watched before is kept."""
         known = {(each.pid, each.started): each for each in self.others}
         for each in others:
@@ -79,7 +79,7 @@ class Neighbours:
         """Whether this rank is one of them, and dead or stopped."""
         return any(each.rank == rank and self._look(each, now, "") is not None for each in self.others)
 
-    def _look(self, each: Neighbour, now: float, phase: str) -> Observation | None:
+    def _look(self, each: LocalPeer, now: float, phase: str) -> Observation | None:
         stat = read_stat(each.pid)
         if stat is None or stat.state in "ZX" or stat.started != each.started:
             return each.observe(Kind.DIED, "died", self.rank, phase)

@@ -10,51 +10,53 @@ import socket
 from binascii import crc32
 from collections.abc import Collection
 
-from ddpdoctor.probe.local_peers import Neighbour
+from ddpdoctor.probe.local_peers import LocalPeer
 from ddpdoctor.probe.proc import read_stat
-from ddpdoctor.probe.rank_env import Place, host_key
+from ddpdoctor.probe.rank_env import RankEnv, host_key
 
-__all__ = ["Siblings"]
+__all__ = ["LocalSupervisors"]
 
-TOLD = b"told"
+REPORTED = b"told"
 EARLIER_SECONDS = 3.0
 """How much earlier than this rank another one of the same launch may have been started."""
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
-class Siblings:
+class LocalSupervisors:
     """This rank among the ranks that the same launcher started on this node for the same job.
 
     `job` is a number that they share and other jobs do not. `is_launched`: the parent has no children but this node's
-    ranks, in their order, and buries none of them as long as one runs.
+    ranks, in their order, and reaps none of them as long as one runs.
     """
 
-    def __init__(self, place: Place, job: int, *, is_launched: bool = False) -> None:
-        same = f"{host_key()} {place.node_rank} {place.master_addr}:{place.master_port} {place.prefix} {job}"
-        self.place = place
+    def __init__(self, rank_env: RankEnv, job: int, *, is_launched: bool = False) -> None:
+        same = (
+            f"{host_key()} {rank_env.node_rank} {rank_env.master_addr}:{rank_env.master_port} {rank_env.prefix} {job}"
+        )
+        self.rank_env = rank_env
         self._is_launched = is_launched
-        self._is_told = False
-        self._parted: set[int] = set()
-        self.rank = place.rank
+        self._is_reported = False
+        self._left: set[int] = set()
+        self.rank = rank_env.rank
         self.names = f"ddpdoctor/{crc32(same.encode()):08x}/"
-        self.own = f"{self.names}{place.rank}/{os.getpid()}"
+        self.own = f"{self.names}{rank_env.rank}/{os.getpid()}"
         self.link = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.link.setblocking(False)
         self.link.bind(f"\0{self.own}")
 
-    def alike(self) -> list[Neighbour]:
+    def peers(self) -> list[LocalPeer]:
         """The other ranks that run already, before they sign in at the store; not what is left of a launch before this one."""
         own = read_stat(os.getpid())
         found = [(rank, pid, read_stat(pid)) for rank, pid in {*self._others(), *self._children()}]
         return [
-            Neighbour(rank, pid, stat.started, self.place.host, node_rank=self.place.node_rank)
+            LocalPeer(rank, pid, stat.started, self.rank_env.host, node_rank=self.rank_env.node_rank)
             for rank, pid, stat in found
             if stat is not None and own is not None and own.started - stat.started < EARLIER_SECONDS * TICKS
         ]
 
     def _children(self) -> list[tuple[int, int]]:
         """Rank and pid of each other rank that our launcher started: one that dies before it can say its rank has one."""
-        if not self._is_launched or self.place.local_rank is None:
+        if not self._is_launched or self.rank_env.local_rank is None:
             return []
         parent = os.getppid()
         try:
@@ -62,27 +64,27 @@ class Siblings:
                 pids = [int(word) for word in file.read().split()]
         except OSError:
             return []  # a kernel without it: who dies that early is missed later
-        first = self.rank - self.place.local_rank
+        first = self.rank - self.rank_env.local_rank
         return [(first + index, pid) for index, pid in enumerate(pids) if pid != os.getpid()]
 
     def is_first(self, gone: Collection[int]) -> bool:
         """Whether this rank speaks for the node: no other has spoken, and no lower one lives that will; none of `gone` will."""
         self._hear()
         lower = [pid for rank, pid in self._others() if rank < self.rank and rank not in gone]
-        return not self._is_told and not any(map(_runs, lower))
+        return not self._is_reported and not any(map(_runs, lower))
 
-    def speak(self) -> None:
+    def announce_reported(self) -> None:
         """Tell the others that the node's word is given."""
-        self._say(TOLD)
+        self._say(REPORTED)
 
-    def part(self) -> None:
+    def announce_leaving(self) -> None:
         """Tell the others that this rank ends of its own accord."""
         self._say(str(os.getpid()).encode())
 
-    def have_parted(self) -> set[int]:
+    def left_pids(self) -> set[int]:
         """The pids of those that said so."""
         self._hear()
-        return self._parted
+        return self._left
 
     def _say(self, word: bytes) -> None:
         for rank, pid in self._others():
@@ -98,8 +100,8 @@ class Siblings:
             except OSError:
                 return  # nothing more came
             if word.isdigit():
-                self._parted.add(int(word))
-            self._is_told = self._is_told or word == TOLD
+                self._left.add(int(word))
+            self._is_reported = self._is_reported or word == REPORTED
 
     def _others(self) -> list[tuple[int, int]]:
         """Rank and pid of each."""

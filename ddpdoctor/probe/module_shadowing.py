@@ -10,8 +10,9 @@ from importlib.machinery import PathFinder
 from typing import NamedTuple
 
 from ddpdoctor.probe.proc import die_with
+from ddpdoctor.system.process import kill, start
 
-__all__ = ["Hidden", "explain", "files", "prove"]
+__all__ = ["ShadowedModule", "explain", "files", "import_failure"]
 
 SECONDS = 30
 STEP_SECONDS = 0.5
@@ -21,14 +22,14 @@ IMPORT = (
 """Where it has not ended after so long, it ends with its stack, which shows whether a file of this folder is at work."""
 
 
-class Hidden(NamedTuple):
+class ShadowedModule(NamedTuple):
     """A module that a script in this folder does not get, and the file that it gets instead."""
 
     module: str
     file: str
 
 
-def files(folder: str) -> list[Hidden]:
+def files(folder: str) -> list[ShadowedModule]:
     """The modules in use here that a folder hides."""
     try:
         folder = os.path.abspath(folder)
@@ -44,11 +45,11 @@ def files(folder: str) -> list[Hidden]:
         if name not in used or name in sys.builtin_module_names or not os.path.isfile(file):
             continue
         if name in sys.stdlib_module_names or PathFinder.find_spec(name, elsewhere) is not None:
-            found.append(Hidden(name, file))
+            found.append(ShadowedModule(name, file))
     return found
 
 
-def prove(found: list[Hidden], beat: Callable[[], None], folder: str = "") -> str | None:
+def import_failure(found: list[ShadowedModule], beat: Callable[[], None], folder: str = "") -> str | None:
     """What Python says when a script in that folder imports torch; None when that works, or nothing is hidden.
 
     That takes as long as importing torch does: `beat` is called all the while.
@@ -57,13 +58,12 @@ def prove(found: list[Hidden], beat: Callable[[], None], folder: str = "") -> st
         return None
     parent = os.getpid()
     try:
-        process = subprocess.Popen(
+        process = start(
             [sys.executable, "-c", IMPORT],
-            stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            cwd=folder or None,
-            preexec_fn=lambda: die_with(parent),
+            folder=folder or None,
+            in_child=lambda: die_with(parent),
         )
     except OSError:
         return None  # it was not shown that they do any harm
@@ -76,11 +76,11 @@ def prove(found: list[Hidden], beat: Callable[[], None], folder: str = "") -> st
         if not process.returncode:
             return None
         return f"{words}\ntorch is not imported after {SECONDS} s" if words.startswith("Timeout (") else words
-    process.kill()
+    kill(process)
     return None  # not even its stack was to be had
 
 
-def explain(words: str, found: list[Hidden]) -> Hidden | None:
+def explain(words: str, found: list[ShadowedModule]) -> ShadowedModule | None:
     """The hidden module that an error is about, by its file or its name."""
     by_file = (each for each in found if each.file in words)
     return next(by_file, None) or next((each for each in found if f"'{each.module}'" in words), None)

@@ -12,7 +12,7 @@ import threading
 
 from ddpdoctor.facts.probe import Kind, Observation
 
-__all__ = ["News", "read"]
+__all__ = ["NodeNotices", "read"]
 
 MOST_BYTES = 1 << 16
 ENDS = {
@@ -25,7 +25,7 @@ ENDS = {
 }
 
 
-class News:
+class NodeNotices:
     """The file that supervisors are given as `--news`; open until `close`."""
 
     def __init__(self, fd: int) -> None:
@@ -34,7 +34,7 @@ class News:
         self._is_open = True
 
     @classmethod
-    def open(cls) -> News | None:
+    def open(cls) -> NodeNotices | None:
         """None where the kernel gives no such file: then the ranks find out by themselves, later."""
         try:
             return cls(os.memfd_create("ddpdoctor-news"))
@@ -43,10 +43,10 @@ class News:
 
     def tell(self, host: str, node_rank: int | None, ranks: tuple[int, ...], end: str) -> None:
         """That a node is gone, and what became of it: one of ENDS. From any thread; too late when it is closed."""
-        news = {"host": host, "node_rank": node_rank, "ranks": ranks, "end": end}
+        notice = {"host": host, "node_rank": node_rank, "ranks": ranks, "end": end}
         with self._lock:
             if self._is_open:
-                os.write(self.fd, json.dumps(news).encode() + b"\n")
+                os.write(self.fd, json.dumps(notice).encode() + b"\n")
 
     def close(self) -> None:
         """Nothing is written from now on: the file's number may soon be another one's."""
@@ -61,15 +61,15 @@ def read(fd: int) -> Observation | None:
     line, end, _ = os.pread(fd, MOST_BYTES, 0).partition(b"\n")
     if not end:
         return None
-    news = json.loads(line)
-    host, ranks = news["host"], tuple(news["ranks"])
-    kind, what = ENDS[news["end"]]
-    place = f"rank {ranks[0]} on {host}" if news["node_rank"] is None else f"node {news['node_rank']} ({host})"
+    notice = json.loads(line)
+    host, ranks = notice["host"], tuple(notice["ranks"])
+    kind, what = ENDS[notice["end"]]
+    who = f"rank {ranks[0]} on {host}" if notice["node_rank"] is None else f"node {notice['node_rank']} ({host})"
     return Observation(
         kind,
-        f"{place} is gone: it met the others, and before its ranks had come {what}",
+        f"{who} is gone: it met the others, and before its ranks had come {what}",
         ranks,
         host=host,
-        node_rank=news["node_rank"],
+        node_rank=notice["node_rank"],
         phase="connect" if 0 in ranks else "join",
     )

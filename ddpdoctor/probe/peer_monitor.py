@@ -1,4 +1,4 @@
-"""The other ranks as far as they are watched: those of this host through /proc, the other hosts by pulse and mesh."""
+"""The other ranks as far as they are watched: those of this host through /proc, the other hosts by heartbeat and link checks."""
 
 from __future__ import annotations
 
@@ -8,71 +8,72 @@ from dataclasses import replace
 
 from ddpdoctor.facts.addresses import is_loopback
 from ddpdoctor.facts.probe import Kind, Observation
+from ddpdoctor.network.connect import source_address
 from ddpdoctor.probe import node_notices
-from ddpdoctor.probe.echo import Echo
-from ddpdoctor.probe.heartbeat import MOST_AT_HEAD, Pulse, knock, observe_host, watched
-from ddpdoctor.probe.host_links import Mesh, peers_of
-from ddpdoctor.probe.hosts import Card, gloo_address, has_route
-from ddpdoctor.probe.local_peers import Neighbours
-from ddpdoctor.probe.local_supervisors import Siblings
-from ddpdoctor.probe.rank_env import Place
-from ddpdoctor.probe.store_keys import Board
+from ddpdoctor.probe.echo import EchoServer
+from ddpdoctor.probe.heartbeat import MOST_AT_HEAD, Heartbeat, check_process, observe_host, watched
+from ddpdoctor.probe.host_links import LinkChecks, peers_of
+from ddpdoctor.probe.hosts import HostCard, gloo_address
+from ddpdoctor.probe.local_peers import LocalPeers
+from ddpdoctor.probe.local_supervisors import LocalSupervisors
+from ddpdoctor.probe.rank_env import RankEnv
+from ddpdoctor.probe.store_keys import StoreKeys
 
-__all__ = ["Company"]
+__all__ = ["PeerMonitor"]
 
 REFRESH_SECONDS = 1.0
 RARELY_SECONDS = 5.0
 MOST_OFTEN = 1024
 """With more ranks than these, each asks its store RARELY_SECONDS apart whether it is still there."""
-KNOCKS = 2
-"""How often a process must not answer until it is taken for stopped: it may have been for a moment."""
-SIBLINGS_SECONDS = 0.25
+CHECKS = 2
+"""How often a process must not answer until it counts as stopped: it may have been for a moment."""
+SUPERVISORS_SECONDS = 0.25
 HEAD = "head"
 """The name under which the process that hosts the store leaves its card."""
 NO_HOST = -1
 
 
-class Company:
+class PeerMonitor:
     """What one rank does to know of the others. `card` is set where it stands for its host; `news_fd`, where there is
     one, tells of nodes that are gone.
     """
 
-    def __init__(self, place: Place, siblings: Siblings | None = None) -> None:
-        self.place = place
-        self.news_fd: int | None = None
-        self._siblings = siblings
-        self._next_siblings = 0.0
-        self.neighbours = Neighbours(place.rank)
+    def __init__(self, rank_env: RankEnv, supervisors: LocalSupervisors | None = None) -> None:
+        self.rank_env = rank_env
+        self.notices_fd: int | None = None
+        self._supervisors = supervisors
+        self._next_supervisors = 0.0
+        self.local_peers = LocalPeers(rank_env.rank)
         self.hosts = 1
-        self._card: Card | None = None
-        self._echo: Echo | None = None
-        self._pulse: Pulse | None = None
-        self._mesh: Mesh | None = None
+        self._card: HostCard | None = None
+        self._echo: EchoServer | None = None
+        self._heartbeat: Heartbeat | None = None
+        self._link_checks: LinkChecks | None = None
         self._seen_gone: list[Observation] = []
-        self._head: Card | None = None
+        self._head: HostCard | None = None
         self._answer: tuple[Kind | None, str] = (None, "")
-        self._others: list[Card] = []
+        self._others: list[HostCard] = []
         self._has_met = False
         self._watches_store = False
         self._next = 0.0
 
-    def enlist(self, board: Board) -> None:
+    def register_host(self, store_keys: StoreKeys) -> None:
         """Stand for this host where nobody does yet, and for the store where it is ours; on one host alone nobody needs that."""
-        place = self.place
-        if place.local_world_size == place.world_size:
+        rank_env = self.rank_env
+        if rank_env.local_world_size == rank_env.world_size:
             return
-        is_first = board.is_first_of_host()
-        if not is_first and not place.hosts_store:
+        is_first = store_keys.is_first_of_host()
+        if not is_first and not rank_env.hosts_store:
             return
-        self._echo = Echo()
-        own = board.store.own_address
-        card = Card(
-            board.next_host() if is_first else NO_HOST,
-            place.host,
-            place.rank,
+        self._echo = EchoServer()
+        own = store_keys.store.own_address
+        card = HostCard(
+            store_keys.next_host() if is_first else NO_HOST,
+            rank_env.host,
+            rank_env.rank,
             os.getpid(),
-            place.node_rank,
-            place.local_rank,
+            rank_env.node_rank,
+            rank_env.local_rank,
             "" if is_loopback(own) else own,
             self._echo.port,
             self._echo.token,
@@ -80,46 +81,46 @@ class Company:
         )
         if is_first:
             self._card = card
-            board.post(card)
-        if place.hosts_store:
-            board.post(card, HEAD)
+            store_keys.post(card)
+        if rank_env.hosts_store:
+            store_keys.post(card, HEAD)
 
-    def meet(self, board: Board) -> None:
+    def watch_peers(self, store_keys: StoreKeys) -> None:
         """All have come: watch this host's ranks, and try the links to the other hosts."""
         self._has_met = True
-        self.neighbours.update(board.neighbours())
-        self._find_head(board)
-        self.hosts = board.count_hosts()
-        self._watches_store = not self.place.uses_agent_store and self._is_head_here
+        self.local_peers.update(store_keys.local_peers())
+        self._find_head(store_keys)
+        self.hosts = store_keys.count_hosts()
+        self._watches_store = not self.rank_env.uses_agent_store and self._is_head_here
         if self.hosts < 2 or self._card is None:
             return
-        own, store = self._card, board.store.address
-        cards = {index: card for index in peers_of(own.index, self.hosts) if (card := board.card(index))}
+        own, store = self._card, store_keys.store.address
+        cards = {index: card for index in peers_of(own.index, self.hosts) if (card := store_keys.card(index))}
         self._others = list(cards.values())
-        self._mesh = Mesh(own, self._others, store)
+        self._link_checks = LinkChecks(own, self._others, store)
         mine = [cards[index] for index in watched(own.index, self.hosts) if index in cards]
         if self._head is not None and self.hosts <= MOST_AT_HEAD:
             mine = [*(card for card in mine if card.pid != self._head.pid or card.host != self._head.host), self._head]
             self._watches_store = True
-        self._pulse = Pulse(own.rank, mine, store)
-        self._seen_gone = self._pulse.found
+        self._heartbeat = Heartbeat(own.rank, mine, store)
+        self._seen_gone = self._heartbeat.found
 
-    def _find_head(self, board: Board) -> None:
+    def _find_head(self, store_keys: StoreKeys) -> None:
         """Get to know the process that hosts the store, where it is ours and on another host."""
-        if self._head is None and not self.place.uses_agent_store and not self._is_head_here:
-            self._head = board.card(HEAD)
+        if self._head is None and not self.rank_env.uses_agent_store and not self._is_head_here:
+            self._head = store_keys.card(HEAD)
 
     @property
     def _is_head_here(self) -> bool:
-        return self.place.rank == 0 or any(each.rank == 0 for each in self.neighbours.others)
+        return self.rank_env.rank == 0 or any(each.rank == 0 for each in self.local_peers.others)
 
     @property
-    def links_are_tried(self) -> bool:
-        return self._mesh is None or self._mesh.is_done
+    def links_are_checked(self) -> bool:
+        return self._link_checks is None or self._link_checks.is_done
 
     def links(self) -> list[Observation]:
         """What is wrong with the links from this host."""
-        return self._mesh.found if self._mesh is not None else []
+        return self._link_checks.found if self._link_checks is not None else []
 
     def gloo(self) -> Observation | None:
         """Why Gloo cannot work with the address that it would publish here, None when it can."""
@@ -142,53 +143,53 @@ class Company:
         return self._about_gloo(Kind.GLOO_LOOPBACK, words, given if source == "GLOO_SOCKET_IFNAME" else address)
 
     def _about_gloo(self, kind: Kind, words: str, value: str) -> Observation:
-        words = f"on {self.place.host} {words}"
-        return self.place.observe(kind, words, local_rank=None, phase="init", value=value)
+        words = f"on {self.rank_env.host} {words}"
+        return self.rank_env.observe(kind, words, local_rank=None, phase="init", value=value)
 
-    def refresh(self, board: Board, now: float) -> None:
+    def refresh(self, store_keys: StoreKeys, now: float) -> None:
         """Now and then, between waits: while ranks still come, watch those of this host that came meanwhile."""
-        self._next = now + (REFRESH_SECONDS if self.place.world_size <= MOST_OFTEN else RARELY_SECONDS)
+        self._next = now + (REFRESH_SECONDS if self.rank_env.world_size <= MOST_OFTEN else RARELY_SECONDS)
         if not self._has_met:
-            self.neighbours.update(board.neighbours())
-            self._find_head(board)
+            self.local_peers.update(store_keys.local_peers())
+            self._find_head(store_keys)
 
     def is_due(self, now: float) -> bool:
         """Whether to call a wait off and `refresh`: a store that was stopped shows only when it is asked something."""
         return now >= self._next and not (self._has_met and self._watches_store)
 
     def look(self, now: float, phase: str) -> Observation | None:
-        """A rank of this host that does not run, or another host of which nothing is heard."""
-        siblings = self._siblings
-        if siblings is not None and not self._has_met and now >= self._next_siblings:
-            self._next_siblings = now + SIBLINGS_SECONDS
-            self.neighbours.update(siblings.alike())
-        found = self.neighbours.look(now, phase)
-        while found is not None and siblings is not None and found.pid in siblings.have_parted():
-            self.neighbours.forget(siblings.have_parted())
-            found = self.neighbours.look(now, phase)
-        if found is None and self._pulse is not None and self._pulse.found:
-            found = replace(self._cut_off() or self._pulse.found[0], phase=phase)
-        if found is None and self.news_fd is not None and not self._has_met:
-            found = node_notices.read(self.news_fd)
+        """A rank of this host that does not run, or another host that sends nothing."""
+        supervisors = self._supervisors
+        if supervisors is not None and not self._has_met and now >= self._next_supervisors:
+            self._next_supervisors = now + SUPERVISORS_SECONDS
+            self.local_peers.update(supervisors.peers())
+        found = self.local_peers.look(now, phase)
+        while found is not None and supervisors is not None and found.pid in supervisors.left_pids():
+            self.local_peers.forget(supervisors.left_pids())
+            found = self.local_peers.look(now, phase)
+        if found is None and self._heartbeat is not None and self._heartbeat.found:
+            found = replace(self._cut_off() or self._heartbeat.found[0], phase=phase)
+        if found is None and self.notices_fd is not None and not self._has_met:
+            found = node_notices.read(self.notices_fd)
         return found
 
-    def hush(self) -> None:
+    def stop_heartbeat(self) -> None:
         """Watch the other hosts no longer: each one ends by itself now."""
-        if self._pulse is not None:
-            self._pulse.stop()
-            self._pulse = None
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+            self._heartbeat = None
 
     def is_store_gone(self, store_address: str) -> bool:
         """Whether the process that hosts the store does not run, as far as that can be seen from here."""
-        if self.place.uses_agent_store:
+        if self.rank_env.uses_agent_store:
             return self._card is not None and (self._head_is_lost() is not None or self._is_cut_off(store_address))
-        return self.neighbours.is_gone(0, time.monotonic()) or self._knock(store_address)[0] is not None
+        return self.local_peers.is_gone(0, time.monotonic()) or self._check_head(store_address)[0] is not None
 
-    def _knock(self, store_address: str) -> tuple[Kind | None, str]:
+    def _check_head(self, store_address: str) -> tuple[Kind | None, str]:
         """What is wrong with the process that hosts the store; asked until something is."""
         if self._answer[0] is None and self._head is not None:
-            for _ in range(KNOCKS):
-                self._answer = knock(self._head.address or store_address, self._head)
+            for _ in range(CHECKS):
+                self._answer = check_process(self._head.address or store_address, self._head)
                 if self._answer[0] is not Kind.STOPPED:
                     break
         return self._answer
@@ -196,19 +197,21 @@ class Company:
     def host_of_head(self) -> str | None:
         """The host of rank 0, where its agent hosts the store; None when it is not one of those known here."""
         if self._is_head_here:
-            return self.place.host
+            return self.rank_env.host
         return next((card.host for card in self._others if card.rank == 0), None)
 
     def lost(self, store_address: str) -> Observation | None:
         """The store is gone: what is wrong with its host, or with this one; None when nothing is, or it is not known."""
         card, own = self._head, self._card
-        kind, words = self._knock(store_address)
-        may_be_cut = self.place.uses_agent_store or kind is Kind.HOST_LOST
+        kind, words = self._check_head(store_address)
+        may_be_cut = self.rank_env.uses_agent_store or kind is Kind.HOST_LOST
         if own is not None and may_be_cut and self._is_cut_off((card and card.address) or store_address):
             return self._is_lost(own)
         if card is None or kind is None:
             return self._head_is_lost()
-        return observe_host(card, kind, f"the supervisor on {card.host} that hosts the store {words}", self.place.rank)
+        return observe_host(
+            card, kind, f"the supervisor on {card.host} that hosts the store {words}", self.rank_env.rank
+        )
 
     def _head_is_lost(self) -> Observation | None:
         """What was seen of the host of rank 0, whose agent hosts the store, when it went away."""
@@ -216,28 +219,28 @@ class Company:
 
     def _cut_off(self) -> Observation | None:
         """That it is this host which is gone, where another one seems to be."""
-        assert self._pulse is not None
-        own, seen = self._card, self._pulse.found[0]
+        assert self._heartbeat is not None
+        own, seen = self._card, self._heartbeat.found[0]
         address = next((card.address for card in self._others if card.host == seen.host), "")
         is_lost = own is not None and seen.kind is Kind.HOST_LOST and bool(address)
         return self._is_lost(own) if own is not None and is_lost and self._is_cut_off(address, seen.host) else None
 
-    def _is_lost(self, own: Card) -> Observation:
+    def _is_lost(self, own: HostCard) -> Observation:
         cut = f"{own.host} reaches no other host any more: its network is cut"
-        return observe_host(own, Kind.HOST_LOST, cut, self.place.rank)
+        return observe_host(own, Kind.HOST_LOST, cut, self.rank_env.rank)
 
     def _is_cut_off(self, address: str, lost: str | None = None) -> bool:
         """Whether this host reaches nobody: it has no route any more, or of the others none answers, besides the one that is
         `lost`: without a name, the one that hosts the store.
         """
-        if not has_route(address):
+        if source_address(address) is None:
             return True
         lost = lost or (self._head.host if self._head is not None else None)
         others = [card for card in self._others if card.host != lost]
-        return bool(others) and all(knock(card.address, card)[0] is Kind.HOST_LOST for card in others[:3])
+        return bool(others) and all(check_process(card.address, card)[0] is Kind.HOST_LOST for card in others[:3])
 
     def leave(self) -> None:
         """Watch and answer no longer."""
-        self.hush()
+        self.stop_heartbeat()
         if self._echo is not None:
             self._echo.close()

@@ -1,4 +1,4 @@
-"""What /proc says of a process: the same answer for a child, a sibling and a stranger, without their help."""
+"""What /proc says of a process: the same answer for a child, another rank and a foreign process, without their help."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import os
 import signal
 from dataclasses import dataclass
 
-__all__ = ["STOPPED_SECONDS", "Elsewhere", "Stat", "die_with", "read_stat", "resident_bytes"]
+__all__ = ["STOPPED_SECONDS", "ForeignProcess", "ProcStat", "die_with", "read_stat", "resident_bytes"]
 
 STOPPED_SECONDS = 1.3
 """How long a process may be stopped and is not to blame: checkpoints, debuggers and schedulers do that for a moment."""
 
 
 @dataclass(frozen=True)
-class Stat:
+class ProcStat:
     """`state` is the letter of /proc/PID/stat; `ticks` is CPU time in clock ticks, `faults` are pages that were mapped or read;
     `started` tells pids apart.
     """
@@ -24,7 +24,7 @@ class Stat:
     started: int
 
 
-def read_stat(pid: int) -> Stat | None:
+def read_stat(pid: int) -> ProcStat | None:
     """The process's state, None when there is none of that pid.
 
     Raises:
@@ -36,7 +36,7 @@ def read_stat(pid: int) -> Stat | None:
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     numbers = [int(field) for field in fields[7:20]]
-    return Stat(fields[0].decode(), numbers[4] + numbers[5], numbers[0] + numbers[2], numbers[12])
+    return ProcStat(fields[0].decode(), numbers[4] + numbers[5], numbers[0] + numbers[2], numbers[12])
 
 
 def resident_bytes(pid: int) -> int | None:
@@ -58,7 +58,7 @@ def die_with(parent: int) -> None:
         os._exit(0)
 
 
-class Elsewhere:
+class ForeignProcess:
     """A process that is somebody else's child, to whoever handles it like one of his own: it is neither ended nor reaped."""
 
     def __init__(self, pid: int) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from ddpdoctor.probe.proc import Stat
+from ddpdoctor.probe.proc import ProcStat
 
-__all__ = ["Progress"]
+__all__ = ["WorkerProgress"]
 
 MOVING_SECONDS = 2.0
 """Who has not moved for so long stands still."""
@@ -14,18 +14,18 @@ TICKS, FAULTS = 5, 50
 """Less CPU time (in hundredths of a second) and fewer pages than these are what waiting costs."""
 
 
-class Progress:
+class WorkerProgress:
     """The last time that a process told something, or used CPU time or memory worth the name."""
 
     def __init__(self) -> None:
         self._moved_at = time.monotonic()
         self._last = (0, 0)
 
-    def told(self) -> None:
+    def note_message(self) -> None:
         """It said something."""
         self._moved_at = time.monotonic()
 
-    def note(self, stat: Stat, now: float) -> None:
+    def note(self, stat: ProcStat, now: float) -> None:
         """Take in what /proc says of it now."""
         ticks, faults = self._last
         if stat.ticks - ticks >= TICKS or stat.faults - faults >= FAULTS:

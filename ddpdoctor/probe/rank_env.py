@@ -10,10 +10,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.launchers import BY_HAND, TORCHRUN, Launcher
+from ddpdoctor.facts.launchers import BY_HAND, TORCHRUN, LauncherMarks
 from ddpdoctor.facts.probe import Kind, Observation
 
-__all__ = ["OWN_LAUNCHER", "BadEnvironment", "Place", "host_key", "read_place", "read_place_outside"]
+__all__ = [
+    "OWN_LAUNCHER",
+    "BadEnvironment",
+    "NoLauncherError",
+    "RankEnv",
+    "host_key",
+    "read_rank_env",
+    "read_rank_env_outside",
+]
 
 OWN_LAUNCHER = "ddpdoctor probe"
 FIRST_PORT = 15000
@@ -28,9 +36,13 @@ class BadEnvironment(Exception):
     """The environment does not say where this rank stands; the text quotes the variable."""
 
 
+class NoLauncherError(BadEnvironment):
+    """No launcher gave this process a rank."""
+
+
 @dataclass(frozen=True)
-class Place:
-    """One rank's place. `uses_agent_store`: torchrun's agent hosts the store, else rank 0's supervisor does.
+class RankEnv:
+    """One rank's environment. `uses_agent_store`: torchrun's agent hosts the store, else rank 0's supervisor does.
 
     `local_rank` and `node_rank` are None where no variable tells. `prefix` keeps this probe's keys apart from others'.
     `hosts` are the names of all nodes by node_rank where the scheduler tells them, else ().
@@ -74,7 +86,7 @@ class Place:
         return self.hosts[node].partition(".")[0] if alike and node is not None and node < len(self.hosts) else None
 
 
-def read_place(environ: Mapping[str, str], job: int | None = None) -> Place:
+def read_rank_env(environ: Mapping[str, str], job: int | None = None) -> RankEnv:
     """This rank's place. RANK and WORLD_SIZE count before a scheduler's own numbers, because torch reads only them.
 
     `job` is a number that all ranks of this node share and other jobs do not; None takes the parent's pid.
@@ -89,7 +101,7 @@ def read_place(environ: Mapping[str, str], job: int | None = None) -> Place:
         for name, other in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")):
             if environ.get(name):
                 raise BadEnvironment(f"{other} is {'empty' if other in environ else 'not set'}")
-        raise BadEnvironment(
+        raise NoLauncherError(
             "no launcher gave this process a rank: neither RANK and WORLD_SIZE nor a scheduler's variables are set"
         )
     counts = BY_HAND if environ.get("RANK") and environ.get("WORLD_SIZE") else row
@@ -99,7 +111,7 @@ def read_place(environ: Mapping[str, str], job: int | None = None) -> Place:
         _number(environ, "LOCAL_RANK", 0)
     master = _master(environ, told, row, world_size, os.getppid() if job is None else job)
     ours = environ.get("DDPDOCTOR_RUN")
-    return Place(
+    return RankEnv(
         launcher=OWN_LAUNCHER
         if ours
         else row.title
@@ -119,7 +131,7 @@ def read_place(environ: Mapping[str, str], job: int | None = None) -> Place:
     )
 
 
-def read_place_outside(environ: Mapping[str, str]) -> Place:
+def read_rank_env_outside(environ: Mapping[str, str]) -> RankEnv:
     """Where a rank can tell the others that it has no place among them: the master alone is read.
 
     Raises:
@@ -127,7 +139,7 @@ def read_place_outside(environ: Mapping[str, str]) -> Place:
     """
     address, port = _needed(environ, "MASTER_ADDR"), _port(environ)
     uses_agent = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return Place("", -1, 1, None, None, None, address, port, uses_agent, _prefix(environ), short_host())
+    return RankEnv("", -1, 1, None, None, None, address, port, uses_agent, _prefix(environ), short_host())
 
 
 def _prefix(environ: Mapping[str, str]) -> str:
@@ -144,7 +156,9 @@ def _name(environ: Mapping[str, str], names: tuple[str, ...]) -> str:
     return next((name for name in names if environ.get(name)), names[0] if names else "RANK")
 
 
-def _master(environ: Mapping[str, str], told: Environ, row: Launcher, world_size: int, parent: int) -> tuple[str, int]:
+def _master(
+    environ: Mapping[str, str], told: Environ, row: LauncherMarks, world_size: int, parent: int
+) -> tuple[str, int]:
     """MASTER_ADDR and MASTER_PORT. Without both, a scheduler's task takes what every task can work out alike.
 
     That is the first node of the step, or this node when all ranks are here, and a port made of the job's number.

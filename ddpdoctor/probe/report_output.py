@@ -11,33 +11,34 @@ from typing import Any
 
 from ddpdoctor.facts.codec import encode
 from ddpdoctor.facts.probe import Probe
-from ddpdoctor.probe.rank_env import Place
+from ddpdoctor.probe.rank_env import RankEnv
+from ddpdoctor.system.process import start
 from ddpdoctor.system.selfexec import command
 
-__all__ = ["tell"]
+__all__ = ["write_report"]
 
 REPORT_SECONDS = 15.0
 
 
-def tell(probe: Probe, place: Place | None, is_first: bool, options: Any, started: float) -> int:
+def write_report(probe: Probe, rank_env: RankEnv | None, is_first: bool, options: Any, started: float) -> int:
     """Print, write and hand on the verdict, if this rank `is_first` on its node. Returns the exit code of this rank."""
     if probe.has_failed:
-        _tell_torchrun(probe)
+        _write_error_file(probe)
     code = 3 if probe.out_of_time else 1 if probe.has_failed and options.fail_on != "never" else 0
-    is_head = place is None or place.rank == 0
+    is_head = rank_env is None or rank_env.rank == 0
     if options.hand_over:
         sys.stdout.write(json.dumps({"probe": encode(probe), "is_first": is_first, "is_head": is_head}))
         return code
     if not is_first:
         return code
     if not is_head:
-        _tell_shortly(probe, place, options)
+        _print_headline(probe, rank_env, options)
     if is_head or options.output:
-        return _report(probe, place, options, started, is_head, code)
+        return _report(probe, rank_env, options, started, is_head, code)
     return code
 
 
-def _tell_torchrun(probe: Probe) -> None:
+def _write_error_file(probe: Probe) -> None:
     """torchrun prints what stands in this file as the traceback of the failure."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path:
@@ -58,21 +59,21 @@ def headline(probe: Probe) -> str:
     return f"ddpdoctor probe: {causes[0]}{more}" if causes else f"ddpdoctor probe: all {probe.world_size} ranks passed"
 
 
-def _tell_shortly(probe: Probe, place: Place | None, options: Any) -> None:
+def _print_headline(probe: Probe, rank_env: RankEnv | None, options: Any) -> None:
     if options.quiet and not probe.has_failed:
         return
-    host = place.host if place else ""
+    host = rank_env.host if rank_env else ""
     stream = sys.stdout if options.format == "table" or options.output else sys.stderr
     print(f"{headline(probe)}  [{host}]", file=stream, flush=True)
 
 
-def _report(probe: Probe, place: Place | None, options: Any, started: float, is_head: bool, code: int) -> int:
+def _report(probe: Probe, rank_env: RankEnv | None, options: Any, started: float, is_head: bool, code: int) -> int:
     """Have a child judge the facts and write the report: it needs the rules and rich, which no supervisor loads."""
     order = {"probe": encode(probe), "options": vars(options), "started": started, "is_head": is_head}
-    order["host"] = place.host if place else ""
+    order["host"] = rank_env.host if rank_env else ""
     # A session of its own: a launcher that ends this rank's group meanwhile must not cost the report.
     try:
-        child = subprocess.Popen(command("ddpdoctor.cli.probe_report"), stdin=subprocess.PIPE, start_new_session=True)
+        child = start(command("ddpdoctor.cli.probe_report"), stdin=subprocess.PIPE)
     except OSError as error:
         print(f"{headline(probe)}\nddpdoctor.probe: no report: {error.strerror}", file=sys.stderr)
         return max(code, 3 if options.output else 1)

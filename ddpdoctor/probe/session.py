@@ -14,23 +14,23 @@ from types import FrameType
 
 from ddpdoctor.facts.gaps import Gap
 from ddpdoctor.facts.probe import Kind, Observation, Probe
-from ddpdoctor.network import file_limits
-from ddpdoctor.network.file_limits import OUT_OF_FILES
+from ddpdoctor.network.connect import OUT_OF_FILES
+from ddpdoctor.network.file_limits import file_limit
 from ddpdoctor.network.tcpstore.client import StoreLost
 from ddpdoctor.network.tcpstore.server import Server
 from ddpdoctor.probe.agreed_plan import choose_backend, choose_pairs, traits
 from ddpdoctor.probe.baseline import compare
-from ddpdoctor.probe.host_reports import telling
-from ddpdoctor.probe.local_supervisors import Siblings
-from ddpdoctor.probe.missing_ranks import behind, never_joined
-from ddpdoctor.probe.rank_env import Place
+from ddpdoctor.probe.host_reports import shown_reports
+from ddpdoctor.probe.local_supervisors import LocalSupervisors
+from ddpdoctor.probe.missing_ranks import never_joined, unfinished_ranks
+from ddpdoctor.probe.rank_env import RankEnv
 from ddpdoctor.probe.store_keys import FAILED
-from ddpdoctor.probe.store_rendezvous import Interrupted, Trouble, close_server, host_store, reach_store
-from ddpdoctor.probe.transport_capabilities import ask
-from ddpdoctor.probe.verdict import Witness
-from ddpdoctor.probe.worker_handle import Child
+from ddpdoctor.probe.store_rendezvous import Interrupted, ProbeFailure, close_server, host_store, reach_store
+from ddpdoctor.probe.transport_capabilities import read_capabilities
+from ddpdoctor.probe.verdict import VerdictMixin
+from ddpdoctor.probe.worker_handle import WorkerHandle
 
-__all__ = ["Session"]
+__all__ = ["RankSession"]
 
 CLOSING_SECONDS = 2.5
 """What is kept of --timeout for the verdict and the report."""
@@ -40,17 +40,19 @@ STAY_SECONDS = 10.0
 JUDGING_SECONDS = 1.0
 """How much longer, where rank 0 hands over what is known to somebody who tells it."""
 LOOPBACK = "127.0.0.1"
-TELLING_SECONDS = 3.0
+REPORTING_SECONDS = 3.0
 """How long a rank that failed on its own tries to reach the others."""
 
 
-class Session(Witness):
+class RankSession(VerdictMixin):
     """One rank from its start to the verdict."""
 
-    def __init__(self, place: Place, child: Child, options: Namespace, siblings: Siblings | None = None) -> None:
+    def __init__(
+        self, rank_env: RankEnv, worker: WorkerHandle, options: Namespace, supervisors: LocalSupervisors | None = None
+    ) -> None:
         timeout: float = options.timeout
-        super().__init__(place, child, options.backend, max(timeout - CLOSING_SECONDS, timeout / 2), siblings)
-        self.company.news_fd = options.news
+        super().__init__(rank_env, worker, options.backend, max(timeout - CLOSING_SECONDS, timeout / 2), supervisors)
+        self.peer_monitor.notices_fd = options.news
         self.baseline: str | None = options.baseline
         self.join_until = min(self.started + options.join_timeout, self.end)
         self.server: Server | None = None
@@ -80,39 +82,41 @@ class Session(Witness):
             probe = self.fail((self._out_of_files(),))
         found = probe.seen(Kind.DIED, Kind.STOPPED, Kind.HOST_LOST, Kind.NEVER_JOINED)
         self.gone = {rank for each in found for rank in each.ranks if rank != each.seen_by}
-        self._stay_seconds = STAY_SECONDS if probe.has_failed and self.place.may_be_ended else 0.0
+        self._stay_seconds = STAY_SECONDS if probe.has_failed and self.rank_env.may_be_ended else 0.0
         return probe
 
     def _run(self) -> Probe:
         try:
-            self.server = host_store(self.place)
-            self.board = board = reach_store(self.place, self.join_until, self.check)
-            board.store.is_hopeless = lambda: self.company.is_store_gone(board.store.address)
+            self.server = host_store(self.rank_env)
+            self.store_keys = store_keys = reach_store(self.rank_env, self.join_until, self.check)
+            store_keys.store.is_hopeless = lambda: self.peer_monitor.is_store_gone(store_keys.store.address)
             self._join()
             self._start_workers()
             return self._finish()
-        except Trouble as trouble:
-            self._reach_to_tell(trouble)
+        except ProbeFailure as trouble:
+            self._reach_to_report(trouble)
             return self.fail(trouble.observations)
         except StoreLost as lost:
-            return self.alone(str(lost))
+            return self.judge_alone(lost)
 
-    def _reach_to_tell(self, trouble: Trouble) -> None:
+    def _reach_to_report(self, trouble: ProbeFailure) -> None:
         """A rank that failed before it reached the store still tells the others why, and the one that hosts it always can."""
-        place = self.place if self.server is None else replace(self.place, master_addr=LOOPBACK)
-        if self.board is not None or (self.server is None and any(o.phase == "connect" for o in trouble.observations)):
+        rank_env = self.rank_env if self.server is None else replace(self.rank_env, master_addr=LOOPBACK)
+        if self.store_keys is not None or (
+            self.server is None and any(o.phase == "connect" for o in trouble.observations)
+        ):
             return
         try:
-            self.board = reach_store(place, time.monotonic() + TELLING_SECONDS, lambda: None)
-            self.board.arrive()
-        except Trouble:
+            self.store_keys = reach_store(rank_env, time.monotonic() + REPORTING_SECONDS, lambda: None)
+            self.store_keys.arrive()
+        except ProbeFailure:
             return  # nobody can be told
 
     def leave(self) -> None:
         """Let the store go once the others have read what they need."""
         signal.set_wakeup_fd(-1)
-        self.company.leave()
-        close_server(self.server, self.board, self.place.world_size - len(self.gone), self._stay_seconds)
+        self.peer_monitor.leave()
+        close_server(self.server, self.store_keys, self.rank_env.world_size - len(self.gone), self._stay_seconds)
         if self._stay_seconds and self._hands_over and self.server is None:
             time.sleep(JUDGING_SECONDS)
 
@@ -120,46 +124,46 @@ class Session(Witness):
         """Look at everything that can be known without the store.
 
         Raises:
-            Trouble: something is wrong with this rank or a neighbour.
+            ProbeFailure: something is wrong with this rank or a local peer.
             Interrupted: Ctrl-C.
         """
         now = time.monotonic()
-        self.child.read()
-        found = self.child.look(now)
-        if found is None and self.child.is_late(now):
-            found = self.child.locate()
-        found = found or self.company.look(now, self.child.phase)
+        self.worker.read()
+        found = self.worker.look(now)
+        if found is None and self.worker.is_late(now):
+            found = self.worker.locate()
+        found = found or self.peer_monitor.look(now, self.worker.phase)
         if found is None and now > self.end:
-            found = self.child.unfinished(now)
+            found = self.worker.unfinished(now)
         if self.signal == signal.SIGINT:
             self._tell_interrupt()
             raise Interrupted
         if found is None and self.server is not None and self.server.is_out_of_files:
             found = self._out_of_files()
         if found is None and self.signal == signal.SIGTERM:
-            found = self.child.observe(Kind.TERMINATED, f"{self.place.name} was told to end (SIGTERM)")
+            found = self.worker.observe(Kind.TERMINATED, f"{self.rank_env.name} was told to end (SIGTERM)")
         if found is not None:
-            raise Trouble(found)
+            raise ProbeFailure(found)
 
     def _out_of_files(self) -> Observation:
         """About this process. Its worker ends, so that there are files for what is still to be told."""
-        count = file_limits.limit()
-        found = self.child.observe(Kind.OUT_OF_FILES, f"{self.place.name} may open {count} files, and needs more")
-        self.child.end()
+        count = file_limit()
+        found = self.worker.observe(Kind.OUT_OF_FILES, f"{self.rank_env.name} may open {count} files, and needs more")
+        self.worker.end()
         return replace(found, value=str(count))
 
     def _tell_interrupt(self) -> None:
-        if self.board is not None:
-            words = f"{self.place.name} was interrupted (SIGINT)"
+        if self.store_keys is not None:
+            words = f"{self.rank_env.name} was interrupted (SIGINT)"
             self._unwait()
-            self.board.fail(self.child.report(), [self.child.observe(Kind.TERMINATED, words)])
+            self.store_keys.fail(self.worker.report(), [self.worker.observe(Kind.TERMINATED, words)])
 
     def _unwait(self) -> bool:
         """Call the wait off; whether what was waited for has come meanwhile."""
-        if self.board is None or not self._waiting:
+        if self.store_keys is None or not self._waiting:
             return False
         self._waiting = False
-        return self.board.store.wait_end(cancel=True)
+        return self.store_keys.store.wait_end(cancel=True)
 
     _waiting = False
 
@@ -167,92 +171,94 @@ class Session(Witness):
         """Wait for a step of all ranks, watching meanwhile; its value, None when `until` has passed or `reached` says so.
 
         Raises:
-            Trouble: a rank failed: here (with what was seen), or elsewhere (without).
+            ProbeFailure: a rank failed: here (with what was seen), or elsewhere (without).
         """
-        board = self._board
-        board.store.wait_begin(f"go/{step}")
+        store_keys = self._store_keys
+        store_keys.store.wait_begin(f"go/{step}")
         self._waiting = True
         while True:
-            file_limits = [board.store.fileno(), self._wake, *self.child.files()]
-            readable = select.select(file_limits, [], [], LOOK_SECONDS)[0]
-            if board.store.fileno() in readable:
+            descriptors = [store_keys.store.fileno(), self._wake, *self.worker.files()]
+            readable = select.select(descriptors, [], [], LOOK_SECONDS)[0]
+            if store_keys.store.fileno() in readable:
                 self._waiting = False
-                board.store.wait_end()
+                store_keys.store.wait_end()
                 return self._value(step)
             try:
                 self.check()
-            except Trouble as trouble:
+            except ProbeFailure as trouble:
                 if any(map(self.is_about_store, trouble.observations)):
                     raise  # the store will not answer
                 self._unwait()
-                value = board.store.get(f"go/{step}") or FAILED
+                value = store_keys.store.get(f"go/{step}") or FAILED
                 if value == FAILED:
                     raise
-                return value  # a neighbour that is through may be gone already
+                return value  # a local peer that is through may be gone already
             now = time.monotonic()
             if reached() or now > until:
                 self._unwait()
                 return None
-            if self.company.is_due(now):
+            if self.peer_monitor.is_due(now):
                 if self._unwait():
                     return self._value(step)
-                self.company.refresh(board, now)
-                board.store.wait_begin(f"go/{step}")
+                self.peer_monitor.refresh(store_keys, now)
+                store_keys.store.wait_begin(f"go/{step}")
                 self._waiting = True
 
     def _value(self, step: str) -> bytes:
-        value = self._board.store.get(f"go/{step}")
+        value = self._store_keys.store.get(f"go/{step}")
         if value == FAILED:
-            raise Trouble
+            raise ProbeFailure
         return value
 
     def _join(self) -> None:
-        board, place = self._board, self.place
-        wrong = board.arrive()
+        store_keys, rank_env = self._store_keys, self.rank_env
+        wrong = store_keys.arrive()
         if wrong is not None:
-            raise Trouble(wrong)
-        self.company.enlist(board)
+            raise ProbeFailure(wrong)
+        self.peer_monitor.register_host(store_keys)
         arrived = time.monotonic()
-        if board.count("join"):
-            board.go("join", True)
+        if store_keys.count("join"):
+            store_keys.go("join", True)
         if self._wait("join", self.join_until) is None:
-            raise Trouble(*never_joined(board, place, self.join_until - self.started))
+            raise ProbeFailure(*never_joined(store_keys, rank_env, self.join_until - self.started))
         self.waited = round(time.monotonic() - arrived, 3)
-        self.company.meet(board)
-        if place.local_rank is None:
-            ranks = sorted([place.rank, *(each.rank for each in self.company.neighbours.others)])
-            self.place = self.child.place = replace(place, local_rank=ranks.index(place.rank))
+        self.peer_monitor.watch_peers(store_keys)
+        if rank_env.local_rank is None:
+            ranks = sorted([rank_env.rank, *(each.rank for each in self.peer_monitor.local_peers.others)])
+            self.rank_env = self.worker.rank_env = replace(rank_env, local_rank=ranks.index(rank_env.rank))
 
     def _start_workers(self) -> None:
         """Wait until every rank has imported torch; the last one chooses the backend for all."""
-        board, child = self._board, self.child
-        self._wait("run", float("inf"), lambda: child.ready is not None and self.company.links_are_tried)
-        if self.company.links():
-            raise Trouble(*self.company.links())
-        assert child.ready is not None
-        board.compare(traits(os.environ, child.ready))
-        size = self.place.local_world_size
-        board.publish("ready", {"rank": self.place.rank, "gpus": child.ready["gpus"], "per_host": size})
-        if board.count("run"):
-            ready = board.log("ready")
-            hosts = board.count_hosts() or 1
-            board.go("run", {"backend": choose_backend(self.backend, ready), "per_host": choose_pairs(ready, hosts)})
+        store_keys, worker = self._store_keys, self.worker
+        self._wait("run", float("inf"), lambda: worker.ready is not None and self.peer_monitor.links_are_checked)
+        if self.peer_monitor.links():
+            raise ProbeFailure(*self.peer_monitor.links())
+        assert worker.ready is not None
+        store_keys.compare(traits(os.environ, worker.ready))
+        size = self.rank_env.local_world_size
+        store_keys.publish("ready", {"rank": self.rank_env.rank, "gpus": worker.ready["gpus"], "per_host": size})
+        if store_keys.count("run"):
+            ready = store_keys.log("ready")
+            hosts = store_keys.count_hosts() or 1
+            store_keys.go(
+                "run", {"backend": choose_backend(self.backend, ready), "per_host": choose_pairs(ready, hosts)}
+            )
         value = self._wait("run", self.end)
         if value is None:
-            raise Trouble(*self._behind("ready", "import", "had not imported torch"))
-        place = self.place
+            raise ProbeFailure(*self._behind("ready", "import", "had not imported torch"))
+        rank_env = self.rank_env
         plan = json.loads(value)
         self.backend = plan["backend"]
-        gloo = self.company.gloo() if self.backend == "gloo" else None
+        gloo = self.peer_monitor.gloo() if self.backend == "gloo" else None
         if gloo is not None:
-            raise Trouble(gloo)
-        child.since = time.monotonic()
-        child.order(
+            raise ProbeFailure(gloo)
+        worker.since = time.monotonic()
+        worker.order(
             backend=self.backend,
-            rank=place.rank,
-            world_size=place.world_size,
-            local_rank=place.local_rank or 0,
-            store=[place.master_addr, place.master_port, place.prefix + "group/"],
+            rank=rank_env.rank,
+            world_size=rank_env.world_size,
+            local_rank=rank_env.local_rank or 0,
+            store=[rank_env.master_addr, rank_env.master_port, rank_env.prefix + "group/"],
             eager=True,
             loopback=False,
             per_host=plan["per_host"],
@@ -260,22 +266,22 @@ class Session(Witness):
 
     def _behind(self, log: str, phase: str, words: str) -> list[Observation]:
         """Who has not written to the log when the time runs out; this rank, when the last of them came just now."""
-        waits = self.child.observe(Kind.HANG, f"{self.place.name} waits for the others")
-        return behind(self._board, self.place, log, phase, words) or [waits]
+        waits = self.worker.observe(Kind.HANG, f"{self.rank_env.name} waits for the others")
+        return unfinished_ranks(self._store_keys, self.rank_env, log, phase, words) or [waits]
 
     def _finish(self) -> Probe:
-        board, child = self._board, self.child
-        self._wait("end", float("inf"), lambda: child.phase == "done")
-        child.offers = ask(child.heard.transports.values())
-        if self.place.rank == 0:
-            board.share("measured", self._measured())
-        board.hand_in(child.report(self.waited))
-        if board.count("end"):
-            board.share("healthy", self._healthy())
-            board.go("end", True)
+        store_keys, worker = self._store_keys, self.worker
+        self._wait("end", float("inf"), lambda: worker.phase == "done")
+        worker.offers = read_capabilities(worker.printed.transports.values())
+        if self.rank_env.rank == 0:
+            store_keys.share("measured", self._measured())
+        store_keys.submit_report(worker.report(self.waited))
+        if store_keys.count("end"):
+            store_keys.share("healthy", self._healthy())
+            store_keys.go("end", True)
         if self._wait("end", self.end) is None:
-            raise Trouble(*self._unfinished())
-        return replace(board.shared("healthy"), seconds=self.seconds)
+            raise ProbeFailure(*self._unfinished())
+        return replace(store_keys.shared("healthy"), seconds=self.seconds)
 
     def _unfinished(self) -> list[Observation]:
         self._unwait()
@@ -291,5 +297,5 @@ class Session(Witness):
 
     def _healthy(self) -> Probe:
         """What all tell, put together by the rank that comes last."""
-        ranks = telling(self._board.gather()[1])
-        return replace(self._board.shared("measured"), ranks=ranks, traits=self.traits_of(ranks))
+        ranks = shown_reports(self._store_keys.gather()[1])
+        return replace(self._store_keys.shared("measured"), ranks=ranks, traits=self.traits_of(ranks))

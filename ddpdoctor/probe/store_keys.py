@@ -16,58 +16,59 @@ from typing import Any
 from ddpdoctor.facts.codec import decode, encode
 from ddpdoctor.facts.probe import Kind, Observation, Probe, RankReport
 from ddpdoctor.network.tcpstore.client import Store
+from ddpdoctor.privacy.redaction import redact
 from ddpdoctor.probe.host_reports import pack, unpack
-from ddpdoctor.probe.hosts import Card
-from ddpdoctor.probe.local_peers import Neighbour
+from ddpdoctor.probe.hosts import HostCard
+from ddpdoctor.probe.local_peers import LocalPeer
 from ddpdoctor.probe.proc import read_stat
-from ddpdoctor.probe.rank_env import Place, host_key
+from ddpdoctor.probe.rank_env import RankEnv, host_key
 
-__all__ = ["FAILED", "STEPS", "Board"]
+__all__ = ["FAILED", "STEPS", "StoreKeys"]
 
 FAILED = b"X"
 STEPS = ("join", "run", "end")
 """What all ranks wait for together: everybody arrived, everybody imported torch, everybody is through."""
 
 
-class Board:
+class StoreKeys:
     """One rank's view of the shared keys."""
 
-    def __init__(self, store: Store, place: Place) -> None:
+    def __init__(self, store: Store, rank_env: RankEnv) -> None:
         self.store = store
-        self.place = place
+        self.rank_env = rank_env
         self.host = f"host/{host_key()}"
 
     def arrive(self) -> Observation | None:
         """Sign in; what contradicts the ranks that came before."""
-        place, store = self.place, self.store
+        rank_env, store = self.rank_env, self.store
         stat = read_stat(os.getpid())
         record = {
-            "rank": place.rank,
-            "host": place.host,
+            "rank": rank_env.rank,
+            "host": rank_env.host,
             "pid": os.getpid(),
             "started": stat.started if stat else 0,
-            "local_rank": place.local_rank,
-            "node_rank": place.node_rank,
-            "world_size": place.world_size,
+            "local_rank": rank_env.local_rank,
+            "node_rank": rank_env.node_rank,
+            "world_size": rank_env.world_size,
         }
         line = json.dumps(record).encode() + b"\n"
         store.append("arrivals", line)
         store.append(self.host, line)
-        if place.rank >= place.world_size:
-            words = f"{place.name} was given WORLD_SIZE={place.world_size}: its RANK must be smaller"
-            return self.observe(Kind.RANK_OUT_OF_RANGE, words, str(place.rank), f"0 to {place.world_size - 1}")
+        if rank_env.rank >= rank_env.world_size:
+            words = f"{rank_env.name} was given WORLD_SIZE={rank_env.world_size}: its RANK must be smaller"
+            return self.observe(Kind.RANK_OUT_OF_RANGE, words, str(rank_env.rank), f"0 to {rank_env.world_size - 1}")
         first = json.loads(store.claim("world", line))
-        if first["world_size"] != place.world_size:
+        if first["world_size"] != rank_env.world_size:
             peer = f"rank {first['rank']} on {first['host']} has {first['world_size']}"
-            words = f"{place.name} has WORLD_SIZE={place.world_size}, {peer}"
-            return self.observe(Kind.WORLD_SIZE_DIFFERS, words, str(place.world_size), str(first["world_size"]))
-        other = json.loads(store.claim(f"rank/{place.rank}", line))
-        if (other["host"], other["pid"]) != (place.host, os.getpid()):
+            words = f"{rank_env.name} has WORLD_SIZE={rank_env.world_size}, {peer}"
+            return self.observe(Kind.WORLD_SIZE_DIFFERS, words, str(rank_env.world_size), str(first["world_size"]))
+        other = json.loads(store.claim(f"rank/{rank_env.rank}", line))
+        if (other["host"], other["pid"]) != (rank_env.host, os.getpid()):
             words = (
-                f"two processes claim rank {place.rank}: pid {other['pid']} on {other['host']}"
-                f" and pid {os.getpid()} on {place.host}"
+                f"two processes claim rank {rank_env.rank}: pid {other['pid']} on {other['host']}"
+                f" and pid {os.getpid()} on {rank_env.host}"
             )
-            return self.observe(Kind.DUPLICATE_RANK, words, f"rank {place.rank} twice", "once")
+            return self.observe(Kind.DUPLICATE_RANK, words, f"rank {rank_env.rank} twice", "once")
         return None
 
     def is_first_of_host(self) -> bool:
@@ -77,34 +78,34 @@ class Board:
         """The number of a host that nobody stood for until now."""
         return self.store.add("hosts", 1) - 1
 
-    def post(self, card: Card, name: str | None = None) -> None:
+    def post(self, card: HostCard, name: str | None = None) -> None:
         """Tell the others of this host, under its number or a name."""
         self.store.set(f"card/{name or card.index}", json.dumps(vars(card)).encode())
 
     def count_hosts(self) -> int:
         return self.store.add("hosts", 0)
 
-    def card(self, index: int | str) -> Card | None:
+    def card(self, index: int | str) -> HostCard | None:
         """What a host tells of itself, None when it has not told it yet."""
         told = self.store.get(f"card/{index}")
-        return Card(**json.loads(told)) if told else None
+        return HostCard(**json.loads(told)) if told else None
 
     def observe(self, kind: Kind, words: str, value: str | None = None, expected: str | None = None) -> Observation:
         """An observation about this rank."""
-        return self.place.observe(kind, words, pid=os.getpid(), value=value, expected=expected)
+        return self.rank_env.observe(kind, words, pid=os.getpid(), value=value, expected=expected)
 
     def count(self, step: str) -> bool:
         """Say that this rank has reached the step; whether it is the last one."""
-        return self.store.add(f"count/{step}", 1) == self.place.world_size
+        return self.store.add(f"count/{step}", 1) == self.rank_env.world_size
 
     def go(self, step: str, value: object) -> None:
         self.store.set(f"go/{step}", json.dumps(value).encode())
 
-    def neighbours(self) -> list[Neighbour]:
+    def local_peers(self) -> list[LocalPeer]:
         """The other ranks of this host that have arrived."""
         mine = os.getpid()
         return [
-            Neighbour(r["rank"], r["pid"], r["started"], r["host"], r["local_rank"], r["node_rank"])
+            LocalPeer(r["rank"], r["pid"], r["started"], r["host"], r["local_rank"], r["node_rank"])
             for r in _lines(self.store.get(self.host))
             if r["pid"] != mine
         ]
@@ -112,7 +113,7 @@ class Board:
     def missing(self) -> list[int]:
         """The ranks that never signed in."""
         arrived = {record["rank"] for record in _lines(self.store.get("arrivals"))}
-        return [rank for rank in range(self.place.world_size) if rank not in arrived]
+        return [rank for rank in range(self.rank_env.world_size) if rank not in arrived]
 
     def host_of(self, rank: int) -> str | None:
         """The host of a rank that signed in."""
@@ -121,30 +122,31 @@ class Board:
         return host
 
     def publish(self, log: str, value: object) -> None:
-        """Append one record to a log."""
-        self.store.append(log, json.dumps(encode(value)).encode() + b"\n")
+        """Append one record to a log, without the secrets that a message or a variable may hold."""
+        self.store.append(log, json.dumps(redact(encode(value))).encode() + b"\n")
 
     def log(self, name: str) -> list[dict[str, Any]]:
         return list(_lines(self.store.get(name)))
 
-    def hand_in(self, report: RankReport) -> None:
+    def submit_report(self, report: RankReport) -> None:
         """Hand in a report; the last rank of a host puts those of its host together."""
         self.publish("through", {"rank": report.rank})
-        size = self.place.local_world_size or 1
+        size = self.rank_env.local_world_size or 1
         if size == 1:
             self.publish("reports", pack([report]))
             return
-        node = self.host if self.place.node_rank is None else f"node/{self.place.node_rank}"
+        node = self.host if self.rank_env.node_rank is None else f"node/{self.rank_env.node_rank}"
         self.publish(f"{node}/reports", report)
         if self.store.add(f"{node}/through", 1) == size:
             self.publish("reports", pack([decode(RankReport, each) for each in self.log(f"{node}/reports")]))
 
     def compare(self, traits: Mapping[str, str]) -> None:
         """Publish in what this rank differs from the first one that did."""
-        first = json.loads(self.store.claim("alike", json.dumps(dict(traits)).encode()))
+        traits = redact(dict(traits))
+        first = json.loads(self.store.claim("alike", json.dumps(traits).encode()))
         unlike = {name: traits.get(name, "") for name in {*first, *traits} if traits.get(name) != first.get(name)}
         if unlike:
-            self.publish("unlike", {"rank": self.place.rank, "traits": unlike})
+            self.publish("unlike", {"rank": self.rank_env.rank, "traits": unlike})
 
     def differences(self) -> tuple[dict[str, str], dict[int, dict[str, str]]]:
         """What the first rank said of itself, and in what each other one differs."""
@@ -172,11 +174,11 @@ class Board:
         for step in STEPS:
             self.store.set(f"go/{step}", FAILED)
 
-    def have_all_spoken(self) -> bool:
+    def have_all_reported(self) -> bool:
         """Whether every rank has told what it saw of a failure."""
-        return self.store.add("spoken", 0) >= self.place.world_size
+        return self.store.add("spoken", 0) >= self.rank_env.world_size
 
-    def unheard(self) -> dict[str, list[int]]:
+    def unreported(self) -> dict[str, list[int]]:
         """The ranks that signed in and told nothing of a failure, by their hosts."""
         heard = {report.rank for report in unpack(self.log("reports"))}
         hosts: dict[str, list[int]] = {}
@@ -195,7 +197,7 @@ class Board:
     def gather(self) -> tuple[tuple[Observation, ...], tuple[RankReport, ...]]:
         """All evidence so far, and how far each rank got: by its own report, else as it signed in."""
         ranks = {report.rank: report for report in unpack(self.log("reports"))}
-        for r in self.log("arrivals") if len(ranks) < self.place.world_size else ():
+        for r in self.log("arrivals") if len(ranks) < self.rank_env.world_size else ():
             if r["rank"] not in ranks:
                 words = r["local_rank"], r["node_rank"], r["host"], None, r["world_size"]
                 ranks[r["rank"]] = RankReport(r["rank"], *words, phase="join")

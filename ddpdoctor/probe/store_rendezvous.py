@@ -8,17 +8,18 @@ import time
 from collections.abc import Callable
 
 from ddpdoctor.facts.probe import Kind, Observation
+from ddpdoctor.facts.reachability import ConnectOutcome
 from ddpdoctor.network.tcpstore.client import PATIENT_SECONDS, Store, StoreError, StoreLost, connect
 from ddpdoctor.network.tcpstore.server import Server
-from ddpdoctor.probe.rank_env import OWN_LAUNCHER, Place
-from ddpdoctor.probe.store_keys import Board
+from ddpdoctor.probe.rank_env import OWN_LAUNCHER, RankEnv
+from ddpdoctor.probe.store_keys import StoreKeys
 
-__all__ = ["Interrupted", "Trouble", "call_others", "close_server", "host_store", "reach_store"]
+__all__ = ["Interrupted", "ProbeFailure", "close_server", "host_store", "reach_store", "report_to_others"]
 
 SURE_SECONDS = 4.0
-"""How long an answer that will hardly change (no such name, no route, a stranger) is asked for again."""
-CALLING_SECONDS = 3.0
-FAREWELL_SECONDS = 2.0
+"""How long an answer that will hardly change (no such name, no route, another program) is asked for again."""
+REPORTING_SECONDS = 3.0
+LEAVING_SECONDS = 2.0
 RETRY_SECONDS = 0.1
 ATTEMPT_SECONDS = 3.0
 
@@ -35,7 +36,19 @@ _WORDS = {
 }
 
 
-class Trouble(Exception):
+_KINDS = {
+    ConnectOutcome.UNRESOLVED: Kind.UNRESOLVABLE,
+    ConnectOutcome.STRANGER: Kind.STRANGER,
+    ConnectOutcome.SILENT: Kind.STRANGER,
+    ConnectOutcome.NO_HOST: Kind.MASTER_WITHOUT_HOST,
+    ConnectOutcome.NO_ROUTE: Kind.NO_ROUTE,
+    ConnectOutcome.PROHIBITED: Kind.PORT_REJECTED,
+    ConnectOutcome.NO_ANSWER: Kind.SILENT,
+}
+"""What a StoreError's outcome is to a rank; any other one is REFUSED."""
+
+
+class ProbeFailure(Exception):
     """Something went wrong; `observations` are what this rank saw, empty when another rank gave the alarm."""
 
     def __init__(self, *observations: Observation) -> None:
@@ -47,103 +60,109 @@ class Interrupted(Exception):
     """Ctrl-C."""
 
 
-def reach_store(place: Place, until: float, check: Callable[[], None]) -> Board:
+def reach_store(rank_env: RankEnv, until: float, check: Callable[[], None]) -> StoreKeys:
     """Reach the store that the job would use, looking at other things with `check` meanwhile.
 
     Raises:
-        Trouble: it cannot be reached, and how.
+        ProbeFailure: it cannot be reached, and how.
     """
     started = time.monotonic()
     while True:
-        longest = PATIENT_SECONDS if place.uses_agent_store else ATTEMPT_SECONDS
+        longest = PATIENT_SECONDS if rank_env.uses_agent_store else ATTEMPT_SECONDS
         attempt = min(longest, max(until - time.monotonic(), 0.5))
         try:
-            return Board(connect(place.master_addr, place.master_port, place.prefix, attempt), place)
+            return StoreKeys(connect(rank_env.master_addr, rank_env.master_port, rank_env.prefix, attempt), rank_env)
         except StoreError as error:
             found = error
         check()
         now = time.monotonic()
-        if now >= until or (_is_sure(found.kind, place) and now - started >= min(SURE_SECONDS, until - started)):
-            raise Trouble(_explain(place, found, now - started))
+        if now >= until or (_is_sure(_kind(found), rank_env) and now - started >= min(SURE_SECONDS, until - started)):
+            raise ProbeFailure(_explain(rank_env, found, now - started))
         time.sleep(RETRY_SECONDS)
 
 
-def call_others(place: Place, seen: Observation) -> None:
+def report_to_others(rank_env: RankEnv, seen: Observation) -> None:
     """Tell the ranks that wait for this one why it will not come, if their store can be reached."""
     try:
-        board = reach_store(place, time.monotonic() + CALLING_SECONDS, lambda: None)
-        board.publish("evidence", seen)
-        board.wake()
-        board.store.close()
-    except (Trouble, StoreLost):
+        store_keys = reach_store(rank_env, time.monotonic() + REPORTING_SECONDS, lambda: None)
+        store_keys.publish("evidence", seen)
+        store_keys.wake()
+        store_keys.store.close()
+    except (ProbeFailure, StoreLost):
         return  # they are not there, or gone already
 
 
-def _is_sure(kind: Kind, place: Place) -> bool:
+def _is_sure(kind: Kind, rank_env: RankEnv) -> bool:
     """Whether waiting would change nothing: only a store that is not there yet may still come."""
-    if place.uses_agent_store and kind is Kind.STRANGER:
+    if rank_env.uses_agent_store and kind is Kind.STRANGER:
         return False  # the agents have met there: it is slow, or stopped
     may_change = (Kind.REFUSED, Kind.SILENT, Kind.PORT_DROPPED)
-    return kind not in may_change or place.hosts_store or place.uses_agent_store
+    return kind not in may_change or rank_env.hosts_store or rank_env.uses_agent_store
 
 
-def _explain(place: Place, error: StoreError, seconds: float) -> Observation:
-    kind = error.kind
-    if place.hosts_store and kind is not Kind.UNRESOLVABLE:
+def _kind(error: StoreError) -> Kind:
+    return Kind.PORT_DROPPED if error.pings else _KINDS.get(error.outcome, Kind.REFUSED)
+
+
+def _explain(rank_env: RankEnv, error: StoreError, seconds: float) -> Observation:
+    kind = _kind(error)
+    if rank_env.hosts_store and kind is not Kind.UNRESOLVABLE:
         kind = Kind.MASTER_ELSEWHERE
-        words = f"{place.name} holds rank 0 but MASTER_ADDR={place.master_addr} does not lead back to it ({error})"
+        words = (
+            f"{rank_env.name} holds rank 0 but MASTER_ADDR={rank_env.master_addr} does not lead back to it ({error})"
+        )
     else:
-        words = f"{place.name} {_WORDS[kind]} after {seconds:.0f} s: {error}"
-    if kind in (Kind.REFUSED, Kind.STRANGER) and place.uses_agent_store:
+        words = f"{rank_env.name} {_WORDS[kind]} after {seconds:.0f} s: {error}"
+    if kind in (Kind.REFUSED, Kind.STRANGER) and rank_env.uses_agent_store:
         slow = "; is the agent stopped, or its resolver slow? It looks up the name of every client"
-        words = f"{place.name} {_WORDS[Kind.UNREACHABLE]}: {error}{slow if kind is Kind.STRANGER else ''}"
-        return _observe(place, Kind.UNREACHABLE, words)
-    found = _observe(place, kind, words)
+        words = f"{rank_env.name} {_WORDS[Kind.UNREACHABLE]}: {error}{slow if kind is Kind.STRANGER else ''}"
+        return _observe(rank_env, Kind.UNREACHABLE, words)
+    found = _observe(rank_env, kind, words)
     if kind is Kind.REFUSED:  # about rank 0, of which nothing is known but its absence
-        return _absent_head(place, found.value or "", seconds)
+        return _absent_head(rank_env, found.value or "", seconds)
     return found
 
 
-def _absent_head(place: Place, master: str, seconds: float) -> Observation:
+def _absent_head(rank_env: RankEnv, master: str, seconds: float) -> Observation:
     """Rank 0 is missing; under our own launcher, with all ranks of its node."""
-    count = (place.local_world_size or 1) if place.launcher == OWN_LAUNCHER else 1
+    count = (rank_env.local_world_size or 1) if rank_env.launcher == OWN_LAUNCHER else 1
     who = "rank 0" if count == 1 else f"node 0 (ranks 0-{count - 1})"
-    words = f"{who} never opened the store at {master}: refused for {seconds:.0f} s (seen by {place.name})"
-    words += "; it was not started, or was given another port" if place.launcher != OWN_LAUNCHER else ""
-    node = None if place.local_world_size is None else 0
+    words = f"{who} never opened the store at {master}: refused for {seconds:.0f} s (seen by {rank_env.name})"
+    words += "; it was not started, or was given another port" if rank_env.launcher != OWN_LAUNCHER else ""
+    node = None if rank_env.local_world_size is None else 0
     return Observation(
         Kind.REFUSED,
         words,
         tuple(range(count)),
-        place.rank,
-        place.host_of(0),
+        rank_env.rank,
+        rank_env.host_of(0),
         node_rank=node,
         phase="connect",
         value=master,
     )
 
 
-def _observe(place: Place, kind: Kind, words: str) -> Observation:
-    master = f"{place.master_addr}:{place.master_port}"
-    return place.observe(kind, words, pid=os.getpid(), phase="connect", value=master)
+def _observe(rank_env: RankEnv, kind: Kind, words: str) -> Observation:
+    master = f"{rank_env.master_addr}:{rank_env.master_port}"
+    return rank_env.observe(kind, words, pid=os.getpid(), phase="connect", value=master)
 
 
-def host_store(place: Place) -> Server | None:
+def host_store(rank_env: RankEnv) -> Server | None:
     """The store of plain env:// ranks, where this is rank 0; None when another one hosts it (told when we sign in).
 
     Raises:
-        Trouble: the port is somebody else's.
+        ProbeFailure: the port is somebody else's.
     """
-    if not place.hosts_store:
+    if not rank_env.hosts_store:
         return None
     try:
-        return Server("", place.master_port, f"{place.prefix}hosted")
+        return Server("", rank_env.master_port, f"{rank_env.prefix}hosted")
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
-            words = f"{place.name} cannot listen on port {place.master_port}: {error.strerror}"
-            raise Trouble(_observe(place, Kind.PORT_TAKEN, words)) from None
+            words = f"{rank_env.name} cannot listen on port {rank_env.master_port}: {error.strerror}"
+            raise ProbeFailure(_observe(rank_env, Kind.PORT_TAKEN, words)) from None
     try:
-        store = connect(place.master_addr, place.master_port, place.prefix, 1.0)
+        store = connect(rank_env.master_addr, rank_env.master_port, rank_env.prefix, 1.0)
         if store.check("hosted"):
             store.close()
             return None
@@ -151,21 +170,21 @@ def host_store(place: Place) -> Server | None:
         other = "the store of another job"
     except (StoreError, StoreLost):
         other = "another program"
-    words = f"{place.name} cannot host the store: {other} already listens on port {place.master_port}"
-    raise Trouble(_observe(place, Kind.PORT_TAKEN, words))
+    words = f"{rank_env.name} cannot host the store: {other} already listens on port {rank_env.master_port}"
+    raise ProbeFailure(_observe(rank_env, Kind.PORT_TAKEN, words))
 
 
-def close_server(server: Server | None, board: Board | None, awaited: int, stay_seconds: float = 0.0) -> None:
+def close_server(server: Server | None, store_keys: StoreKeys | None, awaited: int, stay_seconds: float = 0.0) -> None:
     """Say goodbye; the host of the store waits a moment until so many have said it, the others stay until it has gone."""
-    if board is None:
+    if store_keys is None:
         return
-    store: Store = board.store
+    store: Store = store_keys.store
     if store.is_lost:
         store.close()
         return
     try:
         gone = store.add("goodbye", 1)
-        end = time.monotonic() + FAREWELL_SECONDS
+        end = time.monotonic() + LEAVING_SECONDS
         while server is not None and gone < awaited and time.monotonic() < end:
             time.sleep(0.02)
             gone = store.add("goodbye", 0)

@@ -16,17 +16,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ddpdoctor.facts.probe import Kind, Observation, Probe
-from ddpdoctor.network.file_limits import OUT_OF_FILES, allow_more, limit
+from ddpdoctor.network.connect import OUT_OF_FILES
+from ddpdoctor.network.file_limits import file_limit, raise_file_limit
 from ddpdoctor.probe.arguments import parse
 from ddpdoctor.probe.baseline import save
 from ddpdoctor.probe.early_signal import early
 from ddpdoctor.probe.lazy_retry import is_worth_a_try, retry
-from ddpdoctor.probe.local_supervisors import Siblings
+from ddpdoctor.probe.local_supervisors import LocalSupervisors
 from ddpdoctor.probe.proc import die_with
-from ddpdoctor.probe.rank_env import BadEnvironment, Place, read_place, read_place_outside, short_host
-from ddpdoctor.probe.report_output import tell
-from ddpdoctor.probe.session import Session
-from ddpdoctor.probe.store_rendezvous import Interrupted, call_others
+from ddpdoctor.probe.rank_env import (
+    BadEnvironment,
+    NoLauncherError,
+    RankEnv,
+    read_rank_env,
+    read_rank_env_outside,
+    short_host,
+)
+from ddpdoctor.probe.report_output import write_report
+from ddpdoctor.probe.session import RankSession
+from ddpdoctor.probe.store_rendezvous import Interrupted, report_to_others
 from ddpdoctor.probe.worker_start import WORKER, adopt, begin, take_over
 
 __all__ = ["main"]
@@ -39,59 +47,64 @@ def main(words: Sequence[str] | None = None) -> int:
     if options.launched:
         die_with(os.getppid())
     try:
-        place = read_place(os.environ, options.job)
+        rank_env = read_rank_env(os.environ, options.job)
     except BadEnvironment as error:
-        return _without_place(str(error), options, started)
+        return _without_rank_env(error, options, started)
     try:
-        return _as_rank(place, options, started)
+        return _as_rank(rank_env, options, started)
     except OSError as error:
         if error.errno not in OUT_OF_FILES:
             raise
-        words = f"{place.name} may open {limit()} files, and needs more to start"
-        seen = Observation(Kind.OUT_OF_FILES, words, (place.rank,), place.rank, place.host, value=str(limit()))
-        return tell(Probe(observations=(seen,), launcher=place.launcher), place, True, options, started)
+        words = f"{rank_env.name} may open {file_limit()} files, and needs more to start"
+        seen = Observation(
+            Kind.OUT_OF_FILES, words, (rank_env.rank,), rank_env.rank, rank_env.host, value=str(file_limit())
+        )
+        return write_report(Probe(observations=(seen,), launcher=rank_env.launcher), rank_env, True, options, started)
 
 
-def _as_rank(place: Place, options: argparse.Namespace, started: float) -> int:
-    child = take_over(place, *options.worker) if options.worker else adopt(begin(WORKER), [place])[0]
-    allow_more()
-    siblings = Siblings(place, os.getppid() if options.job is None else options.job, is_launched=options.launched)
-    session = Session(place, child, options, siblings)
+def _as_rank(rank_env: RankEnv, options: argparse.Namespace, started: float) -> int:
+    worker = take_over(rank_env, *options.worker) if options.worker else adopt(begin(WORKER), [rank_env])[0]
+    raise_file_limit()
+    supervisors = LocalSupervisors(
+        rank_env, os.getppid() if options.job is None else options.job, is_launched=options.launched
+    )
+    session = RankSession(rank_env, worker, options, supervisors)
     signal.signal(signal.SIGTERM, session.on_signal)
     signal.signal(signal.SIGINT, session.on_signal)
     session.signal = session.signal or next(iter(early), None)
     try:
         probe = session.run()
-        siblings.part()
+        supervisors.announce_leaving()
         if session.signal == signal.SIGINT:  # it came while the ranks agreed: what they saw is the end of the others
             raise Interrupted
-        child.end()
+        worker.end()
         if probe.seen(Kind.OUT_OF_FILES):
             session.leave()  # so that the report can be written
         seconds_left = session.end - time.monotonic()
         if is_worth_a_try(probe, seconds_left):
-            probe = replace(probe, retried_lazily=retry(session.place, seconds_left))
-        if options.save_baseline and place.rank == 0 and not probe.has_failed:
+            probe = replace(probe, retried_lazily=retry(session.rank_env, seconds_left))
+        if options.save_baseline and rank_env.rank == 0 and not probe.has_failed:
             _save_baseline(probe, options.save_baseline)
-        lower = session.company.neighbours.lower(place.node_rank)
-        is_first = siblings.is_first(session.gone) and session.gone.issuperset(lower)
+        lower = session.peer_monitor.local_peers.lower(rank_env.node_rank)
+        is_first = supervisors.is_first(session.gone) and session.gone.issuperset(lower)
         if is_first:
-            siblings.speak()
-        code = tell(probe, place, is_first, options, started)
+            supervisors.announce_reported()
+        code = write_report(probe, rank_env, is_first, options, started)
         if is_first:
-            session.company.neighbours.end_stopped()
+            session.peer_monitor.local_peers.end_stopped()
         return code
     except Interrupted:
-        if place.local_rank in (0, None) and not options.launched:
+        if rank_env.local_rank in (0, None) and not options.launched:
             print("ddpdoctor: interrupted", file=sys.stderr)
         return 130
     finally:
-        child.end()
+        worker.end()
         session.leave()
 
 
-def _without_place(words: str, options: object, started: float) -> int:
-    if "no launcher" in words:
+def _without_rank_env(error: BadEnvironment, options: object, started: float) -> int:
+    words = str(error)
+    if isinstance(error, NoLauncherError):
         print(
             f"ddpdoctor.probe: {words}\n"
             "Start it as the job is started:\n"
@@ -107,10 +120,10 @@ def _without_place(words: str, options: object, started: float) -> int:
     ranks = (int(rank),) if rank.isdecimal() else ()
     seen = Observation(Kind.BAD_ENVIRONMENT, f"{who} on {host} cannot start: {words}", ranks, host=host, value=words)
     try:
-        call_others(read_place_outside(os.environ), seen)
+        report_to_others(read_rank_env_outside(os.environ), seen)
     except BadEnvironment:
         pass  # nobody can be told: not even where they meet is known
-    return tell(Probe(observations=(seen,), launcher="env://"), None, True, options, started)
+    return write_report(Probe(observations=(seen,), launcher="env://"), None, True, options, started)
 
 
 def _save_baseline(probe: Probe, path: str) -> None:

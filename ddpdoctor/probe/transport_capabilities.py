@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from ddpdoctor.system.process import LateError, run
 from ddpdoctor.system.selfexec import command
 
-__all__ = ["Offers", "ask"]
+__all__ = ["TransportCapabilities", "read_capabilities"]
 
 THROUGH_HOST_MEMORY = ("SHM", "NET/Socket")
 CHOOSING = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_NET", "NCCL_HOSTID")
@@ -19,7 +19,7 @@ SECONDS = 6.0
 
 
 @dataclass(frozen=True)
-class Offers:
+class TransportCapabilities:
     """`ways` from GPU to GPU by uuid; `network` is an RDMA adapter that NCCL could use, "" without one."""
 
     ways: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -31,19 +31,13 @@ class Offers:
         return {**self.ways.get(gpu_uuid or "", {}), **({"network": self.network} if self.network else {})}
 
 
-def ask(transports: Iterable[str]) -> Offers:
+def read_capabilities(transports: Iterable[str]) -> TransportCapabilities:
     """What this host has beside these transports; nothing where none of them passes through host memory, or nobody answers."""
     if not any(each in THROUGH_HOST_MEMORY for each in transports):
-        return Offers()
+        return TransportCapabilities()
     try:
-        done = subprocess.run(
-            command("ddpdoctor.collectors.transport_capabilities"),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=SECONDS,
-        )
-        told = json.loads(done.stdout)
-    except (OSError, subprocess.TimeoutExpired, ValueError):
-        return Offers()
+        told = json.loads(run(command("ddpdoctor.collectors.transport_capabilities"), SECONDS).out)
+    except (OSError, LateError, ValueError):
+        return TransportCapabilities()
     settings = {name: os.environ[name] for name in CHOOSING if os.environ.get(name)}
-    return Offers(told["ways"], told["network"], settings)
+    return TransportCapabilities(told["ways"], told["network"], settings)

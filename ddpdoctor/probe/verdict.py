@@ -8,16 +8,17 @@ from dataclasses import replace
 
 from ddpdoctor.causality.observation_order import NEEDS_NO_GRACE, weigh
 from ddpdoctor.facts.probe import Kind, Observation, Probe, RankReport
+from ddpdoctor.facts.reachability import ConnectOutcome
 from ddpdoctor.network.tcpstore.client import StoreLost
-from ddpdoctor.probe.host_reports import telling
-from ddpdoctor.probe.local_supervisors import Siblings
-from ddpdoctor.probe.missing_ranks import cut_off, left_out
-from ddpdoctor.probe.peer_monitor import Company
-from ddpdoctor.probe.rank_env import Place
-from ddpdoctor.probe.store_keys import Board
-from ddpdoctor.probe.worker_handle import Child
+from ddpdoctor.probe.host_reports import shown_reports
+from ddpdoctor.probe.local_supervisors import LocalSupervisors
+from ddpdoctor.probe.missing_ranks import cut_off_host, not_joined_here
+from ddpdoctor.probe.peer_monitor import PeerMonitor
+from ddpdoctor.probe.rank_env import RankEnv
+from ddpdoctor.probe.store_keys import StoreKeys
+from ddpdoctor.probe.worker_handle import WorkerHandle
 
-__all__ = ["Witness"]
+__all__ = ["VerdictMixin"]
 
 GRACE_SECONDS = 0.7
 """How long the judge waits for the evidence of others."""
@@ -36,45 +37,50 @@ CUT_SECONDS = 0.5
 """How much earlier than here the whole time may be over elsewhere."""
 
 
-class Witness:
+class VerdictMixin:
     """What one rank knows, and how it comes to a verdict, `seconds` after its start at the latest.
 
     `waited` is how long it waited for the last rank to arrive.
     """
 
     def __init__(
-        self, place: Place, child: Child, backend: str, seconds: float, siblings: Siblings | None = None
+        self,
+        rank_env: RankEnv,
+        worker: WorkerHandle,
+        backend: str,
+        seconds: float,
+        supervisors: LocalSupervisors | None = None,
     ) -> None:
-        self.place = place
-        self.child = child
+        self.rank_env = rank_env
+        self.worker = worker
         self.backend = backend
         self.started = time.monotonic()
         self.end = self.started + seconds
-        self.company = Company(place, siblings)
-        self.board: Board | None = None
+        self.peer_monitor = PeerMonitor(rank_env, supervisors)
+        self.store_keys: StoreKeys | None = None
         self.waited = 0.0
         self._told: list[Observation] = []
 
     @property
-    def _board(self) -> Board:
-        assert self.board is not None
-        return self.board
+    def _store_keys(self) -> StoreKeys:
+        assert self.store_keys is not None
+        return self.store_keys
 
     def probe(self, observations: tuple[Observation, ...], ranks: tuple[RankReport, ...]) -> Probe:
-        place = self.place
+        rank_env = self.rank_env
         return Probe(
-            world_size=place.world_size,
+            world_size=rank_env.world_size,
             backend=self.backend,
-            launcher=place.launcher,
-            master=f"{place.master_addr}:{place.master_port}",
+            launcher=rank_env.launcher,
+            master=f"{rank_env.master_addr}:{rank_env.master_port}",
             seconds=self.seconds,
             ranks=ranks,
             observations=observations,
-            measurements=tuple(self.child.measurements),
-            unsupported=tuple(self.child.unsupported),
-            pairs=tuple(self.child.pairs),
+            measurements=tuple(self.worker.measurements),
+            unsupported=tuple(self.worker.unsupported),
+            pairs=tuple(self.worker.pairs),
             traits=self.traits_of(ranks),
-            device=self.child.device,
+            device=self.worker.device,
         )
 
     @property
@@ -84,35 +90,35 @@ class Witness:
 
     def traits_of(self, ranks: Sequence[RankReport]) -> dict[str, str]:
         """What the first rank said of itself, where another one differs."""
-        return self.board.differences()[0] if self.board is not None and any(r.traits for r in ranks) else {}
+        return self.store_keys.differences()[0] if self.store_keys is not None and any(r.traits for r in ranks) else {}
 
     def fail(self, observations: tuple[Observation, ...]) -> Probe:
         """Tell what was seen here, and agree with the others on what it means."""
-        if self.board is None:
-            return self.probe(weigh(observations), (self.child.report(),))
+        if self.store_keys is None:
+            return self.probe(weigh(observations), (self.worker.report(),))
         if any(map(self.is_about_store, observations)):
-            return self.alone("its process does not run", observations)
+            return self.judge_alone(StoreLost(ConnectOutcome.SILENT, "its process does not run"), observations)
         try:
             self._told = [*observations, *self._own_condition(observations)]
-            self.board.fail(self.child.report(self.waited), self._told)
+            self.store_keys.fail(self.worker.report(self.waited), self._told)
             grace = max((_grace(o) for o in observations), default=GRACE_SECONDS)
-            if grace == 0.0 or self.board.is_judge():
-                self._linger(grace)
-                if all(o.kind in UNCERTAIN for o in self.board.evidence()):
+            if grace == 0.0 or self.store_keys.is_judge():
+                self._watch_for(grace)
+                if all(o.kind in UNCERTAIN for o in self.store_keys.evidence()):
                     since = time.monotonic()
-                    self._linger(LONG_SECONDS, lambda: self._is_settled(since))
-                elif self._is_about_links(self.board.evidence()):
-                    self._linger(LONG_SECONDS, self.board.have_all_spoken)
+                    self._watch_for(LONG_SECONDS, lambda: self._is_settled(since))
+                elif self._is_about_links(self.store_keys.evidence()):
+                    self._watch_for(LONG_SECONDS, self.store_keys.have_all_reported)
                 return self._judge()
             end = time.monotonic() + LONG_SECONDS + 2.0
             while time.monotonic() < end:
-                verdict = self.board.verdict()
+                verdict = self.store_keys.verdict()
                 if verdict is not None:
                     return verdict
-                self._linger(LOOK_SECONDS)
+                self._watch_for(LOOK_SECONDS)
             return self._judge()
         except StoreLost as lost:
-            return self.alone(str(lost), observations)
+            return self.judge_alone(lost, observations)
 
     @staticmethod
     def _is_about_links(evidence: Sequence[Observation]) -> bool:
@@ -121,90 +127,90 @@ class Witness:
 
     def _is_settled(self, since: float) -> bool:
         """Whether nobody needs to be waited for: one has told which process does not run, or all what they saw a while ago."""
-        if any(o.kind in PLAIN for o in self._board.evidence()):
+        if any(o.kind in PLAIN for o in self._store_keys.evidence()):
             return True
-        return time.monotonic() - since > ENDING_SECONDS and self._board.have_all_spoken()
+        return time.monotonic() - since > ENDING_SECONDS and self._store_keys.have_all_reported()
 
     def is_about_store(self, seen: Observation) -> bool:
         """Whether the process that hosts the store does not run, or its host is away: asking it would only take time."""
-        if seen.ranks != (0,) or self.place.rank == 0:
+        if seen.ranks != (0,) or self.rank_env.rank == 0:
             return False
         if seen.kind is Kind.HOST_LOST:
             return True
-        return seen.kind in (Kind.DIED, Kind.STOPPED) and seen.pid is not None and not self.place.uses_agent_store
+        return seen.kind in (Kind.DIED, Kind.STOPPED) and seen.pid is not None and not self.rank_env.uses_agent_store
 
     def _own_condition(self, told: tuple[Observation, ...]) -> list[Observation]:
         """When somebody else gave the alarm: what is wrong with this rank, as far as it can be seen at once."""
         if told:
             return []
         now = time.monotonic()
-        self.child.read()
-        found = self.child.look(now) or self.company.look(now, self.child.phase)
+        self.worker.read()
+        found = self.worker.look(now) or self.peer_monitor.look(now, self.worker.phase)
         if found is None and now > self.end - CUT_SECONDS:
-            found = self.child.unfinished(now)
-        elif found is None and self.child.ready and not self.child.waits and now - self.child.since > AWAY_SECONDS:
-            found = self.child.locate()
+            found = self.worker.unfinished(now)
+        elif found is None and self.worker.ready and not self.worker.waits and now - self.worker.since > AWAY_SECONDS:
+            found = self.worker.locate()
         found = found if found is not None and found.kind is not Kind.HANG else None
-        return [*([found] if found else []), *self.company.links()]
+        return [*([found] if found else []), *self.peer_monitor.links()]
 
     def _judge(self) -> Probe:
-        board = self._board
-        verdict = board.verdict()
+        store_keys = self._store_keys
+        verdict = store_keys.verdict()
         if verdict is not None:
             return verdict
-        evidence, ranks = board.gather()
+        evidence, ranks = store_keys.gather()
         if all(o.kind is Kind.TERMINATED for o in evidence):
-            evidence = (*evidence, *left_out(board, self.place))
-        lost = cut_off(board, self.place, evidence) if self._is_about_links(evidence) else None
+            evidence = (*evidence, *not_joined_here(store_keys, self.rank_env))
+        lost = cut_off_host(store_keys, self.rank_env, evidence) if self._is_about_links(evidence) else None
         evidence = (lost, *evidence) if lost is not None else evidence
         named = {rank for o in evidence for rank in o.ranks}
-        return board.decide(self.probe(weigh(evidence), telling(ranks, named)))
+        return store_keys.decide(self.probe(weigh(evidence), shown_reports(ranks, named)))
 
-    def _linger(self, seconds: float, is_enough: Callable[[], bool] = lambda: False) -> None:
-        """Let time pass; publish what the worker or a neighbour shows meanwhile."""
+    def _watch_for(self, seconds: float, is_enough: Callable[[], bool] = lambda: False) -> None:
+        """Let time pass; publish what the worker or a local peer shows meanwhile."""
         end = time.monotonic() + seconds
         while time.monotonic() < end and not is_enough():
             time.sleep(min(LOOK_SECONDS, max(end - time.monotonic(), 0.0)))
-            self.child.read()
+            self.worker.read()
             now = time.monotonic()
-            for found in (self.child.look(now), self.company.look(now, self.child.phase)):
+            for found in (self.worker.look(now), self.peer_monitor.look(now, self.worker.phase)):
                 if found is not None and found.kind not in UNCERTAIN and found not in self._told:
-                    self._board.publish("evidence", found)
+                    self._store_keys.publish("evidence", found)
                     self._told.append(found)
 
-    def alone(self, words: str, observations: tuple[Observation, ...] = ()) -> Probe:
+    def judge_alone(self, store_lost: StoreLost, observations: tuple[Observation, ...] = ()) -> Probe:
         """A verdict of this rank's own: the store is gone, so nobody can be asked."""
-        self.company.hush()
-        if self.board is not None:
-            self.board.store.is_lost = True
+        self.peer_monitor.stop_heartbeat()
+        if self.store_keys is not None:
+            self.store_keys.store.is_lost = True
         seen = [*observations, *self._dead_or_stopped(observations)]
-        lost = None if seen or self.board is None else self.company.lost(self.board.store.address)
-        seen.append(replace(lost, phase=self.child.phase) if lost is not None else self._without_store(words))
+        lost = None if seen or self.store_keys is None else self.peer_monitor.lost(self.store_keys.store.address)
+        seen.append(replace(lost, phase=self.worker.phase) if lost is not None else self._without_store(store_lost))
         named = {rank for o in seen if o.kind in (Kind.DIED, Kind.STOPPED) and o.host for rank in o.ranks}
         kept = [o for o in seen if o.host or not named.issuperset(o.ranks)]
-        return self.probe(weigh(kept), (self.child.report(self.waited),))
+        return self.probe(weigh(kept), (self.worker.report(self.waited),))
 
     def _dead_or_stopped(self, known: Sequence[Observation]) -> list[Observation]:
         """The ranks of this host that do not run. One that ends only now has lost the store as well."""
         if any(map(self.is_about_store, known)):
             return []
-        found = self.company.look(time.monotonic(), self.child.phase)
+        found = self.peer_monitor.look(time.monotonic(), self.worker.phase)
         if found is None:
             time.sleep(STILL_SECONDS)
-            found = self.company.look(time.monotonic(), self.child.phase)
+            found = self.peer_monitor.look(time.monotonic(), self.worker.phase)
             found = found if found is not None and found.kind is Kind.STOPPED else None
         return [found] if found is not None and found not in known else []
 
-    def _without_store(self, words: str) -> Observation:
-        place = self.place
-        master = f"{place.master_addr}:{place.master_port}"
-        if place.uses_agent_store:
-            lost = f"the store of torchrun's agent at {master} is gone: {words} (seen by {place.name})"
-            host = self.company.host_of_head()
-            return Observation(Kind.STORE_LOST, lost, (), place.rank, host, phase=self.child.phase)
-        lost = f"rank 0 at {master}, whose supervisor hosts the store, is gone: {words} (seen by {place.name})"
-        kind = Kind.DIED if "closed" in words or "broke" in words else Kind.STORE_LOST
-        return Observation(kind, lost, (0,), place.rank, phase=self.child.phase)
+    def _without_store(self, store_lost: StoreLost) -> Observation:
+        rank_env = self.rank_env
+        master = f"{rank_env.master_addr}:{rank_env.master_port}"
+        if rank_env.uses_agent_store:
+            lost = f"the store of torchrun's agent at {master} is gone: {store_lost} (seen by {rank_env.name})"
+            host = self.peer_monitor.host_of_head()
+            return Observation(Kind.STORE_LOST, lost, (), rank_env.rank, host, phase=self.worker.phase)
+        lost = f"rank 0 at {master}, whose supervisor hosts the store, is gone: {store_lost} (seen by {rank_env.name})"
+        kind = Kind.DIED if store_lost.outcome is ConnectOutcome.RESET else Kind.STORE_LOST
+        return Observation(kind, lost, (0,), rank_env.rank, phase=self.worker.phase)
 
 
 def _grace(seen: Observation) -> float:

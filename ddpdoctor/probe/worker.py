@@ -23,12 +23,12 @@ from datetime import timedelta
 from typing import Any
 
 from ddpdoctor.probe import module_shadowing
-from ddpdoctor.probe.announced_calls import Calls, overheard
-from ddpdoctor.probe.errors import HiddenModule, WrongValue
+from ddpdoctor.probe.announced_calls import AnnouncedCalls, announce_calls
+from ddpdoctor.probe.errors import ShadowedModuleError, WrongValue
 from ddpdoctor.probe.proc import die_with
 from ddpdoctor.probe.worker_start import FOLDERS
 
-__all__ = ["Channel", "confess", "load_torch", "main", "run"]
+__all__ = ["Channel", "load_torch", "main", "report_error", "run"]
 
 PATIENCE = timedelta(minutes=30)
 """torch's own deadline in the worker: never the one that ends the probe, the supervisor's are shorter."""
@@ -95,7 +95,7 @@ def load_torch(beat: Callable[[], None]) -> Any:
         gc.enable()
     gc.freeze()
     for folder in folders:
-        _explain_by_folder(module_shadowing.prove(module_shadowing.files(folder), beat, folder) or "", folder)
+        _explain_by_folder(module_shadowing.import_failure(module_shadowing.files(folder), beat, folder) or "", folder)
     return torch
 
 
@@ -103,7 +103,7 @@ def _explain_by_folder(words: str, folder: str) -> None:
     """Raise a better error where a file of the job's folder is why torch cannot be imported: it hides a module."""
     found = words and module_shadowing.explain(words, module_shadowing.files(folder))
     if found:
-        raise HiddenModule(words.strip().rpartition("\n")[2], found.module, found.file)
+        raise ShadowedModuleError(words.strip().rpartition("\n")[2], found.module, found.file)
 
 
 def run(channel: Channel, load: Callable[[], Any], already_seconds: float = 0.0) -> None:
@@ -116,13 +116,13 @@ def run(channel: Channel, load: Callable[[], Any], already_seconds: float = 0.0)
         torch = load()
         channel.say(ready=_describe(torch, already_seconds + time.monotonic() - started))
     except BaseException as error:  # whatever torch's import raises is the finding
-        confess(channel, error, "import_failed")
+        report_error(channel, error, "import_failed")
         os._exit(1)
     order = channel.hear()
     try:
         _probe(channel, torch, order)
     except BaseException as error:  # this is what the job would die of: told, not raised
-        confess(channel, error, _kind_of(error, order["rank"]))
+        report_error(channel, error, _kind_of(error, order["rank"]))
         channel.hear()
         os._exit(1)
     channel.phase("done")
@@ -173,7 +173,7 @@ def _probe(channel: Channel, torch: Any, order: dict[str, Any]) -> None:
     channel.phase("all_reduce")
     with _clocked(channel, dist.ProcessGroup, "all_reduce", lambda call: channel.say(call=call)) as calls:
         wrong = collectives.check_all_reduce(stage, calls.expect)
-    wrong_value_search.blame(stage, wrong)
+    wrong_value_search.find_wrong_rank(stage, wrong)
     channel.phase("collectives")
     for name, reason in collectives.check_others(stage):
         channel.say(unsupported={"collective": name, "reason": reason})
@@ -186,10 +186,10 @@ def _probe(channel: Channel, torch: Any, order: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _clocked(channel: Channel, group: Any, phase: str, tell: Callable[[str], None]) -> Iterator[Calls]:
+def _clocked(channel: Channel, group: Any, phase: str, tell: Callable[[str], None]) -> Iterator[AnnouncedCalls]:
     """Tell how long the calls on `group` took within this block, and `tell` which ones they are."""
-    calls = Calls(tell)
-    with overheard(group, calls.note):
+    calls = AnnouncedCalls(tell)
+    with announce_calls(group, calls.note):
         yield calls
         calls.finish()
     if calls.made:
@@ -231,14 +231,14 @@ def _kind_of(error: BaseException, rank: int) -> str:
     return "peer_error" if PEER_ERROR.search(words) else "exception"
 
 
-def confess(channel: Channel, error: BaseException, kind: str) -> None:
+def report_error(channel: Channel, error: BaseException, kind: str) -> None:
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1] if frames else None
     words = " ".join(f"{type(error).__name__}: {error}".split())
     found: dict[str, Any] = {"kind": kind, "message": words[:2000]}
     if isinstance(error, WrongValue):
         found |= {"message": str(error), "value": error.value, "expected": error.expected}
-    elif isinstance(error, HiddenModule):
+    elif isinstance(error, ShadowedModuleError):
         found |= {"message": str(error)[:2000], "file": error.file}
     elif last is not None:
         found |= {"file": last.filename, "line": last.lineno, "function": last.name}

@@ -7,49 +7,61 @@ import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ddpdoctor.facts.probe import Kind, Observation
-from ddpdoctor.probe.proc import Elsewhere
+from ddpdoctor.probe.proc import ForeignProcess
+from ddpdoctor.probe.rank_env import RankEnv
+from ddpdoctor.probe.worker_output import WorkerOutput
 
-if TYPE_CHECKING:
-    from ddpdoctor.probe.worker_handle import Child
-
-__all__ = ["death", "told", "wait_for_end"]
+__all__ = ["EndedWorker", "exit_observation", "reported_failure", "wait_for_end"]
 
 ENDING_SECONDS = 1.5
 """How long a process with many threads may take from closing its files to its end, on a busy machine."""
 NO_FILES = "Too many open files"
 
 
-def told(child: Child, error: Mapping[str, Any]) -> Observation:
+class EndedWorker(Protocol):
+    """What is needed of a worker's handle to say how the worker ended."""
+
+    rank_env: RankEnv
+    phase: str
+    pid: int | None
+    printed: WorkerOutput
+    frames: list[tuple[str, int, str]]
+
+    def observe(self, kind: Kind, message: str) -> Observation:
+        """An observation about this worker's rank."""
+
+
+def reported_failure(worker: EndedWorker, error: Mapping[str, Any]) -> Observation:
     """What the worker said that it failed with."""
     kind = Kind.OUT_OF_FILES if NO_FILES in error["message"] else Kind(error["kind"])
     words = {
         Kind.IMPORT_FAILED: "could not import torch",
         Kind.DUPLICATE_GPU: "was given a GPU that another rank has",
-        Kind.PEER_ERROR: f"lost its peers in {child.phase}",
+        Kind.PEER_ERROR: f"lost its peers in {worker.phase}",
         Kind.WRONG_VALUE: "got a wrong result",
-        Kind.OUT_OF_FILES: f"may not open as many files as it needs in {child.phase}",
-    }.get(kind, f"failed in {child.phase}")
+        Kind.OUT_OF_FILES: f"may not open as many files as it needs in {worker.phase}",
+    }.get(kind, f"failed in {worker.phase}")
     details = {name: error[name] for name in ("file", "line", "function", "value", "expected") if name in error}
-    return replace(child.observe(kind, f"{child.place.name} {words}: {error['message']}"), **details)
+    return replace(worker.observe(kind, f"{worker.rank_env.name} {words}: {error['message']}"), **details)
 
 
-def death(child: Child, code: int) -> Observation:
+def exit_observation(worker: EndedWorker, code: int) -> Observation:
     """What ended it: a signal, an exit code, a lack of files; or its peers, where Gloo aborts because it lost them."""
     name = _signal(-code) if code < 0 else None
-    last = child.heard.last_words()
+    last = worker.printed.last_error_line()
     if NO_FILES in last:
-        words = f"may not open as many files as it needs in {child.phase}"
-        return child.observe(Kind.OUT_OF_FILES, f"{child.place.name} {words}: {last}")
-    if name == "SIGABRT" and child.phase not in ("start", "import") and child.heard.lost_its_peers:
-        words = f"{child.place.name} lost its peers in {child.phase} and aborted: {last}"
-        return child.observe(Kind.PEER_ERROR, words)
+        words = f"may not open as many files as it needs in {worker.phase}"
+        return worker.observe(Kind.OUT_OF_FILES, f"{worker.rank_env.name} {words}: {last}")
+    if name == "SIGABRT" and worker.phase not in ("start", "import") and worker.printed.lost_its_peers:
+        words = f"{worker.rank_env.name} lost its peers in {worker.phase} and aborted: {last}"
+        return worker.observe(Kind.PEER_ERROR, words)
     how = f"was killed by {name}" if name else f"ended with exit code {code}"
-    message = f"{child.place.name} died in {child.phase}: its worker (pid {child.pid}) {how}"
-    found = child.observe(Kind.DIED, f"{message}: {last}" if last else message)
-    file, line, function = child.frames[0] if child.frames else (None, None, None)
+    message = f"{worker.rank_env.name} died in {worker.phase}: its worker (pid {worker.pid}) {how}"
+    found = worker.observe(Kind.DIED, f"{message}: {last}" if last else message)
+    file, line, function = worker.frames[0] if worker.frames else (None, None, None)
     return replace(found, signal=name, exit_code=None if name else code, file=file, line=line, function=function)
 
 
@@ -60,7 +72,7 @@ def _signal(number: int) -> str:
         return f"signal {number}"  # one of the realtime signals between the first and the last has no name
 
 
-def wait_for_end(process: subprocess.Popen[bytes] | Elsewhere) -> int | None:
+def wait_for_end(process: subprocess.Popen[bytes] | ForeignProcess) -> int | None:
     """The exit code of a process that has closed its files: it ends, which takes a moment. None when it runs on."""
     end = time.monotonic() + ENDING_SECONDS
     while (code := process.poll()) is None and time.monotonic() < end:

@@ -14,15 +14,14 @@ from typing import Any
 
 from ddpdoctor.facts.pairs import PairSpeed
 from ddpdoctor.facts.probe import Kind, Measurement, Observation, RankReport, Unsupported
-from ddpdoctor.network.file_limits import drain
-from ddpdoctor.probe.proc import STOPPED_SECONDS, Elsewhere, Stat, read_stat
-from ddpdoctor.probe.progress import Progress
-from ddpdoctor.probe.rank_env import Place
-from ddpdoctor.probe.transport_capabilities import Offers
-from ddpdoctor.probe.worker_exit import death, told, wait_for_end
-from ddpdoctor.probe.worker_output import Heard
+from ddpdoctor.probe.proc import STOPPED_SECONDS, ForeignProcess, ProcStat, read_stat
+from ddpdoctor.probe.progress import WorkerProgress
+from ddpdoctor.probe.rank_env import RankEnv
+from ddpdoctor.probe.transport_capabilities import TransportCapabilities
+from ddpdoctor.probe.worker_exit import exit_observation, reported_failure, wait_for_end
+from ddpdoctor.probe.worker_output import WorkerOutput
 
-__all__ = ["PHASE_SECONDS", "Child"]
+__all__ = ["PHASE_SECONDS", "WorkerHandle"]
 
 PHASE_SECONDS = {
     "start": 20.0,
@@ -44,13 +43,13 @@ STACK_SECONDS = 1.0
 FRAME = re.compile(r'File "(.+)", line (\d+) in (.+)')
 
 
-class Child:
+class WorkerHandle:
     """One worker. `exit_code` is set from outside where it is not our own child (the local probe's template tells)."""
 
-    def __init__(self, place: Place, messages: int, control: int, output: int) -> None:
-        self.place = place
+    def __init__(self, rank_env: RankEnv, messages: int, control: int, output: int) -> None:
+        self.rank_env = rank_env
         self.messages, self.control, self.output = messages, control, output
-        self.process: subprocess.Popen[bytes] | Elsewhere | None = None
+        self.process: subprocess.Popen[bytes] | ForeignProcess | None = None
         self.pid: int | None = None
         self.exit_code: int | None = None
         self.phase = "start"
@@ -63,14 +62,14 @@ class Child:
         self.unsupported: list[Unsupported] = []
         self.pairs: list[PairSpeed] = []
         self.took: dict[str, float] = {}
-        self.offers = Offers()
+        self.offers = TransportCapabilities()
         self.call = DUE_CALL  # what it asked for in the phase all_reduce
-        self.heard = Heard(place.rank)
+        self.printed = WorkerOutput(rank_env.rank)
         self.frames: list[tuple[str, int, str]] = []
         self._unread = b""
         self._is_mute = False
         self._still_since: float | None = None
-        self._progress = Progress()
+        self._progress = WorkerProgress()
         for fd in (messages, output):
             os.set_blocking(fd, False)
 
@@ -80,9 +79,9 @@ class Child:
 
     def read(self) -> None:
         """Take in all that the worker has written, without waiting."""
-        self.output, text = drain(self.output)
-        self.heard.take(text)
-        self.messages, text = drain(self.messages)
+        self.output, text = _drain(self.output)
+        self.printed.take(text)
+        self.messages, text = _drain(self.messages)
         *lines, self._unread = (self._unread + text).split(b"\n")
         for line in lines:
             self._take(line.decode("utf-8", "replace"))
@@ -94,7 +93,7 @@ class Child:
                 self.frames.append((frame[1], int(frame[2]), frame[3]))
             return
         message: dict[str, Any] = json.loads(line)
-        self._progress.told()
+        self._progress.note_message()
         self.pid = message.get("pid", self.pid)
         self.ready = message.get("ready", self.ready)
         self.error = message.get("error", self.error)
@@ -124,27 +123,29 @@ class Child:
     def look(self, now: float) -> Observation | None:
         """What is wrong with this worker: an error it told, its death, a stop. None while it is well."""
         if self.call != DUE_CALL:
-            words = f"{self.place.name} calls {self.call} where all others call {DUE_CALL}"
+            words = f"{self.rank_env.name} calls {self.call} where all others call {DUE_CALL}"
             return replace(self.observe(Kind.MISMATCH, words), value=self.call, expected=DUE_CALL)
         if self.error is not None:
-            return told(self, self.error)
+            return reported_failure(self, self.error)
         if self.process is not None and self.exit_code is None:
             is_ending = self.messages < 0 and not self._is_mute
             self.exit_code = wait_for_end(self.process) if is_ending else self.process.poll()
             self._is_mute = self.messages < 0
         if self.exit_code is not None and self.phase != "done":
             self.read()
-            return told(self, self.error) if self.error is not None else death(self, self.exit_code)
+            return (
+                reported_failure(self, self.error) if self.error is not None else exit_observation(self, self.exit_code)
+            )
         if self.messages < 0 and self.phase != "done":
             words = f"its worker (pid {self.pid}) has closed its files and runs on"
-            return self.observe(Kind.EXCEPTION, f"{self.place.name} failed in {self.phase}: {words}")
+            return self.observe(Kind.EXCEPTION, f"{self.rank_env.name} failed in {self.phase}: {words}")
         stat = read_stat(self.pid) if self.pid else None
         if stat is None:
             return None
         self._progress.note(stat, now)
-        return self._stillness(stat, now)
+        return self._stopped(stat, now)
 
-    def _stillness(self, stat: Stat, now: float) -> Observation | None:
+    def _stopped(self, stat: ProcStat, now: float) -> Observation | None:
         if stat.state not in "Tt":
             self._still_since = None
             return None
@@ -152,7 +153,7 @@ class Child:
         if now - self._still_since < (STOPPED_SECONDS if stat.state == "T" else TRACED_SECONDS):
             return None
         how = "is stopped (state T)" if stat.state == "T" else "is held by a debugger (state t)"
-        return self.observe(Kind.STOPPED, f"{self.place.name} {how} in {self.phase}: its worker, pid {self.pid}")
+        return self.observe(Kind.STOPPED, f"{self.rank_env.name} {how} in {self.phase}: its worker, pid {self.pid}")
 
     @property
     def waits(self) -> bool:
@@ -174,29 +175,27 @@ class Child:
         took = f"after {now - self.started:.1f} s"
         frame = self._innermost() if self.phase != "start" else None
         at = f" at {frame[0]}:{frame[1]}" if frame else ""
-        words = f"{self.place.name} was still busy in {self.phase}{at} {took}, when --timeout ran out"
+        words = f"{self.rank_env.name} was still busy in {self.phase}{at} {took}, when --timeout ran out"
         return self.observe(Kind.OUT_OF_TIME, words)
 
     def locate(self) -> Observation:
         """Where a late worker stands: outside every collective, waiting for its peers in one, or in the kernel."""
         stat = read_stat(self.pid) if self.pid else None
         if stat is not None and stat.state == "D":
-            words = (
-                f"{self.place.name} sits in an uninterruptible kernel call in {self.phase}: its worker, pid {self.pid}"
-            )
+            words = f"{self.rank_env.name} sits in an uninterruptible kernel call in {self.phase}: its worker, pid {self.pid}"
             return self.observe(Kind.UNINTERRUPTIBLE, words)
         if self.phase == "start":  # nobody would hear the signal that asks for its stack: it would end the process
-            words = f"{self.place.name} does not get as far as importing torch: its worker, pid {self.pid}"
+            words = f"{self.rank_env.name} does not get as far as importing torch: its worker, pid {self.pid}"
             return self.observe(Kind.ELSEWHERE, words)
         first = self._innermost()
         time.sleep(BETWEEN_LOOKS_SECONDS)
         second = self._innermost()
         if first is None or second is None or first[0] != second[0] or self._is_inside(second[0]):
-            return self.observe(Kind.HANG, f"{self.place.name} waits for its peers in {self.phase}")
+            return self.observe(Kind.HANG, f"{self.rank_env.name} waits for its peers in {self.phase}")
         file, line, function = second
         doing = "does not finish importing torch" if self.phase == "import" else f"never entered {self.phase}"
         return replace(
-            self.observe(Kind.ELSEWHERE, f"{self.place.name} {doing}: it is at {file}:{line} in {function}"),
+            self.observe(Kind.ELSEWHERE, f"{self.rank_env.name} {doing}: it is at {file}:{line} in {function}"),
             file=file,
             line=line,
             function=function,
@@ -224,18 +223,18 @@ class Child:
 
     def observe(self, kind: Kind, message: str) -> Observation:
         """An observation about this worker's rank."""
-        return self.place.observe(kind, message, pid=self.pid, phase=self.phase)
+        return self.rank_env.observe(kind, message, pid=self.pid, phase=self.phase)
 
     def report(self, waited_seconds: float | None = None) -> RankReport:
         """How far this rank got."""
-        ready, place = self.ready or {}, self.place
+        ready, rank_env = self.ready or {}, self.rank_env
         return RankReport(
-            rank=place.rank,
-            local_rank=place.local_rank,
-            node_rank=place.node_rank,
-            host=place.host,
+            rank=rank_env.rank,
+            local_rank=rank_env.local_rank,
+            node_rank=rank_env.node_rank,
+            host=rank_env.host,
             pid=self.pid,
-            world_size=place.world_size,
+            world_size=rank_env.world_size,
             gpu_uuid=self.gpu.get("gpu_uuid"),
             cuda_ordinal=self.gpu.get("cuda_ordinal"),
             torch=ready.get("torch"),
@@ -245,9 +244,9 @@ class Child:
             import_seconds=ready.get("import_seconds"),
             waited_seconds=waited_seconds,
             error=self.error["message"] if self.error else None,
-            nccl_warnings=self.heard.warnings,
+            nccl_warnings=self.printed.warnings,
             took=dict(self.took),
-            transports=dict(self.heard.transports),
+            transports=dict(self.printed.transports),
             offers=self.offers.of(self.gpu.get("gpu_uuid")),
             settings=self.offers.settings,
         )
@@ -283,9 +282,24 @@ class Child:
         self.messages = self.output = self.control = -1
 
     def _kill_group(self) -> None:
-        """End what the worker started as well: it leads a group of its own, whose number is safe until the worker is buried."""
+        """End what the worker started as well: it leads a group of its own, whose number is safe until the worker is reaped."""
         if isinstance(self.process, subprocess.Popen) and self.process.returncode is None:
             try:
                 os.killpg(self.process.pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 return  # it has just begun, or changed its user
+
+
+def _drain(fd: int) -> tuple[int, bytes]:
+    """What can be read now; the descriptor becomes -1 (and is closed) at its end."""
+    chunks = []
+    while fd >= 0:
+        try:
+            chunk = os.read(fd, 1 << 16)
+        except BlockingIOError:
+            break
+        if not chunk:
+            os.close(fd)
+            fd = -1
+        chunks.append(chunk)
+    return fd, b"".join(chunks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["Heard"]
+__all__ = ["WorkerOutput"]
 
 TAIL_BYTES = 8192
 MOST_WARNINGS = 20
@@ -21,7 +21,7 @@ CHANNEL = re.compile(r"(\d+)\[\w+\] -> (\d+)\[\w+\] (?:\[(?:send|receive)\] )?vi
 """`Channel 00/0 : 3[3] -> 4[0] [send] via NET/IB/0/GDRDMA comm 0x… nRanks 16`, from 2.4 to 2.30."""
 
 
-class Heard:
+class WorkerOutput:
     """The output of the worker of one rank. `transports` are by the peer's rank: P2P/CUMEM, SHM, NET/IB, NET/Socket."""
 
     def __init__(self, rank: int) -> None:
@@ -61,7 +61,7 @@ class Heard:
         """Whether it blames others for its end."""
         return bool(BY_PEERS.search(self.text)) and not OWN_LACK.search(self.text)
 
-    def last_words(self) -> str:
+    def last_error_line(self) -> str:
         """The last line that tells of an error, "" without one."""
         lines = [line.strip() for line in self.text.splitlines()]
         return next((line[:300] for line in reversed(lines) if TELLING.search(line) and "UserWarning" not in line), "")

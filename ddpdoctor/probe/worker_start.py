@@ -1,6 +1,6 @@
 """Starting workers: one process a rank, or one process that forks a worker for each rank of this machine.
 
-Imports nothing of the house before the process runs: torch's import is the longest part of a probe, so it begins first.
+Imports next to nothing before the process runs: torch's import is the longest part of a probe, so it begins first.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from ddpdoctor.system.process import start
 from ddpdoctor.system.selfexec import command
 
 if TYPE_CHECKING:
-    from ddpdoctor.probe.rank_env import Place
-    from ddpdoctor.probe.worker_handle import Child
+    from ddpdoctor.probe.rank_env import RankEnv
+    from ddpdoctor.probe.worker_handle import WorkerHandle
 
-__all__ = ["FOLDERS", "TEMPLATE", "WORKER", "Begun", "adopt", "begin", "run_probe", "take_over"]
+__all__ = ["FOLDERS", "TEMPLATE", "WORKER", "StartedWorker", "adopt", "begin", "run_probe", "take_over"]
 
 WORKER = "ddpdoctor.probe.worker"
 TEMPLATE = "ddpdoctor.probe.fork_template"
@@ -25,14 +26,14 @@ FOLDERS = "DDPDOCTOR_FOLDERS"
 """The variable that tells a worker where the job looks for modules first: the script's folder, the launcher's."""
 
 
-class Begun(NamedTuple):
+class StartedWorker(NamedTuple):
     """A process that imports torch; `pipes` are our ends (messages, control, output) for each of its ranks."""
 
     process: subprocess.Popen[bytes]
     pipes: list[tuple[int, int, int]]
 
 
-def begin(module: str, ranks: int = 1, environ: Mapping[str, str] = os.environ) -> Begun:
+def begin(module: str, ranks: int = 1, environ: Mapping[str, str] = os.environ) -> StartedWorker:
     """Start a worker, or a template for several ranks: its import runs while the supervisor does everything else.
 
     Raises:
@@ -41,19 +42,17 @@ def begin(module: str, ranks: int = 1, environ: Mapping[str, str] = os.environ) 
     pipes = [(os.pipe(), os.pipe(), os.pipe()) for _ in range(ranks)]
     theirs = [(messages[1], control[0], output[1]) for messages, control, output in pipes]
     words = [",".join(map(str, fds)) for fds in theirs]
-    process = subprocess.Popen(
+    process = start(
         [*command(module), str(os.getpid()), *words],
-        stdin=subprocess.DEVNULL,
+        _worker_environ(environ),
         stdout=theirs[0][2],
         stderr=theirs[0][2],
-        env=_worker_environ(environ),
-        pass_fds=[fd for fds in theirs for fd in fds],
-        start_new_session=True,
+        fds=[fd for fds in theirs for fd in fds],
     )
     for fds in theirs:
         for fd in fds:
             os.close(fd)
-    return Begun(process, [(messages[0], control[1], output[0]) for messages, control, output in pipes])
+    return StartedWorker(process, [(messages[0], control[1], output[0]) for messages, control, output in pipes])
 
 
 def run_probe(
@@ -64,36 +63,28 @@ def run_probe(
     Raises:
         OSError: no process can be started.
     """
-    return subprocess.Popen(
-        [*command(module), *words],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=None if environ is None else dict(environ),
-        pass_fds=fds,
-        start_new_session=True,
-    )
+    return start([*command(module), *words], environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, fds=fds)
 
 
-def adopt(begun: Begun, places: Sequence[Place]) -> list[Child]:
+def adopt(begun: StartedWorker, places: Sequence[RankEnv]) -> list[WorkerHandle]:
     """The workers of a process, one for each of these ranks, as their supervisor sees them."""
-    from ddpdoctor.probe.worker_handle import Child
+    from ddpdoctor.probe.worker_handle import WorkerHandle
 
-    children = [Child(place, *fds) for place, fds in zip(places, begun.pipes, strict=True)]
-    for child in children:
-        child.process, child.pid = begun.process, begun.process.pid
-    return children
+    workers = [WorkerHandle(rank_env, *fds) for rank_env, fds in zip(places, begun.pipes, strict=True)]
+    for worker in workers:
+        worker.process, worker.pid = begun.process, begun.process.pid
+    return workers
 
 
-def take_over(place: Place, messages: int, control: int, output: int, template: int) -> Child:
+def take_over(rank_env: RankEnv, messages: int, control: int, output: int, template: int) -> WorkerHandle:
     """The worker of one rank that a template of somebody else's forks or has forked, as its supervisor sees it."""
-    from ddpdoctor.probe.proc import Elsewhere
-    from ddpdoctor.probe.worker_handle import Child
+    from ddpdoctor.probe.proc import ForeignProcess
+    from ddpdoctor.probe.worker_handle import WorkerHandle
 
-    child = Child(place, messages, control, output)
-    child.process = Elsewhere(template)
-    child.pid = template
-    return child
+    worker = WorkerHandle(rank_env, messages, control, output)
+    worker.process = ForeignProcess(template)
+    worker.pid = template
+    return worker
 
 
 def _worker_environ(environ: Mapping[str, str]) -> dict[str, str]:

@@ -7,12 +7,12 @@ from typing import Any
 from ddpdoctor.probe.collectives import ELEMENTS, Stage
 from ddpdoctor.probe.errors import WrongValue
 
-__all__ = ["blame"]
+__all__ = ["find_wrong_rank"]
 
 TIMES = 3
 
 
-def blame(stage: Stage, wrong: WrongValue | None) -> None:
+def find_wrong_rank(stage: Stage, wrong: WrongValue | None) -> None:
     """Raise what this rank saw, if it was wrong. Every rank calls this, and where all saw it they find out who is to blame.
 
     Raises:

@@ -43,7 +43,7 @@ def _properties(finding: Finding) -> dict[str, str]:
 
 def _message(finding: Finding) -> str:
     place = machine_place(finding)
-    lines = [f"{place}: {finding.message}" if place else finding.message]
+    lines = [f"{place}: {finding.text}" if place else finding.text]
     lines += [f"fix: {finding.fix}"] if finding.fix else []
     lines += [finding.fix_command] if finding.fix_command else []
     return "\n".join(lines)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ddpdoctor import __version__
-from ddpdoctor.findings import Evidence, Finding, Report, Role, Severity, Where
+from ddpdoctor.findings import Certainty, Evidence, Finding, NodeCommand, Report, Role, Severity, Where
 
 __all__ = ["as_dict", "findings_in", "write"]
 
@@ -26,7 +26,7 @@ def write(report: Report) -> str:
 
 
 def as_dict(report: Report) -> dict[str, Any]:
-    """The report as JSON values. This is the outside; the types in findings.py may change behind it."""
+    """The report as JSON values. This format is stable; the types in findings.py may change."""
     return {
         "schema": SCHEMA,
         "tool": {"name": "ddpdoctor", "version": __version__},
@@ -51,7 +51,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "name": finding.name,
         "severity": finding.worst.value,
         "role": finding.role.value if finding.role else "cause",
-        "message": finding.message,
+        "message": finding.text,
         "why": finding.why,
         "fix": finding.fix,
         "fix_command": finding.fix_command,
@@ -60,6 +60,10 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "evidence": [{"path": e.path, "seen": e.seen, "expected": e.expected} for e in finding.evidence],
         "caused_by": finding.caused_by,
         "help": finding.help,
+        "certainty": finding.certainty.value,
+        "candidates": list(finding.candidates),
+        "quote": finding.quote or None,
+        "fix_commands": [{"on": each.on, "command": each.command} for each in finding.fix_commands],
     }
 
 
@@ -91,4 +95,8 @@ def _told(each: dict[str, Any], host: str | None) -> Finding:
         severity=Severity(each["severity"]),
         role=Role(each["role"]),
         caused_by=each["caused_by"],
+        certainty=Certainty(each.get("certainty", "certain")),
+        candidates=tuple(str(code) for code in each.get("candidates", ())),
+        quote=str(each.get("quote") or ""),
+        fix_commands=tuple(NodeCommand(str(c["on"]), str(c["command"])) for c in each.get("fix_commands", ())),
     )

@@ -57,12 +57,12 @@ def _found(suite: ElementTree.Element, report: Report, findings: list[Finding]) 
     if worst.worst is Severity.NOTE:
         ElementTree.SubElement(case, "system-out").text = _legal(text)
     else:
-        failure = ElementTree.SubElement(case, "failure", type=worst.worst.value, message=_legal(worst.message))
+        failure = ElementTree.SubElement(case, "failure", type=worst.worst.value, message=_legal(worst.text))
         failure.text = _legal(text)
 
 
 def _told(finding: Finding) -> str:
-    lines = [finding.message, f"where: {place(finding)}" if place(finding) else ""]
+    lines = [finding.text, f"where: {place(finding)}" if place(finding) else ""]
     lines += [
         f"seen: {e.path} = {e.seen}" + (f", expected {e.expected}" if e.expected else "") for e in finding.evidence
     ]
@@ -71,5 +71,5 @@ def _told(finding: Finding) -> str:
 
 
 def _legal(text: str) -> str:
-    """Text that XML 1.0 can hold: two code points beyond the control characters are not allowed in it."""
+    """Text that XML 1.0 allows: without control characters and two more code points."""
     return printable(text).replace("\ufffe", "\ufffd").replace("\uffff", "\ufffd")

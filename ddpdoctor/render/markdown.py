@@ -31,7 +31,7 @@ def write(report: Report) -> str:
 
 
 def prose(text: str) -> str:
-    """Text on one line in which nothing is markup: no HTML, no links, no table cells, nobody is called by `@`."""
+    """Text on one line in which nothing is markup: no HTML, no links, no table cells, `@` mentions no one."""
     flat = " ".join(printable(text).split())
     flat = flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("@", "@<!-- -->")
     return re.sub(r"([\\`*_{}\[\]|~$#])", r"\\\1", flat)
@@ -67,7 +67,7 @@ def _longest_run(text: str) -> int:
 def _finding(finding: Finding) -> list[str]:
     blocks = [
         f"### {finding.worst.value} {prose(finding.code)} {prose(finding.name)}",
-        prose(finding.message),
+        prose(finding.text),
         "\n".join(f"- **{label}**: {text}" for label, text in _remarks(finding) if text),
     ]
     if finding.fix_command:

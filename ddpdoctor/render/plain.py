@@ -1,4 +1,4 @@
-"""Text that came from elsewhere (logs, variables, file names), made safe to print."""
+"""Untrusted text (logs, variables, file names), made safe to print."""
 
 from __future__ import annotations
 

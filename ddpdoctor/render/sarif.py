@@ -51,7 +51,7 @@ def _rule(finding: Finding) -> dict[str, Any]:
 
 
 def _result(finding: Finding, index: int) -> dict[str, Any]:
-    lines = [finding.message, *([f"fix: {finding.fix}"] if finding.fix else [])]
+    lines = [finding.text, *([f"fix: {finding.fix}"] if finding.fix else [])]
     if finding.fix_command:
         lines.append(finding.fix_command)
     return {

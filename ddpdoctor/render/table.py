@@ -30,7 +30,7 @@ SHORTEST_REASON = 16
 def write(report: Report, *, width: int = 100, colour: bool = False, quiet: bool = False) -> str:
     """Findings, then what passed and what could not look, at most `width` columns wide.
 
-    Only the commands to paste may be wider: they stand alone on their lines, whole. `quiet` leaves out the summary.
+    Only the commands to paste may be wider: each is alone on its line and never wrapped. `quiet` leaves out the summary.
     """
     out = io.StringIO()
     console = Console(
@@ -46,7 +46,7 @@ def write(report: Report, *, width: int = 100, colour: bool = False, quiet: bool
     explained: set[str] = set()
     for finding in report.findings:
         if finding.role is Role.CONSEQUENCE and finding.caused_by in causes:
-            continue  # told under its cause
+            continue  # shown under its cause
         _show(console, finding, _novel(finding, told))
         if finding.code not in explained:
             explained.add(finding.code)
@@ -63,7 +63,7 @@ def _follows(finding: Finding, code: str) -> bool:
 
 
 def _novel(finding: Finding, told: set[str]) -> bool:
-    """Whether why and fix were not told yet: eight GPUs with one fault share them."""
+    """Whether why and fix were not shown yet: eight GPUs with one fault share them."""
     key = f"{finding.code} {finding.fix}"
     is_new = key not in told
     told.add(key)
@@ -72,7 +72,7 @@ def _novel(finding: Finding, told: set[str]) -> bool:
 
 def _show(console: Console, finding: Finding, is_novel: bool) -> None:
     console.print(_head(finding))
-    _indented(console, Text(printable(finding.message)))
+    _indented(console, Text(printable(finding.text)))
     rows = [("where", place(finding))]
     rows += [("seen", line) for line in _evidence(finding)]
     if is_novel:
@@ -101,7 +101,7 @@ def _show_consequences(console: Console, findings: list[Finding]) -> None:
     for finding in findings:
         where = place(finding)
         line = _head_of_consequence(finding)
-        line.append(f" {printable(finding.message)}" + (f" ({printable(where)})" if where else ""))
+        line.append(f" {printable(finding.text)}" + (f" ({printable(where)})" if where else ""))
         _indented(console, line, 4)
 
 

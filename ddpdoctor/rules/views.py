@@ -57,9 +57,9 @@ def _look_at_log(rule: Rule) -> Look | None:
 
 
 def _in_first_attempt(look: Look, log: object) -> Iterable[Finding] | None:
-    from ddpdoctor.logs.job_outcome import first_attempt
+    from ddpdoctor.logs.history import history_of
 
-    return look(first_attempt(log))
+    return look(history_of(log).first_attempt)
 
 
 def hang_rules(rules: Iterable[Rule]) -> tuple[Rule, ...]:

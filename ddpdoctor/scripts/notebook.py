@@ -1,4 +1,4 @@
-"""The Python of a notebook: its code cells one under the other, what only IPython understands taken out."""
+"""The Python of a notebook: its code cells as one text, without what only IPython understands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tokenize
 from dataclasses import dataclass
 from typing import Any
 
-from ddpdoctor.facts.script import Problem
+from ddpdoctor.facts.script import SourceProblem
 from ddpdoctor.scripts.syntax.parsing import parse
 
 __all__ = ["Cell", "Notebook", "NotebookError", "cells_of", "read_notebook", "readable"]
@@ -19,17 +19,17 @@ _RUNS_PYTHON = {"capture", "time", "timeit", "prun", "python", "python3"}
 """Cell magics whose body is Python of the same notebook."""
 _MAGIC = re.compile(r"(\s*)(?:[%!?]|[\w.]+\s*=\s*[%!](?!=)|[\w.%]+\?{1,2}\s*$)")
 _AUTOMAGIC = re.compile(r"(\s*)(?:ls|cd|mkdir|rmdir|cp|mv|rm|cat|pip3?|conda)\s+[\w./~$'\"-]")
-"""Commands that IPython takes without their percent sign where the line is no Python."""
+"""Commands that IPython accepts without a percent sign where the line is not Python."""
 _CELL_MAGIC = re.compile(r"\s*%%(\w+)")
 
 
 class NotebookError(ValueError):
-    """The file is no notebook that can be read; the message says why."""
+    """The file is not a notebook, or not a readable one; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One code cell: its number among all cells from 1, and the first and last line that it has in the whole text."""
+    """One code cell: its number among all cells from 1, and its first and last line in the whole text."""
 
     number: int
     first_line: int
@@ -38,7 +38,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Notebook:
-    """The code of all cells as one text, and where each cell stands in it."""
+    """The code of all cells as one text, and where each cell is in it."""
 
     text: str
     cells: tuple[Cell, ...]
@@ -48,7 +48,7 @@ def read_notebook(text: str) -> Notebook:
     """The Python of a notebook; a notebook in another language has no cells.
 
     Raises:
-        NotebookError: no JSON, or not a notebook's.
+        NotebookError: it is not JSON, or not the JSON of a notebook.
     """
     try:
         data = json.loads(text)
@@ -67,23 +67,23 @@ def read_notebook(text: str) -> Notebook:
     return Notebook("".join(f"{line}\n" for line in lines), tuple(cells))
 
 
-def readable(notebook: Notebook) -> tuple[str, Problem | None]:
-    """The text with the cells blank that are no Python, and what is wrong with the first of them."""
-    if not isinstance(parse(notebook.text), Problem):
+def readable(notebook: Notebook) -> tuple[str, SourceProblem | None]:
+    """The text with the cells that are not Python left blank, and the problem of the first of them."""
+    if not isinstance(parse(notebook.text), SourceProblem):
         return notebook.text, None
     lines, first = notebook.text.split("\n"), None
     for cell in notebook.cells:
         own = slice(cell.first_line - 1, cell.last_line)
-        found = parse("\n".join(lines[own]))
-        if isinstance(found, Problem):
-            line = None if found.line is None else found.line + cell.first_line - 1
-            first = first or Problem(found.message, line or cell.first_line, found.column)
+        parsed = parse("\n".join(lines[own]))
+        if isinstance(parsed, SourceProblem):
+            line = None if parsed.line is None else parsed.line + cell.first_line - 1
+            first = first or SourceProblem(parsed.message, line or cell.first_line, parsed.column)
             lines[own] = [""] * len(lines[own])
     return "\n".join(lines), first
 
 
 def cells_of(data: dict[str, Any]) -> dict[int, tuple[dict[str, Any], str]]:
-    """The code cells of a notebook by their number among all cells: each with the key that its source stands under."""
+    """The code cells of a notebook by their number among all cells: each with the key of its source."""
     cells = data.get("cells")
     if cells is None:  # notebooks before format 4
         cells = [c for sheet in data["worksheets"] if isinstance(sheet, dict) for c in sheet.get("cells") or ()]
@@ -117,7 +117,7 @@ def _python(source: str) -> list[str]:
     row = 0
     while row < len(lines):
         match = _MAGIC.match(lines[row]) or _automagic(lines[row])
-        if match is not None and not _goes_on("\n".join(lines[:row])):
+        if match is not None and not _continues("\n".join(lines[:row])):
             command, lines[row] = lines[row], f"{match[1]}pass"
             while command.rstrip().endswith("\\") and row + 1 < len(lines):
                 row += 1
@@ -134,8 +134,8 @@ def _automagic(line: str) -> re.Match[str] | None:
         return match
 
 
-def _goes_on(text: str) -> bool:
-    """Whether the next line belongs to a bracket or a string of this text: what looks like a magic there is none."""
+def _continues(text: str) -> bool:
+    """Whether the next line continues a bracket or a string of this text: then it is not a magic."""
     try:
         for _ in tokenize.generate_tokens(io.StringIO(text).readline):
             pass

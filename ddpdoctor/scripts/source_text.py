@@ -10,12 +10,12 @@ from dataclasses import dataclass
 __all__ = ["Decoded", "decode", "encoding_of"]
 
 _WIDE = ((codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
-"""Byte order marks of encodings that Python does not read source in; the longer mark first."""
+"""Byte order marks of encodings that Python does not accept for source; the longer mark first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A text, and why Python would refuse the bytes (None: it would not), at the line where it does."""
+    """A text, and why Python would refuse the bytes (None: it would not), with the line."""
 
     text: str
     trouble: str | None = None
@@ -23,7 +23,7 @@ class Decoded:
 
 
 def decode(data: bytes) -> Decoded:
-    """The text of a source file, line ends as "\\n". What Python cannot read is decoded as well as can be, with the trouble."""
+    """The text of a source file with "\\n" line ends. What Python cannot read is decoded as far as possible, with the reason."""
     wide = next((name for mark, name in _WIDE if data.startswith(mark)), None)
     if wide is not None:
         return Decoded(_lines(data.decode(wide, "replace")), f"it is {wide.upper()}, and Python reads UTF-8")
@@ -36,10 +36,10 @@ def decode(data: bytes) -> Decoded:
     except SyntaxError as error:
         if not str(error.msg).startswith("invalid or missing"):
             return Decoded(_lines(data.decode("utf-8", "replace")), str(error.msg))
-        encoding = "utf-8"  # bytes that are no UTF-8 in the first two lines: told with their line below
+        encoding = "utf-8"  # invalid UTF-8 in the first two lines: reported with its line below
     try:
         return Decoded(_lines(data.decode(encoding)))
-    except LookupError:  # such as rot13, which is a codec but no encoding of text
+    except LookupError:  # such as rot13, which is a codec but not a text encoding
         return Decoded(_lines(data.decode("utf-8", "replace")), f"{encoding} is no encoding of text")
     except UnicodeDecodeError as error:
         return Decoded(_lines(data.decode("latin-1")), _undecodable(data, error), _line_of(data, error.start))
@@ -49,7 +49,7 @@ def encoding_of(data: bytes) -> str:
     """The encoding of source that `decode` found no trouble with; a byte order mark stays in the text.
 
     Raises:
-        ValueError: Python reads no such source.
+        ValueError: Python cannot read such source.
     """
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)

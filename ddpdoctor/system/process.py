@@ -1,4 +1,8 @@
-"""The one way to start a process: with a deadline, in a session of its own, killed with all its children when it is late."""
+"""The one way to start a process in the background: in a session of its own, killed with all its children when it is late.
+
+Processes that the user's terminal and its signals belong to (the job of `run`, the ranks of `probe`, the check before a job) are
+started where they are waited for, and say why there. Imports little: a probe starts its worker before anything else.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,10 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
-__all__ = ["Done", "LateError", "end_all", "run"]
+__all__ = ["Done", "LateError", "end_all", "kill", "run", "start"]
 
 REAP_SECONDS = 0.5
 """How long a killed child may take to go away; one in an uninterruptible driver call is left behind to the kernel."""
@@ -18,8 +22,7 @@ _running: set[subprocess.Popen[bytes]] = set()
 _starting = threading.Lock()
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(NamedTuple):
     """A process that ended: `code` is negative for a signal, as in subprocess."""
 
     code: int
@@ -53,7 +56,9 @@ def run(
         LateError: the deadline passed.
         OSError: it could not be started.
     """
-    child = _start(argv, environ)
+    with _starting:
+        child = start(argv, environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        _running.add(child)
     try:
         out, err = child.communicate(stdin, timeout=max(seconds, 0.001))
     except subprocess.TimeoutExpired as late:
@@ -72,18 +77,35 @@ def end_all() -> None:
             kill(child)
 
 
-def _start(argv: Sequence[str], environ: Mapping[str, str] | None) -> subprocess.Popen[bytes]:
-    with _starting:
-        child = subprocess.Popen(
-            argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=None if environ is None else dict(environ),
-            start_new_session=True,
-        )
-        _running.add(child)
-    return child
+def start(
+    argv: Sequence[str],
+    environ: Mapping[str, str] | None = None,
+    *,
+    stdin: int = subprocess.DEVNULL,
+    stdout: int | None = None,
+    stderr: int | None = None,
+    fds: Sequence[int] = (),
+    folder: str | None = None,
+    in_child: Callable[[], None] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a command in a session of its own; whoever starts it ends it. It inherits the descriptors `fds`.
+
+    `environ` None is this process's; `in_child` is called in the child before the command runs.
+
+    Raises:
+        OSError: it could not be started.
+    """
+    return subprocess.Popen(
+        argv,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        env=None if environ is None else dict(environ),
+        pass_fds=fds,
+        cwd=folder,
+        preexec_fn=in_child,
+        start_new_session=True,
+    )
 
 
 def kill(child: subprocess.Popen[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""Patience with file systems: a call that may never return (a dead NFS or FUSE mount) is waited for in a thread of its own."""
+"""Calls with a timeout: what may never return (a dead NFS mount, the resolver) runs in a thread that can be left behind."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-__all__ = ["NoAnswer", "answer", "answers"]
+__all__ = ["CallTimeout", "call_each_with_timeout", "call_with_timeout"]
 
 K = TypeVar("K")
 T = TypeVar("T")
 
 
-class NoAnswer(Exception):
-    """The work did not return in time; its thread is left behind."""
+class CallTimeout(Exception):
+    """The call did not return in time; its thread is left behind."""
 
 
-def answer(work: Callable[[], T], seconds: float) -> T:
+def call_with_timeout(work: Callable[[], T], seconds: float) -> T:
     """What `work` returns or raises, if it does so within `seconds`.
 
     Raises:
-        NoAnswer: it did not.
+        CallTimeout: it takes longer.
     """
     results: list[T] = []
     errors: list[Exception] = []
@@ -37,11 +37,11 @@ def answer(work: Callable[[], T], seconds: float) -> T:
     if errors:
         raise errors[0]
     if not results:
-        raise NoAnswer(f"no answer within {seconds:.1f} s")
+        raise CallTimeout(f"no answer within {seconds:.1f} s")
     return results[0]
 
 
-def answers(work: Callable[[K], T], items: Iterable[K], seconds: float) -> tuple[dict[K, T], list[K]]:
+def call_each_with_timeout(work: Callable[[K], T], items: Iterable[K], seconds: float) -> tuple[dict[K, T], list[K]]:
     """What `work`, which does not raise, returns for each item, and the items for which it takes longer than `seconds`."""
     wanted = list(items)
     found: dict[K, T] = {}

@@ -6,8 +6,8 @@ from graphlib import CycleError, TopologicalSorter
 
 import pytest
 
+from ddpdoctor.app.parts import OTHER_AREAS
 from ddpdoctor.causality.graph import CausalGraph
-from ddpdoctor.cli.parts import OTHER_AREAS
 from ddpdoctor.findings import CausalStage
 from ddpdoctor.rules import Rule, area_of, load
 

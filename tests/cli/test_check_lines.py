@@ -13,8 +13,8 @@ from launches import TRAIN
 from machines import machine
 
 from ddpdoctor.app.lint_lines import environ_of, rules_of
-from ddpdoctor.app.request import Common
-from ddpdoctor.cli.check import here
+from ddpdoctor.app.preflight import here
+from ddpdoctor.app.request import Request
 from ddpdoctor.collectors.launch import collect_launch
 from ddpdoctor.engine import judge
 from ddpdoctor.facts.record import SCHEMA, Facts
@@ -41,7 +41,7 @@ def test_the_ranks_of_the_line_are_held_against_the_gpus_that_are_here(
     (tmp_path / "train.py").write_text(TRAIN)
     launch = collect_launch(Machine(environ={}), [line], torch="2.13", cwd=str(tmp_path))
     facts = Facts(SCHEMA, "", "here", environ=environ_of(launch), launch=launch)
-    outcome = judge(here(facts, machine("h100x8_sxm_healthy")), rules_of(Common()))
+    outcome = judge(here(facts, machine("h100x8_sxm_healthy")), rules_of(Request()))
     assert not outcome.crashed
     assert sorted(f.code for f in outcome.findings) == found
 

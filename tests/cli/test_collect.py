@@ -13,11 +13,11 @@ from commandline import doctor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpdoctor.facts.codec import words_of
+from ddpdoctor.facts.codec import schema_names
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.privacy.aliases import with_aliases
 from ddpdoctor.privacy.host_names import host_names_in, hosts_in
-from ddpdoctor.privacy.secrets import REMOVED, without_secrets_in
+from ddpdoctor.privacy.redaction import REMOVED, redact
 
 NAMES = """
     TORCH_API_KEY NCCL_TOKEN SLURM_JWT SLURM_MUNGE_KEY ACCELERATE_HUB_TOKEN TORCH_SECRET OMPI_MCA_password UCX_AUTH_KEY
@@ -110,7 +110,7 @@ def test_sixty_secrets_are_planted_and_none_is_found(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:
-    assert without_secrets_in(text) == text
+    assert redact(text) == text
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_what_is_no_secret_stays(text: str) -> None:
     ],
 )
 def test_a_secret_within_a_line_is_removed(text: str) -> None:
-    assert "hunter22" not in without_secrets_in(text.format(*["hunter22"] * text.count("{}")))
+    assert "hunter22" not in redact(text.format(*["hunter22"] * text.count("{}")))
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_a_secret_within_a_line_is_removed(text: str) -> None:
     ],
 )
 def test_what_looks_like_a_token_is_removed(text: str) -> None:
-    assert text[-8:] not in without_secrets_in(f"before {text} after")
+    assert text[-8:] not in redact(f"before {text} after")
 
 
 @pytest.mark.parametrize(
@@ -197,14 +197,14 @@ def test_what_looks_like_a_token_is_removed(text: str) -> None:
     ],
 )
 def test_of_a_log_only_what_is_surely_a_token_is_removed(line: str) -> None:
-    saved = without_secrets_in({"text": line})["text"]
+    saved = redact({"text": line})["text"]
     assert (saved != line) is ("was read" in line)
 
 
 def test_a_word_of_a_command_line_is_removed_to_its_end() -> None:
     words = ["train.py", "+trainer.secret=two words", "--smtp-pass", "mailpw", "--cookie", "a=b", "--lr", "0.1"]
-    kept = " ".join(without_secrets_in(words))
-    assert without_secrets_in(["az", "login", "-u", "app", "-p", "az pw"])[-1] == REMOVED
+    kept = " ".join(redact(words))
+    assert redact(["az", "login", "-u", "app", "-p", "az pw"])[-1] == REMOVED
     assert not any(secret in kept for secret in ("words", "mailpw", "a=b"))
     assert kept.endswith("--lr 0.1")
 
@@ -212,14 +212,14 @@ def test_a_word_of_a_command_line_is_removed_to_its_end() -> None:
 def test_long_words_cost_no_time() -> None:
     begun = time.process_time()
     for word in ("a" * 20_000, "token" * 2_000, "a.b-" * 4_000, "token" + " " * 9_000, "openssl " * 9_000):
-        without_secrets_in(word)
+        redact(word)
     assert time.process_time() - begun < 30.0  # by squares it would be minutes
 
 
 def test_the_word_behind_an_option_is_removed_and_hashes_of_versions_stay() -> None:
-    assert without_secrets_in(["train.py", "--token", "abc", "--lr", "1"])[2] != "abc"
+    assert redact(["train.py", "--token", "abc", "--lr", "1"])[2] != "abc"
     commit = {"git_version": "0123456789abcdef0123456789abcdef01234567"}
-    assert without_secrets_in(commit) == commit
+    assert redact(commit) == commit
 
 
 SAVED = {
@@ -282,7 +282,7 @@ TOLD = {
 
 
 def test_hosts_have_aliases_wherever_they_are_told_and_the_formats_words_stay() -> None:
-    kept = words_of(Facts)
+    kept = schema_names(Facts)
     found = with_aliases(TOLD, host_names_in(TOLD), kept)
     text = json.dumps(found).lower()
     names = "lsf-c lsf-d algo-2 10.9.8.7 gpu17 example.edu hgx1 hgx2 head-77 disturl5 nas01 winfs3 mgs77"
@@ -303,10 +303,10 @@ def test_slurms_lists_are_expanded() -> None:
     )
 )
 def test_any_value_keeps_its_form(value: Any) -> None:
-    cleaned = without_secrets_in(value)
+    cleaned = redact(value)
     assert type(cleaned) is type(value)
     assert type(with_aliases(cleaned, ("ab",))) is type(value)
-    assert without_secrets_in(cleaned) == cleaned
+    assert redact(cleaned) == cleaned
 
 
 def test_aliased_facts_are_judged_like_others(tmp_path: Path) -> None:

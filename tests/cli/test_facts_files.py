@@ -78,3 +78,15 @@ def test_a_file_that_cannot_be_read_is_said(name: str) -> None:
     done = doctor("env", "--facts", name)
     assert done.returncode == 3
     assert name in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command", [["lint"], ["lint", "--", "torchrun", "train.py"], ["hang"], ["check", "--no-probe"]]
+)
+@pytest.mark.parametrize("name", ["missing.json", "/"])
+def test_every_command_reports_facts_that_cannot_be_read(command: list[str], name: str) -> None:
+    done = doctor(command[0], "--facts", name, "--format", "json", *command[1:])
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["verdict"], report["passed"]) == (3, "incomplete", [])
+    assert report["crashed"][0]["error"].startswith(f"read {name}: ")
+    assert "internal error" not in done.stderr

@@ -101,14 +101,15 @@ def test_a_failure_is_triaged_on_standard_error_and_in_the_file(shell: Run, tmp_
 
 BROKEN = """
 import importlib, sys
-from ddpdoctor.app.request import Common
+from ddpdoctor.app import run as use_case
+from ddpdoctor.app.request import Request
 
 def broken(*given):
     raise ValueError("nothing to repeat")
 
 run = importlib.import_module("ddpdoctor.cli.run")
-run._triage = importlib.import_module = broken
-sys.exit(run.run(Common(launch=("sh", "-c", "sleep 0.7; exit 7")), no_check=True))
+use_case.diagnose = importlib.import_module = broken
+sys.exit(run.run(Request(launch=("sh", "-c", "sleep 0.7; exit 7")), no_check=True))
 """
 
 

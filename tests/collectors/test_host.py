@@ -15,7 +15,7 @@ from ddpdoctor.facts.codec import decode, encode
 from ddpdoctor.facts.gaps import Why
 from ddpdoctor.facts.host import Host, Limit, Limits
 from ddpdoctor.system.machine import Deadline, Machine, Root, this_machine
-from ddpdoctor.system.timeouts import NoAnswer, answer
+from ddpdoctor.system.timeouts import CallTimeout, call_with_timeout
 
 
 class FakeKernel(Kernel):
@@ -173,7 +173,7 @@ def test_container_runtimes_are_told_apart(
 
 
 def test_work_that_never_returns_is_left_behind() -> None:
-    with pytest.raises(NoAnswer):
-        answer(lambda: time.sleep(30), 0.05)
+    with pytest.raises(CallTimeout):
+        call_with_timeout(lambda: time.sleep(30), 0.05)
     with pytest.raises(ZeroDivisionError):
-        answer(lambda: 1 // 0, 5)
+        call_with_timeout(lambda: 1 // 0, 5)

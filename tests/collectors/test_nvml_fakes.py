@@ -13,8 +13,8 @@ import pytest
 from fakes import library
 from fakes.ctypes_library import CtypesLibrary, HungError
 
-from ddpdoctor.cli.tables.gpus import draw as draw_gpus
-from ddpdoctor.cli.tables.topo import draw as draw_topo
+from ddpdoctor.cli.screens.gpus import draw as draw_gpus
+from ddpdoctor.cli.screens.topo import draw as draw_topo
 from ddpdoctor.collectors import collect
 from ddpdoctor.collectors.nvml import __main__ as asking
 from ddpdoctor.collectors.nvml import results

@@ -1,102 +1,14 @@
-"""Reading scripts: encodings as Python reads them, notebooks, folders with traps in them, and the modules beside a script."""
+"""Reading scripts: folders with unusual files in them, files that are not read, and the modules beside a script."""
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ddpdoctor.collectors.script import MAX_BYTES, find, is_script, read, with_modules
 from ddpdoctor.launch.ignore_comments import comments
-from ddpdoctor.scripts.notebook import NotebookError, read_notebook
-from ddpdoctor.scripts.source_text import decode
-
-SOURCES = {
-    "plain": b"x = 1\n",
-    "a byte order mark": b"\xef\xbb\xbfx = 1\n",
-    "latin-1, declared": b"# -*- coding: latin-1 -*-\nx = '\xe9'\n",
-    "declared on the second line": b"#!/usr/bin/env python\n# coding: cp1252\nx = '\x80'\n",
-    "latin-1, not declared": b"x = 1\ny = '\xe9'\n",
-    "declared as another": b"# coding: ascii\n\nx = '\xe9'\n",
-    "an encoding that there is not": b"# coding: klingon\nx = 1\n",
-    "a codec that is no encoding": b"# coding: rot13\nk = 1\n",
-    "a mark that contradicts": b"\xef\xbb\xbf# coding: latin-1\nx = 1\n",
-    "UTF-16": "x = 1\n".encode("utf-16"),
-    "null bytes": b"x = 1\n\0\n",
-    "old line ends": b"x = 1\rif x:\r    y = 2\r\n",
-}
-
-
-@pytest.mark.parametrize("data", SOURCES.values(), ids=SOURCES)
-def test_bytes_are_refused_when_python_refuses_them(data: bytes) -> None:
-    try:
-        compile(data, "x.py", "exec")
-    except (SyntaxError, ValueError):
-        assert decode(data).trouble is not None
-    else:
-        decoded = decode(data)
-        assert decoded.trouble is None
-        assert compile(decoded.text, "x.py", "exec") is not None
-
-
-def test_the_line_that_cannot_be_read_is_named() -> None:
-    assert decode(SOURCES["latin-1, not declared"]).line == 2
-    assert decode(SOURCES["null bytes"]).line == 2
-
-
-@given(st.binary(max_size=200))
-def test_any_bytes_are_decoded_or_refused(data: bytes) -> None:
-    decode(data)
-
-
-def notebook(*cells: str | list[str], language: str = "python") -> str:
-    shown = [{"cell_type": "code", "metadata": {}, "outputs": [], "source": cell} for cell in cells]
-    return json.dumps({"cells": shown, "metadata": {"language_info": {"name": language}}, "nbformat": 4}, indent=1)
-
-
-def test_the_cells_of_a_notebook_are_one_text() -> None:
-    found = read_notebook(notebook(["import os\n", "x = 1"], "y = x"))
-    assert found.text == "import os\nx = 1\ny = x\n"
-    assert [(c.number, c.first_line, c.last_line) for c in found.cells] == [(1, 1, 2), (2, 3, 3)]
-
-
-@pytest.mark.parametrize(
-    ("cell", "python"),
-    [
-        ("%matplotlib inline\nx = 1", "pass\nx = 1"),
-        ("if x:\n    !pip install \\\n      torch\ny = 1", "if x:\n    pass\n\ny = 1"),
-        ("files = !ls\nprint(files)", "pass\nprint(files)"),
-        ("x = %timeit -o f()\n?x\nx??", "pass\npass\npass"),
-        ("x = (7\n%2)", "x = (7\n%2)"),
-        ("s = '''\n!no\n%no\n'''", "s = '''\n!no\n%no\n'''"),
-        ("ls ../out/\npip install langchain\ncat = 3", "pass\npass\ncat = 3"),
-        ("x == 1 != 2", "x == 1 != 2"),
-        ("%%bash\nls", "\n"),
-        ("%%time\nx = 1", "pass\nx = 1"),
-        ("\n%%writefile a.py\nimport os", "\n\n"),
-    ],
-)
-def test_what_only_ipython_understands_is_taken_out(cell: str, python: str) -> None:
-    assert read_notebook(notebook(cell)).text == python + "\n"
-
-
-def test_a_notebook_in_another_language_has_no_python() -> None:
-    assert read_notebook(notebook("x <- 1", language="R")).text == ""
-
-
-def test_notebooks_before_format_4_are_read() -> None:
-    old = {"worksheets": [{"cells": [{"cell_type": "code", "input": ["x = 1"]}]}], "nbformat": 3}
-    assert read_notebook(json.dumps(old)).text == "x = 1\n"
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"cells": 3}', "[" * 100_000])
-def test_what_is_no_notebook_is_said(text: str) -> None:
-    with pytest.raises(NotebookError, match="is no notebook"):
-        read_notebook(text)
 
 
 def test_traps_in_a_folder_are_passed_over(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
+from script_cases import judged
 from script_runs import RIGHT, WRONG, expected, header, start
-from scripts import judged
 
 from ddpdoctor.app.patch import applied
 from ddpdoctor.rules import load

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpdoctor.dumps.compare import compare
-from ddpdoctor.dumps.conflict import Cause, Conflict
+from ddpdoctor.dumps.conflict import Conflict, ConflictCause
 from ddpdoctor.dumps.flight_recorder import dump_of
 from ddpdoctor.dumps.selection import choose
 from ddpdoctor.facts.hang import Dump
@@ -44,7 +44,7 @@ def test_a_rank_that_never_called_is_named_with_its_last_call() -> None:
         "seq 4: ranks 0, 2 wait in all_reduce([4]) at train.py:21; "
         "rank 1 never called it: its last was seq 3 broadcast([4]) at train.py:17"
     )
-    assert (found.cause, found.ranks, found.waiting) == (Cause.MISSING, (1,), (0, 2))
+    assert (found.cause, found.ranks, found.waiting) == (ConflictCause.MISSING, (1,), (0, 2))
 
 
 @pytest.mark.parametrize("version", ["1.5", "2.3", "2.4"])
@@ -72,7 +72,7 @@ def test_gloo_retires_what_failed() -> None:
     done = [call(c["profiling_name"], state="scheduled", retired=True, line=c["frames"][1]["line"]) for c in START]
     waits = [*done, call("all_reduce", state="scheduled", retired=True)]
     raws = {0: dump(waits, backend="gloo"), 1: dump(done, backend="gloo"), 2: dump(waits, backend="gloo")}
-    assert (_only(raws).cause, _only(raws).ranks) == (Cause.MISSING, (1,))
+    assert (_only(raws).cause, _only(raws).ranks) == (ConflictCause.MISSING, (1,))
 
 
 def test_the_ring_has_forgotten_different_beginnings() -> None:
@@ -85,7 +85,7 @@ def test_a_rank_whose_dump_is_not_there_is_the_suspect() -> None:
     raws = _missing(groups=WORLD)
     del raws[1]
     found = _only(raws)
-    assert (found.cause, found.ranks, found.is_certain) == (Cause.NO_DUMP, (1,), False)
+    assert (found.cause, found.ranks, found.is_certain) == (ConflictCause.NO_DUMP, (1,), False)
     assert "rank 1 left no dump" in found.message
 
 
@@ -100,19 +100,19 @@ def test_of_a_dump_that_breaks_off_it_is_not_known_whether_its_rank_is_late() ->
     dumps = _read(_missing(groups=WORLD))
     dumps[1] = replace(dumps[1], problem="breaks off")
     (found,) = compare(dumps)
-    assert (found.cause, found.ranks, found.waiting, found.is_certain) == (Cause.MISSING, (1,), (0, 2), False)
+    assert (found.cause, found.ranks, found.waiting, found.is_certain) == (ConflictCause.MISSING, (1,), (0, 2), False)
     assert "the dump of rank 1 breaks off before: whether it called it is not known" in found.message
 
 
 @pytest.mark.parametrize(
     ("other", "cause"),
     [
-        (call("all_reduce", ((5,),), state="started", line=23), Cause.SHAPE),
-        (call("all_reduce", dtype="Half", state="started", line=23), Cause.DTYPE),
-        (call("broadcast", state="started", line=23), Cause.ORDER),
+        (call("all_reduce", ((5,),), state="started", line=23), ConflictCause.SHAPE),
+        (call("all_reduce", dtype="Half", state="started", line=23), ConflictCause.DTYPE),
+        (call("broadcast", state="started", line=23), ConflictCause.ORDER),
     ],
 )
-def test_a_call_that_does_not_fit_is_named(other: dict[str, Any], cause: Cause) -> None:
+def test_a_call_that_does_not_fit_is_named(other: dict[str, Any], cause: ConflictCause) -> None:
     usual = [*START, call("all_reduce", state="started", line=21)]
     found = _only({0: dump(usual), 1: dump([*START, other]), 2: dump(usual)})
     assert (found.cause, found.ranks, found.sequence) == (cause, (1,), 4)
@@ -137,9 +137,9 @@ def _steps(*names: str, last: str = "started") -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("odd", "cause"),
-    [("acd", Cause.SKIPPED), ("adbcd", Cause.EXTRA), ("acbd", Cause.ORDER)],
+    [("acd", ConflictCause.SKIPPED), ("adbcd", ConflictCause.EXTRA), ("acbd", ConflictCause.ORDER)],
 )
-def test_what_follows_tells_a_call_too_few_or_too_many_from_another_order(odd: str, cause: Cause) -> None:
+def test_what_follows_tells_a_call_too_few_or_too_many_from_another_order(odd: str, cause: ConflictCause) -> None:
     found = _only({0: dump(_steps(*"abcd")), 1: dump(_steps(*odd)), 2: dump(_steps(*"abcd"))})
     assert (found.cause, found.ranks, found.sequence, found.is_certain) == (cause, (1,), 2, True)
 
@@ -155,7 +155,7 @@ def test_sizes_may_differ_where_they_are_meant_to() -> None:
             ]
         )
 
-    assert [each.cause for each in _compare({0: rank(0), 1: rank(1)})] == [Cause.TOGETHER]
+    assert [each.cause for each in _compare({0: rank(0), 1: rank(1)})] == [ConflictCause.TOGETHER]
 
 
 def test_what_nccl_completed_was_meant() -> None:
@@ -174,7 +174,7 @@ def test_groups_of_one_name_are_told_apart_by_their_ranks() -> None:
         return dump(calls if number != 3 else [], groups={"0": range(4), "7": members})
 
     found = _compare({number: rank(number) for number in range(4)})
-    assert [(each.cause, each.ranks) for each in found] == [(Cause.MISSING, (3,))]
+    assert [(each.cause, each.ranks) for each in found] == [(ConflictCause.MISSING, (3,))]
     assert "process group 'dp' (ranks 2, 3), seq 1" in found[0].message
 
 
@@ -198,7 +198,7 @@ def test_groups_entered_in_different_orders_are_a_circle() -> None:
         1: dump([call("all_reduce", group=("2", "b"), state="started")], groups=groups),
     }
     found = _only(raws)
-    assert (found.cause, found.ranks) == (Cause.CYCLE, (0, 1))
+    assert (found.cause, found.ranks) == (ConflictCause.CYCLE, (0, 1))
     assert found.message.endswith("they wait for each other")
 
 
@@ -208,12 +208,12 @@ def test_members_that_no_dump_tells_are_no_excuse_for_silence() -> None:
 
     rows_and_columns = [rank((name, "undefined")) for name in "3124"]
     found = _only(dict(enumerate(_of_gloo(rows_and_columns, 4))))
-    assert (found.cause, found.ranks) == (Cause.CYCLE, (0, 1, 2, 3))
+    assert (found.cause, found.ranks) == (ConflictCause.CYCLE, (0, 1, 2, 3))
     found = _only(dict(enumerate(_of_gloo([rank(("1", "all")), rank(None), rank(("1", "all"))], 3))))
-    assert (found.cause, found.ranks, found.waiting) == (Cause.CYCLE, (1,), (0, 2))
+    assert (found.cause, found.ranks, found.waiting) == (ConflictCause.CYCLE, (1,), (0, 2))
     done = dump([call("barrier", ())])
     found = _only(dict(enumerate(_of_gloo([rank(("1", "tp")), done, done], 3))))
-    assert (found.cause, found.ranks, found.is_certain) == (Cause.MISSING, (), False)
+    assert (found.cause, found.ranks, found.is_certain) == (ConflictCause.MISSING, (), False)
 
 
 def _of_gloo(raws: list[dict[str, Any]], world: int) -> list[dict[str, Any]]:
@@ -234,7 +234,7 @@ def test_the_default_group_is_one_also_where_some_dumps_do_not_tell_its_ranks() 
 def test_a_call_with_a_root_that_ended_on_some_ranks_only() -> None:
     ahead = dump([call("broadcast"), call("barrier", (), state="started")], groups=WORLD)
     found = _only({0: ahead, 1: dump([call("broadcast", state="started")], groups=WORLD), 2: ahead})
-    assert (found.cause, found.ranks) == (Cause.MISSING, (1,))
+    assert (found.cause, found.ranks) == (ConflictCause.MISSING, (1,))
     assert "another src" in found.message
 
 
@@ -243,14 +243,14 @@ def test_two_ranks_that_both_send_first() -> None:
         0: dump([call("send 0->1", state="started")], groups={"0": range(2)}),
         1: dump([call("send 1->0", state="started")], groups={"0": range(2)}),
     }
-    assert _only(raws).cause is Cause.SEND_ORDER
+    assert _only(raws).cause is ConflictCause.SEND_ORDER
 
 
 def test_a_send_that_nobody_receives() -> None:
     raws = {0: dump([call("send 0->1", state="started")], groups={"0": range(2)}), 1: dump([call("all_reduce", seq=1)])}
     raws[1]["pg_config"] = raws[0]["pg_config"]
     found = _only(raws)
-    assert (found.cause, found.ranks) == (Cause.NO_RECEIVER, (1,))
+    assert (found.cause, found.ranks) == (ConflictCause.NO_RECEIVER, (1,))
 
 
 def test_sends_and_receives_of_a_batch_end_with_it() -> None:
@@ -270,13 +270,13 @@ def test_a_kernel_that_never_started_points_at_that_gpu() -> None:
         for rank in range(3)
     }
     found = _only(raws)
-    assert (found.cause, found.ranks) == (Cause.NOT_STARTED, (2,))
+    assert (found.cause, found.ranks) == (ConflictCause.NOT_STARTED, (2,))
 
 
 def test_all_in_one_call_blames_nobody() -> None:
     raws = {r: dump([call("all_reduce", state="scheduled", retired=True)], groups=WORLD) for r in range(3)}
     found = _only(raws)
-    assert (found.cause, found.ranks, found.is_certain) == (Cause.TOGETHER, (), True)
+    assert (found.cause, found.ranks, found.is_certain) == (ConflictCause.TOGETHER, (), True)
 
 
 def test_a_rank_that_is_one_call_ahead_was_dumped_later_and_the_only_one_behind_is_to_blame() -> None:
@@ -285,9 +285,9 @@ def test_a_rank_that_is_one_call_ahead_was_dumped_later_and_the_only_one_behind_
         return {r: dump([first, open_call] if r in ahead else [open_call], groups=WORLD) for r in range(3)}
 
     found = _only(raws({2}))
-    assert (found.cause, found.ranks, found.is_certain) == (Cause.TOGETHER, (), False)
+    assert (found.cause, found.ranks, found.is_certain) == (ConflictCause.TOGETHER, (), False)
     found = _only(raws({1, 2}))
-    assert (found.cause, found.ranks) == (Cause.MISSING, (0,))
+    assert (found.cause, found.ranks) == (ConflictCause.MISSING, (0,))
 
 
 def test_a_dump_of_an_earlier_moment_makes_nobody_late_while_the_others_move() -> None:
@@ -297,19 +297,19 @@ def test_a_dump_of_an_earlier_moment_makes_nobody_late_while_the_others_move() -
         return {r: dump([done] * n + [open_call] * (r in opened), groups=WORLD) for r, n in enumerate(counts)}
 
     found = _only(raws(4, 9, 9, opened=(1,)))
-    assert (found.cause, found.ranks, found.is_certain) == (Cause.MISSING, (2,), False)
+    assert (found.cause, found.ranks, found.is_certain) == (ConflictCause.MISSING, (2,), False)
     assert "rank 0 is of an earlier moment" in found.message
     found = _only(raws(4, 9, 7, opened=(1,)))
-    assert (found.cause, found.ranks) == (Cause.MISSING, (0, 2))
+    assert (found.cause, found.ranks) == (ConflictCause.MISSING, (0, 2))
     found = _only(raws(4, 9, 9, opened=(1, 2)))
-    assert (found.cause, found.ranks) == (Cause.MISSING, (0,))
+    assert (found.cause, found.ranks) == (ConflictCause.MISSING, (0,))
     assert _compare(raws(4, 9, 8, opened=())) == []
 
 
 def test_a_dump_that_ends_long_before_what_the_others_came_out_of_blames_nobody_for_certain() -> None:
     done, open_call = call("all_reduce"), call("all_reduce", state="started")
     found = _only({r: dump([done] * (3 if r == 1 else 9) + [open_call], groups=WORLD) for r in range(3)})
-    assert (found.cause, found.ranks, found.is_certain) == (Cause.MISSING, (1,), False)
+    assert (found.cause, found.ranks, found.is_certain) == (ConflictCause.MISSING, (1,), False)
     assert "of another moment or run" in found.message
 
 
@@ -324,28 +324,28 @@ def test_ranks_that_seem_to_wait_in_a_circle_while_the_job_moves_are_not_blamed(
 
     first = dump([call("all_reduce")] * 4 + [call("all_reduce", state="started")], groups=WORLD)
     found = _only({0: steps(3, mine), 1: first, 2: steps(8, mine)})
-    assert (found.cause, found.ranks, found.is_certain) == (Cause.NO_DUMP, (), False)
+    assert (found.cause, found.ranks, found.is_certain) == (ConflictCause.NO_DUMP, (), False)
 
 
 def test_a_loop_that_one_rank_leaves_a_round_earlier_is_told_from_another_order() -> None:
     step, end = call("all_reduce", line=93), call("barrier", line=95, state="scheduled")
     more = call("all_reduce", line=93, state="scheduled")
     found = _only({r: dump([step] * 4 + [end if r == 2 else more], groups=WORLD) for r in range(3)})
-    assert (found.cause, found.ranks, found.is_certain) == (Cause.SKIPPED, (2,), False)
+    assert (found.cause, found.ranks, found.is_certain) == (ConflictCause.SKIPPED, (2,), False)
     assert "fewer rounds" in found.message
     found = _only({r: dump([step] * 4 + [more if r == 2 else end], groups=WORLD) for r in range(3)})
-    assert (found.cause, found.ranks) == (Cause.EXTRA, (2,))
+    assert (found.cause, found.ranks) == (ConflictCause.EXTRA, (2,))
 
 
-@pytest.mark.parametrize(("theirs", "cause"), [([[8]], Cause.SHAPE), ([[4]], Cause.TOGETHER)])
-def test_both_ends_of_an_open_message_are_compared(theirs: list[list[int]], cause: Cause) -> None:
+@pytest.mark.parametrize(("theirs", "cause"), [([[8]], ConflictCause.SHAPE), ([[4]], ConflictCause.TOGETHER)])
+def test_both_ends_of_an_open_message_are_compared(theirs: list[list[int]], cause: ConflictCause) -> None:
     found = _only(
         {
             0: dump([call("send 0->1", [[4]], state="started")], groups={"0": [0, 1]}),
             1: dump([call("recv 1<-0", theirs, state="started")], groups={"0": [0, 1]}),
         }
     )
-    assert (found.cause, found.is_certain) == (cause, cause is Cause.SHAPE)
+    assert (found.cause, found.is_certain) == (cause, cause is ConflictCause.SHAPE)
 
 
 def test_an_older_runs_dump_and_a_second_one_are_left_out() -> None:
@@ -361,7 +361,7 @@ def test_an_older_runs_dump_and_a_second_one_are_left_out() -> None:
 def test_folders_tell_the_ranks_where_they_are_just_those_that_are_missing() -> None:
     raws = _missing(groups=WORLD)
     dumps = [dump_of(f"pod-worker-{rank}/dump.pkl", raw) for rank, raw in raws.items()]
-    assert [(each.cause, each.ranks) for each in compare(dumps)] == [(Cause.MISSING, (1,))]
+    assert [(each.cause, each.ranks) for each in compare(dumps)] == [(ConflictCause.MISSING, (1,))]
     dated = [dump_of(f"fr/trace_{rank}_20261122.pkl", raw) for rank, raw in raws.items()]
     assert [each.rank for each in choose(dated)[0]] == [0, 1, 2]
     assert len(choose([dump_of(f"try-{rank + 4}/dump.pkl", raw) for rank, raw in raws.items()])[1]) == 3
@@ -379,7 +379,7 @@ def test_what_is_queued_behind_an_open_call_blames_nobody() -> None:
     def rank(number: int) -> dict[str, Any]:
         return dump([*START, *[call("all_reduce", state="scheduled")] * (3 - number)], groups=WORLD)
 
-    assert [each.cause for each in _compare({number: rank(number) for number in range(3)})] == [Cause.TOGETHER]
+    assert [each.cause for each in _compare({number: rank(number) for number in range(3)})] == [ConflictCause.TOGETHER]
 
 
 def test_an_open_part_before_calls_that_ended_is_no_wait() -> None:

@@ -9,7 +9,7 @@ import pytest
 from machines import machine_json
 
 from ddpdoctor.facts.codec import decode
-from ddpdoctor.facts.comparable_properties import traits_of
+from ddpdoctor.facts.comparable_properties import comparable_properties
 from ddpdoctor.facts.record import Facts
 
 CHANGES: list[tuple[str, Callable[[dict[str, Any]], object], str]] = [
@@ -37,7 +37,7 @@ def test_a_node_that_differs_in_one_thing_differs_in_one_property(
 ) -> None:
     good, bad = machine_json("h100x8_sxm_healthy"), machine_json("h100x8_sxm_healthy")
     change(bad)
-    here, there = (traits_of(decode(Facts, facts)) for facts in (good, bad))
+    here, there = (comparable_properties(decode(Facts, facts)) for facts in (good, bad))
     assert {each for each in {*here, *there} if here.get(each) != there.get(each)} == {name}
     assert there[name] == value
 
@@ -45,7 +45,7 @@ def test_a_node_that_differs_in_one_thing_differs_in_one_property(
 def test_a_missing_gpu_is_one_difference() -> None:
     good, bad = machine_json("h100x8_sxm_healthy"), machine_json("h100x8_sxm_healthy")
     bad["gpu"]["devices"].pop()
-    here, there = (traits_of(decode(Facts, facts)) for facts in (good, bad))
+    here, there = (comparable_properties(decode(Facts, facts)) for facts in (good, bad))
     unlike = {each for each in {*here, *there} if here.get(each) != there.get(each)}
     assert unlike == {
         "gpu.count",

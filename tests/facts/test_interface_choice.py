@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpdoctor.facts.interface_choice import MAX_INTERFACES, choose_for_gloo, choose_for_nccl, matching
-from ddpdoctor.facts.net import Address, Interface, Lookup, Net, is_loopback
+from ddpdoctor.facts.net import Address, Interface, Net, is_loopback
+from ddpdoctor.facts.reachability import Lookup
 
 
 def face(name: str, *ips: str, running: bool = True, prefix: int = 24) -> Interface:

@@ -13,24 +13,24 @@ import pytest
 
 from ddpdoctor.collectors.hang.proc_watch import runs_gloo
 from ddpdoctor.collectors.hang.rank_processes import find, processes
-from ddpdoctor.dumps.rank_activity import Doing, situation
+from ddpdoctor.dumps.rank_activity import Activity, activity_of
 from ddpdoctor.engine import judge
-from ddpdoctor.facts.hang import Child, Frame, Hang, Process
+from ddpdoctor.facts.hang import ChildProcess, Hang, RankProcess, StackFrame
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import load
 from ddpdoctor.rules.views import hang_rules
 from ddpdoctor.system.machine import Root
-from ddpdoctor.system.timeouts import answers
+from ddpdoctor.system.timeouts import call_each_with_timeout
 
 RULES = hang_rules(load())
-C10D = Frame("/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 3252, "all_reduce")
-STEP = Frame("/job/train.py", 40, "step")
-SAVE = Frame("/job/train.py", 77, "save")
+C10D = StackFrame("/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 3252, "all_reduce")
+STEP = StackFrame("/job/train.py", 40, "step")
+SAVE = StackFrame("/job/train.py", 77, "save")
 
 
-def _process(rank: int, **more: Any) -> Process:
-    usual = Process(
+def _process(rank: int, **more: Any) -> RankProcess:
+    usual = RankProcess(
         pid=1000 + rank,
         host="node0",
         rank=rank,
@@ -47,7 +47,7 @@ def _process(rank: int, **more: Any) -> Process:
     return replace(usual, **more)
 
 
-def _found(*processes: Process) -> list[Finding]:
+def _found(*processes: RankProcess) -> list[Finding]:
     facts = Facts(SCHEMA, "", "node0", hang=Hang(processes=processes))
     outcome = judge(facts, RULES)
     assert not outcome.crashed, outcome.crashed
@@ -70,12 +70,12 @@ def _job(**odd: Any) -> list[Finding]:
         ({"call": "flock", "file": "/shared/lock"}, "PROBE009", Severity.ERROR, "flock of /shared/lock"),
         ({"call": "read", "file": "standard input (/dev/pts/0)"}, "SCRIPT071", Severity.WARNING, "standard input"),
         (
-            {"call": "poll", "children": (Child(9, "python", "S", is_copy=True),)},
+            {"call": "poll", "children": (ChildProcess(9, "python", "S", is_copy=True),)},
             "PROBE009",
             Severity.ERROR,
             "data loader",
         ),
-        ({"call": "wait4", "children": (Child(9, "tar", "S"),)}, "PROBE009", Severity.ERROR, "tar (pid 9)"),
+        ({"call": "wait4", "children": (ChildProcess(9, "tar", "S"),)}, "PROBE009", Severity.ERROR, "tar (pid 9)"),
         ({"state": "R", "call": "", "cpu_share": 1.0}, "PROBE008", Severity.WARNING, "computes"),
     ],
 )
@@ -101,7 +101,7 @@ def test_the_rank_that_is_elsewhere_is_named(odd: dict[str, Any], code: str, sev
 def test_a_stack_says_what_a_rank_does_and_where(file: str, code: str) -> None:
     waits = (C10D, STEP)
     found = _found(
-        _process(0, frames=waits), _process(1, frames=(Frame(file, 5, "f"), SAVE)), _process(2, frames=waits)
+        _process(0, frames=waits), _process(1, frames=(StackFrame(file, 5, "f"), SAVE)), _process(2, frames=waits)
     )
     assert [each.code for each in found] == [code]
     assert (found[0].where.file, found[0].where.line) == ("/job/train.py", 77)
@@ -148,15 +148,15 @@ def test_a_thread_of_gloo_waits_for_peers_with_a_time_limit_and_for_work_without
 
 
 def test_a_compiler_that_was_started_is_compiling() -> None:
-    stack = (Frame("/usr/lib/python3.11/subprocess.py", 5, "run"), SAVE)
+    stack = (StackFrame("/usr/lib/python3.11/subprocess.py", 5, "run"), SAVE)
     (found,) = _found(
         _process(0, frames=(C10D, STEP)),
-        _process(1, frames=stack, children=(Child(9, "cc1plus", "R"),)),
+        _process(1, frames=stack, children=(ChildProcess(9, "cc1plus", "R"),)),
         _process(2, frames=(C10D, STEP)),
     )
     assert found.code == "PROBE010"
-    inductor = Frame("/venv/lib/python3.11/site-packages/torch/_inductor/codecache.py", 9, "compile")
-    assert situation(_process(1, frames=(stack[0], inductor, SAVE))).doing is Doing.COMPILING
+    inductor = StackFrame("/venv/lib/python3.11/site-packages/torch/_inductor/codecache.py", 9, "compile")
+    assert activity_of(_process(1, frames=(stack[0], inductor, SAVE))).activity is Activity.COMPILING
 
 
 def test_a_lock_in_the_scripts_own_code_is_elsewhere() -> None:
@@ -179,16 +179,18 @@ def test_ranks_in_different_collectives_wait_for_each_other() -> None:
 
 
 def test_the_data_loaders_worker_is_the_place_to_look_at() -> None:
-    loader = Frame("/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py", 5, "_next_data")
-    worker = Child(9, "python", "S", is_copy=True, frames=(Frame("/job/dataset.py", 12, "__getitem__"),))
+    loader = StackFrame("/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py", 5, "_next_data")
+    worker = ChildProcess(9, "python", "S", is_copy=True, frames=(StackFrame("/job/dataset.py", 12, "__getitem__"),))
     process = _process(1, frames=(loader, STEP), children=(worker,))
-    assert situation(process).doing is Doing.DATA
+    assert activity_of(process).activity is Activity.DATA
     (found,) = _found(_process(0, frames=(C10D, STEP)), process, _process(2, frames=(C10D, STEP)))
     assert (found.where.file, found.where.line) == ("/job/dataset.py", 12)
 
 
 def test_compilers_below_a_rank() -> None:
-    assert situation(_process(1, call="wait4", children=(Child(9, "nvcc", "R"),))).doing is Doing.COMPILING
+    assert (
+        activity_of(_process(1, call="wait4", children=(ChildProcess(9, "nvcc", "R"),))).activity is Activity.COMPILING
+    )
 
 
 def test_a_rank_without_a_process_is_named() -> None:
@@ -229,7 +231,7 @@ def test_ranks_of_several_nodes_are_one_job() -> None:
         [_process(0, local_world_size=None), _process(1, local_world_size=None)],
     ],
 )
-def test_a_job_that_moves_or_shows_nothing_has_no_finding(processes: list[Process]) -> None:
+def test_a_job_that_moves_or_shows_nothing_has_no_finding(processes: list[RankProcess]) -> None:
     assert _found(*processes) == []
 
 
@@ -318,6 +320,6 @@ def test_a_process_of_which_proc_does_not_tell_is_not_waited_for(tmp_path: Path)
 
 def test_work_that_takes_too_long_for_one_thing_goes_on_with_the_next() -> None:
     gate = threading.Event()
-    found, late = answers(lambda n: gate.wait(60) if n == 2 else n, range(5), 0.2)
+    found, late = call_each_with_timeout(lambda n: gate.wait(60) if n == 2 else n, range(5), 0.2)
     gate.set()
     assert (sorted(found), late) == ([0, 1, 3, 4], [2])

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpdoctor.collectors.hang.ras_client import ask
-from ddpdoctor.collectors.log.kinds import kind_of
+from ddpdoctor.collectors.log.input_kind import kind_of
 from ddpdoctor.dumps.ras import is_ras, ras_of
 from ddpdoctor.dumps.stacks import as_processes, stacks_in
-from ddpdoctor.facts.log import Kind
+from ddpdoctor.facts.log import InputKind
 
 PYSPY = """Process {pid}: /usr/bin/python3 -u train.py
 Python v3.11.7 (/usr/bin/python3.11)
@@ -114,7 +114,7 @@ def test_py_spy_as_json_gives_the_same(tmp_path: Path) -> None:
         "process_info": {"command_line": "python t.py"},
     }
     text = json.dumps([other, main], indent=2)
-    assert kind_of(text.encode(), "rank_2.json") is Kind.STACKS
+    assert kind_of(text.encode(), "rank_2.json") is InputKind.STACKS
     (stack,) = stacks_in("rank_2.json", text)
     assert (stack.tool, stack.pid, stack.rank, stack.command) == ("py-spy", 12, 2, "python t.py")
     assert stack.main is not None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.app.request import Common
+from ddpdoctor.app.request import Request
 from ddpdoctor.app.triage import triaged
 from ddpdoctor.findings import Report, Role
 
@@ -79,7 +79,7 @@ gpu-7:18:61 [0] INFO bootstrap.cu:120 -> 2
 def _report(folder: Path, text: str) -> Report:
     log = folder / "out.log"
     log.write_text(text)
-    return triaged([str(log)], Common(), started=time.time())[0]
+    return triaged([str(log)], Request(), started=time.time())[0]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.app.request import Common
+from ddpdoctor.app.request import Request
 from ddpdoctor.app.triage import triaged
 from ddpdoctor.findings import Severity
 
@@ -42,7 +42,7 @@ def test_a_log_of_the_field_is_read_rightly(tmp_path: Path, name: str, codes: st
     files = re.split(r"^--- (\S+)\n", text, flags=re.MULTILINE)
     for file, part in zip(files[1::2] or ["job.txt"], files[2::2] or [text], strict=True):
         (tmp_path / file).write_text(part)
-    report, _ = triaged([str(tmp_path)], Common(), started=time.time())
+    report, _ = triaged([str(tmp_path)], Request(), started=time.time())
     assert not report.crashed, report.crashed
     if codes == "-":
         assert [f.code for f in report.findings if f.worst is Severity.ERROR] == []

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ddpdoctor.app.request import Common
+from ddpdoctor.app.request import Request
 from ddpdoctor.app.triage import triaged
 from ddpdoctor.findings import Report, Role, Severity
 
@@ -21,7 +21,7 @@ EXPECTED: dict[str, dict[str, Any]] = json.loads((LOGS / "expected.json").read_t
 
 def report_of(*paths: Path) -> Report:
     """What triage says of these paths."""
-    return triaged([str(path) for path in paths], Common(), started=time.time())[0]
+    return triaged([str(path) for path in paths], Request(), started=time.time())[0]
 
 
 def _path(name: str) -> Path:

@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpdoctor.collectors.log import collect
-from ddpdoctor.collectors.log import parallel_read as crew_of_readers
+from ddpdoctor.collectors.log import parallel_read
 from ddpdoctor.collectors.log.engines import engine
-from ddpdoctor.collectors.log.text import Scanner
+from ddpdoctor.collectors.log.read_logs import collect
+from ddpdoctor.collectors.log.scanner import Scanner
 from ddpdoctor.collectors.log.windows import windows
 from ddpdoctor.facts.codec import decode, encode
-from ddpdoctor.facts.log import Kind, Log
-from ddpdoctor.logs.line_prefix import cleaned, split, who_of_name
+from ddpdoctor.facts.log import InputKind, Log
+from ddpdoctor.logs.line_prefix import split_prefix, who_of_name, without_control_codes
 
 SIGNATURES = (r"CUDA out of memory\. Tried to allocate", r"NCCL WARN (Cuda|Call) failure", r"exitcode\s*: -9\b")
 OOM = b"""[rank3]: Traceback (most recent call last):
@@ -75,7 +75,7 @@ def test_text_in_utf_16_is_read(tmp_path: Path) -> None:
 
 def test_what_is_no_log_is_said(tmp_path: Path) -> None:
     assert _log(tmp_path / "a", random.Random(2).randbytes(9000)).sources[0].problem
-    assert _log(tmp_path / "b", b"").sources[0].kind is Kind.EMPTY
+    assert _log(tmp_path / "b", b"").sources[0].kind is InputKind.EMPTY
     assert collect([str(tmp_path / "missing")], SIGNATURES).sources[0].problem == "No such file or directory"
     (tmp_path / "folder").mkdir()
     assert collect([str(tmp_path / "folder")], SIGNATURES).sources[0].problem
@@ -132,7 +132,7 @@ def test_a_file_read_in_spans_gives_what_it_gives_as_a_whole(pieces: list[bytes]
         file.write(text)
         file.flush()
         whole = collect([file.name], SIGNATURES)
-        patch.setattr("ddpdoctor.collectors.log.SPAN_BYTES", span_bytes)
+        patch.setattr("ddpdoctor.collectors.log.read_logs.SPAN_BYTES", span_bytes)
         patch.setattr("ddpdoctor.collectors.log.parallel_read.SPAN_BYTES", span_bytes)
         patch.setattr("ddpdoctor.collectors.log.windows.CHUNK_BYTES", 70)
         assert collect([file.name], SIGNATURES) == whole
@@ -171,7 +171,7 @@ def _lines(places: object, data: bytes) -> set[int]:
 
 @given(st.text(max_size=400))
 def test_no_line_makes_the_prefixes_stumble(line: str) -> None:
-    assert len(split(cleaned(line)).text) <= len(line)
+    assert len(split_prefix(without_control_codes(line)).text) <= len(line)
 
 
 @given(st.text(alphabet="ab0/._-rank123nodeattempt_stdout.log", max_size=80))
@@ -200,7 +200,7 @@ def test_a_log_survives_being_saved(tmp_path: Path) -> None:
 def test_many_files_are_read_on_all_cores(tmp_path: Path) -> None:
     for rank in range(80):
         (tmp_path / f"rank{rank}.txt").write_bytes(STEP * 20 + (OOM.replace(b"[rank3]: ", b"") if rank == 63 else b""))
-    assert crew_of_readers.WORTH_FILES <= 80
+    assert parallel_read.WORTH_FILES <= 80
     log = collect([str(tmp_path)], SIGNATURES)
     assert [line.who.rank for line in log.lines] == [63]
     assert len(log.sources) == 80
@@ -240,7 +240,7 @@ def test_many_files_are_read_on_all_cores(tmp_path: Path) -> None:
 def test_prefixes_say_who(
     line: str, rank: int | None, local_rank: int | None, host: str | None, task: int | None, text: str
 ) -> None:
-    found = split(line)
+    found = split_prefix(line)
     who = found.who
     assert (who.rank, who.local_rank, who.host, who.task, found.text) == (rank, local_rank, host, task, text)
 

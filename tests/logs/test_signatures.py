@@ -12,14 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.facts.log import Line, Log, Source
-from ddpdoctor.logs.context_patterns import MARKS
+from ddpdoctor.facts.log import Log, LogLine, LogSource
+from ddpdoctor.logs.context_patterns import CONTEXT_PATTERNS
+from ddpdoctor.logs.matching import matching_lines
 from ddpdoctor.logs.required_literals import literals_of
 from ddpdoctor.rules import load
-from ddpdoctor.rules.log.signatures import matching
 
 SIGNATURES = {each.code: each.signatures for each in load() if each.signatures}
-PATTERNS = sorted({(code, s) for code, signatures in SIGNATURES.items() for s in signatures} | set(MARKS.items()))
+PATTERNS = sorted(
+    {(code, s) for code, signatures in SIGNATURES.items() for s in signatures} | set(CONTEXT_PATTERNS.items())
+)
 CASES: dict[str, dict[str, list[str]]] = json.loads(
     (Path(__file__).parents[2] / "fixtures" / "log_lines.json").read_text()
 )
@@ -59,7 +61,7 @@ def _lines(kind: str) -> list[tuple[str, str]]:
 
 
 def _shown_by(line: str, signatures: Iterable[str]) -> bool:
-    return bool(matching(Log(sources=(Source("job.txt"),), lines=(Line(0, 1, line),)), signatures))
+    return bool(matching_lines(Log(sources=(LogSource("job.txt"),), lines=(LogLine(0, 1, line),)), signatures))
 
 
 @pytest.mark.parametrize(("code", "line"), _lines("fires"))

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ddpdoctor.app.request import Common
+from ddpdoctor.app.request import Request
 from ddpdoctor.app.triage import triaged
 from ddpdoctor.findings import Role
 
@@ -39,7 +39,7 @@ def _cases() -> Iterator[tuple[str, str, dict[str, Any], str]]:
 )
 def test_a_log_names_the_right_ones(tmp_path: Path, name: str, code: str, expected: dict[str, Any], text: str) -> None:
     (tmp_path / "job.txt").write_text(text)
-    report, _ = triaged([str(tmp_path / "job.txt")], Common(), started=time.time())
+    report, _ = triaged([str(tmp_path / "job.txt")], Request(), started=time.time())
     assert not report.crashed, report.crashed
     first = report.findings[0]
     assert first.code == code, [f.code for f in report.findings]

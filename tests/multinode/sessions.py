@@ -8,15 +8,15 @@ import socket
 from typing import Any
 
 from ddpdoctor.facts.nodes import Node
-from ddpdoctor.multinode.members import Guest
-from ddpdoctor.multinode.results import Alone, Gathered, Told
-from ddpdoctor.multinode.session import Session
-from ddpdoctor.network.sockets import listen
+from ddpdoctor.multinode.members import Member
+from ddpdoctor.multinode.results import NotJoined, ReceivedVerdict, SessionResult
+from ddpdoctor.multinode.session import MemberSession
+from ddpdoctor.network.connect import listen
 
 TOKEN = f"job of {os.getpid()}"
 """Tests that run side by side share the side doors of the loopback."""
 
-Met = Gathered | Told | Alone | None
+Met = SessionResult | ReceivedVerdict | NotJoined | None
 
 
 def free_port() -> int:
@@ -44,16 +44,16 @@ async def attend(
     told: Node, *, token: str = TOKEN, seconds: float = 10.0, key: str = "", errors: tuple[Any, ...] = ()
 ) -> Met:
     """One node's meeting: what it gathered as the host, or what it was told."""
-    found: list[Gathered] = []
+    found: list[SessionResult] = []
 
-    def judge(gathered: Gathered) -> asyncio.Future[dict[str, Any]]:
+    def judge(gathered: SessionResult) -> asyncio.Future[dict[str, Any]]:
         found.append(gathered)
         verdict: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        verdict.set_result({"ddpdoctor": 1, "kind": "verdict", "findings": [], "count": len(gathered.guests)})
+        verdict.set_result({"ddpdoctor": 1, "kind": "verdict", "findings": [], "count": len(gathered.members)})
         return verdict
 
     main = listen(told.master_port or 0) if told.owns else None
-    session = Session(Guest(key or told.host, told, errors), token, seconds, frozenset({"127.0.0.1"}), main)
+    session = MemberSession(Member(key or told.host, told, errors), token, seconds, frozenset({"127.0.0.1"}), main)
     met = await session.run(judge)
     return met if met is not None else found[0]
 

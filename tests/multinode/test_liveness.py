@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from multinode.sessions import TOKEN, free_port, node
 
-from ddpdoctor.facts.net import Outcome
 from ddpdoctor.facts.nodes import Form, Node
+from ddpdoctor.facts.reachability import ConnectOutcome
 from ddpdoctor.multinode import client, liveness
-from ddpdoctor.multinode.members import Guest
-from ddpdoctor.multinode.results import Alone, End, Gathered, Lost, Told
-from ddpdoctor.multinode.session import Session
-from ddpdoctor.network.sockets import listen
+from ddpdoctor.multinode.members import Member
+from ddpdoctor.multinode.results import LostNode, NodeEnd, NotJoined, ReceivedVerdict, SessionResult
+from ddpdoctor.multinode.session import MemberSession
+from ddpdoctor.network.connect import listen
 
 NODES = 3
 
@@ -26,22 +26,22 @@ class Watching:
     """A node whose meeting goes on after the verdict; `lost` are those that it is told of."""
 
     def __init__(self, told: Node) -> None:
-        self.lost: list[Lost] = []
+        self.lost: list[LostNode] = []
         self.settled = asyncio.Event()
         main = listen(told.master_port or 0) if told.owns else None
-        self.session = Session(Guest(told.host, told), TOKEN, 10.0, frozenset({"127.0.0.1"}), main)
+        self.session = MemberSession(Member(told.host, told), TOKEN, 10.0, frozenset({"127.0.0.1"}), main)
         self.session.watches = True
         self.session.places = {f"host{rank}": {"first_rank": 2 * rank, "node_rank": rank} for rank in range(NODES)}
         self.session.lost = self.lost.append
         self.task = asyncio.create_task(self.session.run(self._judge, self._settle))
 
-    def _judge(self, gathered: Gathered) -> asyncio.Future[dict[str, Any]]:
+    def _judge(self, gathered: SessionResult) -> asyncio.Future[dict[str, Any]]:
         verdict: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         verdict.set_result({"ddpdoctor": 1, "kind": "verdict", "findings": []})
         return verdict
 
-    def _settle(self, met: Told | Alone | None) -> None:
-        assert not isinstance(met, Alone)
+    def _settle(self, met: ReceivedVerdict | NotJoined | None) -> None:
+        assert not isinstance(met, NotJoined)
         self.settled.set()
 
     async def end(self) -> None:
@@ -76,7 +76,7 @@ def test_a_node_that_goes_after_the_verdict_is_told_to_all_others(gone: int) -> 
         others = [each for rank, each in enumerate(nodes) if rank != gone]
         await nodes[gone].end()
         await _until_lost(*others)
-        assert [each.lost[0] for each in others] == [Lost(f"host{gone}", gone, 2 * gone, 2)] * len(others)
+        assert [each.lost[0] for each in others] == [LostNode(f"host{gone}", gone, 2 * gone, 2)] * len(others)
         for each in others:
             await each.end()
 
@@ -86,16 +86,18 @@ def test_a_node_that_goes_after_the_verdict_is_told_to_all_others(gone: int) -> 
 def test_nobody_is_blamed_while_all_stay_however_slow_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
     knocked: list[str] = []
 
-    async def alive(address: str, port: int, *rest: object, **more: object) -> Outcome:
+    async def alive(address: str, port: int, *rest: object, **more: object) -> ConnectOutcome:
         knocked.append(address)
-        return Outcome.REFUSED
+        return ConnectOutcome.REFUSED
 
     async def meet() -> None:
         nodes = await _met(free_port())
-        monkeypatch.setattr(liveness, "dial", alive)
+        monkeypatch.setattr(liveness, "connect", alive)
 
         def look() -> list[str]:
-            nodes[0].session.host.seats["host1"].heard = time.monotonic() - 60.0  # stopped, as it looks from here
+            nodes[0].session.host.connections["host1"].last_message_at = (
+                time.monotonic() - 60.0
+            )  # stopped, as it looks from here
             return knocked
 
         await _until(look)
@@ -111,13 +113,13 @@ def test_a_node_that_says_nothing_although_its_machine_answers_is_stopped(monkey
         await asyncio.sleep(60)
 
     async def meet() -> None:
-        monkeypatch.setattr(client, "beat", quiet)
+        monkeypatch.setattr(client, "send_heartbeats", quiet)
         monkeypatch.setattr(liveness, "SURE_SECONDS", 0.1)
         monkeypatch.setattr(liveness, "SURE_OF_SLOW_SECONDS", 0.1)
         nodes = await _met(free_port())
-        nodes[0].session.host.seats["host1"].heard -= 60.0
+        nodes[0].session.host.connections["host1"].last_message_at -= 60.0
         await _until_lost(nodes[0], nodes[2])
-        assert nodes[2].lost[0] == Lost("host1", 1, 2, 2, End.STOPPED)
+        assert nodes[2].lost[0] == LostNode("host1", 1, 2, 2, NodeEnd.STOPPED)
         for each in nodes:
             await each.end()
 
@@ -125,20 +127,20 @@ def test_a_node_that_says_nothing_although_its_machine_answers_is_stopped(monkey
 
 
 def test_a_machine_at_which_nothing_answers_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def dead(*rest: object, **more: object) -> Outcome:
-        return Outcome.NO_ANSWER
+    async def dead(*rest: object, **more: object) -> ConnectOutcome:
+        return ConnectOutcome.NO_ANSWER
 
     async def meet() -> None:
         nodes = await _met(free_port())
-        monkeypatch.setattr(liveness, "dial", dead)
+        monkeypatch.setattr(liveness, "connect", dead)
 
         def look() -> bool:
-            nodes[0].session.host.seats["host1"].heard = time.monotonic() - 60.0
+            nodes[0].session.host.connections["host1"].last_message_at = time.monotonic() - 60.0
             return bool(nodes[0].lost)
 
         await _until(look)
         await _until_lost(nodes[2])
-        assert nodes[2].lost == [Lost("host1", 1, 2, 2, End.SILENT)]
+        assert nodes[2].lost == [LostNode("host1", 1, 2, 2, NodeEnd.SILENT)]
         for each in nodes:
             await each.end()
 
@@ -146,47 +148,47 @@ def test_a_machine_at_which_nothing_answers_is_lost(monkeypatch: pytest.MonkeyPa
 
 
 def test_ranks_that_meet_themselves_are_named_by_their_own_number() -> None:
-    rank = Guest("a", Node("b", Form.ENV, node_rank=1, rank=5, nproc=4))
-    assert liveness.ranks_of(rank, {"is_first": True}) == Lost("b", 1, 5, 1)
+    rank = Member("a", Node("b", Form.ENV, node_rank=1, rank=5, nproc=4))
+    assert liveness.ranks_of(rank, {"is_first": True}) == LostNode("b", 1, 5, 1)
 
 
 @pytest.mark.parametrize("told", [None, {}, {"host": 1}, {"host": "a", "node_rank": 0, "first_rank": -1, "count": 1}])
 def test_what_is_no_node_is_not_believed(told: object) -> None:
-    assert liveness.lost_of(told) is None
+    assert liveness.read_lost_node(told) is None
 
 
 @pytest.mark.parametrize(
     ("silent", "slowest", "ends"),
     [
         (1.5, 0.6, [None, None]),
-        (2.5, 0.6, [None, End.STOPPED]),
+        (2.5, 0.6, [None, NodeEnd.STOPPED]),
         (2.5, 1.4, [None, None]),
-        (3.5, 1.4, [None, End.STOPPED]),
+        (3.5, 1.4, [None, NodeEnd.STOPPED]),
     ],
 )
 def test_who_was_slow_before_is_given_more_time(
-    silent: float, slowest: float, ends: list[End | None], monkeypatch: pytest.MonkeyPatch
+    silent: float, slowest: float, ends: list[NodeEnd | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def up(*rest: object, **more: object) -> Outcome:
-        return Outcome.REFUSED
+    async def up(*rest: object, **more: object) -> ConnectOutcome:
+        return ConnectOutcome.REFUSED
 
-    async def look() -> list[End | None]:
-        doubt, heard = liveness.Doubt(), time.monotonic() - silent
-        return [await doubt.look(("127.0.0.1", 1), heard, slowest) for _ in range(2)]
+    async def look() -> list[NodeEnd | None]:
+        check, last_message_at = liveness.LivenessCheck(), time.monotonic() - silent
+        return [await check.look(("127.0.0.1", 1), last_message_at, slowest) for _ in range(2)]
 
     for name in ("SURE_SECONDS", "SURE_OF_SLOW_SECONDS"):
         monkeypatch.setattr(liveness, name, 0.0)
-    monkeypatch.setattr(liveness, "dial", up)
+    monkeypatch.setattr(liveness, "connect", up)
     assert asyncio.run(look()) == ends
 
 
 def test_silence_that_a_lossy_link_may_explain_is_no_lost_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def nothing(*rest: object, **more: object) -> Outcome:
-        return Outcome.NO_ANSWER
+    async def nothing(*rest: object, **more: object) -> ConnectOutcome:
+        return ConnectOutcome.NO_ANSWER
 
-    async def look(silent: float) -> End | None:
-        return await liveness.Doubt().look(("127.0.0.1", 1), time.monotonic() - silent, 0.6)
+    async def look(silent: float) -> NodeEnd | None:
+        return await liveness.LivenessCheck().look(("127.0.0.1", 1), time.monotonic() - silent, 0.6)
 
-    monkeypatch.setattr(liveness, "dial", nothing)
+    monkeypatch.setattr(liveness, "connect", nothing)
     assert asyncio.run(look(2.5)) is None
-    assert asyncio.run(look(3.5)) is End.SILENT
+    assert asyncio.run(look(3.5)) is NodeEnd.SILENT

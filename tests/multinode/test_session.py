@@ -22,23 +22,24 @@ from sessions import TOKEN, attend, free_port, meet, node
 
 import ddpdoctor.multinode.client as guest_side
 import ddpdoctor.multinode.host as host_side
+from ddpdoctor.facts.reachability import Lookup
 from ddpdoctor.multinode import host_discovery, session, udp_discovery
-from ddpdoctor.multinode.members import Guest
+from ddpdoctor.multinode.members import Member
 from ddpdoctor.multinode.messages import MAX_HELLO_BYTES, PROTOCOL, encode_line
-from ddpdoctor.multinode.results import Alone, Gathered, Told
-from ddpdoctor.multinode.udp_discovery import leave, leaving
+from ddpdoctor.multinode.results import NotJoined, ReceivedVerdict, SessionResult
+from ddpdoctor.multinode.udp_discovery import announce_leaving, leave_message
 
 
 def test_the_host_gathers_all_and_everybody_is_told_its_verdict() -> None:
     port = free_port()
     host, *others = meet(*(attend(node(rank, port, 3)) for rank in range(3)))
-    assert isinstance(host, Gathered)
-    assert [guest.node.node_rank for guest in host.guests] == [0, 1, 2]
+    assert isinstance(host, SessionResult)
+    assert [member.node.node_rank for member in host.members] == [0, 1, 2]
     assert host.is_main
     assert not host.missing
     assert len(host.links) == 6
     assert all(link.works and link.latency_seconds for link in host.links)
-    assert all(isinstance(each, Told) and each.verdict["count"] == 3 for each in others)
+    assert all(isinstance(each, ReceivedVerdict) and each.verdict["count"] == 3 for each in others)
 
 
 def test_the_port_is_free_when_it_is_over() -> None:
@@ -52,9 +53,9 @@ def test_the_port_is_free_when_it_is_over() -> None:
 def test_who_never_comes_is_known_when_the_time_is_over() -> None:
     port, started = free_port(), time.monotonic()
     host, other = meet(*(attend(node(rank, port, 3), seconds=1.0) for rank in range(2)))
-    assert isinstance(host, Gathered)
+    assert isinstance(host, SessionResult)
     assert host.missing == (2,)
-    assert isinstance(other, Told)
+    assert isinstance(other, ReceivedVerdict)
     assert time.monotonic() - started < 10
 
 
@@ -66,32 +67,32 @@ def test_a_late_node_is_waited_for() -> None:
         return await attend(node(0, port))
 
     host, other = meet(late(), attend(node(1, port)))
-    assert isinstance(host, Gathered)
-    assert len(host.guests) == 2
-    assert isinstance(other, Told)
+    assert isinstance(host, SessionResult)
+    assert len(host.members) == 2
+    assert isinstance(other, ReceivedVerdict)
 
 
 def test_a_head_that_never_comes_leaves_a_node_alone() -> None:
     (met,) = meet(attend(node(1, free_port()), seconds=1.0))
-    alone = met.guests[0] if isinstance(met, Gathered) else met
-    assert isinstance(met, (Alone, Gathered))
+    alone = met.members[0] if isinstance(met, SessionResult) else met
+    assert isinstance(met, (NotJoined, SessionResult))
     assert alone is not None
 
 
 def test_ports_that_differ_are_seen_through_the_side_door() -> None:
     port = free_port()
     host, other = meet(attend(node(0, port)), attend(node(1, free_port())))
-    assert isinstance(host, Gathered)
-    assert {guest.node.master_port for guest in host.guests} != {port}
-    assert isinstance(other, Told)
+    assert isinstance(host, SessionResult)
+    assert {member.node.master_port for member in host.members} != {port}
+    assert isinstance(other, ReceivedVerdict)
 
 
 def test_a_node_with_an_error_of_its_own_tells_all_at_once() -> None:
     port, started = free_port(), time.monotonic()
     wrong = {"code": "ENV026", "message": "no such interface"}
     host, _ = meet(attend(node(0, port)), attend(node(1, port), errors=(wrong,)))
-    assert isinstance(host, Gathered)
-    assert [guest.errors for guest in host.guests] == [(), (wrong,)]
+    assert isinstance(host, SessionResult)
+    assert [member.errors for member in host.members] == [(), (wrong,)]
     assert not host.links
     assert time.monotonic() - started < 10
 
@@ -103,9 +104,9 @@ def test_a_node_of_another_job_is_turned_away_and_the_job_goes_on() -> None:
         _after(0.6, attend(node(1, port, 2))),
         attend(node(1, port, 2, script="b.py"), token="other", key="stranger", seconds=6.0),
     )
-    assert isinstance(host, Gathered)
+    assert isinstance(host, SessionResult)
     assert [each.script for each in host.strangers] == ["b.py"]
-    assert isinstance(stranger, Alone)
+    assert isinstance(stranger, NotJoined)
     assert stranger.other_job is not None
 
 
@@ -116,13 +117,13 @@ def test_nodes_whose_doctors_speak_other_protocols_both_learn_it(monkeypatch: py
 
     async def older() -> dict[str, Any]:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(encode_line({**Guest("older", node(1, port)).hello(TOKEN), "ddpdoctor": 0}))
+        writer.write(encode_line({**Member("older", node(1, port)).hello(TOKEN), "ddpdoctor": 0}))
         told = json.loads(await reader.readline())
         writer.close()
         return dict(told)
 
     host, told = meet(attend(node(0, port)), _after(0.3, older()))
-    assert isinstance(host, Gathered)
+    assert isinstance(host, SessionResult)
     assert [(each.host, each.protocol, each.is_node) for each in host.strangers] == [("host1", 0, False)]
     assert (told["kind"], told["ddpdoctor"], told["host"]) == ("other-version", 1, "host0")
 
@@ -132,12 +133,12 @@ def test_a_host_is_told_why_a_node_gives_up_that_it_never_sees(monkeypatch: pyte
     wrong = {"code": "NET004", "severity": "error", "message": "nothing comes back"}
 
     async def lost() -> None:
-        await leave(leaving(Guest("lost", node(1, port)), TOKEN, [wrong]), ())
+        await announce_leaving(leave_message(Member("lost", node(1, port)), TOKEN, [wrong]), ())
 
     port, started = free_port(), time.monotonic()
     host, _ = meet(attend(node(0, port), seconds=30.0), _after(0.5, lost()))
-    assert isinstance(host, Gathered)
-    assert [(guest.node.host, guest.errors) for guest in host.gone] == [("host1", (wrong,))]
+    assert isinstance(host, SessionResult)
+    assert [(member.node.host, member.errors) for member in host.gone] == [("host1", (wrong,))]
     assert (host.missing, host.lacking) == ((), 0)
     assert time.monotonic() - started < 15
 
@@ -147,12 +148,12 @@ def test_a_node_that_came_and_went_is_remembered() -> None:
 
     async def brief() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(encode_line(Guest("brief", node(1, port, 3)).hello(TOKEN)))
+        writer.write(encode_line(Member("brief", node(1, port, 3)).hello(TOKEN)))
         await reader.readline()
         writer.close()
 
     host, _ = meet(attend(node(0, port, 3), seconds=2.0), _after(0.3, brief()))
-    assert isinstance(host, Gathered)
+    assert isinstance(host, SessionResult)
     assert [each.host for each in host.left] == ["host1"]
 
 
@@ -162,13 +163,13 @@ def test_a_guest_that_was_stopped_is_told_apart_from_a_network_that_is_cut(monke
 
     async def stopped() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(encode_line(Guest("stopped", node(1, port)).hello(TOKEN)))
+        writer.write(encode_line(Member("stopped", node(1, port)).hello(TOKEN)))
         while await reader.read(1 << 16):
             pass  # it reads for ever and says nothing more
         writer.close()
 
     host, _ = meet(attend(node(0, port)), _after(0.3, stopped()))
-    assert isinstance(host, Gathered)
+    assert isinstance(host, SessionResult)
     assert host.silent == (1,)
     assert not host.links
 
@@ -195,13 +196,13 @@ def test_a_guest_leaves_a_host_that_was_stopped(monkeypatch: pytest.MonkeyPatch)
             writer.close()
 
     alone, _ = meet(attend(node(1, port), seconds=60.0), stopped())
-    assert isinstance(alone, Alone)
+    assert isinstance(alone, NotJoined)
     assert alone.lost_host == "host0"
 
 
-async def _after(seconds: float, visit: object) -> object:
+async def _after(seconds: float, join: object) -> object:
     await asyncio.sleep(seconds)
-    return await visit  # type: ignore[misc]
+    return await join  # type: ignore[misc]
 
 
 GARBAGE = {
@@ -234,9 +235,9 @@ def test_whatever_comes_to_the_port_the_nodes_still_meet() -> None:
             writer.close()
 
     host, other, _ = meet(attend(node(0, port)), _after(1.0, attend(node(1, port))), disturb())
-    assert isinstance(host, Gathered)
-    assert len(host.guests) == 2
-    assert isinstance(other, Told)
+    assert isinstance(host, SessionResult)
+    assert len(host.members) == 2
+    assert isinstance(other, ReceivedVerdict)
 
 
 @pytest.mark.filterwarnings(
@@ -260,9 +261,9 @@ def test_connections_that_say_nothing_are_survived_by_the_thousand() -> None:
             one.close()
 
     host, other, _ = meet(attend(node(0, port), seconds=30), _after(1.0, attend(node(1, port), seconds=30)), flood())
-    assert isinstance(host, Gathered)
-    assert len(host.guests) == 2
-    assert isinstance(other, Told)
+    assert isinstance(host, SessionResult)
+    assert len(host.members) == 2
+    assert isinstance(other, ReceivedVerdict)
     gc.collect()  # their sockets are closed here, and not in whatever test comes next
 
 
@@ -285,10 +286,10 @@ def test_the_query_of_a_store_is_answered_so_that_nobody_takes_the_port_for_a_st
 def test_many_nodes_meet(count: int) -> None:
     port = free_port()
     host, *others = meet(*(attend(node(rank, port, count), seconds=60) for rank in range(count)))
-    assert isinstance(host, Gathered)
-    assert len(host.guests) == count
+    assert isinstance(host, SessionResult)
+    assert len(host.members) == count
     assert len(host.links) == count * (count - 1)
-    assert all(isinstance(each, Told) for each in others)
+    assert all(isinstance(each, ReceivedVerdict) for each in others)
 
 
 @pytest.mark.slow
@@ -302,21 +303,21 @@ def test_a_resolver_that_is_slow_is_waited_for(monkeypatch: pytest.MonkeyPatch) 
         return ask(host, *more, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(socket, "getaddrinfo", slowly)
-    guest = replace(node(1, port), master_addr="slow.example")
-    host, other = meet(attend(node(0, port), seconds=25.0), attend(guest, seconds=25.0))
-    assert isinstance(host, Gathered)
-    assert [each.node.came for each in host.guests] == ["main", "main"]
-    assert isinstance(other, Told)
+    member = replace(node(1, port), master_addr="slow.example")
+    host, other = meet(attend(node(0, port), seconds=25.0), attend(member, seconds=25.0))
+    assert isinstance(host, SessionResult)
+    assert [each.node.came for each in host.members] == ["main", "main"]
+    assert isinstance(other, ReceivedVerdict)
 
 
 def test_what_a_slow_resolver_says_between_two_looks_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def slow(name: str, seconds: float) -> tuple[tuple[str, ...], str | None]:
+    async def slow(name: str, seconds: float) -> Lookup:
         await asyncio.sleep(0.05)
-        return ("192.0.2.7",), None
+        return Lookup(name, ("192.0.2.7",))
 
     async def look() -> list[tuple[tuple[str, ...], bool]]:
         nobody: Any = None
-        found = host_discovery.Seeker(nobody, nobody, frozenset(), lambda: None)
+        found = host_discovery.HostDiscovery(nobody, nobody, frozenset(), lambda: None)
         seen = []
         for _ in range(3):
             await found._resolve("node0")
@@ -324,7 +325,7 @@ def test_what_a_slow_resolver_says_between_two_looks_counts(monkeypatch: pytest.
             await asyncio.sleep(0.1)
         return seen
 
-    monkeypatch.setattr(host_discovery, "resolve", slow)
+    monkeypatch.setattr(host_discovery, "look_up", slow)
     monkeypatch.setattr(host_discovery, "RESOLVE_SECONDS", 0.01)
     monkeypatch.setattr(host_discovery, "KNOWN_SECONDS", 0.01)
     assert asyncio.run(look()) == [((), True), (("192.0.2.7",), False), (("192.0.2.7",), False)]

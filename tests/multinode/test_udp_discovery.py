@@ -16,20 +16,26 @@ sys.path.insert(0, str(Path(__file__).parent))
 from sessions import node
 
 from ddpdoctor.multinode import udp_discovery
-from ddpdoctor.multinode.client import Visitor
-from ddpdoctor.multinode.host import Host
-from ddpdoctor.multinode.host_discovery import Seeker
-from ddpdoctor.multinode.members import Guest, gone_of
+from ddpdoctor.multinode.client import MemberClient
+from ddpdoctor.multinode.host import SessionHost
+from ddpdoctor.multinode.host_discovery import HostDiscovery
+from ddpdoctor.multinode.members import Member, departed_member
 from ddpdoctor.multinode.messages import encode_line
-from ddpdoctor.multinode.udp_discovery import call, call_of, is_awaited, leaving, listen_for_calls
-from ddpdoctor.multinode.udp_responder import Callers
+from ddpdoctor.multinode.udp_discovery import (
+    discover,
+    discovery_request,
+    is_awaited,
+    leave_message,
+    listen_for_requests,
+)
+from ddpdoctor.multinode.udp_responder import UdpResponder
 
 TOKEN = f"job of {os.getpid()}"
-HOST = Guest("host", node(0, 29500, 3))
+HOST = Member("host", node(0, 29500, 3))
 
 
 def called(rank: int, port: int = 29500, token: str = TOKEN, key: str = "other", **more: Any) -> dict[str, Any]:
-    return call_of(Guest(key, node(rank, port, 3, **more)), token)
+    return discovery_request(Member(key, node(rank, port, 3, **more)), token)
 
 
 def test_a_node_whose_place_is_empty_is_awaited() -> None:
@@ -69,10 +75,10 @@ def test_a_farewell_fits_into_a_datagram_however_much_is_wrong() -> None:
         "where": {"peer": "10.0.0.1"},
         "fix": "y" * 5000,
     }
-    said = leaving(Guest("other", node(1, 29500, 3)), TOKEN, [wrong] * 50)
+    said = leave_message(Member("other", node(1, 29500, 3)), TOKEN, [wrong] * 50)
     assert len(encode_line(said)) <= udp_discovery.MOST_BYTES
     assert is_awaited(said, HOST, [HOST], TOKEN)
-    gone = gone_of(said, HOST.node)
+    gone = departed_member(said, HOST.node)
     assert (gone.node.host, gone.node.node_rank) == ("host1", 1)
     assert {each["code"] for each in gone.errors} == {"NET004"}
 
@@ -84,40 +90,40 @@ def test_a_farewell_fits_into_a_datagram_however_much_is_wrong() -> None:
     )
 )
 def test_nonsense_is_no_farewell_that_harms(told: dict[str, Any]) -> None:
-    assert not gone_of(told, HOST.node).errors
+    assert not departed_member(told, HOST.node).errors
 
 
 def test_a_job_that_is_complete_answers_nobody() -> None:
-    guests = [HOST, *(Guest(f"key{rank}", node(rank, 29500, 3)) for rank in (1, 2))]
-    assert not is_awaited(called(1), HOST, guests, TOKEN)
+    members = [HOST, *(Member(f"key{rank}", node(rank, 29500, 3)) for rank in (1, 2))]
+    assert not is_awaited(called(1), HOST, members, TOKEN)
 
 
 @pytest.mark.parametrize(("broadcasts", "others"), [(["127.255.255.255"], ()), ([], ("127.0.0.1",))])
-@pytest.mark.parametrize("guest_at", [None, "10.0.0.1"])
+@pytest.mark.parametrize("member_of", [None, "10.0.0.1"])
 def test_a_call_is_answered_with_the_side_door(
-    broadcasts: list[str], others: tuple[str, ...], guest_at: str | None, monkeypatch: pytest.MonkeyPatch
+    broadcasts: list[str], others: tuple[str, ...], member_of: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(udp_discovery, "_broadcasts", lambda: broadcasts)
-    monkeypatch.setattr(udp_discovery, "ANSWER_SECONDS", 5.0 if others or not guest_at else 0.1)
+    monkeypatch.setattr(udp_discovery, "ANSWER_SECONDS", 5.0 if others or not member_of else 0.1)
 
     async def both() -> tuple[str, int | None] | None:
         changed = asyncio.Event()
-        host = Host(HOST, TOKEN, changed, 256, lambda: 1.0, lambda: guest_at)
-        visitor = Visitor(TOKEN, lambda seconds: None, lambda verdict: None, print, seat=guest_at)
-        seeker = Seeker(host, visitor, frozenset(), changed.set, door=28914)
-        ear = await listen_for_calls(Callers(host, seeker, changed.set).answer)
+        host = SessionHost(HOST, TOKEN, changed, 256, lambda: 1.0, lambda: member_of)
+        client = MemberClient(TOKEN, lambda seconds: None, lambda verdict: None, print, host_address=member_of)
+        discovery = HostDiscovery(host, client, frozenset(), changed.set, side_port=28914)
+        ear = await listen_for_requests(UdpResponder(host, discovery, changed.set).answer)
         assert ear is not None
         try:
-            return await call(called(1), others)
+            return await discover(called(1), others)
         finally:
             ear.close()
             await host.close()
 
     found = asyncio.run(both())
-    if guest_at is None:
+    if member_of is None:
         assert found == ("127.0.0.1", 28914)
     else:  # guests do not all answer at once
-        assert found == ((guest_at, None) if others else None)
+        assert found == ((member_of, None) if others else None)
 
 
 def test_names_that_nobody_knows_are_left_out() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from ddpdoctor.facts.probe import Kind, Observation
 from ddpdoctor.probe import hosts
-from ddpdoctor.probe.missing_ranks import cut_off
+from ddpdoctor.probe.missing_ranks import cut_off_host
 
 PLACE = cast(Any, SimpleNamespace(rank=0))
 
@@ -20,7 +20,7 @@ def _closed(one: str, other: str) -> Observation:
 
 
 @pytest.mark.parametrize(
-    ("links", "unheard", "lost"),
+    ("links", "unreported", "lost"),
     [
         (["n2-n0", "n2-n1"], {"n2": [4, 5]}, ("n2", (4, 5), 2)),
         (["n2-n0"], {"n2": [2]}, ("n2", (2,), 2)),
@@ -31,10 +31,10 @@ def _closed(one: str, other: str) -> Observation:
     ids=["nothing came from it", "a pair", "it told what it saw", "another host is late", "two pairs"],
 )
 def test_a_host_that_nobody_reaches_and_that_tells_nothing_is_gone(
-    links: list[str], unheard: dict[str, list[int]], lost: tuple[str, tuple[int, ...], int] | None
+    links: list[str], unreported: dict[str, list[int]], lost: tuple[str, tuple[int, ...], int] | None
 ) -> None:
-    board = cast(Any, SimpleNamespace(unheard=lambda: unheard))
-    found = cut_off(board, PLACE, [_closed(*each.split("-")) for each in links])
+    store_keys = cast(Any, SimpleNamespace(unreported=lambda: unreported))
+    found = cut_off_host(store_keys, PLACE, [_closed(*each.split("-")) for each in links])
     assert (found and (found.host, found.ranks, found.node_rank)) == lost
     assert found is None or found.kind is Kind.HOST_LOST
 

@@ -21,7 +21,7 @@ def test_a_slow_trial_beats_all_the_while(tmp_path: Path, monkeypatch: pytest.Mo
         if len(beats) == 3:
             done.touch()
 
-    assert module_shadowing.prove([module_shadowing.Hidden("queue", "/job/queue.py")], beat) is None
+    assert module_shadowing.import_failure([module_shadowing.ShadowedModule("queue", "/job/queue.py")], beat) is None
     assert len(beats) >= 3
 
 
@@ -36,7 +36,10 @@ def test_a_file_that_never_lets_the_import_end_is_found_by_the_stack(
         "IMPORT",
         module_shadowing.IMPORT.replace("30", "1").replace("torch, torch.distributed", "queue"),
     )
-    words = module_shadowing.prove([module_shadowing.Hidden("queue", str(file))], lambda: None)
+    words = module_shadowing.import_failure([module_shadowing.ShadowedModule("queue", str(file))], lambda: None)
     assert words is not None
     assert words.endswith("torch is not imported after 30 s")
-    assert module_shadowing.explain(words, [module_shadowing.Hidden("queue", str(file))]) == ("queue", str(file))
+    assert module_shadowing.explain(words, [module_shadowing.ShadowedModule("queue", str(file))]) == (
+        "queue",
+        str(file),
+    )

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from ddpdoctor.facts.probe import Kind
-from ddpdoctor.multinode.results import End
-from ddpdoctor.probe.node_notices import News, read
+from ddpdoctor.multinode.results import NodeEnd
+from ddpdoctor.probe.node_notices import NodeNotices, read
 
 
 @pytest.mark.parametrize(
-    ("end", "kind"), [(End.ENDED, Kind.DIED), (End.STOPPED, Kind.STOPPED), (End.SILENT, Kind.HOST_LOST)]
+    ("end", "kind"), [(NodeEnd.ENDED, Kind.DIED), (NodeEnd.STOPPED, Kind.STOPPED), (NodeEnd.SILENT, Kind.HOST_LOST)]
 )
-def test_every_reader_learns_which_node_is_gone_and_how(end: End, kind: Kind) -> None:
-    news = News.open()
+def test_every_reader_learns_which_node_is_gone_and_how(end: NodeEnd, kind: Kind) -> None:
+    news = NodeNotices.open()
     assert news is not None
     assert read(news.fd) is None
     news.tell("node2", 2, (4, 5), end.value)
@@ -30,7 +30,7 @@ def test_every_reader_learns_which_node_is_gone_and_how(end: End, kind: Kind) ->
 
 
 def test_a_rank_without_a_node_number_is_called_by_its_rank() -> None:
-    news = News.open()
+    news = NodeNotices.open()
     assert news is not None
     news.tell("node1", None, (1,), "ended")
     found = read(news.fd)
@@ -40,7 +40,7 @@ def test_a_rank_without_a_node_number_is_called_by_its_rank() -> None:
 
 
 def test_what_comes_too_late_is_not_written_into_another_file(tmp_path: Path) -> None:
-    news = News.open()
+    news = NodeNotices.open()
     assert news is not None
     news.close()
     other = os.open(tmp_path / "other", os.O_WRONLY | os.O_CREAT)

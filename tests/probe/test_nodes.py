@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from ranks import free_port
 
-from ddpdoctor.collectors.probe import Node, Template, launch
+from ddpdoctor.collectors.probe import NodeRanks, Template, launch
 from ddpdoctor.probe.proc import read_stat
 from ddpdoctor.system.machine import Deadline
 
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.torch
 
 def test_two_nodes_with_unlike_numbers_of_ranks_pass_whoever_imports_torch_for_them() -> None:
     port, template = free_port(), Template(2, os.environ)
-    first = launch(Node(1, 3, "127.0.0.1", port, 0, 0, 2), os.environ, 20.0, 90.0)
-    second = launch(Node(2, 3, "127.0.0.1", port, 1, 1, 2), os.environ, 20.0, 90.0, template=template)
+    first = launch(NodeRanks(1, 3, "127.0.0.1", port, 0, 0, 2), os.environ, 20.0, 90.0)
+    second = launch(NodeRanks(2, 3, "127.0.0.1", port, 1, 1, 2), os.environ, 20.0, 90.0, template=template)
     answers = [running.finish(Deadline(90.0)) for running in (first, second)]
     assert [answer.probe.observations for answer in answers] == [(), ()]
     assert [answer.is_head for answer in answers] == [True, False]
@@ -34,7 +34,7 @@ def test_two_nodes_with_unlike_numbers_of_ranks_pass_whoever_imports_torch_for_t
 
 
 def test_a_node_that_never_comes_is_named() -> None:
-    alone = launch(Node(1, 2, "127.0.0.1", free_port(), 0, 0, 2), os.environ, 1.0, 60.0)
+    alone = launch(NodeRanks(1, 2, "127.0.0.1", free_port(), 0, 0, 2), os.environ, 1.0, 60.0)
     (seen,) = alone.finish(Deadline(60.0)).probe.observations
     assert (seen.ranks, seen.node_rank) == ((1,), 1)
 

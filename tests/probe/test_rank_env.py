@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpdoctor.probe.rank_env import MOST_NODES, BadEnvironment, node_names, read_place
+from ddpdoctor.probe.rank_env import MOST_NODES, BadEnvironment, node_names, read_rank_env
 
 SRUN = {
     "SLURM_JOB_ID": "4711",
@@ -47,41 +47,47 @@ def test_no_node_list_breaks_it(nodes: str) -> None:
 
 
 def test_a_slurm_task_without_a_master_meets_on_the_first_node_of_its_step() -> None:
-    place = read_place(SRUN)
-    assert (place.rank, place.world_size, place.local_rank, place.local_world_size, place.node_rank) == (3, 4, 1, 2, 1)
-    assert (place.master_addr, place.master_port) == ("node07", 15000 + 4711)
+    rank_env = read_rank_env(SRUN)
+    assert (rank_env.rank, rank_env.world_size, rank_env.local_rank, rank_env.local_world_size, rank_env.node_rank) == (
+        3,
+        4,
+        1,
+        2,
+        1,
+    )
+    assert (rank_env.master_addr, rank_env.master_port) == ("node07", 15000 + 4711)
 
 
 def test_a_node_that_is_missing_has_its_name_from_the_scheduler() -> None:
-    place = read_place(SRUN)
-    assert (place.host_of(0), place.host_of(1), place.host_of(2)) == ("node07", "node08", None)
-    uneven = read_place({**SRUN, "SLURM_NTASKS": "3", "SLURM_PROCID": "2", "SLURM_STEP_TASKS_PER_NODE": "2,1"})
+    rank_env = read_rank_env(SRUN)
+    assert (rank_env.host_of(0), rank_env.host_of(1), rank_env.host_of(2)) == ("node07", "node08", None)
+    uneven = read_rank_env({**SRUN, "SLURM_NTASKS": "3", "SLURM_PROCID": "2", "SLURM_STEP_TASKS_PER_NODE": "2,1"})
     assert uneven.host_of(0) is None
 
 
 def test_what_was_exported_counts_before_what_can_be_worked_out() -> None:
-    place = read_place({**SRUN, "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"})
-    assert (place.master_addr, place.master_port) == ("10.0.0.1", 29500)
+    rank_env = read_rank_env({**SRUN, "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"})
+    assert (rank_env.master_addr, rank_env.master_port) == ("10.0.0.1", 29500)
 
 
 def test_half_a_master_is_refused() -> None:
     with pytest.raises(BadEnvironment, match="MASTER_PORT is not set"):
-        read_place({**SRUN, "MASTER_ADDR": "10.0.0.1"})
+        read_rank_env({**SRUN, "MASTER_ADDR": "10.0.0.1"})
 
 
 def test_rank_and_world_size_count_before_the_task_numbers_as_in_torch() -> None:
-    place = read_place({**SRUN, "RANK": "0", "WORLD_SIZE": "2"})
-    assert (place.rank, place.world_size) == (0, 2)
+    rank_env = read_rank_env({**SRUN, "RANK": "0", "WORLD_SIZE": "2"})
+    assert (rank_env.rank, rank_env.world_size) == (0, 2)
 
 
 def test_ranks_of_mpi_on_one_node_meet_on_the_loopback() -> None:
-    place = read_place(MPI)
-    assert (place.rank, place.world_size, place.master_addr) == (1, 2, "127.0.0.1")
+    rank_env = read_rank_env(MPI)
+    assert (rank_env.rank, rank_env.world_size, rank_env.master_addr) == (1, 2, "127.0.0.1")
 
 
 def test_ranks_of_mpi_on_several_nodes_need_a_master() -> None:
     with pytest.raises(BadEnvironment, match="MASTER_ADDR is not set"):
-        read_place({**MPI, "OMPI_COMM_WORLD_SIZE": "4"})
+        read_rank_env({**MPI, "OMPI_COMM_WORLD_SIZE": "4"})
 
 
 @pytest.mark.parametrize(
@@ -99,9 +105,9 @@ def test_ranks_of_mpi_on_several_nodes_need_a_master() -> None:
 def test_garbage_is_quoted(name: str, value: str, said: str) -> None:
     good = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     with pytest.raises(BadEnvironment, match=said):
-        read_place({**good, name: value})
+        read_rank_env({**good, name: value})
 
 
 def test_a_login_shell_has_no_rank() -> None:
     with pytest.raises(BadEnvironment, match="no launcher gave this process a rank"):
-        read_place({"PATH": "/bin"})
+        read_rank_env({"PATH": "/bin"})

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ddpdoctor.facts.probe import Kind
+from ddpdoctor.facts.reachability import ConnectOutcome
 from ddpdoctor.network.tcpstore.client import Store, StoreError, connect
 from ddpdoctor.network.tcpstore.server import Server
 
@@ -111,7 +111,7 @@ def test_a_stranger_is_told_from_a_store() -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as stranger, pytest.raises(StoreError) as error:
         connect("127.0.0.1", stranger.getsockname()[1], "", 0.6)
-    assert error.value.kind is Kind.STRANGER
+    assert error.value.outcome is ConnectOutcome.SILENT
 
 
 def test_a_closed_port_is_refused_and_a_wrong_name_unresolvable() -> None:
@@ -121,10 +121,10 @@ def test_a_closed_port_is_refused_and_a_wrong_name_unresolvable() -> None:
         port = server.getsockname()[1]
     with pytest.raises(StoreError) as error:
         connect("127.0.0.1", port, "", 1.0)
-    assert error.value.kind is Kind.REFUSED
+    assert error.value.outcome is ConnectOutcome.REFUSED
     with pytest.raises(StoreError) as error:
         connect("no-such-host.invalid", port, "", 3.0)
-    assert error.value.kind is Kind.UNRESOLVABLE
+    assert error.value.outcome is ConnectOutcome.UNRESOLVED
 
 
 def test_the_server_drops_what_is_no_request_and_serves_on() -> None:

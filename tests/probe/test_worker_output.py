@@ -15,8 +15,8 @@ from ranks import causes, shim, start_all
 from ddpdoctor.collectors import collect
 from ddpdoctor.collectors.transport_capabilities import offers
 from ddpdoctor.facts.rdma import Gid, Rdma, RdmaDevice, RdmaPort
-from ddpdoctor.probe.announced_calls import Calls
-from ddpdoctor.probe.worker_output import Heard
+from ddpdoctor.probe.announced_calls import AnnouncedCalls
+from ddpdoctor.probe.worker_output import WorkerOutput
 from ddpdoctor.system.machine import Machine, Root
 
 INFO = "node1:4711:4800 [0] NCCL INFO "
@@ -40,7 +40,7 @@ INFO = "node1:4711:4800 [0] NCCL INFO "
     ],
 )
 def test_the_transport_to_a_peer(line: str, transports: dict[str, str]) -> None:
-    heard = Heard(0)
+    heard = WorkerOutput(0)
     text = f"{INFO}{line}\n".encode()
     heard.take(text[:20])
     heard.take(text[20:])
@@ -48,19 +48,19 @@ def test_the_transport_to_a_peer(line: str, transports: dict[str, str]) -> None:
 
 
 def test_of_several_channels_the_one_that_is_no_peer_access_counts() -> None:
-    heard = Heard(0)
+    heard = WorkerOutput(0)
     for way in ("P2P/CUMEM", "SHM/direct/direct", "P2P/CUMEM"):
         heard.take(f"{INFO}Channel 00/0 : 0[0] -> 1[1] via {way}\n".encode())
     assert heard.transports == {"1": "SHM"}
 
 
 def test_warnings_and_last_words_are_not_lost_in_what_nccl_tells() -> None:
-    heard = Heard(0)
+    heard = WorkerOutput(0)
     heard.take(b"n:1:1 [0] transport/net.cc:3 NCCL WARN no socket interface found\n")
     for _ in range(1000):
         heard.take(f"{INFO}Failed to find a plugin, this is no error\n".encode())
     assert heard.warnings == ("no socket interface found",)
-    assert "no socket interface found" in heard.last_words()
+    assert "no socket interface found" in heard.last_error_line()
     heard.take(b"terminate called after throwing an exception: closed by peer")
     assert heard.lost_its_peers
 
@@ -126,14 +126,14 @@ def test_ranks_that_go_by_host_memory_although_nvlink_connects_them(tmp_path: Pa
     ],
 )
 def test_an_abort_is_the_fault_of_peers_unless_the_rank_itself_lacks_something(text: str, by_peers: bool) -> None:
-    heard = Heard(0)
+    heard = WorkerOutput(0)
     heard.take(text.encode() + b"\n")
     assert heard.lost_its_peers is by_peers
 
 
 def test_one_call_too_many_or_too_few_is_told() -> None:
     told: list[str] = []
-    calls = Calls(told.append)
+    calls = AnnouncedCalls(told.append)
     calls.expect()
     calls.note("all_reduce")
     calls.expect()
@@ -147,7 +147,7 @@ def test_one_call_too_many_or_too_few_is_told() -> None:
 
 def test_where_no_call_is_heard_none_is_missed() -> None:
     told: list[str] = []
-    calls = Calls(told.append)
+    calls = AnnouncedCalls(told.append)
     calls.expect()
     calls.expect()
     calls.finish()

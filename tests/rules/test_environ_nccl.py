@@ -1,4 +1,4 @@
-"""The rules of NCCL's, torch's and CUDA's settings: production is silent, slips are found, and no text breaks them."""
+"""The rules of NCCL's, torch's and CUDA's settings: production is silent, typos are found, and no text breaks them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from machines import machine
 
 from ddpdoctor.app.lint_lines import rules_of
-from ddpdoctor.app.request import Common
+from ddpdoctor.app.request import Request
 from ddpdoctor.engine import Outcome, judge
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.facts.setting_names import of_a_plugin
-from ddpdoctor.facts.settings_table import TABLE, Setting
+from ddpdoctor.facts.settings_table import TABLE, KnownVariable
 from ddpdoctor.facts.variables import is_relevant
 from ddpdoctor.rules import load
 
@@ -141,7 +141,7 @@ def judged(variables: dict[str, str], on: str = "cpu_vm") -> Outcome:
 
 def linted(variables: dict[str, str]) -> Outcome:
     facts = Facts(SCHEMA, "2026-11-21T00:00:00Z", "laptop", environ=Environ(variables=variables))
-    rules = [each for each in rules_of(Common()) if each.code.startswith("ENV")]
+    rules = [each for each in rules_of(Request()) if each.code.startswith("ENV")]
     outcome = judge(facts, rules)
     assert not outcome.crashed, outcome.crashed
     return outcome
@@ -206,7 +206,7 @@ READ = [each for each in TABLE.values() if each.removed is None and each.depreca
 ABOUT_VALUES = {"ENV050", "ENV051", "ENV056", "ENV510", "ENV511", "ENV512"}
 
 
-def allowed_value(each: Setting) -> st.SearchStrategy[str]:
+def allowed_value(each: KnownVariable) -> st.SearchStrategy[str]:
     """Values that the documentation allows."""
     if each.kind in ("number", "integer") and ".." in "".join(each.allowed):
         low, _, high = each.allowed[0].partition("..")

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpdoctor.collectors.log import collect
+from ddpdoctor.collectors.log.read_logs import collect
 from ddpdoctor.engine import judge
-from ddpdoctor.facts.log import Log, Seat
+from ddpdoctor.facts.log import GpuAddress, Log
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.facts.xids import BY_KIND, XIDS, XidKind, xid_in
 from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.logs.gpu_seats import gpu_at
-from ddpdoctor.logs.kernel_log import KernelLog, stamp_of
+from ddpdoctor.logs.gpu_addresses import gpu_at
+from ddpdoctor.logs.kernel_log import KernelLog, time_of
 from ddpdoctor.rules import load
 from ddpdoctor.rules.views import log_rules
 
@@ -97,7 +97,7 @@ def test_an_xid_s_gpu_is_the_one_that_nccl_s_lines_put_at_its_bus_id(
 
 
 def test_the_gpu_at_a_bus_id_is_named_by_collected_facts() -> None:
-    seats = (Seat("node7.cluster", "0000:4e:00", 3), Seat("node8", "0000:4e:00", 5))
+    seats = (GpuAddress("node7.cluster", "0000:4e:00", 3), GpuAddress("node8", "0000:4e:00", 5))
     assert gpu_at(Log(seats=seats), "node7", "0000:4e:00") == 3
     assert gpu_at(Log(seats=seats), "node8", "0000:4e:00") == 5
     assert gpu_at(Log(seats=seats), None, "0000:4e:00") is None
@@ -221,7 +221,7 @@ def test_any_line_is_read(text: str, number: int) -> None:
         f"{text}: SXid (PCI:0000:05:00.0): {number}, {text}",
         f"[{text}] Linux version 6",
     ):
-        stamp_of(line)
+        time_of(line)
         xid_in(line)
         log.take(line, 1)
     log.finish(text)

@@ -9,13 +9,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from script_cases import Case, cases, judged
 from script_runs import WRONG
-from scripts import Case, cases, judged
 
 from ddpdoctor.app.patch import applied
 from ddpdoctor.engine import Outcome
 from ddpdoctor.rules import load
-from ddpdoctor.scripts.interpreter import values
+from ddpdoctor.scripts.interpreter import rank_evaluator
 
 RULES = [each for each in load(("script",)) if "script" in each.needs and each.code < "SCRIPT500"]
 CASES = cases()
@@ -38,7 +38,7 @@ def test_exactly_the_expected_findings(case: Case) -> None:
 def test_what_readers_keep_for_each_other_changes_no_finding(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """A value that was kept must be the one that this rank, on this way, would have read by itself."""
     told = [(f.code, f.where.line, f.message) for f in _outcome(case).findings]
-    monkeypatch.setattr(values, "recall", lambda *_: None)
+    monkeypatch.setattr(rank_evaluator, "recall", lambda *_: None)
     alone = judged(f"{case.text}\n", RULES, case.line)  # another text: nothing of the first reading is remembered
     assert told == [(f.code, f.where.line, f.message) for f in alone.findings]
 

@@ -6,10 +6,13 @@ import ast
 import os
 import random
 from copy import deepcopy
+from itertools import pairwise
 
 import pytest
+from conftest import FULL
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from script_cases import cases, judged
 from script_runs import RIGHT, WRONG
 
 from ddpdoctor.engine import judge
@@ -65,3 +68,28 @@ def test_mangled_scripts_crash_no_rule(seed: int) -> None:
 @given(st.lists(st.sampled_from(LINES), max_size=40), st.text(max_size=20))
 def test_any_lines_crash_no_rule(lines: list[str], text: str) -> None:
     assert _crashes("\n".join([*lines, text, *lines[::-1]])) == []
+
+
+def test_mutated_scripts_crash_no_rule() -> None:
+    rules = [rule for rule in RULES if "script" in rule.needs]
+    dice = random.Random(20261121)
+    texts = [case.text for case in cases()]
+    for _ in range(20_000 if FULL else 60):
+        rows = dice.choice(texts).splitlines()
+        for _ in range(dice.randint(1, 4)):
+            at = dice.randrange(len(rows))
+            kind = dice.random()
+            if kind < 0.3:
+                del rows[at : at + dice.randint(1, 2)]
+            elif kind < 0.6:
+                rows.insert(at, dice.choice(dice.choice(texts).splitlines()))
+            elif kind < 0.8:
+                rows[at] = rows[at].replace(
+                    *dice.choice([("rank", "x"), ("(", "(*"), ("=", "=="), ("dist.", ""), ("if ", "while ")])
+                )
+            rows = rows or ["import torch.distributed"]
+        text = "\n".join(rows)
+        outcome = judged(text, rules)
+        assert not outcome.crashed, (text, outcome.crashed)
+        for one, two in pairwise(sorted((e.line, e.column) for f in outcome.findings for e in f.edits)):
+            assert one <= two

@@ -10,7 +10,7 @@ from typing import Any
 
 from ddpdoctor.dumps.file_names import rank_in_name
 from ddpdoctor.facts.codec import FactsError, decode
-from ddpdoctor.facts.hang import Dump, Group, Op
+from ddpdoctor.facts.hang import Dump, Operation, ProcessGroup
 from ddpdoctor.system.process import LateError, run
 from ddpdoctor.system.selfexec import command
 
@@ -71,9 +71,9 @@ def _dump(line: str) -> Dump:
     """What our own process wrote: the columns are taken as they are, for speed."""
     fields: dict[str, Any] = json.loads(line)
     try:
-        groups = tuple(decode(Group, each) for each in fields.pop("groups"))
+        groups = tuple(decode(ProcessGroup, each) for each in fields.pop("groups"))
     except FactsError as error:
         return Dump(fields["source"], problem=str(error)[:300])
-    ops = tuple(Op(*each) for each in fields.pop("ops"))
+    ops = tuple(Operation(*each) for each in fields.pop("ops"))
     columns: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in fields.items()}
     return Dump(**columns, groups=groups, ops=ops)

@@ -9,14 +9,14 @@ import time
 from collections.abc import Mapping, Sequence
 
 from ddpdoctor.collectors.environ import relevant
-from ddpdoctor.collectors.hang.rank_processes import SECONDS, Entry
+from ddpdoctor.collectors.hang.rank_processes import SECONDS, ProcEntry
 from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.hang import Child, Process
-from ddpdoctor.privacy.secrets import without_secrets_in
+from ddpdoctor.facts.hang import ChildProcess, RankProcess
+from ddpdoctor.privacy.redaction import redact
 from ddpdoctor.system.machine import Root
-from ddpdoctor.system.timeouts import answers
+from ddpdoctor.system.timeouts import call_each_with_timeout
 
-__all__ = ["Watched", "runs_gloo", "watch"]
+__all__ = ["ProcSnapshot", "runs_gloo", "watch"]
 
 MOST_CHILDREN = 64
 MOST_WORDS = 64
@@ -41,7 +41,7 @@ _OF_A_FILE = ("read", "write", "pread64", "pwrite64", "fsync", "fdatasync", "flo
 _STANDARD = ("standard input", "standard output", "standard error")
 
 
-class Watched:
+class ProcSnapshot:
     """One process at one moment: what changes when it moves."""
 
     def __init__(self, root: Root, pid: int) -> None:
@@ -57,28 +57,30 @@ class Watched:
 
 def watch(
     root: Root,
-    ranks: Sequence[tuple[Entry, Environ]],
-    known: Mapping[int, Entry],
+    ranks: Sequence[tuple[ProcEntry, Environ]],
+    known: Mapping[int, ProcEntry],
     seconds: float,
     host: str,
-) -> tuple[Process, ...]:
+) -> tuple[RankProcess, ...]:
     """The processes of these ranks, watched for so many seconds."""
-    before = {entry.pid: Watched(root, entry.pid) for entry, _ in ranks}
+    before = {entry.pid: ProcSnapshot(root, entry.pid) for entry, _ in ranks}
     time.sleep(seconds if ranks else 0.0)
     by_pid = {entry.pid: (entry, environ) for entry, environ in ranks}
-    found, late = answers(lambda pid: _process(root, *by_pid[pid], known, before[pid], host), by_pid, SECONDS)
-    silent = {pid: Process(pid, host, state=before[pid].state, job=_job(by_pid[pid][1])) for pid in late}
+    found, late = call_each_with_timeout(
+        lambda pid: _process(root, *by_pid[pid], known, before[pid], host), by_pid, SECONDS
+    )
+    silent = {pid: RankProcess(pid, host, state=before[pid].state, job=_job(by_pid[pid][1])) for pid in late}
     return tuple({**found, **silent}[pid] for pid in by_pid)
 
 
 def _process(
-    root: Root, entry: Entry, environ: Environ, known: Mapping[int, Entry], before: Watched, host: str
-) -> Process:
-    now = Watched(root, entry.pid)
+    root: Root, entry: ProcEntry, environ: Environ, known: Mapping[int, ProcEntry], before: ProcSnapshot, host: str
+) -> RankProcess:
+    now = ProcSnapshot(root, entry.pid)
     call, file = _call(root, entry.pid)
     passed = max(now.at - before.at, 0.001)
     moved = None if now.switches is None or before.switches is None else now.switches - before.switches
-    return Process(
+    return RankProcess(
         pid=entry.pid,
         host=host,
         rank=environ.rank,
@@ -87,7 +89,7 @@ def _process(
         world_size=environ.world_size,
         local_world_size=environ.local_world_size,
         job=_job(environ),
-        command=" ".join(without_secrets_in(list(entry.words[:MOST_WORDS])))[:1000],
+        command=" ".join(redact(list(entry.words[:MOST_WORDS])))[:1000],
         state=now.state,
         wchan=_kernel_word(root.line(f"/proc/{entry.pid}/wchan")),
         call=call,
@@ -104,9 +106,9 @@ def _process(
     )
 
 
-def _children(pid: int, known: Mapping[int, Entry]) -> list[Entry]:
+def _children(pid: int, known: Mapping[int, ProcEntry]) -> list[ProcEntry]:
     """All processes below one, nearest first."""
-    found: list[Entry] = []
+    found: list[ProcEntry] = []
     level = {pid}
     while level and len(found) < MOST_CHILDREN:
         below = [entry for entry in known.values() if entry.parent in level and not entry.is_own]
@@ -115,11 +117,13 @@ def _children(pid: int, known: Mapping[int, Entry]) -> list[Entry]:
     return found[:MOST_CHILDREN]
 
 
-def _child(root: Root, entry: Entry, rank: Entry) -> Child:
+def _child(root: Root, entry: ProcEntry, rank: ProcEntry) -> ChildProcess:
     state = ((root.line(f"/proc/{entry.pid}/stat") or "").rpartition(")")[2].split() or [""])[0]
     is_copy = entry.words == rank.words or any("multiprocessing" in word for word in entry.words)
     wchan = _kernel_word(root.line(f"/proc/{entry.pid}/wchan"))
-    return Child(entry.pid, entry.name, state, wchan, is_copy and not any("resource_tracker" in w for w in entry.words))
+    return ChildProcess(
+        entry.pid, entry.name, state, wchan, is_copy and not any("resource_tracker" in w for w in entry.words)
+    )
 
 
 def _call(root: Root, pid: int) -> tuple[str, str | None]:

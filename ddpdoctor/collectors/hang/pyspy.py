@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable, Mapping
 
 from ddpdoctor.dumps.stacks import stacks_in
-from ddpdoctor.facts.hang import Frame
+from ddpdoctor.facts.hang import StackFrame
 from ddpdoctor.system.process import LateError, run
 
 __all__ = ["find_pyspy", "frames_of"]
@@ -26,9 +26,9 @@ def find_pyspy(environ: Mapping[str, str]) -> str | None:
 
 def frames_of(
     program: str, pids: Iterable[int], seconds: float = SECONDS
-) -> tuple[dict[int, tuple[Frame, ...]], list[str]]:
+) -> tuple[dict[int, tuple[StackFrame, ...]], list[str]]:
     """The main thread's frames of each process, innermost first, and why there are none of some."""
-    found: dict[int, tuple[Frame, ...]] = {}
+    found: dict[int, tuple[StackFrame, ...]] = {}
     problems: list[str] = []
     left = list(pids)
 
@@ -51,7 +51,7 @@ def frames_of(
     return found, problems
 
 
-def _ask(program: str, pid: int, seconds: float) -> tuple[Frame, ...]:
+def _ask(program: str, pid: int, seconds: float) -> tuple[StackFrame, ...]:
     done = run([program, "dump", "--pid", str(pid), "--nonblocking", "--full-filenames", "--json"], seconds)
     if done.code:
         raise ValueError((done.err.decode("utf-8", "replace").strip().splitlines() or ["py-spy failed"])[0])

@@ -11,9 +11,9 @@ from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.launchers import BY_HAND
 from ddpdoctor.facts.variables import is_relevant
 from ddpdoctor.system.machine import Root
-from ddpdoctor.system.timeouts import answers
+from ddpdoctor.system.timeouts import call_each_with_timeout
 
-__all__ = ["Entry", "Found", "find", "processes"]
+__all__ = ["FoundRanks", "ProcEntry", "find", "processes"]
 
 MOST_PROCESSES = 100_000
 SECONDS = 0.5
@@ -24,7 +24,7 @@ _AGENTS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "acc
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ProcEntry:
     """One process: `words` is its command line."""
 
     pid: int
@@ -56,23 +56,23 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundRanks:
     """The ranks of one job on this node, by their pids, with the process of each; `unreadable` are processes of others."""
 
-    ranks: tuple[tuple[Entry, Environ], ...]
+    ranks: tuple[tuple[ProcEntry, Environ], ...]
     unreadable: int = 0
 
 
-def processes(root: Root) -> dict[int, Entry]:
+def processes(root: Root) -> dict[int, ProcEntry]:
     """All processes, without their variables."""
     pids = [int(name) for name in root.names("/proc") if name.isdigit()][:MOST_PROCESSES]
-    words, late = answers(lambda pid: _words(root, pid), pids, SECONDS)
+    words, late = call_each_with_timeout(lambda pid: _words(root, pid), pids, SECONDS)
     found = {}
     for pid in pids:
         text = root.line(f"/proc/{pid}/stat") or ""
         name, fields = text.partition("(")[2].rpartition(")")[0], text.rpartition(")")[2].split()
         if len(fields) > 1 and fields[1].isdigit():
-            found[pid] = Entry(pid, int(fields[1]), name, fields[0], words.get(pid, ()), is_silent=pid in late)
+            found[pid] = ProcEntry(pid, int(fields[1]), name, fields[0], words.get(pid, ()), is_silent=pid in late)
     return found
 
 
@@ -80,19 +80,19 @@ def _words(root: Root, pid: int) -> tuple[str, ...]:
     return tuple(word for word in (root.line(f"/proc/{pid}/cmdline") or "").split("\0") if word)
 
 
-def find(root: Root, known: Mapping[int, Entry], pids: Iterable[int] = (), *, with_own: bool = False) -> Found:
+def find(root: Root, known: Mapping[int, ProcEntry], pids: Iterable[int] = (), *, with_own: bool = False) -> FoundRanks:
     """The ranks among `known` processes: all that a launcher numbered, or those at and below `pids`.
 
     A rank is the first Python process that has its number: what it starts inherits the number and is not a rank. With
     `pids`, a process without a number that has no rank below it is taken for one as well. `with_own` counts the doctor's
-    own processes among them. One of which /proc does not tell, beside the ranks of a launcher, is taken for one of them.
+    own processes among them. A process that /proc does not describe, beside the ranks of a launcher, counts as one of them.
     """
     wanted = tuple(pids)
     below = _below(known, wanted) if wanted else set(known)
-    ranks: dict[int, tuple[Entry, Environ]] = {}
+    ranks: dict[int, tuple[ProcEntry, Environ]] = {}
     unreadable = 0
     asked = [pid for pid in sorted(below) if not known[pid].is_silent and not _is_tool(known[pid], with_own)]
-    told, late = answers(lambda pid: _variables(root, pid), asked, SECONDS)
+    told, late = call_each_with_timeout(lambda pid: _variables(root, pid), asked, SECONDS)
     for pid, variables in told.items():
         entry = known[pid]
         if variables is None:
@@ -107,15 +107,15 @@ def find(root: Root, known: Mapping[int, Entry], pids: Iterable[int] = (), *, wi
     found += _silent(silent, tops.values())
     numbered = {entry.pid for entry, _ in found}
     given = [entry for pid in wanted for entry in _given(pid, numbered, known)]
-    return Found((*found, *((entry, Environ()) for entry in given)), unreadable)
+    return FoundRanks((*found, *((entry, Environ()) for entry in given)), unreadable)
 
 
-def _is_tool(entry: Entry, with_own: bool) -> bool:
+def _is_tool(entry: ProcEntry, with_own: bool) -> bool:
     """A launcher, or the doctor itself."""
     return entry.is_agent or (entry.is_own and not with_own)
 
 
-def _below(known: Mapping[int, Entry], pids: Iterable[int]) -> set[int]:
+def _below(known: Mapping[int, ProcEntry], pids: Iterable[int]) -> set[int]:
     """These processes and all that they started."""
     below = {pid for pid in pids if pid in known}
     grown = True
@@ -135,7 +135,7 @@ def _variables(root: Root, pid: int) -> dict[str, str] | None:
     return {name: value for name, sign, value in pairs if sign and is_relevant(name)}
 
 
-def _is_inner(pid: int, ranks: Mapping[int, tuple[Entry, Environ]], known: Mapping[int, Entry]) -> bool:
+def _is_inner(pid: int, ranks: Mapping[int, tuple[ProcEntry, Environ]], known: Mapping[int, ProcEntry]) -> bool:
     """Whether a process above this one has the same number of the same job."""
     own = ranks[pid][1]
     parent = known[pid].parent
@@ -146,7 +146,9 @@ def _is_inner(pid: int, ranks: Mapping[int, tuple[Entry, Environ]], known: Mappi
     return False
 
 
-def _silent(entries: Iterable[Entry], ranks: Iterable[tuple[Entry, Environ]]) -> Iterable[tuple[Entry, Environ]]:
+def _silent(
+    entries: Iterable[ProcEntry], ranks: Iterable[tuple[ProcEntry, Environ]]
+) -> Iterable[tuple[ProcEntry, Environ]]:
     """Those that have the parent of a rank: with the variables of that rank, but for its numbers."""
     by_parent = {entry.parent: environ for entry, environ in ranks}
     for entry in entries:
@@ -158,8 +160,8 @@ def _silent(entries: Iterable[Entry], ranks: Iterable[tuple[Entry, Environ]]) ->
 
 
 def _program(
-    top: int, ranks: Mapping[int, tuple[Entry, Environ]], known: Mapping[int, Entry], with_own: bool
-) -> tuple[Entry, Environ]:
+    top: int, ranks: Mapping[int, tuple[ProcEntry, Environ]], known: Mapping[int, ProcEntry], with_own: bool
+) -> tuple[ProcEntry, Environ]:
     """The Python process of a rank that a shell script or another wrapper starts."""
     entry, environ = ranks[top]
     while not entry.is_python:
@@ -171,7 +173,7 @@ def _program(
     return entry, environ
 
 
-def _given(pid: int, numbered: set[int], known: Mapping[int, Entry]) -> list[Entry]:
+def _given(pid: int, numbered: set[int], known: Mapping[int, ProcEntry]) -> list[ProcEntry]:
     """What the user points at where no rank has a number: the processes that torch.multiprocessing spawned, or the one."""
     below = _below(known, (pid,))
     if pid not in known or below & numbered:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+from ddpdoctor.network.connect import connect
+from ddpdoctor.network.resolve import look_up
 
 __all__ = ["ask"]
 
@@ -20,8 +24,10 @@ def ask(environ: Mapping[str, str], seconds: float) -> tuple[str, str]:
     """
     address = environ.get("NCCL_RAS_ADDR") or DEFAULT
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host.strip("[]") or "localhost", int(port)), seconds) as link:
-        link.settimeout(seconds)
+    lookup = look_up(host.strip("[]") or "localhost", seconds)
+    if lookup.error is not None:
+        raise OSError(0, lookup.error)
+    with _connect(lookup.addresses, int(port), seconds) as link:
         link.sendall(f"CLIENT PROTOCOL 2\nTIMEOUT {RAS_SECONDS}\nVERBOSE STATUS\n".encode())
         pieces: list[bytes] = []
         while sum(map(len, pieces)) < MAX_BYTES and (piece := link.recv(1 << 16)):
@@ -30,3 +36,16 @@ def ask(environ: Mapping[str, str], seconds: float) -> tuple[str, str]:
     return address, "\n".join(
         line for line in text.splitlines() if line != "OK" and not line.startswith("SERVER PROTOCOL")
     )
+
+
+def _connect(addresses: Sequence[str], port: int, seconds: float) -> socket.socket:
+    """A connection to the first of these addresses that accepts one.
+
+    Raises:
+        OSError: none does.
+    """
+    *others, last = addresses
+    for address in others:
+        with contextlib.suppress(OSError):
+            return connect(address, port, seconds)
+    return connect(last, port, seconds)

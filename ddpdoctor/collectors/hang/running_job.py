@@ -1,4 +1,4 @@
-"""Gathers `hang` on a node where a job stands still now: its ranks, their stacks, the dumps that they left."""
+"""Collects `hang` on a node where a job is stuck now: its ranks, their stacks, the dumps that they wrote."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ddpdoctor.collectors.hang.proc_watch import watch
 from ddpdoctor.collectors.hang.pyspy import find_pyspy, frames_of
 from ddpdoctor.collectors.hang.rank_processes import find, processes
 from ddpdoctor.facts.gaps import Gap, Why
-from ddpdoctor.facts.hang import Dump, Hang, Process
+from ddpdoctor.facts.hang import Dump, Hang, RankProcess
 from ddpdoctor.system.machine import Machine
 
-__all__ = ["Wanted", "collect_hang"]
+__all__ = ["HangRequest", "collect_hang"]
 
 DUMP_PREFIXES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 DEFAULT_PREFIX = "/tmp/nccl_trace_rank_"
@@ -28,7 +28,7 @@ CLOCK_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class HangRequest:
     """What to look at: the ranks at and below `pids` (none: all of this node), for `seconds`, with py-spy or without."""
 
     pids: tuple[int, ...] = ()
@@ -39,7 +39,7 @@ class Wanted:
     """Ask NCCL's Flight Recorder for a dump, where the job has a pipe for that question."""
 
 
-def collect_hang(machine: Machine, wanted: Wanted) -> Hang:
+def collect_hang(machine: Machine, wanted: HangRequest) -> Hang:
     """The ranks of this node. Nothing is stopped, signalled or attached to; py-spy reads memory (--nonblocking)."""
     root = machine.root
     known = processes(root)
@@ -59,7 +59,7 @@ def collect_hang(machine: Machine, wanted: Wanted) -> Hang:
     return Hang(dumps=dumps, processes=seen, seconds=wanted.seconds, gaps=tuple(gaps))
 
 
-def _with_stacks(machine: Machine, seen: Sequence[Process]) -> tuple[tuple[Process, ...], list[Gap]]:
+def _with_stacks(machine: Machine, seen: Sequence[RankProcess]) -> tuple[tuple[RankProcess, ...], list[Gap]]:
     """The ranks, and the copies of them below (workers of data loaders), with what py-spy says."""
     program = find_pyspy(machine.environ)
     if program is None:
@@ -78,7 +78,7 @@ def _with_stacks(machine: Machine, seen: Sequence[Process]) -> tuple[tuple[Proce
     return complete, [Gap("hang.stacks", f"py-spy: {problem}", Why.NEEDS_ROOT) for problem in problems[:3]]
 
 
-def _ask_for_dumps(machine: Machine, seen: Iterable[Process]) -> None:
+def _ask_for_dumps(machine: Machine, seen: Iterable[RankProcess]) -> None:
     """Write to the pipes that TORCH_NCCL_DEBUG_INFO_PIPE_FILE made: torch's monitor thread then writes a dump, the job goes
     on. A pipe that nobody reads is left alone. Waits until the files are there, or a few seconds.
 
@@ -115,14 +115,14 @@ def _written(path: str) -> float:
         return 0.0
 
 
-def _dump_path(process: Process) -> str | None:
+def _dump_path(process: RankProcess) -> str | None:
     """Where the Flight Recorder of a rank writes."""
     names = (process.variables.get(name) for name in DUMP_PREFIXES)
     prefix = next((name for name in names if name), DEFAULT_PREFIX)
     return None if process.rank is None else f"{prefix}{process.rank}"
 
 
-def _dumps(machine: Machine, seen: Iterable[Process]) -> tuple[Dump, ...]:
+def _dumps(machine: Machine, seen: Iterable[RankProcess]) -> tuple[Dump, ...]:
     """The dumps that these ranks have written since they were started."""
     paths = [path for each in seen if (path := _dump_path(each)) and _is_of(machine, path, each.pid)]
     return read_dumps(paths, max(machine.deadline.left, 0.1)) if paths else ()

@@ -23,11 +23,11 @@ from ddpdoctor.collectors.log.inputs import UNREADABLE, inputs_of, opened
 from ddpdoctor.dumps.file_names import rank_in_name
 from ddpdoctor.dumps.flight_recorder import NotADumpError, dump_of
 from ddpdoctor.facts.codec import encode
-from ddpdoctor.facts.hang import Dump, Op
+from ddpdoctor.facts.hang import Dump, Operation
 
 __all__ = ["UnsafeError", "load", "main"]
 
-OP_FIELDS = tuple(f.name for f in dataclasses.fields(Op))
+OP_FIELDS = tuple(f.name for f in dataclasses.fields(Operation))
 MAX_BYTES = 256 << 20
 """A dump of 2,000 entries with their stacks has about 1 MB."""
 MAX_MEMORY_BYTES = 4 << 30

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
-from ddpdoctor.logs.tracebacks.line_context import LONGEST, line_end
+from ddpdoctor.logs.tracebacks.line_context import MOST_LINE_BYTES, line_end
 
 __all__ = ["DIGITS", "Engine", "engine"]
 
@@ -36,11 +36,11 @@ def engine(literals: Iterable[bytes]) -> Engine:
         except ImportError:
             pass
         else:
-            return _Fast(re2, literals)
-    return _Plain(literals)
+            return _Re2Engine(re2, literals)
+    return _PythonEngine(literals)
 
 
-class _Fast:
+class _Re2Engine:
     """One automaton for all literals."""
 
     def __init__(self, re2: Any, literals: Iterable[bytes]) -> None:
@@ -58,7 +58,7 @@ class _Fast:
             at = line_end(data, found.end())
 
 
-class _Plain:
+class _PythonEngine:
     """Logs repeat themselves: without its digits, a line has mostly been seen before, and each is looked at once."""
 
     def __init__(self, literals: Iterable[bytes]) -> None:
@@ -84,7 +84,7 @@ class _Plain:
         at = start
         for kind, line in zip(lines, body.split(b"\n"), strict=True):
             if kind in self._hot:
-                yield from (at,) if len(line) < LONGEST else (at + place for place in self._places(line))
+                yield from (at,) if len(line) < MOST_LINE_BYTES else (at + place for place in self._places(line))
             at += len(line) + 1
 
     def _places(self, line: bytes) -> Iterator[int]:
@@ -92,7 +92,7 @@ class _Plain:
         for place in sorted(each.start() for word in self._whole for each in re.finditer(re.escape(word), line)):
             if place >= after:
                 yield place
-                after = place + LONGEST
+                after = place + MOST_LINE_BYTES
 
     def _holding(self, lines: set[bytes]) -> set[bytes]:
         sentences = [line for line in lines if _WORDS.search(line)]

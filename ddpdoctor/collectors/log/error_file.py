@@ -7,7 +7,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from ddpdoctor.collectors.log.text import Part, Scanner
+from ddpdoctor.collectors.log.scanner import ScannedPart, Scanner
 from ddpdoctor.collectors.log.windows import Readable
 
 __all__ = ["read"]
@@ -15,13 +15,13 @@ __all__ = ["read"]
 MOST_BYTES = 16 << 20
 
 
-def read(file: Readable, scanner: Scanner) -> Part:
+def read(file: Readable, scanner: Scanner) -> ScannedPart:
     """The traceback in it, as if it stood in the worker's own output; all of it is on line 1."""
     data = file.read(MOST_BYTES)
     try:
         text = _text(json.loads(data))
     except (ValueError, RecursionError) as error:
-        return Part(size_bytes=len(data), problem=f"looks like torch's error.json and is no JSON: {error!s:.80}")
+        return ScannedPart(size_bytes=len(data), problem=f"looks like torch's error.json and is no JSON: {error!s:.80}")
     part = scanner.scan(io.BytesIO(text.encode("utf-8", "replace")))
     part.lines = [replace(each, number=1, last=0) for each in part.lines]
     part.tracebacks = [replace(each, number=1, begin=1) for each in part.tracebacks]

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import IO, Any
 
-__all__ = ["UNREADABLE", "Input", "Patient", "inputs_of", "opened"]
+__all__ = ["UNREADABLE", "Input", "TolerantReader", "inputs_of", "opened"]
 
 STDIN = "-"
 MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 HEAD_BYTES = 64 << 10
-"""So much of an input is looked at to tell what it is."""
+"""So much of an input is read to recognise its kind."""
 PIECE_BYTES = 1 << 20
 MOST_BYTES = 1 << 40
 UNREADABLE: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError)
@@ -41,7 +41,7 @@ class Input:
     problem: str | None = None
 
 
-class Patient:
+class TolerantReader:
     """Reads what can be read: where the input breaks off, its end is reached, and `problem` says why.
 
     Text in UTF-16 (as PowerShell writes it) comes out as UTF-8.

@@ -53,7 +53,7 @@ _work: Callable[[Any], Any] | None = None
 
 
 def _enlist() -> None:
-    """A worker leaves the answer to signals to its parent, and ends when it is told to."""
+    """A worker leaves SIGINT to its parent, and ends on SIGTERM and SIGHUP."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)

@@ -10,7 +10,7 @@ __all__ = ["AHEAD_BYTES", "BEHIND_BYTES", "CHUNK_BYTES", "Readable", "windows"]
 CHUNK_BYTES = 1 << 20
 """Small enough to stay in a core's cache, and for memory that is used again and not mapped anew for each window."""
 AHEAD_BYTES = 128 << 10
-"""A traceback is read on for so far behind the window that it begins in."""
+"""A traceback is read for so many bytes after the window that it begins in."""
 BEHIND_BYTES = 32 << 10
 
 
@@ -21,7 +21,7 @@ class Readable(Protocol):
 
 
 def windows(file: Readable, behind: int = 0, most: int | None = None) -> Iterator[tuple[bytes, int, int]]:
-    """(data, start, end): `data[start:end]` is new; what stands around it was read before or is read again.
+    """(data, start, end): `data[start:end]` is new; the bytes around it were read before or are read again.
 
     Args:
         behind: so many bytes at the beginning are not new.
@@ -45,7 +45,7 @@ def windows(file: Readable, behind: int = 0, most: int | None = None) -> Iterato
 
 
 def _line_end(data: bytes, start: int) -> int:
-    """Where the last line ends that has AHEAD_BYTES behind it."""
+    """Where the last line ends that has AHEAD_BYTES after it."""
     last = len(data) - AHEAD_BYTES
     if last <= start:
         return start

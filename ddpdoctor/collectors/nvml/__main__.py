@@ -17,7 +17,7 @@ SAMPLE_SECONDS = 0.05
 
 
 def main() -> None:
-    """Ask everything: the node, the devices, then what lies between them."""
+    """Query everything: the node, the devices, then the paths between them."""
     import pynvml
 
     asker = Asker(pynvml)

@@ -1,4 +1,4 @@
-"""NVLinks, the fabric, and what lies between two GPUs."""
+"""NVLinks, the fabric, and the paths between two GPUs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def counters(asker: Asker, subject: str, index: int, handle: Any, link: int) -> 
 
 
 def sample(asker: Asker, index: int, handle: Any) -> None:
-    """The error counters a second time, as far as the links tell them."""
+    """The error counters a second time, as far as the links report them."""
     count = field(asker, index, handle, "link_count", 91)
     for link in range(count or 0):
         if not counters(asker, f"{index} link {link} later", index, handle, link):

@@ -1,4 +1,4 @@
-"""One question to NVML at a time, and the line that comes of it.
+"""One NVML query at a time, and the line of its result.
 
 ["?", CALL, GPU]             about to ask: the last such line names the call that hung
 ["=", SUBJECT, FACT, VALUE]  an answer; SUBJECT is "node", a GPU's index, "3 link 5" or "0-1"
@@ -19,11 +19,11 @@ Subject = str | int
 
 
 class Asker:
-    """Asks one question at a time and writes down what came."""
+    """Makes one query at a time and records its result."""
 
     def __init__(self, nvml: Any) -> None:
         self.nvml = nvml
-        # Not all that pynvml raises is an NVMLError: an old driver, a changed prototype, bytes that are no text.
+        # Not all that pynvml raises is an NVMLError: an old driver, a changed prototype, bytes that are not text.
         self.errors = (
             nvml.NVMLError,
             nvml.NVMLLibraryMismatchError,
@@ -55,7 +55,7 @@ class Asker:
         return answer
 
     def first(self, subject: Subject, function: str, *args: Any) -> tuple[Any, str]:
-        """A call whose answer is not a fact yet: the answer, and "" or the code that came instead."""
+        """A call whose answer is not a fact yet: the answer, and "" or the error code."""
         say("?", function, subject)
         try:
             return getattr(self.nvml, function)(*args), ""
@@ -73,7 +73,7 @@ class Asker:
 
 
 def say(*words: Any) -> None:
-    """One line, at once: what stands in a buffer is lost when this process is killed."""
+    """Write one line without buffering: a buffer is lost when this process is killed."""
     os.write(1, json.dumps(words).encode() + b"\n")
 
 

@@ -29,7 +29,7 @@ FOLDERS = (
 
 @dataclass(slots=True)
 class Answers:
-    """`facts[subject][fact]` is a value, `codes[subject][fact]` the code that came instead; `trouble` says why it ended early."""
+    """`facts[subject][fact]` is a value, `codes[subject][fact]` an error code; `trouble` is why the queries ended early."""
 
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
     codes: dict[str, dict[str, str]] = field(default_factory=dict)

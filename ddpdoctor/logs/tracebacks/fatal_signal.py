@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import re
 
-from ddpdoctor.facts.log import FATAL, Frame, Traceback
-from ddpdoctor.logs.tracebacks.line_context import Block, is_same_stream, own_of, taken_apart
+from ddpdoctor.facts.log import FATAL, Traceback, TracebackFrame
+from ddpdoctor.logs.distances import FATAL_STACK_LINES
+from ddpdoctor.logs.tracebacks.line_context import LineContext, is_same_stream, line_of, parsed_line
 
-__all__ = ["fatal_of"]
+__all__ = ["fatal_traceback"]
 
-MOST_LINES = 600
-"""So many lines are read on for the stack of the thread that failed: those of other threads may stand before it."""
-_SAID = re.compile(re.escape(FATAL) + r": (?P<message>.+)")
+_FATAL = re.compile(re.escape(FATAL) + r": (?P<message>.+)")
 _THREAD = re.compile(r"\s*(?P<current>Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):")
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
 
 
-def fatal_of(block: Block, number: int) -> Traceback | None:
+def fatal_traceback(context: LineContext, number: int) -> Traceback | None:
     """The stack of the thread that failed, outermost first; of the first thread where none is called the current one."""
-    own = own_of(block)
-    said = _SAID.search(own.text)
-    if said is None:
+    own = line_of(context)
+    fatal = _FATAL.search(own.text)
+    if fatal is None:
         return None
-    frames: list[Frame] = []
+    frames: list[TracebackFrame] = []
     is_current = is_read = False
-    for raw in block.behind(MOST_LINES):
-        each = taken_apart(raw)
+    for raw in context.lines_after(FATAL_STACK_LINES):
+        each = parsed_line(raw)
         if not is_same_stream(own, each):
             continue
         thread, frame = _THREAD.match(each.text), _FRAME.match(each.text)
@@ -36,8 +35,8 @@ def fatal_of(block: Block, number: int) -> Traceback | None:
             is_read = is_current or not frames
             frames = [] if is_read else frames
         elif frame is not None and is_read:
-            frames.append(Frame(frame["file"], int(frame["line"]), frame["function"]))
-        elif _SAID.search(each.text) or each.text.startswith("Extension modules"):
+            frames.append(TracebackFrame(frame["file"], int(frame["line"]), frame["function"]))
+        elif _FATAL.search(each.text) or each.text.startswith("Extension modules"):
             break
     stack = tuple(frames[::-1])
-    return Traceback(0, number, FATAL, said["message"], stack, own.who, own.time, begin=number) if stack else None
+    return Traceback(0, number, FATAL, fatal["message"], stack, own.who, own.time, begin=number) if stack else None

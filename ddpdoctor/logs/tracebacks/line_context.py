@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ddpdoctor.facts.log import Exit
-from ddpdoctor.logs.line_prefix import Prefixed, cleaned, short_host, split
+from ddpdoctor.logs.distances import ROOT_CAUSE_LINES, ROW_ABOVE_LINES, ROW_BELOW_LINES
+from ddpdoctor.logs.line_prefix import PrefixedLine, short_host, split_prefix, without_control_codes
 
-__all__ = ["LONGEST", "Block", "exit_of", "is_same_stream", "line_end", "own_of", "taken_apart"]
+__all__ = ["MOST_LINE_BYTES", "LineContext", "exit_of", "is_same_stream", "line_end", "line_of", "parsed_line"]
 
-LONGEST = 4000
+MOST_LINE_BYTES = 4000
 """So many bytes of a line are looked at, around the place that matters."""
-REMEMBERED = 4000
+CACHE_SIZE = 4000
 """So many lines are remembered as they were taken apart."""
 
 _FIELD = re.compile(r"\s*(?P<name>time|host|rank|exitcode|error_file|traceback)\s*: (?P<value>.*)")
@@ -22,7 +23,7 @@ _RANK = re.compile(r"(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)")
 _CODE = re.compile(r"(?P<code>-?\d+) \(pid: (?P<pid>\d+)\)")
 
 
-class Block:
+class LineContext:
     """A line in a chunk, and the lines around it. A carriage return begins a new line, as progress bars use it.
 
     Of a line longer than LONGEST only the part around `place` is taken.
@@ -32,18 +33,18 @@ class Block:
 
     def __init__(self, data: bytes, place: int) -> None:
         self._data = data
-        far = max(0, place - LONGEST)
+        far = max(0, place - MOST_LINE_BYTES)
         start = max(data.rfind(b"\n", far, place), data.rfind(b"\r", far, place)) + 1
-        self.start = start if start or not far else place - LONGEST // 4
+        self.start = start if start or not far else place - MOST_LINE_BYTES // 4
         self.end = line_end(data, place)
         self.line = data[self.start : self.end]
 
-    def whole(self) -> bytes:
+    def whole_line(self) -> bytes:
         """The line from where it was taken to its end, however long it is."""
         end = self._data.find(b"\n", self.start)
         return self._data[self.start : end if end >= 0 else len(self._data)]
 
-    def behind(self, most: int) -> Iterator[str]:
+    def lines_after(self, most: int) -> Iterator[str]:
         """The lines after this one, at most `most`."""
         data, at = self._data, self.end
         for _ in range(most):
@@ -57,53 +58,53 @@ class Block:
             yield data[at:end].decode("utf-8", "replace")
             at = end
 
-    def before(self, most: int) -> Iterator[str]:
+    def lines_before(self, most: int) -> Iterator[str]:
         """The lines before this one, the nearest first, at most `most`."""
         end = self.start - 1
         for _ in range(most):
             if end <= 0:
                 return
-            start = self._data.rfind(b"\n", max(0, end - LONGEST), end) + 1
+            start = self._data.rfind(b"\n", max(0, end - MOST_LINE_BYTES), end) + 1
             yield self._data[start:end].decode("utf-8", "replace")
             end = start - 1
 
 
 def line_end(data: bytes, start: int) -> int:
     """Where the line ends in which `start` is, LONGEST bytes on at most."""
-    stop = min(start + LONGEST, len(data))
+    stop = min(start + MOST_LINE_BYTES, len(data))
     newline = data.find(b"\n", start, stop)
     stop = newline if newline >= 0 else stop
     carriage_return = data.find(b"\r", start, stop)
     return carriage_return if carriage_return >= 0 else stop
 
 
-def is_same_stream(head: Prefixed, other: Prefixed) -> bool:
+def is_same_stream(head: PrefixedLine, other: PrefixedLine) -> bool:
     """Whether both lines have the same prefix, so that one process may have written both."""
     return head.stream is other.stream or head.stream == other.stream
 
 
-def own_of(block: Block) -> Prefixed:
+def line_of(context: LineContext) -> PrefixedLine:
     """The line itself, taken apart."""
-    return taken_apart(block.line.decode("utf-8", "replace"))
+    return parsed_line(context.line.decode("utf-8", "replace"))
 
 
-@functools.lru_cache(REMEMBERED)
-def taken_apart(raw: str) -> Prefixed:
+@functools.lru_cache(CACHE_SIZE)
+def parsed_line(raw: str) -> PrefixedLine:
     """Of the tracebacks of many ranks that print at once, each is looked for among the lines of all."""
-    return split(cleaned(raw))
+    return split_prefix(without_control_codes(raw))
 
 
-def exit_of(block: Block, number: int) -> Exit | None:
+def exit_of(context: LineContext, number: int) -> Exit | None:
     """The row of torchrun's summary around its line `rank : 3 (local_rank: 1)`."""
-    own = own_of(block)
+    own = line_of(context)
     named = _RANK.search(own.text)
     if named is None or not _FIELD.match(own.text):
         return None
-    fields = dict(_fields(block.before(4), own))
-    fields |= dict(_fields(block.behind(6), own))
+    fields = dict(_fields(context.lines_before(ROW_ABOVE_LINES), own))
+    fields |= dict(_fields(context.lines_after(ROW_BELOW_LINES), own))
     code = _CODE.search(fields.get("exitcode", ""))
-    is_first = any("Root Cause" in line for line in block.before(5))
-    if code is None and not (is_first and next(block.behind(1), None) is None):
+    is_first = any("Root Cause" in line for line in context.lines_before(ROOT_CAUSE_LINES))
+    if code is None and not (is_first and next(context.lines_after(1), None) is None):
         return None  # torchrun's root cause matters also where the text ends before its code
     who = replace(
         own.who,
@@ -115,9 +116,9 @@ def exit_of(block: Block, number: int) -> Exit | None:
     return Exit(0, number, int(code["code"]) if code else 1, who, time=fields.get("time"), is_first=is_first)
 
 
-def _fields(lines: Iterator[str], own: Prefixed) -> Iterator[tuple[str, str]]:
+def _fields(lines: Iterator[str], own: PrefixedLine) -> Iterator[tuple[str, str]]:
     for raw in lines:
-        each = taken_apart(raw)
+        each = parsed_line(raw)
         if not is_same_stream(own, each):
             continue
         found = _FIELD.match(each.text)

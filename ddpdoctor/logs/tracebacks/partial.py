@@ -5,18 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from ddpdoctor.facts.log import Frame, Traceback
-from ddpdoctor.logs.line_prefix import Prefixed
-from ddpdoctor.logs.tracebacks.line_context import LONGEST, Block, is_same_stream, own_of, taken_apart
+from ddpdoctor.facts.log import Traceback, TracebackFrame
+from ddpdoctor.logs.distances import CONTINUED_LINES, EXCEPTION_ABOVE_LINES, EXIT_LINES, FRAMES_ABOVE_LINES
+from ddpdoctor.logs.line_prefix import PrefixedLine
+from ddpdoctor.logs.tracebacks.line_context import MOST_LINE_BYTES, LineContext, is_same_stream, line_of, parsed_line
 from ddpdoctor.logs.tracebacks.reader import EXCEPTION, FRAME, HEAD, IGNORED, message_of, traceback_of
 
-__all__ = ["beheaded", "last_exception", "ranked_exception"]
+__all__ = ["exception_of_rank", "headless_traceback", "last_exception"]
 
-ABOVE = 60
-NEAR = 12
-"""So many lines above an exception another one shows that this is a part of what that one says, or follows from it."""
-BELOW = 30
-"""So many lines at the end of a text may hold what processes print on their way out."""
 
 _CUT = re.compile(
     rb'(?:[^\n]*\n){0,8}?(?P<lead>[^"\n]{0,100}?) {0,12}(?:File "[^"\n]+", line \d+, in |File "[^"\n]{40,}", line \d+,? ?i? *\n)'
@@ -35,16 +31,16 @@ _HARMLESS = re.compile(
     r"\b(ignor(ed|ing)|skipp(ed|ing)|retrying|try(ing)? again|fall(ing|s)? ?back|continuing|caught|handled|recovered)\b",
     re.IGNORECASE,
 )
-"""Words of somebody who tells that an exception ended nothing."""
+"""Words of a message about an exception that ended no process."""
 _ON_THE_WAY_OUT = re.compile(
     r"\s|\W*$|.*(\bERROR\b|Error\b|[Ff]ailed\b|[Aa]borted\b|[Aa]borting\b|[Tt]erminat|[Kk]illed\b|exit(ed|s) with|[Ee]xit code"
     r"|exitcode|closing signal|core dumped|non-zero|destroy_process_group|resource_tracker|leaked|frame #|srun:|slurmstepd)"
 )
 
 
-def beheaded(data: bytes) -> Traceback | None:
+def headless_traceback(data: bytes) -> Traceback | None:
     """The traceback in whose middle a text begins, as one that was cut by `tail` or in a report."""
-    end = data.find(b"\n", 0, LONGEST) + 1
+    end = data.find(b"\n", 0, MOST_LINE_BYTES) + 1
     records = _JOINED.sub(b"\n", data[:end])
     found = _beheaded(records + data[end:])
     joined = records.count(b"\n") - 1
@@ -53,22 +49,22 @@ def beheaded(data: bytes) -> Traceback | None:
 
 def _beheaded(data: bytes) -> Traceback | None:
     if _CUT_BOX.match(data):
-        return traceback_of(Block(f"╭─ {HEAD} ─╮\n".encode() + data, 0), 0)
+        return traceback_of(LineContext(f"╭─ {HEAD} ─╮\n".encode() + data, 0), 0)
     if (alone := _first_exception(data)) is not None:
         return alone
     cut = _CUT.match(data)
     if cut is None or b"Traceback" in cut[0] or b"hread 0x" in cut[0]:
         return None
     lead = cut["lead"]
-    following = data[cut.end() : cut.end() + LONGEST].split(b"\n")[1:2]
+    following = data[cut.end() : cut.end() + MOST_LINE_BYTES].split(b"\n")[1:2]
     if lead.strip() and not any(_DIGITS.sub(b"", line).startswith(_DIGITS.sub(b"", lead)) for line in following):
         lead = b""  # another process began to write in that line
-    return traceback_of(Block((b"%s %s:\n%s" % (lead.rstrip(), HEAD.encode(), data)).lstrip(), 0), 0)
+    return traceback_of(LineContext((b"%s %s:\n%s" % (lead.rstrip(), HEAD.encode(), data)).lstrip(), 0), 0)
 
 
-def ranked_exception(block: Block, number: int) -> Traceback | None:
-    """An exception that torch printed for a rank (`[rank3]: ValueError: …`), with the frames that stand above it."""
-    return _exception(block, number) if b"[rank" in block.line[:LONGEST] else None
+def exception_of_rank(context: LineContext, number: int) -> Traceback | None:
+    """An exception that torch printed for a rank (`[rank3]: ValueError: …`), with the frames above it."""
+    return _exception(context, number) if b"[rank" in context.line[:MOST_LINE_BYTES] else None
 
 
 def last_exception(data: bytes, end: int, newlines: int) -> Traceback | None:
@@ -80,13 +76,13 @@ def last_exception(data: bytes, end: int, newlines: int) -> Traceback | None:
     number = newlines if data[end - 1 : end] == b"\n" else newlines + 1
     at = end - 1 if data[end - 1 : end] == b"\n" else end
     found = None
-    for _ in range(BELOW):
-        block = Block(data[:end] if at == end else data, at)
-        if (alone := _exception(block, number)) is not None and not _HARMLESS.search(alone.message):
+    for _ in range(EXIT_LINES):
+        context = LineContext(data[:end] if at == end else data, at)
+        if (alone := _exception(context, number)) is not None and not _HARMLESS.search(alone.message):
             found = alone
-        elif not _ON_THE_WAY_OUT.match(own_of(block).text[:LONGEST]):
+        elif not _ON_THE_WAY_OUT.match(line_of(context).text[:MOST_LINE_BYTES]):
             break
-        at, number = block.start - 1, number - 1
+        at, number = context.start - 1, number - 1
         if at < 0:
             break
     return found
@@ -95,30 +91,31 @@ def last_exception(data: bytes, end: int, newlines: int) -> Traceback | None:
 def _first_exception(data: bytes) -> Traceback | None:
     """The last line of a traceback, with which a text begins, but for code of its last frame."""
     at = 0
-    for number in range(1, BELOW):
-        block = Block(data, at)
-        text = own_of(block).text
+    for number in range(1, EXIT_LINES):
+        context = LineContext(data, at)
+        text = line_of(context).text
         if text.strip() and not text.startswith("    "):
-            return _exception(block, number)
-        at = block.end + 1
-        if at >= min(len(data), LONGEST):
+            return _exception(context, number)
+        at = context.end + 1
+        if at >= min(len(data), MOST_LINE_BYTES):
             break
     return None
 
 
-def _exception(block: Block, number: int) -> Traceback | None:
+def _exception(context: LineContext, number: int) -> Traceback | None:
     """What the line says was raised, where nothing above it shows that this belongs to something else."""
-    own = own_of(block)
-    if not _is_exception(own.text) or _OF_KERNEL.match(block.line.decode("utf-8", "replace")):
+    own = line_of(context)
+    if not _is_exception(own.text) or _OF_KERNEL.match(context.line.decode("utf-8", "replace")):
         return None
     ended = EXCEPTION.match(own.text.rstrip())
     if ended is None or _METRIC.match(ended["message"] or ""):
         return None
-    message = message_of(ended, (each.text for raw in block.behind(4) if is_same_stream(own, each := taken_apart(raw))))
-    frames = _frames_above(block, own) if message else None
+    below = map(parsed_line, context.lines_after(CONTINUED_LINES))
+    message = message_of(ended, (each.text for each in below if is_same_stream(own, each)))
+    frames = _frames_above(context, own) if message else None
     if frames is None:
         return None
-    has_joined = b"[rank" in block.line
+    has_joined = b"[rank" in context.line
     return Traceback(0, number, ended["name"], message, frames, own.who, own.time, has_joined, begin=number)
 
 
@@ -127,22 +124,22 @@ def _is_exception(text: str) -> bool:
     return bool(colon) and _CLASS.fullmatch(name) is not None
 
 
-def _frames_above(block: Block, own: Prefixed) -> tuple[Frame, ...] | None:
-    """The frames right above, None where a head or another exception stands there."""
-    frames: list[Frame] = []
+def _frames_above(context: LineContext, own: PrefixedLine) -> tuple[TracebackFrame, ...] | None:
+    """The frames right above, None where a head or another exception is above."""
+    frames: list[TracebackFrame] = []
     is_above = False  # of the frames
-    for passed, raw in enumerate(block.before(ABOVE), 1):
-        each = taken_apart(raw)
+    for passed, raw in enumerate(context.lines_before(FRAMES_ABOVE_LINES), 1):
+        each = parsed_line(raw)
         if not is_same_stream(own, each):
             continue
         if HEAD in each.text or IGNORED in each.text:
             return None
         is_above = is_above or each.text[:1] not in ("", " ", "\t")
-        if is_above and (_is_exception(each.text) or passed > NEAR):
+        if is_above and (_is_exception(each.text) or passed > EXCEPTION_ABOVE_LINES):
             return None if _is_exception(each.text) else tuple(reversed(frames))
         frame = None if is_above else FRAME.match(each.text)
         if frame is not None:
-            frames.append(Frame(frame["file"], int(frame["line"]), (frame["function"] or "").strip()))
-        if passed == ABOVE and not is_above:
+            frames.append(TracebackFrame(frame["file"], int(frame["line"]), (frame["function"] or "").strip()))
+        if passed == FRAMES_ABOVE_LINES and not is_above:
             return None
     return tuple(reversed(frames))

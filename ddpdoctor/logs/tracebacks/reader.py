@@ -7,21 +7,24 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ddpdoctor.facts.log import Frame, Traceback, Who
-from ddpdoctor.logs.line_prefix import Prefixed
-from ddpdoctor.logs.tracebacks.line_context import Block, is_same_stream, own_of, taken_apart
+from ddpdoctor.facts.log import Traceback, TracebackFrame, Who
+from ddpdoctor.logs.distances import (
+    CHAIN_WORDS_LINES,
+    CONTINUED_LINES,
+    IGNORED_LINES,
+    LEAD_LINES,
+    NEXT_END_LINES,
+    OTHERS_LINES,
+    SPAWN_INDEX_LINES,
+    SYNTAX_ERROR_LINES,
+    TRACEBACK_LINES,
+)
+from ddpdoctor.logs.line_prefix import PrefixedLine
+from ddpdoctor.logs.tracebacks.line_context import LineContext, is_same_stream, line_of, parsed_line
 
 __all__ = ["EXCEPTION", "FRAME", "HEAD", "IGNORED", "message_of", "syntax_error_of", "traceback_of"]
 
-MOST_LINES = 2000
-"""So many lines are read on for the end of a traceback, those of other ranks in between included."""
 MOST_FRAMES = 200
-FEW_FRAMES = 12
-"""So many lines above a head, of processes that wrote at once, is looked for what Python says of it."""
-NEAR = 4
-"""So many lines apart stand the exceptions of processes that wrote their tracebacks at once."""
-STRANGERS = 60
-"""Between two lines of one traceback may stand so many of processes whose lines have the same prefix."""
 
 FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
 _BOXED = re.compile(r"│ (?P<file>/\S+\.py):(?P<line>\d+) in (?P<function>\S+)")
@@ -50,7 +53,7 @@ _WRAPPED = re.compile(r'\s*File "[^"]{40}')
 """The beginning of a frame that a terminal's or a collector's width may have cut."""
 _SPAWNED = re.compile(r"-- Process (\d+) terminated with the following error:")
 _RANKED = re.compile(r": \(RANK (\d+)\)\s*$")
-"""What torch.distributed.checkpoint puts behind the head of each traceback that it has gathered."""
+"""What torch.distributed.checkpoint adds to the head of each traceback that it gathered."""
 _BOLD = re.compile(r"(\*\*|__|`)(?P<text>[A-Za-z].*)\1\s*$")
 """A line that somebody stressed when they pasted it."""
 _GROUP = re.compile(r"^\s*[|+][-| ]?\s?")
@@ -61,49 +64,50 @@ _LAUNCHERS = re.compile(
 _STARTERS = re.compile(r"/runpy\.py$|^<frozen runpy>$")
 
 
-def traceback_of(block: Block, number: int) -> Traceback | None:
+def traceback_of(context: LineContext, number: int) -> Traceback | None:
     """The traceback that begins at this line, without an exception where its end cannot be found; None without frames."""
-    found = _found(block, number)
-    return replace(found, is_chained=True) if found is not None and _is_chained(block) else found
+    found = _found(context, number)
+    return replace(found, is_chained=True) if found is not None and _is_chained(context) else found
 
 
-def _is_chained(block: Block) -> bool:
+def _is_chained(context: LineContext) -> bool:
     """Whether Python says above its head that it was raised over another one, or a DataLoader that it is the original one."""
-    head = own_of(block)
-    own = (each.text for raw in block.before(3) if is_same_stream(head, each := taken_apart(raw)) and each.text.strip())
+    head = line_of(context)
+    above = map(parsed_line, context.lines_before(CHAIN_WORDS_LINES))
+    own = (each.text for each in above if is_same_stream(head, each) and each.text.strip())
     return "Original Traceback" in head.text or _CHAINED.search(next(own, "")) is not None
 
 
-def _found(block: Block, number: int) -> Traceback | None:
-    escaped = _ESCAPED.search(block.line)
+def _found(context: LineContext, number: int) -> Traceback | None:
+    escaped = _ESCAPED.search(context.line)
     if escaped is not None:
-        return _in_one_line(block, block.whole()[escaped.start() :], number)
-    is_pasted = _PASTED.search(block.line) is not None
-    if is_pasted and (pasted := _pasted(block, number)) is not None:
+        return _in_one_line(context, context.whole_line()[escaped.start() :], number)
+    is_pasted = _PASTED.search(context.line) is not None
+    if is_pasted and (pasted := _pasted(context, number)) is not None:
         return pasted
-    head = own_of(block)
-    before = next((taken_apart(raw) for raw in block.before(1)), None)
-    if _is_ignored(block, head):
+    head = line_of(context)
+    before = next((parsed_line(raw) for raw in context.lines_before(1)), None)
+    if _is_ignored(context, head):
         return None
     if "─" in head.text:
-        return _boxed(block, head, number)
+        return _boxed(context, head, number)
     ranked = _RANKED.search(head.text)
-    who = replace(head.who, local_rank=_index_of_spawned(block, head))
+    who = replace(head.who, local_rank=_index_of_spawned(context, head))
     if who == Who() and before is not None and _ANNOUNCED.search(before.text):
         who = before.who  # a logger put its prefix before its own line alone
     who = replace(who, rank=int(ranked[1])) if ranked else who
-    has_joined = head.who.rank is not None and b"[rank" in block.line
+    has_joined = head.who.rank is not None and b"[rank" in context.line
     found = _filled(
-        Traceback(0, number, "", who=who, time=head.time, has_joined=has_joined, begin=number), _texts(block, head)
+        Traceback(0, number, "", who=who, time=head.time, has_joined=has_joined, begin=number), _texts(context, head)
     )
     return None if found is not None and found.frames and found.frames[0].function == _AT_EXIT else found
 
 
-def _is_ignored(block: Block, head: Prefixed) -> bool:
+def _is_ignored(context: LineContext, head: PrefixedLine) -> bool:
     """Whether Python says above its head that what was raised is ignored; several processes may have said so at once."""
-    heads = 1  # of tracebacks that nothing above them has told of
-    for raw in block.before(FEW_FRAMES):
-        each = taken_apart(raw)
+    heads = 1  # of tracebacks that no line above has announced
+    for raw in context.lines_before(IGNORED_LINES):
+        each = parsed_line(raw)
         if not is_same_stream(head, each):
             continue
         heads += (HEAD in each.text) - (IGNORED in each.text)
@@ -115,47 +119,86 @@ def _is_ignored(block: Block, head: Prefixed) -> bool:
 
 
 def _filled(found: Traceback, texts: Iterator[tuple[int, str]]) -> Traceback | None:
-    """The traceback with its frames and its exception, from the lines behind its head."""
-    frames: list[Frame] = []
-    indent = ""  # of the whole traceback: torchrun's summary indents what its worker recorded
-    raising: re.Match[str] | None = None
-    strangers = last = 0
-    others = passed = 0  # other heads within this traceback, and where an exception of theirs stands
+    """The traceback with its frames and its exception, from the lines after its head."""
+    body = _TracebackBody()
     for offset, text in texts:
-        if passed and offset - passed > NEAR:
+        ended = body.take(offset, text)
+        if body.is_lost:
             return None
+        if ended is not None:
+            message = message_of(ended, (text for _, text in texts))
+            at, frames = found.number + offset, tuple(body.frames)
+            return replace(found, number=at, exception=ended["name"], message=message, frames=frames)
+    return body.without_end(found)
+
+
+class _TracebackBody:
+    """The frames of one traceback, while its lines and those of other processes are read."""
+
+    def __init__(self) -> None:
+        self.frames: list[TracebackFrame] = []
+        self.is_lost = False
+        """Its end cannot be found, or it is a launcher's that breaks off."""
+        self._indent = ""  # of the whole traceback: torchrun's summary indents what its worker recorded
+        self._raising: re.Match[str] | None = None
+        self._last = 0  # the distance of its last frame
+        self._foreign = 0  # lines since then
+        self._heads = 0  # other heads within this traceback
+        self._ended = 0  # the distance of the last exception of theirs
+
+    def take(self, offset: int, text: str) -> re.Match[str] | None:
+        """Read the next line, so far from the head; the exception of this traceback where the line is it."""
+        if self._ended and offset - self._ended > NEXT_END_LINES:
+            self.is_lost = True
+            return None
+        if self._has_frame(offset, text):
+            return None
+        text = _BOLD.sub(r"\g<text>", text.removeprefix(self._indent))
+        if text[:1] not in (" ", "\t", ""):
+            return self._unindented(offset, text)
+        self._raising = self._raising or (_RAISING.match(text) if self.frames else None)
+        return None
+
+    def _has_frame(self, offset: int, text: str) -> bool:
         frame = FRAME.match(text)
-        if frame is not None and len(frames) < MOST_FRAMES:
-            indent = indent if frames else " " * (len(text) - len(text.lstrip(" ")) - 2)
-            frames.append(Frame(frame["file"], int(frame["line"]), (frame["function"] or "").strip()))
-            strangers, last, raising = 0, offset, None
-        elif 'File "' in text and (joined := list(_FRAME_WITHIN.finditer(text))):
-            frames += [Frame(each["file"], int(each["line"]), each["function"] or "") for each in joined]
-            strangers, last = 0, offset
-        elif (text := _BOLD.sub(r"\g<text>", text.removeprefix(indent)))[:1] not in (" ", "\t", ""):
-            ended = EXCEPTION.match(text)
-            is_end = (
-                ended is not None and (frames or ended["name"].endswith(_NAMES)) and _is_exception(ended["name"], text)
-            )
-            if ended is not None and is_end and not others and (not passed or ended["name"].endswith(_NAMES)):
-                if _is_cut(ended["name"], text) and any(_LAUNCHERS.search(f.file.replace("\\", "/")) for f in frames):
-                    return None
-                message, at = message_of(ended, (text for _, text in texts)), found.number + offset
-                return replace(found, number=at, exception=ended["name"], message=message, frames=tuple(frames))
-            if is_end and others:
-                others, passed = others - 1, offset
-            others += HEAD in text
-            strangers += 1
-            if strangers > STRANGERS:
-                return None
+        if frame is not None and len(self.frames) < MOST_FRAMES:
+            self._indent = self._indent if self.frames else " " * (len(text) - len(text.lstrip(" ")) - 2)
+            self.frames.append(TracebackFrame(frame["file"], int(frame["line"]), (frame["function"] or "").strip()))
+            self._raising = None
+        elif 'File "' in text and (found := list(_FRAME_WITHIN.finditer(text))):
+            self.frames += [TracebackFrame(each["file"], int(each["line"]), each["function"] or "") for each in found]
         else:
-            raising = raising or (_RAISING.match(text) if frames else None)
-    if raising is not None and not others:
-        return replace(found, number=found.number + last, exception=raising["name"], frames=tuple(frames))
-    files = [frame.file.replace("\\", "/") for frame in frames]
-    if any(_LAUNCHERS.search(file) for file in files) or all(_STARTERS.search(file) for file in files):
-        return None  # it says nothing of what a worker raised
-    return replace(found, number=found.number + last, frames=tuple(frames))
+            return False
+        self._foreign, self._last = 0, offset
+        return True
+
+    def _unindented(self, offset: int, text: str) -> re.Match[str] | None:
+        """A line at the margin: this traceback's exception, that of another one, or anything else."""
+        ended = EXCEPTION.match(text)
+        is_named = ended is not None and ended["name"].endswith(_NAMES)
+        is_end = ended is not None and bool(self.frames or is_named) and _is_exception(ended["name"], text)
+        if ended is not None and is_end and not self._heads and (is_named or not self._ended):
+            self.is_lost = _is_cut(ended["name"], text) and self._is_launchers
+            return ended
+        if is_end and self._heads:
+            self._heads, self._ended = self._heads - 1, offset
+        self._heads += HEAD in text
+        self._foreign += 1
+        self.is_lost = self._foreign > OTHERS_LINES
+        return None
+
+    def without_end(self, found: Traceback) -> Traceback | None:
+        """The traceback where the text holds no exception of it; None where it says nothing of what a worker raised."""
+        at, frames = found.number + self._last, tuple(self.frames)
+        if self._raising is not None and not self._heads:
+            return replace(found, number=at, exception=self._raising["name"], frames=frames)
+        if self._is_launchers or all(_STARTERS.search(frame.file.replace("\\", "/")) for frame in frames):
+            return None
+        return replace(found, number=at, frames=frames)
+
+    @property
+    def _is_launchers(self) -> bool:
+        return any(_LAUNCHERS.search(frame.file.replace("\\", "/")) for frame in self.frames)
 
 
 def _is_cut(name: str, text: str) -> bool:
@@ -164,51 +207,53 @@ def _is_cut(name: str, text: str) -> bool:
 
 
 def message_of(ended: re.Match[str], behind: Iterator[str]) -> str:
-    """What the exception says; where its text begins on the next line, the first two lines of it, and one behind a colon."""
+    """What the exception says; where its text begins on the next line, the first two lines of it, and one after a colon."""
     first = (ended["message"] or "").strip()
     if ":" not in ended[0] or (first and not first.endswith(":")):
         return (ended["message"] or "")[:1000]
     said = [first] if first else []
-    for text in itertools.islice(behind, 4):
+    for text in itertools.islice(behind, CONTINUED_LINES):
         if (not text.strip() and said) or HEAD in text or FRAME.match(text) or len(said) == 2:
             break
         said += [text.strip()] if text.strip() else []
     return " ".join(said)[:1000]
 
 
-def _in_one_line(block: Block, kept: bytes, number: int) -> Traceback | None:
+def _in_one_line(context: LineContext, kept: bytes, number: int) -> Traceback | None:
     """A traceback that a logger of JSON, or a message, keeps in one line with its line ends escaped."""
     string = _STRING.match(kept)
     if b"File \\" in kept and string is not None:
         kept = re.sub(rb'\\+"', b'"', string[0])
-    found = traceback_of(Block(re.sub(rb"\\+n", b"\n", kept), 0), number)
-    ranked = _RANK_KEY.search(block.line)
-    who = own_of(block).who
+    found = traceback_of(LineContext(re.sub(rb"\\+n", b"\n", kept), 0), number)
+    ranked = _RANK_KEY.search(context.line)
+    who = line_of(context).who
     who = replace(who, rank=int(ranked[1])) if ranked and who.rank is None else who
     return None if found is None else replace(found, number=number, who=who)
 
 
-def _pasted(block: Block, number: int) -> Traceback | None:
+def _pasted(context: LineContext, number: int) -> Traceback | None:
     """A traceback whose lines were pasted together into one."""
-    own = own_of(block)
+    own = line_of(context)
     told = _RANK_TAG.search(own.text)
     who = replace(own.who, rank=int(told[1])) if told and own.who.rank is None else own.who
-    text = _RANK_TAG.sub("", block.whole()[:MOST_PASTED].decode("utf-8", "replace")).partition(HEAD)[2]
+    text = _RANK_TAG.sub("", context.whole_line()[:MOST_PASTED].decode("utf-8", "replace")).partition(HEAD)[2]
     found = list(_FRAME_WITHIN.finditer(text))
     ended = _EXCEPTION_WITHIN.search(text, found[-1].end()) if found else None
     if ended is None:
         return None
-    frames = tuple(Frame(each["file"], int(each["line"]), each["function"] or "") for each in found[:MOST_FRAMES])
+    frames = tuple(
+        TracebackFrame(each["file"], int(each["line"]), each["function"] or "") for each in found[:MOST_FRAMES]
+    )
     message = ended["message"].strip()[:1000]
     return Traceback(0, number, ended["name"], message, frames, who, own.time, told is not None, begin=number)
 
 
-def _texts(block: Block, head: Prefixed) -> Iterator[tuple[int, str]]:
-    """The lines behind the head that its process may have written, each with its distance from it; wrapped frames in one."""
-    lead = _lead(block, head)
+def _texts(context: LineContext, head: PrefixedLine) -> Iterator[tuple[int, str]]:
+    """The lines after the head that its process may have written, each with its distance from it; wrapped frames in one."""
+    lead = _lead(context, head)
     begun = ""
-    for offset, raw in enumerate(block.behind(MOST_LINES), 1):
-        each = taken_apart(raw)
+    for offset, raw in enumerate(context.lines_after(TRACEBACK_LINES), 1):
+        each = parsed_line(raw)
         if offset == 1 and each.stream == Who() and FRAME.match(each.text):
             head = head._replace(stream=each.stream)  # some loggers put their prefix before the head alone
         if lead is not None:
@@ -222,7 +267,7 @@ def _texts(block: Block, head: Prefixed) -> Iterator[tuple[int, str]]:
         yield offset, text
 
 
-def _lead(block: Block, head: Prefixed) -> re.Pattern[str] | None:
+def _lead(context: LineContext, head: PrefixedLine) -> re.Pattern[str] | None:
     """What a logger of an unknown form puts before every line of the traceback; None where only its head has something.
 
     Where numbers in it count lines or time, they may differ.
@@ -231,49 +276,49 @@ def _lead(block: Block, head: Prefixed) -> re.Pattern[str] | None:
     if not words.strip():
         return None
     exact = re.escape(words)
-    following = [taken_apart(raw).text for raw in block.behind(4)]
+    following = [parsed_line(raw).text for raw in context.lines_after(LEAD_LINES)]
     for known in (exact, re.sub(r"\d+", r"\\d+", exact)):
         if any(re.match(known + r'\s+File "', text) for text in following):
             return re.compile(known)
     return None
 
 
-def _index_of_spawned(block: Block, head: Prefixed) -> int | None:
-    """The local rank: mp.spawn numbers its processes, and tells the number above what one of them raised."""
+def _index_of_spawned(context: LineContext, head: PrefixedLine) -> int | None:
+    """The local rank: mp.spawn numbers its processes, and prints the number above the traceback of one."""
     if head.who.local_rank is not None or head.who.rank is not None:
         return head.who.local_rank
-    told = next((found for raw in block.before(2) if (found := _SPAWNED.search(raw))), None)
+    told = next((found for raw in context.lines_before(SPAWN_INDEX_LINES) if (found := _SPAWNED.search(raw))), None)
     return int(told[1]) if told else None
 
 
-def syntax_error_of(block: Block, number: int) -> Traceback | None:
+def syntax_error_of(context: LineContext, number: int) -> Traceback | None:
     """A script that Python cannot read: `File "train.py", line 12`, the line, a caret, and the exception, without a head."""
-    own = own_of(block)
+    own = line_of(context)
     ended = EXCEPTION.match(own.text)
     if ended is None:
         return None
-    for raw in block.before(4):
-        each = taken_apart(raw)
+    for raw in context.lines_before(SYNTAX_ERROR_LINES):
+        each = parsed_line(raw)
         frame = FRAME.match(each.text)
         if frame is not None and is_same_stream(own, each):
-            place = Frame(frame["file"], int(frame["line"]))
+            place = TracebackFrame(frame["file"], int(frame["line"]))
             return Traceback(
                 0, number, ended["name"], ended["message"] or "", (place,), own.who, own.time, begin=number
             )
     return None
 
 
-def _boxed(block: Block, head: Prefixed, number: int) -> Traceback | None:
+def _boxed(context: LineContext, head: PrefixedLine, number: int) -> Traceback | None:
     """A traceback in the frame that rich draws: `/job/train.py:71 in main`, and the exception below the frame."""
-    frames: list[Frame] = []
+    frames: list[TracebackFrame] = []
     is_closed = False
-    for offset, raw in enumerate(block.behind(MOST_LINES), 1):
-        each = taken_apart(raw)
+    for offset, raw in enumerate(context.lines_after(TRACEBACK_LINES), 1):
+        each = parsed_line(raw)
         if not is_same_stream(head, each) or not each.text.strip():
             continue
         frame = _BOXED.match(each.text)
         if frame is not None and len(frames) < MOST_FRAMES:
-            frames.append(Frame(frame["file"], int(frame["line"]), frame["function"]))
+            frames.append(TracebackFrame(frame["file"], int(frame["line"]), frame["function"]))
         elif is_closed:
             ended = EXCEPTION.match(each.text.rstrip())
             if ended is None:

@@ -1,43 +1,46 @@
-"""A client of torch's TCPStore in pure Python: who does not answer is told apart by kind, and nothing imports torch."""
+"""A client of torch's TCPStore in pure Python: what keeps it from a store is told apart by outcome, and nothing imports torch."""
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import socket
-import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
-from ddpdoctor.facts.probe import Kind
+from ddpdoctor.facts.reachability import ConnectOutcome
+from ddpdoctor.network import connect as tcp
 from ddpdoctor.network.ping import answers_ping
-from ddpdoctor.network.tcpstore.wire import MAGIC, NONCE, NUMBER, READY, SIGNED, Op, pack
+from ddpdoctor.network.resolve import look_up
+from ddpdoctor.network.tcpstore.wire import MAGIC, NONCE, NUMBER, READY, SIGNED, StoreOp, pack
 
-__all__ = ["PATIENT_SECONDS", "Store", "StoreError", "StoreLost", "connect"]
+__all__ = ["PATIENT_SECONDS", "Store", "StoreError", "StoreLost", "connect", "handshake"]
 
 PATIENT_SECONDS = 10.0
 """How long one answer may take where nothing is known to be wrong: on a busy machine; and torch's own server looks up the name
-of every client that comes, and answers nobody meanwhile."""
+of every client that connects, and answers no other one meanwhile."""
 DOUBT_SECONDS = 0.3
-"""How long it may take until somebody looks whether anything is wrong."""
-PROMPT_SECONDS = 0.5
-"""A "no route to host" that comes sooner was sent by a firewall; the kernel needs about 3 s to find nobody by ARP."""
-
-_ERRNO = {113: Kind.MASTER_WITHOUT_HOST, 101: Kind.NO_ROUTE, 22: Kind.NO_ROUTE, 111: Kind.REFUSED, 110: Kind.SILENT}
+"""How long it may take until `is_hopeless` is asked."""
 
 
 class StoreError(Exception):
-    """The store cannot be reached; `kind` says how, the text what was seen."""
+    """The store cannot be reached; `outcome` says what came back, the text what was seen.
 
-    def __init__(self, kind: Kind, seen: str) -> None:
+    `pings`: the host answers a ping, so that its NO_ANSWER comes from a firewall.
+    """
+
+    def __init__(self, outcome: ConnectOutcome, seen: str, *, pings: bool = False) -> None:
         super().__init__(seen)
-        self.kind = kind
+        self.outcome = outcome
+        self.pings = pings
 
 
 class StoreLost(Exception):
-    """The store was reached and went away, or stopped answering."""
+    """The store was reached and went away (RESET), or stopped answering (SILENT)."""
+
+    def __init__(self, outcome: ConnectOutcome, seen: str) -> None:
+        super().__init__(seen)
+        self.outcome = outcome
 
 
 class Store:
@@ -55,7 +58,7 @@ class Store:
         self.is_lost = False
         self.address = ""
         link.settimeout(min(DOUBT_SECONDS, seconds))
-        self._send(bytes([Op.VALIDATE]) + MAGIC)
+        self._send(bytes([StoreOp.VALIDATE]) + MAGIC)
 
     def fileno(self) -> int:
         return self.link.fileno()
@@ -75,54 +78,54 @@ class Store:
     def ping(self) -> bool:
         """Whether a store stands at the other end."""
         nonce = os.urandom(4)
-        self._send(bytes([Op.PING]) + nonce)
+        self._send(bytes([StoreOp.PING]) + nonce)
         return self._receive(NONCE.size) == nonce
 
     def set(self, key: str, value: bytes) -> None:
-        self._send(bytes([Op.SET]) + pack(self._key(key), value))
+        self._send(bytes([StoreOp.SET]) + pack(self._key(key), value))
 
     def get(self, key: str) -> bytes:
         """The value, b"" for a key that is not there (a bare GET of such a key would cost the connection)."""
         if not self.check(key):
             return b""
-        self._send(bytes([Op.GET]) + pack(self._key(key)))
+        self._send(bytes([StoreOp.GET]) + pack(self._key(key)))
         return self._value()
 
     def check(self, key: str) -> bool:
         """Whether the key is there."""
-        self._send(bytes([Op.CHECK]) + NUMBER.pack(1) + pack(self._key(key)))
+        self._send(bytes([StoreOp.CHECK]) + NUMBER.pack(1) + pack(self._key(key)))
         return self._receive(1)[0] == READY
 
     def add(self, key: str, amount: int) -> int:
         """The new sum."""
-        self._send(bytes([Op.ADD]) + pack(self._key(key)) + SIGNED.pack(amount))
+        self._send(bytes([StoreOp.ADD]) + pack(self._key(key)) + SIGNED.pack(amount))
         return int(SIGNED.unpack(self._receive(SIGNED.size))[0])
 
     def append(self, key: str, value: bytes) -> None:
-        self._send(bytes([Op.APPEND]) + pack(self._key(key), value))
+        self._send(bytes([StoreOp.APPEND]) + pack(self._key(key), value))
 
     def claim(self, key: str, value: bytes) -> bytes:
         """Set a key that nobody has set yet; the value that stands there afterwards."""
-        self._send(bytes([Op.COMPARE_SET]) + pack(self._key(key), b"", value))
+        self._send(bytes([StoreOp.COMPARE_SET]) + pack(self._key(key), b"", value))
         return self._value()
 
     def num_keys(self) -> int:
-        self._send(bytes([Op.NUM_KEYS]))
+        self._send(bytes([StoreOp.NUM_KEYS]))
         return int(SIGNED.unpack(self._receive(SIGNED.size))[0])
 
     def delete(self, key: str) -> bool:
-        self._send(bytes([Op.DELETE]) + pack(self._key(key)))
+        self._send(bytes([StoreOp.DELETE]) + pack(self._key(key)))
         return bool(SIGNED.unpack(self._receive(SIGNED.size))[0])
 
     def wait_begin(self, key: str) -> None:
         """Ask to be told when the key comes: the connection becomes readable. End it with `wait_end`."""
-        self._send(bytes([Op.WAIT]) + NUMBER.pack(1) + pack(self._key(key)))
+        self._send(bytes([StoreOp.WAIT]) + NUMBER.pack(1) + pack(self._key(key)))
 
     def wait_end(self, *, cancel: bool = False) -> bool:
         """Read the answer to `wait_begin`, after calling the wait off if `cancel`; whether the key has come."""
         if not cancel:
             return self._receive(1)[0] == READY
-        self._send(bytes([Op.CANCEL]))
+        self._send(bytes([StoreOp.CANCEL]))
         if self._receive(1)[0] != READY:
             return False
         self._receive(1)  # the key came while we called off: the store answers that as well
@@ -140,9 +143,9 @@ class Store:
             try:
                 left = left[self.link.send(left) :]
             except TimeoutError:
-                self._be_patient(since, "took no request")
+                self._check_patience(since, "took no request")
             except OSError as error:
-                raise self._lose(f"the store's connection broke: {error.strerror}") from None
+                raise self._lose(ConnectOutcome.RESET, f"the store's connection broke: {error.strerror}") from None
 
     def _receive(self, size: int) -> bytes:
         chunks, since = bytearray(), time.monotonic()
@@ -150,109 +153,90 @@ class Store:
             try:
                 chunk = self.link.recv(min(size - len(chunks), 1 << 20))
             except TimeoutError:
-                self._be_patient(since, "did not answer")
+                self._check_patience(since, "did not answer")
                 continue
             except OSError as error:
-                raise self._lose(f"the store's connection broke: {error.strerror}") from None
+                raise self._lose(ConnectOutcome.RESET, f"the store's connection broke: {error.strerror}") from None
             if not chunk:
-                raise self._lose("the store closed the connection")
+                raise self._lose(ConnectOutcome.RESET, "the store closed the connection")
             chunks += chunk
         return bytes(chunks)
 
-    def _be_patient(self, since: float, words: str) -> None:
-        """Give up when it took too long, or is known to be in vain."""
+    def _check_patience(self, since: float, what: str) -> None:
+        """Raise StoreLost when the answer took too long, or none will come."""
         waited = time.monotonic() - since
         if waited >= self.seconds or self.is_hopeless():
-            raise self._lose(f"the store {words} within {waited:.1f} s")
+            raise self._lose(ConnectOutcome.SILENT, f"the store {what} within {waited:.1f} s")
 
-    def _lose(self, words: str) -> StoreLost:
+    def _lose(self, outcome: ConnectOutcome, seen: str) -> StoreLost:
         self.is_lost = True
-        return StoreLost(words)
-
-
-Address = tuple[socket.AddressFamily, Any]
+        return StoreLost(outcome, seen)
 
 
 def connect(host: str, port: int, prefix: str, seconds: float) -> Store:
     """One attempt to reach the store at host:port.
 
     Raises:
-        StoreError: it cannot be reached within `seconds`; the kind says how.
+        StoreError: it cannot be reached within `seconds`; the outcome says how.
+        OSError: this process may open no more files.
     """
     end = time.monotonic() + seconds
-    errors: list[OSError] = []
-    filtered: Kind | None = None
-    for family, address in _resolve(host, port, seconds):
+    failures: list[StoreError] = []
+    lookup = look_up(host, max(seconds, 0.1))
+    if lookup.is_late:
+        raise StoreError(ConnectOutcome.UNRESOLVED, f"the resolver did not answer for {host!r} within {seconds:.1f} s")
+    if lookup.error is not None:
+        raise StoreError(ConnectOutcome.UNRESOLVED, f"{host!r}: {lookup.error}")
+    for address in lookup.addresses:
         left = end - time.monotonic()
         if left <= 0:
             break
-        link = socket.socket(family, socket.SOCK_STREAM)
-        link.settimeout(left)
-        began = time.monotonic()
         try:
-            link.connect(address)
-            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            link = tcp.connect(address, port, left)
         except OSError as error:
-            link.close()
-            errors.append(error)
-            filtered = filtered or _filtered(error, str(address[0]), time.monotonic() - began)
+            if error.errno in tcp.OUT_OF_FILES:
+                raise
+            failures.append(_failure(error, f"{host}:{port}", address, left - (end - time.monotonic())))
             continue
-        store = _greet(link, prefix, min(PATIENT_SECONDS, max(seconds, 0.5)))
-        store.seconds, store.address = PATIENT_SECONDS, str(address[0])
+        try:
+            store = handshake(link, prefix, min(PATIENT_SECONDS, max(seconds, 0.5)))
+        except StoreError:
+            link.close()
+            raise
+        store.seconds, store.address = PATIENT_SECONDS, address
         return store
-    if filtered is not None:
-        raise StoreError(filtered, f"{host}:{port}: {errors[0].strerror or 'no answer'}")
-    raise _explain(errors, host, port, seconds)
+    raise _most_telling(failures) or StoreError(
+        ConnectOutcome.NO_ANSWER, f"{host}:{port}: no answer within {seconds:.1f} s"
+    )
 
 
-def _filtered(error: OSError, address: str, took: float) -> Kind | None:
-    """Whether a firewall forbids or drops the connection to a machine that is there."""
-    if error.errno == errno.EHOSTUNREACH and took < PROMPT_SECONDS:
-        return Kind.PORT_REJECTED
-    if isinstance(error, TimeoutError) and answers_ping(address):
-        return Kind.PORT_DROPPED
-    return None
+def handshake(link: socket.socket, prefix: str, seconds: float) -> Store:
+    """The store at the other end of a connection, which stays open.
 
-
-def _greet(link: socket.socket, prefix: str, seconds: float) -> Store:
+    Raises:
+        StoreError: what accepted the connection is not a store (STRANGER), or says nothing within `seconds` (SILENT).
+    """
     try:
         store = Store(link, prefix, seconds)
         if store.ping():
             return store
-        seen = "answered something that no torch store says"
+        outcome, seen = ConnectOutcome.STRANGER, "answered something that no torch store says"
     except StoreLost as lost:
-        seen = "closed the connection" if "answer" not in str(lost) else f"did not answer within {seconds:.0f} s"
-    link.close()
-    raise StoreError(Kind.STRANGER, f"it accepted the connection and {seen}")
-
-
-def _explain(errors: list[OSError], host: str, port: int, seconds: float) -> StoreError:
-    for error in errors:
-        if error.errno in _ERRNO:
-            return StoreError(_ERRNO[error.errno], f"{host}:{port}: {error.strerror}")
-    if errors and not any(isinstance(e, TimeoutError) for e in errors):
-        return StoreError(Kind.REFUSED, f"{host}:{port}: {errors[0]}")
-    return StoreError(Kind.SILENT, f"{host}:{port}: no answer within {seconds:.1f} s")
-
-
-def _resolve(host: str, port: int, seconds: float) -> list[Address]:
-    """Addresses of `host`. The resolver blocks in C without a deadline, so it is asked in a thread that may be left."""
-    answers: list[list[Address] | OSError] = []
-
-    def ask() -> None:
-        try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:
-            answers.append(error if isinstance(error, OSError) else OSError(0, str(error)))
+        if lost.outcome is ConnectOutcome.SILENT:
+            outcome, seen = lost.outcome, f"did not answer within {seconds:.0f} s"
         else:
-            answers.append([(family, address) for family, _, _, _, address in found])
+            outcome, seen = ConnectOutcome.STRANGER, "closed the connection"
+    raise StoreError(outcome, f"it accepted the connection and {seen}")
 
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(max(seconds, 0.1))
-    if not answers:
-        raise StoreError(Kind.UNRESOLVABLE, f"the resolver did not answer for {host!r} within {seconds:.1f} s")
-    answer = answers[0]
-    if isinstance(answer, OSError):
-        raise StoreError(Kind.UNRESOLVABLE, f"{host!r}: {answer.strerror}")
-    return answer
+
+def _failure(error: OSError, place: str, address: str, took: float) -> StoreError:
+    outcome = tcp.refined(tcp.outcome_of(error), address, took)
+    is_filtered = outcome is ConnectOutcome.NO_ANSWER and bool(answers_ping(address))
+    return StoreError(outcome, f"{place}: {error.strerror or 'no answer'}", pings=is_filtered)
+
+
+def _most_telling(failures: list[StoreError]) -> StoreError | None:
+    """A firewall before anything else; then what came back from the first address from which anything came."""
+    filtered = (each for each in failures if each.pings or each.outcome is ConnectOutcome.PROHIBITED)
+    answered = (each for each in failures if each.outcome is not ConnectOutcome.NO_ANSWER)
+    return next(filtered, None) or next(answered, None)

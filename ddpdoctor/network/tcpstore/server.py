@@ -9,9 +9,9 @@ import selectors
 import socket
 from collections import deque
 
-from ddpdoctor.network.file_limits import OUT_OF_FILES
+from ddpdoctor.network.connect import OUT_OF_FILES
 from ddpdoctor.network.serving import Serving
-from ddpdoctor.network.tcpstore.wire import MAGIC, NONCE, NUMBER, SIGNED, Op, pack
+from ddpdoctor.network.tcpstore.wire import MAGIC, NONCE, NUMBER, SIGNED, StoreOp, pack
 
 __all__ = ["Server"]
 
@@ -19,11 +19,11 @@ LONGEST = 1 << 30
 """A length above this is no TCPStore request: the connection is closed."""
 
 
-class _Broken(Exception):
+class _ProtocolError(Exception):
     """The peer does not speak the protocol."""
 
 
-class _Peer:
+class _Client:
     """One connection: bytes that came, bytes still to send, the keys it waits for."""
 
     def __init__(self, link: socket.socket) -> None:
@@ -46,10 +46,10 @@ class Server(Serving):
     def __init__(self, host: str, port: int, mark: str = "hosted") -> None:
         super().__init__(host, port)
         self._values: dict[bytes, bytes | bytearray] = {mark.encode(): b"ddpdoctor"}
-        self._waiting: dict[bytes, set[_Peer]] = {}
-        self._serving: _Peer | None = None
+        self._waiting: dict[bytes, set[_Client]] = {}
+        self._serving: _Client | None = None
         self._queues: dict[bytes, deque[bytes]] = {}
-        self._peers: dict[int, _Peer] = {}
+        self._peers: dict[int, _Client] = {}
         self.is_out_of_files = False
         self._start()
 
@@ -63,10 +63,10 @@ class Server(Serving):
             return  # else the peer was gone before we looked: it will try again
         link.setblocking(False)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._peers[link.fileno()] = _Peer(link)
+        self._peers[link.fileno()] = _Client(link)
         self._selector.register(link, selectors.EVENT_READ)
 
-    def _drop(self, peer: _Peer) -> None:
+    def _drop(self, peer: _Client) -> None:
         for key in peer.waiting:
             self._waiting.get(key, set()).discard(peer)
         self._selector.unregister(peer.link)
@@ -87,20 +87,20 @@ class Server(Serving):
             self._flush(peer)
         except BlockingIOError:
             return  # nothing to read after all
-        except (OSError, _Broken):
+        except (OSError, _ProtocolError):
             self._drop(peer)
 
-    def _requests(self, peer: _Peer, received: bytes) -> None:
+    def _requests(self, peer: _Client, received: bytes) -> None:
         """Answer every request that has come whole; keep the rest for later."""
-        reader = _Reader(received)
+        reader = _RequestReader(received)
         answered = 0
         self._serving = peer
         try:
             while answered < len(received):
                 op = reader.take(1)[0]
                 handler = _HANDLERS.get(op)
-                if handler is None or not (peer.validated or op == Op.VALIDATE):
-                    raise _Broken
+                if handler is None or not (peer.validated or op == StoreOp.VALIDATE):
+                    raise _ProtocolError
                 handler(self, peer, reader)
                 answered = reader.at
         except IndexError:
@@ -109,12 +109,12 @@ class Server(Serving):
             self._serving = None
         peer.received = received[answered:]
 
-    def _say(self, peer: _Peer, answer: bytes) -> None:
+    def _reply(self, peer: _Client, answer: bytes) -> None:
         peer.unsent += answer
         if peer is not self._serving and self._peers.get(peer.link.fileno()) is peer:
             self._flush(peer)  # it waited; one that is being served is answered when all its requests are done
 
-    def _flush(self, peer: _Peer) -> None:
+    def _flush(self, peer: _Client) -> None:
         try:
             if peer.unsent:
                 del peer.unsent[: peer.link.send(peer.unsent)]
@@ -132,62 +132,62 @@ class Server(Serving):
             if key in peer.waiting:
                 peer.waiting.discard(key)
                 if not peer.waiting:
-                    self._say(peer, b"\0")
+                    self._reply(peer, b"\0")
 
-    def _validate(self, peer: _Peer, reader: _Reader) -> None:
+    def _validate(self, peer: _Client, reader: _RequestReader) -> None:
         if reader.take(len(MAGIC)) != MAGIC:
-            raise _Broken
+            raise _ProtocolError
         peer.validated = True
 
-    def _ping(self, peer: _Peer, reader: _Reader) -> None:
-        self._say(peer, reader.take(NONCE.size))
+    def _ping(self, peer: _Client, reader: _RequestReader) -> None:
+        self._reply(peer, reader.take(NONCE.size))
 
-    def _set(self, peer: _Peer, reader: _Reader) -> None:
+    def _set(self, peer: _Client, reader: _RequestReader) -> None:
         key, value = reader.text(), reader.text()
         self._store(key, value)
 
-    def _compare_set(self, peer: _Peer, reader: _Reader) -> None:
+    def _compare_set(self, peer: _Client, reader: _RequestReader) -> None:
         key, expected, desired = reader.text(), reader.text(), reader.text()
         current = self._values.get(key)
         if (current is None and not expected) or current == expected:
             self._store(key, desired)
-        self._say(peer, pack(self._values.get(key, expected)))
+        self._reply(peer, pack(self._values.get(key, expected)))
 
-    def _get(self, peer: _Peer, reader: _Reader) -> None:
-        self._say(peer, pack(self._known(reader.text())))
+    def _get(self, peer: _Client, reader: _RequestReader) -> None:
+        self._reply(peer, pack(self._known(reader.text())))
 
-    def _add(self, peer: _Peer, reader: _Reader) -> None:
+    def _add(self, peer: _Client, reader: _RequestReader) -> None:
         key, amount = reader.text(), reader.signed()
         try:
             total = int(self._values.get(key, b"0")) + amount
         except ValueError:
-            raise _Broken from None
+            raise _ProtocolError from None
         self._store(key, str(total).encode())
-        self._say(peer, SIGNED.pack(total))
+        self._reply(peer, SIGNED.pack(total))
 
-    def _check(self, peer: _Peer, reader: _Reader) -> None:
+    def _check(self, peer: _Client, reader: _RequestReader) -> None:
         keys = reader.texts()
-        self._say(peer, b"\0" if all(key in self._values for key in keys) else b"\1")
+        self._reply(peer, b"\0" if all(key in self._values for key in keys) else b"\1")
 
-    def _wait(self, peer: _Peer, reader: _Reader) -> None:
+    def _wait(self, peer: _Client, reader: _RequestReader) -> None:
         peer.waiting = {key for key in reader.texts() if key not in self._values}
         for key in peer.waiting:
             self._waiting.setdefault(key, set()).add(peer)
         if not peer.waiting:
-            self._say(peer, b"\0")
+            self._reply(peer, b"\0")
 
-    def _cancel(self, peer: _Peer, reader: _Reader) -> None:
+    def _cancel(self, peer: _Client, reader: _RequestReader) -> None:
         peer.waiting = set()
         peer.popping = None
-        self._say(peer, b"\1")
+        self._reply(peer, b"\1")
 
-    def _num_keys(self, peer: _Peer, reader: _Reader) -> None:
-        self._say(peer, SIGNED.pack(len(self._values)))
+    def _num_keys(self, peer: _Client, reader: _RequestReader) -> None:
+        self._reply(peer, SIGNED.pack(len(self._values)))
 
-    def _delete(self, peer: _Peer, reader: _Reader) -> None:
-        self._say(peer, SIGNED.pack(0 if self._values.pop(reader.text(), None) is None else 1))
+    def _delete(self, peer: _Client, reader: _RequestReader) -> None:
+        self._reply(peer, SIGNED.pack(0 if self._values.pop(reader.text(), None) is None else 1))
 
-    def _append(self, peer: _Peer, reader: _Reader) -> None:
+    def _append(self, peer: _Client, reader: _RequestReader) -> None:
         key, value = reader.text(), reader.text()
         log = self._values.get(key, b"")
         if not isinstance(log, bytearray):
@@ -195,24 +195,24 @@ class Server(Serving):
         log += value
         self._store(key, log)
 
-    def _multi_get(self, peer: _Peer, reader: _Reader) -> None:
-        self._say(peer, pack(*(self._known(key) for key in reader.texts())))
+    def _multi_get(self, peer: _Client, reader: _RequestReader) -> None:
+        self._reply(peer, pack(*(self._known(key) for key in reader.texts())))
 
-    def _multi_set(self, peer: _Peer, reader: _Reader) -> None:
+    def _multi_set(self, peer: _Client, reader: _RequestReader) -> None:
         texts = [(reader.text(), reader.text()) for _ in range(reader.number())]
         for key, value in texts:
             self._store(key, value)
 
-    def _list(self, peer: _Peer, reader: _Reader) -> None:
-        self._say(peer, NUMBER.pack(len(self._values)) + pack(*self._values))
+    def _list(self, peer: _Client, reader: _RequestReader) -> None:
+        self._reply(peer, NUMBER.pack(len(self._values)) + pack(*self._values))
 
     def _known(self, key: bytes) -> bytes | bytearray:
         if key not in self._values:
-            raise _Broken  # torch's server also closes the connection: clients wait for a key before they get it
+            raise _ProtocolError  # torch's server also closes the connection: clients wait for a key before they get it
         return self._values[key]
 
 
-class _Reader:
+class _RequestReader:
     """Takes the parts of one request; IndexError when it has not come whole."""
 
     def __init__(self, buffer: bytes) -> None:
@@ -231,7 +231,7 @@ class _Reader:
             raise IndexError
         value: int = NUMBER.unpack_from(self.buffer, self.at)[0]
         if value > LONGEST:
-            raise _Broken
+            raise _ProtocolError
         self.at += NUMBER.size
         return value
 
@@ -246,19 +246,19 @@ class _Reader:
 
 
 _HANDLERS = {
-    Op.VALIDATE: Server._validate,
-    Op.SET: Server._set,
-    Op.COMPARE_SET: Server._compare_set,
-    Op.GET: Server._get,
-    Op.ADD: Server._add,
-    Op.CHECK: Server._check,
-    Op.WAIT: Server._wait,
-    Op.NUM_KEYS: Server._num_keys,
-    Op.DELETE: Server._delete,
-    Op.APPEND: Server._append,
-    Op.MULTI_GET: Server._multi_get,
-    Op.MULTI_SET: Server._multi_set,
-    Op.CANCEL: Server._cancel,
-    Op.PING: Server._ping,
-    Op.LIST: Server._list,
+    StoreOp.VALIDATE: Server._validate,
+    StoreOp.SET: Server._set,
+    StoreOp.COMPARE_SET: Server._compare_set,
+    StoreOp.GET: Server._get,
+    StoreOp.ADD: Server._add,
+    StoreOp.CHECK: Server._check,
+    StoreOp.WAIT: Server._wait,
+    StoreOp.NUM_KEYS: Server._num_keys,
+    StoreOp.DELETE: Server._delete,
+    StoreOp.APPEND: Server._append,
+    StoreOp.MULTI_GET: Server._multi_get,
+    StoreOp.MULTI_SET: Server._multi_set,
+    StoreOp.CANCEL: Server._cancel,
+    StoreOp.PING: Server._ping,
+    StoreOp.LIST: Server._list,
 }

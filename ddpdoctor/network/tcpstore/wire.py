@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 
-__all__ = ["MAGIC", "NUMBER", "READY", "Op", "pack"]
+__all__ = ["MAGIC", "NUMBER", "READY", "StoreOp", "pack"]
 
 MAGIC = struct.pack("=I", 0x3C85F7CE)
 """What a client says after VALIDATE."""
@@ -18,7 +18,7 @@ READY = 0
 """The answer of CHECK when all keys are there, and of WAIT when they have come; 1 is "not ready" and "cancelled"."""
 
 
-class Op:
+class StoreOp:
     """The first byte of a request."""
 
     VALIDATE, SET, COMPARE_SET, GET, ADD, CHECK, WAIT, NUM_KEYS, DELETE, APPEND, MULTI_GET, MULTI_SET, CANCEL = range(

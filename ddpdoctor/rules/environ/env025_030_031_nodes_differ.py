@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.launch.programs import REMOTE
 from ddpdoctor.facts.launch.record import Launch
-from ddpdoctor.facts.launch.words import Edit
+from ddpdoctor.facts.launch.words import SpanEdit
 from ddpdoctor.facts.nodes import Node, Nodes, Split, split
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import CauseScope, cause
@@ -204,7 +204,7 @@ def not_exported(launch: Launch) -> Iterator[Finding]:
             continue
         text = f"{names} {are} empty in the quoted text: this script assigns and does not export; expected export"
         start = line.argv[0].start
-        edits = [Edit(start, start, f"export {' '.join(line.private)}; ")]
+        edits = [SpanEdit(start, start, f"export {' '.join(line.private)}; ")]
         yield point(launch, line, word, text, "export", edits, fix="Export them where they are assigned.")
 
 

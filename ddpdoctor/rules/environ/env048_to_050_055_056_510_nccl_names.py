@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.launchers import TORCHRUN
 from ddpdoctor.facts.setting_names import SYNONYMS, nearest, of_a_plugin
-from ddpdoctor.facts.settings_table import TABLE, Setting
+from ddpdoctor.facts.settings_table import TABLE, KnownVariable
 from ddpdoctor.facts.variables import MEANINGS, PET_OPTIONS
 from ddpdoctor.facts.versions import Versions, numbers
 from ddpdoctor.findings import Finding, Severity
@@ -180,7 +180,7 @@ def cuda_variable_misspelt(environ: Environ) -> Iterator[Finding]:
             yield _misspelt(environ, name, meant, "CUDA")
 
 
-def _set(environ: Environ) -> Iterator[tuple[str, Setting]]:
+def _set(environ: Environ) -> Iterator[tuple[str, KnownVariable]]:
     return ((name, TABLE[name]) for name, text in environ.settings.items() if name in TABLE and text)
 
 
@@ -190,11 +190,11 @@ def _nccl(versions: Versions | None) -> tuple[int, ...]:
     return numbers(version or "")
 
 
-def _is_newer(each: Setting, nccl: tuple[int, ...]) -> bool:
+def _is_newer(each: KnownVariable, nccl: tuple[int, ...]) -> bool:
     return bool(nccl) and each.family == "nccl" and each.since is not None and nccl < numbers(each.since)
 
 
-def _instead(each: Setting) -> str:
+def _instead(each: KnownVariable) -> str:
     return f"{each.replaced_by} instead" if each.replaced_by else "it to be unset"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.settings_table import MAX_NUMBER, TABLE, Setting, read_number
+from ddpdoctor.facts.settings_table import MAX_NUMBER, TABLE, KnownVariable, read_number
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.environ.settings import about
@@ -82,7 +82,7 @@ def _bad_list(text: str) -> str | None:
     return None if odd is None else f"has {odd!r}, which NCCL takes for a part of a name"
 
 
-def _unknown_value(environ: Environ, each: Setting, text: str) -> Finding:
+def _unknown_value(environ: Environ, each: KnownVariable, text: str) -> Finding:
     allowed = ", ".join(each.allowed) or "1 or 0"
     right = text.strip().upper()
     command = None
@@ -127,7 +127,7 @@ def _starts_with_digits(text: str) -> bool:
     return digits[:1].isdecimal() or (digits[:1] in ("+", "-") and digits[1:2].isdecimal())
 
 
-def _set(environ: Environ) -> Iterator[tuple[str, Setting, str]]:
+def _set(environ: Environ) -> Iterator[tuple[str, KnownVariable, str]]:
     for name, text in environ.settings.items():
         each = TABLE.get(name)
         if each is not None and each.family == "nccl" and each.removed is None and text.strip():

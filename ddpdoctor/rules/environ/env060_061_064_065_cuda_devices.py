@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.launch.programs import Launcher
-from ddpdoctor.facts.launch.record import Launch, Line
-from ddpdoctor.facts.launch.words import Edit, Word
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.launch.words import SpanEdit, Word
 from ddpdoctor.facts.launchers import TORCHRUN
 from ddpdoctor.facts.visibility import joined, listed, visible
 from ddpdoctor.findings import Finding, Severity
@@ -171,7 +171,7 @@ def one_each(launch: Launch) -> Iterator[Finding]:
         program, script = line.program, line.script
         if program is None or script is None or not script.takes_gpu_of_local_rank or line.starter is not None:
             continue
-        if line.environ.variables.get("LOCAL_RANK") == "0" or program.launcher is not Launcher.PYTHON:
+        if line.environ.variables.get("LOCAL_RANK") == "0" or program.launcher is not LauncherKind.PYTHON:
             continue
         each, _ = tasks_per_node(line)
         if each == 1:
@@ -195,9 +195,9 @@ def one_each(launch: Launch) -> Iterator[Finding]:
             )
 
 
-def _bound(line: Line) -> tuple[Word | None, str]:
+def _bound(line: LaunchLine) -> tuple[Word | None, str]:
     """The option of srun or sbatch that gives every task one GPU of its own."""
-    srun = line.layer(Launcher.SRUN)
+    srun = line.layer(LauncherKind.SRUN)
     if srun is None:
         return None, ""
     bind = option(srun, ("--gpu-bind",)) or option(line.batch, ("--gpu-bind",))
@@ -212,8 +212,8 @@ def _bound(line: Line) -> tuple[Word | None, str]:
     return None, ""
 
 
-def _unbound(line: Line, word: Word | None, each: int | None) -> list[Edit] | None:
-    srun = line.layer(Launcher.SRUN)
+def _unbound(line: LaunchLine, word: Word | None, each: int | None) -> list[SpanEdit] | None:
+    srun = line.layer(LauncherKind.SRUN)
     assert srun is not None
     given = option(srun, ("--gpus-per-task",))
     if given is None or each is None:
@@ -238,9 +238,10 @@ TOLD = (
 @one_gpu_visible_per_rank.look
 def peers_gpu_unseen(log: Log) -> Iterator[Finding]:
     """NCCL could not find, in one process, the GPU of another one."""
-    from ddpdoctor.rules.log.signatures import finding_of, matching
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.signatures import finding_of
 
-    lines = matching(log, ISOLATED)
+    lines = matching_lines(log, ISOLATED)
     if lines:
         title = (
             "NCCL cannot open the GPU of a peer: each process sees only its own. Undetermined: CUDA_VISIBLE_DEVICES, srun's "
@@ -248,7 +249,7 @@ def peers_gpu_unseen(log: Log) -> Iterator[Finding]:
             "(TOPO023)"
         )
         yield finding_of(log, lines, title, blames_speaker=True)
-    hidden = matching(log, NOT_FOUND)
+    hidden = matching_lines(log, NOT_FOUND)
     if hidden:
         title = (
             "NCCL does not find, in this process, the GPU of a peer on the same machine. Undetermined: several containers "
@@ -259,6 +260,6 @@ def peers_gpu_unseen(log: Log) -> Iterator[Finding]:
             fix="Give every container all GPUs of the machine and choose by CUDA_VISIBLE_DEVICES, or give each an NCCL_HOSTID of "
             "its own so that they talk as two machines; under Slurm use --gpus-per-node instead of --gpus-per-task.",
         )
-    told = matching(log, TOLD)
+    told = matching_lines(log, TOLD)
     if told:
         yield finding_of(log, told, "Every rank sees only its own GPU", blames_speaker=True)

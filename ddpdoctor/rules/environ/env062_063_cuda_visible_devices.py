@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import is_known
 from ddpdoctor.facts.visibility import Visibility, cut, joined, listed, visible
 from ddpdoctor.findings import CausalStage, Evidence, Finding, Severity, Where
@@ -63,7 +63,7 @@ def cuda_visible_devices_empty(
     )
 
 
-def _asks_for_gpus(line: Line) -> str:
+def _asks_for_gpus(line: LaunchLine) -> str:
     """What of a launch line cannot do without a GPU."""
     plan, script = line.plan, line.script
     if plan is not None and plan.settings["nproc_per_node"].value == "gpu":
@@ -168,9 +168,10 @@ UNSEEN = (
 @cuda_visible_devices_empty.look
 def no_gpu_seen(log: Log) -> Iterator[Finding]:
     """torch sees no GPU: only an empty variable that is told is known to be the reason."""
-    from ddpdoctor.rules.log.signatures import finding_of, matching
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.signatures import finding_of
 
-    lines = matching(log, NO_GPU)
+    lines = matching_lines(log, NO_GPU)
     if lines:
         yield finding_of(
             log, lines, HIDDEN if any(EMPTY.search(each.text) for each in lines) else UNSEEN, blames_speaker=True

@@ -76,8 +76,9 @@ def local_rank_not_set(environ: Environ) -> Iterator[Finding]:
         return
     if (environ.world_size or 0) < 2 or (environ.rank or 0) < 0:
         return
+    rank = shorten(environ.get("RANK") or "") if environ.rank is None else environ.rank
     yield Finding(
-        f"RANK={environ.rank} and WORLD_SIZE={environ.world_size} are set, LOCAL_RANK is not: scripts that read it fail",
+        f"RANK={rank} and WORLD_SIZE={environ.world_size} are set, LOCAL_RANK is not: scripts that read it fail",
         (Evidence("environ.variables.LOCAL_RANK", "unset", "the rank within the node"),),
         where=Where(rank=environ.rank),
         ranks=() if environ.rank is None else (environ.rank,),

@@ -113,10 +113,11 @@ OFF_THE_BUS = (r"fallen off the bus",)
 @driver_not_loaded.look
 def driver_not_loaded_in_log(log: Log) -> Iterator[Finding]:
     """The driver is not there; a GPU that has fallen off the bus makes its probe fail as well."""
-    from ddpdoctor.rules.log.signatures import finding_of, matching
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.signatures import finding_of
 
-    lines = matching(log, NOT_LOADED)
-    if matching(log, OFF_THE_BUS):
+    lines = matching_lines(log, NOT_LOADED)
+    if matching_lines(log, OFF_THE_BUS):
         lines = [line for line in lines if "probe routine failed" not in line.text]
     if lines:
         yield finding_of(

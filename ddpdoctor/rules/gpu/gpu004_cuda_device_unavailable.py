@@ -77,14 +77,15 @@ NOT_STARTED = (r"CUDA error: initialization error",)
 @cuda_device_unavailable.look
 def cuda_not_started(log: Log) -> Iterator[Finding]:
     """CUDA does not start in a process: it says the same in a forked child as on a GPU that is broken."""
-    from ddpdoctor.rules.log.signatures import finding_of, matching
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.signatures import finding_of
 
-    lines = matching(log, UNAVAILABLE_in_log)
+    lines = matching_lines(log, UNAVAILABLE_in_log)
     if lines:
         yield finding_of(
             log, lines, "CUDA cannot start on a GPU that is listed: it is busy or broken", blames_speaker=True
         )
-    lines = [] if lines else matching(log, NOT_STARTED)
+    lines = [] if lines else matching_lines(log, NOT_STARTED)
     if lines:
         title = (
             "CUDA did not start in this process. Undetermined: a forked child, as a DataLoader's worker, used CUDA (SCRIPT068), "

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ddpdoctor.facts.device import Device, Process
+from ddpdoctor.facts.device import Device, GpuProcess
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.host import readable
 from ddpdoctor.facts.visibility import visible
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.logs.distances import SIBLING_PID_GAP
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.gpu.finding import at
 
@@ -36,7 +37,7 @@ def _used(environ: Environ, gpu: Gpu) -> tuple[Device, ...]:
     return tuple(d for d in gpu.answering() if d.index in indices)
 
 
-def _foreign(device: Device) -> list[Process]:
+def _foreign(device: Device) -> list[GpuProcess]:
     """Living processes that belong neither to us nor to the system. A pid that is not here may be the job's own."""
     return [
         p
@@ -179,10 +180,6 @@ CONTEXT_MIB = 1500
 SIBLINGS = 3
 
 
-NEAR = 16
-"""Numbers of processes that a launcher's loop leaves between two ranks at most."""
-
-
 SHARE = 0.2
 """A foreign process that holds less than this part of what the rank itself holds is not why memory ran out."""
 
@@ -199,9 +196,10 @@ def gpu_taken(log: Log) -> Iterator[Finding]:
 @gpu_busy.look
 def foreign_memory(log: Log) -> Iterator[Finding]:
     """A rank ran out of memory on a GPU of which another process holds a good part."""
-    from ddpdoctor.rules.log.signatures import finding_of, matching
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.signatures import finding_of
 
-    lines = [line for line in matching(log, IN_USE) if _is_foreign(line.text)]
+    lines = [line for line in matching_lines(log, IN_USE) if _is_foreign(line.text)]
     if not lines:
         return
     title = "Another process uses the GPU"
@@ -217,7 +215,11 @@ def _are_siblings(text: str) -> bool:
     """Whether the processes that are listed beside the rank itself are as many, as alike and as close as ranks are."""
     others = list(BUSY.finditer(text))
     pids, sizes = [int(found["pid"]) for found in others], {_mib(found) for found in others}
-    return len(pids) >= SIBLINGS and max(pids) - min(pids) <= NEAR * len(pids) and max(sizes) <= 1.1 * min(sizes)
+    return (
+        len(pids) >= SIBLINGS
+        and max(pids) - min(pids) <= SIBLING_PID_GAP * len(pids)
+        and max(sizes) <= 1.1 * min(sizes)
+    )
 
 
 def _is_foreign(text: str) -> bool:

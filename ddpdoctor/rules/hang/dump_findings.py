@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator
 
 from ddpdoctor.dumps.compare import compare
-from ddpdoctor.dumps.conflict import Cause, Conflict, ranges
+from ddpdoctor.dumps.conflict import Conflict, ConflictCause, ranges
 from ddpdoctor.dumps.selection import choose
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.hang import Hang
@@ -20,7 +20,7 @@ def compared_dumps(hang: Hang) -> tuple[Conflict, ...]:
     return compare(hang.dumps)
 
 
-def conflicts(hang: Hang, *causes: Cause) -> Iterator[Conflict]:
+def conflicts(hang: Hang, *causes: ConflictCause) -> Iterator[Conflict]:
     if not hang.dumps:
         not_here("no Flight Recorder dumps")
     return (each for each in compared_dumps(hang) if each.cause in causes)

@@ -6,26 +6,26 @@ import functools
 from collections.abc import Callable, Iterable, Iterator
 
 from ddpdoctor.dumps.conflict import ranges
-from ddpdoctor.dumps.outlier import Job, jobs
-from ddpdoctor.dumps.rank_activity import Situation
+from ddpdoctor.dumps.outlier import HungJob, hung_jobs
+from ddpdoctor.dumps.rank_activity import RankActivity
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.hang import Hang
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 
 
 @functools.lru_cache(maxsize=1)
-def cached_jobs(hang: Hang) -> tuple[Job, ...]:
-    return jobs(hang)
+def cached_jobs(hang: Hang) -> tuple[HungJob, ...]:
+    return hung_jobs(hang)
 
 
-def jobs_of(hang: Hang) -> tuple[Job, ...]:
+def jobs_of(hang: Hang) -> tuple[HungJob, ...]:
     if not hang.processes and not hang.stacks:
         not_here("neither running ranks nor stacks were looked at")
     return cached_jobs(hang)
 
 
 def rank_finding(
-    each: Situation, message: str, fix_command: str | None = None, severity: Severity | None = None
+    each: RankActivity, message: str, fix_command: str | None = None, severity: Severity | None = None
 ) -> Finding:
     process = each.process
     ranks = () if process.rank is None else (process.rank,)
@@ -47,15 +47,15 @@ def rank_finding(
     )
 
 
-def waiting_ranks_text(job: Job) -> str:
+def waiting_ranks_text(job: HungJob) -> str:
     """`; ranks 0, 2 wait for it`, "" when nobody does."""
     ranks = [s.process.rank for s in job.waiting if s.process.rank is not None]
     return f"; {ranges(ranks)} wait{'s' if len(ranks) == 1 else ''} for it" if ranks else ""
 
 
-def outlier_findings(hang: Hang, wanted: Callable[[Situation], bool]) -> Iterator[Finding]:
+def outlier_findings(hang: Hang, wanted: Callable[[RankActivity], bool]) -> Iterator[Finding]:
     for job in jobs_of(hang):
-        for each in filter(wanted, job.elsewhere):
+        for each in filter(wanted, job.outliers):
             if each.may_be_for_others and job.is_outside(each) and not each.process.frames:
                 yield rank_finding(each, _outside(job, each))
             elif each.may_be_for_others and not job.is_outside(each):
@@ -64,7 +64,7 @@ def outlier_findings(hang: Hang, wanted: Callable[[Situation], bool]) -> Iterato
                 yield rank_finding(each, f"{each.process.title} {each.words}{waiting_ranks_text(job)}")
 
 
-def _outside(job: Job, each: Situation) -> str:
+def _outside(job: HungJob, each: RankActivity) -> str:
     """Of a rank that no stack tells about, but its threads."""
     call = each.process.call or each.process.wchan
     return (
@@ -73,7 +73,7 @@ def _outside(job: Job, each: Situation) -> str:
     )
 
 
-def _unlike_most(job: Job, each: Situation) -> str:
+def _unlike_most(job: HungJob, each: RankActivity) -> str:
     """Of a rank that no stack tells about."""
     ranks, call = ranges(ranks_of(job.waiting)), each.process.call or each.process.wchan
     return (
@@ -82,12 +82,12 @@ def _unlike_most(job: Job, each: Situation) -> str:
     )
 
 
-def was_oom_killed(job: Job) -> bool:
-    return any(each.process.oom_kills for each in job.situations)
+def was_oom_killed(job: HungJob) -> bool:
+    return any(each.process.oom_kills for each in job.ranks)
 
 
-def process_gone_finding(job: Job, ranks: tuple[int, ...], more: str) -> Finding:
-    hosts = {each.process.host for each in job.situations}
+def process_gone_finding(job: HungJob, ranks: tuple[int, ...], more: str) -> Finding:
+    hosts = {each.process.host for each in job.ranks}
     has = "has" if len(ranks) == 1 else "have"
     return Finding(
         f"{ranges(ranks)} {has} no process any more{more}{waiting_ranks_text(job)}",
@@ -97,5 +97,5 @@ def process_gone_finding(job: Job, ranks: tuple[int, ...], more: str) -> Finding
     )
 
 
-def ranks_of(group: Iterable[Situation]) -> tuple[int, ...]:
+def ranks_of(group: Iterable[RankActivity]) -> tuple[int, ...]:
     return tuple(sorted(each.process.rank for each in group if each.process.rank is not None))

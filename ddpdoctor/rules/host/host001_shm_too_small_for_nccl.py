@@ -11,10 +11,11 @@ from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.host import Host, local_ranks, readable
 from ddpdoctor.facts.launch.pod import Pod
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.versions import Versions, numbers
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.launch.container import container_of
+from ddpdoctor.logs.distances import SHM_REASON_LINES
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.host.shm_sizes import CHANNELS, CONNECTION_BYTES, DATALOADER_BYTES, NEIGHBOURS
 from ddpdoctor.rules.launch.container_shm import larger_shm, ranks_with_nccl, shm_need
@@ -23,8 +24,7 @@ from ddpdoctor.rules.preconditions import need_gpus
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.gpu import Gpu
-    from ddpdoctor.facts.log import Line as LogLine
-    from ddpdoctor.facts.log import Log
+    from ddpdoctor.facts.log import Log, LogLine
     from ddpdoctor.facts.topo import Topo
 
 COMFORTABLE_BYTES = 1 << 30
@@ -136,16 +136,12 @@ def shared_memory_of_pod(launch: Launch) -> Iterator[Finding]:
         )
 
 
-def _ranks(line: Line, pod: Pod) -> int:
+def _ranks(line: LaunchLine, pod: Pod) -> int:
     """How many ranks the pod runs with a GPU each; 0 when the line does not tell that it runs several."""
     if line.starter is None or pod.gpus is None or pod.gpus < 2:
         return 0
     nproc = None if line.plan is None else line.plan.nproc
     return pod.gpus if nproc is None else min(nproc, pod.gpus)
-
-
-NEAR = 4
-"""So many lines before NCCL gives up on a segment stands why."""
 
 
 NO_SEGMENT = (r"Error while creating shared memory segment",)
@@ -173,13 +169,16 @@ REASON = re.compile(r"shmutils\.\w+:\d+ NCCL WARN (?P<reason>.+)")
 @shm_too_small_for_nccl.look
 def segment_not_made(log: Log) -> Iterator[Finding]:
     """A segment that could not be made: for lack of room, unless NCCL has just told another reason."""
-    from ddpdoctor.rules.log.signatures import finding_of, matching, signed
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.signatures import finding_of, signed
 
-    reasons = [reason for line in matching(log, NO_SEGMENT) if (reason := _reason(log, line)) is not None]
-    if not reasons and matching(log, NO_SEGMENT) and _may_be_cuda(log):
-        yield replace(finding_of(log, matching(log, NO_SEGMENT), UNSURE_ROOM, blames_speaker=True), fix=FIX_OF_ROOM)
+    reasons = [reason for line in matching_lines(log, NO_SEGMENT) if (reason := _reason(log, line)) is not None]
+    if not reasons and matching_lines(log, NO_SEGMENT) and _may_be_cuda(log):
+        yield replace(
+            finding_of(log, matching_lines(log, NO_SEGMENT), UNSURE_ROOM, blames_speaker=True), fix=FIX_OF_ROOM
+        )
         return
-    if not reasons or len(reasons) < len(matching(log, NO_SEGMENT)):
+    if not reasons or len(reasons) < len(matching_lines(log, NO_SEGMENT)):
         yield from signed(shm_too_small_for_nccl, log)
         return
     said = REASON.search(reasons[0].text)
@@ -189,7 +188,9 @@ def segment_not_made(log: Log) -> Iterator[Finding]:
         "driver is too old for this NCCL, or /dev/shm is too small after all (HOST001: df -h /dev/shm); with NCCL_SHM_DISABLE=1 "
         "the job runs without it"
     )
-    yield replace(finding_of(log, [*reasons, *matching(log, NO_SEGMENT)], title, blames_speaker=True), fix=FIX_OF_ROOM)
+    yield replace(
+        finding_of(log, [*reasons, *matching_lines(log, NO_SEGMENT)], title, blames_speaker=True), fix=FIX_OF_ROOM
+    )
 
 
 def _may_be_cuda(log: Log) -> bool:
@@ -202,11 +203,11 @@ def _may_be_cuda(log: Log) -> bool:
 
 def _reason(log: Log, line: LogLine) -> LogLine | None:
     """What NCCL's code for shared memory has told just before in the same process, if it is no lack of room."""
-    from ddpdoctor.logs.context_patterns import marked
+    from ddpdoctor.logs.context_patterns import context_lines
 
     told = [
         each
-        for each, _ in marked(log, "nccl_warns")
-        if each.source == line.source and 0 < line.number - each.number <= NEAR and each.who == line.who
+        for each, _ in context_lines(log, "nccl_warns")
+        if each.source == line.source and 0 < line.number - each.number <= SHM_REASON_LINES and each.who == line.who
     ]
     return told[-1] if told and REASON.search(told[-1].text) and not NO_ROOM.search(told[-1].text) else None

@@ -50,9 +50,10 @@ NO_HOST_MEMORY = (r"attaching to shared memory segment /dev/shm/nccl-\S* \(size 
 @numa_node_without_memory.look
 def host_memory_not_shared(log: Log) -> Iterator[Finding]:
     """NCCL's host memory that CUDA allocates on a GPU's NUMA node did not reach the peer."""
-    from ddpdoctor.rules.log.signatures import finding_of, matching
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.signatures import finding_of
 
-    lines = matching(log, NO_HOST_MEMORY)
+    lines = matching_lines(log, NO_HOST_MEMORY)
     if lines:
         title = (
             "CUDA gave NCCL no host memory to share between the ranks of this node; --shm-size does not help. Undetermined: a "

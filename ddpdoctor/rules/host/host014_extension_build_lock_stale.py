@@ -53,7 +53,7 @@ def _is_stale(lock: ExtensionLock) -> bool:
 @extension_build_lock_stale.look
 def build_lock(hang: Hang) -> Iterator[Finding]:
     """A rank in torch's FileBaton."""
-    from ddpdoctor.dumps.rank_activity import Doing
+    from ddpdoctor.dumps.rank_activity import Activity
     from ddpdoctor.rules.hang.rank_findings import outlier_findings
 
-    yield from outlier_findings(hang, lambda each: each.doing is Doing.BUILD_LOCK)
+    yield from outlier_findings(hang, lambda each: each.activity is Activity.BUILD_LOCK)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from ddpdoctor.facts.log import Log
 from ddpdoctor.findings import Evidence, Finding, Where
-from ddpdoctor.logs.collective_waits import Wait
+from ddpdoctor.logs.collective_waits import CollectiveWait
 from ddpdoctor.rules.log.collective_names import call, names
 from ddpdoctor.rules.log.signatures import shortened
 
 
-def differing_calls(log: Log, waited: list[Wait], what: str) -> Finding:
+def differing_calls(log: Log, waited: list[CollectiveWait], what: str) -> Finding:
     """The ranks in the minority are to blame; in a tie nobody is."""
-    calls: dict[object, list[Wait]] = {}
+    calls: dict[object, list[CollectiveWait]] = {}
     for wait in waited:
         calls.setdefault((wait.op, wait.size) if wait.seq is not None else wait.place, []).append(wait)
     groups = sorted(calls.values(), key=len)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 
-from ddpdoctor.facts.log import Line, Log
+from ddpdoctor.facts.log import Log, LogLine
 from ddpdoctor.findings import Evidence, Finding, Where
+from ddpdoctor.logs.matching import matching_lines
+from ddpdoctor.logs.traceback_of_line import traceback_of
 from ddpdoctor.rules.log.ended_ranks import names_of
-from ddpdoctor.rules.log.signatures import matching, shortened, traceback_of
+from ddpdoctor.rules.log.signatures import shortened
 
 __all__ = ["fingerprints"]
 
@@ -21,7 +23,7 @@ _RUNNING = re.compile(
 
 def fingerprints(log: Log, aspect: str) -> Finding | None:
     """The finding where `aspect` is the one that tells: the first aspect in which two calls differ is the one that tells."""
-    for line in matching(
+    for line in matching_lines(
         log, (r"Collectives differ in the following aspects", r"Detected mismatch between collectives")
     ):
         said = line.text.partition("following aspects:")[2].replace("Tensor Tensor", "Tensor").strip()
@@ -42,7 +44,7 @@ def _differences(calls: dict[int, re.Match[str]]) -> str:
     return ""
 
 
-def _called(log: Log, line: Line, differences: str, ranks: list[int]) -> Finding:
+def _called(log: Log, line: LogLine, differences: str, ranks: list[int]) -> Finding:
     traceback = traceback_of(log, line)
     place = None if traceback is None else traceback.place
     return Finding(

@@ -14,22 +14,12 @@ from enum import Enum
 from ddpdoctor.facts.addresses import is_loopback
 from ddpdoctor.facts.log import Log
 from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.logs.context_patterns import marked
-from ddpdoctor.logs.job_outcome import has_failed, own_exits
-from ddpdoctor.logs.recovery import last_words
-from ddpdoctor.logs.rendezvous_lines import counts, keys, knocks
-from ddpdoctor.rules.log.rendezvous_view import (
-    TOO_MANY,
-    Scene,
-    came,
-    candidates,
-    is_farewell,
-    joined,
-    names,
-    ranks_of,
-    tell,
-)
-from ddpdoctor.rules.log.signatures import matching
+from ddpdoctor.logs.context_patterns import context_lines
+from ddpdoctor.logs.history import history_of
+from ddpdoctor.logs.matching import matching_lines
+from ddpdoctor.logs.rendezvous_lines import client_counts, failed_connections, missing_keys
+from ddpdoctor.logs.rendezvous_view import RendezvousView, clients_joined, is_at_exit_barrier, names, workers_joined
+from ddpdoctor.rules.log.rendezvous_findings import TOO_MANY, candidates, rendezvous_finding
 
 __all__ = ["Joining", "joining_findings"]
 
@@ -65,236 +55,250 @@ RENDEZVOUS = (r"RendezvousTimeoutError", r"worker_count=\d+, timeout", r"Error: 
 
 
 def _decide(log: Log) -> Iterator[Decision]:
-    scene = Scene(log, knocks(log), counts(log), keys(log))
+    view = RendezvousView(log, failed_connections(log), client_counts(log), missing_keys(log))
     if any("cannot be retrieved (gai error" in line.text for line in log.lines):
         return  # a name that does not resolve explains all of it
-    told = next((found for each in ORDER for found in each(scene)), None)
+    told = next((found for each in ORDER for found in each(view)), None)
     if told is not None:
         yield told
     if told is None or told[0] != Joining.RENDEZVOUS_INCOMPLETE:
-        yield from _incomplete(scene)
+        yield from _incomplete(view)
 
 
-def _loopback(scene: Scene) -> Iterator[Decision]:
+def _loopback(view: RendezvousView) -> Iterator[Decision]:
     """Each node looks for the store on itself: the host of one waits, or several nodes knock at themselves."""
-    own = [k for k in scene.knocks if is_loopback(k.host)]
-    if own and scene.spans_hosts([*(k.line for k in own), *(c.line for c in scene.counts)]):
+    own = [k for k in view.failed_connections if is_loopback(k.host)]
+    if own and view.spans_hosts([*(k.line for k in own), *(c.line for c in view.client_counts)]):
         first = own[0]
-        waits = f", while {joined(scene.counts[0])}" if scene.counts else ""
+        waits = f", while {clients_joined(view.client_counts[0])}" if view.client_counts else ""
         yield (
             Joining.MASTER_ADDR_LOOPBACK,
-            tell(
-                scene,
+            rendezvous_finding(
+                view,
                 [k.line for k in own],
-                f"{scene.told([k.line for k in own])} looked for the master at ({first.host}, {first.port}), which "
+                f"{view.speakers_of([k.line for k in own])} looked for the master at ({first.host}, {first.port}), which "
                 f"is the node itself{waits}: MASTER_ADDR, --master-addr or --rdzv-endpoint is a loopback address or missing",
-                [c.line for c in scene.counts],
+                [c.line for c in view.client_counts],
             ),
         )
 
 
-def _addresses_differ(scene: Scene) -> Iterator[Decision]:
-    knocked = {(k.host, k.port) for k in scene.knocks}
+def _addresses_differ(view: RendezvousView) -> Iterator[Decision]:
+    knocked = {(k.host, k.port) for k in view.failed_connections}
     for code, what, values in (
         (Joining.MASTER_PORT_DIFFERS, "ports", sorted({str(port) for _, port in knocked})),
         (Joining.MASTER_ADDR_DIFFERS, "addresses", sorted({host for host, _ in knocked})),
     ):
-        if len(values) > 1 and len(scene.nodes_of([k.line for k in scene.knocks])) > 1:
-            lines = [k.line for k in scene.knocks]
+        if len(values) > 1 and len(view.nodes_of([k.line for k in view.failed_connections])) > 1:
+            lines = [k.line for k in view.failed_connections]
             yield (
                 code,
-                tell(scene, lines, f"the nodes looked for the master at different {what}: {', '.join(values)}", []),
+                rendezvous_finding(
+                    view, lines, f"the nodes looked for the master at different {what}: {', '.join(values)}", []
+                ),
             )
             return
-    selfish = [k for k in scene.knocks if k.line.who.host is not None and k.host.partition(".")[0] == k.line.who.host]
-    if selfish and scene.counts and scene.node_of(scene.counts[0].line) != selfish[0].line.who.host:
+    selfish = [
+        k
+        for k in view.failed_connections
+        if k.line.who.host is not None and k.host.partition(".")[0] == k.line.who.host
+    ]
+    if selfish and view.client_counts and view.node_of(view.client_counts[0].line) != selfish[0].line.who.host:
         text = (
             f"{selfish[0].line.who.host} looked for the master at its own name ({selfish[0].host}, {selfish[0].port}), while "
-            f"{joined(scene.counts[0])} on another node"
+            f"{clients_joined(view.client_counts[0])} on another node"
         )
-        yield Joining.MASTER_ADDR_DIFFERS, tell(scene, [k.line for k in selfish], text, [c.line for c in scene.counts])
+        yield (
+            Joining.MASTER_ADDR_DIFFERS,
+            rendezvous_finding(view, [k.line for k in selfish], text, [c.line for c in view.client_counts]),
+        )
 
 
-def _no_route(scene: Scene) -> Iterator[Decision]:
+def _no_route(view: RendezvousView) -> Iterator[Decision]:
     """No route to host: a firewall's word where the host of the store waits, else nobody has the address."""
-    lost = [k for k in scene.knocks if k.errno == NO_ROUTE]
+    lost = [k for k in view.failed_connections if k.errno == NO_ROUTE]
     if not lost:
         return
     lines = [k.line for k in lost]
     where = f"({lost[0].host}, {lost[0].port})"
-    if scene.counts:
-        text = f"{scene.told(lines)} was refused at {where} (No route to host), while {joined(scene.counts[0])}"
-        yield Joining.MASTER_PORT_REJECTED, tell(scene, lines, text, [c.line for c in scene.counts])
+    if view.client_counts:
+        joined = clients_joined(view.client_counts[0])
+        text = f"{view.speakers_of(lines)} was refused at {where} (No route to host), while {joined}"
+        yield Joining.MASTER_PORT_REJECTED, rendezvous_finding(view, lines, text, [c.line for c in view.client_counts])
     else:
-        text = f"{scene.told(lines)} found no machine at {where} (errno 113, No route to host)"
-        yield Joining.MASTER_ADDR_WITHOUT_HOST, tell(scene, lines, text, [])
+        text = f"{view.speakers_of(lines)} found no machine at {where} (errno 113, No route to host)"
+        yield Joining.MASTER_ADDR_WITHOUT_HOST, rendezvous_finding(view, lines, text, [])
 
 
-def _swallowed(scene: Scene) -> Iterator[Decision]:
+def _swallowed(view: RendezvousView) -> Iterator[Decision]:
     """Packets to the master get no answer at all: its port alone where its host waits for clients."""
-    lines = matching(scene.log, SWALLOWED)
+    lines = matching_lines(view.log, SWALLOWED)
     if not lines:
         return
-    nodes = scene.told(lines)
-    if scene.counts:
-        text = (
-            f"{nodes} got no answer from the master's port, while {joined(scene.counts[0])}: packets to it are dropped"
-        )
-        yield Joining.MASTER_PORT_DROPPED, tell(scene, lines, text, [c.line for c in scene.counts])
-    elif len(scene.nodes) > 1 and len(scene.nodes_of(lines)) == len(scene.nodes):
+    nodes = view.speakers_of(lines)
+    if view.client_counts:
+        joined = clients_joined(view.client_counts[0])
+        text = f"{nodes} got no answer from the master's port, while {joined}: packets to it are dropped"
+        yield Joining.MASTER_PORT_DROPPED, rendezvous_finding(view, lines, text, [c.line for c in view.client_counts])
+    elif len(view.nodes) > 1 and len(view.nodes_of(lines)) == len(view.nodes):
         yield (
             Joining.MASTER_ADDR_SWALLOWS_PACKETS,
-            tell(scene, lines, f"{nodes} got no answer at all from the master address", []),
+            rendezvous_finding(view, lines, f"{nodes} got no answer at all from the master address", []),
         )
 
 
-def _launchers(scene: Scene) -> Iterator[Decision]:
+def _launchers(view: RendezvousView) -> Iterator[Decision]:
     """Two launchers take themselves for the same node."""
-    first = [k for k in scene.keys if k.is_first_node]
+    first = [k for k in view.missing_keys if k.is_first_node]
     if len(first) > 1:
         lines = [k.line for k in first]
-        text = f"{scene.told(lines)} all wait as --node-rank 0 for the word of all nodes"
-        yield Joining.DUPLICATE_NODE_RANK, tell(scene, lines, text, [])
+        text = f"{view.speakers_of(lines)} all wait as --node-rank 0 for the word of all nodes"
+        yield Joining.DUPLICATE_NODE_RANK, rendezvous_finding(view, lines, text, [])
         return
-    for node in sorted({n for k in scene.keys for n in k.nodes if not k.is_first_node}):
-        same = [k.line for k in scene.keys if k.nodes == (node,) and not k.is_first_node]
+    for node in sorted({n for k in view.missing_keys for n in k.nodes if not k.is_first_node}):
+        same = [k.line for k in view.missing_keys if k.nodes == (node,) and not k.is_first_node]
         if len(same) > 1 and first:
-            text = f"{scene.told(same)} both wait as --node-rank {node}"
-            yield Joining.DUPLICATE_NODE_RANK, tell(scene, same, text, [k.line for k in first])
+            text = f"{view.speakers_of(same)} both wait as --node-rank {node}"
+            yield Joining.DUPLICATE_NODE_RANK, rendezvous_finding(view, same, text, [k.line for k in first])
             return
 
 
-def _duplicates(scene: Scene) -> Iterator[Decision]:
+def _duplicates(view: RendezvousView) -> Iterator[Decision]:
     """As many processes as ranks wait for a rank that nobody is: one of the others is there twice."""
-    waited = {k.ranks for k in scene.keys if k.ranks}
-    lines = [k.line for k in scene.keys if k.ranks]
-    if len(waited) != 1 or scene.counts or scene.knocks:
+    waited = {k.ranks for k in view.missing_keys if k.ranks}
+    lines = [k.line for k in view.missing_keys if k.ranks]
+    if len(waited) != 1 or view.client_counts or view.failed_connections:
         return
     missing = next(iter(waited))
-    is_everybody = {line.source for line in lines} == {i for i, each in enumerate(scene.log.sources) if each.lines}
-    if missing != (0,) and len(lines) > max(missing) and is_everybody and not own_exits(scene.log):
+    is_everybody = {line.source for line in lines} == {i for i, each in enumerate(view.log.sources) if each.lines}
+    if missing != (0,) and len(lines) > max(missing) and is_everybody and not history_of(view.log).failed_exits:
         text = f"{len(lines)} processes wait for rank {missing[0]}, which nobody is: another RANK is there twice"
-        yield Joining.DUPLICATE_RANK, tell(scene, lines, text, [])
+        yield Joining.DUPLICATE_RANK, rendezvous_finding(view, lines, text, [])
 
 
-def _worlds_differ(scene: Scene) -> Iterator[Decision]:
+def _worlds_differ(view: RendezvousView) -> Iterator[Decision]:
     """A rank is waited for that lies beyond the size that others go by."""
-    sizes = {int(found["size"]): line for line, found in marked(scene.log, "size")}
-    waited = [(max(k.ranks), k.line) for k in scene.keys if k.ranks]
+    sizes = {int(found["size"]): line for line, found in context_lines(view.log, "size")}
+    waited = [(max(k.ranks), k.line) for k in view.missing_keys if k.ranks]
     if len(sizes) > 1 or any(rank >= size for rank, _ in waited for size in sizes):
         rank, line = max(waited, default=(None, next(iter(sizes.values()))), key=lambda pair: pair[0] or 0)
         other = next(iter(sizes))
         seen = f"one waits for rank {rank}" if rank is not None else f"sizes {', '.join(map(str, sorted(sizes)))}"
         text = f"the processes do not agree on WORLD_SIZE: {seen}, others go by size {other}"
-        yield Joining.WORLD_SIZE_MISMATCH, tell(scene, [line], text, list(sizes.values()))
+        yield Joining.WORLD_SIZE_MISMATCH, rendezvous_finding(view, [line], text, list(sizes.values()))
 
 
-def _head_missing(scene: Scene) -> Iterator[Decision]:
-    knocked = {(k.host, k.port) for k in scene.knocks}
-    lines = [k.line for k in scene.knocks]
-    nodes = scene.nodes_of(lines)
-    if len(knocked) != 1 or scene.counts or len(nodes) < 2 or len(nodes) != len(scene.nodes):
+def _head_missing(view: RendezvousView) -> Iterator[Decision]:
+    knocked = {(k.host, k.port) for k in view.failed_connections}
+    lines = [k.line for k in view.failed_connections]
+    nodes = view.nodes_of(lines)
+    if len(knocked) != 1 or view.client_counts or len(nodes) < 2 or len(nodes) != len(view.nodes):
         return
     host, port = next(iter(knocked))
-    if host not in scene.nodes and not any(host in node for node in scene.nodes):
+    if host not in view.nodes and not any(host in node for node in view.nodes):
         text = (
             f"{names(nodes)} could not connect to ({host}, {port}), and nothing was printed by {host}: it never started, or its "
             f"port is closed to all of them"
         )
-        yield Joining.HEAD_NODE_NEVER_JOINED, tell(scene, lines, text, [])
+        yield Joining.HEAD_NODE_NEVER_JOINED, rendezvous_finding(view, lines, text, [])
 
 
-def _node_missing(scene: Scene) -> Iterator[Decision]:
-    if scene.knocks or not scene.counts or len(scene.nodes) < 2:
+def _node_missing(view: RendezvousView) -> Iterator[Decision]:
+    if view.failed_connections or not view.client_counts or len(view.nodes) < 2:
         return
-    first = scene.counts[0]
-    if len(scene.nodes) > first.joined:
+    first = view.client_counts[0]
+    if len(view.nodes) > first.joined:
         return
-    seen = sorted(rank for rank in ranks_of(scene.log) if rank < first.expected)
+    seen = sorted(rank for rank in history_of(view.log).speaking_ranks if rank < first.expected)
     missing = [rank for rank in range(first.expected) if rank not in seen] if len(seen) == first.joined else []
     who = f"rank {missing[0]}" if len(missing) == 1 else f"{first.expected - first.joined} of {first.expected} clients"
-    text = f"{who} never came: {joined(first)}, and only {names(sorted(scene.nodes))} printed anything"
-    finding = tell(scene, [c.line for c in scene.counts], text, [k.line for k in scene.keys], ranks=tuple(missing))
+    text = f"{who} never came: {clients_joined(first)}, and only {names(sorted(view.nodes))} printed anything"
+    finding = rendezvous_finding(
+        view, [c.line for c in view.client_counts], text, [k.line for k in view.missing_keys], ranks=tuple(missing)
+    )
     yield Joining.NODE_NEVER_JOINED, finding
 
 
-def _unreachable(scene: Scene) -> Iterator[Decision]:
+def _unreachable(view: RendezvousView) -> Iterator[Decision]:
     """The master was not reached, for one of several reasons that look alike from here."""
-    if scene.knocks:
-        first = scene.knocks[0]
-        lines = [k.line for k in scene.knocks]
-        other = f", while {joined(scene.counts[0])}" if scene.counts else ""
-        text = f"{scene.told(lines)} could not connect to ({first.host}, {first.port}){other}. {candidates(scene)}"
-        yield Joining.STORE_UNREACHABLE, tell(scene, lines, text, [c.line for c in scene.counts])
+    if view.failed_connections:
+        first = view.failed_connections[0]
+        lines = [k.line for k in view.failed_connections]
+        other = f", while {clients_joined(view.client_counts[0])}" if view.client_counts else ""
+        text = f"{view.speakers_of(lines)} could not connect to ({first.host}, {first.port}){other}. {candidates(view)}"
+        yield Joining.STORE_UNREACHABLE, rendezvous_finding(view, lines, text, [c.line for c in view.client_counts])
         return
-    lines = [c.line for c in scene.counts] or matching(scene.log, SWALLOWED + NO_ANSWER)
+    lines = [c.line for c in view.client_counts] or matching_lines(view.log, SWALLOWED + NO_ANSWER)
     if lines:
-        says = joined(scene.counts[0]) if scene.counts else "the master address gave no answer"
-        yield Joining.STORE_UNREACHABLE, tell(scene, lines, f"{says}. {candidates(scene)}", [])
+        says = clients_joined(view.client_counts[0]) if view.client_counts else "the master address gave no answer"
+        yield Joining.STORE_UNREACHABLE, rendezvous_finding(view, lines, f"{says}. {candidates(view)}", [])
 
 
-def _incomplete(scene: Scene) -> Iterator[Decision]:
+def _incomplete(view: RendezvousView) -> Iterator[Decision]:
     waited = [
         line
-        for line in matching(scene.log, RENDEZVOUS)
-        if ("Waiting in" not in line.text or has_failed(scene.log)) and not is_farewell(scene.log, line)
+        for line in matching_lines(view.log, RENDEZVOUS)
+        if ("Waiting in" not in line.text or history_of(view.log).has_failed) and not is_at_exit_barrier(view.log, line)
     ]
-    lines = [k.line for k in scene.keys] + waited
+    lines = [k.line for k in view.missing_keys] + waited
     if not lines:
-        yield from _still_waiting(scene)
+        yield from _still_waiting(view)
         return
-    crowd, world = max((found for line in waited if (found := came(line))), default=(0, 0))
-    if crowd > world and any(marked(scene.log, "left_file")):
+    crowd, world = max((found for line in waited if (found := workers_joined(line))), default=(0, 0))
+    if crowd > world and any(context_lines(view.log, "left_file")):
         return  # a closed rendezvous, which has a cause of its own
     if crowd > world:
         text = f"{crowd} workers came to a group of {world}. Undetermined: {TOO_MANY}"
-        yield Joining.RENDEZVOUS_INCOMPLETE, tell(scene, waited, text, [])
+        yield Joining.RENDEZVOUS_INCOMPLETE, rendezvous_finding(view, waited, text, [])
         return
-    ranks = tuple(sorted({rank for k in scene.keys for rank in k.ranks}))
-    missing = ranks if len({k.ranks for k in scene.keys}) == 1 and ranks != (0,) else ()
+    ranks = tuple(sorted({rank for k in view.missing_keys for rank in k.ranks}))
+    missing = ranks if len({k.ranks for k in view.missing_keys}) == 1 and ranks != (0,) else ()
     who = f"only {crowd} of {world} members came in time" if crowd else "not all members came in time"
     who = f"rank {missing[0]} did not write its address" if len(missing) == 1 else who
-    text = f"{scene.told(lines)} gave up waiting: {who}. {candidates(scene)}"
-    yield Joining.RENDEZVOUS_INCOMPLETE, tell(scene, lines, text, [], ranks=missing)
+    text = f"{view.speakers_of(lines)} gave up waiting: {who}. {candidates(view)}"
+    yield Joining.RENDEZVOUS_INCOMPLETE, rendezvous_finding(view, lines, text, [], ranks=missing)
 
 
-def _still_waiting(scene: Scene) -> Iterator[Decision]:
+def _still_waiting(view: RendezvousView) -> Iterator[Decision]:
     """Nobody gave up, and the log ends in the middle of the waiting: what a job that hangs leaves."""
-    log = scene.log
-    for line, found in ((each, came(each)) for each in matching(log, RENDEZVOUS)):
-        if not found or found[0] == found[1] or last_words(log, line.source, max(line.number, line.last)):
+    log = view.log
+    for line, found in ((each, workers_joined(each)) for each in matching_lines(log, RENDEZVOUS)):
+        if not found or found[0] == found[1] or history_of(log).progress_after(line):
             continue
         if found[0] > found[1]:
             text = f"{found[0]} workers came to a group of {found[1]}. Undetermined: {TOO_MANY}"
-            yield Joining.RENDEZVOUS_INCOMPLETE, tell(scene, [line], text, [])
+            yield Joining.RENDEZVOUS_INCOMPLETE, rendezvous_finding(view, [line], text, [])
         else:
-            text = f"{found[0]} of {found[1]} members had come when the log ended. {candidates(scene)}"
-            yield Joining.RENDEZVOUS_INCOMPLETE, replace(tell(scene, [line], text, []), severity=Severity.WARNING)
+            text = f"{found[0]} of {found[1]} members had come when the log ended. {candidates(view)}"
+            yield (
+                Joining.RENDEZVOUS_INCOMPLETE,
+                replace(rendezvous_finding(view, [line], text, []), severity=Severity.WARNING),
+            )
         return
 
 
-def _checked_in_twice(scene: Scene) -> Iterator[Decision]:
+def _checked_in_twice(view: RendezvousView) -> Iterator[Decision]:
     """NCCL's bootstrap: a rank came that was there already."""
-    twice = matching(scene.log, TWICE)
+    twice = matching_lines(view.log, TWICE)
     if twice:
         ranks = tuple(sorted({int(m[1]) for line in twice if (m := re.search(r"rank (\d+) of", line.text))}))
         text = f"rank {', '.join(map(str, ranks))} came to NCCL's bootstrap twice: two processes say that they are it"
-        yield Joining.DUPLICATE_RANK, tell(scene, twice, text, [], ranks=ranks)
+        yield Joining.DUPLICATE_RANK, rendezvous_finding(view, twice, text, [], ranks=ranks)
 
 
-def _without_endpoint(scene: Scene) -> Iterator[Decision]:
+def _without_endpoint(view: RendezvousView) -> Iterator[Decision]:
     """c10d was given no endpoint, and then not all nodes met."""
-    lines = matching(scene.log, NO_ENDPOINT)
-    waited = matching(scene.log, (r"RendezvousTimeoutError",))
-    if lines and waited and not scene.knocks:
+    lines = matching_lines(view.log, NO_ENDPOINT)
+    waited = matching_lines(view.log, (r"RendezvousTimeoutError",))
+    if lines and waited and not view.failed_connections:
         text = (
-            f"{scene.told(lines)} started c10d without --rdzv-endpoint, or gave --master-addr in its place "
+            f"{view.speakers_of(lines)} started c10d without --rdzv-endpoint, or gave --master-addr in its place "
             f"(c10d ignores it), and not all nodes met: each waits at its own localhost:29400"
         )
-        yield Joining.C10D_ENDPOINT_OMITTED, tell(scene, lines, text, waited)
+        yield Joining.C10D_ENDPOINT_OMITTED, rendezvous_finding(view, lines, text, waited)
 
 
-ORDER: tuple[Callable[[Scene], Iterator[Decision]], ...] = (
+ORDER: tuple[Callable[[RendezvousView], Iterator[Decision]], ...] = (
     _checked_in_twice,
     _loopback,
     _without_endpoint,

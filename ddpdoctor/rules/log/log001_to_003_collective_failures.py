@@ -7,15 +7,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ddpdoctor.facts.log import Line, Log, Who
+from ddpdoctor.facts.log import Log, LogLine
 from ddpdoctor.findings import CausalStage, Evidence, Finding, Severity, Speaker, Where
-from ddpdoctor.logs.collective_waits import Party, Wait, lagging, not_enqueued, parties, waits
-from ddpdoctor.logs.context_patterns import marked
-from ddpdoctor.logs.job_outcome import is_over
+from ddpdoctor.logs.collective_waits import (
+    Participant,
+    collective_waits,
+    ranks_named_missing,
+)
+from ddpdoctor.logs.context_patterns import context_lines
+from ddpdoctor.logs.history import history_of
+from ddpdoctor.logs.matching import matching_lines
+from ddpdoctor.logs.missing_participants import missing_participants
+from ddpdoctor.logs.traceback_of_line import traceback_of
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.log.collective_names import call, calls, names, ranks_named
-from ddpdoctor.rules.log.rendezvous_view import ranks_of
-from ddpdoctor.rules.log.signatures import explained, matching, shortened, traceback_of
+from ddpdoctor.rules.log.signatures import explained, shortened
 from ddpdoctor.rules.log.watchdog_timeouts import WATCHDOGS, stuck
 
 if TYPE_CHECKING:
@@ -35,11 +41,6 @@ SIGNATURES = (
     r"due to a collective timeout from this local\b",
     r"successfully reached monitoredBarrier, but received errors while waiting",
 )
-LOST_A_PEER = (r"Connection closed by (remote )?peer", r"Connection reset by peer")
-"""What a rank prints that was in the collective as well when another left it."""
-REPEATED = re.compile(r"\[repeated \d+x across cluster\]|(?:repeated|same) (?:on|by|for) all (?:other )?ranks")
-"""Where the lines of other ranks were left out, by Ray or by somebody who shortened a log."""
-NEAR = 10
 
 DECIDES = (
     "a second run with TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 (then `ddpdoctor triage` its dumps), or "
@@ -78,15 +79,15 @@ def collective_timeout(log: Log) -> Iterator[Finding]:
     ## Source
     torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (watchdogHandler), gloo/transport/tcp/unbound_buffer.cc.
     """
-    lines = matching(log, SIGNATURES)
+    lines = matching_lines(log, SIGNATURES)
     if not lines:
         yield from stuck(log)
         yield from _noticed(log)
-    if not lines or is_over(log, lines):
+    if not lines or history_of(log).is_harmless(lines):
         return
-    missing = parties_missing(log)
+    missing = missing_participants(log)
     ranks = tuple(sorted({party.who.rank for party in missing if party.who.rank is not None}))
-    waited = waits(log)
+    waited = collective_waits(log)
     text, is_known = _told(log, lines, missing, ranks)
     ranks = ranks if is_known else ()
     first = waited[0].line if waited else lines[0]
@@ -107,9 +108,9 @@ def collective_timeout(log: Log) -> Iterator[Finding]:
 
 def _noticed(log: Log) -> Iterator[Finding]:
     """Watchdogs that say where they noticed a failure, in a text that holds nothing of what it was."""
-    found = list(marked(log, "watched"))
+    found = list(context_lines(log, "watched"))
     others = log.tracebacks or log.unfinished or log.xids or explained(log, "cause", "umbrella", "consequence")
-    if not found or others or is_over(log, [line for line, _ in found]):
+    if not found or others or history_of(log).is_harmless([line for line, _ in found]):
         return
     who = ranks_named(sorted({line.who.rank for line, _ in found if line.who.rank is not None})) or "a rank"
     numbers = ", ".join(sorted({m["seq"] for _, m in found}, key=int)[:4])
@@ -121,9 +122,9 @@ def _noticed(log: Log) -> Iterator[Finding]:
     )
 
 
-def _told(log: Log, lines: list[Line], missing: list[Party], ranks: tuple[int, ...]) -> tuple[str, bool]:
+def _told(log: Log, lines: list[LogLine], missing: list[Participant], ranks: tuple[int, ...]) -> tuple[str, bool]:
     """Who waited where for whom, and whether the log shows that `ranks` are to blame."""
-    waited = waits(log)
+    waited = collective_waits(log)
     own = [wait for wait in waited if wait.who.rank in ranks]
     there = [wait for wait in waited if wait not in own] or waited
     seen = calls(there) if waited else shortened(_HEADS.sub("", lines[0].text))
@@ -132,13 +133,13 @@ def _told(log: Log, lines: list[Line], missing: list[Party], ranks: tuple[int, .
     decides = DECIDES if any("NCCL" in line.text for line in log.lines) else DECIDES_WITHOUT_NCCL
     if not missing:
         who = who or "a rank"
-        if log.world_size is None or len(ranks_of(log)) < log.world_size:
+        if log.world_size is None or len(history_of(log).speaking_ranks) < log.world_size:
             decides = f"what the other ranks printed last decides, or {decides}"
         return f"{who} gave up waiting in a collective: {seen}. Undetermined who was missing: {decides}", True
     who = who or "the others"
     why = _why(() if own else ranks, decides)
     absent = ranks_named([*ranks])
-    if absent and not ranks_of(log) & {*ranks} and not lagging(log)[0]:
+    if absent and not history_of(log).speaking_ranks & {*ranks} and not ranks_named_missing(log)[0]:
         text = (
             f"nothing of {absent} is in this log, while {who} waited in a collective: {seen}. Either {absent} did not take "
             f"part in it, or what {absent} printed is not here. {why}"
@@ -155,51 +156,6 @@ def _why(ranks: tuple[int, ...], decides: str) -> str:
         f"Undetermined why: {alone}it died or is stopped (PROBE006, PROBE007), takes another path (SCRIPT024, SCRIPT026) or "
         f"has fewer batches (SCRIPT032); its own output decides, or {decides}"
     )
-
-
-def parties_missing(log: Log) -> list[Party]:
-    """Who was not in the collective: named by a line, behind in its sequence, or silent while the others gave up."""
-    everybody = parties(log)
-    named, _ = lagging(log)
-    if named:
-        return [next((p for p in everybody if p.who.rank == rank), _party(rank)) for rank in named]
-    waited = waits(log)
-    if not waited:
-        return []
-    behind = not_enqueued(log, waited) or _behind(waited)
-    if behind:
-        return [p for p in everybody if p.who.rank in behind]
-    there = [
-        *(wait.line for wait in waited),
-        *matching(log, LOST_A_PEER),
-        *(line for line, _ in marked(log, "watched")),
-    ]
-    ranks = {line.who.rank for line in there} - {None}
-    sources = {line.source for line in there}
-    silent = [
-        p for p in everybody if p.who.rank not in ranks and not (p.sources and set(p.sources) <= sources and not ranks)
-    ]
-    if any(REPEATED.search(line.text) for line in (*log.lines, *log.tails)):
-        return []  # the others printed the same
-    return silent if 0 < len(silent) <= max(1, len(waited)) else []
-
-
-def _party(rank: int) -> Party:
-    return Party(f"rank {rank}", Who(rank=rank), ())
-
-
-def _behind(waited: list[Wait]) -> set[int]:
-    """Ranks that gave up at an earlier number than the others, in the same group."""
-    numbered = [wait for wait in waited if wait.seq is not None and wait.who.rank is not None]
-    if len({wait.group for wait in numbered}) != 1:
-        return set()
-    newest = max(wait.seq or 0 for wait in numbered)
-    oldest = min(wait.seq or 0 for wait in numbered)
-    if numbered[0].group is None and newest - oldest > NEAR:
-        return set()  # numbers of other groups, which old lines do not name
-    late = {wait.who.rank for wait in numbered if (wait.seq or 0) < newest and wait.who.rank is not None}
-    is_pair = len(numbered) == 2 and numbered[0].group is not None
-    return late if len(late) * 2 < len(numbered) or is_pair else set()
 
 
 @cause(
@@ -263,18 +219,18 @@ def nccl_id_exchange_timeout() -> None:
 @collective_timeout.look
 def collective_timeout_in_hang(hang: Hang) -> Iterator[Finding]:
     """A rank is missing in a collective, or nobody is and it does not end."""
-    from ddpdoctor.dumps.conflict import Cause
+    from ddpdoctor.dumps.conflict import ConflictCause
     from ddpdoctor.rules.hang.dump_findings import conflict_finding, conflicts
 
-    for each in conflicts(hang, Cause.MISSING):
+    for each in conflicts(hang, ConflictCause.MISSING):
         words = "; what it did since is the cause: `ddpdoctor hang` on its node, or py-spy dump, tells"
         yield conflict_finding(hang, each, words, None if each.is_certain else Severity.WARNING)
-    for each in conflicts(hang, Cause.NO_DUMP):
+    for each in conflicts(hang, ConflictCause.NO_DUMP):
         severity = None if each.waiting else Severity.WARNING
         yield conflict_finding(hang, each, "; read its own output" if each.waiting else "", severity)
-    for each in conflicts(hang, Cause.NOT_STARTED):
+    for each in conflicts(hang, ConflictCause.NOT_STARTED):
         yield conflict_finding(hang, each)
-    for each in conflicts(hang, Cause.TOGETHER):
+    for each in conflicts(hang, ConflictCause.TOGETHER):
         words = "; look for a sick GPU, link or network: `ddpdoctor check` on these nodes"
         yield conflict_finding(hang, each, words, None if each.is_certain else Severity.WARNING)
 
@@ -283,17 +239,17 @@ def collective_timeout_in_hang(hang: Hang) -> Iterator[Finding]:
 def all_wait(hang: Hang) -> Iterator[Finding]:
     """All ranks that were seen wait alike: the one that is missing is somewhere else."""
     from ddpdoctor.dumps.conflict import ranges
-    from ddpdoctor.dumps.rank_activity import Doing
+    from ddpdoctor.dumps.rank_activity import Activity
     from ddpdoctor.rules.hang.rank_findings import jobs_of, ranks_of
 
     for job in jobs_of(hang):
-        waiting = job.of(Doing.COLLECTIVE)
-        if not waiting or len(job.waiting) < len(job.situations) or job.missing:
+        waiting = job.of(Activity.COLLECTIVE)
+        if not waiting or len(job.waiting) < len(job.ranks) or job.missing:
             continue
         if len({str(each.frame) for each in waiting}) > 1:
             continue
         world = waiting[0].process.world_size
-        seen = len(job.situations)
+        seen = len(job.ranks)
         where = f" at {waiting[0].frame}" if waiting[0].frame is not None else ""
         more = (
             "none is elsewhere; a network or a GPU that does not answer, or calls that do not fit: the dumps tell"

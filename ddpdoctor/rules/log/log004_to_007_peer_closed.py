@@ -142,7 +142,7 @@ def store_connection_closed() -> None:
 @rank_death_not_propagated.look
 def process_gone(hang: Hang) -> Iterator[Finding]:
     """A rank without a process, or with one that has ended."""
-    from ddpdoctor.dumps.rank_activity import Doing
+    from ddpdoctor.dumps.rank_activity import Activity
     from ddpdoctor.rules.hang.rank_findings import (
         jobs_of,
         process_gone_finding,
@@ -152,7 +152,7 @@ def process_gone(hang: Hang) -> Iterator[Finding]:
     )
 
     for job in jobs_of(hang):
-        for each in job.of(Doing.GONE):
+        for each in job.of(Activity.GONE):
             yield rank_finding(each, f"{each.process.title} {each.words}{waiting_ranks_text(job)}")
         if job.missing and not was_oom_killed(job):
             yield process_gone_finding(job, job.missing, "")
@@ -184,13 +184,14 @@ LOST = ("RendezvousConnectionError",)
 @store_connection_closed.look
 def store_lost(log: Log) -> Iterator[Finding]:
     """Agents say the same of a store that they never reached, which NET003 tells of."""
-    from ddpdoctor.logs.rendezvous_lines import knocks
-    from ddpdoctor.rules.log.signatures import matching, signed
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.logs.rendezvous_lines import failed_connections
+    from ddpdoctor.rules.log.signatures import signed
 
-    lost = matching(log, LOST)
+    lost = matching_lines(log, LOST)
     for found in signed(store_connection_closed, log):
         only_agents = all(
             any(each.path == log.place(line.source, line.number) for line in lost) for each in found.evidence
         )
-        if not (only_agents and (knocks(log) or matching(log, NOT_REACHED))):
+        if not (only_agents and (failed_connections(log) or matching_lines(log, NOT_REACHED))):
             yield found

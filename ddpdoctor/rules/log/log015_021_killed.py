@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.log import Log
 from ddpdoctor.findings import CausalStage, Finding, Severity, Speaker
-from ddpdoctor.logs.job_outcome import own_exits
+from ddpdoctor.logs.history import history_of
+from ddpdoctor.logs.matching import matching_lines
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.log.ended_ranks import SIGKILL, ended
-from ddpdoctor.rules.log.signatures import finding_of, matching
+from ddpdoctor.rules.log.signatures import finding_of
 from ddpdoctor.rules.log.watchdog_timeouts import WATCHDOGS
 
 SIGKILLED = (
@@ -86,9 +87,9 @@ def worker_killed_by_sigkill(log: Log) -> Iterator[Finding]:
     On the host of that worker, for the moment of its death: sudo dmesg -T | grep -iE "killed process|oom", the scheduler's
     record (sacct -j JOB --format=State,ExitCode,MaxRSS), kubectl describe pod (OOMKilled).
     """
-    killed = [each for each in own_exits(log) if each.code == SIGKILL]
-    lines = matching(log, SIGKILLED)
+    killed = [each for each in history_of(log).failed_exits if each.code == SIGKILL]
+    lines = matching_lines(log, SIGKILLED)
     if killed:
         yield ended(log, killed, "was killed from outside with SIGKILL (exit code -9) and printed no traceback")
-    elif lines and not (matching(log, WATCHDOGS) and all(line.text == "Killed" for line in lines)):
+    elif lines and not (matching_lines(log, WATCHDOGS) and all(line.text == "Killed" for line in lines)):
         yield finding_of(log, lines, "A worker was killed from outside with SIGKILL", blames_speaker=True)

@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from ddpdoctor.facts.log import Line, Log, Traceback
+from ddpdoctor.facts.log import Log, LogLine, Traceback
 from ddpdoctor.findings import CausalStage, Evidence, Finding, Role, Severity, Where
-from ddpdoctor.logs.job_outcome import went_on
-from ddpdoctor.logs.later_frames import CHAINED_LINES
+from ddpdoctor.logs.distances import CHAIN_LINES, OWN_MESSAGE_LINES
+from ddpdoctor.logs.exception_kinds import is_consequence, is_wrapper
+from ddpdoctor.logs.history import history_of
+from ddpdoctor.logs.matching import matching_lines
+from ddpdoctor.logs.traceback_of_line import OUTSIDERS, repeats
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.host.host012_013_502_hosts_differ import on_some_nodes_only
 from ddpdoctor.rules.log.ended_ranks import names_of
@@ -20,19 +23,15 @@ from ddpdoctor.rules.log.log501_worker_ended_without_traceback import (
     CRASHED,
     PEERS_BEFORE,
     PEERS_OF_A_GROUP,
-    is_no_cause,
-    may_be_one,
 )
 from ddpdoctor.rules.log.log505_interrupted_by_hand import INTERRUPT
 from ddpdoctor.rules.log.missing_files import is_missing_file, is_removed
 from ddpdoctor.rules.log.not_a_number import no_number
-from ddpdoctor.rules.log.signatures import FAR, OUTSIDERS, explained, matching, repeats, shortened, softly_explained
+from ddpdoctor.rules.log.signatures import explained, shortened, softly_explained
 from ddpdoctor.rules.script.script059_to_061_checkpoints import not_written_yet
 
 __all__: list[str] = []
 
-WRAPPERS = ("ProcessRaisedException", "ProcessExitedException", "RayTaskError", "CheckpointException", "Empty")
-"""What parents raise over a child, and `queue.Empty`, over which a DataLoader says which of its workers is gone."""
 CHILD_GONE = re.compile(
     r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly|subprocesses has abruptly died"
     r"|process in the process pool was terminated abruptly"
@@ -48,12 +47,9 @@ WHY_TERMINATED = (
     ". Undetermined who ended that process with SIGTERM: the launcher or the scheduler, because another rank failed or the time "
     "was over (LOG015; their output decides), a guard against a lack of memory (earlyoom, systemd-oomd: LOG014), or a person"
 )
-SPAWN = "torch/multiprocessing/spawn.py"
 CUT = ". Undetermined which: the log ends before its name; the lines that follow in the output decide"
 KILLED = "Killed"
 """What a shell prints last of a program that ended by SIGKILL, as a server ends itself after an exception."""
-_POINTS = re.compile(r"^Caught |[Ss]ee (the )?(stack trace for )?root cause")
-"""Messages that only point to another exception."""
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 
 
@@ -69,7 +65,7 @@ class _Group:
 
 def traceback_groups(log: Log) -> list[_Group]:
     """Exceptions that ended a process and that no other rule explains, in the order of the log."""
-    crashes = matching(log, CRASHED + CANCELLED)
+    crashes = matching_lines(log, CRASHED + CANCELLED)
     lines = [
         line
         for line in explained(log, "cause", "umbrella", "consequence")
@@ -78,27 +74,32 @@ def traceback_groups(log: Log) -> list[_Group]:
     found: dict[tuple[str, str, object], list[Traceback]] = {}
     for each in log.tracebacks:
         name = each.exception.rpartition(".")[2]
-        if is_no_cause(each) or _is_explained(each, lines) or went_on(log, each) or _is_elsewhere(log, each):
+        if (
+            is_consequence(each)
+            or _is_explained(each, lines)
+            or history_of(log).survived(each)
+            or _is_elsewhere(log, each)
+        ):
             continue
         if any(_follows(each, other) for other in log.tracebacks) or _is_of_kernel(log, each) or _lost_nodes(log, each):
             continue
         found.setdefault((name, _NUMBERS.sub("#", each.message)[:80], each.place), []).append(each)
-    if any(not _is_wrapper(t) for t in log.tracebacks if not is_no_cause(t)):
-        found = {key: group for key, group in found.items() if not _is_wrapper(group[0])}
+    if any(not is_wrapper(t) for t in log.tracebacks if not is_consequence(t)):
+        found = {key: group for key, group in found.items() if not is_wrapper(group[0])}
     return _told_once([_group(group) for group in found.values()])
 
 
 def _is_of_kernel(log: Log, each: Traceback) -> bool:
     """Whether CUDA says so after an assertion in a kernel, which LOG011 tells of."""
-    asserted = matching(log, (ASSERTED,)) if OF_CUDA.search(each.message) else []
+    asserted = matching_lines(log, (ASSERTED,)) if OF_CUDA.search(each.message) else []
     return any(
-        line.source == each.source and line.number < each.number and may_be_one(line.who, each.who) for line in asserted
+        line.source == each.source and line.number < each.number and line.who.may_be(each.who) for line in asserted
     )
 
 
 def _lost_nodes(log: Log, each: Traceback) -> bool:
     """Whether Ray found no place for workers after nodes were taken away, which LOG015 tells of."""
-    lost = matching(log, NODES_TAKEN) if "placement group" in each.message else []
+    lost = matching_lines(log, NODES_TAKEN) if "placement group" in each.message else []
     return any(line.source == each.source and line.number < each.number for line in lost)
 
 
@@ -108,16 +109,16 @@ def _told_once(groups: list[_Group]) -> list[_Group]:
     return [g for g in groups if g.ranks or (g.first.exception, g.first.message) not in ranked]
 
 
-def _is_explained(each: Traceback, lines: list[Line]) -> bool:
+def _is_explained(each: Traceback, lines: list[LogLine]) -> bool:
     near = [line for line in lines if line.source == each.source and line.number in _own_lines(each)]
-    return any(may_be_one(line.who, each.who) for line in near if line.text != KILLED) or any(
+    return any(line.who.may_be(each.who) for line in near if line.text != KILLED) or any(
         repeats(each, line) for line in lines if line.count > 1
     )
 
 
 def _own_lines(each: Traceback) -> range:
     """The lines that an exception's message may have."""
-    return range(each.number, each.number + FAR // 4)
+    return range(each.number, each.number + OWN_MESSAGE_LINES)
 
 
 def _is_elsewhere(log: Log, each: Traceback) -> bool:
@@ -132,16 +133,9 @@ def _follows(each: Traceback, other: Traceback) -> bool:
     return (
         (each.source, each.who) == (other.source, other.who)
         and each.is_chained
-        and 0 < each.begin - other.number <= CHAINED_LINES
-        and not (_is_wrapper(other) or other.is_summary)
+        and 0 < each.begin - other.number <= CHAIN_LINES
+        and not (is_wrapper(other) or other.is_summary)
     )
-
-
-def _is_wrapper(each: Traceback) -> bool:
-    """Raised by a parent process over what it was told of its child, whose own traceback stands beside it."""
-    if any(frame.function == "join" and frame.file.endswith(SPAWN) for frame in each.frames):
-        return True
-    return each.exception.rpartition(".")[2] in WRAPPERS or _POINTS.search(each.message) is not None
 
 
 def _group(group: list[Traceback]) -> _Group:
@@ -151,7 +145,7 @@ def _group(group: list[Traceback]) -> _Group:
 
 
 def _all_ranks(log: Log) -> set[int]:
-    ranks = {each.who.rank for each in (*log.spoken, *log.tails)}
+    ranks = {process.rank for process in history_of(log).processes}
     return {rank for rank in ranks if rank is not None} | set(range(log.world_size or 0))
 
 
@@ -167,8 +161,8 @@ class Raised(Enum):
 def _when(log: Log, group: _Group) -> Raised:
     """Of one rank among others whether it had joined them."""
     others = _all_ranks(log) - set(group.ranks) - {each.who.rank for each in log.unfinished}  # these raise as well
-    peers = [line for line in matching(log, PEERS_OF_A_GROUP) if _is_others(line, group)]
-    waited = [line for line in matching(log, PEERS_BEFORE) if _is_others(line, group)]
+    peers = [line for line in matching_lines(log, PEERS_OF_A_GROUP) if _is_others(line, group)]
+    waited = [line for line in matching_lines(log, PEERS_BEFORE) if _is_others(line, group)]
     if peers and (group.first.has_joined or not waited):
         return Raised.AFTER_JOINING
     if waited:
@@ -176,7 +170,7 @@ def _when(log: Log, group: _Group) -> Raised:
     return Raised.AFTER_JOINING if others and group.ranks and group.first.has_joined else Raised.ALONE
 
 
-def _is_others(line: Line, group: _Group) -> bool:
+def _is_others(line: LogLine, group: _Group) -> bool:
     """Whether somebody else printed this line, as far as ranks, hosts and files tell."""
     if line.who.rank is not None and group.ranks:
         return line.who.rank not in group.ranks
@@ -227,13 +221,13 @@ def uncaught_exception(log: Log) -> Iterator[Finding]:
     """
     yield from raised_finding(log, Raised.ALONE)
     yield from _cut(log)
-    if all(is_no_cause(each) for each in log.tracebacks):
+    if all(is_consequence(each) for each in log.tracebacks):
         yield from no_number(log)
     soft = softly_explained(log)
     lines = [each for each in explained(log, "cause", "umbrella") if (each.source, each.number) not in soft]
     for each in (t for t in log.tracebacks if not _is_explained(t, lines)):
         code = next((soft[each.source, n] for n in _own_lines(each) if (each.source, n) in soft), None)
-        if code is not None and not is_no_cause(each) and not went_on(log, each):
+        if code is not None and not is_consequence(each) and not history_of(log).survived(each):
             yield replace(_finding(log, _group([each]), ""), role=Role.CONSEQUENCE, caused_by=code)
             return
 
@@ -241,9 +235,9 @@ def uncaught_exception(log: Log) -> Iterator[Finding]:
 def _cut(log: Log) -> Iterator[Finding]:
     """A traceback in whose middle the log ends, where nothing else says why the job failed."""
     if explained(log, "cause", "umbrella") or any(
-        not is_no_cause(t) or t.exception == INTERRUPT for t in log.tracebacks
+        not is_consequence(t) or t.exception == INTERRUPT for t in log.tracebacks
     ):
         return
-    cut = [each for each in log.unfinished if not went_on(log, each)]
+    cut = [each for each in log.unfinished if not history_of(log).survived(each)]
     for each in cut[:1]:
         yield _finding(log, _group([t for t in cut if t.place == each.place]), CUT)

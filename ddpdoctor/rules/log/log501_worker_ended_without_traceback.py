@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ddpdoctor.facts.log import FATAL, Exit, Frame, Line, Log, Traceback, Who
+from ddpdoctor.facts.log import FATAL, Exit, Log, LogLine, Traceback, TracebackFrame
 from ddpdoctor.findings import CausalStage, Finding, Severity
-from ddpdoctor.logs.attribution import MESSAGE_LINES
-from ddpdoctor.logs.context_patterns import marked
-from ddpdoctor.logs.job_outcome import RETURNED, last_failure, own_exits, says_goodbye
-from ddpdoctor.logs.launcher_endings import SIGNALS
+from ddpdoctor.logs.context_patterns import context_lines
+from ddpdoctor.logs.distances import MESSAGE_LINES
+from ddpdoctor.logs.exception_kinds import is_consequence
+from ddpdoctor.logs.history import history_of
+from ddpdoctor.logs.launcher_exits import SIGNALS
+from ddpdoctor.logs.line_meaning import NCCL_RETURNED
+from ddpdoctor.logs.matching import matching_lines
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.log.ended_ranks import SIGKILL, ended
 from ddpdoctor.rules.log.log004_to_007_peer_closed import CLOSED as CLOSED_BY_PEERS
 from ddpdoctor.rules.log.log015_021_killed import SIGKILLED
 from ddpdoctor.rules.log.log504_pod_not_started import RAN, keep_failing
-from ddpdoctor.rules.log.signatures import explained, finding_of, matching, softly_explained
+from ddpdoctor.rules.log.signatures import explained, finding_of, softly_explained
 
-__all__ = ["CANCELLED", "CRASHED", "PEERS_BEFORE", "PEERS_OF_A_GROUP", "crashed", "is_no_cause", "may_be_one"]
+__all__ = ["CANCELLED", "CRASHED", "PEERS_BEFORE", "PEERS_OF_A_GROUP", "crashed"]
 
 PEERS_OF_A_GROUP = (
     r"Connection closed by (remote )?peer",
@@ -42,19 +45,6 @@ PEERS_BEFORE = (
 NOT_ITS_OWN = ("SIGHUP", "SIGINT", "SIGKILL", "SIGTERM")
 """Signals that others send."""
 NAMES = {number: name for name, number in SIGNALS.items() if name not in NOT_ITS_OWN}
-NO_CAUSE = (
-    "SignalException",
-    "KeyboardInterrupt",
-    "SystemExit",
-    "BrokenPipeError",
-    "ActorDiedError",
-    "RayActorError",
-    FATAL,
-)
-_OF_A_CHILD = re.compile(
-    r"process \d+ terminated with (signal|exit code) |Horovod detected that one or more processes exited"
-)
-"""What mp.spawn raises over one, by a plain Exception in torch before 1.7, and what horovodrun does."""
 
 CRASHED = (
     r"Segmentation fault",
@@ -126,29 +116,29 @@ def worker_ended_without_traceback(log: Log) -> Iterator[Finding]:
     the kernel's log of its node (dmesg | grep -E "segfault|traps").
     """
     raised = {(each.source, each.number) for each in log.tracebacks if each.exception != FATAL}
-    crashes = [line for line in matching(log, CRASHED) if (line.source, line.number) not in raised]
+    crashes = [line for line in matching_lines(log, CRASHED) if (line.source, line.number) not in raised]
     lines = [line for line in crashes if not _is_said_why(log, line)]
-    refused = [line for line in matching(log, REFUSED) if not OTHERS.search(line.text)]
+    refused = [line for line in matching_lines(log, REFUSED) if not OTHERS.search(line.text)]
     if refused:
         yield finding_of(log, refused, "The script refused its arguments, with exit code 2", blames_speaker=True)
-    found = [] if matching(log, (*PEERS_OF_A_GROUP, *PEERS_BEFORE)) else list(crashed(log, ""))
+    found = [] if matching_lines(log, (*PEERS_OF_A_GROUP, *PEERS_BEFORE)) else list(crashed(log, ""))
     yield from found
-    if lines and not found and not own_exits(log):
+    if lines and not found and not history_of(log).failed_exits:
         of_ray = [line for line in lines if OF_RAY.search(line.text)]
         title = "A worker crashed and printed no traceback"
         yield _of_ray(log, of_ray) if of_ray else finding_of(log, lines, title, blames_speaker=True)
-    last = last_failure(log)
+    last = history_of(log).last_failure
     told = [t for t in (*log.tracebacks, *log.unfinished) if not t.is_summary]
-    is_dark = not (lines or found or own_exits(log) or told or log.xids or _said(log))
+    is_dark = not (lines or found or history_of(log).failed_exits or told or log.xids or _said(log))
     failing = list(keep_failing(log)) if is_dark else []
     yield from failing
-    if last is not None and is_dark and not failing and not RETURNED.search(last.text):
+    if last is not None and is_dark and not failing and not NCCL_RETURNED.search(last.text):
         is_closed = CLOSED.search(last.text) is not None
         title = OTHERS_ENDED if is_closed else "The job failed, and no line says why"
         yield finding_of(log, [last], title, blames_speaker=is_closed)
 
 
-def _of_ray(log: Log, lines: list[Line]) -> Finding:
+def _of_ray(log: Log, lines: list[LogLine]) -> Finding:
     """Ray names the process and three reasons for which it may have ended, never which."""
     pids = {line.who.pid for line in lines if line.who.pid is not None}
     pid = pids.pop() if len(pids) == 1 else None
@@ -156,33 +146,20 @@ def _of_ray(log: Log, lines: list[Line]) -> Finding:
     return finding_of(log, lines, title, blames_speaker=True)
 
 
-def _is_said_why(log: Log, line: Line) -> bool:
+def _is_said_why(log: Log, line: LogLine) -> bool:
     """Whether the process aborted over an error that it had printed itself: C++ ends so after an exception."""
     said = explained(log, "cause", "umbrella", "consequence") if ABORTED.search(line.text) else []
-    others = [each for each in said if each not in matching(log, CRASHED)]
-    return any(each.source == line.source and may_be_one(each.who, line.who) for each in others)
+    others = [each for each in said if each not in matching_lines(log, CRASHED)]
+    return any(each.source == line.source and each.who.may_be(line.who) for each in others)
 
 
 def _said(log: Log) -> bool:
     said = explained(log, "cause", "umbrella", "consequence")
-    is_told = any(line not in matching(log, RAN) for line in said)
-    return is_told or any(marked(log, "nccl_warns")) or bool(matching(log, SIGNALLED))
+    is_told = any(line not in matching_lines(log, RAN) for line in said)
+    return is_told or any(context_lines(log, "nccl_warns")) or bool(matching_lines(log, SIGNALLED))
 
 
-def is_no_cause(each: Traceback) -> bool:
-    """Whether this exception only follows from how another process ended, or from a signal."""
-    if each.is_summary or says_goodbye(each) or each.exception.rpartition(".")[2] in NO_CAUSE:
-        return True
-    return _OF_A_CHILD.match(each.message) is not None
-
-
-def may_be_one(one: Who, other: Who) -> bool:
-    """Whether nothing that is known of both tells them apart."""
-    pairs = ((one.rank, other.rank), (one.host, other.host), (one.task, other.task))
-    return all(a is None or b is None or a == b for a, b in pairs)
-
-
-def _is_unclaimed(log: Log, told: list[Traceback], exits: list[Exit]) -> bool:
+def _is_unclaimed(log: Log, told: list[Traceback], exits: Sequence[Exit]) -> bool:
     """Whether a rank raised something of its own and no exit is told of it: summaries may count ranks in another way."""
     follows = {(line.source, line.number) for line in explained(log, "consequence", "umbrella")}
     own = [t for t in told if not any((t.source, t.number + i) in follows for i in range(MESSAGE_LINES))]
@@ -193,22 +170,22 @@ def crashed(log: Log, when: str) -> Iterator[Finding]:
     """Exit codes that no traceback and no line of that rank explains, one finding for each code."""
     soft = softly_explained(log)  # warnings, which ended nothing
     lines = [line for line in explained(log, "cause", "umbrella") if (line.source, line.number) not in soft]
-    told = [each for each in (*log.tracebacks, *log.unfinished) if not is_no_cause(each)]
-    itself = matching(log, CRASHED + SIGKILLED + CANCELLED)
+    told = [each for each in (*log.tracebacks, *log.unfinished) if not is_consequence(each)]
+    itself = matching_lines(log, CRASHED + SIGKILLED + CANCELLED)
     speakers = {(each.source, each.who.rank) for each in told}
     speakers |= {(line.source, line.who.rank) for line in lines if line not in itself}
     ranks = {rank for _, rank in speakers if rank is not None}
-    closed = matching(log, CLOSED_BY_PEERS)
+    closed = matching_lines(log, CLOSED_BY_PEERS)
     bereft = {line.who.rank for line in explained(log, "consequence")} - {None}  # C++ aborts over a lost peer as well
     found: dict[int, list[Exit]] = {}
-    exits = own_exits(log)
+    exits = history_of(log).failed_exits
     is_unclaimed = _is_unclaimed(log, told, exits)
     for each in exits:
         if each.code == 1 and is_unclaimed:
             continue
         if each.code in (1, -SIGNALS["SIGABRT"]) and each.who.rank in bereft:
             continue
-        if each.code == 1 and each.who.rank is None and any(may_be_one(each.who, line.who) for line in closed):
+        if each.code == 1 and each.who.rank is None and any(each.who.may_be(line.who) for line in closed):
             continue
         said = (each.source, None) in speakers or each.who.rank in ranks or (each.who.rank is None and bool(speakers))
         if not said and each.code != SIGKILL:
@@ -222,7 +199,7 @@ def crashed(log: Log, when: str) -> Iterator[Finding]:
         yield one if place is None else replace(one, where=replace(one.where, file=place.file, line=place.line))
 
 
-def _place(log: Log, exits: list[Exit]) -> Frame | None:
+def _place(log: Log, exits: list[Exit]) -> TracebackFrame | None:
     """Where faulthandler says that one of these processes was when its signal came."""
     fatal = [each for each in log.tracebacks if each.exception == FATAL and each.source == exits[0].source]
-    return next((each.place for each in fatal if any(may_be_one(each.who, exit.who) for exit in exits)), None)
+    return next((each.place for each in fatal if any(each.who.may_be(exit.who) for exit in exits)), None)

@@ -6,14 +6,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ddpdoctor.facts.log import Line, Log
+from ddpdoctor.facts.log import Log, LogLine
 from ddpdoctor.findings import CausalStage, Finding, Role, Severity
-from ddpdoctor.logs.context_patterns import marked
-from ddpdoctor.logs.job_outcome import RETURNED, has_failed, is_over, last_failure
+from ddpdoctor.logs.context_patterns import context_lines
+from ddpdoctor.logs.history import history_of
+from ddpdoctor.logs.line_meaning import NCCL_RETURNED
+from ddpdoctor.logs.matching import matching_lines
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.log.log004_to_007_peer_closed import CLOSED, peer_connection_closed
-from ddpdoctor.rules.log.log501_worker_ended_without_traceback import may_be_one
-from ddpdoctor.rules.log.signatures import explained, finding_of, matching
+from ddpdoctor.rules.log.signatures import explained, finding_of
 
 FAILED = (
     r"unhandled (cuda|system) error",
@@ -78,17 +79,17 @@ def nccl_error_without_reason(log: Log) -> Iterator[Finding]:
     Start once more with NCCL_DEBUG=WARN and give that log to `ddpdoctor triage`; `ddpdoctor check -- LAUNCH` looks for the usual
     reasons before the job.
     """
-    lines = matching(log, FAILED)
+    lines = matching_lines(log, FAILED)
     known = explained(log, "cause", "umbrella", "consequence")
     noise = explained(log, "noise")
-    told = list(dict.fromkeys(line for name in ("nccl_warns", "nccl_reasons") for line, _ in marked(log, name)))
+    told = list(dict.fromkeys(line for name in ("nccl_warns", "nccl_reasons") for line, _ in context_lines(log, name)))
     warnings = [line for line in told if line not in known and line not in noise]
     if any(line in known for line in told):
         warnings = [line for line in warnings if not _is_echo(line)]
     warnings.sort(key=lambda line: (_is_echo(line), not FATAL.search(line.text)))
     has_cause = bool(explained(log, "cause", "umbrella") or log.tracebacks)
     fatal = [line for line in warnings if FATAL.search(line.text) and SHUTTING_DOWN not in line.text]
-    has_ended = has_failed(log) or (bool(fatal) and not is_over(log, fatal))
+    has_ended = history_of(log).has_failed or (bool(fatal) and not history_of(log).is_harmless(fatal))
     if warnings and (lines or (has_ended and not has_cause)):
         title = "NCCL failed, and this warning of its own is the nearest to a reason that the log holds"
         yield replace(finding_of(log, [*warnings, *lines], title, blames_speaker=True), fix=FIX_OF_TOLD)
@@ -96,8 +97,8 @@ def nccl_error_without_reason(log: Log) -> Iterator[Finding]:
         is_told = any(line not in lines for line in explained(log, "cause"))
         title = "NCCL failed" if is_told else "NCCL failed, and the log does not hold its reason"
         found = finding_of(log, lines, title, blames_speaker=True)
-        closed = matching(log, CLOSED)
-        is_lost = all(any(may_be_one(line.who, each.who) for each in closed) for line in lines)
+        closed = matching_lines(log, CLOSED)
+        is_lost = all(any(line.who.may_be(each.who) for each in closed) for line in lines)
         is_lost = is_lost or (bool(closed) and all("nternal" in line.text for line in lines))
         is_lost = is_lost and not any("uda" in line.text for line in lines)
         yield replace(found, role=Role.CONSEQUENCE, caused_by=peer_connection_closed.code) if is_lost else found
@@ -107,20 +108,20 @@ def nccl_error_without_reason(log: Log) -> Iterator[Finding]:
 
 def _passed_on(log: Log) -> Iterator[Finding]:
     """An error that NCCL passed on, of which its information alone is in the log: where it began, and what it may be."""
-    last = last_failure(log)
-    found = RETURNED.search(last.text) if last is not None else None
-    if last is None or found is None or is_over(log, [last]):
+    last = history_of(log).last_failure
+    found = NCCL_RETURNED.search(last.text) if last is not None else None
+    if last is None or found is None or history_of(log).is_harmless([last]):
         return
     lines = [
         line
         for line in log.tails
         if line.source == last.source
         and line.who == last.who
-        and (each := RETURNED.search(line.text)) is not None
+        and (each := NCCL_RETURNED.search(line.text)) is not None
         and each["code"] == found["code"]
     ]
-    first = RETURNED.search(lines[0].text) if lines else found
-    files = [each["file"] for line in lines if (each := RETURNED.search(line.text)) is not None]
+    first = NCCL_RETURNED.search(lines[0].text) if lines else found
+    files = [each["file"] for line in lines if (each := NCCL_RETURNED.search(line.text)) is not None]
     begun = first["file"] if first is not None else found["file"]
     is_link = found["code"] != "1" and any(OF_NETWORK.search(file) for file in files)
     candidates = OF_CUDA if found["code"] == "1" else OF_LINK if is_link else OF_ELSE
@@ -131,13 +132,14 @@ def _passed_on(log: Log) -> Iterator[Finding]:
     yield finding_of(log, [*lines, last], title, blames_speaker=True)
 
 
-def _is_echo(line: Line) -> bool:
+def _is_echo(line: LogLine) -> bool:
     return ECHOES.search(line.text) is not None
 
 
 def nccl_versions(log: Log) -> str:
     """`2.18.3 on node1, 2.21.5 on node2`; empty where all tell the same."""
     told = {
-        found["version"]: line.who.host or log.sources[line.source].name for line, found in marked(log, "nccl_version")
+        found["version"]: line.who.host or log.sources[line.source].name
+        for line, found in context_lines(log, "nccl_version")
     }
     return ", ".join(f"{version} on {place}" for version, place in sorted(told.items())) if len(told) > 1 else ""

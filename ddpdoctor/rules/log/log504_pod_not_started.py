@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ddpdoctor.facts.log import Line, Log
+from ddpdoctor.facts.log import Log, LogLine
 from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.logs.context_patterns import marked
+from ddpdoctor.logs.context_patterns import context_lines
+from ddpdoctor.logs.matching import matching_lines
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.log.signatures import finding_of, matching
+from ddpdoctor.rules.log.signatures import finding_of
 
 __all__ = ["RAN", "keep_failing"]
 
@@ -56,20 +57,22 @@ def pod_not_started(log: Log) -> Iterator[Finding]:
     kubectl describe pod POD: the last event says what it waits for. Start all pods of a job together or not at all (gang
     scheduling: minAvailable of its PodGroup).
     """
-    ran = {_pod(line) for line in matching(log, RAN)}
-    lines = [line for line in matching(log, WAITS) if _pod(line) not in ran]
+    ran = {_pod(line) for line in matching_lines(log, RAN)}
+    lines = [line for line in matching_lines(log, WAITS) if _pod(line) not in ran]
     if lines:
         pods = ", ".join(sorted({pod for line in lines if (pod := _pod(line)) is not None}))
         yield finding_of(log, lines, f"{pods or 'A pod'} never ran", blames_speaker=True)
-    yet = [line for line in matching(log, YET) if _pod(line) not in ran]
+    yet = [line for line in matching_lines(log, YET) if _pod(line) not in ran]
     if yet and not lines:
         pods = ", ".join(sorted({pod for line in yet if (pod := _pod(line)) is not None}))
         name = pods if pods and "," not in pods else "POD"
         title = f"{pods or 'A pod'} has not started yet. Undetermined for what it waits: kubectl describe pod {name} says it"
         yield replace(finding_of(log, yet, title, blames_speaker=True), severity=Severity.WARNING)
-    started = {line.source: line.number for line in matching(log, RAN) if _STARTED.search(line.text)}
+    started = {line.source: line.number for line in matching_lines(log, RAN) if _STARTED.search(line.text)}
     inits = [
-        line for line in matching(log, INITS) if _pod(line) not in ran and line.number > started.get(line.source, 0)
+        line
+        for line in matching_lines(log, INITS)
+        if _pod(line) not in ran and line.number > started.get(line.source, 0)
     ]
     if inits:
         pods = ", ".join(sorted({pod for line in inits if (pod := _pod(line)) is not None}))
@@ -80,9 +83,9 @@ def pod_not_started(log: Log) -> Iterator[Finding]:
 
 def keep_failing(log: Log) -> Iterator[Finding]:
     """Pods whose container ends soon after each start; what it prints is in its own log."""
-    of_init = matching(log, INITS)
-    running = {_pod(line) for line in matching(log, RAN[1:])}
-    told = [line for name in ("back_off", "pod_row") for line, _ in marked(log, name)]
+    of_init = matching_lines(log, INITS)
+    running = {_pod(line) for line in matching_lines(log, RAN[1:])}
+    told = [line for name in ("back_off", "pod_row") for line, _ in context_lines(log, name)]
     lines = [
         line
         for line in told
@@ -95,6 +98,6 @@ def keep_failing(log: Log) -> Iterator[Finding]:
         yield finding_of(log, lines, title, blames_speaker=True)
 
 
-def _pod(line: Line) -> str | None:
+def _pod(line: LogLine) -> str | None:
     found = _POD.search(line.text) or _ROW.match(line.text)
     return found[1] if found else line.who.host

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.log import Log
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.logs.matching import matching_lines
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.log.ended_ranks import names_of
-from ddpdoctor.rules.log.signatures import explained, finding_of, matching
+from ddpdoctor.rules.log.signatures import explained, finding_of
 
 __all__ = ["INTERRUPT"]
 
@@ -27,7 +28,7 @@ def interrupted_by_hand(log: Log) -> Iterator[Finding]:
     ## Fix
     Nothing, when it was you. Had it hung, look at the next one with `ddpdoctor hang` before you interrupt it.
     """
-    lines = matching(log, SIGNALLED)
+    lines = matching_lines(log, SIGNALLED)
     title = "A person or a program interrupted the job with SIGINT, as Ctrl-C does"
     if lines:
         yield finding_of(log, lines, title, blames_speaker=True)

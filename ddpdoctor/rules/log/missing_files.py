@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.log import Log, Traceback
 from ddpdoctor.findings import Evidence, Finding, Where
+from ddpdoctor.logs.history import history_of
 from ddpdoctor.logs.line_prefix import who_of_name
 from ddpdoctor.rules.log.ended_ranks import names_of
-from ddpdoctor.rules.log.rendezvous_view import ranks_of
 
 __all__ = ["MISSING_FILE", "is_missing_file", "is_removed"]
 
@@ -46,7 +46,7 @@ def missing_file_finding(log: Log, *, of_nodes: bool) -> Iterator[Finding]:
         is_others = CHECKPOINT.search(path) is not None or owner in ranks
         is_early = not is_of_nodes and bool(ranks) and 0 not in ranks and is_others
         if is_of_nodes if of_nodes else is_early:
-            is_alone = not of_nodes and len(log.sources) == 1 and not ranks_of(log) - {*ranks}
+            is_alone = not of_nodes and len(log.sources) == 1 and not history_of(log).speaking_ranks - {*ranks}
             yield _finding(log, f"{path}, {UNSEEN if is_alone else SEEN}", missing, ranks, without)
 
 

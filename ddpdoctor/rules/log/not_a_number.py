@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddpdoctor.facts.log import Line, Log
+from ddpdoctor.facts.log import Log, LogLine
 from ddpdoctor.findings import Finding
-from ddpdoctor.logs.context_patterns import marked
-from ddpdoctor.logs.job_outcome import is_over
+from ddpdoctor.logs.context_patterns import context_lines
+from ddpdoctor.logs.history import history_of
 from ddpdoctor.rules.log.signatures import finding_of
 
 __all__ = ["no_number"]
@@ -18,13 +18,13 @@ _STEP = re.compile(r"\s*(?:\[[^\]]*\] ?)?iteration +\d+/")
 
 def no_number(log: Log) -> Iterator[Finding]:
     """The lines by which a job says so of a rank, where it did not go on."""
-    lines = [line for line, _ in marked(log, "no_number")]
-    if lines and not is_over(log, lines) and not _has_steps_behind(log, lines[-1]):
+    lines = [line for line, _ in context_lines(log, "no_number")]
+    if lines and not history_of(log).is_harmless(lines) and not _has_steps_behind(log, lines[-1]):
         title = "A loss or a gradient is NaN or infinite, which ends the job"
         yield finding_of(log, lines, title, blames_speaker=True)
 
 
-def _has_steps_behind(log: Log, line: Line) -> bool:
+def _has_steps_behind(log: Log, line: LogLine) -> bool:
     """Whether the trainer's next iterations stand behind the line: it ran the one that it doubted once more."""
     after = max(line.number, line.last)
     return any(each.source == line.source and each.number > after and _STEP.match(each.text) for each in log.tails)

@@ -7,28 +7,16 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from ddpdoctor.facts.log import Line, Log, Traceback
+from ddpdoctor.facts.log import Log, LogLine, Traceback
 from ddpdoctor.findings import Evidence, Finding, Role, Severity, Speaker, Where
-from ddpdoctor.logs.job_outcome import FEW_LINES, has_failed, is_over
-from ddpdoctor.logs.recovery import last_words
-from ddpdoctor.logs.required_literals import literals_of
+from ddpdoctor.logs.distances import FEW_PROGRESS_LINES
+from ddpdoctor.logs.history import history_of
+from ddpdoctor.logs.matching import compiled, matching_lines
+from ddpdoctor.logs.mentioned_peers import peer_in, ranks_in
+from ddpdoctor.logs.traceback_of_line import OF_LAUNCHER, OUTSIDERS, traceback_of, traceback_of_repeated
 from ddpdoctor.rules import Cause, Rule, load
-from ddpdoctor.rules.log.mentioned_ranks import peer_in, ranks_in
 
-__all__ = [
-    "FAR",
-    "OUTSIDERS",
-    "by_signatures",
-    "explained",
-    "finding_of",
-    "matching",
-    "repeats",
-    "shortened",
-    "signed",
-    "softly_explained",
-    "speaker",
-    "traceback_of",
-]
+__all__ = ["by_signatures", "explained", "finding_of", "shortened", "signed", "softly_explained", "speaker"]
 
 _LOGGER = re.compile(r"^(\[[IWEF]\d*[ \d:.]* ?[\w.]+:\d+\] ?(\[c10d\] )?|[IWEF]\d{4} [\d:.]+ \d+ [\w./-]+:\d+\] )")
 """What c10d's and torch's loggers put before a message."""
@@ -37,13 +25,6 @@ _WARNS = re.compile(r"\[W\d*[ \d:.]* ?[\w.]+:\d+\]")
 _DOWNLOAD = re.compile(r"urlopen error|HTTPS?ConnectionPool|NewConnectionError|Max retries exceeded|Failed to resolve")
 """What libraries say that fetch something from the web."""
 
-_OF_AGENT = re.compile(r'[^"]*torch/distributed/elastic/')
-"""A launcher's line; a file in quotes is a frame of a traceback."""
-OUTSIDERS = re.compile(r"slurmstepd|srun: |mpirun|\[?kernel|.*(?:oom-kill|Killed process \d+ \()", re.IGNORECASE)
-"""Lines of schedulers and kernels, which stand among the workers' and belong to no traceback."""
-
-FAR = 40
-"""So many lines behind its exception's a message may still belong to it: NCCL's and Gloo's run over several lines."""
 
 LONGEST = 240
 MOST = 16
@@ -59,45 +40,18 @@ def signed(cause: Cause, log: Log) -> Iterator[Finding]:
     return by_signatures(cause.rule)(log)
 
 
-def matching(log: Log, signatures: Iterable[str]) -> list[Line]:
-    """The lines of the log that one of the signatures matches, in order."""
-    places = {place for pattern in signatures for place in _places(log, pattern)}
-    return [log.lines[place] for place in sorted(places)]
-
-
-@functools.lru_cache(2048)
-def _places(log: Log, pattern: str) -> tuple[int, ...]:
-    """Which of the lines of the log the expression matches: several causes are asked for it, and against several others."""
-    texts, whole = _texts(log)
-    literals = [literal for literal in literals_of(pattern) if literal in whole]
-    near = {place for literal in literals for place, text in enumerate(texts) if literal in text}
-    return tuple(place for place in sorted(near) if known(pattern).search(texts[place]))
-
-
-@functools.lru_cache(4)
-def _texts(log: Log) -> tuple[list[str], str]:
-    texts = [line.text for line in log.lines]
-    return texts, "\n".join(texts)
-
-
 @functools.cache
 def _catalogue() -> tuple[Rule, ...]:
     return load()
 
 
-@functools.cache
-def known(pattern: str) -> re.Pattern[str]:
-    """The expression, compiled when its literal is first seen."""
-    return re.compile(pattern)
-
-
-def explained(log: Log, *kinds: str) -> list[Line]:
+def explained(log: Log, *kinds: str) -> list[LogLine]:
     """The workers' lines that a signature of a cause of these kinds matches; what launchers say of them explains nothing."""
     known = [each for each in _catalogue() if each.kind in kinds and each.speaker is not Speaker.LAUNCHER]
-    scripts = matching(log, [s for each in known if each.speaker is Speaker.TORCH for s in each.signatures])
+    scripts = matching_lines(log, [s for each in known if each.speaker is Speaker.TORCH for s in each.signatures])
     doubted = [line for line in scripts if _is_scripts(log, line)]
-    lines = matching(log, [s for each in known for s in each.signatures])
-    return [line for line in lines if not _OF_AGENT.match(line.text) and line not in doubted]
+    lines = matching_lines(log, [s for each in known for s in each.signatures])
+    return [line for line in lines if not OF_LAUNCHER.match(line.text) and line not in doubted]
 
 
 def softly_explained(log: Log) -> dict[tuple[int, int], str]:
@@ -105,22 +59,22 @@ def softly_explained(log: Log) -> dict[tuple[int, int], str]:
     found: dict[tuple[int, int], str] = {}
     for each in _catalogue():
         if each.kind == "cause" and each.severity is not Severity.ERROR:
-            found |= {(line.source, line.number): each.code for line in matching(log, each.signatures)}
+            found |= {(line.source, line.number): each.code for line in matching_lines(log, each.signatures)}
     hard = [
         s for each in _catalogue() if each.kind != "noise" and each.severity is Severity.ERROR for s in each.signatures
     ]
-    for line in matching(log, hard):
+    for line in matching_lines(log, hard):
         found.pop((line.source, line.number), None)
     return found
 
 
 def _look(rule: Rule, log: Log) -> Iterator[Finding]:
-    lines = matching(log, rule.signatures)
+    lines = matching_lines(log, rule.signatures)
     if rule.speaker is Speaker.TORCH:
         lines = [line for line in lines if not _is_scripts(log, line)]
     if lines and rule.yields_to:
         precise = [s for each in _catalogue() if each.code in rule.yields_to for s in each.signatures]
-        others = set(matching(log, precise))
+        others = set(matching_lines(log, precise))
         lines = [line for line in lines if line not in others]
     if lines:
         is_speaker = rule.kind not in ("consequence", "noise") and not rule.speaker.is_victim
@@ -128,20 +82,21 @@ def _look(rule: Rule, log: Log) -> Iterator[Finding]:
         if rule.speaker is Speaker.LINK_END and len(hosts := {line.who.host for line in lines}) == 1:
             found = replace(found, where=replace(found.where, host=hosts.pop()))
         is_mild = rule.severity is Severity.ERROR and found.severity is None
-        if is_mild and all(_WARNS.match(line.text) for line in lines) and not (has_failed(log) or _is_last(log, lines)):
-            found = replace(
-                found, severity=Severity.WARNING
-            )  # torch tried something else, and nothing shows that it failed
+        if is_mild and all(_WARNS.match(line.text) for line in lines) and not _shows_end(log, lines[-1]):
+            # torch tried something else, and nothing shows that it failed
+            found = replace(found, severity=Severity.WARNING)
         yield found
 
 
-def _is_last(log: Log, lines: list[Line]) -> bool:
-    """Whether a port that could not be had is the last that is told: nobody goes on behind it."""
-    last = lines[-1]
-    return "(errno: 98 - " in last.text and len(last_words(log, last.source, max(last.number, last.last))) < FEW_LINES
+def _shows_end(log: Log, last: LogLine) -> bool:
+    """Whether the job failed, or a port that could not be had is the last that is told: nobody goes on after it."""
+    history = history_of(log)
+    return history.has_failed or (
+        "(errno: 98 - " in last.text and len(history.progress_after(last)) < FEW_PROGRESS_LINES
+    )
 
 
-def _is_scripts(log: Log, line: Line) -> bool:
+def _is_scripts(log: Log, line: LogLine) -> bool:
     """Whether the line ends a traceback that no launcher is part of, or tells of a download."""
     if _DOWNLOAD.search(line.text):
         return True
@@ -150,7 +105,7 @@ def _is_scripts(log: Log, line: Line) -> bool:
 
 
 def finding_of(
-    log: Log, lines: list[Line], title: str, *, blames_speaker: bool, signatures: Iterable[str] = ()
+    log: Log, lines: list[LogLine], title: str, *, blames_speaker: bool, signatures: Iterable[str] = ()
 ) -> Finding:
     """One finding for all `lines`: the first one told, with its traceback's innermost frame of the job's own code.
 
@@ -158,14 +113,14 @@ def finding_of(
     """
     first = lines[0]
     told = next((line for line in lines if line.who.rank is not None), first) if blames_speaker else first
-    is_noise = is_over(log, lines)
+    is_noise = history_of(log).is_harmless(lines)
     named = ranks_in(lines)
     speakers = {line.who.rank for line in lines if line.who.rank is not None} if blames_speaker else set()
     ranks = sorted(speakers | named)
     hosts = {line.who.host for line in lines if line.who.host is not None} if blames_speaker else set()
     own = {line.who.host for line in lines if line.who.host in hosts and not OUTSIDERS.match(line.text)}
     listed = _listed(sorted(named), sorted(host for host in own if host is not None))
-    tracebacks = (found for line in lines for found in (traceback_of(log, line), _of_repetition(log, line)))
+    tracebacks = (found for line in lines for found in (traceback_of(log, line), traceback_of_repeated(log, line)))
     frame = next((each.place for each in tracebacks if each is not None and each.place is not None), None)
     file, number = (log.sources[first.source].name, first.number) if frame is None else (frame.file, frame.line)
     return Finding(
@@ -193,44 +148,10 @@ def _listed(ranks: list[int], hosts: list[str]) -> str:
     return f" ({'; '.join(told)})" if words else ""
 
 
-def traceback_of(log: Log, line: Line) -> Traceback | None:
-    """The traceback whose exception this line is, or belongs to."""
-    for each in reversed(log.tracebacks):
-        is_near = each.source == line.source and each.number <= line.number <= each.number + FAR
-        if is_near and each.number == line.number:
-            return each
-        if (
-            is_near
-            and not OUTSIDERS.match(line.text)
-            and not _OF_AGENT.match(line.text)
-            and (each.who.rank, each.who.task, each.who.node_rank)
-            == (
-                line.who.rank,
-                line.who.task,
-                line.who.node_rank,
-            )
-        ):
-            return each
-    return None
-
-
-def repeats(each: Traceback, line: Line) -> bool:
-    """Whether the traceback's exception is the same text once more, of which the line alone was kept."""
-    if line.source != each.source or not line.number < each.number <= line.last:
-        return False
-    _, name, said = line.text.partition(each.exception)
-    return bool(name) and each.message.startswith(said.removeprefix(": ")[:80])
-
-
-def _of_repetition(log: Log, line: Line) -> Traceback | None:
-    """The traceback that ends in the same words further down: some print the message alone above it."""
-    return next((each for each in log.tracebacks if repeats(each, line)), None) if line.count > 1 else None
-
-
 def _around(text: str, signatures: Iterable[str]) -> str:
     """Of a very long line the part that a signature matches, where its beginning does not hold it."""
     if len(text) > LONGEST:
-        found = next((m for s in signatures if (m := known(s).search(text)) is not None), None)
+        found = next((m for s in signatures if (m := compiled(s).search(text)) is not None), None)
         if found is not None and found.end() >= LONGEST:
             text = "…" + text[max(0, found.start() - LONGEST // 4) :]
     return shortened(text)
@@ -241,7 +162,7 @@ def shortened(text: str) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
-def speaker(line: Line | Traceback) -> str:
+def speaker(line: LogLine | Traceback) -> str:
     """`rank 3 on node1: `, as far as it is known."""
     who = line.who
     name = f"rank {who.rank}" if who.rank is not None else ""

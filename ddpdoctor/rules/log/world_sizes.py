@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ddpdoctor.facts.log import Line, Log
+from ddpdoctor.facts.log import Log, LogLine
 from ddpdoctor.findings import Evidence, Finding, Where
-from ddpdoctor.rules.log.signatures import traceback_of
+from ddpdoctor.logs.traceback_of_line import traceback_of
 
 __all__: list[str] = []
 
@@ -14,19 +14,7 @@ NO_LOCAL_RANK = (r"KeyError: 'LOCAL_RANK'",)
 NO_GROUP = (r"Default process group (?:has not been|is not) initialized",)
 
 
-def under_scheduler(log: Log) -> bool:
-    words = ("srun:", "slurmstepd", "mpirun", "prterun")
-    if any(word in line.text for line in (*log.tails, *log.lines) for word in words):
-        return True
-    return any(line.who.task is not None for line in log.tails)
-
-
-def is_spawned(log: Log, line: Line) -> bool:
-    traceback = traceback_of(log, line)
-    return traceback is not None and any("multiprocessing/spawn.py" in frame.file for frame in traceback.frames)
-
-
-def worlds_finding(log: Log, text: str, lines: list[Line], first: Line) -> Finding:
+def worlds_finding(log: Log, text: str, lines: list[LogLine], first: LogLine) -> Finding:
     return Finding(
         text,
         tuple(Evidence(log.place(line.source, line.number), line.text[:200]) for line in lines[:4]),
@@ -34,7 +22,7 @@ def worlds_finding(log: Log, text: str, lines: list[Line], first: Line) -> Findi
     )
 
 
-def is_of_batch_norm(log: Log, line: Line) -> bool:
+def is_of_batch_norm(log: Log, line: LogLine) -> bool:
     traceback = traceback_of(log, line)
     files = () if traceback is None else (frame.file for frame in traceback.frames)
     return any(file.endswith(("torch/nn/modules/_functions.py", "torch/nn/modules/batchnorm.py")) for file in files)

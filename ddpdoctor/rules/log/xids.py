@@ -9,8 +9,9 @@ from dataclasses import replace
 from ddpdoctor.facts.log import Log
 from ddpdoctor.facts.xids import Xid, XidKind, meaning
 from ddpdoctor.findings import Finding, Role, Where
-from ddpdoctor.logs.context_patterns import marked
-from ddpdoctor.logs.gpu_seats import gpu_at
+from ddpdoctor.logs.context_patterns import context_lines
+from ddpdoctor.logs.distances import XID_FOLLOW_LINES, XID_LINES
+from ddpdoctor.logs.gpu_addresses import gpu_at
 from ddpdoctor.rules import Rule
 from ddpdoctor.rules.gpu.gpu039_to_044_500_xids import application_fault_xid, told
 from ddpdoctor.rules.log.signatures import by_signatures
@@ -18,13 +19,9 @@ from ddpdoctor.rules.log.signatures import by_signatures
 KERNELS = (13, 31)
 """Xids that a program's kernel causes on the GPU, and"""
 FOLLOWING = (109,)
-"""those that its channel then leads to, within so many seconds, or lines where these have no times:"""
+"""those that its channel then leads to, within so many seconds (XID_FOLLOW_LINES where the lines have no times):"""
 SOON_SECONDS = 60.0
-SOON_LINES = 20
 __all__ = ["xid_findings", "xids_of"]
-
-NEAR = 4
-"""So many lines has what the kernel says of a GPU that does not answer."""
 
 
 def xids_of(kind: XidKind) -> Callable[[Xid], bool]:
@@ -38,7 +35,11 @@ def xid_findings(rule: Rule, shows: Callable[[Xid], bool], log: Log) -> Iterator
     for found in told(kept, functools.partial(_place, log), of_a_log=True):
         yield _in_order(log, rule, kept, found)
     # What ranks and other programs print about the same cause has no Xid.
-    numbers = {(xid.source, near) for xid in kept for near in range((xid.line or 0) - 3, (xid.line or 0) + 4)}
+    numbers = {
+        (xid.source, near)
+        for xid in kept
+        for near in range((xid.line or 0) + 1 - XID_LINES, (xid.line or 0) + XID_LINES)
+    }
     rest = tuple(x for x in log.lines if "Xid (" not in x.text and (x.source, x.number) not in numbers)
     for found in by_signatures(rule)(replace(log, lines=rest)) if rule.signatures else ():
         yield _named_above(log, found)
@@ -46,8 +47,8 @@ def xid_findings(rule: Rule, shows: Callable[[Xid], bool], log: Log) -> Iterator
 
 def _named_above(log: Log, found: Finding) -> Finding:
     """The finding with its GPU, where the kernel has named that in one of the lines above: its message has several."""
-    for line, named in marked(log, "gpu_of_kernel"):
-        is_above = found.where.line is not None and 0 <= found.where.line - line.number < NEAR
+    for line, named in context_lines(log, "gpu_of_kernel"):
+        is_above = found.where.line is not None and 0 <= found.where.line - line.number < XID_LINES
         if is_above and found.where.file == log.sources[line.source].name:
             xid = Xid(0, named["bus"].lower()[-10:], source=line.source, line=found.where.line, host=line.who.host)
             who, where = _place(log, xid)
@@ -71,7 +72,7 @@ def _follows(xid: Xid, earlier: Xid) -> bool:
     if xid.code not in FOLLOWING or earlier.code not in KERNELS or xid.restarts != earlier.restarts:
         return False
     if xid.age_seconds is None or earlier.age_seconds is None:
-        return 0 < (xid.line or 0) - (earlier.line or 0) <= SOON_LINES
+        return 0 < (xid.line or 0) - (earlier.line or 0) <= XID_FOLLOW_LINES
     return 0 <= earlier.age_seconds - xid.age_seconds <= SOON_SECONDS and (xid.line or 0) > (earlier.line or 0)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.net import Net, Outcome, Port, PortSocket
+from ddpdoctor.facts.net import Net, Port, PortSocket
 from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.facts.probe import Kind, Probe
+from ddpdoctor.facts.reachability import ConnectOutcome
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.net import reachability_findings
@@ -89,13 +90,13 @@ def _by(holder: PortSocket | None) -> str:
 
 def _from_afar(net: Net, environ: Environ) -> Iterator[Finding]:
     best = net.best_attempt
-    if best is None or best.outcome not in (Outcome.STRANGER, Outcome.SILENT):
+    if best is None or best.outcome not in (ConnectOutcome.STRANGER, ConnectOutcome.SILENT):
         return
     # A store whose resolver is slow looks up every client's name first, and cannot answer meanwhile.
-    is_slow = best.outcome is Outcome.SILENT and any(r.is_late or r.seconds > 0.5 for r in net.reverse)
+    is_slow = best.outcome is ConnectOutcome.SILENT and any(r.is_late or r.seconds > 0.5 for r in net.reverse)
     said = (
         "answers as no TCPStore does"
-        if best.outcome is Outcome.STRANGER
+        if best.outcome is ConnectOutcome.STRANGER
         else "accepts and never answers a TCPStore ping"
     )
     host, port = environ.master_addr or best.address, environ.master_port

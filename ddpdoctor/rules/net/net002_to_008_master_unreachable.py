@@ -13,11 +13,12 @@ from ddpdoctor.facts.gaps import not_here, unanswered
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.pod import Operator, Pod
 from ddpdoctor.facts.launch.reading import Given
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import is_known
-from ddpdoctor.facts.net import Attempt, Net, Outcome
+from ddpdoctor.facts.net import Net
 from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.facts.probe import Kind, Probe
+from ddpdoctor.facts.reachability import Attempt, ConnectOutcome
 from ddpdoctor.findings import CausalStage, Evidence, Finding, Role, Severity, Speaker, Where
 from ddpdoctor.launch.rendezvous import parse_endpoint
 from ddpdoctor.rules import cause
@@ -148,7 +149,7 @@ def master_addr_swallows_packets(net: Net | None = None, probe: Probe | None = N
     if only_probed(probe, net):
         return
     assert net is not None
-    attempt = _ended(net, Outcome.NO_ANSWER)
+    attempt = _ended(net, ConnectOutcome.NO_ANSWER)
     if attempt is not None and not attempt.pings:
         yield _finding(
             net, attempt, f"{attempt.address} answers nothing: no connection within {attempt.seconds:.1f} s, no ping"
@@ -176,7 +177,7 @@ def master_addr_without_host(net: Net | None = None, probe: Probe | None = None)
     if only_probed(probe, net):
         return
     assert net is not None
-    attempt = _ended(net, Outcome.NO_HOST)
+    attempt = _ended(net, ConnectOutcome.NO_HOST)
     if attempt is not None:
         yield _finding(net, attempt, f"no machine on the local network has the address {attempt.address}")
 
@@ -206,7 +207,7 @@ def no_route_to_master(net: Net | None = None, probe: Probe | None = None) -> It
     if only_probed(probe, net):
         return
     assert net is not None
-    attempt = _ended(net, Outcome.NO_ROUTE)
+    attempt = _ended(net, ConnectOutcome.NO_ROUTE)
     if attempt is not None:
         finding = _finding(net, attempt, f"this node has no route to {attempt.address} (errno {attempt.errno})")
         is_offline = all(name.startswith("lo") for name in net.running)
@@ -232,7 +233,7 @@ def master_port_dropped(
     if (net is None and probe is not None) or only_met(nodes, net):
         return
     assert net is not None
-    attempt = _ended(net, Outcome.NO_ANSWER)
+    attempt = _ended(net, ConnectOutcome.NO_ANSWER)
     if attempt is not None and attempt.pings:
         yield _finding(
             net, attempt, f"{attempt.address} answers a ping, but nothing comes back from its port: a firewall drops it"
@@ -258,14 +259,14 @@ def master_port_rejected(
     if (net is None and probe is not None) or only_met(nodes, net):
         return
     assert net is not None
-    attempt = _ended(net, Outcome.PROHIBITED)
+    attempt = _ended(net, ConnectOutcome.PROHIBITED)
     if attempt is not None:
         yield _finding(
             net, attempt, f"connections to {attempt.address} are forbidden on the way (errno {attempt.errno})"
         )
 
 
-def _ended(net: Net, outcome: Outcome) -> Attempt | None:
+def _ended(net: Net, outcome: ConnectOutcome) -> Attempt | None:
     """The best attempt, where it ended so; None when there was nothing to reach. A skip when no attempt came back."""
     if net.is_master is not False:
         return None  # this node is the master, or NET002 says why it is not known
@@ -320,7 +321,7 @@ def host_network_names(launch: Launch) -> Iterator[Finding]:
         )
 
 
-def _names_no_service(line: Line, layer: Layer, pod: Pod) -> Given | None:
+def _names_no_service(line: LaunchLine, layer: Layer, pod: Pod) -> Given | None:
     """An address such as `train-0.train` whose second part is not the service of the pods."""
     dest = "rdzv_endpoint" if layer.given("rdzv_endpoint") else "master_addr"
     given = layer.given(dest)
@@ -331,7 +332,7 @@ def _names_no_service(line: Line, layer: Layer, pod: Pod) -> Given | None:
     return given if match and match[1] != pod.service else None
 
 
-def _has_own_address(line: Line) -> bool:
+def _has_own_address(line: LaunchLine) -> bool:
     agent = line.agent
     return agent is None or any(agent.given(dest) for dest in ("master_addr", "rdzv_endpoint"))
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.launch.record import Launch
-from ddpdoctor.facts.net import Outcome
-from ddpdoctor.facts.nodes import Form, Link, Node, Nodes
+from ddpdoctor.facts.nodes import Form, Node, NodeLink, Nodes
 from ddpdoctor.facts.probe import Kind, Probe
+from ddpdoctor.facts.reachability import ConnectOutcome
 from ddpdoctor.findings import CausalStage, Evidence, Finding, Role, Severity, Where
 from ddpdoctor.launch.container import container_of
 from ddpdoctor.rules import cause
@@ -38,13 +38,13 @@ __all__ = [
 ]
 
 _WORDS = {
-    Outcome.REFUSED: "refused",
-    Outcome.NO_ANSWER: "dropped (no answer)",
-    Outcome.NO_HOST: "no route to host",
-    Outcome.NO_ROUTE: "no route",
-    Outcome.PROHIBITED: "prohibited",
-    Outcome.STRANGER: "answered by another machine",
-    Outcome.SILENT: "accepted and then silent",
+    ConnectOutcome.REFUSED: "refused",
+    ConnectOutcome.NO_ANSWER: "dropped (no answer)",
+    ConnectOutcome.NO_HOST: "no route to host",
+    ConnectOutcome.NO_ROUTE: "no route",
+    ConnectOutcome.PROHIBITED: "prohibited",
+    ConnectOutcome.STRANGER: "answered by another machine",
+    ConnectOutcome.SILENT: "accepted and then silent",
 }
 MOST_PAIRS = 8
 
@@ -163,7 +163,7 @@ def mtu_mismatch(nodes: Nodes) -> Iterator[Finding]:
     yield _finding(nodes, bad, culprits, f"32 KiB do not come back although small messages do{told}", "an echo")
 
 
-def _tried(nodes: Nodes) -> list[Link]:
+def _tried(nodes: Nodes) -> list[NodeLink]:
     """The links that were tried, but for those to an address of Gloo's that only NET024 has something to say about.
 
     Raises:
@@ -189,7 +189,7 @@ def gloo_elsewhere(nodes: Nodes) -> Iterator[Finding]:
         )
 
 
-def _is_gloos_fault(nodes: Nodes, link: Link) -> bool:
+def _is_gloos_fault(nodes: Nodes, link: NodeLink) -> bool:
     """Whether a link fails only because of the address that Gloo chose: the same node reaches the target at another one."""
     target = nodes.nodes[link.target]
     if link.outcome is None or link.address != target.gloo_address or _other(target) is None:
@@ -203,12 +203,12 @@ def _other(node: Node) -> str | None:
     return first if first != node.gloo_address else None
 
 
-def _pairs(links: Sequence[Link]) -> list[tuple[int, int]]:
+def _pairs(links: Sequence[NodeLink]) -> list[tuple[int, int]]:
     """The pairs of nodes that links connect, in either direction, each once."""
     return list(dict.fromkeys((min(x.source, x.target), max(x.source, x.target)) for x in links))
 
 
-def _culprits(nodes: Nodes, bad: Sequence[Link], links: Sequence[Link]) -> list[Node] | None:
+def _culprits(nodes: Nodes, bad: Sequence[NodeLink], links: Sequence[NodeLink]) -> list[Node] | None:
     """The nodes to blame: those none of whose links works. All of them, when that is so everywhere; None for single pairs."""
     if not bad:
         return None
@@ -226,7 +226,7 @@ def _culprits(nodes: Nodes, bad: Sequence[Link], links: Sequence[Link]) -> list[
     return None
 
 
-def _finding(nodes: Nodes, bad: Sequence[Link], culprits: Sequence[Node], what: str, expected: str) -> Finding:
+def _finding(nodes: Nodes, bad: Sequence[NodeLink], culprits: Sequence[Node], what: str, expected: str) -> Finding:
     pairs = _pairs(bad)
     both = {(link.source, link.target) for link in bad}
     one_way = [pair for pair in pairs if not ((pair[0], pair[1]) in both and (pair[1], pair[0]) in both)]
@@ -317,12 +317,13 @@ def unanswered(log: Log) -> Iterator[Finding]:
 @mtu_mismatch.look
 def large_packets_lost(log: Log) -> Iterator[Finding]:
     """Large messages that were not acknowledged, or a work request that the adapter refused, for which MTUs are one reason."""
-    from ddpdoctor.rules.log.signatures import finding_of, matching
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.signatures import finding_of
 
-    lines = matching(log, (r"writev \[[^\]]*\]:\d+: Connection timed out",))
+    lines = matching_lines(log, (r"writev \[[^\]]*\]:\d+: Connection timed out",))
     if lines:
         yield finding_of(log, lines, "Small packets pass between the nodes and large ones vanish", blames_speaker=True)
-    refused = matching(log, (r"local access violation work queue error",))
+    refused = matching_lines(log, (r"local access violation work queue error",))
     if refused:
         title = (
             "An RDMA adapter refused a work request. Undetermined: MTUs that differ between the ends (NET023), or memory that "

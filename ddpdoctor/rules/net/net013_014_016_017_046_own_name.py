@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here, unanswered
-from ddpdoctor.facts.net import Lookup, Net, is_loopback
+from ddpdoctor.facts.net import Net, is_loopback
 from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.facts.probe import Kind, Probe
+from ddpdoctor.facts.reachability import Lookup
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import CauseScope, cause

@@ -36,12 +36,12 @@ UNKNOWN_NAME = (
 @dns_not_ready.look
 def name_came_late(log: Log) -> Iterator[Finding]:
     """A name did not resolve at first, and then the job ran."""
-    from ddpdoctor.logs.job_outcome import went_on
-    from ddpdoctor.rules.log.signatures import matching
+    from ddpdoctor.logs.history import history_of
+    from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.world_sizes import worlds_finding
 
-    lines = matching(log, UNKNOWN_NAME)
-    if lines and all(went_on(log, line) for line in lines):
+    lines = matching_lines(log, UNKNOWN_NAME)
+    if lines and all(history_of(log).survived(line) for line in lines):
         found = worlds_finding(
             log, "the master's name did not resolve at first; later the job ran", lines[:2], lines[0]
         )

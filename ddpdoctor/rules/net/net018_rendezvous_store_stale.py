@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import Word, is_known
 from ddpdoctor.findings import CausalStage, Evidence, Finding, Role, Severity
 from ddpdoctor.rules import cause
@@ -36,7 +36,7 @@ def rendezvous_store_stale(launch: Launch) -> Iterator[Finding]:
     ## Fix
     A new file and a new --rdzv-id for each attempt; remove the file before the start.
     """
-    seen: dict[tuple[str | None, int | None, str | None], Line] = {}
+    seen: dict[tuple[str | None, int | None, str | None], LaunchLine] = {}
     for line, layer, plan in agents(launch):
         if plan.backend in ("etcd", "etcd-v2") and plan.rdzv_id is not None and line.node is None and plan.host:
             key = (plan.host, plan.port, plan.rdzv_id)
@@ -60,7 +60,7 @@ def rendezvous_store_stale(launch: Launch) -> Iterator[Finding]:
             )
 
 
-def _init_file(line: Line) -> tuple[Word, str] | None:
+def _init_file(line: LaunchLine) -> tuple[Word, str] | None:
     """The file of the process group that the script's arguments name, when its name is the same in every run."""
     words = line.program.reading.arguments if line.program is not None else ()
     for i, word in enumerate(words):
@@ -84,17 +84,18 @@ TOLD_TO_END = (r"Received (15|Signals\.SIGTERM|SIGTERM) death signal",)
 @rendezvous_store_stale.look
 def rendezvous_closed(log: Log) -> Iterator[Finding]:
     """A launcher that comes to a rendezvous that is over: left from an earlier job, or ended by another node of this one."""
-    from ddpdoctor.logs.context_patterns import marked
+    from ddpdoctor.logs.context_patterns import context_lines
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.logs.rendezvous_view import workers_joined
     from ddpdoctor.rules.log.log015_021_killed import scheduler_ended_job
-    from ddpdoctor.rules.log.rendezvous_view import came
-    from ddpdoctor.rules.log.signatures import finding_of, matching
+    from ddpdoctor.rules.log.signatures import finding_of
 
-    left = [line for line, _ in marked(log, "left_file")]
-    waited = [line for line in log.lines if (count := came(line)) is not None and count[0] > count[1]]
+    left = [line for line, _ in context_lines(log, "left_file")]
+    waited = [line for line in log.lines if (count := workers_joined(line)) is not None and count[0] > count[1]]
     if left and waited:
         title = "The file of the process group was left by an earlier run, whose ranks it still counts"
         yield finding_of(log, [*left, *waited], title, blames_speaker=False)
-    lines = matching(log, CLOSED)
+    lines = matching_lines(log, CLOSED)
     if not lines:
         return
     title = "The rendezvous was closed before this launcher joined"
@@ -105,7 +106,7 @@ def rendezvous_closed(log: Log) -> Iterator[Finding]:
     found = finding_of(log, lines, title, blames_speaker=False)
     yield (
         replace(found, role=Role.CONSEQUENCE, caused_by=scheduler_ended_job.code)
-        if matching(log, TOLD_TO_END)
+        if matching_lines(log, TOLD_TO_END)
         else found
     )
 

@@ -20,7 +20,7 @@ from ddpdoctor.rules.node_findings import only_met
 from ddpdoctor.rules.observation_findings import observed, only_probed
 
 if TYPE_CHECKING:
-    from ddpdoctor.facts.log import Line, Log
+    from ddpdoctor.facts.log import Log, LogLine
 
 __all__ = ["gloo_wrong_interface", "nccl_wrong_interface", "no_socket_interface"]
 
@@ -172,21 +172,22 @@ OF_FILE = "the init file holds the addresses of an earlier run (NET018: take a n
 @nccl_wrong_interface.look
 def refused(log: Log) -> Iterator[Finding]:
     """NCCL tried in vain to connect: an interface's name or a link-local address proves a wrong interface, nothing else does."""
-    from ddpdoctor.logs.context_patterns import marked
-    from ddpdoctor.logs.job_outcome import has_failed
-    from ddpdoctor.rules.log.mentioned_ranks import peer_in
-    from ddpdoctor.rules.log.signatures import finding_of, matching, signed
+    from ddpdoctor.logs.context_patterns import context_lines
+    from ddpdoctor.logs.history import history_of
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.logs.mentioned_peers import peer_in
+    from ddpdoctor.rules.log.signatures import finding_of, signed
 
-    lines = matching(log, REFUSED)
+    lines = matching_lines(log, REFUSED)
     counted = [line for line in lines if TRIES.search(line.text)]
-    is_given_up = has_failed(log) or len(counted) < len(lines)
+    is_given_up = history_of(log).has_failed or len(counted) < len(lines)
     if counted and not is_given_up and not any(_is_last(log, line) for line in counted):
         return  # it got its connection
     for found in signed(nccl_wrong_interface, log):
         if not lines or any(each.seen not in {line.text for line in lines} for each in found.evidence):
             yield found
             continue
-        stale = OF_FILE if any(marked(log, "init_file")) else ""
+        stale = OF_FILE if any(context_lines(log, "init_file")) else ""
         title = UNSURE_INTERFACE.format(
             peer=peer_in(each for each in log.lines if "onnect to " in each.text) or "a peer", file=stale
         )
@@ -198,11 +199,12 @@ def refused(log: Log) -> Iterator[Finding]:
         )
 
 
-def _is_last(log: Log, line: Line) -> bool:
+def _is_last(log: Log, line: LogLine) -> bool:
     """Whether nothing follows in this source that looks like a job that runs."""
-    from ddpdoctor.logs.job_outcome import FEW_LINES
-    from ddpdoctor.logs.recovery import last_words
 
-    return not last_words(log, line.source, max(line.number, line.last)) and log.sources[line.source].lines <= (
-        max(line.number, line.last) + FEW_LINES
+    from ddpdoctor.logs.distances import FEW_PROGRESS_LINES
+    from ddpdoctor.logs.history import history_of
+
+    return not history_of(log).progress_after(line) and log.sources[line.source].lines <= (
+        max(line.number, line.last) + FEW_PROGRESS_LINES
     )

@@ -153,10 +153,11 @@ _GIDS = re.compile(r"(?P<side>local|remote) ?G[iI][dD]s?,? ?(?!index)(?P<gid>[0-
 @ib_completion_error.look
 def work_request_failed(log: Log) -> Iterator[Finding]:
     """A work request that the adapter gave up; those that were only flushed follow from the peer that does not answer."""
+    from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.rdma import RETRIES
-    from ddpdoctor.rules.log.signatures import matching, signed
+    from ddpdoctor.rules.log.signatures import signed
 
-    only_flushed = not matching(log, NOT_FLUSHED) and bool(matching(log, RETRIES))
+    only_flushed = not matching_lines(log, NOT_FLUSHED) and bool(matching_lines(log, RETRIES))
     for found in signed(ib_completion_error, log):
         yield (
             replace(found, role=Role.CONSEQUENCE, caused_by=ib_transport_retry_exceeded.code) if only_flushed else found
@@ -166,9 +167,10 @@ def work_request_failed(log: Log) -> Iterator[Finding]:
 @rail_crossing.look
 def rail_crossing_in_log(log: Log) -> Iterator[Finding]:
     """Two cards were paired whose addresses lie in different subnets."""
-    from ddpdoctor.rules.log.signatures import finding_of, matching
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.signatures import finding_of
 
-    lines = [line for line in matching(log, PAIRED) if _are_of_two_subnets(line.text)]
+    lines = [line for line in matching_lines(log, PAIRED) if _are_of_two_subnets(line.text)]
     if lines:
         title = "NCCL paired network cards of different subnets, which did not reach each other"
         yield finding_of(log, lines, title, blames_speaker=True)

@@ -326,20 +326,21 @@ NO_ADDRESS = (r"ibv_modify_qp failed with (error|\d+) (No such device|Invalid ar
 @roce_gid_not_routable.look
 def gid_not_routable(log: Log) -> Iterator[Finding]:
     """A peer does not answer: sure where RoCE uses a link-local address, otherwise one of several reasons."""
-    from ddpdoctor.logs.context_patterns import marked
+    from ddpdoctor.logs.context_patterns import context_lines
+    from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.rdma import RETRIES
-    from ddpdoctor.rules.log.signatures import finding_of, matching
+    from ddpdoctor.rules.log.signatures import finding_of
 
-    unrouted = matching(log, UNROUTED)
+    unrouted = matching_lines(log, UNROUTED)
     if unrouted:
         yield finding_of(
             log, unrouted, "No route leads from an RDMA port to the address of its peer", blames_speaker=True
         )
-    lines = matching(log, RETRIES)
+    lines = matching_lines(log, RETRIES)
     if not lines:
         return
     local = [line for line in lines if "fe80:" in line.text]
-    if local and any(marked(log, "roce")):
+    if local and any(context_lines(log, "roce")):
         yield finding_of(
             log, local, "RoCE uses a link-local address (GID), which no router passes on", blames_speaker=True
         )
@@ -351,12 +352,13 @@ def gid_not_routable(log: Log) -> Iterator[Finding]:
 @ib_hca_unusable.look
 def unusable(log: Log) -> Iterator[Finding]:
     """A port that NCCL took and cannot use, or one that it had to leave out, which other nodes may have taken."""
-    from ddpdoctor.rules.log.signatures import finding_of, matching
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.signatures import finding_of
 
-    lines = matching(log, NO_ADDRESS)
+    lines = matching_lines(log, NO_ADDRESS)
     if lines:
         yield finding_of(log, lines, "NCCL takes an RDMA port that has no address at all", blames_speaker=True)
-    left_out = matching(log, (r"NET/IB : Unable to open device",))
+    left_out = matching_lines(log, (r"NET/IB : Unable to open device",))
     if left_out:
         title = "NCCL cannot open an RDMA device that it sees and leaves it out: where other nodes use theirs, the job hangs"
         yield replace(finding_of(log, left_out, title, blames_speaker=True), severity=Severity.WARNING)

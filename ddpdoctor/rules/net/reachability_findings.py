@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddpdoctor.facts.net import Outcome
 from ddpdoctor.facts.nodes import Node, Nodes
+from ddpdoctor.facts.reachability import ConnectOutcome
 from ddpdoctor.findings import Evidence, Finding, Where
 from ddpdoctor.rules.node_findings import named, place
 
@@ -14,24 +14,28 @@ __all__ = ["answered_by_another", "dropped", "is_elsewhere", "other_ways", "reje
 
 def dropped(nodes: Nodes) -> Iterator[Finding]:
     """NET007: packets to the master port vanish, those to another port of the same machine do not."""
-    yield from _closed(nodes, (Outcome.NO_ANSWER,), "nothing comes back from")
+    yield from _closed(nodes, (ConnectOutcome.NO_ANSWER,), "nothing comes back from")
 
 
 def rejected(nodes: Nodes) -> Iterator[Finding]:
     """NET008: the master listens, and connections to its port are refused on the way."""
-    yield from _closed(nodes, (Outcome.REFUSED, Outcome.PROHIBITED, Outcome.NO_HOST), "connections are refused at")
+    yield from _closed(
+        nodes, (ConnectOutcome.REFUSED, ConnectOutcome.PROHIBITED, ConnectOutcome.NO_HOST), "connections are refused at"
+    )
 
 
 def answered_by_another(nodes: Nodes) -> Iterator[Finding]:
     """NET001: somebody else answers at the master's address and port: to some nodes, or to the only one that is here."""
-    if len(nodes.nodes) == 1 and nodes.nodes[0].way in (Outcome.STRANGER, Outcome.SILENT):
+    if len(nodes.nodes) == 1 and nodes.nodes[0].way in (ConnectOutcome.STRANGER, ConnectOutcome.SILENT):
         yield _held(nodes.nodes[0])
-    yield from _closed(nodes, (Outcome.STRANGER, Outcome.SILENT), "something else answers at")
+    yield from _closed(nodes, (ConnectOutcome.STRANGER, ConnectOutcome.SILENT), "something else answers at")
 
 
 def other_ways(nodes: Nodes) -> Iterator[Finding]:
     """NET003: what is none of the other kinds."""
-    yield from _closed(nodes, (Outcome.FAILED, Outcome.NO_ROUTE), "no connection can be made to")
+    yield from _closed(
+        nodes, (ConnectOutcome.FAILED, ConnectOutcome.RESET, ConnectOutcome.NO_ROUTE), "no connection can be made to"
+    )
 
 
 def is_elsewhere(node: Node, host: Node) -> bool:
@@ -41,7 +45,7 @@ def is_elsewhere(node: Node, host: Node) -> bool:
     return node is not host and has_told and not {*node.master_addresses} & known
 
 
-def _closed(nodes: Nodes, outcomes: Sequence[Outcome], what: str) -> Iterator[Finding]:
+def _closed(nodes: Nodes, outcomes: Sequence[ConnectOutcome], what: str) -> Iterator[Finding]:
     if not nodes.is_main or len(nodes.nodes) < 2:
         return
     host = nodes.nodes[nodes.hosted_by]
@@ -52,7 +56,10 @@ def _closed(nodes: Nodes, outcomes: Sequence[Outcome], what: str) -> Iterator[Fi
     yield Finding(
         f"from {named(found)} {what} {host.master_addr}:{host.master_port}, where {host.title} listens and its other ports"
         " can be reached: an open port was expected",
-        tuple(Evidence(f"nodes[{node.title}].way", (node.way or Outcome.FAILED).value, "open") for node in found[:16]),
+        tuple(
+            Evidence(f"nodes[{node.title}].way", (node.way or ConnectOutcome.FAILED).value, "open")
+            for node in found[:16]
+        ),
         where=_where(found, host, others),
     )
 
@@ -63,7 +70,7 @@ def _held(node: Node) -> Finding:
     return Finding(
         f"at {master} answers a store that is not at this meeting: a job runs there already, or node 0 of this one was"
         " started without its check; expected the meeting",
-        (Evidence(f"nodes[{node.title}].way", (node.way or Outcome.STRANGER).value, "the meeting of this job"),),
+        (Evidence(f"nodes[{node.title}].way", (node.way or ConnectOutcome.STRANGER).value, "the meeting of this job"),),
         fix=f"On {node.master_addr} find who listens with `MASTER_PORT={node.master_port} ddpdoctor ports`: end that job,"
         " or give this one another port on every node. If it is this job's own, check before node 0 is started.",
         where=Where(peer=node.master_addr),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING
 
-from ddpdoctor.dumps.rank_activity import Doing
+from ddpdoctor.dumps.rank_activity import Activity
 from ddpdoctor.facts.probe import COLLECTIVE_PHASES, Kind, Observation, Probe, RankReport
 from ddpdoctor.findings import CausalStage, Evidence, Finding, Severity, Where
 from ddpdoctor.rules import cause
@@ -166,19 +166,19 @@ def collective_differs(probe: Probe) -> Iterator[Finding]:
     yield from observed(found, expected=next((o.expected for o in found if o.expected), ""))
 
 
-HAVE_OWN_CAUSES = (Doing.COMPILING, Doing.BUILD_LOCK, Doing.INPUT)
+HAVE_OWN_CAUSES = (Activity.COMPILING, Activity.BUILD_LOCK, Activity.INPUT)
 """What a rank does elsewhere and has a cause of its own."""
 
 
 @rank_stopped.look
 def stopped(hang: Hang) -> Iterator[Finding]:
     """A rank in state T or t."""
-    from ddpdoctor.dumps.rank_activity import Doing
+    from ddpdoctor.dumps.rank_activity import Activity
     from ddpdoctor.rules.hang.rank_findings import jobs_of, rank_finding, waiting_ranks_text
 
     for job in jobs_of(hang):
-        for each in job.of(Doing.STOPPED, Doing.TRACED):
-            command = f"kill -CONT {each.process.pid}" if each.doing is Doing.STOPPED else None
+        for each in job.of(Activity.STOPPED, Activity.TRACED):
+            command = f"kill -CONT {each.process.pid}" if each.activity is Activity.STOPPED else None
             yield rank_finding(each, f"{each.process.title} {each.words}{waiting_ranks_text(job)}", command)
 
 
@@ -188,21 +188,21 @@ def behind(hang: Hang) -> Iterator[Finding]:
     from ddpdoctor.dumps.outlier import is_stuck
     from ddpdoctor.rules.hang.rank_findings import outlier_findings
 
-    yield from outlier_findings(hang, lambda each: each.doing not in HAVE_OWN_CAUSES and not is_stuck(each))
+    yield from outlier_findings(hang, lambda each: each.activity not in HAVE_OWN_CAUSES and not is_stuck(each))
 
 
 @rank_stuck_elsewhere.look
 def elsewhere(hang: Hang) -> Iterator[Finding]:
     """A rank that waits for something else, or sits in the kernel."""
     from ddpdoctor.dumps.outlier import is_stuck
-    from ddpdoctor.dumps.rank_activity import Doing
+    from ddpdoctor.dumps.rank_activity import Activity
     from ddpdoctor.rules.hang.rank_findings import jobs_of, outlier_findings, rank_finding, waiting_ranks_text
 
     yield from outlier_findings(
-        hang, lambda each: each.doing not in (*HAVE_OWN_CAUSES, Doing.KERNEL) and is_stuck(each)
+        hang, lambda each: each.activity not in (*HAVE_OWN_CAUSES, Activity.KERNEL) and is_stuck(each)
     )
     for job in jobs_of(hang):
-        for each in job.of(Doing.KERNEL):
+        for each in job.of(Activity.KERNEL):
             if each.is_still:
                 advice = ": a file system or a driver that does not answer; no signal ends it"
                 yield rank_finding(each, f"{each.process.title} {each.words}{advice}{waiting_ranks_text(job)}")
@@ -222,42 +222,44 @@ _OF_RANK = re.compile(r"\bfrom rank (\d{1,6})\b")
 @rank_died_before_init.look
 def before_init(log: Log) -> Iterator[Finding]:
     """A rank ended before it had joined the process group, and the others waited for it."""
-    from ddpdoctor.logs.job_outcome import own_exits
+    from ddpdoctor.logs.history import history_of
+    from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.log500_uncaught_exception import Raised, raised_finding
     from ddpdoctor.rules.log.log501_worker_ended_without_traceback import PEERS_BEFORE, PEERS_OF_A_GROUP, crashed
-    from ddpdoctor.rules.log.signatures import matching
 
     yield from raised_finding(log, Raised.BEFORE_JOINING)
-    all_gave_up = matching(log, GAVE_UP) and {each.code for each in own_exits(log)} == {1}
-    if matching(log, PEERS_BEFORE) and not matching(log, PEERS_OF_A_GROUP) and not all_gave_up:
+    all_gave_up = matching_lines(log, GAVE_UP) and {each.code for each in history_of(log).failed_exits} == {1}
+    if matching_lines(log, PEERS_BEFORE) and not matching_lines(log, PEERS_OF_A_GROUP) and not all_gave_up:
         yield from crashed(log, " before it joined the process group")
 
 
 @rank_died_after_init.look
 def after_init(log: Log) -> Iterator[Finding]:
     """A rank ended after the process group was formed, and the others lost their connection to it."""
+    from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.log500_uncaught_exception import Raised, raised_finding
     from ddpdoctor.rules.log.log501_worker_ended_without_traceback import PEERS_OF_A_GROUP, crashed
-    from ddpdoctor.rules.log.signatures import matching
 
     yield from raised_finding(log, Raised.AFTER_JOINING)
-    if matching(log, PEERS_OF_A_GROUP):
+    if matching_lines(log, PEERS_OF_A_GROUP):
         yield from crashed(log, " after it had joined the process group")
         yield from _silent(log)
 
 
 def _silent(log: Log) -> Iterator[Finding]:
     """Somebody whose peers lost the connection to it, while it printed no error itself and no launcher says how it ended."""
-    from ddpdoctor.logs.collective_waits import parties, waits
-    from ddpdoctor.logs.job_outcome import own_exits
+    from ddpdoctor.logs.collective_waits import collective_waits, participants
+    from ddpdoctor.logs.exception_kinds import is_consequence
+    from ddpdoctor.logs.history import history_of
+    from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.ended_ranks import SIGKILL
     from ddpdoctor.rules.log.log500_uncaught_exception import traceback_groups
-    from ddpdoctor.rules.log.log501_worker_ended_without_traceback import PEERS_OF_A_GROUP, is_no_cause
-    from ddpdoctor.rules.log.signatures import explained, matching, shortened
+    from ddpdoctor.rules.log.log501_worker_ended_without_traceback import PEERS_OF_A_GROUP
+    from ddpdoctor.rules.log.signatures import explained, shortened
 
-    everybody = parties(log)
+    everybody = participants(log)
     loud = [(line.source, line.who.rank) for line in explained(log, "cause", "umbrella", "consequence")]
-    loud += [(each.source, each.who.rank) for each in log.tracebacks if not is_no_cause(each)]
+    loud += [(each.source, each.who.rank) for each in log.tracebacks if not is_consequence(each)]
     ranks = {rank for _, rank in loud} | {each.who.rank for each in log.exits if each.code}
     sources = {source for source, rank in loud if rank is None}
     silent = [p for p in everybody if p.who.rank not in ranks - {None} and not set(p.sources) & sources]
@@ -265,14 +267,14 @@ def _silent(log: Log) -> Iterator[Finding]:
         len(everybody) - len(silent) < 1
         or len(silent) != 1
         or _highest_named(log) >= len(everybody)
-        or waits(log)
-        or matching(log, NEVER_REACHED)
+        or collective_waits(log)
+        or matching_lines(log, NEVER_REACHED)
         or traceback_groups(log)
-        or any(e.code == SIGKILL for e in own_exits(log))
+        or any(e.code == SIGKILL for e in history_of(log).failed_exits)
     ):
         return
     party = silent[0]
-    lost = matching(log, PEERS_OF_A_GROUP)
+    lost = matching_lines(log, PEERS_OF_A_GROUP)
     yield Finding(
         f"the others lost their connection to {party.name}{f' on {party.who.host}' if party.who.host else ''}, which printed no "
         "error: it left early with exit code 0 (SCRIPT025), was killed (LOG021) or crashed. Undetermined: its exit code decides "

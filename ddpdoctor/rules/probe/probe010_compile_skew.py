@@ -33,7 +33,7 @@ def compile_skew() -> None:
 @compile_skew.look
 def compiling(hang: Hang) -> Iterator[Finding]:
     """A rank that compiles while the others wait."""
-    from ddpdoctor.dumps.rank_activity import Doing
+    from ddpdoctor.dumps.rank_activity import Activity
     from ddpdoctor.rules.hang.rank_findings import outlier_findings
 
-    yield from outlier_findings(hang, lambda each: each.doing is Doing.COMPILING)
+    yield from outlier_findings(hang, lambda each: each.activity is Activity.COMPILING)

@@ -160,7 +160,7 @@ def imported(module: Module, name: str, text: str) -> tuple[Edit, ...]:
 
 def dist_of(module: Module) -> str:
     """How the file calls torch.distributed: `dist`."""
-    for name, calls in module.named_calls.items():
+    for name, calls in module.call_index.by_short_name.items():
         if name.startswith("dist.") and name.count(".") == 1 and isinstance(calls[0].func, ast.Attribute):
             return code(module, calls[0].func.value)
     return "torch.distributed"

@@ -5,22 +5,26 @@ from __future__ import annotations
 import ast
 
 from ddpdoctor.rules.script.script_questions import names_in, readers_at
-from ddpdoctor.scripts.interpreter.simulated_job import Unknown
-from ddpdoctor.scripts.interpreter.values import Reader
-from ddpdoctor.scripts.simulation.entry_points import places_of
+from ddpdoctor.scripts.interpreter.abstract_values import Unknown
+from ddpdoctor.scripts.interpreter.assumptions import HELPER_FUNCTIONS, RANK_ATTRIBUTES, RANK_NAMES
+from ddpdoctor.scripts.interpreter.rank_evaluator import RankEvaluator
+from ddpdoctor.scripts.simulation.entry_points import rank_contexts
 from ddpdoctor.scripts.syntax.module import Module
 from ddpdoctor.scripts.syntax.nodes import inner
-from ddpdoctor.scripts.syntax.vocabulary import ATTRIBUTES, HELPERS, PARAMETERS
 
 __all__ = ["RANK_WORDS", "blocks", "comes_to", "in_rank_branch", "in_turns", "parts", "truths"]
 
-RANK_WORDS = frozenset((*PARAMETERS, *ATTRIBUTES, *HELPERS)) - {"world_size", "get_world_size", "num_processes"}
+RANK_WORDS = frozenset((*RANK_NAMES, *RANK_ATTRIBUTES, *HELPER_FUNCTIONS)) - {
+    "world_size",
+    "get_world_size",
+    "num_processes",
+}
 """Names in a condition that tell the ranks apart, also where its truth stays open."""
 
 
 def in_rank_branch(module: Module, node: ast.AST) -> bool:
     """Whether a node stands in a branch of its function that only some ranks enter, or may."""
-    places = places_of(module, module.index.function_of(node))
+    places = rank_contexts(module, module.index.function_of(node))
     readers = readers_at(module, places, True)
     for parent, child in module.index.enclosing(node):
         if parent in module.index.scopes:
@@ -44,7 +48,7 @@ def blocks(node: ast.AST) -> list[list[ast.stmt]]:
 
 def comes_to(module: Module, node: ast.AST) -> list[bool] | None:
     """Which ranks reach a node by the conditions of its function; None where one of them is not known."""
-    readers = readers_at(module, places_of(module, module.index.function_of(node)), True)
+    readers = readers_at(module, rank_contexts(module, module.index.function_of(node)), True)
     comes = [True] * len(readers)
     for parent, child in module.index.enclosing(node):
         if parent in module.index.scopes:
@@ -72,17 +76,17 @@ def _only_main(decorator: ast.expr) -> bool:
 
 def parts(module: Module, test: ast.expr) -> bool:
     """Whether a condition tells the ranks of its function apart, or may."""
-    return _parts(test, readers_at(module, places_of(module, module.index.function_of(test)), True))
+    return _parts(test, readers_at(module, rank_contexts(module, module.index.function_of(test)), True))
 
 
-def _parts(test: ast.expr, readers: tuple[Reader, ...]) -> bool:
+def _parts(test: ast.expr, readers: tuple[RankEvaluator, ...]) -> bool:
     found = [r.truth(test) for r in readers]
     if any(f is Unknown.VARIES for f in found) or any(f != found[0] for f in found[1:]):
         return True
     return isinstance(found[0], Unknown) and bool(names_in(test) & RANK_WORDS)
 
 
-def _left_before(module: Module, function: ast.AST, node: ast.AST, readers: tuple[Reader, ...]) -> bool:
+def _left_before(module: Module, function: ast.AST, node: ast.AST, readers: tuple[RankEvaluator, ...]) -> bool:
     """Whether some ranks return from the function before they reach the node."""
     for statement in getattr(function, "body", ()):
         if statement.lineno >= node.lineno:  # type: ignore[attr-defined]
@@ -107,5 +111,5 @@ def in_turns(module: Module, node: ast.AST) -> bool:
 
 def truths(module: Module, test: ast.expr) -> list[bool | Unknown]:
     """Whether a condition holds on each rank; names of ranks are believed."""
-    places = places_of(module, module.index.function_of(test))
+    places = rank_contexts(module, module.index.function_of(test))
     return [reader.truth(test) for reader in readers_at(module, places, True)]

@@ -15,8 +15,8 @@ from ddpdoctor.rules.script.pointing import before, code, dist_of, imported, ind
 from ddpdoctor.rules.script.rank_branches import blocks, parts
 from ddpdoctor.rules.script.script_questions import argument, backends
 from ddpdoctor.rules.script.whole_lines import gone, inserted, lines_of, shifted, swapped
-from ddpdoctor.scripts.simulation.divergence import Disagreement
-from ddpdoctor.scripts.simulation.joint_paths import matters_of
+from ddpdoctor.scripts.simulation.divergence import Divergence
+from ddpdoctor.scripts.simulation.joint_paths import COMMUNICATION
 from ddpdoctor.scripts.syntax.module import Module
 from ddpdoctor.scripts.syntax.nodes import inner
 from ddpdoctor.scripts.syntax.vocabulary import GROUP_POSITION
@@ -36,7 +36,7 @@ _OPPOSITE: dict[type[ast.cmpop], str] = {
 }
 
 
-def called_by_all(module: Module, disagreement: Disagreement) -> tuple[Edit, ...]:
+def called_by_all(module: Module, disagreement: Divergence) -> tuple[Edit, ...]:
     """The call leaves the branch that parts the ranks."""
     branch = disagreement.test.node
     if isinstance(branch, ast.expr):
@@ -130,7 +130,7 @@ def _directly_in(module: Module, call: ast.AST, branch: ast.If) -> ast.stmt | No
     return statement
 
 
-def reached_by_all(module: Module, disagreement: Disagreement) -> tuple[Edit, ...]:
+def reached_by_all(module: Module, disagreement: Divergence) -> tuple[Edit, ...]:
     """Ranks that left before collectives leave behind them: what only the others do in between goes under the condition."""
     guard = disagreement.test.node
     if not isinstance(guard, ast.If) or guard.orelse or is_elif(module, guard):
@@ -173,7 +173,7 @@ def _ends_anyway(owner: ast.AST, leaving: ast.AST) -> bool:
     return isinstance(owner, ast.Module)
 
 
-def agreed(module: Module, disagreement: Disagreement) -> tuple[Edit, ...]:
+def agreed(module: Module, disagreement: Divergence) -> tuple[Edit, ...]:
     """The condition is put to all ranks: the collective is reached only where each of them would reach it."""
     branch = disagreement.test.node
     scope = module.index.scope(disagreement.at)
@@ -214,7 +214,7 @@ def _seen_from(module: Module, node: ast.AST) -> set[str]:
     return set(scope.names)
 
 
-def in_one_order(module: Module, disagreement: Disagreement) -> tuple[Edit, ...]:
+def in_one_order(module: Module, disagreement: Divergence) -> tuple[Edit, ...]:
     """Two arms with the same collectives, in another order: those of the first in both, or the arms as one."""
     branch = disagreement.test.node
     if not isinstance(branch, ast.If) or is_elif(module, branch) or _is_elif_arm(module, branch):
@@ -243,8 +243,7 @@ def _is_elif_arm(module: Module, branch: ast.If) -> bool:
 
 
 def _communicates(module: Module, statement: ast.stmt) -> bool:
-    matters = matters_of(module)
-    calls = (n for n in inner(statement) if isinstance(n, ast.Call) and matters.call(module, n))
+    calls = (n for n in inner(statement) if isinstance(n, ast.Call) and COMMUNICATION.call(module, n))
     return any(argument(c, GROUP_POSITION.get(module.names.of(c.func) or ""), "group") is None for c in calls)
 
 

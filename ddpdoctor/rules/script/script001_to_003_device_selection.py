@@ -24,11 +24,11 @@ from ddpdoctor.rules.script.script_questions import (
     start_of,
     value,
 )
-from ddpdoctor.scripts.interpreter.simulated_job import Device
+from ddpdoctor.scripts.interpreter.abstract_values import TorchDevice
 from ddpdoctor.scripts.syntax.module import Module, modules
 
 if TYPE_CHECKING:
-    from ddpdoctor.facts.log import Line, Log
+    from ddpdoctor.facts.log import Log, LogLine
 
 LOCAL = 'int(os.environ["LOCAL_RANK"])'
 CREATED = frozenset(
@@ -81,7 +81,7 @@ def created(module: Module) -> Iterator[ast.Call]:
 
 
 def _index(found: object) -> object:
-    if isinstance(found, Device):
+    if isinstance(found, TorchDevice):
         return None  # made by torch.device, which is looked at itself
     if isinstance(found, str) and found.startswith("cuda:"):
         return int(found[5:]) if found[5:].isdigit() else None
@@ -208,7 +208,7 @@ def selects(module: Module) -> bool:
         return True
     for call in (*module.method_calls.get("to", ()), *module.calls("torch.device")):
         given = argument(call, 0, "device")
-        plain = ("cuda", "cpu", Device("cuda"), Device("cpu"))
+        plain = ("cuda", "cpu", TorchDevice("cuda"), TorchDevice("cpu"))
         if has_more(call) or (given is not None and value(module, given) not in plain and not _is_dtype(module, given)):
             return True
     return any(has_more(c) for c in module.calls("dist.init_process_group"))
@@ -284,14 +284,14 @@ def _block(module: Module, node: ast.AST) -> ast.AST:
 
 def _is_plain(module: Module, given: ast.expr) -> bool:
     """CUDA without an index."""
-    return value(module, given) in ("cuda", Device("cuda"))
+    return value(module, given) in ("cuda", TorchDevice("cuda"))
 
 
 def _touches(module: Module) -> list[ast.Call]:
     found = [c for c in module.method_calls.get("cuda", ()) if argument(c, 0, "device") is None and not has_more(c)]
     for call in module.method_calls.get("to", ()):
         given = argument(call, 0, "device")
-        if given is not None and value(module, given) in ("cuda", Device("cuda")):
+        if given is not None and value(module, given) in ("cuda", TorchDevice("cuda")):
             found.append(call)
     on_device = [
         c for c in created(module) if (given := argument(c, None, "device")) is not None and _is_plain(module, given)
@@ -304,10 +304,11 @@ def _touches(module: Module) -> list[ast.Call]:
 @set_device_from_global_rank.look
 def ranks_of_later_nodes(log: Log) -> Iterator[Finding]:
     """All ranks of a later node, and none of the first, select a GPU that is not there."""
+    from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.log011_020_device_errors import ORDINAL
-    from ddpdoctor.rules.log.signatures import finding_of, matching
+    from ddpdoctor.rules.log.signatures import finding_of
 
-    lines = matching(log, ORDINAL)
+    lines = matching_lines(log, ORDINAL)
     nodes = {_node(each) for each in lines}
     first = {_node(line) for line in (*log.lines, *log.tails) if line.who.rank == 0}
     if not lines or None in nodes or not first or first & nodes:
@@ -318,5 +319,5 @@ def ranks_of_later_nodes(log: Log) -> Iterator[Finding]:
         yield finding_of(log, lines, title, blames_speaker=True)
 
 
-def _node(line: Line) -> object:
+def _node(line: LogLine) -> object:
     return line.who.host if line.who.host is not None else line.who.node_rank

@@ -276,9 +276,11 @@ def _worlds_of_one(module: Module) -> Iterator[ast.AST]:
 @local_rank_unset_under_spawn.look
 def local_rank_under_spawn(log: Log) -> Iterator[Finding]:
     """LOCAL_RANK is missing in a child of mp.spawn."""
-    from ddpdoctor.rules.log.signatures import finding_of, matching
-    from ddpdoctor.rules.log.world_sizes import NO_LOCAL_RANK, is_spawned
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.logs.started_by import is_spawned
+    from ddpdoctor.rules.log.signatures import finding_of
+    from ddpdoctor.rules.log.world_sizes import NO_LOCAL_RANK
 
-    lines = [line for line in matching(log, NO_LOCAL_RANK) if is_spawned(log, line)]
+    lines = [line for line in matching_lines(log, NO_LOCAL_RANK) if is_spawned(log, line)]
     if lines:
         yield finding_of(log, lines, "The script reads LOCAL_RANK, which mp.spawn does not set", blames_speaker=False)

@@ -22,7 +22,7 @@ from ddpdoctor.rules.script.script_questions import (
     value,
 )
 from ddpdoctor.rules.script.variables import reads_ranks
-from ddpdoctor.scripts.interpreter.simulated_job import Made
+from ddpdoctor.scripts.interpreter.frames import CallResult
 from ddpdoctor.scripts.syntax.module import Module, modules
 
 INIT = "dist.init_process_group"
@@ -233,7 +233,7 @@ def _is_number(module: Module, node: ast.expr, at: int) -> bool:
     if type(found) is int or all(type(v) is int for v in each_rank(module, node)):
         return at == 1 or not isinstance(node, ast.Constant) or node.value not in (None, -1)
     text = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-    return not isinstance(found, (str, Made)) and bool(_RANKS.match(text))
+    return not isinstance(found, (str, CallResult)) and bool(_RANKS.match(text))
 
 
 def _name_of(node: ast.expr) -> str:

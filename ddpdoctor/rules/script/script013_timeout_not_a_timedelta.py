@@ -11,13 +11,13 @@ from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, imported, point, replace
 from ddpdoctor.rules.script.script010_to_012_014_init_process_group import INIT
 from ddpdoctor.rules.script.script_questions import argument, has_more, spread, value
-from ddpdoctor.scripts.interpreter.simulated_job import Made
+from ddpdoctor.scripts.interpreter.frames import CallResult
 from ddpdoctor.scripts.syntax.module import Module, modules
 
 
 def _is_time(module: Module, node: ast.expr) -> bool:
     found = value(module, node)
-    return isinstance(found, Made) and found.name == "timedelta"
+    return isinstance(found, CallResult) and found.name == "timedelta"
 
 
 @cause(
@@ -73,7 +73,10 @@ def _timeout(module: Module, given: ast.expr) -> Iterator[Finding]:
             edits=as_timedelta(module, given),
         )
     elif (
-        isinstance(found, Made) and found.name == "timedelta" and len(found.call.args) == 1 and not found.call.keywords
+        isinstance(found, CallResult)
+        and found.name == "timedelta"
+        and len(found.call.args) == 1
+        and not found.call.keywords
     ):
         days = value(module, found.call.args[0])
         if isinstance(days, (int, float)) and days >= 10:

@@ -12,8 +12,8 @@ from ddpdoctor.rules.script.pointing import code, imported, point, replace, with
 from ddpdoctor.rules.script.script010_to_012_014_init_process_group import INIT
 from ddpdoctor.rules.script.script013_timeout_not_a_timedelta import as_timedelta
 from ddpdoctor.rules.script.script_questions import argument, each_rank, has_more, last_value, value
-from ddpdoctor.scripts.interpreter.simulated_job import Made
-from ddpdoctor.scripts.simulation.entry_points import places_of
+from ddpdoctor.scripts.interpreter.frames import CallResult
+from ddpdoctor.scripts.simulation.entry_points import rank_contexts
 from ddpdoctor.scripts.syntax.module import Module, modules
 
 
@@ -82,7 +82,7 @@ def store_arguments_wrong(script: Script) -> Iterator[Finding]:
 def _own(module: Module, call: ast.Call) -> tuple[Edit, ...]:
     """The rank and world size that the launcher gives beside a store, the store's own world size where it has one."""
     made = value(module, argument(call, None, "store"))
-    if not isinstance(made, Made) or made.name not in ("dist.TCPStore", "dist.FileStore") or module.spawns:
+    if not isinstance(made, CallResult) or made.name not in ("dist.TCPStore", "dist.FileStore") or module.spawns:
         return ()
     rank, world = argument(call, None, "rank"), argument(call, None, "world_size")
     known = module.names.bindings("rank", module.index.scope(call)) is not None
@@ -124,7 +124,7 @@ def _passed(module: Module, call: ast.Call) -> str:
         return f"store= without {' and '.join(missing)} ends with an AssertionError; expected both beside the store"
     size = value(module, world)
     made = value(module, given)
-    if isinstance(made, Made) and made.name == "dist.HashStore" and size != 1:
+    if isinstance(made, CallResult) and made.name == "dist.HashStore" and size != 1:
         return "a HashStore lives in one process: the ranks never see each other; expected a TCPStore or a FileStore"
     if type(size) is int and size > 1 and value(module, rank) == 0 and isinstance(rank, ast.Constant):
         return f"every process says that it is rank 0 of {size}, and all wait for the others; expected its own rank"
@@ -138,10 +138,11 @@ def _opened(module: Module, call: ast.Call) -> str:
         return f"TCPStore gets the number {seconds} as timeout (TypeError); expected timedelta(seconds={seconds})"
     size, master = value(module, argument(call, 2, "world_size")), argument(call, 3, "is_master")
     used = any(
-        isinstance(s := value(module, argument(c, None, "store")), Made) and s.call is call for c in module.calls(INIT)
+        isinstance(s := value(module, argument(c, None, "store")), CallResult) and s.call is call
+        for c in module.calls(INIT)
     )
     alone = size == 1 or module.index.function_of(call) in {s.function for s in module.spawns if s.how == "Process"}
-    if not used or alone or isinstance(size, bool) or len(places_of(module)) < 2:
+    if not used or alone or isinstance(size, bool) or len(rank_contexts(module)) < 2:
         return ""
     everywhere = each_rank(module, master) if master is not None else [False]
     if all(v is True for v in everywhere):

@@ -14,12 +14,12 @@ from ddpdoctor.rules.script.pointing import after, code, dist_of, moved, point, 
 from ddpdoctor.rules.script.script066_067_started_processes import start_method
 from ddpdoctor.rules.script.script_questions import backends, in_try, is_test, last_value
 from ddpdoctor.scripts.interpreter.conditions import conditions
-from ddpdoctor.scripts.simulation.joint_paths import is_of_all, program_runs
-from ddpdoctor.scripts.simulation.trace import Event, Rehearsal
+from ddpdoctor.scripts.simulation.joint_paths import is_default_group_collective, program_simulations
+from ddpdoctor.scripts.simulation.trace import Event, Simulation
 from ddpdoctor.scripts.syntax.module import Module, modules
 
 if TYPE_CHECKING:
-    from ddpdoctor.facts.log import Line, Log, Traceback
+    from ddpdoctor.facts.log import Log, LogLine, Traceback
 
 INIT = "dist.init_process_group"
 DESTROY = "dist.destroy_process_group"
@@ -31,9 +31,9 @@ _FRAMEWORK = {
 _CLEANS = re.compile(r"(?i)clean|teardown|tear_down|destroy|shutdown|finali[sz]e|close|end_dist|exit")
 
 
-def _first_tracks(module: Module) -> Iterator[tuple[Rehearsal, list[Event]]]:
-    for run in program_runs(module):
-        yield run, run.tracks[0].events
+def _first_tracks(module: Module) -> Iterator[tuple[Simulation, list[Event]]]:
+    for run in program_simulations(module):
+        yield run, run.traces[0].events
 
 
 def _shown(module: Module, event: Event) -> ast.Call | None:
@@ -187,7 +187,7 @@ def _needs_group(event: Event) -> bool:
         return event.argument(1, "num_replicas") is None or event.argument(2, "rank") is None
     if event.name in ("dist.get_rank", "dist.get_world_size"):
         return not event.call.args and not event.call.keywords
-    return is_of_all(event) and event.name.startswith(("dist.", "DDP")) and "mesh" not in event.name
+    return is_default_group_collective(event) and event.name.startswith(("dist.", "DDP")) and "mesh" not in event.name
 
 
 @cause(
@@ -235,7 +235,7 @@ def _is_gloo(module: Module) -> bool:
     return bool(used) and all("gloo" in each for each in used or ())
 
 
-def _is_forked(module: Module, run: Rehearsal) -> bool:
+def _is_forked(module: Module, run: Simulation) -> bool:
     """A child of a fork ends without the destructors that end badly."""
     return any(s.function is run.root and start_method(module, s) == "fork" for s in module.spawns)
 
@@ -249,11 +249,11 @@ def _may_clean(module: Module) -> bool:
     )
 
 
-def _destroyed(module: Module, run: Rehearsal) -> tuple[Edit, ...]:
+def _destroyed(module: Module, run: Simulation) -> tuple[Edit, ...]:
     """The call at the end of the root that joins the group."""
     body = getattr(run.root, "body", [])
     if isinstance(run.root, ast.Module):
-        first = next((e.chain[0] for e in run.tracks[0].events if e.name == INIT), None)
+        first = next((e.chain[0] for e in run.traces[0].events if e.name == INIT), None)
         block = module.index.parents.get(module.index.statement(first)) if first is not None else None
         body = getattr(block, "body", [])
     if not body or isinstance(body[-1], ast.Return):
@@ -267,17 +267,18 @@ ABORTED = (r"terminate called without an active exception",)
 @process_group_not_destroyed.look
 def not_destroyed(log: Log) -> Iterator[Finding]:
     """C++ ends in this way after any error as well: it is about the end of the script only where none was told before."""
-    from ddpdoctor.rules.log.signatures import matching, signed
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.signatures import signed
 
     for found in signed(process_group_not_destroyed, log):
-        if not all(_is_after_an_error(log, line) for line in matching(log, ABORTED)):
+        if not all(_is_after_an_error(log, line) for line in matching_lines(log, ABORTED)):
             yield found
 
 
-def _is_after_an_error(log: Log, line: Line) -> bool:
+def _is_after_an_error(log: Log, line: LogLine) -> bool:
     from ddpdoctor.rules.log.signatures import explained
 
-    told: list[Line | Traceback] = [*explained(log, "cause", "umbrella", "consequence"), *log.tracebacks]
+    told: list[LogLine | Traceback] = [*explained(log, "cause", "umbrella", "consequence"), *log.tracebacks]
     return any(
         each.source == line.source and each.number < line.number and (each.who.rank in (None, line.who.rank))
         for each in told
@@ -287,9 +288,10 @@ def _is_after_an_error(log: Log, line: Line) -> bool:
 @process_group_not_initialized.look
 def group_missing(log: Log) -> Iterator[Finding]:
     """The process group is missed by anything else."""
-    from ddpdoctor.rules.log.signatures import finding_of, matching
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.signatures import finding_of
     from ddpdoctor.rules.log.world_sizes import NO_GROUP, is_of_batch_norm
 
-    lines = [line for line in matching(log, NO_GROUP) if not is_of_batch_norm(log, line)]
+    lines = [line for line in matching_lines(log, NO_GROUP) if not is_of_batch_norm(log, line)]
     if lines:
         yield finding_of(log, lines, "A distributed call runs before init_process_group", blames_speaker=True)

@@ -69,9 +69,10 @@ def _is_main(statement: ast.If) -> bool:
 @syncbn_without_process_group.look
 def batch_norm_without_group(log: Log) -> Iterator[Finding]:
     """The process group is missed by SyncBatchNorm."""
-    from ddpdoctor.rules.log.signatures import finding_of, matching
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.signatures import finding_of
     from ddpdoctor.rules.log.world_sizes import NO_GROUP, is_of_batch_norm
 
-    lines = [line for line in matching(log, NO_GROUP) if is_of_batch_norm(log, line)]
+    lines = [line for line in matching_lines(log, NO_GROUP) if is_of_batch_norm(log, line)]
     if lines:
         yield finding_of(log, lines, "SyncBatchNorm runs without a process group", blames_speaker=True)

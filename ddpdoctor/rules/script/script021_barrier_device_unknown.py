@@ -12,7 +12,7 @@ from ddpdoctor.rules.script.pointing import imported, point, with_keyword
 from ddpdoctor.rules.script.script001_to_003_device_selection import LOCAL, SELECT, selects
 from ddpdoctor.rules.script.script_questions import argument, backends
 from ddpdoctor.scripts.simulation.events import COMPARED
-from ddpdoctor.scripts.simulation.joint_paths import program_runs
+from ddpdoctor.scripts.simulation.joint_paths import program_simulations
 from ddpdoctor.scripts.simulation.trace import Event
 from ddpdoctor.scripts.syntax.module import Module, modules
 
@@ -65,8 +65,8 @@ def _comes_first(module: Module, barrier: ast.Call) -> bool:
         return False
     if module.text.count("set_device") != len(module.calls(*SELECT)):
         return False
-    tracks = [track.events for run in program_runs(module) for track in run.tracks]
-    return bool(tracks) and all(_is_first_of(barrier, events) for events in tracks)
+    traces = [track.events for run in program_simulations(module) for track in run.traces]
+    return bool(traces) and all(_is_first_of(barrier, events) for events in traces)
 
 
 def _is_first_of(barrier: ast.Call, events: list[Event]) -> bool:

@@ -12,33 +12,37 @@ from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, point
 from ddpdoctor.rules.script.rewriting import agreed, called_by_all, in_one_order, reached_by_all
 from ddpdoctor.rules.script.script_questions import argument, each_rank, is_quiet
-from ddpdoctor.scripts.simulation.divergence import Disagreement, Kind, disagreements
-from ddpdoctor.scripts.simulation.entry_points import places_of
-from ddpdoctor.scripts.simulation.joint_paths import is_of_all
+from ddpdoctor.scripts.simulation.divergence import (
+    Divergence,
+    DivergenceKind,
+    divergences,
+)
+from ddpdoctor.scripts.simulation.entry_points import rank_contexts
+from ddpdoctor.scripts.simulation.joint_paths import is_default_group_collective
 from ddpdoctor.scripts.syntax.index import Binding
 from ddpdoctor.scripts.syntax.module import Module, modules
 
 if TYPE_CHECKING:
-    from ddpdoctor.dumps.rank_activity import Situation
+    from ddpdoctor.dumps.rank_activity import RankActivity
     from ddpdoctor.facts.hang import Hang
     from ddpdoctor.facts.log import Log
 
 _WORDS = {"backward": "the backward pass of the wrapped model", "forward": "the forward pass of the wrapped model"}
 
 
-def _named(disagreement: Disagreement) -> str:
+def _named(disagreement: Divergence) -> str:
     name = disagreement.event.name
     return _WORDS.get(name, name.replace("dist.", "").replace("dcp.", ""))
 
 
-def _found(script: Script, kind: str, *, data: bool = False) -> Iterator[tuple[Module, Disagreement]]:
+def _found(script: Script, kind: str, *, data: bool = False) -> Iterator[tuple[Module, Divergence]]:
     for module in modules(script):
-        for each in disagreements(module):
+        for each in divergences(module):
             if each.data is data and (each.kind == kind or kind == ""):
                 yield module, each
 
 
-def _test(module: Module, disagreement: Disagreement) -> str:
+def _test(module: Module, disagreement: Divergence) -> str:
     node = disagreement.test.node
     if isinstance(node, (ast.If, ast.While)):
         return f"`{code(module, node.test, 50)}` (line {node.lineno})"
@@ -51,7 +55,7 @@ def _test(module: Module, disagreement: Disagreement) -> str:
     return f"the decorator of {getattr(node, 'name', 'the function')}"
 
 
-def _place(disagreement: Disagreement) -> str:
+def _place(disagreement: Divergence) -> str:
     """Where the collective itself stands when it is not at the place that is shown."""
     event = disagreement.event
     if event.call is disagreement.at:
@@ -59,7 +63,7 @@ def _place(disagreement: Disagreement) -> str:
     return f" (line {event.call.lineno})"
 
 
-def _softer(disagreement: Disagreement) -> Severity | None:
+def _softer(disagreement: Divergence) -> Severity | None:
     """A forward pass communicates when the model has buffers, without gradients hardly ever."""
     event = disagreement.event
     if event.name != "forward":
@@ -83,9 +87,9 @@ def collective_in_rank_branch(script: Script) -> Iterator[Finding]:
     ## Fix
     Call it on all ranks, outside of the branch; use `ddp.module` for an evaluation on rank 0 alone.
     """
-    for module, each in _found(script, Kind.BRANCH):
+    for module, each in _found(script, DivergenceKind.BRANCH):
         name = _named(each)
-        whose = "" if is_of_all(each.event) else " of its group"
+        whose = "" if is_default_group_collective(each.event) else " of its group"
         yield point(
             module,
             each.at,
@@ -109,7 +113,7 @@ def early_exit_in_rank_branch(script: Script) -> Iterator[Finding]:
     ## Fix
     Let all ranks reach the collective, or decide together: all_reduce the wish to stop.
     """
-    for module, each in _found(script, Kind.EXIT):
+    for module, each in _found(script, DivergenceKind.EXIT):
         yield point(
             module,
             each.at,
@@ -182,7 +186,7 @@ def collective_order_mismatch(script: Script) -> Iterator[Finding]:
     ## Fix
     Call the collectives in one order on all ranks, outside of the branch.
     """
-    for module, each in _found(script, Kind.ORDER):
+    for module, each in _found(script, DivergenceKind.ORDER):
         other = each.other
         instead = (
             ""
@@ -212,7 +216,7 @@ def new_group_on_some_ranks(script: Script) -> Iterator[Finding]:
     ## Fix
     Call new_group on all ranks, members or not, in the same order; or give `use_local_synchronization=True`.
     """
-    for module, each in _found(script, Kind.GROUP):
+    for module, each in _found(script, DivergenceKind.GROUP):
         yield point(
             module,
             each.at,
@@ -239,7 +243,7 @@ def _is_of_each(module: Module, call: ast.Call) -> bool:
     ranks = argument(call, 0, "ranks")
     if ranks is None or argument(call, None, "use_local_synchronization") is not None:
         return False
-    found = each_rank(module, ranks, places_of(module, module.index.function_of(call)), trusting=True)
+    found = each_rank(module, ranks, rank_contexts(module, module.index.function_of(call)), trusting=True)
     plain = all(isinstance(f, (list, tuple)) and len(f) > 1 and all(type(r) is int for r in f) for f in found)
     return plain and any(f != found[0] for f in found[1:])
 
@@ -247,52 +251,52 @@ def _is_of_each(module: Module, call: ast.Call) -> bool:
 @collective_in_rank_branch.look
 def in_rank_branch(hang: Hang) -> Iterator[Finding]:
     """Some ranks call one collective more."""
-    from ddpdoctor.dumps.conflict import Cause
+    from ddpdoctor.dumps.conflict import ConflictCause
     from ddpdoctor.rules.hang.dump_findings import conflict_finding, conflicts
 
-    for each in conflicts(hang, Cause.EXTRA):
+    for each in conflicts(hang, ConflictCause.EXTRA):
         yield conflict_finding(hang, each)
 
 
 @rank_dependent_control_flow.look
 def rank_dependent(hang: Hang) -> Iterator[Finding]:
     """Some ranks leave a collective out."""
-    from ddpdoctor.dumps.conflict import Cause
+    from ddpdoctor.dumps.conflict import ConflictCause
     from ddpdoctor.rules.hang.dump_findings import conflict_finding, conflicts
 
-    for each in conflicts(hang, Cause.SKIPPED):
+    for each in conflicts(hang, ConflictCause.SKIPPED):
         yield conflict_finding(hang, each)
 
 
 @collective_order_mismatch.look
 def order(hang: Hang) -> Iterator[Finding]:
     """The calls stand in different orders, in one group or across groups."""
-    from ddpdoctor.dumps.conflict import Cause
+    from ddpdoctor.dumps.conflict import ConflictCause
     from ddpdoctor.rules.hang.dump_findings import conflict_finding, conflicts
 
-    for each in conflicts(hang, Cause.ORDER):
+    for each in conflicts(hang, ConflictCause.ORDER):
         words = "" if each.is_certain else "; another order, or a call that only some ranks make"
         yield conflict_finding(hang, each, words)
-    for each in conflicts(hang, Cause.CYCLE):
+    for each in conflicts(hang, ConflictCause.CYCLE):
         yield conflict_finding(hang, each)
 
 
 @collective_order_mismatch.look
 def in_different_calls(hang: Hang) -> Iterator[Finding]:
     """Ranks that wait in collectives at different places of the script."""
-    from ddpdoctor.dumps.rank_activity import Doing
+    from ddpdoctor.dumps.rank_activity import Activity
     from ddpdoctor.rules.hang.rank_findings import jobs_of
 
     for job in jobs_of(hang):
-        places: dict[str, list[Situation]] = {}
+        places: dict[str, list[RankActivity]] = {}
         for each in job.waiting:
-            if each.doing is Doing.COLLECTIVE and each.frame is not None:
+            if each.activity is Activity.COLLECTIVE and each.frame is not None:
                 places.setdefault(str(each.frame), []).append(each)
-        if len(places) > 1 and len(job.waiting) == len(job.situations):
+        if len(places) > 1 and len(job.waiting) == len(job.ranks):
             yield _unlike(sorted(places.items(), key=lambda item: len(item[1])))
 
 
-def _unlike(places: list[tuple[str, list[Situation]]]) -> Finding:
+def _unlike(places: list[tuple[str, list[RankActivity]]]) -> Finding:
     from ddpdoctor.dumps.conflict import ranges
     from ddpdoctor.rules.hang.rank_findings import ranks_of
 
@@ -315,16 +319,16 @@ def _unlike(places: list[tuple[str, list[Situation]]]) -> Finding:
 @collective_order_mismatch.look
 def order_differs(log: Log) -> Iterator[Finding]:
     """All ranks wait, but not in the same call: other operations under one number, or other lines of the script."""
-    from ddpdoctor.logs.collective_waits import waits
+    from ddpdoctor.logs.collective_waits import collective_waits
+    from ddpdoctor.logs.missing_participants import missing_participants
     from ddpdoctor.rules.log.differing_calls import differing_calls
     from ddpdoctor.rules.log.fingerprints import fingerprints
-    from ddpdoctor.rules.log.log001_to_003_collective_failures import parties_missing
 
     named = fingerprints(log, "Op type")
     if named is not None:
         yield named
         return
-    waited = waits(log)
+    waited = collective_waits(log)
     if len(waited) < 2:
         return
     for seq in sorted({wait.seq for wait in waited if wait.seq is not None}):
@@ -333,5 +337,10 @@ def order_differs(log: Log) -> Iterator[Finding]:
             yield differing_calls(log, same, f"different operations as collective number {seq}")
             return
     places = {wait.place for wait in waited}
-    if all(wait.seq is None for wait in waited) and None not in places and len(places) > 1 and not parties_missing(log):
+    if (
+        all(wait.seq is None for wait in waited)
+        and None not in places
+        and len(places) > 1
+        and not missing_participants(log)
+    ):
         yield differing_calls(log, waited, "different calls")

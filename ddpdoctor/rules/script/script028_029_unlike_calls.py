@@ -51,20 +51,20 @@ def collective_dtype_mismatch() -> None:
 @collective_shape_mismatch.look
 def shape(hang: Hang) -> Iterator[Finding]:
     """One collective, different sizes."""
-    from ddpdoctor.dumps.conflict import Cause
+    from ddpdoctor.dumps.conflict import ConflictCause
     from ddpdoctor.rules.hang.dump_findings import conflict_finding, conflicts
 
-    for each in conflicts(hang, Cause.SHAPE):
+    for each in conflicts(hang, ConflictCause.SHAPE):
         yield conflict_finding(hang, each)
 
 
 @collective_dtype_mismatch.look
 def dtype(hang: Hang) -> Iterator[Finding]:
     """One collective, different types."""
-    from ddpdoctor.dumps.conflict import Cause
+    from ddpdoctor.dumps.conflict import ConflictCause
     from ddpdoctor.rules.hang.dump_findings import conflict_finding, conflicts
 
-    for each in conflicts(hang, Cause.DTYPE):
+    for each in conflicts(hang, ConflictCause.DTYPE):
         yield conflict_finding(hang, each)
 
 
@@ -75,7 +75,7 @@ SAME_SIZE = ("ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCA
 @collective_shape_mismatch.look
 def shape_differs(log: Log) -> Iterator[Finding]:
     """Ranks call one collective with tensors of different sizes."""
-    from ddpdoctor.logs.collective_waits import waits
+    from ddpdoctor.logs.collective_waits import collective_waits
     from ddpdoctor.rules.log.differing_calls import differing_calls
     from ddpdoctor.rules.log.fingerprints import fingerprints
 
@@ -83,7 +83,11 @@ def shape_differs(log: Log) -> Iterator[Finding]:
     if named is not None:
         yield named
         return
-    waited = [wait for wait in waits(log) if wait.seq is not None and wait.op in SAME_SIZE and wait.size is not None]
+    waited = [
+        wait
+        for wait in collective_waits(log)
+        if wait.seq is not None and wait.op in SAME_SIZE and wait.size is not None
+    ]
     for seq in sorted({wait.seq for wait in waited if wait.seq is not None}):
         same = [wait for wait in waited if wait.seq == seq]
         if (

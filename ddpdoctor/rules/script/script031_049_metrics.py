@@ -12,8 +12,8 @@ from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, point, replace
 from ddpdoctor.rules.script.rank_branches import comes_to, in_rank_branch, truths
 from ddpdoctor.rules.script.script_questions import argument, each_rank, names_in, value
+from ddpdoctor.scripts.interpreter.abstract_values import Unknown
 from ddpdoctor.scripts.interpreter.parameters import argument_of
-from ddpdoctor.scripts.interpreter.simulated_job import Unknown
 from ddpdoctor.scripts.syntax.module import Module, modules
 from ddpdoctor.scripts.syntax.nodes import Function, inner
 from ddpdoctor.scripts.syntax.vocabulary import COLLECTIVES

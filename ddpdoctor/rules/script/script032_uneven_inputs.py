@@ -11,7 +11,7 @@ from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, point, replace
 from ddpdoctor.rules.script.script_questions import each_rank, last_value
 from ddpdoctor.scripts.interpreter.simulated_job import TWO_NODES
-from ddpdoctor.scripts.syntax.instances import kept
+from ddpdoctor.scripts.syntax.classes import only_assignment
 from ddpdoctor.scripts.syntax.module import Module, modules
 from ddpdoctor.scripts.syntax.nodes import inner
 from ddpdoctor.scripts.syntax.vocabulary import COLLECTIVES
@@ -132,7 +132,7 @@ def _unequal(module: Module, node: ast.expr) -> tuple[str, bool]:
         if any(f != folder[0] for f in folder[1:]):
             return "lists what this rank alone has", False
     if isinstance(source, ast.Attribute):
-        source = kept(module, source) or source
+        source = only_assignment(module, source) or source
     if isinstance(source, ast.ListComp) and _takes_turns(module, source):
         return "may give the first ranks one turn more", False
     part = source.slice if isinstance(source, ast.Subscript) else None

@@ -12,8 +12,8 @@ from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, dist_of, point, replace, under, with_keyword, without_argument
 from ddpdoctor.rules.script.rank_branches import blocks
 from ddpdoctor.rules.script.script_questions import argument, each_rank, has_more
-from ddpdoctor.scripts.simulation.entry_points import places_of
-from ddpdoctor.scripts.simulation.p2p_matching import Message, Stuck, problems
+from ddpdoctor.scripts.simulation.entry_points import rank_contexts
+from ddpdoctor.scripts.simulation.p2p_matching import BlockedCall, P2PCall, blocked_calls
 from ddpdoctor.scripts.syntax.module import Module, modules
 from ddpdoctor.scripts.syntax.vocabulary import GROUP_POSITION
 
@@ -29,8 +29,8 @@ _ROOTS = {
 }
 
 
-def _stuck(module: Module, *kinds: str) -> Iterator[Stuck]:
-    for each in problems(module):
+def _stuck(module: Module, *kinds: str) -> Iterator[BlockedCall]:
+    for each in blocked_calls(module):
         if each.kind in kinds and each.message.event.call in module.index.parents:
             yield each
 
@@ -115,7 +115,7 @@ def send_without_recv(script: Script) -> Iterator[Finding]:
             )
 
 
-def _same_tag(module: Module, message: Message, lonely: list[Message]) -> tuple[Edit, ...]:
+def _same_tag(module: Module, message: P2PCall, lonely: list[P2PCall]) -> tuple[Edit, ...]:
     """The tag of the send for the only receive of the same two ranks that waits for another."""
     partners = {
         other.event.call: other
@@ -168,7 +168,7 @@ def send_to_self(script: Script) -> Iterator[Finding]:
         yield from _beyond(module)
 
 
-def _within(module: Module, message: Message) -> tuple[Edit, ...]:
+def _within(module: Module, message: P2PCall) -> tuple[Edit, ...]:
     """A neighbour of a ring for messages that do not wait, else no message beyond the ends of the line."""
     call = message.event.call
     peer = argument(call, 1, "dst" if message.sends else "src")
@@ -190,7 +190,7 @@ def _beyond(module: Module) -> Iterator[Finding]:
             root = argument(call, position, word)
             if root is None or has_more(call) or argument(call, GROUP_POSITION.get(name), "group") is not None:
                 continue
-            places = places_of(module, module.index.function_of(call))
+            places = rank_contexts(module, module.index.function_of(call))
             found = each_rank(module, root, places, trusting=True)
             far = all(type(f) is int and f >= len(places) for f in found)
             fixed = isinstance(root, ast.Constant) and places[-1].node_rank != 0
@@ -208,18 +208,18 @@ def _beyond(module: Module) -> Iterator[Finding]:
 @send_recv_order.look
 def send_order(hang: Hang) -> Iterator[Finding]:
     """Both ends send first, or both receive."""
-    from ddpdoctor.dumps.conflict import Cause
+    from ddpdoctor.dumps.conflict import ConflictCause
     from ddpdoctor.rules.hang.dump_findings import conflict_finding, conflicts
 
-    for each in conflicts(hang, Cause.SEND_ORDER):
+    for each in conflicts(hang, ConflictCause.SEND_ORDER):
         yield conflict_finding(hang, each)
 
 
 @send_without_recv.look
 def no_receiver(hang: Hang) -> Iterator[Finding]:
     """The other end of a send or recv was never posted."""
-    from ddpdoctor.dumps.conflict import Cause
+    from ddpdoctor.dumps.conflict import ConflictCause
     from ddpdoctor.rules.hang.dump_findings import conflict_finding, conflicts
 
-    for each in conflicts(hang, Cause.NO_RECEIVER):
+    for each in conflicts(hang, ConflictCause.NO_RECEIVER):
         yield conflict_finding(hang, each, severity=None if each.is_certain else Severity.WARNING)

@@ -17,7 +17,7 @@ from ddpdoctor.rules.script.pointing import (
 )
 from ddpdoctor.rules.script.script_questions import argument, has_more, last_value
 from ddpdoctor.scripts.interpreter.conditions import exclusive
-from ddpdoctor.scripts.simulation.p2p_matching import exchanges
+from ddpdoctor.scripts.simulation.p2p_matching import p2p_outcomes
 from ddpdoctor.scripts.simulation.trace import Event
 from ddpdoctor.scripts.syntax.module import Module, modules
 from ddpdoctor.scripts.syntax.nodes import inner
@@ -39,7 +39,7 @@ def recv_buffer_mismatch(script: Script) -> Iterator[Finding]:
     """
     for module in modules(script):
         told: set[ast.Call] = set()
-        for world in exchanges(module):
+        for world in p2p_outcomes(module):
             for played in world:
                 for sent, received in played.pairs:
                     problem = _mismatch(module, sent.event, received.event)

@@ -20,7 +20,7 @@ from ddpdoctor.rules.script.script_questions import (
     start_of,
     value,
 )
-from ddpdoctor.scripts.simulation.entry_points import places_of
+from ddpdoctor.scripts.simulation.entry_points import rank_contexts
 from ddpdoctor.scripts.syntax.module import Module, modules
 from ddpdoctor.scripts.syntax.nodes import Function
 from ddpdoctor.scripts.syntax.vocabulary import GROUP_POSITION
@@ -83,7 +83,7 @@ def _is_of_program(module: Module, call: ast.Call) -> bool:
 def _wrong(
     module: Module, call: ast.Call, given: ast.expr | None, root: ast.expr | None, keyword: str, word: str
 ) -> Iterator[Finding]:
-    places = places_of(module, module.index.function_of(call))
+    places = rank_contexts(module, module.index.function_of(call))
     comes = comes_to(module, call)
     if comes is None or (given is None and not _is_of_program(module, call)):
         return
@@ -206,7 +206,7 @@ def _counted(module: Module, given: ast.expr) -> tuple[Edit, ...]:
 
 
 def _world_of(module: Module, started: int | None) -> int | None:
-    places = places_of(module)
+    places = rank_contexts(module)
     fixed = {p.node_rank for p in places} == {0}
     return started or (len(places) if fixed else None)
 

@@ -84,7 +84,7 @@ def _is_for_some(module: Module, statement: ast.Assign) -> bool:
     scope = module.index.scope(name)
     uses = [
         n
-        for n, around in module.index.around.items()
+        for n, around in module.index.scope_by_node.items()
         if isinstance(n, ast.Name) and around is scope and isinstance(name, ast.Name) and n.id == name.id
     ]
     reads = [n for n in uses if isinstance(n.ctx, ast.Load) and n.lineno > statement.lineno]
@@ -98,7 +98,7 @@ def _acts_on_some(module: Module, call: ast.Call) -> bool:
         return False
     scope = target.module.index.scopes[target.function]
     given = {a.arg for a in ast.walk(target.function.args) if isinstance(a, ast.arg)}
-    names = (n for n, s in target.module.index.around.items() if s is scope and isinstance(n, ast.Name))
+    names = (n for n, s in target.module.index.scope_by_node.items() if s is scope and isinstance(n, ast.Name))
     reads = [n for n in names if n.id in given and isinstance(n.ctx, ast.Load)]
     return bool(reads) and all(in_rank_branch(target.module, n) for n in reads)
 

@@ -12,10 +12,10 @@ from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import before, code, point, replace, with_keyword
 from ddpdoctor.rules.script.rank_branches import in_rank_branch
 from ddpdoctor.rules.script.script_questions import argument, each_rank, has_more, is_alone, is_test, names_in, value
+from ddpdoctor.scripts.interpreter.abstract_values import Unknown
 from ddpdoctor.scripts.interpreter.parameters import argument_of
-from ddpdoctor.scripts.interpreter.simulated_job import Unknown
+from ddpdoctor.scripts.syntax.classes import only_assignment
 from ddpdoctor.scripts.syntax.index import Bound
-from ddpdoctor.scripts.syntax.instances import kept
 from ddpdoctor.scripts.syntax.module import Module, modules
 from ddpdoctor.scripts.syntax.nodes import inner
 
@@ -152,7 +152,7 @@ def _is_seeded_by_rank(module: Module) -> bool:
 def _makers(module: Module, node: ast.expr, depth: int = 0) -> Iterator[ast.expr | None]:
     """The expressions that make what a name holds, through parameters and the calls that fill them; None: unknown."""
     if isinstance(node, ast.Attribute):
-        made = kept(module, node)
+        made = only_assignment(module, node)
         yield made
         if made is not None and depth < 4:
             yield from _makers(module, made, depth + 1)

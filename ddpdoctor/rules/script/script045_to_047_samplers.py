@@ -11,7 +11,7 @@ from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import before, code, point, without_argument
 from ddpdoctor.rules.script.script044_048_data_loading import epochs, is_evaluation
 from ddpdoctor.rules.script.script_questions import argument, each_rank, has_more, last_value, spread, value
-from ddpdoctor.scripts.interpreter.simulated_job import Made
+from ddpdoctor.scripts.interpreter.frames import CallResult
 from ddpdoctor.scripts.syntax.index import Bound
 from ddpdoctor.scripts.syntax.module import Module, modules
 
@@ -103,7 +103,7 @@ def shuffle_with_sampler(script: Script) -> Iterator[Finding]:
             if shuffle is None or sampler is None or value(module, shuffle) is not True:
                 continue
             made = each_rank(module, sampler)
-            if all(isinstance(m, Made) and m.name == "DistributedSampler" for m in made) or _is_sampler(
+            if all(isinstance(m, CallResult) and m.name == "DistributedSampler" for m in made) or _is_sampler(
                 module, sampler
             ):
                 yield point(

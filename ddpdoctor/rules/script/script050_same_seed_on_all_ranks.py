@@ -11,7 +11,7 @@ from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, imported, point, replace
 from ddpdoctor.rules.script.script_questions import each_rank, names_in
-from ddpdoctor.scripts.interpreter.simulated_job import Unknown, known
+from ddpdoctor.scripts.interpreter.abstract_values import Unknown, known
 from ddpdoctor.scripts.syntax.module import Module, modules
 
 _AUGMENTS = re.compile(

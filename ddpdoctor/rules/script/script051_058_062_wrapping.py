@@ -21,10 +21,10 @@ from ddpdoctor.rules.script.script_questions import (
     start_of,
     value,
 )
-from ddpdoctor.scripts.interpreter.simulated_job import Device
+from ddpdoctor.scripts.interpreter.abstract_values import TorchDevice
+from ddpdoctor.scripts.interpreter.assumptions import RANK_NAMES
 from ddpdoctor.scripts.syntax.index import Bound
 from ddpdoctor.scripts.syntax.module import Module, modules
-from ddpdoctor.scripts.syntax.vocabulary import PARAMETERS
 
 
 @cause(
@@ -66,7 +66,7 @@ def _ids(module: Module, call: ast.Call, given: ast.expr) -> tuple[str, tuple[Ed
     model = argument(call, 0, "module")
     on_cpu = model is not None and _is_on_cpu(module, model)
     none = without_argument(module, call, given) if on_cpu and _is_of_cpu(module) else ()
-    if all(type(v) is int for v in found) or (isinstance(given, ast.Name) and given.id in PARAMETERS):
+    if all(type(v) is int for v in found) or (isinstance(given, ast.Name) and given.id in RANK_NAMES):
         seen = code(module, given)
         return f"device_ids={seen} is a number (TypeError: object of type 'int' has no len())", (
             none or (replace(module, given, f"[{seen}]"),)
@@ -92,7 +92,7 @@ def _is_one_gpu(module: Module, given: ast.expr) -> bool:
         return False
     moves = (*module.calls("cuda.set_device"), *module.method_calls.get("cuda", ()), *module.method_calls.get("to", ()))
     chosen = [each_rank(module, c.args[0]) for c in moves if c.args]
-    own = (LOCAL_RANKS, [Device("cuda", rank) for rank in LOCAL_RANKS])
+    own = (LOCAL_RANKS, [TorchDevice("cuda", rank) for rank in LOCAL_RANKS])
     return any(each in own for each in chosen)
 
 

@@ -23,9 +23,9 @@ from ddpdoctor.rules.script.script_questions import (
     names_in,
     value,
 )
-from ddpdoctor.scripts.interpreter.simulated_job import Device, Unknown
-from ddpdoctor.scripts.simulation.joint_paths import is_of_all, program_runs
-from ddpdoctor.scripts.simulation.trace import Event, Rehearsal
+from ddpdoctor.scripts.interpreter.abstract_values import TorchDevice, Unknown
+from ddpdoctor.scripts.simulation.joint_paths import is_default_group_collective, program_simulations
+from ddpdoctor.scripts.simulation.trace import Event, Simulation
 from ddpdoctor.scripts.syntax.module import Module, modules
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 PER_RANK = {"rank", "local_rank", "global_rank", "RANK", "getpid", "process_index", "get_rank", "hostname", "uuid4"}
 PER_RANK |= {"mkdtemp", "mkstemp", "TemporaryDirectory", "NamedTemporaryFile", "gethostname"}
-_GPU_ZERO = ("cuda:0", Device("cuda", 0))
-_CURRENT = ("cuda", Device("cuda"))
+_GPU_ZERO = ("cuda:0", TorchDevice("cuda", 0))
+_CURRENT = ("cuda", TorchDevice("cuda"))
 """GPU 0 as well, unless each rank selected another."""
 
 
@@ -42,17 +42,17 @@ def _here(module: Module, event: Event) -> bool:
     return event.call in module.index.parents
 
 
-def by_all(module: Module, name: str) -> Iterator[tuple[Rehearsal, list[Event]]]:
+def by_all(module: Module, name: str) -> Iterator[tuple[Simulation, list[Event]]]:
     """Calls that every rank of the program makes in every way in which any does, as one event a rank."""
-    found: dict[ast.Call, tuple[Rehearsal, list[Event]]] = {}
+    found: dict[ast.Call, tuple[Simulation, list[Event]]] = {}
     parted: set[ast.Call] = set()
-    for run in program_runs(module) if not is_alone(module) else ():
-        if not any(e.name in ("dist.init_process_group", "DDP", "FSDP") for e in run.tracks[0].events):
+    for run in program_simulations(module) if not is_alone(module) else ():
+        if not any(e.name in ("dist.init_process_group", "DDP", "FSDP") for e in run.traces[0].events):
             continue
-        for event in (e for t in run.tracks for e in t.events if e.name == name and _here(module, e)):
-            firsts = (next((e for e in t.events if e.call is event.call), None) for t in run.tracks)
+        for event in (e for t in run.traces for e in t.events if e.name == name and _here(module, e)):
+            firsts = (next((e for e in t.events if e.call is event.call), None) for t in run.traces)
             same = [e for e in firsts if e is not None]
-            if run.apart(event.tests) or len(same) < len(run.tracks) or _asks(event):
+            if run.divergent(event.tests) or len(same) < len(run.traces) or _asks(event):
                 parted.add(event.call)
             found.setdefault(event.call, (run, same))
     yield from (each for call, each in found.items() if call not in parted)
@@ -190,7 +190,7 @@ def checkpoint_read_before_written(script: Script) -> Iterator[Finding]:
     """
     for module in modules(script):
         told: set[ast.Call] = set()
-        for run in program_runs(module):
+        for run in program_simulations(module):
             for save, load in _unprotected(run):
                 if load.call not in told and _here(module, load) and not in_try(module, load.call):
                     told.add(load.call)
@@ -205,17 +205,17 @@ def checkpoint_read_before_written(script: Script) -> Iterator[Finding]:
                     )
 
 
-def _unprotected(run: Rehearsal) -> Iterator[tuple[Event, Event]]:
+def _unprotected(run: Simulation) -> Iterator[tuple[Event, Event]]:
     """A save of some ranks and a later load of the same path with no collective between."""
-    if len(run.tracks) < 2:
+    if len(run.traces) < 2:
         return
-    events = run.tracks[0].events
-    other = {e.call for e in run.tracks[1].events}
+    events = run.traces[0].events
+    other = {e.call for e in run.traces[1].events}
     for at, save in enumerate(events):
-        if not (save.name == "torch.save" or _writes(save)) or not run.apart(save.tests):
+        if not (save.name == "torch.save" or _writes(save)) or not run.divergent(save.tests):
             continue
         for load in events[at + 1 :]:
-            if is_of_all(load) and load.name not in ("forward", "backward"):
+            if is_default_group_collective(load) and load.name not in ("forward", "backward"):
                 break
             reads = load.name == ("torch.load" if save.name == "torch.save" else "open") and not _writes(load)
             if reads and load.call in other and _same_path(save, load):
@@ -254,8 +254,9 @@ def not_written_yet(log: Log) -> Iterator[Finding]:
 @checkpoint_written_by_all_ranks.look
 def damaged_checkpoint(log: Log) -> Iterator[Finding]:
     """A file of torch.save that is not whole: that several ranks wrote it is only one of the reasons."""
-    from ddpdoctor.rules.log.signatures import finding_of, matching
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.signatures import finding_of
 
-    lines = matching(log, (r"PytorchStreamReader failed",))
+    lines = matching_lines(log, (r"PytorchStreamReader failed",))
     if lines:
         yield finding_of(log, lines, DAMAGED, blames_speaker=True)

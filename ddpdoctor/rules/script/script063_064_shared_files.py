@@ -22,7 +22,7 @@ from ddpdoctor.rules.script.script_questions import (
     names_in,
     value,
 )
-from ddpdoctor.scripts.interpreter.simulated_job import Unknown
+from ddpdoctor.scripts.interpreter.abstract_values import Unknown
 from ddpdoctor.scripts.syntax.module import Module, modules
 
 if TYPE_CHECKING:
@@ -178,11 +178,12 @@ def _at_spawn_parent(module: Module, call: ast.Call) -> bool:
 @shared_file_race.look
 def changed_by_another(log: Log) -> Iterator[Finding]:
     """A rank makes what another one has made, or removes what another one has removed."""
+    from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.ended_ranks import names_of
     from ddpdoctor.rules.log.missing_files import MISSING_FILE, is_removed
-    from ddpdoctor.rules.log.signatures import finding_of, matching
+    from ddpdoctor.rules.log.signatures import finding_of
 
-    lines = matching(log, (r"FileExistsError: \[Errno 17\]",))
+    lines = matching_lines(log, (r"FileExistsError: \[Errno 17\]",))
     if lines:
         yield finding_of(log, lines, "One rank changes a file while the others read it", blames_speaker=True)
         return

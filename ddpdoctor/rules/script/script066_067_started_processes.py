@@ -10,7 +10,7 @@ from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import after, code, point, replace
 from ddpdoctor.rules.script.script_questions import argument, is_test, value
-from ddpdoctor.scripts.interpreter.simulated_job import Made
+from ddpdoctor.scripts.interpreter.frames import CallResult
 from ddpdoctor.scripts.syntax.module import Module, modules
 from ddpdoctor.scripts.syntax.spawning import Spawn
 
@@ -23,7 +23,7 @@ def start_method(module: Module, spawn: Spawn) -> str | None:
     func = spawn.call.func
     base = func.value if isinstance(func, ast.Attribute) else None
     context = value(module, base) if isinstance(base, (ast.Name, ast.Call)) else None
-    if isinstance(context, Made) and context.name == "mp.get_context":
+    if isinstance(context, CallResult) and context.name == "mp.get_context":
         chosen = value(module, argument(context.call, 0, "method"))
         return chosen if isinstance(chosen, str) else None
     for call in module.calls("mp.set_start_method"):

@@ -70,7 +70,7 @@ def _of_parent(module: Module, call: ast.expr) -> bool:
 @stdin_read_by_worker.look
 def reads_input(hang: Hang) -> Iterator[Finding]:
     """A rank that waits for a person."""
-    from ddpdoctor.dumps.rank_activity import Doing
+    from ddpdoctor.dumps.rank_activity import Activity
     from ddpdoctor.rules.hang.rank_findings import outlier_findings
 
-    yield from outlier_findings(hang, lambda each: each.doing is Doing.INPUT)
+    yield from outlier_findings(hang, lambda each: each.activity is Activity.INPUT)

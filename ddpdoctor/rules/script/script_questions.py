@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ddpdoctor.facts.launch.programs import Launcher
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.scripts.interpreter.abstract_values import Unknown
 from ddpdoctor.scripts.interpreter.parameters import argument_of
-from ddpdoctor.scripts.interpreter.simulated_job import TWO_NODES, Place, Unknown
-from ddpdoctor.scripts.interpreter.values import Reader
+from ddpdoctor.scripts.interpreter.rank_evaluator import RankEvaluator
+from ddpdoctor.scripts.interpreter.simulated_job import TWO_NODES, RankContext
 from ddpdoctor.scripts.syntax.index import Bound
 from ddpdoctor.scripts.syntax.module import Module
 
@@ -45,19 +46,24 @@ LOCAL_RANKS = [place.local_rank for place in TWO_NODES]
 class Start:
     """How a launch line starts the script. `nodes`, `per_node`: None where the line does not tell."""
 
-    line: Line
-    launcher: Launcher
+    line: LaunchLine
+    launcher: LauncherKind
     nodes: int | None
     per_node: int | None
 
     @property
     def is_torchrun(self) -> bool:
-        return self.launcher in (Launcher.TORCHRUN, Launcher.LEGACY)
+        return self.launcher in (LauncherKind.TORCHRUN, LauncherKind.LEGACY)
 
     @property
     def gives_ranks(self) -> bool:
         """The launcher sets RANK and hosts the store itself."""
-        return self.launcher in (Launcher.TORCHRUN, Launcher.LEGACY, Launcher.ACCELERATE, Launcher.DEEPSPEED)
+        return self.launcher in (
+            LauncherKind.TORCHRUN,
+            LauncherKind.LEGACY,
+            LauncherKind.ACCELERATE,
+            LauncherKind.DEEPSPEED,
+        )
 
     @property
     def is_rank(self) -> bool:
@@ -91,13 +97,13 @@ def _is_same(one: str, other: str) -> bool:
 
 
 @lru_cache(maxsize=256)
-def readers_at(module: Module, places: tuple[Place, ...], trusting: bool) -> tuple[Reader, ...]:
+def readers_at(module: Module, places: tuple[RankContext, ...], trusting: bool) -> tuple[RankEvaluator, ...]:
     """A reader for each of these places, kept for the next question about the file."""
-    return tuple(Reader(module, place, trusting=trusting) for place in places)
+    return tuple(RankEvaluator(module, place, trusting=trusting) for place in places)
 
 
 def each_rank(
-    module: Module, node: ast.expr, places: tuple[Place, ...] = TWO_NODES, *, trusting: bool = False
+    module: Module, node: ast.expr, places: tuple[RankContext, ...] = TWO_NODES, *, trusting: bool = False
 ) -> list[object]:
     """The value of an expression on each rank of the imagined job; once Unknown, always Unknown."""
     readers = readers_at(module, places, trusting)

@@ -37,9 +37,10 @@ MULTICAST = (r"transport/nvls\.cc:\d+ NCCL WARN Cuda failure",)
 @fabricmanager_restarted.look
 def multicast_failed(log: Log) -> Iterator[Finding]:
     """NVLink SHARP fails at its set-up, for one of a few reasons that look alike from here."""
-    from ddpdoctor.rules.log.signatures import finding_of, matching
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.signatures import finding_of
 
-    lines = [line for line in matching(log, MULTICAST) if "out of memory" not in line.text]
+    lines = [line for line in matching_lines(log, MULTICAST) if "out of memory" not in line.text]
     if lines:
         title = (
             "NVLink SHARP could not be set up. Undetermined: the fabric manager was restarted and the GPUs were not reset "

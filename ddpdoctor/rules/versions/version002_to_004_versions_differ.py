@@ -77,10 +77,11 @@ TRUNCATED = (r"Message truncated : received \d+ bytes",)
 @nccl_version_differs.look
 def versions_differ(log: Log) -> Iterator[Finding]:
     """Ranks exchange messages of different lengths, and tell different versions of NCCL."""
+    from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.log502_nccl_error_without_reason import nccl_versions
-    from ddpdoctor.rules.log.signatures import finding_of, matching, signed
+    from ddpdoctor.rules.log.signatures import finding_of, signed
 
-    lines = matching(log, TRUNCATED)
+    lines = matching_lines(log, TRUNCATED)
     if lines and (told := nccl_versions(log)):
         yield finding_of(log, lines, f"The ranks run different NCCL versions ({told})", blames_speaker=False)
     yield from signed(nccl_version_differs, log)

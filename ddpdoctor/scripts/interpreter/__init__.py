@@ -1,1 +1,1 @@
-"""Expressions of a script, evaluated for each rank of a simulated job."""
+"""Evaluates the expressions of a script as each rank of a simulated job."""

@@ -1,54 +1,38 @@
-"""What is chosen for conditions that nobody knows: the same for all ranks of one rehearsal, another in the next."""
+"""Decisions about conditions that the text does not determine: the same for all ranks of one simulation, others in the next."""
 
 from __future__ import annotations
 
 import ast
-import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from ddpdoctor.scripts.interpreter.simulated_job import Place, Unknown
+from ddpdoctor.scripts.interpreter import assumptions
+from ddpdoctor.scripts.interpreter.abstract_values import Unknown
+from ddpdoctor.scripts.interpreter.simulated_job import RankContext
 from ddpdoctor.scripts.syntax.module import Module
 
-__all__ = ["Asked", "Choices", "Chooser", "Terms"]
+__all__ = ["BranchChoices", "BranchOracle", "Decision", "Preconditions"]
 
 _ALWAYS = "always"
-"""The key of a condition whose answer is the same in every run."""
+"""The key of a condition that is decided the same way in every simulation."""
 
 
 @lru_cache(maxsize=4096)
-def _text(node: ast.expr) -> str:
-    """What a condition says, wherever it stands: the same words are chosen alike. Each node is asked for many times."""
+def _condition_key(node: ast.expr) -> str:
+    """The text of a condition: equal conditions are decided alike wherever they are. Cached, as each is asked for often."""
     return ast.dump(node)
 
 
-_COUNTS = re.compile(
-    r"(?i)^(num|n|total)_?(gpus?|procs?|process(es)?|devices?|ranks?|replicas)$|^((distributed_|dist_)?world_?size|nprocs?|ngpus?)$"
-)
-
-
-@lru_cache(maxsize=4096)
-def _asks_for_many(node: ast.expr) -> bool | None:
-    """The truth of `num_gpus > 1` and its likes where ranks are told apart; None for another condition."""
-    if not isinstance(node, ast.Compare) or len(node.ops) != 1:
-        return None
-    left, right = node.left, node.comparators[0]
-    name = left.attr if isinstance(left, ast.Attribute) else getattr(left, "id", "")
-    if not isinstance(right, ast.Constant) or right.value != 1 or not _COUNTS.match(name):
-        return None
-    return {ast.Gt: True, ast.NotEq: True, ast.Eq: False, ast.LtE: False}.get(type(node.ops[0]))
-
-
-class Asked(NamedTuple):
-    """A condition and what was chosen for it; `key` is None where a rank's own data decided."""
+class Decision(NamedTuple):
+    """The answer for a condition, None if it is still undecided. `key` is None where a rank's own data decided."""
 
     key: object
     is_data: bool
     answer: bool | None
 
 
-class Terms(NamedTuple):
-    """What must be chosen, and what must not, for a value to hold."""
+class Preconditions(NamedTuple):
+    """The decisions that a cached value depends on: those taken, and the keys that must be undecided (`open`)."""
 
     made: tuple[tuple[object, bool], ...]
     open: frozenset[object]
@@ -56,76 +40,80 @@ class Terms(NamedTuple):
     on_data: frozenset[bool | None]
 
     @classmethod
-    def of(cls, asked: list[Asked]) -> Terms:
-        """The terms of a value that asked for these."""
+    def of(cls, decisions: list[Decision]) -> Preconditions:
+        """The preconditions of a value that was evaluated with these decisions."""
         return cls(
-            tuple((each.key, each.answer) for each in asked if each.key is not None and each.answer is not None),
-            frozenset(each.key for each in asked if each.key is not None and each.answer is None),
-            any(each.is_data for each in asked),
-            frozenset(each.answer for each in asked if each.key is None),
+            tuple((d.key, d.answer) for d in decisions if d.key is not None and d.answer is not None),
+            frozenset(d.key for d in decisions if d.key is not None and d.answer is None),
+            any(d.is_data for d in decisions),
+            frozenset(d.answer for d in decisions if d.key is None),
         )
 
 
-class Choices:
-    """What was chosen for conditions that nobody knows, the same for all ranks of a run."""
+class BranchChoices:
+    """The decisions of one simulation, shared by all its ranks.
+
+    `order` are the keys in the order in which they were decided. `data`: whether conditions on a rank's own data hold for
+    rank 0 alone (True), for all others (False), or are decided like any other condition (None).
+    """
 
     def __init__(self, prefix: list[tuple[object, bool]], data: bool | None) -> None:
         self.taken = dict(prefix)
         self.order = [key for key, _ in prefix]
         self.data = data
-        self.asked_data = False
+        self.depends_on_data = False
         self.statements = 0
 
 
-class Chooser:
-    """The choices as one rank takes them."""
+class BranchOracle:
+    """The decisions as one rank sees them."""
 
-    def __init__(self, choices: Choices, place: Place) -> None:
+    def __init__(self, choices: BranchChoices, context: RankContext) -> None:
         self.choices = choices
-        self.place = place
+        self.context = context
 
     def fails(self) -> bool:
-        """Whether this rank alone meets an error that its own data or machine makes."""
-        self.choices.asked_data = True
-        return self._of_data() is True
+        """Whether this rank alone gets an exception that depends on its own data or machine."""
+        self.choices.depends_on_data = True
+        return self._data_answer() is True
 
-    def _of_data(self) -> bool | None:
+    def _data_answer(self) -> bool | None:
         data = self.choices.data
-        return None if data is None else (self.place.rank == 0) is data
+        return None if data is None else (self.context.rank == 0) is data
 
-    def choose(self, module: Module, node: ast.expr, unknown: Unknown, *, decides: bool) -> Asked | None:
-        """The choice for a condition; one that decides no branch of the walk itself only follows earlier choices.
+    def choose(self, module: Module, node: ast.expr, unknown: Unknown, *, decides: bool) -> Decision | None:
+        """The decision for a condition; only one that `decides` a branch of the simulation itself is newly taken.
 
-        None where there is nothing to choose: ranks differ in a way that nobody knows.
+        None if there is nothing to decide: the ranks differ in an unknown way.
         """
         if unknown is Unknown.VARIES:
             return None
         choices, is_data = self.choices, unknown is Unknown.DATA
         if is_data:
-            choices.asked_data = True
+            choices.depends_on_data = True
             if choices.data is not None:
-                return Asked(None, True, self._of_data())
-        many = _asks_for_many(node)
-        if many is not None:
-            return Asked(_ALWAYS, is_data, many)
-        key: object = _text(node)
+                return Decision(None, True, self._data_answer())
+        is_distributed = assumptions.tests_for_several_ranks(node)
+        if is_distributed is not None:
+            return Decision(_ALWAYS, is_data, is_distributed)
+        key: object = _condition_key(node)
         if isinstance(node, ast.Name):
             key = (id(module.index.function_of(node)), key)
         if decides and key not in choices.taken:
             choices.taken[key] = True
             choices.order.append(key)
-        return Asked(key, is_data, choices.taken.get(key))
+        return Decision(key, is_data, choices.taken.get(key))
 
-    def agrees(self, terms: Terms) -> bool:
-        """Whether a value that was read on these terms holds here, too."""
+    def agrees(self, preconditions: Preconditions) -> bool:
+        """Whether a value that was cached with these preconditions holds for this rank, too."""
         choices = self.choices
-        if terms.on_data and terms.on_data != {self._of_data()}:
+        if preconditions.on_data and preconditions.on_data != {self._data_answer()}:
             return False
-        if terms.asks_data and not terms.on_data and choices.data is not None:
+        if preconditions.asks_data and not preconditions.on_data and choices.data is not None:
             return False
-        if not all(key is _ALWAYS or choices.taken.get(key) is answer for key, answer in terms.made):
+        if not all(key is _ALWAYS or choices.taken.get(key) is answer for key, answer in preconditions.made):
             return False
-        if not terms.open.isdisjoint(choices.taken):
+        if not preconditions.open.isdisjoint(choices.taken):
             return False
-        choices.asked_data |= terms.asks_data
+        choices.depends_on_data |= preconditions.asks_data
         return True

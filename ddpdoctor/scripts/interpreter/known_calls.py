@@ -1,51 +1,63 @@
-"""What known functions return: torch, os, the builtins; and methods of values."""
+"""The results of known functions (torch, os, the builtins), and of methods and functions whose text was not read."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ddpdoctor.scripts.interpreter.loops import REDUCED
-from ddpdoctor.scripts.interpreter.operators import MAX_ITEMS, PLAIN, has_unknown, tried, variable
-from ddpdoctor.scripts.interpreter.simulated_job import Device, Frame, Made, Unknown, known, worst
+from ddpdoctor.scripts.interpreter import assumptions
+from ddpdoctor.scripts.interpreter.abstract_values import TorchDevice, Unknown, known, worst
+from ddpdoctor.scripts.interpreter.evaluator import Evaluator
+from ddpdoctor.scripts.interpreter.frames import CallFrame, CallResult
+from ddpdoctor.scripts.interpreter.operators import (
+    MAX_ITEMS,
+    PLAIN,
+    environment_variable,
+    has_unknown,
+    result_or_unknown,
+)
 
-if TYPE_CHECKING:
-    from ddpdoctor.scripts.interpreter.values import Reader
+__all__ = ["known_result", "unread_result"]
 
-__all__ = ["call", "method"]
+_TEXT_METHODS = frozenset(("lower", "upper", "strip", "startswith", "endswith", "isdigit", "split", "format"))
+_SAME_CONTENT = frozenset(("cuda", "to", "cpu", "item", "detach", "clone", "eval", "train", "float", "mean", "sum"))
+"""Methods of tensors and modules whose result is as unknown as the object."""
 
 
-def call(reader: Reader, name: str, node: ast.Call, frame: Frame) -> object:
-    """What a function with this short name returns; NotImplemented for one that is not known."""
-    work = _CALLS.get(name)
-    if work is not None:
-        return work(reader, node, frame)
+def known_result(evaluator: Evaluator, name: str, node: ast.Call, frame: CallFrame) -> object:
+    """What a function with this short name returns; NotImplemented if it is not a known one."""
+    evaluate = _CALLS.get(name)
+    if evaluate is not None:
+        return evaluate(evaluator, node, frame)
+    if name in assumptions.SAME_ON_ALL_RANKS:
+        return Unknown.SAME
     if name in _PURE:
-        values = [reader.value(a, frame) for a in node.args]
-        plain = all(known(v) and isinstance(v, PLAIN) and not has_unknown(v) for v in values)
-        if not plain or node.keywords:
+        values = [evaluator.value(a, frame) for a in node.args]
+        is_plain = all(known(v) and isinstance(v, PLAIN) and not has_unknown(v) for v in values)
+        if not is_plain or node.keywords:
             return worst(*values)
-        return _bounded(_PURE[name], *values)
+        return result_or_unknown(_PURE[name], *values)
     return NotImplemented
 
 
-def _bounded(work: Callable[..., Any], *values: Any) -> object:
-    if work is range:
-        found = tried(range, *values)
-        return list(found) if isinstance(found, range) and len(found) <= MAX_ITEMS else Unknown.SAME
-    return tried(work, *values)
+def _range(*arguments: Any) -> list[int]:
+    numbers = range(*arguments)
+    if len(numbers) > MAX_ITEMS:
+        raise ValueError("too long to be evaluated")
+    return list(numbers)
 
 
-def _rank(reader: Reader, node: ast.Call, frame: Frame) -> object:
-    return Unknown.VARIES if _has_group(reader, node, frame) else reader.place.rank
+def _rank(evaluator: Evaluator, node: ast.Call, frame: CallFrame) -> object:
+    return Unknown.VARIES if _has_group(node, frame) else evaluator.context.rank
 
 
-def _world(reader: Reader, node: ast.Call, frame: Frame) -> object:
-    return Unknown.SAME if _has_group(reader, node, frame) else reader.job.world_size
+def _world_size(evaluator: Evaluator, node: ast.Call, frame: CallFrame) -> object:
+    return Unknown.SAME if _has_group(node, frame) else evaluator.job.world_size
 
 
-def _has_group(reader: Reader, node: ast.Call, frame: Frame) -> bool:
+def _has_group(node: ast.Call, frame: CallFrame) -> bool:
+    """Whether a call is given a process group other than the default one."""
     given = [*node.args, *(k.value for k in node.keywords)]
     return any(
         not (isinstance(g, ast.Constant) and g.value is None)
@@ -54,67 +66,73 @@ def _has_group(reader: Reader, node: ast.Call, frame: Frame) -> bool:
     )
 
 
-def _getenv(reader: Reader, node: ast.Call, frame: Frame) -> object:
-    return variable(reader, reader.value(node.args[0], frame), frame) if node.args else Unknown.SAME
+def _getenv(evaluator: Evaluator, node: ast.Call, frame: CallFrame) -> object:
+    if not node.args:
+        return Unknown.SAME
+    return environment_variable(evaluator, evaluator.value(node.args[0], frame), frame)
 
 
-def _device(reader: Reader, node: ast.Call, frame: Frame) -> object:
-    values = [reader.value(a, frame) for a in (*node.args, *(k.value for k in node.keywords))]
+def _device(evaluator: Evaluator, node: ast.Call, frame: CallFrame) -> object:
+    values = [evaluator.value(a, frame) for a in (*node.args, *(k.value for k in node.keywords))]
     if not values or not known(values[0]):
         return worst(*values)
     if isinstance(values[0], int):
-        return Device("cuda", values[0])
-    if isinstance(values[0], Device):
+        return TorchDevice("cuda", values[0])
+    if isinstance(values[0], TorchDevice):
         return values[0]
     if not isinstance(values[0], str):
         return Unknown.SAME
     kind, _, index = values[0].partition(":")
     if len(values) > 1:
-        return Device(kind, values[1])
-    return Device(kind, int(index) if index.isdigit() else index or None)
+        return TorchDevice(kind, values[1])
+    return TorchDevice(kind, int(index) if index.isdigit() else index or None)
 
 
-def _drawn(reader: Reader, node: ast.Call, frame: Frame) -> object:
-    """Random numbers: alike on all ranks where the file gives all of them one seed."""
-    seeds = [c.args[0] for c in frame.module.calls("torch.manual_seed", "random.seed") if c.args]
-    return Unknown.SAME if seeds and all(isinstance(s, ast.Constant) for s in seeds) else Unknown.DATA
+def _random(evaluator: Evaluator, node: ast.Call, frame: CallFrame) -> object:
+    return Unknown.SAME if assumptions.draws_same_numbers(frame.module) else Unknown.DATA
 
 
-def _fixed(value: object) -> Callable[[Reader, ast.Call, Frame], object]:
-    return lambda reader, node, frame: value
+def _constantly(value: object) -> Callable[[Evaluator, ast.Call, CallFrame], object]:
+    return lambda evaluator, node, frame: value
 
 
-_CALLS: dict[str, Callable[[Any, ast.Call, Any], object]] = {
+def _started(evaluator: Evaluator, node: ast.Call, frame: CallFrame) -> object:
+    return assumptions.process_start_succeeds()
+
+
+def _gpu_count(evaluator: Evaluator, node: ast.Call, frame: CallFrame) -> object:
+    return assumptions.gpus_on_node(evaluator.job)
+
+
+_CALLS: dict[str, Callable[[Evaluator, ast.Call, CallFrame], object]] = {
     "dist.get_rank": _rank,
-    "dist.get_world_size": _world,
-    "dist.get_node_local_rank": lambda reader, node, frame: reader.place.local_rank,
-    "dist.is_available": _fixed(True),
-    "dist.is_initialized": _fixed(True),
-    "dist.is_torchelastic_launched": lambda reader, node, frame: not reader.job.spawned,
-    "dist.GroupMember": _fixed(Unknown.SAME),
+    "dist.get_world_size": _world_size,
+    "dist.get_node_local_rank": lambda evaluator, node, frame: evaluator.context.local_rank,
+    "dist.is_available": _started,
+    "dist.is_initialized": _started,
+    "dist.is_torchelastic_launched": lambda evaluator, node, frame: not evaluator.job.spawned,
+    "dist.GroupMember": _constantly(Unknown.SAME),
     "os.getenv": _getenv,
     "os.environ.setdefault": _getenv,
     "torch.device": _device,
-    "cuda.is_available": _fixed(True),
-    "torch.accelerator.is_available": _fixed(True),
-    "cuda.device_count": lambda reader, node, frame: reader.job.local_world_size,
-    "torch.accelerator.device_count": lambda reader, node, frame: reader.job.local_world_size,
-    "cuda.current_device": _fixed(Unknown.VARIES),
-    "horovod.torch.rank": lambda reader, node, frame: reader.place.rank,
-    "horovod.torch.local_rank": lambda reader, node, frame: reader.place.local_rank,
-    "horovod.torch.size": lambda reader, node, frame: reader.job.world_size,
-    "socket.gethostname": _fixed(Unknown.VARIES),
-    "os.getpid": _fixed(Unknown.VARIES),
-    "time.time": _fixed(Unknown.VARIES),
-    "time.perf_counter": _fixed(Unknown.VARIES),
-    "random.random": _drawn,
-    "torch.rand": _drawn,
-    "torch.randn": _drawn,
-    "torch.randint": _drawn,
-    "isinstance": _fixed(Unknown.SAME),
-    "hasattr": _fixed(Unknown.SAME),
-    "print": _fixed(None),
-    "dict": _fixed(Unknown.SAME),
+    "cuda.is_available": _started,
+    "torch.accelerator.is_available": _started,
+    "cuda.device_count": _gpu_count,
+    "torch.accelerator.device_count": _gpu_count,
+    "cuda.current_device": _constantly(Unknown.VARIES),
+    "horovod.torch.rank": lambda evaluator, node, frame: evaluator.context.rank,
+    "horovod.torch.local_rank": lambda evaluator, node, frame: evaluator.context.local_rank,
+    "horovod.torch.size": lambda evaluator, node, frame: evaluator.job.world_size,
+    "socket.gethostname": _constantly(Unknown.VARIES),
+    "os.getpid": _constantly(Unknown.VARIES),
+    "time.time": _constantly(Unknown.VARIES),
+    "time.perf_counter": _constantly(Unknown.VARIES),
+    "random.random": _random,
+    "torch.rand": _random,
+    "torch.randn": _random,
+    "torch.randint": _random,
+    "print": _constantly(None),
+    "dict": _constantly(Unknown.SAME),
 }
 
 
@@ -127,7 +145,7 @@ _PURE: dict[str, Callable[..., Any]] = {
     "abs": abs,
     "min": min,
     "max": max,
-    "range": range,
+    "range": _range,
     "list": list,
     "tuple": tuple,
     "set": set,
@@ -138,37 +156,23 @@ _PURE: dict[str, Callable[..., Any]] = {
 }
 
 
-def method(reader: Reader, node: ast.Call, last: str, frame: Frame) -> object:
-    """What a method of a value, or an unknown function, returns."""
+def unread_result(evaluator: Evaluator, node: ast.Call, last: str, frame: CallFrame) -> object:
+    """What a method, or a function whose text was not read, returns; `last` is the last part of its name."""
     operands = [
-        reader.value(a, frame)
+        evaluator.value(a, frame)
         for a in (*node.args, *(k.value for k in node.keywords))
         if not isinstance(a, ast.Starred)
     ]
     if last == "parse_args" and isinstance(node.func, ast.Attribute):
-        return Made("parse_args", node, frame)
-    if REDUCED.search(last):
+        return CallResult("parse_args", node, frame)
+    if assumptions.synchronizes(last):
         return Unknown.SAME
     if not isinstance(node.func, ast.Attribute):
-        return _unless_varies(operands)
-    base = reader.value(node.func.value, frame)
-    if isinstance(base, str) and last in (
-        "lower",
-        "upper",
-        "strip",
-        "startswith",
-        "endswith",
-        "isdigit",
-        "split",
-        "format",
-    ):
-        plain = all(isinstance(o, (str, int)) and not isinstance(o, Unknown) for o in operands)
-        return tried(getattr(base, last), *operands) if plain else worst(*operands)
-    if last in ("cuda", "to", "cpu", "item", "detach", "clone", "eval", "train", "float", "mean", "sum"):
+        return worst(*operands)
+    base = evaluator.value(node.func.value, frame)
+    if isinstance(base, str) and last in _TEXT_METHODS:
+        is_plain = all(isinstance(o, (str, int)) and not isinstance(o, Unknown) for o in operands)
+        return result_or_unknown(getattr(base, last), *operands) if is_plain else worst(*operands)
+    if last in _SAME_CONTENT:
         return worst(base, *[o for o in operands if o is Unknown.DATA]) if not known(base) else Unknown.SAME
-    return worst(base, _unless_varies(operands))
-
-
-def _unless_varies(operands: list[object]) -> Unknown:
-    """An unknown function of known values: nothing is known of its result, not even whether the ranks agree."""
-    return worst(*operands)
+    return worst(base, *operands)

@@ -1,49 +1,44 @@
-"""What loops give their counters and batches, and what a collective makes the same on all ranks."""
+"""The values of loop counters and batches, and names whose value a collective made the same on all ranks."""
 
 from __future__ import annotations
 
 import ast
-import re
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
-from ddpdoctor.scripts.interpreter.simulated_job import Frame, Made, Unknown, worst
+from ddpdoctor.scripts.interpreter import assumptions
+from ddpdoctor.scripts.interpreter.abstract_values import Unknown, worst
+from ddpdoctor.scripts.interpreter.evaluator import Evaluator
+from ddpdoctor.scripts.interpreter.frames import CallFrame, CallResult
 from ddpdoctor.scripts.syntax.index import Binding, Bound
+from ddpdoctor.scripts.syntax.module import Module
 from ddpdoctor.scripts.syntax.nodes import inner
 from ddpdoctor.scripts.syntax.vocabulary import COLLECTIVES
 
-if TYPE_CHECKING:
-    from ddpdoctor.scripts.interpreter.values import Reader
-    from ddpdoctor.scripts.syntax.module import Module
-
-__all__ = ["REDUCED", "is_reduced", "part_of", "turns_differ"]
+__all__ = ["is_synchronized", "iterations_differ", "unpacked_value"]
 
 
-_LOADER = re.compile(r"(?i)(data_?loader|_loader|^loader|dataloader|_dl$)")
+_ITERATES_OVER_ARGUMENT = ("enumerate", "zip", "iter", "tqdm", "tqdm.tqdm", "tqdm.auto.tqdm", "next")
 
 
-REDUCED = re.compile(r"(?i)reduc|gather|sync|broadcast|avg_across|mean_across|global_")
-
-
-def part_of(reader: Reader, binding: Binding, frame: Frame) -> object:
-    """An item of what a loop runs over, or one part of an unpacked value."""
+def unpacked_value(evaluator: Evaluator, binding: Binding, frame: CallFrame) -> object:
+    """The value of a loop's target, or of one name of several that a value is unpacked into."""
     assert binding.value is not None
     if binding.how is Bound.ITEM:
-        source = _source(binding.value, binding.part, frame)
+        source = _source_of_item(binding.value, binding.part, frame)
         if source is None:
             return Unknown.SAME
-        if _is_loader(reader, source, frame):
+        if _is_loader(evaluator, source, frame):
             return Unknown.DATA
-        items = reader.value(source, frame)
+        items = evaluator.value(source, frame)
         return worst(*items) if isinstance(items, (list, tuple)) else worst(items)
-    value = reader.value(binding.value, frame)
+    value = evaluator.value(binding.value, frame)
     if isinstance(value, (tuple, list)) and binding.part is not None and binding.part < len(value):
         return value[binding.part]
     return worst(value)
 
 
-def _source(node: ast.expr, part: int | None, frame: Frame) -> ast.expr | None:
-    """What one part of a loop's items comes from: an argument of zip, what enumerate counts; None for the count."""
+def _source_of_item(node: ast.expr, part: int | None, frame: CallFrame) -> ast.expr | None:
+    """The iterable that one part of a loop's items comes from: an argument of zip or enumerate; None for enumerate's count."""
     if not isinstance(node, ast.Call) or part is None or any(isinstance(a, ast.Starred) for a in node.args):
         return node
     name = frame.module.names.of(node.func) or ""
@@ -51,35 +46,32 @@ def _source(node: ast.expr, part: int | None, frame: Frame) -> ast.expr | None:
         return None if part == 0 else node.args[0]
     if name == "zip" and part < len(node.args):
         return node.args[part]
-    return _source(node.args[0], part, frame) if name.endswith("tqdm") and node.args else node
+    return _source_of_item(node.args[0], part, frame) if name.endswith("tqdm") and node.args else node
 
 
-def _is_loader(reader: Reader, node: ast.expr, frame: Frame) -> bool:
+def _is_loader(evaluator: Evaluator, node: ast.expr, frame: CallFrame) -> bool:
     if isinstance(node, ast.Call):
         name = frame.module.names.of(node.func) or str(getattr(node.func, "attr", ""))
-        wraps = name in ("enumerate", "zip", "iter", "tqdm", "tqdm.tqdm", "tqdm.auto.tqdm", "next") or name.endswith(
-            "log_every"
-        )
-        if wraps:
-            return any(_is_loader(reader, a, frame) for a in node.args)
+        if name in _ITERATES_OVER_ARGUMENT or name.endswith("log_every"):
+            return any(_is_loader(evaluator, a, frame) for a in node.args)
         return name == "DataLoader"
-    text = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-    if _LOADER.search(text):
+    name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    if assumptions.is_data_loader(name):
         return True
-    value = reader.value(node, frame)
-    return isinstance(value, Made) and value.name == "DataLoader"
+    value = evaluator.value(node, frame)
+    return isinstance(value, CallResult) and value.name == "DataLoader"
 
 
-def is_reduced(module: Module, root: ast.AST, use: ast.Name) -> bool:
+def is_synchronized(module: Module, root: ast.AST, use: ast.Name) -> bool:
     """Whether a collective, or a helper called like one, made a name's value the same on all ranks before a use."""
-    lines = _reduced(module, root).get(use.id)
+    lines = _synchronized_names(module, root).get(use.id)
     if lines is None:
         return False
-    return min(lines) < use.lineno or not _is_fresh(module, use)
+    return min(lines) < use.lineno or not _is_assigned_in_iteration(module, use)
 
 
-def _is_fresh(module: Module, use: ast.Name) -> bool:
-    """Whether the value was made before the use in the same turn of the loop around it."""
+def _is_assigned_in_iteration(module: Module, use: ast.Name) -> bool:
+    """Whether the value was assigned before the use in the same iteration of the loop around it."""
     loop = next((p for p, _ in module.index.enclosing(use) if isinstance(p, (ast.For, ast.While))), None)
     bound = module.names.bindings(use.id, module.index.scope(use))
     if loop is None or bound is None:
@@ -88,26 +80,31 @@ def _is_fresh(module: Module, use: ast.Name) -> bool:
 
 
 @lru_cache(maxsize=512)
-def _reduced(module: Module, root: ast.AST) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+def _synchronized_names(module: Module, root: ast.AST) -> dict[str, list[int]]:
+    """The names that collectives are given, with the lines of the calls."""
+    lines: dict[str, list[int]] = {}
     nodes = ast.walk(root) if not isinstance(root, ast.Module) else inner(root)
     for node in nodes:
         if isinstance(node, ast.Call):
             last = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if module.names.of(node.func) in COLLECTIVES or REDUCED.search(last):
+            if module.names.of(node.func) in COLLECTIVES or assumptions.synchronizes(last):
                 for name in (n.id for a in node.args for n in ast.walk(a) if isinstance(n, ast.Name)):
-                    found.setdefault(name, []).append(node.lineno)
-    return found
+                    lines.setdefault(name, []).append(node.lineno)
+    return lines
 
 
-def turns_differ(statement: ast.For | ast.AsyncFor, name: str) -> bool:
-    """Whether a loop's counter, or what is made of it, stands in a condition or call of its body: the turns may differ."""
+def iterations_differ(statement: ast.For | ast.AsyncFor, name: str) -> bool:
+    """Whether a loop's counter, or what is computed from it, is part of a condition or a call in its body."""
     tests = [n.test for n in ast.walk(statement) if isinstance(n, (ast.If, ast.IfExp))]
-    calls = [
+    arguments = [
         c for n in ast.walk(statement) if isinstance(n, ast.Call) for c in (*n.args, *(k.value for k in n.keywords))
     ]
-    made = {name}
-    for each in (n for n in ast.walk(statement) if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name)):
-        if any(isinstance(n, ast.Name) and n.id in made for n in ast.walk(each.value)):
-            made |= {t.id for t in each.targets if isinstance(t, ast.Name)}
-    return any(isinstance(n, ast.Name) and n.id in made for each in (*tests, *calls) for n in ast.walk(each))
+    derived = {name}
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and _uses(node.value, derived):
+            derived |= {t.id for t in node.targets if isinstance(t, ast.Name)}
+    return any(_uses(node, derived) for node in (*tests, *arguments))
+
+
+def _uses(node: ast.expr, names: set[str]) -> bool:
+    return any(isinstance(n, ast.Name) and n.id in names for n in ast.walk(node))

@@ -1,22 +1,25 @@
-"""What operators, builtins, os.environ, torch and attributes give: the leaves of `values.Reader`."""
+"""The values of literals, operators, f-strings, subscripts and comprehensions."""
 
 from __future__ import annotations
 
 import ast
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ddpdoctor.scripts.interpreter.simulated_job import Device, Frame, Made, Unknown, known, worst
-from ddpdoctor.scripts.syntax.vocabulary import PARAMETERS, VARIABLES
+from ddpdoctor.scripts.interpreter import assumptions
+from ddpdoctor.scripts.interpreter.abstract_values import TorchDevice, Unknown, known, worst
+from ddpdoctor.scripts.interpreter.evaluator import Evaluator
+from ddpdoctor.scripts.interpreter.frames import CallFrame, CallResult
+from ddpdoctor.scripts.syntax.vocabulary import VARIABLES
 
-if TYPE_CHECKING:
-    from ddpdoctor.scripts.interpreter.values import Reader
-
-__all__ = ["PLAIN", "has_unknown", "is_environ", "other", "tried", "variable"]
+__all__ = ["MAX_ITEMS", "PLAIN", "environment_variable", "has_unknown", "operator_value", "result_or_unknown"]
 
 
 MAX_ITEMS = 64
+"""Items of a list that are evaluated one by one; longer lists are unknown."""
+MAX_PRODUCT = 4096
+"""Items of a repeated list or text, such as `[0] * 100`, that are built."""
 
 _BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -44,105 +47,93 @@ _COMPARE: dict[type, Callable[[Any, Any], Any]] = {
 PLAIN = (int, float, str, bool, bytes, type(None), list, tuple, set)
 
 
-def other(reader: Reader, node: ast.expr, frame: Frame) -> object:
-    """Values of expressions that are no name, attribute or call."""
-    read = _READ.get(type(node))
-    return read(reader, node, frame) if read is not None else Unknown.SAME
+def operator_value(evaluator: Evaluator, node: ast.expr, frame: CallFrame) -> object:
+    """The value of an expression that is not a name, an attribute or a call."""
+    evaluate = _EVALUATE.get(type(node))
+    return evaluate(evaluator, node, frame) if evaluate is not None else Unknown.SAME
 
 
-def _constant(reader: Reader, node: ast.Constant, frame: Frame) -> object:
-    return node.value
-
-
-def _sequence(reader: Reader, node: ast.List | ast.Tuple | ast.Set, frame: Frame) -> object:
+def _sequence(evaluator: Evaluator, node: ast.List | ast.Tuple | ast.Set, frame: CallFrame) -> object:
     if len(node.elts) > MAX_ITEMS or any(isinstance(e, ast.Starred) for e in node.elts):
         return Unknown.SAME
-    items = [reader.value(e, frame) for e in node.elts]
+    items = [evaluator.value(e, frame) for e in node.elts]
     return tuple(items) if isinstance(node, ast.Tuple) else items
 
 
-def _dict(reader: Reader, node: ast.Dict, frame: Frame) -> object:
+def _dict(evaluator: Evaluator, node: ast.Dict, frame: CallFrame) -> object:
     return {} if not node.keys else Unknown.SAME
 
 
-def _binary(reader: Reader, node: ast.BinOp, frame: Frame) -> object:
-    left, right = reader.value(node.left, frame), reader.value(node.right, frame)
+def _binary(evaluator: Evaluator, node: ast.BinOp, frame: CallFrame) -> object:
+    left, right = evaluator.value(node.left, frame), evaluator.value(node.right, frame)
     if not known(left) or not known(right):
         return worst(left, right)
-    if isinstance(node.op, ast.Mod) and _is_gpus_of_a_node(reader, node.right) and left == reader.place.rank:
-        return reader.place.local_rank
-    work = _BINARY.get(type(node.op))
-    if work is None or not isinstance(left, PLAIN) or not isinstance(right, PLAIN) or _is_large(left, right, node.op):
+    if isinstance(node.op, ast.Mod) and assumptions.is_gpus_per_node(node.right) and _is_rank(evaluator, left):
+        return evaluator.context.local_rank
+    operation = _BINARY.get(type(node.op))
+    is_plain = isinstance(left, PLAIN) and isinstance(right, PLAIN)
+    if operation is None or not is_plain or _is_large(left, right, node.op):
         return Unknown.SAME
-    return tried(work, left, right)
+    return result_or_unknown(operation, left, right)
 
 
-def _is_gpus_of_a_node(reader: Reader, node: ast.expr) -> bool:
-    """`rank % 8`: the author's nodes have eight GPUs, those of the imagined job two."""
-    is_count = isinstance(node, ast.Constant) and node.value in (4, 8, 16)
-    return is_count and reader.job.local_world_size < reader.job.world_size
+def _is_rank(evaluator: Evaluator, value: object) -> bool:
+    """Whether a value is the global rank, and not the local rank as well."""
+    return evaluator.job.local_world_size < evaluator.job.world_size and value == evaluator.context.rank
 
 
 def _is_large(left: object, right: object, op: ast.operator) -> bool:
     if not isinstance(op, ast.Mult):
         return False
-    sized = [x for x in (left, right) if isinstance(x, (str, list, tuple, bytes))]
+    sequences = [x for x in (left, right) if isinstance(x, (str, list, tuple, bytes))]
     counts = [x for x in (left, right) if isinstance(x, int)]
-    return bool(sized and counts and len(sized[0]) * counts[0] > 4096) or any(abs(c) > 1 << 62 for c in counts)
+    is_long = bool(sequences and counts and len(sequences[0]) * counts[0] > MAX_PRODUCT)
+    return is_long or any(abs(c) > 1 << 62 for c in counts)
 
 
-def tried(work: Callable[..., Any], *operands: Any) -> object:
+def result_or_unknown(operation: Callable[..., Any], *operands: Any) -> object:
+    """The result of an operation, Unknown if it raises: then nothing is known of its value."""
     try:
-        result = work(*operands)
+        return operation(*operands)
     except (TypeError, ValueError, ArithmeticError, KeyError, IndexError, MemoryError):
-        return Unknown.SAME  # the rehearsed line would raise: nothing is known of its value
-    return result
+        return Unknown.SAME
 
 
-def _unary(reader: Reader, node: ast.UnaryOp, frame: Frame) -> object:
+def _unary(evaluator: Evaluator, node: ast.UnaryOp, frame: CallFrame) -> object:
     if isinstance(node.op, ast.Not):
-        return reader.truth(node, frame)
-    value = reader.value(node.operand, frame)
+        return evaluator.truth(node, frame)
+    value = evaluator.value(node.operand, frame)
     if isinstance(value, (int, float)):
         return -value if isinstance(node.op, ast.USub) else value
     return worst(value)
 
 
-def _truth(reader: Reader, node: ast.BoolOp, frame: Frame) -> object:
+def _and_or(evaluator: Evaluator, node: ast.BoolOp, frame: CallFrame) -> object:
     values: list[object] = []
-    for each in node.values:
-        value = reader.value(each, frame)
+    for operand in node.values:
+        value = evaluator.value(operand, frame)
         values.append(value)
-        if known(value) and not isinstance(value, Made) and bool(value) is isinstance(node.op, ast.Or):
-            return value if all(known(v) for v in values) else worst(*values)
+        if known(value) and not isinstance(value, CallResult) and bool(value) is isinstance(node.op, ast.Or):
+            break
     return values[-1] if all(known(v) for v in values) else worst(*values)
 
 
-def _compare(reader: Reader, node: ast.Compare, frame: Frame) -> object:
-    values = [reader.value(each, frame) for each in (node.left, *node.comparators)]
-    if isinstance(node.ops[0], (ast.In, ast.NotIn)) and is_environ(node.comparators[0], frame):
-        known_one = (
-            values[0] in VARIABLES and not str(values[0]).startswith(("SLURM", "OMPI", "PMI"))
-            if known(values[0])
-            else None
-        )
-        return Unknown.SAME if not known_one else isinstance(node.ops[0], ast.In)
-    if isinstance(node.ops[0], (ast.Is, ast.IsNot)) and isinstance(values[0], Made) and values[1] is None:
+def _compare(evaluator: Evaluator, node: ast.Compare, frame: CallFrame) -> object:
+    operands = [node.left, *node.comparators]
+    values = [evaluator.value(operand, frame) for operand in operands]
+    if isinstance(node.ops[0], (ast.In, ast.NotIn)) and _is_environ(node.comparators[0], frame):
+        is_set = isinstance(values[0], str) and assumptions.is_set_by_launcher(values[0])
+        return isinstance(node.ops[0], ast.In) if is_set else Unknown.SAME
+    if isinstance(node.ops[0], (ast.Is, ast.IsNot)) and isinstance(values[0], CallResult) and values[1] is None:
         return isinstance(node.ops[0], ast.IsNot)
-    if (
-        isinstance(node.ops[0], (ast.Is, ast.IsNot))
-        and values == [Unknown.DATA, None]
-        and _may_be_none(node.left, frame)
-    ):
+    if Unknown.DATA in values and _is_same_everywhere(node, operands, values, frame):
         return Unknown.SAME
-    if isinstance(node.ops[0], (ast.In, ast.NotIn)) and isinstance(values[0], str) and values[1] is Unknown.DATA:
-        return Unknown.SAME  # whether a batch or a result has a field: the same for all of its kind
-    if Unknown.DATA in values and all(_is_size(each) for each in (node.left, *node.comparators)):
-        return Unknown.SAME  # a batch held against itself: whether it is whole, which it is everywhere or nowhere
-    if not all(known(v) and isinstance(v, (*PLAIN, Device)) for v in values) or any(has_unknown(v) for v in values):
+    if not all(known(v) and isinstance(v, (*PLAIN, TorchDevice)) for v in values) or any(
+        has_unknown(v) for v in values
+    ):
         return worst(*values, *(Unknown.SAME if known(v) else v for v in values))
     for left, op, right in zip(values, node.ops, values[1:], strict=False):
-        result = tried(_COMPARE[type(op)], left, right)
+        result = result_or_unknown(_COMPARE[type(op)], left, right)
         if not known(result):
             return result
         if not result:
@@ -150,137 +141,122 @@ def _compare(reader: Reader, node: ast.Compare, frame: Frame) -> object:
     return True
 
 
-def _is_size(node: ast.expr) -> bool:
-    """`len(batch)`, `batch.shape[0]`, `batch.size(0)`."""
-    if isinstance(node, ast.Subscript):
-        return isinstance(node.value, ast.Attribute) and node.value.attr == "shape"
-    func = node.func if isinstance(node, ast.Call) else None
-    return (isinstance(func, ast.Name) and func.id == "len") or (
-        isinstance(func, ast.Attribute) and func.attr == "size"
-    )
-
-
-def _may_be_none(node: ast.expr, frame: Frame) -> bool:
-    """A name that is also given None, or a named field: the configuration decides whether there is a value at all."""
-    if _is_field(node):
+def _is_same_everywhere(node: ast.Compare, operands: list[ast.expr], values: list[object], frame: CallFrame) -> bool:
+    """Whether a comparison with a rank's own data has the same result on all ranks."""
+    op = node.ops[0]
+    is_none_test = isinstance(op, (ast.Is, ast.IsNot)) and values == [Unknown.DATA, None]
+    if is_none_test and assumptions.is_configured_as_none(node.left, frame.module):
         return True
-    bound = frame.module.names.bindings(node.id, frame.module.index.scope(node)) if isinstance(node, ast.Name) else None
-    values = [b.value for b in bound[1] if b.value is not None] if bound is not None else []
-    ends = [e for v in values for e in ((v.body, v.orelse) if isinstance(v, ast.IfExp) else (v,))]
-    return any((isinstance(e, ast.Constant) and e.value is None) or _is_field(e) for e in ends)
-
-
-def _is_field(node: ast.expr) -> bool:
-    """`result["loss"]`, `result.loss`."""
-    if isinstance(node, ast.Subscript):
-        return isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
-    return isinstance(node, ast.Attribute)
+    if isinstance(op, (ast.In, ast.NotIn)) and isinstance(values[0], str) and assumptions.has_same_fields(values[1]):
+        return True
+    return assumptions.are_sizes(operands)
 
 
 def has_unknown(value: object) -> bool:
+    """Whether a sequence has an item that is unknown."""
     return isinstance(value, (list, tuple, set)) and any(isinstance(v, Unknown) for v in value)
 
 
-def _either(reader: Reader, node: ast.IfExp, frame: Frame) -> object:
-    truth = reader.truth(node.test, frame)
+def _conditional(evaluator: Evaluator, node: ast.IfExp, frame: CallFrame) -> object:
+    truth = evaluator.truth(node.test, frame)
     if not isinstance(truth, Unknown):
-        return reader.value(node.body if truth else node.orelse, frame)
-    values = [reader.value(node.body, frame), reader.value(node.orelse, frame)]
-    literal = [isinstance(e, ast.Constant) for e in (node.body, node.orelse)]
+        return evaluator.value(node.body if truth else node.orelse, frame)
+    values = [evaluator.value(node.body, frame), evaluator.value(node.orelse, frame)]
+    is_default = [assumptions.is_default(e) for e in (node.body, node.orelse)]
     if values[0] == values[1] and type(values[0]) is type(values[1]):
         return values[0]
-    if literal[0] != literal[1] and truth is Unknown.SAME:
-        return values[literal.index(False)]
+    if is_default[0] != is_default[1] and truth is Unknown.SAME:
+        return values[is_default.index(False)]
     return worst(truth, *values)
 
 
-def _text(reader: Reader, node: ast.JoinedStr, frame: Frame) -> object:
+def _f_string(evaluator: Evaluator, node: ast.JoinedStr, frame: CallFrame) -> object:
     parts: list[object] = []
-    for each in node.values:
-        if isinstance(each, ast.Constant):
-            parts.append(str(each.value))
-        elif isinstance(each, ast.FormattedValue):
-            value = reader.value(each.value, frame)
-            plain = isinstance(value, (str, int)) and each.format_spec is None and each.conversion == -1
-            parts.append(str(value) if plain else worst(value))
+    for part in node.values:
+        if isinstance(part, ast.Constant):
+            parts.append(str(part.value))
+        elif isinstance(part, ast.FormattedValue):
+            value = evaluator.value(part.value, frame)
+            is_plain = isinstance(value, (str, int)) and part.format_spec is None and part.conversion == -1
+            parts.append(str(value) if is_plain else worst(value))
     return "".join(str(p) for p in parts) if all(known(p) for p in parts) else worst(*parts)
 
 
-def _subscript(reader: Reader, node: ast.Subscript, frame: Frame) -> object:
-    if is_environ(node.value, frame):
-        return variable(reader, reader.value(node.slice, frame), frame)
-    base = reader.value(node.value, frame)
+def _subscript(evaluator: Evaluator, node: ast.Subscript, frame: CallFrame) -> object:
+    if _is_environ(node.value, frame):
+        return environment_variable(evaluator, evaluator.value(node.slice, frame), frame)
+    base = evaluator.value(node.value, frame)
     if isinstance(node.slice, ast.Slice):
-        return _slice(reader, base, node.slice, frame)
-    at = reader.value(node.slice, frame)
-    if isinstance(base, (str, list, tuple)) and isinstance(at, int):
-        return tried(operator.getitem, base, at)
-    varies = isinstance(at, int) and _differs(reader, node.slice, frame)
-    return Unknown.VARIES if varies else worst(base, at)
+        return _slice(evaluator, base, node.slice, frame)
+    key = evaluator.value(node.slice, frame)
+    if isinstance(base, (str, list, tuple)) and isinstance(key, int):
+        return result_or_unknown(operator.getitem, base, key)
+    is_own_item = isinstance(key, int) and _names_rank(node.slice)
+    return Unknown.VARIES if is_own_item else worst(base, key)
 
 
-def _slice(reader: Reader, base: object, part: ast.Slice, frame: Frame) -> object:
-    ends = [None if e is None else reader.value(e, frame) for e in (part.lower, part.upper, part.step)]
-    if known(base) and all(known(e) for e in ends) and isinstance(base, (str, list, tuple)):
-        return tried(operator.getitem, base, slice(*ends))
-    return worst(base, *ends)
+def _slice(evaluator: Evaluator, base: object, part: ast.Slice, frame: CallFrame) -> object:
+    bounds = [None if e is None else evaluator.value(e, frame) for e in (part.lower, part.upper, part.step)]
+    if known(base) and all(known(b) for b in bounds) and isinstance(base, (str, list, tuple)):
+        return result_or_unknown(operator.getitem, base, slice(*bounds))
+    return worst(base, *bounds)
 
 
-def _differs(reader: Reader, node: ast.expr, frame: Frame) -> bool:
-    """Whether an expression has a name in it that could tell the rank."""
-    return any(isinstance(n, ast.Name) and n.id in PARAMETERS for n in ast.walk(node))
+def _names_rank(node: ast.expr) -> bool:
+    """Whether a name in an expression may be the rank's."""
+    return any(isinstance(n, ast.Name) and n.id in assumptions.RANK_NAMES for n in ast.walk(node))
 
 
-def _comprehension(reader: Reader, node: ast.ListComp | ast.GeneratorExp, frame: Frame) -> object:
+def _comprehension(evaluator: Evaluator, node: ast.ListComp | ast.GeneratorExp, frame: CallFrame) -> object:
     generator = node.generators[0]
-    items = reader.value(generator.iter, frame)
-    plain = len(node.generators) == 1 and isinstance(generator.target, ast.Name)
-    if not plain or not isinstance(items, (list, tuple)) or len(items) > MAX_ITEMS:
+    items = evaluator.value(generator.iter, frame)
+    is_plain = len(node.generators) == 1 and isinstance(generator.target, ast.Name)
+    if not is_plain or not isinstance(items, (list, tuple)) or len(items) > MAX_ITEMS:
         return worst(items)
-    found = []
+    results = []
     name = generator.target.id if isinstance(generator.target, ast.Name) else ""
     for item in items:
-        inner_frame = Frame(frame.module, frame.function, {**frame.bound, name: item})
-        kept = [reader.value(test, inner_frame) for test in generator.ifs]
-        unknown = [k for k in kept if isinstance(k, Unknown)]
+        inner_frame = CallFrame(frame.module, frame.function, {**frame.bound, name: item})
+        tests = [evaluator.value(test, inner_frame) for test in generator.ifs]
+        unknown = [t for t in tests if isinstance(t, Unknown)]
         if unknown:
             return worst(*unknown)
-        if all(kept):
-            found.append(reader.value(node.elt, inner_frame))
-        reader.leave(inner_frame, frame)
-    return found
+        if all(tests):
+            results.append(evaluator.value(node.elt, inner_frame))
+        evaluator.copied_frame(inner_frame, frame)
+    return results
 
 
-_READ: dict[type, Callable[[Reader, Any, Frame], object]] = {
-    ast.Constant: _constant,
+_EVALUATE: dict[type, Callable[[Evaluator, Any, CallFrame], object]] = {
+    ast.Constant: lambda evaluator, node, frame: node.value,
     ast.List: _sequence,
     ast.Tuple: _sequence,
     ast.Set: _sequence,
     ast.Dict: _dict,
     ast.BinOp: _binary,
     ast.UnaryOp: _unary,
-    ast.BoolOp: _truth,
+    ast.BoolOp: _and_or,
     ast.Compare: _compare,
-    ast.IfExp: _either,
-    ast.JoinedStr: _text,
+    ast.IfExp: _conditional,
+    ast.JoinedStr: _f_string,
     ast.Subscript: _subscript,
     ast.ListComp: _comprehension,
     ast.GeneratorExp: _comprehension,
-    ast.NamedExpr: lambda reader, node, frame: reader.value(node.value, frame),
-    ast.Await: lambda reader, node, frame: reader.value(node.value, frame),
+    ast.NamedExpr: lambda evaluator, node, frame: evaluator.value(node.value, frame),
+    ast.Await: lambda evaluator, node, frame: evaluator.value(node.value, frame),
 }
 
 
 # The environment.
 
 
-def is_environ(node: ast.expr, frame: Frame) -> bool:
+def _is_environ(node: ast.expr, frame: CallFrame) -> bool:
     return frame.module.names.of(node) == "os.environ"
 
 
-def variable(reader: Reader, name: object, frame: Frame) -> object:
-    """The text of an environment variable under a launcher."""
-    word = VARIABLES.get(name) if isinstance(name, str) else None
-    if word is None:
+def environment_variable(evaluator: Evaluator, name: object, frame: CallFrame) -> object:
+    """The text of an environment variable as a launcher sets it."""
+    rank_property = VARIABLES.get(name) if isinstance(name, str) else None
+    if rank_property is None:
         return worst(name)
-    return str(reader.place_value(word))
+    return str(evaluator.rank_property(rank_property))

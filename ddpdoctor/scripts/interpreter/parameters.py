@@ -1,27 +1,26 @@
-"""What the parameters of a function hold: what its calls give, what starts its process, or the default."""
+"""The values of a function's parameters: from its calls, from the start of its process, or the default."""
 
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
 
-from ddpdoctor.scripts.interpreter.simulated_job import Frame, Later, Unknown, known, worst
+from ddpdoctor.scripts.interpreter import assumptions
+from ddpdoctor.scripts.interpreter.abstract_values import Unknown, known, worst
+from ddpdoctor.scripts.interpreter.evaluator import Evaluator
+from ddpdoctor.scripts.interpreter.frames import CallFrame, DeferredArgument
 from ddpdoctor.scripts.syntax.index import Binding
+from ddpdoctor.scripts.syntax.module import Module
 from ddpdoctor.scripts.syntax.nodes import Function
 
-if TYPE_CHECKING:
-    from ddpdoctor.scripts.interpreter.values import Reader
-    from ddpdoctor.scripts.syntax.module import Module
-
-__all__ = ["agreed", "argument_of", "arguments", "parameter"]
+__all__ = ["argument_of", "bound_arguments", "merged_value", "parameter_value"]
 
 
-def agreed(values: list[tuple[object, bool]]) -> object:
-    """One value from several: constants give way to what was computed, as defaults for runs without ranks do."""
+def merged_value(values: list[tuple[object, bool]]) -> object:
+    """One value from several possible ones, each with whether it is a default: computed values count before defaults."""
     if not values:
         return Unknown.SAME
-    computed = [v for v, literal in values if not literal]
-    candidates = computed or [v for v, _ in values]
+    computed = [value for value, is_default in values if not is_default]
+    candidates = computed or [value for value, _ in values]
     first = candidates[0]
     if all(type(v) is type(first) and v == first for v in candidates[1:]):
         return first
@@ -30,19 +29,14 @@ def agreed(values: list[tuple[object, bool]]) -> object:
     return worst(*candidates) if not any(known(v) for v in candidates) else Unknown.VARIES
 
 
-def _defaults(function: Function) -> list[tuple[str, ast.expr]]:
-    positional = [*function.args.posonlyargs, *function.args.args]
-    found = list(
-        zip(
-            (a.arg for a in positional[len(positional) - len(function.args.defaults) :]),
-            function.args.defaults,
-            strict=True,
-        )
-    )
-    found += [
-        (a.arg, d) for a, d in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if d is not None
-    ]
-    return found
+def _defaults(function: Function) -> dict[str, ast.expr]:
+    """The default values by parameter name."""
+    arguments = function.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    with_default = positional[len(positional) - len(arguments.defaults) :]
+    by_name = {a.arg: d for a, d in zip(with_default, arguments.defaults, strict=True)}
+    keyword_only = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    return by_name | {a.arg: d for a, d in keyword_only if d is not None}
 
 
 def argument_of(call: ast.Call, function: Function, name: str, is_method: bool) -> ast.expr | None:
@@ -54,70 +48,69 @@ def argument_of(call: ast.Call, function: Function, name: str, is_method: bool) 
     if is_method:
         names = names[1:]
     if name in names and not any(isinstance(a, ast.Starred) for a in call.args):
-        at = names.index(name)
-        if at < len(call.args):
-            return call.args[at]
+        position = names.index(name)
+        if position < len(call.args):
+            return call.args[position]
     return None
 
 
-def parameter(reader: Reader, binding: Binding, function: Function | None, module: Module) -> object:
+def parameter_value(evaluator: Evaluator, binding: Binding, function: Function | None, module: Module) -> object:
+    """The value of a parameter that all calls of the function in its file, and all starts of processes, agree on."""
     if function is None or not isinstance(binding.at, ast.arg):
         return Unknown.SAME
+    name = binding.at.arg
+    is_method = isinstance(module.index.parents.get(function), ast.ClassDef)
     values: list[tuple[object, bool]] = []
     for call in module.callers.get(function, ()):
-        given = argument_of(
-            call, function, binding.at.arg, isinstance(module.index.parents.get(function), ast.ClassDef)
-        )
-        if given is None:
-            given = binding.value
+        given = argument_of(call, function, name, is_method) or binding.value
         if given is None:
             return Unknown.SAME
-        values.append((reader.value(given, reader.frame_of(given, module)), isinstance(given, ast.Constant)))
-    values += [(v, False) for v in _spawned(reader, binding.at.arg, function, module)]
-    if not values and binding.value is not None and not reader.trusting:
+        value = evaluator.value(given, evaluator.frame_of(given, module))
+        values.append((value, assumptions.is_default(given)))
+    values += [(value, False) for value in _values_from_spawns(evaluator, name, function, module)]
+    if not values and binding.value is not None and not evaluator.trusting:
         return Unknown.SAME
-    return agreed(values)
+    return merged_value(values)
 
 
-def _spawned(reader: Reader, name: str, function: Function, module: Module) -> list[object]:
-    found: list[object] = []
+def _values_from_spawns(evaluator: Evaluator, name: str, function: Function, module: Module) -> list[object]:
+    """What each start of processes with this function gives for a parameter."""
+    values: list[object] = []
     names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
-    for each in module.spawns:
-        if each.function is not function or name not in names:
+    for spawn in module.spawns:
+        if spawn.function is not function or name not in names:
             continue
-        at = names.index(name) - (1 if each.indexed else 0)
-        if at < 0:
-            found.append(reader.place.local_rank)
-        elif at < len(each.arguments):
-            given = each.arguments[at]
-            found.append(_process_argument(reader, given, module))
+        position = names.index(name) - spawn.indexed
+        if position < 0:
+            values.append(assumptions.process_index(evaluator.context))
+        elif position < len(spawn.arguments):
+            values.append(_process_argument(evaluator, spawn.arguments[position], module))
         else:
-            found.append(Unknown.SAME)
-    return found
+            values.append(Unknown.SAME)
+    return values
 
 
-def _process_argument(reader: Reader, given: ast.expr, module: Module) -> object:
-    """A loop's counter that is given to each process that the loop starts is that process's index."""
+def _process_argument(evaluator: Evaluator, given: ast.expr, module: Module) -> object:
+    """The value of an argument of a started process: the counter of the loop that starts it is the process's index."""
     if isinstance(given, ast.Name):
         for parent, _ in module.index.enclosing(given):
             if isinstance(parent, (ast.For, ast.comprehension, ast.ListComp)):
                 loops = parent.generators if isinstance(parent, ast.ListComp) else [parent]
                 if any(isinstance(x.target, ast.Name) and x.target.id == given.id for x in loops):
-                    return reader.place.local_rank
-    return reader.value(given, reader.frame_of(given, module))
+                    return assumptions.process_index(evaluator.context)
+    return evaluator.value(given, evaluator.frame_of(given, module))
 
 
-def arguments(reader: Reader, call: ast.Call, function: Function, frame: Frame) -> dict[str, object]:
-    """What the parameters of a function hold in one call of it."""
+def bound_arguments(call: ast.Call, function: Function, frame: CallFrame) -> dict[str, object]:
+    """The arguments of one call by parameter name, to be evaluated when they are read."""
     names = [a.arg for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
     is_method = bool(names) and names[0] in ("self", "cls") and isinstance(call.func, ast.Attribute)
-    found: dict[str, object] = {}
+    bound: dict[str, object] = {}
     for name in names[1:] if is_method else names:
         given = argument_of(call, function, name, is_method)
         if given is not None:
-            found[name] = Later(given, frame)
-    given_anyway = dict(_defaults(function))
-    for name in names:
-        if name not in found and name in given_anyway:
-            found[name] = Later(given_anyway[name], Frame(frame.module))
-    return found
+            bound[name] = DeferredArgument(given, frame)
+    for name, default in _defaults(function).items():
+        if name not in bound:
+            bound[name] = DeferredArgument(default, CallFrame(frame.module))
+    return bound

@@ -1,53 +1,52 @@
-"""Which of the places that bind a name or an attribute takes effect where it is used."""
+"""Reaching definitions: which assignments of a name or an attribute give the value that is read at one place."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from ddpdoctor.scripts.interpreter.parameters import agreed
-from ddpdoctor.scripts.interpreter.simulated_job import Frame, Later, Unknown
+from ddpdoctor.scripts.interpreter import assumptions
+from ddpdoctor.scripts.interpreter.abstract_values import Unknown
+from ddpdoctor.scripts.interpreter.evaluator import Evaluator
+from ddpdoctor.scripts.interpreter.frames import CallFrame, DeferredArgument
+from ddpdoctor.scripts.interpreter.parameters import merged_value
 from ddpdoctor.scripts.syntax.index import Binding, Bound
 
-if TYPE_CHECKING:
-    from ddpdoctor.scripts.interpreter.values import Reader
-
-__all__ = ["counts", "is_inside", "joined"]
+__all__ = ["is_inside", "is_loop_counter", "reaching_value"]
 
 
-def joined(
-    reader: Reader, candidates: list[tuple[Binding, Callable[[], object]]], use: ast.expr, frame: Frame
+def reaching_value(
+    evaluator: Evaluator, candidates: list[tuple[Binding, Callable[[], object]]], use: ast.expr, frame: CallFrame
 ) -> object:
-    """What the last binding that takes effect gives; where that is open, what all agree on."""
+    """The value of the last assignment that is certainly executed, merged with those after it that may be executed."""
     if len(candidates) == 1:
         return candidates[0][1]()
     values: list[tuple[object, bool]] = []
     around_use = {parent for parent, _ in frame.module.index.enclosing(use)}
-    for binding, read in candidates:
-        guard = _guard(reader, binding.at, around_use, frame)
-        if guard is False:
+    for binding, evaluate in candidates:
+        executed = _is_executed(evaluator, binding.at, around_use, frame)
+        if executed is False:
             continue
-        if guard in (Unknown.DATA, Unknown.VARIES):
-            return guard  # which binding was the last is not the same on all ranks
-        literal = isinstance(binding.value, ast.Constant) and binding.how is not Bound.CHANGED
-        if guard is True and binding.how is not Bound.PARAMETER:
+        if executed in (Unknown.DATA, Unknown.VARIES):
+            return executed  # which assignment was the last is not the same on all ranks
+        is_default = assumptions.is_default(binding.value) and binding.how is not Bound.CHANGED
+        if executed is True and binding.how is not Bound.PARAMETER:
             values = []
-        values.append((read(), literal))
-    return agreed(values)
+        values.append((evaluate(), is_default))
+    return merged_value(values)
 
 
-def _guard(reader: Reader, at: ast.AST, around_use: set[ast.AST], frame: Frame) -> bool | Unknown:
-    """Whether a statement is reached, by the conditions around it that are not around the use as well."""
+def _is_executed(evaluator: Evaluator, node: ast.AST, around_use: set[ast.AST], frame: CallFrame) -> bool | Unknown:
+    """Whether a statement is executed, by the conditions around it that are not also around the use."""
     index = frame.module.index
     result: bool | Unknown = True
-    for parent, child in index.enclosing(at):
+    for parent, child in index.enclosing(node):
         if parent in index.scopes or parent in around_use:
             break
         if isinstance(parent, ast.If) and child is not parent.test:
-            if reader.value(parent.test, frame) is Unknown.DATA:
+            if evaluator.value(parent.test, frame) is Unknown.DATA:
                 return Unknown.DATA
-            truth = reader.truth(parent.test, frame)
+            truth = evaluator.truth(parent.test, frame)
             if truth is Unknown.VARIES:
                 return truth
             if isinstance(truth, Unknown):
@@ -60,19 +59,18 @@ def _guard(reader: Reader, at: ast.AST, around_use: set[ast.AST], frame: Frame) 
 
 
 def is_inside(node: ast.AST, binding: Binding) -> bool:
-    """Whether a name stands in the very statement that binds it: `rank = int(rank)` reads the one before."""
-    at = binding.at
-    if isinstance(at, ast.arg) or not hasattr(node, "lineno"):
+    """Whether a name is part of the statement that assigns it: in `rank = int(rank)` it has the value from before."""
+    statement = binding.at
+    if not isinstance(statement, ast.stmt) or not isinstance(node, (ast.expr, ast.stmt)) or statement is node:
         return False
-    end = getattr(at, "end_lineno", None)
-    return bool(at is not node and end is not None and at.lineno <= node.lineno <= end and isinstance(at, ast.stmt))  # type: ignore[attr-defined]
+    return statement.end_lineno is not None and statement.lineno <= node.lineno <= statement.end_lineno
 
 
-def counts(node: ast.Name, frame: Frame) -> bool:
-    """Whether a name is a loop's counter, or a parameter that is given one: `for rank in range(world_size)` goes through
-    all ranks on every rank."""
+def is_loop_counter(node: ast.Name, frame: CallFrame) -> bool:
+    """Whether a name is a loop's counter, or a parameter that is given one: `for rank in range(world_size)` takes all values
+    on every rank."""
     given = frame.bound.get(node.id)
-    if isinstance(given, Later):
-        return isinstance(given.node, ast.Name) and counts(given.node, given.frame)
+    if isinstance(given, DeferredArgument):
+        return isinstance(given.node, ast.Name) and is_loop_counter(given.node, given.frame)
     bound = frame.module.names.bindings(node.id, frame.module.index.scope(node))
     return bound is not None and any(b.how is Bound.ITEM for b in bound[1])

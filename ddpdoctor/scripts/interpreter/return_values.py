@@ -1,45 +1,44 @@
-"""What the ways through a function give back."""
+"""The values that a function can return."""
 
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
 
-from ddpdoctor.scripts.interpreter.simulated_job import Frame, Unknown
+from ddpdoctor.scripts.interpreter import assumptions
+from ddpdoctor.scripts.interpreter.abstract_values import Unknown
+from ddpdoctor.scripts.interpreter.evaluator import Evaluator
+from ddpdoctor.scripts.interpreter.frames import CallFrame
 
-if TYPE_CHECKING:
-    from ddpdoctor.scripts.interpreter.values import Reader
-
-__all__ = ["returns"]
+__all__ = ["return_values"]
 
 
-def returns(reader: Reader, body: list[ast.stmt], frame: Frame) -> list[tuple[object, bool]]:
-    """The values that the ways through a function's body can end with, and whether each is a literal."""
+def return_values(evaluator: Evaluator, body: list[ast.stmt], frame: CallFrame) -> list[tuple[object, bool]]:
+    """The values that a function's body can return, each with whether it is a literal."""
     values: list[tuple[object, bool]] = []
-    _collect(reader, body, frame, values)
+    _collect(evaluator, body, frame, values)
     return values
 
 
-def _collect(reader: Reader, body: list[ast.stmt], frame: Frame, values: list[tuple[object, bool]]) -> bool:
-    """Collect what `return` gives; True when the body certainly returns."""
-    for each in body:
-        if isinstance(each, ast.Return):
-            value = None if each.value is None else reader.value(each.value, frame)
-            values.append((value, each.value is None or isinstance(each.value, ast.Constant)))
+def _collect(evaluator: Evaluator, body: list[ast.stmt], frame: CallFrame, values: list[tuple[object, bool]]) -> bool:
+    """Collect what `return` statements give; True if the body certainly returns."""
+    for statement in body:
+        if isinstance(statement, ast.Return):
+            value = None if statement.value is None else evaluator.value(statement.value, frame)
+            values.append((value, statement.value is None or assumptions.is_default(statement.value)))
             return True
-        if isinstance(each, ast.Raise):
+        if isinstance(statement, ast.Raise):
             return True
-        if isinstance(each, ast.If):
-            truth = reader.truth(each.test, frame)
+        if isinstance(statement, ast.If):
+            truth = evaluator.truth(statement.test, frame)
             if isinstance(truth, Unknown):
-                ends = [_collect(reader, part, frame, values) for part in (each.body, each.orelse)]
-                if all(ends):
+                returns = [_collect(evaluator, arm, frame, values) for arm in (statement.body, statement.orelse)]
+                if all(returns):
                     return True
-            elif _collect(reader, each.body if truth else each.orelse, frame, values):
+            elif _collect(evaluator, statement.body if truth else statement.orelse, frame, values):
                 return True
-        elif isinstance(each, (ast.With, ast.AsyncWith, ast.Try)):
-            if _collect(reader, each.body, frame, values):
+        elif isinstance(statement, (ast.With, ast.AsyncWith, ast.Try)):
+            if _collect(evaluator, statement.body, frame, values):
                 return True
-        elif isinstance(each, (ast.For, ast.While, ast.AsyncFor)):
-            _collect(reader, each.body, frame, values)
+        elif isinstance(statement, (ast.For, ast.While, ast.AsyncFor)):
+            _collect(evaluator, statement.body, frame, values)
     return False

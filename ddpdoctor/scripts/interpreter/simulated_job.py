@@ -1,24 +1,16 @@
-"""The imagined job that expressions and statements are rehearsed on, and values that stay unknown."""
+"""The simulated job: its size, and the identity of each of its ranks."""
 
 from __future__ import annotations
 
-import ast
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ddpdoctor.scripts.interpreter.value_cache import Context, Read
-    from ddpdoctor.scripts.syntax.module import Module
-    from ddpdoctor.scripts.syntax.nodes import Function
-
-__all__ = ["TWO_NODES", "Device", "Frame", "Job", "Later", "Made", "Place", "Unknown", "known", "one_node", "worst"]
+__all__ = ["TWO_NODES", "RankContext", "SimulatedJob", "one_node"]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """The imagined job: what all its ranks see alike. `spawned`: started by mp.spawn, on one node."""
+class SimulatedJob:
+    """What is the same for all ranks. `spawned`: the ranks were started by mp.spawn, on one node."""
 
     world_size: int
     local_world_size: int
@@ -26,18 +18,18 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """One rank of the imagined job, counted as torchrun counts."""
+class RankContext:
+    """The identity of one rank, numbered as torchrun does."""
 
     rank: int
     local_rank: int
     node_rank: int
-    job: Job
+    job: SimulatedJob
 
 
-def _two_nodes() -> tuple[Place, ...]:
-    job = Job(4, 2)
-    return tuple(Place(rank, rank % 2, rank // 2, job) for rank in range(4))
+def _two_nodes() -> tuple[RankContext, ...]:
+    job = SimulatedJob(4, 2)
+    return tuple(RankContext(rank, rank % 2, rank // 2, job) for rank in range(4))
 
 
 TWO_NODES = _two_nodes()
@@ -45,79 +37,7 @@ TWO_NODES = _two_nodes()
 
 
 @lru_cache(maxsize=64)
-def one_node(count: int, *, spawned: bool = False) -> tuple[Place, ...]:
+def one_node(count: int, *, spawned: bool = False) -> tuple[RankContext, ...]:
     """One node with `count` ranks."""
-    job = Job(count, count, spawned)
-    return tuple(Place(rank, rank, 0, job) for rank in range(count))
-
-
-class Unknown(Enum):
-    """A value that a text does not tell. Larger is worse to judge by."""
-
-    SAME = 1
-    """Configuration: unknown, and as far as anybody can see the same on all ranks."""
-    DATA = 2
-    """Comes from the rank's own share of the data: a batch, a loss."""
-    VARIES = 3
-    """May differ between ranks in a way that cannot be rehearsed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """torch.device: `index` None is the current device of that type."""
-
-    type: str
-    index: object = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Made:
-    """What a call of a known function made: `name` is its short name (`DDP`, `DataLoader`). Equal when of one call."""
-
-    name: str
-    call: ast.Call
-    frame: object
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Made) and other.call is self.call
-
-    def __hash__(self) -> int:
-        return id(self.call)
-
-
-def known(value: object) -> bool:
-    """Whether a value was found."""
-    return not isinstance(value, Unknown)
-
-
-def worst(*values: object) -> Unknown:
-    """What follows from operands of which one at least is unknown."""
-    found = Unknown.SAME
-    for each in values:
-        if each is Unknown.VARIES:
-            return each
-        if each is Unknown.DATA:
-            found = each
-    return found
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Later:
-    """An argument that is read when the parameter is."""
-
-    node: ast.expr
-    frame: Frame
-
-
-@dataclass(slots=True, eq=False)
-class Frame:
-    """Where an expression is read: in a function (None: the module's own level), with what its parameters hold.
-
-    `memory` is what was read there already, `context` where what is read is kept for others.
-    """
-
-    module: Module
-    function: Function | None = None
-    bound: dict[str, object] = field(default_factory=dict)
-    memory: dict[ast.expr, Read] = field(default_factory=dict)
-    context: Context | None = None
+    job = SimulatedJob(count, count, spawned)
+    return tuple(RankContext(rank, rank, 0, job) for rank in range(count))

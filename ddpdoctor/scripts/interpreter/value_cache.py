@@ -1,8 +1,9 @@
-"""What one reader read, kept for the next: a value holds wherever all that it leans on is the same.
+"""Values shared between evaluators: a cached value is reused wherever everything that it depends on is the same.
 
-Each rank of each rehearsal has a reader of its own, and most of what they read is the same for all: a path, a backend, a
-condition on the configuration. A value notes what it leans on while it is read. One that leans on the arguments of a call
-is kept for calls with the same expressions; one that leans on what was read just before, as a limit of one question, is not.
+Each rank of each simulation has an evaluator of its own, and most of what they evaluate is the same for all: a path, a
+backend, a condition on the configuration. What a value depends on is recorded while it is evaluated. One that depends on the
+arguments of a call is reused for calls with the same expressions; one that depends on what was evaluated just before, such
+as the limit of one question, is not reused.
 """
 
 from __future__ import annotations
@@ -11,96 +12,86 @@ import ast
 from enum import Enum
 from typing import NamedTuple
 
-from ddpdoctor.scripts.interpreter.branch_oracle import Asked, Chooser, Terms
-from ddpdoctor.scripts.interpreter.simulated_job import Frame, Job, Later, Place
+from ddpdoctor.scripts.interpreter.branch_oracle import BranchOracle, Decision, Preconditions
+from ddpdoctor.scripts.interpreter.frames import CacheContext, CachedValue, CacheShelf, CallFrame, DeferredArgument
+from ddpdoctor.scripts.interpreter.simulated_job import RankContext
 
-__all__ = ["Lean", "Read", "keep", "recall"]
+__all__ = ["CacheKey", "Dependency", "recall", "store"]
 
-MAX_KEPT = 8
-"""Values of one expression, for other answers to what was asked."""
+MAX_ENTRIES = 8
+"""Cached values of one expression, for different decisions."""
 
 
-class Lean(Enum):
-    """What a value depends on beside its text and what was chosen."""
+class Dependency(Enum):
+    """What a value depends on besides its text and the decisions about branches."""
 
-    PLACE = 1
-    """The rank that reads it."""
+    RANK = 1
+    """The rank that evaluates it."""
     JOB = 2
     """The job that the rank is in."""
-    MOMENT = 3
-    """What was read just before: it holds for this question only."""
+    QUESTION = 3
+    """What was evaluated just before: the value holds for this question only."""
 
 
-class Read(NamedTuple):
-    """A value and what it leans on: a `Lean`, an `Asked`, or a key of what is being read, a frame or a cycle."""
+class CacheKey(NamedTuple):
+    """The evaluator that looks a value up: whether it trusts names, as which rank, with which decisions."""
 
-    value: object
-    leans: frozenset[object]
-
-
-_PLAIN = (int, str, type(None))
+    trusting: bool
+    context: RankContext
+    oracle: BranchOracle | None
 
 
-class Shelf:
-    """What is kept: the values of an expression, with the rank or job and the choices that they hold for."""
-
-    def __init__(self) -> None:
-        self.kept: dict[ast.expr, list[tuple[Place | Job | None, Terms, Read]]] = {}
+_COMPARABLE = (int, str, type(None))
+"""Types of arguments by whose value frames can share a shelf."""
 
 
-class Context(NamedTuple):
-    """Where expressions of a function are read: what is kept whatever its parameters hold, and what only where they
-    hold the same expressions of the same callers, or in this frame alone where one holds something else; `frames` are this
-    one and those of the callers.
-    """
-
-    anyhow: Shelf
-    here: Shelf
-    is_told: bool
-    frames: frozenset[Frame]
-
-
-def _context(trusting: bool, chooser: Chooser | None, frame: Frame) -> Context:
-    if frame.context is None:
-        shelves: dict[object, Shelf] = frame.module.memory.setdefault("read", {})
-        given: set[object] = set()
+def _cache_context(key: CacheKey, frame: CallFrame) -> CacheContext:
+    if frame.cache_context is None:
+        shelves = frame.module.cache.setdefault("values", {})
+        arguments: set[object] = set()
         frames = {frame}
-        is_told = True
+        is_shared = True
         for name, value in frame.bound.items():
-            if isinstance(value, Later):
-                caller = _context(trusting, chooser, value.frame)
+            if isinstance(value, DeferredArgument):
+                caller = _cache_context(key, value.frame)
                 frames |= caller.frames
-                given.add((name, value.node, caller.here))
-                is_told &= caller.is_told
+                arguments.add((name, value.node, caller.same_arguments))
+                is_shared &= caller.is_shared
             else:
-                is_told &= isinstance(value, _PLAIN)
-                given.add((name, type(value), value if is_told else None))
-        key = (trusting, chooser is None, frame.function)
-        anyhow = shelves.setdefault((*key, frozenset(frame.bound)), Shelf())
-        here = shelves.setdefault((*key, frozenset(given)), Shelf()) if is_told else Shelf()
-        frame.context = Context(anyhow, here, is_told, frozenset(frames))
-    return frame.context
+                is_shared &= isinstance(value, _COMPARABLE)
+                arguments.add((name, type(value), value if is_shared else None))
+        base = (key.trusting, key.oracle is None, frame.function)
+        any_arguments = shelves.setdefault((*base, frozenset(frame.bound)), CacheShelf())
+        same_arguments = shelves.setdefault((*base, frozenset(arguments)), CacheShelf()) if is_shared else CacheShelf()
+        frame.cache_context = CacheContext(any_arguments, same_arguments, is_shared, frozenset(frames))
+    return frame.cache_context
 
 
-def recall(trusting: bool, place: Place, chooser: Chooser | None, node: ast.expr, frame: Frame) -> Read | None:
-    """What another reader found, when this one would find the same."""
-    context = _context(trusting, chooser, frame)
-    for shelf in (context.anyhow, context.here):
-        for at, terms, read in shelf.kept.get(node, ()):
-            if (at is None or at is place or at is place.job) and (chooser is None or chooser.agrees(terms)):
-                return read if shelf is context.anyhow else Read(read.value, read.leans | context.frames)
+def recall(key: CacheKey, node: ast.expr, frame: CallFrame) -> CachedValue | None:
+    """The value that another evaluator cached, if this one would get the same."""
+    cache = frame.cache_context or _cache_context(key, frame)
+    context, oracle = key.context, key.oracle
+    for shelf in (cache.any_arguments, cache.same_arguments):
+        for holder, preconditions, cached in shelf.entries.get(node, ()):
+            is_valid = holder is None or holder is context or holder is context.job
+            if is_valid and (oracle is None or oracle.agrees(preconditions)):
+                if shelf is cache.any_arguments:
+                    return cached
+                return CachedValue(cached.value, cached.dependencies | cache.frames)
     return None
 
 
-def keep(trusting: bool, place: Place, chooser: Chooser | None, node: ast.expr, frame: Frame, read: Read) -> None:
-    """Keep a value for other readers, if it leans on nothing that only this one has."""
-    context = _context(trusting, chooser, frame)
-    asked = [each for each in read.leans if isinstance(each, Asked)]
-    others = read.leans.difference(asked, (Lean.PLACE, Lean.JOB))
-    if not others <= context.frames:
+def store(key: CacheKey, node: ast.expr, frame: CallFrame, cached: CachedValue) -> None:
+    """Cache a value for other evaluators, unless it depends on something that only this one has."""
+    cache = _cache_context(key, frame)
+    dependencies = cached.dependencies
+    decisions = [d for d in dependencies if isinstance(d, Decision)]
+    frames = dependencies.difference(decisions, (Dependency.RANK, Dependency.JOB))
+    if not frames <= cache.frames:
         return
-    kept = (context.here if others else context.anyhow).kept.setdefault(node, [])
-    if len(kept) >= MAX_KEPT:
-        del kept[0]
-    at = place if Lean.PLACE in read.leans else place.job if Lean.JOB in read.leans else None
-    kept.append((at, Terms.of(asked), Read(read.value, read.leans - others)))
+    entries = (cache.same_arguments if frames else cache.any_arguments).entries.setdefault(node, [])
+    if len(entries) >= MAX_ENTRIES:
+        del entries[0]
+    context = key.context
+    holder = context if Dependency.RANK in dependencies else context.job if Dependency.JOB in dependencies else None
+    entries.append((holder, Preconditions.of(decisions), CachedValue(cached.value, dependencies - frames)))

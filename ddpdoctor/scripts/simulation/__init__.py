@@ -1,1 +1,1 @@
-"""Statements of a script, executed by all ranks of a simulated job: who calls which collective, and where ranks diverge."""
+"""Executes the statements of a script as all ranks of a simulated job: who calls which collective, and where ranks diverge."""

@@ -1,20 +1,24 @@
-"""Which functions and statements lead to something that the other ranks notice, through the calls of the whole project."""
+"""Call-graph reachability: which functions and statements lead to communication, through the calls of the whole project."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 from ddpdoctor.scripts.simulation.events import EXITS, calls_in, name_of
 from ddpdoctor.scripts.syntax.classes import Target
 from ddpdoctor.scripts.syntax.module import Module
 from ddpdoctor.scripts.syntax.nodes import Function, inner
 
-__all__ = ["Matters"]
+__all__ = ["CallReach"]
+
+_Steps: TypeAlias = "Iterator[Target[Module] | None]"
+"""Where a function leads: a `Target` is a function that runs next, None is a call that is looked for."""
 
 
-class Matters:
-    """Which functions and statements of the project can do something of these names."""
+class CallReach:
+    """Which functions and statements of the project reach a call with one of these names."""
 
     def __init__(self, names: frozenset[str]) -> None:
         self.names = names
@@ -24,32 +28,33 @@ class Matters:
         return calls_in(module, node)
 
     def named(self, module: Module, call: ast.Call) -> str | None:
-        """The name of a call that is looked for."""
+        """The name of a call, None if it is not looked for."""
         name = name_of(module, call)
         return name if name in self.names else None
 
     def function(self, module: Module, function: Function) -> bool:
-        """Whether a function, or one that it calls, does something that is looked for."""
-        return self._leads("does", Target(module, function), self._deeds)
+        """Whether a function, or one that it calls, makes a call that is looked for."""
+        return self._reaches_match("function", Target(module, function), self._steps_of_function)
 
     def call(self, module: Module, call: ast.Call) -> bool:
-        """Whether a call does something that is looked for."""
-        return any(to is None or self.function(to.module, to.function) for to in self._of_call(module, call))
+        """Whether a call is looked for, or leads to one that is."""
+        return any(to is None or self.function(to.module, to.function) for to in self._steps_of_call(module, call))
 
     def runs(self, module: Module, function: Function) -> bool:
-        """Whether a function is worth rehearsing: it does something that is looked for, or may end the process."""
-        return self.function(module, function) or self._leads("ends", Target(module, function), self._endings)
+        """Whether a function has to be simulated: it reaches a call that is looked for, or may end the process."""
+        first = Target(module, function)
+        return self.function(module, function) or self._reaches_match("exits", first, self._exits_of_function)
 
     def acts(self, module: Module, call: ast.Call) -> bool:
-        """Whether a call does something that is looked for, may end the process, or runs what a decorator wraps."""
+        """Whether a call reaches one that is looked for, may end the process, or runs what a decorator wraps."""
         return (
             self.call(module, call)
-            or any(to is None or self.runs(to.module, to.function) for to in self._ends(module, call))
+            or any(to is None or self.runs(to.module, to.function) for to in self._exits_of_call(module, call))
             or module.parameter_called(call) is not None
         )
 
     def statement(self, module: Module, statement: ast.AST) -> bool:
-        """Whether a statement does something that is looked for, or leaves its block."""
+        """Whether a statement contains a call that acts, or leaves its block."""
         known = self._known("statement", module)
         if statement not in known:
             known[statement] = any(
@@ -60,63 +65,61 @@ class Matters:
         return known[statement]
 
     def _known(self, question: str, module: Module) -> dict[ast.AST, bool]:
-        answers: dict[ast.AST, bool] = module.memory.setdefault((question, self.names), {})
+        answers: dict[ast.AST, bool] = module.cache.setdefault((question, self.names), {})
         return answers
 
-    # Where a function leads: a `Target` is a function that runs next, None what is looked for.
-
-    def _leads(self, question: str, first: Target, steps: Callable[[Target], Iterator[Target | None]]) -> bool:
-        """Whether one of the functions that a function leads to comes to None: one way after the other, each once."""
+    def _reaches_match(self, question: str, first: Target[Module], steps: Callable[[Target[Module]], _Steps]) -> bool:
+        """Whether a function leads to None, in a depth-first search that visits each function once."""
         known = self._known(question, first.module)
         if first.function in known:
             return known[first.function]
         seen = {first.function: first}
-        way = [(first, steps(first))]
-        while way:
-            for to in way[-1][1]:
-                told = to is None or self._known(question, to.module).get(to.function)
-                if told:
-                    for each, _ in way:
-                        self._known(question, each.module)[each.function] = True
+        path = [(first, steps(first))]
+        while path:
+            for to in path[-1][1]:
+                reaches = to is None or self._known(question, to.module).get(to.function)
+                if reaches:
+                    for target, _ in path:
+                        self._known(question, target.module)[target.function] = True
                     return True
-                if to is not None and told is None and to.function not in seen:
+                if to is not None and reaches is None and to.function not in seen:
                     seen[to.function] = to
-                    way.append((to, steps(to)))
+                    path.append((to, steps(to)))
                     break
             else:
-                way.pop()
-        for each in seen.values():
-            self._known(question, each.module)[each.function] = False
+                path.pop()
+        for target in seen.values():
+            self._known(question, target.module)[target.function] = False
         return False
 
-    def _deeds(self, at: Target) -> Iterator[Target | None]:
-        for statement in at.function.body:
-            for call in calls_in(at.module, statement):
-                yield from self._of_call(at.module, call)
+    def _steps_of_function(self, target: Target[Module]) -> _Steps:
+        for statement in target.function.body:
+            for call in calls_in(target.module, statement):
+                yield from self._steps_of_call(target.module, call)
 
-    def _of_call(self, module: Module, call: ast.Call) -> Iterator[Target | None]:
+    def _steps_of_call(self, module: Module, call: ast.Call) -> _Steps:
         """Where a call leads; through a lambda, where the calls of its body lead."""
         waiting, lambdas = [call], set()
         while waiting:
-            each = waiting.pop()
-            if self.named(module, each) is not None:
+            inner_call = waiting.pop()
+            if self.named(module, inner_call) is not None:
                 yield None
-            made = module.lambda_of(each)
+            made = module.lambda_of(inner_call)
             if made is None:
-                target = module.target(each)
+                target = module.target(inner_call)
                 yield from () if target is None else (target,)
-                yield from _entered(module, each)
+                yield from _context_methods(module, inner_call)
             elif made not in lambdas:
                 lambdas.add(made)
                 waiting += reversed(calls_in(module, made.body))
 
-    def _endings(self, at: Target) -> Iterator[Target | None]:
-        for statement in at.function.body:
-            for call in calls_in(at.module, statement):
-                yield from self._ends(at.module, call)
+    def _exits_of_function(self, target: Target[Module]) -> _Steps:
+        for statement in target.function.body:
+            for call in calls_in(target.module, statement):
+                yield from self._exits_of_call(target.module, call)
 
-    def _ends(self, module: Module, call: ast.Call) -> Iterator[Target | None]:
-        """Where a call leads that may end the process, or that does something that is looked for."""
+    def _exits_of_call(self, module: Module, call: ast.Call) -> _Steps:
+        """Where a call leads that may end the process, or that reaches a call that is looked for."""
         if module.names.of(call.func) in EXITS:
             yield None
         target = module.target(call)
@@ -124,10 +127,10 @@ class Matters:
             yield None if self.function(target.module, target.function) else target
 
 
-def _entered(module: Module, call: ast.Call) -> Iterator[Target]:
-    """What a `with` runs when it enters and leaves an object of a class here."""
+def _context_methods(module: Module, call: ast.Call) -> Iterator[Target[Module]]:
+    """The methods that a `with` runs when it enters and leaves an object of a class of this file."""
     is_context = isinstance(module.index.parents.get(call), ast.withitem)
     owner = module.class_of_value(call) if is_context else None
     for name in ("__enter__", "__exit__") if owner is not None else ():
-        special = module.method(owner, name) if owner is not None else None
-        yield from () if special is None else (special,)
+        method = module.method(owner, name) if owner is not None else None
+        yield from () if method is None else (method,)

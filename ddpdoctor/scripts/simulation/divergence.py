@@ -1,28 +1,31 @@
-"""Where ranks part: the collectives of a rehearsal compared, and the place that is to blame for the difference."""
+"""Where ranks diverge: compares the collectives of a simulation, and finds the place that causes the difference."""
 
 from __future__ import annotations
 
 import ast
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ddpdoctor.scripts.simulation.entry_points import places_of, roots
-from ddpdoctor.scripts.simulation.joint_paths import is_alike, is_of_all, matters_of
-from ddpdoctor.scripts.simulation.simulate import rehearse
+from ddpdoctor.scripts.interpreter import assumptions
+from ddpdoctor.scripts.simulation.entry_points import entry_points, rank_contexts
+from ddpdoctor.scripts.simulation.joint_paths import (
+    COMMUNICATION,
+    is_default_group_collective,
+    is_rank_independent,
+)
+from ddpdoctor.scripts.simulation.simulate import simulate
 from ddpdoctor.scripts.simulation.subgroups import groups_of
-from ddpdoctor.scripts.simulation.trace import Event, Leaving, Rehearsal, Test, Track
+from ddpdoctor.scripts.simulation.trace import BranchTest, EarlyExit, Event, RankTrace, Simulation
 from ddpdoctor.scripts.syntax.module import Module
 from ddpdoctor.scripts.syntax.nodes import inner
-from ddpdoctor.scripts.syntax.vocabulary import words
 
-__all__ = ["Disagreement", "Kind", "disagreements"]
+__all__ = ["Divergence", "DivergenceKind", "divergences"]
 
 
-class Kind:
-    """What the ranks disagree about."""
+class DivergenceKind:
+    """What the ranks do differently."""
 
     BRANCH = "branch"
     EXIT = "exit"
@@ -31,57 +34,44 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Disagreement:
-    """One place where the ways of two ranks part: `at` is the call or the early exit, `event` the collective.
+class Divergence:
+    """A place where two ranks diverge: `at` is the call or the early exit, `event` the collective.
 
-    `other` is what the other ranks do instead, None when nothing. `test` is the condition; `data`: it looks at a rank's
-    own data. `sure`: no other condition, that nobody knows, stands between it and the early exit.
+    `other` is what the other ranks do instead, None if nothing. `test` is the condition; `data`: it depends on a rank's own
+    data. `sure`: no other undetermined condition is between it and the early exit.
     """
 
     kind: str
     at: ast.AST
     event: Event
     other: Event | None
-    test: Test
+    test: BranchTest
     data: bool
     sure: bool = True
 
 
-_SUSPICIOUS = re.compile(
-    r"(?i)barrier|sync|wait|gather|reduce|broadcast|bcast|collective|recv|send|worker|follow|serve|loop|train|rank"
-)
-_LIBRARIES = frozenset(
-    words(
-        "torch torchvision os sys time logging json math random numpy np pickle shutil pathlib re copy datetime wandb tqdm yaml "
-        "builtins print open len str int float list dict set tuple range enumerate zip sorted min max sum abs isinstance hasattr "
-        "getattr setattr format repr warnings collections itertools functools tensorboard tensorboardX mlflow PIL matplotlib "
-        "pandas subprocess glob tempfile io csv argparse loguru gc psutil socket platform string hashlib"
-    )
-)
-
-
 @lru_cache(maxsize=64)
-def disagreements(module: Module) -> tuple[Disagreement, ...]:
-    """Everything that the ranks of the imagined job disagree about, each place once."""
-    found: dict[tuple[str, ast.AST], Disagreement] = {}
-    for root in roots(module, matters_of(module)):
-        places = places_of(module, root)
-        asked = False
-        for run in rehearse(module, root, places, matters_of(module), is_alike=is_alike):
-            asked |= run.asked_data
-            for each in _compare(run):
-                if not any(_mirrors(each, other) for other in found.values()):
-                    found.setdefault((each.kind, each.at), each)
-        for data in (True, False) if asked else ():
-            for run in rehearse(module, root, places, matters_of(module), data=data):
-                for each in _compare(run):
-                    if not any(at is each.at for _, at in found):
-                        found[(each.kind, each.at)] = each
+def divergences(module: Module) -> tuple[Divergence, ...]:
+    """All places where the ranks of the simulated job diverge, each once."""
+    found: dict[tuple[str, ast.AST], Divergence] = {}
+    for root in entry_points(module, COMMUNICATION):
+        contexts = rank_contexts(module, root)
+        depends_on_data = False
+        for simulation in simulate(module, root, contexts, COMMUNICATION, is_rank_independent=is_rank_independent):
+            depends_on_data |= simulation.depends_on_data
+            for divergence in _compare(simulation):
+                if not any(_is_counterpart(divergence, other) for other in found.values()):
+                    found.setdefault((divergence.kind, divergence.at), divergence)
+        for data in (True, False) if depends_on_data else ():
+            for simulation in simulate(module, root, contexts, COMMUNICATION, data=data):
+                for divergence in _compare(simulation):
+                    if not any(node is divergence.at for _, node in found):
+                        found[divergence.kind, divergence.at] = divergence
     return tuple(d for d in found.values() if d.test.module is module)
 
 
-def _mirrors(one: Disagreement, two: Disagreement) -> bool:
-    """Whether two pairs of ranks disagree about the same two calls, seen from either side."""
+def _is_counterpart(one: Divergence, two: Divergence) -> bool:
+    """Whether two pairs of ranks diverge at the same two calls, seen from either side."""
     return (
         one.other is not None
         and one.other.call is two.event.call
@@ -90,165 +80,168 @@ def _mirrors(one: Disagreement, two: Disagreement) -> bool:
     )
 
 
-def _compare(run: Rehearsal) -> Iterator[Disagreement]:
-    if run.is_open or any(t.raised for t in run.tracks) or len(run.tracks) < 2:
+def _compare(simulation: Simulation) -> Iterator[Divergence]:
+    """Compare pairs of ranks, and within each group its members."""
+    if simulation.is_open or any(t.raised for t in simulation.traces) or len(simulation.traces) < 2:
         return
-    own = (inner(s) for s in getattr(run.root, "body", ()) if not isinstance(s, (ast.FunctionDef, ast.ClassDef)))
-    if any(isinstance(node, (ast.Yield, ast.YieldFrom)) for nodes in own for node in nodes):
-        return  # what happens in between stands elsewhere
-    if any(_asks_again(run, left) for t in run.tracks for left in t.leavings):
+    if _is_generator(simulation.root):
+        return  # what happens between its yields is in its callers
+    if any(_polls(simulation, early_exit) for t in simulation.traces for early_exit in t.early_exits):
         return
-    first, second = run.tracks[:2]
-    for pair in [(first, t) for t in run.tracks[1:]] + [(second, t) for t in run.tracks[2:]]:
-        yield from _pair(run, *pair)
-    for members, is_theirs in groups_of(run):
+    first, second, *rest = simulation.traces
+    for pair in [(first, second), *((first, t) for t in rest), *((second, t) for t in rest)]:
+        yield from _compare_pair(simulation, *pair, is_default_group_collective)
+    for members, is_of_group in groups_of(simulation):
         for other in members[1:]:
-            yield from _pair(run, members[0], other, is_theirs)
+            yield from _compare_pair(simulation, members[0], other, is_of_group)
 
 
-def _asks_again(run: Rehearsal, left: Leaving) -> bool:
-    """Whether a rank only begins an endless loop's next turn: the others wait until it comes by, as for an input."""
-    loop = left.loops[-1] if left.how == "continue" and left.loops else None
-    endless = isinstance(loop, ast.While) and isinstance(loop.test, ast.Constant) and bool(loop.test.value)
-    return endless and bool(run.apart(left.reasons))
+def _is_generator(root: ast.AST) -> bool:
+    own = (inner(s) for s in getattr(root, "body", ()) if not isinstance(s, (ast.FunctionDef, ast.ClassDef)))
+    return any(isinstance(node, (ast.Yield, ast.YieldFrom)) for nodes in own for node in nodes)
 
 
-def _pair(
-    run: Rehearsal, one: Track, two: Track, counts: Callable[[Event], bool] | None = None
-) -> Iterator[Disagreement]:
-    counts = counts or is_of_all
-    a = [e for e in one.events if counts(e)]
-    b = [e for e in two.events if counts(e)]
+def _polls(simulation: Simulation, early_exit: EarlyExit) -> bool:
+    """Whether a rank only begins the next iteration of an endless loop: the others wait until it comes by, as for input."""
+    loop = early_exit.loops[-1] if early_exit.how == "continue" and early_exit.loops else None
+    is_endless = isinstance(loop, ast.While) and isinstance(loop.test, ast.Constant) and bool(loop.test.value)
+    return is_endless and bool(simulation.divergent(early_exit.reasons))
+
+
+def _compare_pair(
+    simulation: Simulation, one: RankTrace, two: RankTrace, is_compared: Callable[[Event], bool]
+) -> Iterator[Divergence]:
+    a = [e for e in one.events if is_compared(e)]
+    b = [e for e in two.events if is_compared(e)]
     if [e.name for e in a] == [e.name for e in b]:
-        yield from _turned_away(run, one, b)
-        yield from _turned_away(run, two, a)
-        yield from (
-            d for x, y in zip(a, b, strict=True) if _are_other_groups(x, y) for d in _blamed(run, Kind.GROUP, x, None)
-        )
+        yield from _left_loop(simulation, one, b)
+        yield from _left_loop(simulation, two, a)
+        for x, y in zip(a, b, strict=True):
+            if _create_different_groups(x, y):
+                yield from _at_test(simulation, DivergenceKind.GROUP, x, None)
         return
     if Counter(e.name for e in a) == Counter(e.name for e in b):
-        at = next(i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x.name != y.name)
-        yield from _blamed(run, Kind.ORDER, a[at], b[at])
+        x, y = next((x, y) for x, y in zip(a, b, strict=True) if x.name != y.name)
+        yield from _at_test(simulation, DivergenceKind.ORDER, x, y)
         return
-    more = [(one, two, _extra(run, a, b)), (two, one, _extra(run, b, a))]
-    both = [m for m in more if m[2]]
-    if len(both) == 2 and _shared(run, both[0][2], both[1][2]):
-        yield from _blamed(run, Kind.ORDER, both[0][2][0], both[1][2][0])
+    extra_a, extra_b = _extra(simulation, a, b), _extra(simulation, b, a)
+    if extra_a and extra_b and _are_two_arms(simulation, extra_a, extra_b):
+        yield from _at_test(simulation, DivergenceKind.ORDER, extra_a[0], extra_b[0])
         return
-    for _, lacking, extra in both:
-        yield from _alone(run, lacking, extra)
-    common = [[e for e in each if e not in extra] for each, (_, _, extra) in zip((a, b), more, strict=True)]
-    swapped = next(((x, y) for x, y in zip(*common, strict=False) if x.name != y.name), None)
+    for lacking, extra in ((two, extra_a), (one, extra_b)):
+        if extra:
+            yield from _lacking(simulation, lacking, extra)
+    common = zip((e for e in a if e not in extra_a), (e for e in b if e not in extra_b), strict=False)
+    swapped = next(((x, y) for x, y in common if x.name != y.name), None)
     if swapped is not None:
-        yield from _blamed(run, Kind.ORDER, *swapped)
+        yield from _at_test(simulation, DivergenceKind.ORDER, *swapped)
 
 
-def _are_other_groups(one: Event, two: Event) -> bool:
-    """Whether two ranks make groups of other ranks as the same group of their count."""
-    members = [e.read(e.argument(0, "ranks")) for e in (one, two)] if one.name == "dist.new_group" else []
-    told = all(isinstance(m, list) and all(type(r) is int for r in m) for m in members)
-    return bool(members) and told and members[0] != members[1]
+def _create_different_groups(one: Event, two: Event) -> bool:
+    """Whether two ranks create groups with different ranks in one call."""
+    if one.name != "dist.new_group":
+        return False
+    members = [e.read(e.argument(0, "ranks")) for e in (one, two)]
+    is_known = all(isinstance(m, list) and all(type(r) is int for r in m) for m in members)
+    return is_known and members[0] != members[1]
 
 
-def _turned_away(run: Rehearsal, gone: Track, others: list[Event]) -> Iterator[Disagreement]:
-    """A rank leaves a loop in whose next turn the others communicate again."""
-    for left in gone.leavings:
-        apart = run.apart(left.reasons)
-        loop = left.loops[-1] if left.loops else None
-        if (
-            loop is None
-            or not apart
-            or left.how not in ("break", "return")
-            or not _is_inside(apart[-1], loop, left.node)
-        ):
+def _left_loop(simulation: Simulation, left: RankTrace, others: list[Event]) -> Iterator[Divergence]:
+    """A rank leaves a loop in whose next iteration the others communicate again."""
+    for early_exit in left.early_exits:
+        tests = simulation.divergent(early_exit.reasons)
+        loop = early_exit.loops[-1] if early_exit.loops else None
+        if loop is None or not tests or early_exit.how not in ("break", "return"):
+            continue
+        if not _is_inside(tests[-1], loop, early_exit.node):
             continue
         again = next((e for e in others if loop in e.loops), None)
         if again is not None:
-            sure = left.reasons[-1] is apart[-1]
-            yield Disagreement(Kind.EXIT, left.node, again, None, apart[-1], run.data is not None, sure)
+            yield _at_exit(simulation, early_exit, again, tests[-1])
 
 
-def _is_inside(test: Test, loop: ast.AST, node: ast.AST) -> bool:
-    """Whether a condition and the statement that it guards stand in a loop of one function."""
+def _is_inside(test: BranchTest, loop: ast.AST, node: ast.AST) -> bool:
+    """Whether a condition and the statement that it guards are in a loop of one function."""
     index = test.module.index
     return index.parents.get(node) is not None and loop in (p for p, _ in index.enclosing(test.node))
 
 
-def _alone(run: Rehearsal, lacking: Track, extra: list[Event]) -> Iterator[Disagreement]:
-    """Collectives that only one of the two ranks does: it entered a branch, or the other one left early."""
-    if _may_hide(run, lacking):
+def _lacking(simulation: Simulation, lacking: RankTrace, extra: list[Event]) -> Iterator[Divergence]:
+    """Collectives that only one of the two ranks calls: it took a branch, or the other one left early."""
+    if _may_hide(simulation, lacking):
         return
     for event in sorted(extra, key=lambda e: e.name == "forward"):
-        if run.apart(event.tests) and not _is_of_another_model(run, event, extra) and not _is_up_to_callers(run, event):
-            kind = Kind.GROUP if event.name.startswith("dist.new_") else Kind.BRANCH
-            yield from _blamed(run, kind, event, None)
-    left = next((x for x in lacking.leavings if run.apart(x.reasons)), None)
-    plain = next((e for e in extra if not run.apart(e.tests)), None)
-    if left is not None and plain is not None:
-        test = run.apart(left.reasons)[-1]
-        sure = left.reasons[-1] is test
-        yield Disagreement(Kind.EXIT, left.node, plain, None, test, run.data is not None, sure)
+        is_divergent = bool(simulation.divergent(event.tests))
+        if (
+            is_divergent
+            and not _is_of_another_model(simulation, event, extra)
+            and not _depends_on_caller(simulation, event)
+        ):
+            kind = DivergenceKind.GROUP if event.name.startswith("dist.new_") else DivergenceKind.BRANCH
+            yield from _at_test(simulation, kind, event, None)
+    early_exit = next((x for x in lacking.early_exits if simulation.divergent(x.reasons)), None)
+    unconditional = next((e for e in extra if not simulation.divergent(e.tests)), None)
+    if early_exit is not None and unconditional is not None:
+        yield _at_exit(simulation, early_exit, unconditional, simulation.divergent(early_exit.reasons)[-1])
 
 
-def _is_of_another_model(run: Rehearsal, event: Event, extra: list[Event]) -> bool:
+def _is_of_another_model(simulation: Simulation, event: Event, extra: list[Event]) -> bool:
     """A backward pass in a branch in which the wrapped model makes no forward pass."""
-    test = run.apart(event.tests)[-1].node
-    forward = any(e.name == "forward" and any(t.node is test for t in e.tests) for e in extra)
-    return event.name == "backward" and not forward
+    test = simulation.divergent(event.tests)[-1].node
+    has_forward = any(e.name == "forward" and any(t.node is test for t in e.tests) for e in extra)
+    return event.name == "backward" and not has_forward
 
 
-def _is_up_to_callers(run: Rehearsal, event: Event) -> bool:
-    """Whether a parameter decides, in a function that the ranks of the branch call, and the text does not tell how."""
-    branch = run.apart(event.tests)[0]
+def _depends_on_caller(simulation: Simulation, event: Event) -> bool:
+    """Whether an undetermined parameter decides, in a function that the ranks of the branch call."""
+    branch = simulation.divergent(event.tests)[0]
     for test in event.tests:
         if test.chosen and test.depth > branch.depth and isinstance(test.node, ast.If):
             function = test.module.index.function_of(test.node)
-            given = (
-                {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)} if function is not None else set()
-            )
-            if any(isinstance(n, ast.Name) and n.id in given for n in ast.walk(test.node.test)):
+            arguments = ast.walk(function.args) if function is not None else ()
+            parameters = {a.arg for a in arguments if isinstance(a, ast.arg)}
+            if any(isinstance(n, ast.Name) and n.id in parameters for n in ast.walk(test.node.test)):
                 return True
     return False
 
 
-def _extra(run: Rehearsal, a: list[Event], b: list[Event]) -> list[Event]:
-    """The events of `a` that `b` lacks: those outside of conditions that part the ranks are matched first."""
-    left = Counter(e.name for e in b)
+def _extra(simulation: Simulation, a: list[Event], b: list[Event]) -> list[Event]:
+    """The events of `a` that `b` lacks: those outside of divergent conditions are matched first."""
+    unmatched = Counter(e.name for e in b)
     lacking = []
-    for event in sorted(a, key=lambda e: bool(run.apart(e.tests))):
-        if left[event.name] > 0:
-            left[event.name] -= 1
+    for event in sorted(a, key=lambda e: bool(simulation.divergent(e.tests))):
+        if unmatched[event.name] > 0:
+            unmatched[event.name] -= 1
         else:
             lacking.append(event)
     return lacking
 
 
-def _shared(run: Rehearsal, one: list[Event], two: list[Event]) -> bool:
+def _are_two_arms(simulation: Simulation, one: list[Event], two: list[Event]) -> bool:
     """Whether both ranks do something of their own in the two arms of one condition."""
-    nodes = {t.node for e in one for t in run.apart(e.tests)}
-    return any(t.node in nodes for e in two for t in run.apart(e.tests))
+    nodes = {t.node for e in one for t in simulation.divergent(e.tests)}
+    return any(t.node in nodes for e in two for t in simulation.divergent(e.tests))
 
 
-def _blamed(run: Rehearsal, kind: str, event: Event, other: Event | None) -> Iterator[Disagreement]:
-    apart = run.apart(event.tests)
-    if not apart and other is not None:
-        event, other, apart = other, event, run.apart(other.tests)
-    if apart:
-        test = apart[-1]
-        at = event.chain[test.depth]
-        if test.module.parameter_called(at) is not None and len(event.chain) > test.depth + 1:
-            at = event.chain[test.depth + 1]  # in a decorator: what it wraps is to blame, not its own call of it
-        yield Disagreement(kind, at, event, other, test, run.data is not None)
+def _at_exit(simulation: Simulation, early_exit: EarlyExit, event: Event, test: BranchTest) -> Divergence:
+    """The divergence at an early exit before a collective that the other ranks call."""
+    sure = early_exit.reasons[-1] is test
+    return Divergence(DivergenceKind.EXIT, early_exit.node, event, None, test, simulation.data is not None, sure)
 
 
-def _may_hide(run: Rehearsal, track: Track) -> bool:
-    """Whether the rank that lacks a collective called something in its own branch that might do it."""
-    for text, tests in track.opaque:
-        if run.apart(tests):
-            base, _, last = text.rpartition(".")
-            if base:
-                if base.partition(".")[0] not in _LIBRARIES:
-                    return True
-            elif last not in _LIBRARIES and _SUSPICIOUS.search(last):
-                return True
-    return False
+def _at_test(simulation: Simulation, kind: str, event: Event, other: Event | None) -> Iterator[Divergence]:
+    """The divergence at the call under the innermost divergent condition, if there is one."""
+    tests = simulation.divergent(event.tests)
+    if not tests and other is not None:
+        event, other, tests = other, event, simulation.divergent(other.tests)
+    if tests:
+        test = tests[-1]
+        call = event.chain[test.depth]
+        if test.module.parameter_called(call) is not None and len(event.chain) > test.depth + 1:
+            call = event.chain[test.depth + 1]  # in a decorator: the cause is in what it wraps, not in its call of it
+        yield Divergence(kind, call, event, other, test, simulation.data is not None)
+
+
+def _may_hide(simulation: Simulation, trace: RankTrace) -> bool:
+    """Whether the rank that lacks a collective called something in its own branch that might contain it."""
+    return any(simulation.divergent(tests) and assumptions.may_communicate(name) for name, tests in trace.unknown_calls)

@@ -1,4 +1,4 @@
-"""What a statement may do that the other ranks notice: the calls worth rehearsing, by their names."""
+"""Events: the calls that a simulation records, by their names."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import re
 
 from ddpdoctor.scripts.interpreter.parameters import argument_of
 from ddpdoctor.scripts.syntax.index import Bound
-from ddpdoctor.scripts.syntax.memory import once
 from ddpdoctor.scripts.syntax.module import Module
+from ddpdoctor.scripts.syntax.node_cache import cached_per_node
 from ddpdoctor.scripts.syntax.nodes import inner
 from ddpdoctor.scripts.syntax.vocabulary import COLLECTIVES, METHODS, P2P
 
 __all__ = ["COMPARED", "EXITS", "WATCHED", "calls_in", "name_of"]
 
 COMPARED = COLLECTIVES | frozenset(METHODS) | {"backward", "forward", "state_dict"}
-"""Names of what all ranks must do together: collectives, and what a wrapped model does in its passes."""
+"""Names of what all ranks must do together: collectives, and the passes of a wrapped model."""
 
 WATCHED = (
     COMPARED
@@ -42,25 +42,25 @@ WATCHED = (
         "mp.Process",
     }
 )
-"""Short names of calls that a rehearsal writes down."""
+"""Short names of the calls that a simulation records."""
 
 EXITS = frozenset(("sys.exit", "os._exit", "exit", "quit"))
 
 
 _SHARDING = re.compile(r"fsdp_plugin|deepspeed_plugin|FullyShardedDataParallelPlugin|automatic_checkpoint_naming")
-"""What makes accelerate's states an affair of all ranks."""
+"""With one of these, all ranks must call accelerate's save_state and load_state together."""
 
 
-@once
+@cached_per_node
 def calls_in(module: Module, node: ast.AST) -> list[ast.Call]:
     """The calls in a statement or expression in the order in which they end; bodies of lambdas left out."""
-    found = [each for each in inner(node) if isinstance(each, ast.Call)]
-    return sorted(found, key=lambda c: (c.end_lineno or 0, c.end_col_offset or 0))
+    calls = [n for n in inner(node) if isinstance(n, ast.Call)]
+    return sorted(calls, key=lambda c: (c.end_lineno or 0, c.end_col_offset or 0))
 
 
-@once
+@cached_per_node
 def name_of(module: Module, call: ast.Call) -> str | None:
-    """The name under which a rehearsal writes a call down, None for one that it does not watch."""
+    """The name under which a simulation records a call, None for one that it does not record."""
     name = module.names.of(call.func)
     if name is not None:
         return name if name in WATCHED or "torchvision.datasets" in name else None
@@ -71,7 +71,7 @@ def name_of(module: Module, call: ast.Call) -> str | None:
         return "pathlib.Path.mkdir"
     if attr == "backward":
         return "backward" if module.wraps and not _is_unwrapped(call.func.value) else None
-    if attr == "state_dict" and ast.unparse(call.func.value) in module.sharded:
+    if attr == "state_dict" and ast.unparse(call.func.value) in module.call_index.sharded:
         return "state_dict"
     kind = METHODS.get(attr)
     if kind is not None and _fits(module, call.func.value, kind):
@@ -94,33 +94,34 @@ def _is_path(module: Module, base: ast.expr) -> bool:
     return isinstance(base, ast.Call) and module.names.of(base.func) == "pathlib.Path"
 
 
-def _made(module: Module, base: ast.expr) -> str | None:
-    """The short name of the call whose result a name holds alone."""
+def _constructor(module: Module, base: ast.expr) -> str | None:
+    """The short name of the call whose result is the only value of a name."""
     made = module.made_of(base)
     return module.names.of(made.func) if made is not None else None
 
 
 def _is_wrapped(module: Module, func: ast.expr) -> bool:
-    return bool(module.wrapped) and ast.unparse(func) in module.wrapped and not _holds_what_is_inside(module, func)
+    return bool(module.wrapped) and ast.unparse(func) in module.wrapped and not _may_be_unwrapped(module, func)
 
 
-def _holds_what_is_inside(module: Module, func: ast.expr) -> bool:
-    """A parameter of the wrapper's name for which some caller gives `ddp.module`."""
+def _may_be_unwrapped(module: Module, func: ast.expr) -> bool:
+    """Whether it is a parameter for which some caller gives `ddp.module`."""
     bound = module.names.bindings(func.id, module.index.scope(func)) if isinstance(func, ast.Name) else None
     function = bound[0].function if bound is not None and bound[1][0].how is Bound.PARAMETER else None
     if function is None or not isinstance(func, ast.Name):
         return False
     is_method = isinstance(module.index.parents.get(function), ast.ClassDef)
     given = (argument_of(call, function, func.id, is_method) for call in module.callers.get(function, ()))
-    return any(each is not None and _is_unwrapped(each) for each in given)
+    return any(argument is not None and _is_unwrapped(argument) for argument in given)
 
 
 def _fits(module: Module, base: ast.expr, kind: str) -> bool:
+    """Whether an object is of the kind of which a method is a collective (see METHODS)."""
     text = base.attr if isinstance(base, ast.Attribute) else base.id if isinstance(base, ast.Name) else ""
     if kind == "sharding accelerator" and not _SHARDING.search(module.text):
-        return False  # each process writes and reads for itself then
+        return False  # then each process writes and reads for itself
     if kind.endswith("accelerator"):
-        return "accelerator" in text.lower() or _made(module, base) == "Accelerator"
+        return "accelerator" in text.lower() or _constructor(module, base) == "Accelerator"
     if kind.endswith("trainer"):
         return _is_trainer(module, base, kind)
     if kind == "engine":
@@ -139,9 +140,9 @@ _TRAINERS = {
 def _is_trainer(module: Module, base: ast.expr, kind: str) -> bool:
     """Whether a name holds a Trainer of its framework, or of a class here that is derived from one."""
     made = module.made_of(base) if module.frameworks else None
-    alone = ("devices", "num_devices", "gpus")
-    if made is not None and any(k.arg in alone and getattr(k.value, "value", None) == 1 for k in made.keywords):
+    counts = ("devices", "num_devices", "gpus")
+    if made is not None and any(k.arg in counts and getattr(k.value, "value", None) == 1 for k in made.keywords):
         return False  # a Trainer for one process, as after the training
     own = module.class_of_value(base) if module.frameworks else None
-    names = [module.names.of(b) for b in own.bases] if own is not None else [_made(module, base)]
+    names = [module.names.of(b) for b in own.bases] if own is not None else [_constructor(module, base)]
     return any(name is not None and _TRAINERS[kind].match(name) for name in names)

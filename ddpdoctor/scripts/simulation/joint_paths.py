@@ -1,4 +1,4 @@
-"""What ranks do together: the events that concern all of them, and the ways through the program on which nothing is open."""
+"""Events that concern all ranks, and the simulations of the whole program."""
 
 from __future__ import annotations
 
@@ -6,66 +6,70 @@ import ast
 from functools import lru_cache
 from itertools import islice
 
-from ddpdoctor.scripts.interpreter.simulated_job import Made
-from ddpdoctor.scripts.simulation.communication_reach import Matters
-from ddpdoctor.scripts.simulation.entry_points import places_of, programs
+from ddpdoctor.scripts.interpreter.frames import CallResult
+from ddpdoctor.scripts.simulation.communication_reach import CallReach
+from ddpdoctor.scripts.simulation.entry_points import program_entry_points, rank_contexts
 from ddpdoctor.scripts.simulation.events import COMPARED, WATCHED
-from ddpdoctor.scripts.simulation.simulate import rehearse
-from ddpdoctor.scripts.simulation.subgroups import is_kept, members_of
-from ddpdoctor.scripts.simulation.trace import Event, Rehearsal
+from ddpdoctor.scripts.simulation.simulate import simulate
+from ddpdoctor.scripts.simulation.subgroups import group_members, is_created_on_demand
+from ddpdoctor.scripts.simulation.trace import Event, Simulation
 from ddpdoctor.scripts.syntax.module import Module
 from ddpdoctor.scripts.syntax.vocabulary import GROUP_POSITION, P2P
 
-__all__ = ["is_alike", "is_of_all", "matters_of", "program_runs"]
+__all__ = [
+    "COMMUNICATION",
+    "WATCHED_CALLS",
+    "is_default_group_collective",
+    "is_rank_independent",
+    "program_simulations",
+]
 
-MAX_PROGRAM_RUNS = 8
+MAX_PROGRAM_SIMULATIONS = 8
+"""Ways through one entry point of the program."""
 
 
-def is_of_all(event: Event) -> bool:
+def is_default_group_collective(event: Event) -> bool:
     """Whether an event is a collective of the default group."""
     if event.name not in COMPARED:
         return False
     if event.name.startswith("dist.new_"):
         flag = event.argument(None, "use_local_synchronization")
-        return not is_kept(event) and (flag is None or event.read(flag) is False)
+        return not is_created_on_demand(event) and (flag is None or event.read(flag) is False)
     position = GROUP_POSITION.get(event.name)
     group = event.argument(position, "group", "process_group", "pg", "device_mesh", "mesh")
     if any(k.arg is None for k in event.call.keywords):
         return False
     if isinstance(group, (ast.Attribute, ast.Call)) and event.frame.module.names.of(group) is None:
-        return False  # a group that an object keeps or a function gives: who is in it stands elsewhere
+        return False  # a group from an object or a function: its members are not known
     return group is None or event.read(group) is None
 
 
-_MATTERS = {everything: Matters(frozenset(WATCHED if everything else COMPARED | P2P)) for everything in (False, True)}
+COMMUNICATION = CallReach(frozenset(COMPARED | P2P))
+"""What ranks do together, and send each other."""
+WATCHED_CALLS = CallReach(frozenset(WATCHED))
+"""All calls that a simulation can record."""
 
 
-def matters_of(module: Module, *, everything: bool = False) -> Matters:
-    """What functions do: of what ranks do together and send each other, or of all that is watched."""
-    return _MATTERS[everything]
-
-
-def is_alike(event: Event) -> bool:
-    """Whether an event is the same for all ranks that come to it: the group that it makes or is given."""
+def is_rank_independent(event: Event) -> bool:
+    """Whether an event is the same for all ranks that execute it: the group that it creates or is given."""
     if any(k.arg is None for k in event.call.keywords):
         return False
     if event.name.startswith("dist.new_"):
         event.read(event.argument(0, "ranks"))
-        return event.name == "dist.new_group" and not event.reader.is_of_place
+        return event.name == "dist.new_group" and not event.evaluator.depends_on_rank
     group = event.read(
         event.argument(GROUP_POSITION.get(event.name), "group", "process_group", "pg", "device_mesh", "mesh")
     )
-    if isinstance(group, Made):
-        members_of(event, group)
-    return not event.reader.is_of_place
+    if isinstance(group, CallResult):
+        group_members(event, group)
+    return not event.evaluator.depends_on_rank
 
 
 @lru_cache(maxsize=64)
-def program_runs(module: Module) -> tuple[Rehearsal, ...]:
-    """Ways through the program itself and what it spawns, those that nothing unknown leaves open."""
-    found = []
-    matters = matters_of(module, everything=True)
-    for root in programs(module, matters):
-        runs = rehearse(module, root, places_of(module, root), matters)
-        found += [run for run in islice(runs, MAX_PROGRAM_RUNS) if not run.is_open]
-    return tuple(found)
+def program_simulations(module: Module) -> tuple[Simulation, ...]:
+    """Ways through the program itself and what it spawns, without those that something unknown leaves open."""
+    simulations: list[Simulation] = []
+    for root in program_entry_points(module, WATCHED_CALLS):
+        ways = simulate(module, root, rank_contexts(module, root), WATCHED_CALLS)
+        simulations += [way for way in islice(ways, MAX_PROGRAM_SIMULATIONS) if not way.is_open]
+    return tuple(simulations)

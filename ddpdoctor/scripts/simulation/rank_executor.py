@@ -1,4 +1,4 @@
-"""One rank walks through statements: branches, loops, contexts and failures, and how it leaves them."""
+"""Executes statements as one rank: branches, loops, contexts and exceptions, and how blocks are left early."""
 
 from __future__ import annotations
 
@@ -7,211 +7,248 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ddpdoctor.scripts.interpreter.conditions import case_of
-from ddpdoctor.scripts.interpreter.loops import turns_differ
-from ddpdoctor.scripts.interpreter.simulated_job import Frame, Unknown
-from ddpdoctor.scripts.simulation.call_steps import MAX_CALLS, Calling
-from ddpdoctor.scripts.simulation.failures import local_failure
+from ddpdoctor.scripts.interpreter import assumptions
+from ddpdoctor.scripts.interpreter.abstract_values import Unknown
+from ddpdoctor.scripts.interpreter.conditions import matches_case
+from ddpdoctor.scripts.interpreter.frames import CallFrame
+from ddpdoctor.scripts.interpreter.loops import iterations_differ
+from ddpdoctor.scripts.simulation.call_executor import CallExecutor
+from ddpdoctor.scripts.simulation.failures import single_rank_handler
+from ddpdoctor.scripts.simulation.rank_state import MAX_CALLS, RankState
+from ddpdoctor.scripts.syntax.classes import Target
 from ddpdoctor.scripts.syntax.decorators import is_context
-from ddpdoctor.scripts.syntax.module import Target
+from ddpdoctor.scripts.syntax.module import Module
 from ddpdoctor.scripts.syntax.nodes import Function
 
-__all__ = ["Walk"]
+__all__ = ["RankExecutor"]
 
 MAX_EVENTS = 400
+"""Events of one rank after which a simulation is given up."""
+MAX_ITERATIONS = 8
+"""Items of a list whose loop is executed once for each of them."""
 
 
-class Walk(Calling):
-    """One rank walks through statements."""
+class RankExecutor:
+    """Executes the statements of a root as one rank.
 
-    def given(self, function: Function | None) -> dict[str, object]:
-        """What the parameters of a root hold: only a process's index is known better here than by reading."""
-        if function is None:
-            return {}
-        for spawn in self.module.spawns:
+    The methods for statements return how the block was left early ("return", "break", "continue", "exit" or "raise"), None if
+    it was not. `fails` says whether this rank alone gets an exception in a `try`.
+    """
+
+    def __init__(self, module: Module, state: RankState, fails: Callable[[], bool]) -> None:
+        self._module = module
+        self._state = state
+        self._fails = fails
+        self._calls = CallExecutor(module, state, self.block)
+        self._yields: list[tuple[Function, Callable[[], str | None]]] = []
+        """The generators that run as a context, with the body of their `with`."""
+
+    def root(self, root: Function | ast.Module) -> None:
+        """Execute a function, or the module's own level as a program."""
+        if isinstance(root, ast.Module):
+            self.block(root.body, CallFrame(self._module))
+            return
+        self._state.running.append(root)
+        frame = CallFrame(self._module, root, self._spawn_arguments(root))
+        if self._calls.runs_on_this_rank(root):
+            self.block(root.body, frame)
+
+    def _spawn_arguments(self, function: Function) -> dict[str, object]:
+        """The index of the process as the first argument of a function that is spawned."""
+        for spawn in self._module.spawns:
             if spawn.function is function and spawn.indexed and function.args.args:
-                return {function.args.args[0].arg: self.reader.place.local_rank}
+                return {function.args.args[0].arg: assumptions.process_index(self._state.evaluator.context)}
         return {}
 
-    def root(self, node: Function | ast.Module, frame: Frame) -> None:
-        if not isinstance(node, ast.Module):
-            self.running.append(node)
-            if not self._enters(node):
-                return
-        self.block(node.body, frame)
-
-    def block(self, body: list[ast.stmt], frame: Frame) -> str | None:
-        """Walk statements; how the block was left early, None when it ended."""
+    def block(self, body: list[ast.stmt], frame: CallFrame) -> str | None:
+        """Execute statements in order until one leaves the block."""
+        state = self._state
         for statement in body:
-            self.left -= 1
-            if len(self.track.events) > MAX_EVENTS or self.left < 0:
-                self.is_open = True
+            state.statements_left -= 1
+            if len(state.trace.events) > MAX_EVENTS or state.statements_left < 0:
+                state.is_open = True
                 return "return"
-            work = _WALKS.get(type(statement), Walk.plain)
-            left = work(self, statement, frame)
+            execute = _EXECUTE.get(type(statement), RankExecutor._simple_statement)
+            left = execute(self, statement, frame)
             if left is not None:
                 return left
         return None
 
-    def plain(self, statement: ast.stmt, frame: Frame) -> str | None:
-        yields = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Yield)
-        if yields and self.within and self.running and self.running[-1] is self.within[-1][0]:
-            _, body = entered = self.within.pop()
+    def _simple_statement(self, statement: ast.stmt, frame: CallFrame) -> str | None:
+        is_yield = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Yield)
+        running = self._state.running
+        if is_yield and self._yields and running and running[-1] is self._yields[-1][0]:
+            _, body = generator = self._yields.pop()
             left = body()
-            self.within.append(entered)
+            self._yields.append(generator)
             return left if left in ("exit", "raise") else None
-        return self.expression(statement, frame)
+        return self._calls.expression(statement, frame)
 
-    def branch(self, statement: ast.If, frame: Frame) -> str | None:
-        left = self.expression(statement.test, frame)
-        if left is not None or not self.matters.statement(frame.module, statement):
+    # Branches and loops.
+
+    def _if(self, statement: ast.If, frame: CallFrame) -> str | None:
+        left = self._calls.expression(statement.test, frame)
+        if left is not None or not self._is_relevant(statement, frame):
             return left
-        truth = self.reader.truth(statement.test, frame)
+        truth = self._state.evaluator.truth(statement.test, frame)
         if isinstance(truth, Unknown):
-            self.is_open = True
+            self._state.is_open = True
             return None
-        chosen = isinstance(self.reader.value(statement.test, frame), Unknown)
-        self._decided(statement, truth, frame.module, chosen=chosen)
+        chosen = isinstance(self._state.evaluator.value(statement.test, frame), Unknown)
+        self._state.enter_branch(statement, truth, frame.module, chosen=chosen)
         left = self.block(statement.body if truth else statement.orelse, frame)
-        self.tests.pop()
+        self._state.tests.pop()
         return left
 
-    def loop(self, statement: ast.For | ast.AsyncFor, frame: Frame) -> str | None:
-        self.expression(statement.iter, frame)
-        if not self.matters.statement(frame.module, statement):
+    def _is_relevant(self, statement: ast.stmt, frame: CallFrame) -> bool:
+        return self._state.reach.statement(frame.module, statement)
+
+    def _for(self, statement: ast.For | ast.AsyncFor, frame: CallFrame) -> str | None:
+        self._calls.expression(statement.iter, frame)
+        if not self._is_relevant(statement, frame):
             return None
-        items = self.reader.value(statement.iter, frame)
+        items = self._state.evaluator.value(statement.iter, frame)
         name = statement.target.id if isinstance(statement.target, ast.Name) else ""
-        if isinstance(items, list) and 0 < len(items) <= 8 and name and turns_differ(statement, name):
-            for item in items:
-                left = self._turn(statement, Frame(frame.module, frame.function, {**frame.bound, name: item}))
-                if left is not None:
-                    return left if left != "break" else None
-            return None
-        left = self._turn(statement, frame)
-        return left if left != "break" else None
+        frames = [frame]
+        if isinstance(items, list) and 0 < len(items) <= MAX_ITERATIONS and name and iterations_differ(statement, name):
+            frames = [CallFrame(frame.module, frame.function, {**frame.bound, name: item}) for item in items]
+        return self._iterations(statement, frames)
 
-    def until(self, statement: ast.While, frame: Frame) -> str | None:
-        self.expression(statement.test, frame)
-        if not self.matters.statement(frame.module, statement):
-            return None
-        left = self._turn(statement, frame)
-        return left if left != "break" else None
+    def _while(self, statement: ast.While, frame: CallFrame) -> str | None:
+        self._calls.expression(statement.test, frame)
+        return self._iterations(statement, [frame]) if self._is_relevant(statement, frame) else None
 
-    def _turn(self, statement: ast.For | ast.AsyncFor | ast.While, frame: Frame) -> str | None:
-        self.loops.append(statement)
-        left = self.block(statement.body, frame)
-        self.loops.pop()
-        return None if left == "continue" else left
+    def _iterations(self, statement: ast.For | ast.AsyncFor | ast.While, frames: list[CallFrame]) -> str | None:
+        """Execute the body of a loop once in each frame."""
+        for frame in frames:
+            self._state.loops.append(statement)
+            left = self.block(statement.body, frame)
+            self._state.loops.pop()
+            if left not in (None, "continue"):
+                return left if left != "break" else None
+        return None
 
-    def context(self, statement: ast.With | ast.AsyncWith, frame: Frame, at: int = 0) -> str | None:
-        """The body between what its contexts do: up to a `yield` and after it, or `__enter__` and `__exit__`."""
-        entered: list[ast.expr] = []
-        for number, item in enumerate(statement.items[at:], at + 1):
-            call = item.context_expr
-            made = frame.module.target(call) if isinstance(call, ast.Call) else None
-            if isinstance(call, ast.Call) and made is not None and self._is_context(made):
-                left = self._yielding(call, made, partial(self.context, statement, frame, number), frame)
+    def _match(self, statement: ast.Match, frame: CallFrame) -> str | None:
+        left = self._calls.expression(statement.subject, frame)
+        if left is not None or not self._is_relevant(statement, frame):
+            return left
+        state = self._state
+        value = state.evaluator.value(statement.subject, frame)
+        depth = len(state.tests)
+        for case in statement.cases:
+            matches = matches_case(state.evaluator, case, value, frame)
+            if isinstance(matches, Unknown):
+                state.is_open = True
                 break
-            self.expression(call, frame)
-            self._special(call, "__enter__", frame)
+            state.enter_branch(case.pattern, matches, frame.module)
+            if matches:
+                left = self.block(case.body, frame)
+                break
+            state.tests.pop()
+        del state.tests[depth:]
+        return left
+
+    # Contexts.
+
+    def _with(self, statement: ast.With | ast.AsyncWith, frame: CallFrame, first: int = 0) -> str | None:
+        """Execute the body between what its contexts do: up to a `yield` and after it, or `__enter__` and `__exit__`."""
+        entered: list[ast.expr] = []
+        for number, item in enumerate(statement.items[first:], first + 1):
+            call = item.context_expr
+            target = frame.module.target(call) if isinstance(call, ast.Call) else None
+            if isinstance(call, ast.Call) and target is not None and self._is_relevant_context(target):
+                body = partial(self._with, statement, frame, number)
+                left = self._generator_context(call, target, body, frame)
+                break
+            self._calls.expression(call, frame)
+            self._special_method(call, "__enter__", frame)
             entered.append(call)
         else:
             left = self.block(statement.body, frame)
         for call in reversed(entered):
-            self._special(call, "__exit__", frame)
+            self._special_method(call, "__exit__", frame)
         return left
 
-    def _yielding(self, call: ast.Call, made: Target, rest: Callable[[], str | None], frame: Frame) -> str | None:
-        """A generator's text around what its `with` holds."""
+    def _generator_context(
+        self, call: ast.Call, target: Target[Module], body: Callable[[], str | None], frame: CallFrame
+    ) -> str | None:
+        """Execute a generator's text around the body of its `with`."""
         lefts: list[str | None] = []
 
-        def body() -> str | None:
-            lefts.append(rest())
+        def execute_body() -> str | None:
+            lefts.append(body())
             return lefts[-1]
 
-        self.within.append((made.function, body))
-        left = self.call(call, frame)
-        self.within.pop()
-        return next((each for each in lefts if each is not None), left)
+        self._yields.append((target.function, execute_body))
+        left = self._calls.call(call, frame)
+        self._yields.pop()
+        return next((how for how in lefts if how is not None), left)
 
-    def _is_context(self, made: Target) -> bool:
+    def _is_relevant_context(self, target: Target[Module]) -> bool:
         """Whether a `with` runs a generator of the project that does something of what is looked for."""
-        runs = is_context(made.function) and self.matters.runs(made.module, made.function)
-        return runs and made.function not in self.running and len(self.chain) < MAX_CALLS
+        state = self._state
+        runs = is_context(target.function) and state.reach.runs(target.module, target.function)
+        return runs and target.function not in state.running and len(state.chain) < MAX_CALLS
 
-    def _special(self, call: ast.expr, name: str, frame: Frame) -> None:
-        """What an object does when a `with` enters or leaves it."""
+    def _special_method(self, call: ast.expr, name: str, frame: CallFrame) -> None:
+        """Execute what an object does when a `with` enters or leaves it."""
         owner = frame.module.class_of_value(call) if isinstance(call, ast.Call) else None
-        found = frame.module.method(owner, name) if owner is not None else None
-        if isinstance(call, ast.Call) and found is not None and self.matters.runs(found.module, found.function):
-            self._inlined(call, Frame(found.module, found.function), found.function)
+        method = frame.module.method(owner, name) if owner is not None else None
+        if isinstance(call, ast.Call) and method is not None and self._state.reach.runs(method.module, method.function):
+            self._calls.function(call, CallFrame(method.module, method.function), method.function)
 
-    def attempt(self, statement: ast.Try, frame: Frame) -> str | None:
-        handler = local_failure(self.matters, frame.module, statement)
-        failed = handler is not None and self.fails()
+    # Exceptions and early exits.
+
+    def _try(self, statement: ast.Try, frame: CallFrame) -> str | None:
+        handler = single_rank_handler(self._state.reach, frame.module, statement)
+        failed = handler is not None and self._fails()
         if handler is not None:
-            self._decided(handler, failed, frame.module)
+            self._state.enter_branch(handler, failed, frame.module)
         if handler is not None and failed:
             left = self.block(handler.body, frame)
         else:
             left = self.block(statement.body, frame) or self.block(statement.orelse, frame)
         if handler is not None:
-            self.tests.pop()
+            self._state.tests.pop()
         return self.block(statement.finalbody, frame) or left
 
-    def leave(self, statement: ast.Return | ast.Break | ast.Continue, frame: Frame) -> str | None:
-        left = self.expression(getattr(statement, "value", None), frame)
-        return left or self._leave(type(statement).__name__.lower(), statement)
+    def _leave_block(self, statement: ast.Return | ast.Break | ast.Continue, frame: CallFrame) -> str | None:
+        left = self._calls.expression(getattr(statement, "value", None), frame)
+        return left or self._state.record_exit(type(statement).__name__.lower(), statement)
 
-    def raises(self, statement: ast.Raise, frame: Frame) -> str | None:
+    def _raise(self, statement: ast.Raise, frame: CallFrame) -> str | None:
         raised = statement.exc.func if isinstance(statement.exc, ast.Call) else statement.exc
         if raised is not None and frame.module.names.of(raised) == "SystemExit":
-            failed = isinstance(statement.exc, ast.Call) and self._is_failure(statement.exc, frame)
-            return self._raise(statement) if failed else self._leave("exit", statement)
-        return self._raise(statement)
+            is_failure = isinstance(statement.exc, ast.Call) and self._state.is_failure(statement.exc, frame)
+            if not is_failure:
+                return self._state.record_exit("exit", statement)
+        return self._state.record_raise(statement)
 
-    def definition(self, statement: ast.ClassDef, frame: Frame) -> str | None:
-        """What stands in a class beside its methods runs when the class is made."""
+    # Definitions.
+
+    def _class(self, statement: ast.ClassDef, frame: CallFrame) -> str | None:
+        """Execute the statements of a class besides its methods: they run when the class is made."""
         return self.block([s for s in statement.body if isinstance(s, (ast.Assign, ast.AnnAssign, ast.Expr))], frame)
 
-    def skip(self, statement: ast.stmt, frame: Frame) -> str | None:
+    def _function(self, statement: ast.stmt, frame: CallFrame) -> str | None:
+        """Nothing: a function runs when it is called."""
         return None
 
-    def match(self, statement: ast.Match, frame: Frame) -> str | None:
-        left = self.expression(statement.subject, frame)
-        if left is not None or not self.matters.statement(frame.module, statement):
-            return left
-        value = self.reader.value(statement.subject, frame)
-        depth = len(self.tests)
-        for case in statement.cases:
-            fits = case_of(self.reader, case, value, frame)
-            if isinstance(fits, Unknown):
-                self.is_open = True
-                break
-            self._decided(case.pattern, fits, frame.module)
-            if fits:
-                left = self.block(case.body, frame)
-                break
-            self.tests.pop()
-        del self.tests[depth:]
-        return left
 
-
-_WALKS: dict[type, Callable[[Walk, Any, Frame], str | None]] = {
-    ast.If: Walk.branch,
-    ast.For: Walk.loop,
-    ast.AsyncFor: Walk.loop,
-    ast.While: Walk.until,
-    ast.With: Walk.context,
-    ast.AsyncWith: Walk.context,
-    ast.Try: Walk.attempt,
-    ast.Return: Walk.leave,
-    ast.Break: Walk.leave,
-    ast.Continue: Walk.leave,
-    ast.Raise: Walk.raises,
-    ast.FunctionDef: Walk.skip,
-    ast.AsyncFunctionDef: Walk.skip,
-    ast.ClassDef: Walk.definition,
-    ast.Match: Walk.match,
+_EXECUTE: dict[type, Callable[[RankExecutor, Any, CallFrame], str | None]] = {
+    ast.If: RankExecutor._if,
+    ast.For: RankExecutor._for,
+    ast.AsyncFor: RankExecutor._for,
+    ast.While: RankExecutor._while,
+    ast.With: RankExecutor._with,
+    ast.AsyncWith: RankExecutor._with,
+    ast.Try: RankExecutor._try,
+    ast.Return: RankExecutor._leave_block,
+    ast.Break: RankExecutor._leave_block,
+    ast.Continue: RankExecutor._leave_block,
+    ast.Raise: RankExecutor._raise,
+    ast.FunctionDef: RankExecutor._function,
+    ast.AsyncFunctionDef: RankExecutor._function,
+    ast.ClassDef: RankExecutor._class,
+    ast.Match: RankExecutor._match,
 }

@@ -1,9 +1,9 @@
-"""Rehearses statements: what each rank does, in its order, through branches, loops, early exits and calls.
+"""Simulates a function or a program: what each rank does, in its order, through branches, loops, early exits and calls.
 
-A `Rehearsal` is one way through a function with all ranks side by side: conditions that the text decides go each rank's
-own way, and what it does not tell is chosen once for all of them. Conditions on a rank's own data are taken by one rank
-and not by the others when `data` asks for it. A rehearsal that met a condition which may differ between ranks in an unknown
-way, around something that matters, is `open`: nothing can be said of it.
+A `Simulation` is one way through the text with all ranks side by side: conditions that the text determines are taken by each
+rank as they come out for it, and the others are decided once for all ranks. With `data`, conditions on a rank's own data hold
+for one rank and not for the others. A simulation that came to a condition which may differ between ranks in an unknown way,
+around something relevant, is `open`: nothing can be concluded from it.
 """
 
 from __future__ import annotations
@@ -12,98 +12,102 @@ import ast
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from ddpdoctor.scripts.interpreter.branch_oracle import Choices, Chooser
-from ddpdoctor.scripts.interpreter.simulated_job import Frame, Place
-from ddpdoctor.scripts.interpreter.values import Reader
-from ddpdoctor.scripts.simulation.communication_reach import Matters
-from ddpdoctor.scripts.simulation.rank_executor import Walk
-from ddpdoctor.scripts.simulation.trace import Event, Rehearsal, Track
+from ddpdoctor.scripts.interpreter.branch_oracle import BranchChoices, BranchOracle
+from ddpdoctor.scripts.interpreter.rank_evaluator import RankEvaluator
+from ddpdoctor.scripts.interpreter.simulated_job import RankContext
+from ddpdoctor.scripts.simulation.communication_reach import CallReach
+from ddpdoctor.scripts.simulation.rank_executor import RankExecutor
+from ddpdoctor.scripts.simulation.rank_state import RankState
+from ddpdoctor.scripts.simulation.trace import Event, RankTrace, Simulation
 from ddpdoctor.scripts.syntax.module import Module
 from ddpdoctor.scripts.syntax.nodes import Function
 
-__all__ = ["rehearse"]
+__all__ = ["simulate"]
 
-MAX_RUNS = 12
+MAX_SIMULATIONS = 12
+"""Ways through one root that are simulated."""
 MAX_ATTEMPTS = 3
+"""Repetitions of one way with the decisions that later ranks added."""
 MAX_STATEMENTS = 3000
-"""Statements that all ways through one root may take together; a root that takes more is left alone."""
+"""Statements that all ways through one root may execute together; a root that needs more is given up."""
 
 
-class _Scene(NamedTuple):
-    """What is rehearsed: a root, by these ranks."""
+class _Setup(NamedTuple):
+    """What is simulated: a root, by these ranks."""
 
     module: Module
     root: Function | ast.Module
-    places: tuple[Place, ...]
-    matters: Matters
-    is_alike: Callable[[Event], bool] | None
+    contexts: tuple[RankContext, ...]
+    reach: CallReach
+    is_rank_independent: Callable[[Event], bool] | None
 
 
-def rehearse(
+def simulate(
     module: Module,
     root: Function | ast.Module,
-    places: tuple[Place, ...],
-    matters: Matters,
+    contexts: tuple[RankContext, ...],
+    reach: CallReach,
     *,
     data: bool | None = None,
-    is_alike: Callable[[Event], bool] | None = None,
-) -> Iterator[Rehearsal]:
-    """The ways through a function, or through the module's own level as a program, up to a number.
+    is_rank_independent: Callable[[Event], bool] | None = None,
+) -> Iterator[Simulation]:
+    """The ways through a function, or through the module's own level as a program, at most `MAX_SIMULATIONS`.
 
-    With `is_alike`, a way on which nothing depends on the rank, and whose events are all alike for all ranks, is walked by
-    the first rank alone.
+    With `is_rank_independent`, a way on which nothing depends on the rank, and whose events all satisfy it, is executed by the
+    first rank only.
     """
-    scene = _Scene(module, root, places, matters, is_alike)
+    setup = _Setup(module, root, contexts, reach, is_rank_independent)
     waiting: list[list[tuple[object, bool]]] = [[]]
     statements = 0
-    for _ in range(MAX_RUNS):
+    for _ in range(MAX_SIMULATIONS):
         if not waiting or statements > MAX_STATEMENTS:
             return
         prefix = waiting.pop()
-        choices = Choices(prefix, data)
-        run = _run(scene, choices)
+        choices = BranchChoices(prefix, data)
+        simulation = _simulate_way(setup, choices)
         statements += choices.statements
-        yield run
-        for at in range(len(prefix), len(choices.order)):
-            earlier = [(key, choices.taken[key]) for key in choices.order[:at]]
-            waiting.append([*earlier, (choices.order[at], False)])
+        yield simulation
+        for position in range(len(prefix), len(choices.order)):
+            earlier = [(key, choices.taken[key]) for key in choices.order[:position]]
+            waiting.append([*earlier, (choices.order[position], False)])
 
 
-def _run(scene: _Scene, choices: Choices) -> Rehearsal:
-    """All ranks on one way. What a rank chose after it had read what depends on it, the next ranks read otherwise: where
-    their ways part, they start again with all that was chosen. Where there is always more to choose, the way is open."""
+def _simulate_way(setup: _Setup, choices: BranchChoices) -> Simulation:
+    """All ranks on one way.
+
+    What a rank decides after it evaluated something that depends on the decision, the next ranks evaluate differently: where
+    the ranks diverge, they start again with all decisions. If that adds decisions every time, the simulation is open.
+    """
     for _ in range(MAX_ATTEMPTS):
-        chosen = len(choices.order)
+        decided = len(choices.order)
         choices.statements = 0
-        run = _all(scene, choices)
-        if len(choices.order) == chosen or not run.parts():
-            return run
-    run.is_open = True
-    return run
+        simulation = _execute_ranks(setup, choices)
+        if len(choices.order) == decided or not simulation.diverges():
+            return simulation
+    simulation.is_open = True
+    return simulation
 
 
-def _all(scene: _Scene, choices: Choices) -> Rehearsal:
-    tracks = []
+def _execute_ranks(setup: _Setup, choices: BranchChoices) -> Simulation:
+    traces = []
     is_open = False
-    limit = MAX_STATEMENTS // len(scene.places)
-    for place in scene.places:
-        chooser = Chooser(choices, place)
-        reader = Reader(scene.module, place, trusting=True, chooser=chooser)
-        walk = Walk(scene.module, reader, Track(place), scene.matters, limit)
-        walk.fails = chooser.fails
-        function = None if isinstance(scene.root, ast.Module) else scene.root
-        walk.root(scene.root, Frame(scene.module, function, walk.given(function)))
-        tracks.append(walk.track)
-        is_open |= walk.is_open
-        choices.statements += limit - walk.left
-        if place is scene.places[0] and (is_open or _is_for_all(scene, choices, reader, walk.track)):
-            choices.statements *= len(scene.places)
+    limit = MAX_STATEMENTS // len(setup.contexts)
+    for context in setup.contexts:
+        oracle = BranchOracle(choices, context)
+        evaluator = RankEvaluator(setup.module, context, trusting=True, oracle=oracle)
+        state = RankState(evaluator, RankTrace(context), setup.reach, limit)
+        RankExecutor(setup.module, state, oracle.fails).root(setup.root)
+        traces.append(state.trace)
+        is_open |= state.is_open
+        choices.statements += limit - state.statements_left
+        if context is setup.contexts[0] and (is_open or _is_same_for_all(setup, choices, state)):
+            choices.statements *= len(setup.contexts)
             break
-    return Rehearsal(scene.module, scene.root, tracks, is_open, choices.asked_data, choices.data)
+    return Simulation(setup.module, setup.root, traces, is_open, choices.depends_on_data, choices.data)
 
 
-def _is_for_all(scene: _Scene, choices: Choices, reader: Reader, track: Track) -> bool:
-    """Whether the other ranks would go the first one's way, to events that are the same for them."""
-    if scene.is_alike is None or choices.data is not None or reader.is_of_place:
+def _is_same_for_all(setup: _Setup, choices: BranchChoices, state: RankState) -> bool:
+    """Whether the other ranks would execute the same statements as the first one, with the same events."""
+    if setup.is_rank_independent is None or choices.data is not None or state.evaluator.depends_on_rank:
         return False
-    return all(scene.is_alike(event) for event in track.events)
+    return all(setup.is_rank_independent(event) for event in state.trace.events)

@@ -1,4 +1,4 @@
-"""One way through a function with all ranks side by side: what each did, in its order, and where they parted."""
+"""The result of a simulation: what each rank did, in its order, and which conditions the ranks took differently."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import ast
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ddpdoctor.scripts.interpreter.simulated_job import Frame, Place
-from ddpdoctor.scripts.interpreter.values import Reader
+from ddpdoctor.scripts.interpreter.frames import CallFrame
+from ddpdoctor.scripts.interpreter.rank_evaluator import RankEvaluator
+from ddpdoctor.scripts.interpreter.simulated_job import RankContext
 from ddpdoctor.scripts.syntax.module import Module
 
-__all__ = ["Event", "Leaving", "Rehearsal", "Test", "Track"]
+__all__ = ["BranchTest", "EarlyExit", "Event", "RankTrace", "Simulation"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Test:
-    """A condition around an event: the statement, which way was taken, and how many calls deep it stands.
+class BranchTest:
+    """A condition around an event: the statement, which way was taken, and how many calls deep it is.
 
-    `chosen`: nothing in the text decides it.
+    `chosen`: the text does not determine it.
     """
 
     node: ast.AST
@@ -29,14 +30,14 @@ class Test:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Event:
-    """One call that was done. `chain` are the calls that led to it, from the root's own text to the call itself."""
+    """One call that was executed. `chain` are the calls that led to it, from the root's own text to the call itself."""
 
     name: str
     call: ast.Call
-    frame: Frame
-    reader: Reader
+    frame: CallFrame
+    evaluator: RankEvaluator
     chain: tuple[ast.Call, ...]
-    tests: tuple[Test, ...]
+    tests: tuple[BranchTest, ...]
     loops: tuple[ast.AST, ...] = ()
 
     def argument(self, position: int | None, *names: str) -> ast.expr | None:
@@ -49,62 +50,64 @@ class Event:
         return None
 
     def read(self, node: ast.expr | None) -> object:
-        """The value of an expression where this rank did the call; None for None."""
-        return None if node is None else self.reader.value(node, self.frame)
+        """The value of an expression where this rank executed the call; None for None."""
+        return None if node is None else self.evaluator.value(node, self.frame)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Leaving:
+class EarlyExit:
     """A rank left its block or the process early, inside of `loops`. `how` is return, break, continue, exit or raise.
 
-    `depth`: how many calls deep. A return leaves no more than its own function, whoever calls that.
+    `depth` is how many calls deep it is: a return leaves only its own function.
     """
 
     how: str
     node: ast.AST
-    tests: tuple[Test, ...]
+    tests: tuple[BranchTest, ...]
     loops: tuple[ast.AST, ...] = ()
     depth: int = 0
 
     @property
-    def reasons(self) -> tuple[Test, ...]:
-        """The conditions around it that decide whether what it leaves goes on."""
+    def reasons(self) -> tuple[BranchTest, ...]:
+        """The conditions around it that decide whether the rest of what it leaves is executed."""
         return self.tests if self.how in ("exit", "raise") else tuple(t for t in self.tests if t.depth == self.depth)
 
 
 @dataclass(slots=True, eq=False)
-class Track:
-    """One rank's way."""
+class RankTrace:
+    """What one rank did. `decisions` are the ways in which it took each condition; `unknown_calls` are calls in branches whose
+    text was not read, by name."""
 
-    place: Place
+    context: RankContext
     events: list[Event] = field(default_factory=list)
-    leavings: list[Leaving] = field(default_factory=list)
+    early_exits: list[EarlyExit] = field(default_factory=list)
     decisions: dict[ast.AST, list[bool]] = field(default_factory=dict)
-    opaque: list[tuple[str, tuple[Test, ...]]] = field(default_factory=list)
+    unknown_calls: list[tuple[str, tuple[BranchTest, ...]]] = field(default_factory=list)
     raised: bool = False
 
 
 @dataclass(slots=True, eq=False)
-class Rehearsal:
+class Simulation:
     """One way through a root with all ranks side by side."""
 
     module: Module
     root: ast.AST
-    tracks: list[Track]
+    traces: list[RankTrace]
     is_open: bool = False
-    asked_data: bool = False
+    depends_on_data: bool = False
     data: bool | None = None
 
-    def parts(self) -> bool:
+    def diverges(self) -> bool:
         """Whether the ranks took any condition differently."""
-        return any(self.differs(node) for node in {n for t in self.tracks for n in t.decisions})
+        return any(self.differs(node) for node in {n for t in self.traces for n in t.decisions})
 
     def differs(self, node: ast.AST) -> bool:
         """Whether the ranks took a condition differently."""
-        seen = [t.decisions[node] for t in self.tracks if node in t.decisions]
-        ways = {frozenset(s) for s in seen}
-        return len(ways) > 1 or (frozenset((True, False)) in ways and any(s != seen[0] for s in seen))
+        by_rank = [t.decisions[node] for t in self.traces if node in t.decisions]
+        outcomes = {frozenset(decisions) for decisions in by_rank}
+        is_mixed = frozenset((True, False)) in outcomes
+        return len(outcomes) > 1 or (is_mixed and any(decisions != by_rank[0] for decisions in by_rank))
 
-    def apart(self, tests: Iterable[Test]) -> list[Test]:
+    def divergent(self, tests: Iterable[BranchTest]) -> list[BranchTest]:
         """Those of the conditions that the ranks took differently, outermost first."""
         return [t for t in tests if self.differs(t.node)]

@@ -1,1 +1,1 @@
-"""The syntax tree of a script and the questions that it answers: names, calls, classes, scopes."""
+"""The syntax tree of a script and what can be looked up in it: names, calls, classes, scopes."""

@@ -1,30 +1,27 @@
-"""Decorators of a project: the function that runs in place of the decorated one, and the name it calls that by."""
+"""Decorators of a project: the wrapper that runs in place of the decorated function, and the parameter that it calls."""
 
 from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from ddpdoctor.scripts.syntax.memory import once
+from ddpdoctor.scripts.syntax.module import Module
+from ddpdoctor.scripts.syntax.node_cache import cached_per_node
 from ddpdoctor.scripts.syntax.nodes import Function
-
-if TYPE_CHECKING:
-    from ddpdoctor.scripts.syntax.module import Module
 
 __all__ = ["Wrapper", "is_context", "wrapper_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Wrapper:
-    """`inner` runs in place of a decorated function, which it calls by the parameter `given` of what encloses it."""
+    """`inner` runs in place of a decorated function; it calls that function by `given`, a parameter of the decorator."""
 
     module: Module
     inner: Function
     given: ast.arg
 
 
-@once
+@cached_per_node
 def wrapper_of(module: Module, function: Function) -> Wrapper | None:
     """What runs in place of a function with one decorator of this project; None for others."""
     if len(function.decorator_list) != 1:
@@ -42,6 +39,6 @@ def wrapper_of(module: Module, function: Function) -> Wrapper | None:
 
 
 def is_context(function: Function) -> bool:
-    """Whether a function is a context whose `yield` stands for the body of the `with`."""
+    """Whether a function is a context manager whose `yield` runs the body of the `with`."""
     names = [getattr(d, "attr", getattr(d, "id", "")) for d in function.decorator_list]
     return bool(names) and all(name in ("contextmanager", "asynccontextmanager") for name in names)

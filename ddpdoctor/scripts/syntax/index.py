@@ -1,4 +1,4 @@
-"""One walk over a syntax tree: what encloses each node, which names each scope binds, and all calls in textual order."""
+"""The index of a syntax tree, built in one walk: what encloses each node, what each scope binds, all calls in textual order."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Bound(Enum):
 
 @dataclass(slots=True, eq=False)
 class Binding:
-    """One place where a scope binds a name. `value` is the expression, `part` its index when it is unpacked.
+    """One statement (`at`) that binds a name. `value` is the expression, `part` the name's position if it is unpacked.
 
-    Of an import, `target` is the dotted name that it stands for (relative ones begin with dots).
+    For an import, `target` is the dotted name that is imported (relative ones begin with dots).
     """
 
     how: Bound
@@ -43,36 +43,41 @@ class Binding:
 
     @property
     def line(self) -> int:
+        """The line of the statement, 0 if it has none."""
         return getattr(self.at, "lineno", 0)
 
 
 @dataclass(slots=True, eq=False)
 class Scope:
-    """A module, class or function, and what it binds; `inside` is the function around its body, itself if it is one."""
+    """A module, class or function, and what it binds.
+
+    `outer_names` are its global and nonlocal names, `enclosing_function` is the function around its body, itself if it is one.
+    """
 
     node: ast.AST
     parent: Scope | None
     names: dict[str, list[Binding]] = field(default_factory=dict)
-    elsewhere: set[str] = field(default_factory=set)
-    inside: Function | None = None
+    outer_names: set[str] = field(default_factory=set)
+    enclosing_function: Function | None = None
 
     def __post_init__(self) -> None:
-        self.inside = self.function or (self.parent.inside if self.parent is not None else None)
+        self.enclosing_function = self.function or (self.parent.enclosing_function if self.parent is not None else None)
 
     @property
     def function(self) -> Function | None:
+        """The function whose scope this is, None for a module or class."""
         return self.node if isinstance(self.node, (ast.FunctionDef, ast.AsyncFunctionDef)) else None
 
 
 @dataclass(slots=True, eq=False)
 class Index:
-    """What the walk found. `around` is the scope of each node; `attributes` holds assignments to `self.rank`, `args.gpu`, by
-    ("args", "gpu")."""
+    """What the walk found. `scope_by_node` is the scope around each node; `attributes` holds assignments to `args.gpu` by
+    ("args", "gpu"); `stars` are the modules of `from … import *`; `depth` is the deepest nesting."""
 
     tree: ast.Module
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
     scopes: dict[ast.AST, Scope] = field(default_factory=dict)
-    around: dict[ast.AST, Scope] = field(default_factory=dict)
+    scope_by_node: dict[ast.AST, Scope] = field(default_factory=dict)
     calls: list[ast.Call] = field(default_factory=list)
     functions: list[Function] = field(default_factory=list)
     classes: list[ast.ClassDef] = field(default_factory=list)
@@ -83,7 +88,7 @@ class Index:
 
     def scope(self, node: ast.AST) -> Scope:
         """The scope that a node's names are looked up in; a function's own node belongs to the scope around it."""
-        return self.around.get(node) or self.scopes[self.tree]
+        return self.scope_by_node.get(node) or self.scopes[self.tree]
 
     def enclosing(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
         """Pairs (parent, child) from the node outwards."""
@@ -94,12 +99,12 @@ class Index:
 
     def function_of(self, node: ast.AST) -> Function | None:
         """The function around a node, None at module or class level."""
-        scope = self.around.get(node)
-        return None if scope is None else scope.inside
+        scope = self.scope_by_node.get(node)
+        return None if scope is None else scope.enclosing_function
 
     def class_of(self, node: ast.AST) -> ast.ClassDef | None:
         """The class whose body holds this function or node, through any functions between."""
-        scope = self.around.get(node)
+        scope = self.scope_by_node.get(node)
         while scope is not None:
             if isinstance(scope.node, ast.ClassDef):
                 return scope.node
@@ -121,31 +126,31 @@ class Index:
 
 
 def index(tree: ast.Module) -> Index:
-    """Walk the tree once."""
-    found = Index(tree)
-    found.scopes[tree] = Scope(tree, None)
-    stack: list[tuple[ast.AST, Scope, int]] = [(tree, found.scopes[tree], 0)]
+    """Build the index in one walk."""
+    result = Index(tree)
+    result.scopes[tree] = Scope(tree, None)
+    stack: list[tuple[ast.AST, Scope, int]] = [(tree, result.scopes[tree], 0)]
     while stack:
         node, scope, depth = stack.pop()
-        if depth > found.depth:
-            found.depth = depth
-        found.around[node] = scope
+        if depth > result.depth:
+            result.depth = depth
+        result.scope_by_node[node] = scope
         visit = _VISITS.get(type(node))
         if visit is not None:
-            visit(found, node, scope)
+            visit(result, node, scope)
         if node is not tree and isinstance(node, SCOPES):
-            scope = found.scopes[node] = Scope(node, scope)
+            scope = result.scopes[node] = Scope(node, scope)
             _parameters(node, scope)
         children = children_of(node)
         children.reverse()
         for child in children:
-            found.parents[child] = node
+            result.parents[child] = node
             stack.append((child, scope, depth + 1))
-    return found
+    return result
 
 
 def _bind(scope: Scope, name: str, binding: Binding) -> None:
-    while name in scope.elsewhere and scope.parent is not None:
+    while name in scope.outer_names and scope.parent is not None:
         scope = scope.parent  # global, nonlocal: the next scope outwards that has the name, or the module
         while name not in scope.names and scope.parent is not None:
             scope = scope.parent
@@ -158,23 +163,23 @@ def _parameters(node: ast.AST, scope: Scope) -> None:
         return
     positional = [*arguments.posonlyargs, *arguments.args]
     defaults: list[ast.expr | None] = [*([None] * (len(positional) - len(arguments.defaults))), *arguments.defaults]
-    for each, default in zip(positional, defaults, strict=True):
-        _bind(scope, each.arg, Binding(Bound.PARAMETER, each, default))
-    for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        _bind(scope, each.arg, Binding(Bound.PARAMETER, each, default))
+    for parameter, default in zip(positional, defaults, strict=True):
+        _bind(scope, parameter.arg, Binding(Bound.PARAMETER, parameter, default))
+    for parameter, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        _bind(scope, parameter.arg, Binding(Bound.PARAMETER, parameter, default))
     for extra in (arguments.vararg, arguments.kwarg):
         if extra is not None:
             _bind(scope, extra.arg, Binding(Bound.OTHER, extra))
 
 
-def _target(found: Index, target: ast.expr, scope: Scope, binding: Binding) -> None:
+def _target(result: Index, target: ast.expr, scope: Scope, binding: Binding) -> None:
     if isinstance(target, ast.Name):
         _bind(scope, target.id, binding)
     elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
-        found.attributes.setdefault((target.value.id, target.attr), []).append(binding)
+        result.attributes.setdefault((target.value.id, target.attr), []).append(binding)
     elif isinstance(target, (ast.Tuple, ast.List)):
         value = binding.value
-        for position, each in enumerate(target.elts):
+        for position, element in enumerate(target.elts):
             if (
                 binding.how is Bound.VALUE
                 and isinstance(value, (ast.Tuple, ast.List))
@@ -185,81 +190,81 @@ def _target(found: Index, target: ast.expr, scope: Scope, binding: Binding) -> N
                 is_item = binding.how is Bound.ITEM
                 at = binding.part if is_item and binding.part is not None else position
                 part = Binding(Bound.ITEM if is_item else Bound.PART, binding.at, value, at)
-            _target(found, each, scope, part)
+            _target(result, element, scope, part)
     elif isinstance(target, ast.Starred):
-        _target(found, target.value, scope, Binding(Bound.OTHER, binding.at))
+        _target(result, target.value, scope, Binding(Bound.OTHER, binding.at))
 
 
-def _assign(found: Index, node: ast.Assign, scope: Scope) -> None:
+def _assign(result: Index, node: ast.Assign, scope: Scope) -> None:
     for target in node.targets:
-        _target(found, target, scope, Binding(Bound.VALUE, node, node.value))
+        _target(result, target, scope, Binding(Bound.VALUE, node, node.value))
 
 
-def _annotated(found: Index, node: ast.AnnAssign, scope: Scope) -> None:
+def _annotated(result: Index, node: ast.AnnAssign, scope: Scope) -> None:
     if node.value is not None or isinstance(scope.node, ast.ClassDef):
-        _target(found, node.target, scope, Binding(Bound.VALUE, node, node.value))
+        _target(result, node.target, scope, Binding(Bound.VALUE, node, node.value))
 
 
-def _named(found: Index, node: ast.NamedExpr, scope: Scope) -> None:
-    _target(found, node.target, scope, Binding(Bound.VALUE, node, node.value))
+def _named(result: Index, node: ast.NamedExpr, scope: Scope) -> None:
+    _target(result, node.target, scope, Binding(Bound.VALUE, node, node.value))
 
 
-def _augmented(found: Index, node: ast.AugAssign, scope: Scope) -> None:
-    _target(found, node.target, scope, Binding(Bound.CHANGED, node, node.value))
+def _augmented(result: Index, node: ast.AugAssign, scope: Scope) -> None:
+    _target(result, node.target, scope, Binding(Bound.CHANGED, node, node.value))
 
 
-def _loop(found: Index, node: ast.For | ast.AsyncFor | ast.comprehension, scope: Scope) -> None:
+def _loop(result: Index, node: ast.For | ast.AsyncFor | ast.comprehension, scope: Scope) -> None:
     at = node if not isinstance(node, ast.comprehension) else node.target
-    _target(found, node.target, scope, Binding(Bound.ITEM, at, node.iter))
+    _target(result, node.target, scope, Binding(Bound.ITEM, at, node.iter))
 
 
-def _context(found: Index, node: ast.withitem, scope: Scope) -> None:
+def _context(result: Index, node: ast.withitem, scope: Scope) -> None:
     if node.optional_vars is not None:
-        _target(found, node.optional_vars, scope, Binding(Bound.CONTEXT, node.context_expr, node.context_expr))
+        _target(result, node.optional_vars, scope, Binding(Bound.CONTEXT, node.context_expr, node.context_expr))
 
 
-def _import(found: Index, node: ast.Import, scope: Scope) -> None:
+def _import(result: Index, node: ast.Import, scope: Scope) -> None:
     for alias in node.names:
         name = alias.asname or alias.name.partition(".")[0]
         target = alias.name if alias.asname else alias.name.partition(".")[0]
         _bind(scope, name, Binding(Bound.IMPORT, node, target=target))
 
 
-def _import_from(found: Index, node: ast.ImportFrom, scope: Scope) -> None:
+def _import_from(result: Index, node: ast.ImportFrom, scope: Scope) -> None:
     base = "." * node.level + (node.module or "")
     for alias in node.names:
         if alias.name == "*":
-            found.stars.append(base)
+            result.stars.append(base)
             continue
         dotted = f"{base}{alias.name}" if base.endswith(".") else f"{base}.{alias.name}"
         _bind(scope, alias.asname or alias.name, Binding(Bound.IMPORT, node, target=dotted))
 
 
-def _function(found: Index, node: Function, scope: Scope) -> None:
-    found.functions.append(node)
+def _function(result: Index, node: Function, scope: Scope) -> None:
+    result.functions.append(node)
     _bind(scope, node.name, Binding(Bound.FUNCTION, node))
 
 
-def _class(found: Index, node: ast.ClassDef, scope: Scope) -> None:
-    found.classes.append(node)
+def _class(result: Index, node: ast.ClassDef, scope: Scope) -> None:
+    result.classes.append(node)
     _bind(scope, node.name, Binding(Bound.CLASS, node))
 
 
-def _call(found: Index, node: ast.Call, scope: Scope) -> None:
-    found.calls.append(node)
+def _call(result: Index, node: ast.Call, scope: Scope) -> None:
+    result.calls.append(node)
 
 
-def _subscript(found: Index, node: ast.Subscript, scope: Scope) -> None:
-    found.subscripts.append(node)
+def _subscript(result: Index, node: ast.Subscript, scope: Scope) -> None:
+    result.subscripts.append(node)
 
 
-def _handler(found: Index, node: ast.ExceptHandler, scope: Scope) -> None:
+def _handler(result: Index, node: ast.ExceptHandler, scope: Scope) -> None:
     if node.name:
         _bind(scope, node.name, Binding(Bound.OTHER, node))
 
 
-def _elsewhere(found: Index, node: ast.Global | ast.Nonlocal, scope: Scope) -> None:
-    scope.elsewhere.update(node.names)
+def _outer_names(result: Index, node: ast.Global | ast.Nonlocal, scope: Scope) -> None:
+    scope.outer_names.update(node.names)
 
 
 _VISITS: dict[type, Callable[[Index, Any, Scope], None]] = {
@@ -279,6 +284,6 @@ _VISITS: dict[type, Callable[[Index, Any, Scope], None]] = {
     ast.Call: _call,
     ast.Subscript: _subscript,
     ast.ExceptHandler: _handler,
-    ast.Global: _elsewhere,
-    ast.Nonlocal: _elsewhere,
+    ast.Global: _outer_names,
+    ast.Nonlocal: _outer_names,
 }

@@ -1,7 +1,7 @@
-"""What a name stands for: `dist.all_reduce`, `DDP`, `cuda.set_device`, whatever the imports call them.
+"""Resolves names: `dist.all_reduce`, `DDP`, `cuda.set_device`, whatever the imports call them.
 
-The answer is a short dotted name. What torch offers at several places has one: `torch.distributed.distributed_c10d.barrier`,
-`deepspeed.comm.barrier` and `torch.distributed.barrier` are all `dist.barrier`.
+The result is a short dotted name, one for each thing that torch offers under several names:
+`torch.distributed.distributed_c10d.barrier`, `deepspeed.comm.barrier` and `torch.distributed.barrier` are all `dist.barrier`.
 """
 
 from __future__ import annotations
@@ -83,16 +83,16 @@ def short(dotted: str) -> str:
 
 
 class Names:
-    """Looks names up in one indexed file."""
+    """Resolves the names of one indexed file."""
 
-    def __init__(self, found: Index) -> None:
-        self._index = found
+    def __init__(self, file: Index) -> None:
+        self._index = file
         self._short: dict[ast.AST, str | None] = {}
         self._known: dict[tuple[Scope, str], str | None] = {}
-        self._stars = {name: f"{base}.{name}" for base in found.stars for name in _STARS.get(base, "").split()}
+        self._stars = {name: f"{base}.{name}" for base in file.stars for name in _STARS.get(base, "").split()}
 
     def of(self, node: ast.AST) -> str | None:
-        """The short name of an expression such as `dist.all_reduce`; None for what this file defines or nobody knows."""
+        """The short name of an expression such as `dist.all_reduce`; None for what this file defines and for unknown names."""
         if node not in self._short:
             dotted = self.dotted(node)
             self._short[node] = None if dotted is None else short(dotted)
@@ -112,13 +112,12 @@ class Names:
 
     def bindings(self, name: str, scope: Scope) -> tuple[Scope, list[Binding]] | None:
         """The scope that binds a name as seen from `scope`, and its bindings there."""
-        first: Scope | None = scope
-        each = first
-        while each is not None:
-            visible = each is first or not isinstance(each.node, ast.ClassDef)
-            if visible and name in each.names and name not in each.elsewhere:
-                return each, each.names[name]
-            each = each.parent
+        candidate: Scope | None = scope
+        while candidate is not None:
+            is_visible = candidate is scope or not isinstance(candidate.node, ast.ClassDef)
+            if is_visible and name in candidate.names and name not in candidate.outer_names:
+                return candidate, candidate.names[name]
+            candidate = candidate.parent
         return None
 
     def _base(self, name: str, scope: Scope, depth: int) -> str | None:
@@ -144,6 +143,6 @@ class Names:
         return None
 
     def _is_partial(self, call: ast.Call, depth: int) -> bool:
-        """functools.partial that leaves places and groups alone: what it makes is called like the function itself."""
+        """functools.partial that sets no rank and no group: its result is called like the function itself."""
         keywords = {k.arg for k in call.keywords}
         return len(call.args) == 1 and keywords <= {"op"} and self.dotted(call.func, depth + 1) == "functools.partial"

@@ -1,4 +1,4 @@
-"""The nodes of a syntax tree that are worth a visit, in textual order."""
+"""Walks over syntax trees in textual order, without operators and other leaves."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.M
 
 def children_of(node: ast.AST) -> list[ast.AST]:
     """The nodes directly under a node, in textual order."""
-    found: list[ast.AST] = []
-    for name in _WITH_NODES[type(node)]:
+    children: list[ast.AST] = []
+    for name in _CHILD_FIELDS[type(node)]:
         value = getattr(node, name, None)
         if isinstance(value, list):
-            found += [each for each in value if isinstance(each, ast.AST)]
+            children += [item for item in value if isinstance(item, ast.AST)]
         elif isinstance(value, ast.AST):
-            found.append(value)
-    return found
+            children.append(value)
+    return children
 
 
-class _WithNodes(dict[type[ast.AST], tuple[str, ...]]):
-    """The fields of each type of node that can hold nodes worth a visit: no texts, numbers, operators."""
+class _ChildFields(dict[type[ast.AST], tuple[str, ...]]):
+    """The fields of each type of node that hold nodes to visit: no texts, numbers, operators. Filled on first use."""
 
     def __missing__(self, kind: type[ast.AST]) -> tuple[str, ...]:
-        without = {
+        skipped = {
             "arg",
             "attr",
             "conversion",
@@ -42,21 +42,21 @@ class _WithNodes(dict[type[ast.AST], tuple[str, ...]]):
             "simple",
             "type_comment",
         }
-        self[kind] = tuple(name for name in kind._fields if name not in without) if kind is not ast.Constant else ()
+        self[kind] = tuple(name for name in kind._fields if name not in skipped) if kind is not ast.Constant else ()
         return self[kind]
 
 
-_WITH_NODES = _WithNodes()
+_CHILD_FIELDS = _ChildFields()
 
 
 def inner(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes under a node, itself included, without the bodies of functions and classes in it; in textual order."""
+    """A node and all nodes under it in textual order, without the bodies of functions and classes in it."""
     stack = [node]
     while stack:
-        each = stack.pop()
-        yield each
-        if each is not node and isinstance(each, SCOPES):
+        current = stack.pop()
+        yield current
+        if current is not node and isinstance(current, SCOPES):
             continue
-        children = children_of(each)
+        children = children_of(current)
         children.reverse()
         stack += children

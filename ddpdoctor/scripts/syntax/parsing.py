@@ -1,4 +1,4 @@
-"""Text to syntax tree: which texts concern distributed training at all, and why some have no tree."""
+"""Parses text: which texts concern distributed training at all, and why some have no syntax tree."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import ast
 import warnings
 from functools import lru_cache
 
-from ddpdoctor.facts.script import Problem
+from ddpdoctor.facts.script import SourceProblem
 
 __all__ = ["MAX_DEPTH", "concerns", "parse"]
 
 MAX_DEPTH = 150
 """Levels of nesting, of statements and expressions, that the analysis follows. Chains of `elif` count as levels."""
 
-WORDS = (
+_CONCERNED = (
     "torch.distributed",
     "import distributed",
     "DistributedDataParallel",
@@ -31,21 +31,21 @@ WORDS = (
 
 
 def concerns(text: str) -> bool:
-    """Whether a text mentions torch.distributed or a framework around it: others hold nothing to judge."""
-    return any(word in text for word in WORDS)
+    """Whether a text mentions torch.distributed or a framework around it: others contain nothing to judge."""
+    return any(word in text for word in _CONCERNED)
 
 
 @lru_cache(maxsize=256)
-def parse(text: str) -> ast.Module | Problem:
+def parse(text: str) -> ast.Module | SourceProblem:
     """The syntax tree of Python text, or why there is none. Never raises."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # invalid escapes and the like: the reader's Python will tell
+            warnings.simplefilter("ignore")  # invalid escapes and the like: Python itself warns of them
             tree = ast.parse(text)
     except SyntaxError as error:
-        return Problem(f"no Python: {error.msg}", error.lineno, error.offset)
+        return SourceProblem(f"no Python: {error.msg}", error.lineno, error.offset)
     except ValueError as error:
-        return Problem(f"no Python: {error}")
+        return SourceProblem(f"no Python: {error}")
     except (RecursionError, MemoryError):
-        return Problem("nested too deeply for Python's own parser")
+        return SourceProblem("nested too deeply for Python's own parser")
     return tree

@@ -1,27 +1,21 @@
-"""Words of torch.distributed and of the frameworks around it: what communicates, what tells the rank."""
+"""Names of torch.distributed and of the frameworks around it: what communicates, and which variables hold the rank."""
 
 from __future__ import annotations
 
-import re
-
 __all__ = [
-    "ATTRIBUTES",
     "COLLECTIVES",
     "FRAMEWORKS",
     "GROUP_POSITION",
-    "HELPERS",
     "MAKERS",
     "METHODS",
     "P2P",
-    "PARAMETERS",
-    "SUBGROUP",
     "VARIABLES",
     "words",
 ]
 
 
 def words(text: str) -> tuple[str, ...]:
-    """The words of a text: how the tables here are written."""
+    """The words of a text: the tables here are written as such."""
     return tuple(text.split())
 
 
@@ -111,77 +105,7 @@ VARIABLES = {
     "PMI_RANK": "rank",
     "PMI_SIZE": "world_size",
 }
-"""Environment variables of launchers that hold a number of the rank's place."""
-
-HELPERS = {
-    "get_rank": "rank",
-    "get_global_rank": "rank",
-    "get_dist_rank": "rank",
-    "get_process_index": "rank",
-    "process_index": "rank",
-    "get_local_rank": "local_rank",
-    "get_node_local_rank": "local_rank",
-    "get_world_size": "world_size",
-    "get_local_world_size": "local_world_size",
-    "is_main_process": "main",
-    "is_main": "main",
-    "is_master": "main",
-    "is_master_process": "main",
-    "is_primary": "main",
-    "is_global_primary": "main",
-    "is_rank_0": "main",
-    "is_rank0": "main",
-    "is_rank_zero": "main",
-    "is_global_zero": "main",
-    "is_global_master": "main",
-    "is_world_process_zero": "main",
-    "is_local_process_zero": "local_main",
-    "is_local_main_process": "local_main",
-    "is_local_master": "local_main",
-    "get_world_rank": "rank",
-}
-"""Helper functions that projects call alike, by their last name; used where their text is not at hand."""
-
-ATTRIBUTES = {
-    "is_main_process": "main",
-    "is_local_main_process": "local_main",
-    "is_last_process": "last",
-    "process_index": "rank",
-    "local_process_index": "local_rank",
-    "num_processes": "world_size",
-    "is_global_zero": "main",
-    "is_world_process_zero": "main",
-    "is_local_process_zero": "local_main",
-    "global_rank": "rank",
-    "main_process": "main",
-    "is_master": "main",
-    "is_main": "main",
-    "is_rank_zero": "main",
-    "is_rank0": "main",
-    "master_process": "main",
-}
-"""Attributes of Accelerator, Trainer, Fabric and their likes that tell the rank's place."""
-
-PARAMETERS = {
-    "rank": "rank",
-    "global_rank": "rank",
-    "world_rank": "rank",
-    "dist_rank": "rank",
-    "local_rank": "local_rank",
-    "world_size": "world_size",
-    "is_main_process": "main",
-    "is_master": "main",
-    "is_main": "main",
-    "is_rank_zero": "main",
-    "master_process": "main",
-    "main_process": "main",
-}
-"""Names that mean the rank's place where nothing else is known of them."""
-
-SUBGROUP = re.compile(
-    r"(^|_)(tp|pp|dp|ep|cp|sp|mp|tensor|model|pipe(line)?|data|expert|context|sequence|group|sub\w*)_.*rank"
-)
-"""Ranks within a group of ranks."""
+"""Environment variables of launchers, with the property of the rank that they hold."""
 
 FRAMEWORKS = frozenset(
     (
@@ -231,4 +155,4 @@ MAKERS = frozenset(
         "types.SimpleNamespace",
     )
 )
-"""Functions whose results the rules want to follow to the call that made them."""
+"""Functions whose result is traced back to the call that returned it."""

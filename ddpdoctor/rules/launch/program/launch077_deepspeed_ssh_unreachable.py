@@ -61,9 +61,10 @@ FIX_OF_DAEMON = (
 @deepspeed_ssh_unreachable.look
 def without_daemon(log: Log) -> Iterator[Finding]:
     """What works over ssh was not let in, or did not find its own daemon there."""
-    from ddpdoctor.rules.log.signatures import finding_of, matching, signed
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.signatures import finding_of, signed
 
-    missing = matching(log, (NO_DAEMON,))
+    missing = matching_lines(log, (NO_DAEMON,))
     if missing:
         yield replace(finding_of(log, missing, TITLE_OF_DAEMON, blames_speaker=False), fix=FIX_OF_DAEMON)
     else:

@@ -29,12 +29,12 @@ def slurm_interactive_single_task(log: Log) -> Iterator[Finding]:
     Start the script with srun inside the allocation (srun --ntasks-per-node=GPUS python train.py), or unset SLURM_NTASKS and
     SLURM_JOB_NAME in that shell.
     """
-    from ddpdoctor.logs.context_patterns import marked
+    from ddpdoctor.logs.context_patterns import context_lines
 
     hint = next(
         (line for line in log.lines if "command is available on your system but is not used" in line.text), None
     )
-    alone = [line for line, found in marked(log, "member") if found["members"] == "1"]
+    alone = [line for line, found in context_lines(log, "member") if found["members"] == "1"]
     if hint is not None and alone:
         line = alone[0]
         yield Finding(

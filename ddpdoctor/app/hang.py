@@ -1,0 +1,123 @@
+"""`ddpdoctor hang`: the running ranks of this node: which rank waits where, and which one does something else."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ddpdoctor.app.facts_source import facts_for
+from ddpdoctor.app.request import UsageError, seconds_left
+from ddpdoctor.app.rule_selection import rules_for
+from ddpdoctor.collectors.hang.pyspy import find_pyspy
+from ddpdoctor.collectors.hang.running_job import HangRequest, collect_hang
+from ddpdoctor.engine import examine
+from ddpdoctor.facts.hang import Hang
+from ddpdoctor.facts.record import SCHEMA, Facts
+from ddpdoctor.rules.views import hang_rules
+from ddpdoctor.system.machine import this_machine
+from ddpdoctor.system.timeouts import CallTimeout, call_with_timeout
+
+if TYPE_CHECKING:
+    from ddpdoctor.app.request import Request
+    from ddpdoctor.findings import Report
+    from ddpdoctor.system.machine import Machine
+
+__all__ = ["HangOptions", "examine_running_job"]
+
+AREAS = ("host", "log", "probe", "script")
+"""The areas of the causes that running ranks show."""
+ALIKE = "the ranks stand still, and /proc alone does not tell them apart; py-spy shows where each one waits: pip install py-spy"
+RAS_SECONDS = 10.0
+IDLE_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class HangOptions:
+    """What is examined: the ranks with these `pids` or below them, all ranks of this node without any."""
+
+    pids: Sequence[int]
+    watch_seconds: float
+    has_stacks: bool
+    has_ras: bool
+
+
+def examine_running_job(request: Request, options: HangOptions) -> tuple[Report, Facts]:
+    """The report about the running ranks, or about those of saved facts, and the facts.
+
+    Raises:
+        UsageError: no process has one of the PIDs.
+    """
+    started = time.time()
+    rules = hang_rules(rules_for(request, AREAS))
+    if request.facts is not None:
+        facts, failures = facts_for(request, ("hang",))
+    else:
+        facts, failures = _look(request, options, started)
+    report = examine(facts, rules, command="hang", started=started, failures=failures)
+    if not report.findings and not request.quiet and _are_alike(facts):
+        request.listener.notice(ALIKE)
+    return report, facts
+
+
+def _look(request: Request, options: HangOptions, started: float) -> tuple[Facts, tuple[str, ...]]:
+    """The facts of the ranks that run on this node, and what could not be done to get them."""
+    machine = this_machine(seconds_left(request))
+    for pid in options.pids:
+        if not os.path.exists(f"/proc/{pid}"):
+            raise UsageError(f"{pid}: no process has this id")
+    if options.has_stacks and not request.quiet and find_pyspy(machine.environ) is not None:
+        request.listener.notice("reading stacks with py-spy --nonblocking: the ranks are not stopped")
+    hang, failures = _ranks(machine, options)
+    facts = Facts(
+        schema=SCHEMA,
+        collected_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
+        hostname=socket.gethostname().partition(".")[0],
+        hang=hang,
+    )
+    if not options.has_ras:
+        return facts, failures
+    request.listener.notice("asking NCCL's RAS, which has crashed jobs")
+    facts, problems = _with_ras(facts, hang, machine)
+    return facts, (*failures, *problems)
+
+
+def _ranks(machine: Machine, options: HangOptions) -> tuple[Hang, tuple[str, ...]]:
+    wanted = HangRequest(tuple(options.pids), options.watch_seconds, options.has_stacks, dumps=True)
+    try:
+        hang = call_with_timeout(lambda: collect_hang(machine, wanted), machine.deadline.left)
+    except CallTimeout as late:
+        return Hang(), (f"look at the ranks: {late}",)
+    return hang, () if hang.processes else (_why_none(options.pids, hang),)
+
+
+def _why_none(pids: Sequence[int], hang: Hang) -> str:
+    if pids:
+        return f"look at {', '.join(map(str, pids))}: no rank there"
+    hidden = [gap.reason for gap in hang.gaps if gap.path == "hang.processes"]
+    if hidden:
+        return f"find a rank among the processes that may be read: {hidden[0]}, or the user who started the job"
+    return "find a rank: no process of this node has RANK and WORLD_SIZE in its environment; give the PIDs of the ranks"
+
+
+def _with_ras(facts: Facts, hang: Hang, machine: Machine) -> tuple[Facts, tuple[str, ...]]:
+    """The facts with the answer of NCCL's RAS, or why there is none."""
+    from ddpdoctor.collectors.hang.ras_client import ask
+    from ddpdoctor.dumps.ras import ras_of
+
+    variables = next((process.variables for process in hang.processes), machine.environ)
+    try:
+        ras = ras_of(*ask(variables, RAS_SECONDS))
+    except (OSError, ValueError) as error:
+        return facts, (f"ask NCCL's RAS: {error}",)
+    return replace(facts, hang=replace(hang, ras=ras)), ()
+
+
+def _are_alike(facts: Facts) -> bool:
+    """Whether several ranks hardly use their CPU and no stack shows what they wait for."""
+    processes = facts.hang.processes if facts.hang is not None else ()
+    is_idle = all(process.cpu_share is not None and process.cpu_share < IDLE_SHARE for process in processes)
+    return len(processes) > 1 and is_idle and not any(process.frames for process in processes)

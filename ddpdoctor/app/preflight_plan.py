@@ -1,0 +1,132 @@
+"""What one `ddpdoctor check` does: its launch command, the job whose other nodes take part, and the rules that judge it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ddpdoctor.app.lint_scripts import ScriptOutcomes
+    from ddpdoctor.app.request import Request
+    from ddpdoctor.app.verdicts import JobVerdict
+    from ddpdoctor.collectors.probe import ProbeResult
+    from ddpdoctor.facts.record import Facts
+    from ddpdoctor.launch.jobs import LocalJob
+    from ddpdoctor.rules import Rule
+
+__all__ = [
+    "SECTIONS",
+    "Observed",
+    "PreflightOptions",
+    "PreflightPlan",
+    "judge_scripts_of",
+    "plan_of",
+    "rules_of_machine",
+]
+
+SECTIONS = ("environ", "host", "net", "gpu", "topo", "versions")
+
+
+@dataclass(frozen=True)
+class PreflightOptions:
+    """The options of `check` besides those that all commands share."""
+
+    has_probe: bool = True
+    is_alone: bool = False
+    """Judge and probe this node without the others."""
+    join_seconds: float = 30.0
+    node_lists: str | None = None
+    """The two files for the names of good and bad nodes, as given."""
+
+
+@dataclass(frozen=True)
+class PreflightPlan:
+    """What one check does. `line` is the launch command after `--`, as facts with the rules that judge it."""
+
+    request: Request
+    options: PreflightOptions
+    line: tuple[Facts, tuple[Rule, ...]] | None
+    job: LocalJob | None = None
+    """The job whose other nodes take part, None to judge this node alone."""
+
+    @property
+    def probes(self) -> bool:
+        """Whether ranks are to be probed."""
+        return self.options.has_probe and self.request.facts is None
+
+    @property
+    def line_facts(self) -> Facts | None:
+        """The facts of the launch command."""
+        return None if self.line is None else self.line[0]
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What was gathered: facts, and what could not be done to get them.
+
+    `answer` is that of the probe, `verdict` that of all nodes together, `scripts` what was found in the script if the other
+    nodes were sent it; each is None where it was not asked for.
+    """
+
+    facts: Facts
+    failures: tuple[str, ...]
+    answer: ProbeResult | None = None
+    verdict: JobVerdict | None = None
+    scripts: ScriptOutcomes | None = None
+
+
+def plan_of(request: Request, options: PreflightOptions) -> PreflightPlan:
+    """The plan of one check."""
+    plan = PreflightPlan(request, options, _line(request))
+    if options.is_alone or request.facts is not None:
+        return plan
+    from ddpdoctor.app.job_to_meet import job_to_meet
+
+    return replace(plan, job=job_to_meet(plan.line, os.environ))
+
+
+def _line(request: Request) -> tuple[Facts, tuple[Rule, ...]] | None:
+    """The launch command after `--` as facts, with the rules that judge it; None without one."""
+    if request.launch is None or request.facts is not None:
+        return None
+    from ddpdoctor.app.lint_lines import facts_of, rules_of
+
+    # Rules of the environment that also want a section of the machine are judged with the machine's facts.
+    rules = (
+        rule for rule in rules_of(request) if "launch" in (*rule.needs, *rule.wants) or not {*rule.wants} & {*SECTIONS}
+    )
+    return facts_of(request, [], None), tuple(rules)
+
+
+def rules_of_machine(plan: PreflightPlan) -> tuple[Rule, ...]:
+    """The rules of this machine: with a launch command without those that judge the command, or, where it starts ranks,
+    those of a running process.
+    """
+    from ddpdoctor.app.job_to_meet import starts_ranks
+    from ddpdoctor.app.rule_selection import rules_for
+    from ddpdoctor.rules import CauseScope
+
+    request = plan.request
+    rules = rules_for(request, (*SECTIONS, "launch", *(("probe",) if plan.probes or request.facts else ())))
+    if plan.job is None and request.facts is None:
+        rules = tuple(rule for rule in rules if "nodes" not in rule.needs)
+    if plan.line is not None:
+        judged = {rule.code for rule in plan.line[1]}
+        is_rank = not starts_ranks(plan.line[0])
+        return tuple(
+            rule for rule in rules if rule.code not in judged and (is_rank or rule.scope is not CauseScope.PROCESS)
+        )
+    if request.facts is not None:
+        return rules
+    without = {"launch"} if plan.job is not None or plan.probes else {"launch", "probe"}
+    return tuple(rule for rule in rules if not without & set(rule.needs))
+
+
+def judge_scripts_of(line: Facts, machine: Facts, request: Request) -> ScriptOutcomes:
+    """What is wrong in the script that the launch command starts, judged against the GPUs of this machine too."""
+    from ddpdoctor.app.lint_scripts import ScriptOutcomes, judge_scripts
+
+    if line.launch is None or all(each.script is None for each in line.launch.lines):
+        return ScriptOutcomes()
+    return judge_scripts((), line.launch.lines, replace(machine, launch=line.launch), request)

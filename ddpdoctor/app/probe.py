@@ -1,0 +1,207 @@
+"""`ddpdoctor probe`: start the ranks of this node and probe them together with those of the other nodes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ddpdoctor.app.request import UsageError
+from ddpdoctor.collectors.probe import NodeRanks
+from ddpdoctor.system.selfexec import command
+
+if TYPE_CHECKING:
+    from ddpdoctor.app.progress import ProgressListener
+    from ddpdoctor.app.request import Request
+
+__all__ = ["ProbeOptions", "probe_ranks"]
+
+CPU_RANKS = 2
+DEFAULT_PORT = 29500
+DEFAULT_SECONDS = 120.0
+ENDING_SECONDS = 20.0
+"""How long the ranks may take to report after their own time limit."""
+
+STOPPED_SECONDS = 3.0
+"""How long all ranks of this node may be stopped before the other nodes are told."""
+
+LOOK_SECONDS = 0.02
+LOCAL = "127.0.0.1"
+BACKENDS = ("auto", "nccl", "gloo")
+RENDEZVOUS_BACKENDS = ("static", "c10d")
+
+
+@dataclass(frozen=True)
+class ProbeOptions:
+    """The options of `probe` as given; `columns` is the width of the terminal, which the ranks' reports use."""
+
+    nproc_per_node: str
+    nnodes: str
+    node_rank: int
+    master_addr: str | None
+    master_port: int | None
+    rdzv_endpoint: str | None
+    rdzv_id: str
+    rdzv_backend: str
+    backend: str
+    save_baseline: str | None
+    baseline: str | None
+    join_seconds: float
+    columns: int
+
+
+def probe_ranks(request: Request, options: ProbeOptions) -> int:
+    """Start the ranks of this node and wait until they have reported; their worst exit code.
+
+    Raises:
+        UsageError: an option has no such value, or options contradict each other.
+    """
+    node = _node(options)
+    words = [*_words(request), "--launched", "--backend", options.backend, "--join-timeout", str(options.join_seconds)]
+    if options.baseline and options.node_rank == 0 and not os.access(options.baseline, os.R_OK):
+        raise UsageError(f"--baseline {options.baseline:.200}: the file cannot be read")
+    for option, file in (("--save-baseline", options.save_baseline), ("--baseline", options.baseline)):
+        words += [option, file] if file else []
+    ranks = _start(words, node, options.columns)
+    return _wait(ranks, node, words, request.timeout or DEFAULT_SECONDS, request.listener)
+
+
+def _node(options: ProbeOptions) -> NodeRanks:
+    """The ranks of this node, and the address of the job's store."""
+    if options.backend not in BACKENDS:
+        raise UsageError(f"--backend {options.backend!r:.60}: expected auto, nccl or gloo")
+    if options.rdzv_backend not in RENDEZVOUS_BACKENDS:
+        raise UsageError(f"--rdzv-backend {options.rdzv_backend!r:.60}: expected static or c10d")
+    count, rank = _nodes(options.nnodes), options.node_rank
+    if rank >= count:
+        raise UsageError(f"--node-rank {rank} with --nnodes {count}: expected 0 to {count - 1}")
+    host, port = _master(options.master_addr, options.master_port, options.rdzv_endpoint, count)
+    nproc = _count(options.nproc_per_node)
+    return NodeRanks(nproc, count * nproc, host, port, rank * nproc, rank, count, options.rdzv_id)
+
+
+def _nodes(word: str) -> int:
+    """The number of nodes; torchrun's MIN:MAX only where both are the same, since it is unknown how many will join."""
+    least, _, most = word.partition(":")
+    if not least.isdecimal() or int(least) < 1 or (most or least) != least:
+        raise UsageError(f"--nnodes {word!r:.60}: expected one number of at least 1")
+    return int(least)
+
+
+def _master(addr: str | None, port: int | None, endpoint: str | None, nnodes: int) -> tuple[str, int]:
+    """The address of the store: from the options, else this machine and a free port."""
+    if endpoint:
+        host, _, number = endpoint.rpartition(":") if _has_port(endpoint) else (endpoint, "", "")
+        addr, port = addr or host.strip("[]"), port or (int(number) if number else None)
+    if addr is None and nnodes > 1:
+        raise UsageError(
+            f"--nnodes {nnodes} without --master-addr: expected an address of node 0 that every node reaches"
+        )
+    if port is not None and not 0 < port < 65536:
+        raise UsageError(f"--rdzv-endpoint {endpoint!r:.80}: expected HOST:PORT with a port from 1 to 65535")
+    return addr or LOCAL, port or (DEFAULT_PORT if nnodes > 1 else _free_port())
+
+
+def _has_port(endpoint: str) -> bool:
+    host, colon, number = endpoint.rpartition(":")
+    return bool(colon) and number.isdecimal() and (":" not in host or host.endswith("]"))
+
+
+def _count(word: str) -> int:
+    """How many ranks this node gets: torchrun's values, and `auto`: one per visible GPU, two without any."""
+    if word.isdecimal() and int(word) > 0:
+        return int(word)
+    if word == "cpu":
+        return os.cpu_count() or CPU_RANKS
+    if word not in ("auto", "gpu"):
+        raise UsageError(f"--nproc-per-node {word!r:.60}: expected a number of at least 1, gpu, cpu or auto")
+    from ddpdoctor.collectors import collect
+    from ddpdoctor.facts.visibility import visible
+    from ddpdoctor.system.machine import this_machine
+
+    facts = collect(this_machine(10.0), ("environ", "gpu"))
+    variables = facts.environ.variables if facts.environ else {}
+    gpus = visible(variables, facts.gpu).count if facts.gpu else 0
+    if word == "gpu" and not gpus:
+        raise UsageError("--nproc-per-node gpu: no GPU is visible here; expected at least one")
+    return gpus or CPU_RANKS
+
+
+def _free_port() -> int:
+    with socket.create_server((LOCAL, 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def _words(request: Request) -> list[str]:
+    """The shared options, as the ranks' own command line takes them."""
+    given = {
+        "--format": request.format.value,
+        "--fail-on": request.fail_on.value,
+        "--output": request.output,
+        "--select": request.select,
+        "--ignore": request.ignore,
+        "--timeout": request.timeout,
+    }
+    flags = [("--quiet", request.quiet), ("--no-color", request.no_color)]
+    words = [str(word) for option, value in given.items() if value is not None for word in (option, value)]
+    return words + [flag for flag, is_set in flags if is_set]
+
+
+def _start(words: Sequence[str], node: NodeRanks, columns: int) -> list[subprocess.Popen[bytes]]:
+    line = [*command("ddpdoctor.probe"), *words]
+    return [
+        subprocess.Popen(line, env=environ | {"COLUMNS": str(columns)}, stdin=subprocess.DEVNULL)
+        for environ in node.environs(os.environ)
+    ]
+
+
+def _wait(
+    ranks: Sequence[subprocess.Popen[bytes]],
+    node: NodeRanks,
+    words: Sequence[str],
+    limit: float,
+    listener: ProgressListener,
+) -> int:
+    """The worst exit code of the ranks, all of which end with this function."""
+    from ddpdoctor.app.stopped_ranks import is_stopped, tell_stopped
+
+    started, looks = time.monotonic(), 0
+    end = started + limit + ENDING_SECONDS
+    try:
+        while not all(map(_has_ended, ranks)):
+            # Looks are counted, because Ctrl-Z stops this process as well.
+            looks = looks + 1 if all(_has_ended(rank) or is_stopped(rank.pid) for rank in ranks) else 0
+            if looks * LOOK_SECONDS > STOPPED_SECONDS:
+                return tell_stopped(ranks, node, words, time.monotonic() - started)
+            if time.monotonic() > end:
+                listener.notice("a rank did not end in time and was killed")
+                return 3
+            time.sleep(LOOK_SECONDS)
+        codes = [rank.wait() for rank in ranks]
+    except KeyboardInterrupt:
+        for rank in ranks:
+            rank.send_signal(signal.SIGINT)
+        _reap(ranks)
+        raise
+    finally:
+        for rank in ranks:
+            rank.kill()
+    return max(1 if code < 0 else code for code in codes)
+
+
+def _has_ended(rank: subprocess.Popen[bytes]) -> bool:
+    """Asked without reaping it: the other ranks look at it in /proc as long as one of them runs."""
+    return os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _reap(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
+    for rank in ranks:
+        try:
+            rank.wait(3.0)
+        except subprocess.TimeoutExpired:
+            continue  # it is killed next

@@ -1,0 +1,237 @@
+"""`ddpdoctor run -- LAUNCH…`: check, then the job itself; when it fails, the triage of what it left."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddpdoctor.app.request import UsageError
+from ddpdoctor.system.selfexec import command
+from ddpdoctor.system.timeouts import call_with_timeout
+
+if TYPE_CHECKING:
+    from ddpdoctor.app.request import Request
+    from ddpdoctor.collectors.job import JobRun
+    from ddpdoctor.findings import Report
+
+__all__ = ["FailureDiagnosis", "JobEnd", "RunOptions", "diagnose", "run_job"]
+
+NOT_FOUND, NOT_STARTED = 127, 126
+"""A shell's own exit codes for a command that does not exist, and one that cannot be started."""
+INTERRUPTED = 130
+CHECK_SECONDS = 120.0
+"""The default `--timeout` of `check`."""
+ENDING_SECONDS = 5.0
+"""How long a check may take beyond its own time limit, and to end after SIGTERM."""
+ERROR_FILE = re.compile(rb"error_file: (/\S+\.json)")
+ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+LOG_DIR = ("--log-dir", "--log_dir")
+MOST_FILES = 600
+FILE_SECONDS = 5.0
+"""How long the list of what the job left may take: its folders may lie on a server that does not answer."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How the job is started: whether it is checked, with which words, and started also when the check found errors."""
+
+    is_checked: bool = True
+    check_words: tuple[str, ...] = ()
+    despite_errors: bool = False
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """The exit code of `ddpdoctor run`, and the job that ended with it; None when it was not started."""
+
+    code: int
+    job: JobRun | None = None
+    started: float = 0.0
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the job ran, and neither ended well nor was interrupted."""
+        return self.job is not None and self.code not in (0, INTERRUPTED)
+
+
+@dataclass(frozen=True)
+class FailureDiagnosis:
+    """The triage of a failed job, and where its output is; None when it printed nothing."""
+
+    report: Report
+    output: Path | None
+
+
+def run_job(request: Request, options: RunOptions) -> JobEnd:
+    """Check the launch command unless told otherwise, then run the job with its own terminal, streams and signals.
+
+    Raises:
+        UsageError: no launch command, or saved facts.
+    """
+    if request.launch is None:
+        raise UsageError("nothing to start: expected a launch line: ddpdoctor run -- torchrun …")
+    if request.facts is not None:
+        raise UsageError("--facts: a job is started on this machine; expected no saved facts")
+    if options.is_checked:
+        code = _check(request, request.launch, options.check_words)
+        if code == 1 and not options.despite_errors:
+            request.listener.notice("the job was not started; --anyway starts it all the same")
+        if code in (2, INTERRUPTED) or (code == 1 and not options.despite_errors):
+            return JobEnd(code)
+    return _run(request, request.launch)
+
+
+def _run(request: Request, launch: tuple[str, ...]) -> JobEnd:
+    from ddpdoctor.collectors.job import JobRun
+
+    variables, argv = _command(launch)
+    job = JobRun(argv, {**os.environ, **variables}, when_quiet=_get_ready)
+    started = time.time()
+    try:
+        return JobEnd(job.run(), job, started)
+    except OSError as error:
+        request.listener.notice(f"{argv[0]}: {error.strerror}")
+        return JobEnd(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_STARTED)
+
+
+def _command(launch: tuple[str, ...]) -> tuple[dict[str, str], list[str]]:
+    """The variables before the command, and the command; one word with blanks in it is a command for the shell."""
+    if len(launch) == 1 and " " in launch[0].strip():
+        return {}, ["/bin/sh", "-c", launch[0]]
+    count = next((i for i, word in enumerate(launch) if not ASSIGNMENT.fullmatch(word)), len(launch))
+    if count == len(launch):
+        raise UsageError(f"{shlex.join(launch)}: variables alone; expected a command behind them")
+    pairs = (word.partition("=") for word in launch[:count])
+    return {name: value for name, _, value in pairs}, list(launch[count:])
+
+
+def _check(request: Request, launch: Sequence[str], words: Sequence[str]) -> int:
+    """`ddpdoctor check` on this launch command, in a process of its own: standard output belongs to the job."""
+    limit = (request.timeout or CHECK_SECONDS) + ENDING_SECONDS
+    code = _run_check(
+        [*command("ddpdoctor"), "check", *_shared_words(request), *words, "--quiet", "--", *launch], limit
+    )
+    if code == 0 and not request.quiet:
+        request.listener.notice("check passed; the job starts")
+    elif code == 3:
+        request.listener.notice("the check could not be done; the job starts all the same")
+    return code
+
+
+def _shared_words(request: Request) -> list[str]:
+    """The shared options that a check takes over."""
+    given = {"--select": request.select, "--ignore": request.ignore, "--timeout": request.timeout}
+    words = [word for option, value in given.items() if value is not None for word in (option, str(value))]
+    return [*words, "--fail-on", request.fail_on.value, *(["--no-color"] if request.no_color else [])]
+
+
+def _run_check(argv: list[str], limit: float) -> int:
+    """Run a check for at most `limit` seconds; 3 when it did not end by itself."""
+    # A signal that arrives while the check is being started is handled when there is a process to end.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+    unblock = functools.partial(signal.pthread_sigmask, signal.SIG_SETMASK, before)
+    child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=sys.stderr, preexec_fn=unblock)
+    try:
+        unblock()
+        _get_ready()
+        return child.wait(limit)
+    except subprocess.TimeoutExpired:  # it should have ended by its own --timeout
+        _end(child)
+        return 3
+    except BaseException:
+        _end(child)
+        raise
+
+
+def _get_ready() -> None:
+    """Import what the triage needs while the user does not wait for it."""
+    try:
+        importlib.import_module("ddpdoctor.app.triage")
+        views = importlib.import_module("ddpdoctor.rules.views")
+        views.hang_rules(views.log_rules(views.load()))
+    except Exception:  # the job goes on whatever is wrong with ddpdoctor: the triage itself reports it
+        return
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End a check and, as it does so itself on SIGTERM, everything that it started."""
+    child.terminate()
+    try:
+        child.wait(ENDING_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+
+
+def diagnose(request: Request, end: JobEnd) -> FailureDiagnosis:
+    """What the output, the error files, the dumps and the kernel's log of a failed job show together.
+
+    Raises:
+        OSError: a copy of the output cannot be written.
+        CallTimeout: the folders with the job's files do not answer.
+    """
+    from ddpdoctor.app.triage import triaged
+
+    job, begun = end.job, time.time()
+    assert job is not None
+    folder = Path(tempfile.mkdtemp(prefix="ddpdoctor_output_"))
+    output = folder / "output.log"
+    output.write_bytes(job.copy.content())
+    kernel = _kernel_log(folder, begun - end.started)
+    left = call_with_timeout(lambda: _left_behind(job, end.started), FILE_SECONDS)
+    paths = [str(output), *kernel, *left]
+    report, _ = triaged(paths, replace(request, launch=None), started=begun, command="run")
+    if output.stat().st_size or kernel:
+        return FailureDiagnosis(report, output)
+    shutil.rmtree(folder)
+    return FailureDiagnosis(report, None)
+
+
+def _kernel_log(folder: Path, seconds: float) -> list[str]:
+    """What the kernel wrote while the job ran, as a file; nothing where it may not be read."""
+    from ddpdoctor.collectors.kernel_log import read_warnings
+    from ddpdoctor.system.machine import this_machine
+
+    try:
+        since = time.clock_gettime(time.CLOCK_BOOTTIME) - seconds
+        lines = [line for line in read_warnings(this_machine(1.0)) if float(line[1:].partition("]")[0]) >= since]
+    except OSError:
+        return []
+    if not lines:
+        return []
+    path = folder / "kernel.log"
+    path.write_text("\n".join(lines) + "\n", "utf-8")
+    return [str(path)]
+
+
+def _left_behind(job: JobRun, started: float) -> list[str]:
+    """The error files that torchrun names, the ranks' own logs, and the dumps that are newer than the job."""
+    files = [os.fsdecode(path) for path in ERROR_FILE.findall(job.copy.content())]
+    argv = job.argv
+    folders = [argv[i + 1] for i, word in enumerate(argv[:-1]) if word in LOG_DIR]
+    folders += [word.partition("=")[2] for word in argv if word.startswith(tuple(f"{option}=" for option in LOG_DIR))]
+    folders += [folder for folder in (job.environ.get("PET_LOG_DIR"),) if folder]
+    files += [str(path) for folder in folders for path in sorted(Path(folder).rglob("*"))]
+    prefix = job.environ.get("TORCH_FR_DUMP_TEMP_FILE") or job.environ.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+    dump = Path(prefix or "/tmp/nccl_trace_rank_")
+    files += [str(path) for path in sorted(dump.parent.glob(f"{dump.name}*"))]
+    return [path for path in dict.fromkeys(files) if _is_newer(path, started)][:MOST_FILES]
+
+
+def _is_newer(path: str, moment: float) -> bool:
+    try:
+        return os.path.isfile(path) and os.stat(path).st_mtime >= moment - 1.0
+    except OSError:
+        return False

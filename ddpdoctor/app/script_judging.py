@@ -1,0 +1,157 @@
+"""Judging one training script: within a time limit, with its ignore comments, in notebooks by cell."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from types import FrameType
+
+from ddpdoctor.collectors.script import ScriptText
+from ddpdoctor.engine import Outcome, judge
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.record import Facts
+from ddpdoctor.facts.script import IdleComment, Script, SourceFile
+from ddpdoctor.findings import Finding, Where
+from ddpdoctor.launch.ignore_comments import Comment, comments
+from ddpdoctor.rules import Rule
+from ddpdoctor.rules.script.script550_ignore_comment_idle import ignore_comment_idle
+from ddpdoctor.scripts.syntax.module import modules
+
+__all__ = ["JudgedScript", "ScriptJudging", "judge_script"]
+
+FILE_SECONDS = 10.0
+"""What judging one file may take of a CPU; the longest that people wrote by hand take two."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptJudging:
+    """What every script is judged with: the rules, what is known besides, and the lines that start each script.
+
+    `beside` are the modules that they may import, each other included; `left_out` the codes that --select and --ignore
+    leave out.
+    """
+
+    rules: tuple[Rule, ...]
+    known: Facts
+    lines: dict[str, tuple[LaunchLine, ...]] = field(default_factory=dict)
+    beside: tuple[SourceFile, ...] = ()
+    left_out: frozenset[str] = frozenset()
+    end: float = 1e9
+    """When `--timeout` is over, as time.monotonic() counts."""
+
+
+@dataclass(slots=True)
+class JudgedScript:
+    """The outcome of one file; `failure` is why it could not be judged completely."""
+
+    path: str
+    outcome: Outcome = field(default_factory=Outcome)
+    failure: str | None = None
+
+
+def judge_script(text: ScriptText, plan: ScriptJudging) -> JudgedScript:
+    """What the rules say of a script, and which of them took too long for it."""
+    path = text.source.path
+    starts = plan.lines.get(os.path.realpath(path), ())
+    outcome = Outcome()
+    late: list[str] = []
+    try:
+        with _limited(plan.end):
+            outcome = _outcome(text, starts, plan)
+    except TooLong:
+        late = ["all"]
+    late += sorted({each.code for each in outcome.crashed if each.error.startswith(TooLong.__name__)})
+    outcome.crashed = [each for each in outcome.crashed if each.code not in late]
+    limit = "--timeout ran out" if time.monotonic() >= plan.end else f"not done within {FILE_SECONDS:.0f} s of a CPU"
+    told = f"judge {path} by {', '.join(late)}: {limit}"
+    return JudgedScript(path, outcome, failure=told if late else None)
+
+
+class TooLong(Exception):
+    """Raised in whatever judges a file when the file's time is over."""
+
+
+@contextmanager
+def _limited(end: float) -> Iterator[None]:
+    """Ends the rules of one file after FILE_SECONDS or at `end`, one after the other: no file may delay the others."""
+
+    def late(number: int, frame: FrameType | None) -> None:
+        raise TooLong("its time is over")
+
+    before = [(each, signal.signal(each, late)) for each in (signal.SIGPROF, signal.SIGALRM)]
+    signal.setitimer(signal.ITIMER_PROF, FILE_SECONDS, FILE_SECONDS / 20)
+    signal.setitimer(signal.ITIMER_REAL, max(0.001, end - time.monotonic()), 0.1)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        for each, handler in before:
+            signal.signal(each, handler)
+
+
+def _outcome(text: ScriptText, starts: tuple[LaunchLine, ...], plan: ScriptJudging) -> Outcome:
+    """What the rules say of one script, started by each of the lines, less what its comments silence."""
+    script = Script(files=(text.source,), beside=plan.beside)
+    facts = replace(plan.known, script=script, launch=None, environ=None)
+    rules = [each for each in plan.rules if each.code != ignore_comment_idle.code]
+    outcome = Outcome()
+    tuple(modules(script))  # read once: a file that takes all its time here is not read again by every rule
+    for line in starts:
+        assert line.script is not None
+        named = replace(line, script=replace(line.script, path=text.source.path))
+        outcome.add(judge(replace(facts, launch=replace(plan.known.launch or Launch(), lines=(named,))), rules))
+    if not starts:
+        outcome = judge(facts, rules)
+    outcome.findings = _once(outcome.findings)
+    silencing = comments(text.source.text)
+    idle = _silence(outcome, silencing, text.source.path, plan)
+    if silencing:
+        idle_facts = replace(facts, script=replace(script, idle=idle))
+        outcome.add(judge(idle_facts, [each for each in plan.rules if each.code == ignore_comment_idle.code]))
+    outcome.findings = [_in_cell(finding, text) for finding in outcome.findings]
+    return outcome
+
+
+def _once(findings: list[Finding]) -> list[Finding]:
+    """Findings that several launch commands give at one place, once, with the worst severity."""
+    found: dict[tuple[str, Where], Finding] = {}
+    for finding in findings:
+        key = (finding.code, finding.where)
+        if key not in found or finding.worst.weight > found[key].worst.weight:
+            found[key] = finding
+    return list(found.values())
+
+
+def _silence(
+    outcome: Outcome, silencing: tuple[Comment, ...], path: str, plan: ScriptJudging
+) -> tuple[IdleComment, ...]:
+    """Take the silenced findings out; the comments, or codes of one, that silenced none."""
+    kept = []
+    used: set[tuple[Comment, str]] = set()
+    for finding in outcome.findings:
+        where = finding.where
+        by = [c for c in silencing if where.file == path and where.line and c.silences(finding.code, where.line)]
+        used |= {(c, code) for c in by for code in c.codes if finding.code.startswith(code)}
+        kept += [] if by else [finding]
+    outcome.findings = kept
+    return tuple(
+        IdleComment(path, c.line, c.column, code)
+        for c in silencing
+        for code in c.codes
+        if (c, code) not in used and not any(each.startswith(code) for each in plan.left_out)
+    )
+
+
+def _in_cell(finding: Finding, text: ScriptText) -> Finding:
+    """A finding in a notebook: the line counts in its cell, which the message names."""
+    line = finding.where.line
+    cell = next((c for c in text.cells if line is not None and c.first_line <= line <= c.last_line), None)
+    if cell is None or line is None or finding.where.file != text.source.path:
+        return finding
+    where: Where = replace(finding.where, line=line - cell.first_line + 1)
+    return replace(finding, where=where, message=f"cell {cell.number}: {finding.message}")

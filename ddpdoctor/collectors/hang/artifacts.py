@@ -1,0 +1,85 @@
+"""`hang`: what the ranks of a stuck job left: Flight Recorder dumps, stacks, answers of NCCL's RAS; and what /proc says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from ddpdoctor.dumps.flight_recorder import NOT_DUMPS
+from ddpdoctor.dumps.selection import NAMELESS, choose
+from ddpdoctor.facts.gaps import Gap
+from ddpdoctor.facts.hang import Dump, Hang, Stack
+from ddpdoctor.facts.log import InputKind, Log, LogSource
+from ddpdoctor.facts.ras import Ras
+
+__all__ = ["hang_artifacts"]
+
+MAX_TEXT_BYTES = 16 << 20
+
+
+def hang_artifacts(log: Log, saved: Sequence[Hang] = ()) -> Hang | None:
+    """The dumps, stacks and answers of RAS among the sources of a log, and what `saved` facts hold; None without any.
+
+    A file of which nothing could be read is a gap.
+    """
+    dumps = [source.name for source in log.sources if _is_dump(source)]
+    texts = [source for source in log.sources if source.kind in (InputKind.STACKS, InputKind.RAS)]
+    if not dumps and not texts and not saved:
+        return None
+    from ddpdoctor.collectors.hang.dumps import read_dumps
+
+    read = read_dumps(dumps) if dumps else ()
+    left = _texts(texts)
+    return Hang(
+        dumps=(*read, *(dump for each in saved for dump in each.dumps)),
+        stacks=left.stacks,
+        processes=tuple(process for each in saved for process in each.processes),
+        ras=(*left.ras, *(answer for each in saved for answer in each.ras)),
+        gaps=(*left.gaps, *_gaps(read)),
+    )
+
+
+def _gaps(dumps: Sequence[Dump]) -> Iterator[Gap]:
+    """Dumps of which nothing could be read, and those whose rank is not known."""
+    for dump in dumps:
+        if dump.problem is not None and not len(dump) and not _is_other_data(dump):
+            yield Gap(f"hang.{dump.source}", f"{dump.source}: {dump.problem}")
+    for reason in choose(dumps)[1]:
+        if reason.endswith(NAMELESS):
+            yield Gap("hang.dumps", reason)
+
+
+def _is_dump(source: LogSource) -> bool:
+    """A dump, or an empty file with the name of one."""
+    return source.kind is InputKind.DUMP or (source.kind is InputKind.EMPTY and "trace_rank_" in source.name)
+
+
+def _is_other_data(dump: Dump) -> bool:
+    """A pickle of plain data that is nobody's dump, as folders hold them."""
+    return dump.problem in NOT_DUMPS and dump.rank is None
+
+
+def _texts(sources: Iterable[LogSource]) -> Hang:
+    """Stacks and answers of RAS, which are texts."""
+    from ddpdoctor.collectors.log.inputs import UNREADABLE, inputs_of, opened
+    from ddpdoctor.dumps.ras import ras_of
+    from ddpdoctor.dumps.stacks import stacks_in
+
+    stacks: list[Stack] = []
+    ras: list[Ras] = []
+    gaps: list[Gap] = []
+    for source in sources:
+        (each,) = inputs_of([source.name])
+        if each.path is None:
+            continue
+        try:
+            with opened(each) as file:
+                text = file.read(MAX_TEXT_BYTES).decode("utf-8", "replace")
+            if source.kind is InputKind.RAS:
+                ras += ras_of(source.name, text)
+            else:
+                stacks += stacks_in(source.name, text)
+        except UNREADABLE as error:
+            gaps.append(Gap(f"hang.{source.name}", f"{source.name}: {getattr(error, 'strerror', None) or error}"))
+        except ValueError as error:
+            gaps.append(Gap(f"hang.{source.name}", f"{source.name}: {error}"))
+    return Hang(stacks=tuple(stacks), ras=tuple(ras), gaps=tuple(gaps))

@@ -1,0 +1,150 @@
+"""`log`: reads what the ranks, launchers and schedulers printed, whatever it is packed in, however large it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import IO
+
+from ddpdoctor.collectors.log import error_file
+from ddpdoctor.collectors.log.input_kind import kind_of
+from ddpdoctor.collectors.log.inputs import UNREADABLE, Input, TolerantReader, inputs_of, opened
+from ddpdoctor.collectors.log.parallel_read import SPAN_BYTES, on_all_cores, spans
+from ddpdoctor.collectors.log.scanner import ScannedPart, Scanner, joined
+from ddpdoctor.collectors.log.windows import AHEAD_BYTES, BEHIND_BYTES, Readable
+from ddpdoctor.facts.gaps import Gap
+from ddpdoctor.facts.log import InputKind, Log, LogSource
+from ddpdoctor.logs.attribution import attributed
+from ddpdoctor.logs.context_patterns import CONTEXT_PATTERNS
+from ddpdoctor.logs.line_prefix import who_of_name
+
+__all__ = ["READERS", "collect"]
+
+LINE_END = re.compile(rb"[\r\n]")
+
+Reader = Callable[[Readable, Scanner], ScannedPart]
+
+
+def _text(file: Readable, scanner: Scanner) -> ScannedPart:
+    return scanner.scan(file)
+
+
+def _nothing(file: Readable, scanner: Scanner) -> ScannedPart:
+    return ScannedPart()
+
+
+READERS: dict[InputKind, Reader] = {
+    InputKind.TEXT: _text,
+    InputKind.KERNEL: _text,
+    InputKind.STACKS: _text,
+    InputKind.ERROR_FILE: error_file.read,
+    InputKind.BINARY: _nothing,
+    InputKind.DUMP: _nothing,
+    InputKind.EMPTY: _nothing,
+    InputKind.FACTS: _nothing,
+    InputKind.RAS: _text,
+    InputKind.REPORT: _nothing,
+}
+"""Who reads an input of each kind: it gets the unpacked bytes from the beginning. Other kinds are read as text."""
+
+
+def collect(paths: Iterable[str], signatures: Sequence[str], stdin: IO[bytes] | None = None) -> Log:
+    """What matters in these files, folders and standard input (`-`): the lines that a signature or a mark matches.
+
+    What cannot be read is a `problem` of its source and a gap.
+    """
+    scanner = Scanner((*signatures, *CONTEXT_PATTERNS.values()))
+    inputs = inputs_of(paths)
+    tasks = [(each, start, size) for each in inputs for start, size in _spans(each)]
+    above = len(_above([each.name for each in inputs]))
+    size_bytes = sum(each.size_bytes for each in inputs)
+    read = on_all_cores(lambda task: _read(*task, above, scanner, stdin), tasks, size_bytes)
+    spans_of: dict[str, list[tuple[LogSource, ScannedPart]]] = {}
+    for (each, _, _), span in zip(tasks, read, strict=True):
+        spans_of.setdefault(each.name, []).append(span)
+    return attributed(_log_of([_whole(spans) for spans in spans_of.values()]))
+
+
+def _whole(spans: list[tuple[LogSource, ScannedPart]]) -> tuple[LogSource, ScannedPart]:
+    """One source, and what its spans gave together."""
+    source, part = spans[0][0], joined([part for _, part in spans])
+    return replace(source, lines=part.newlines, problem=source.problem or part.problem), part
+
+
+def _log_of(read: Sequence[tuple[LogSource, ScannedPart]]) -> Log:
+    """The log of these sources, each line with the index of its source."""
+    sources = [source for source, _ in read]
+    parts = [part for _, part in read]
+    tracebacks = [replace(each, source=i) for i, part in enumerate(parts) for each in part.tracebacks]
+    return Log(
+        sources=tuple(sources),
+        lines=tuple(replace(line, source=i) for i, part in enumerate(parts) for line in part.lines),
+        tracebacks=tuple(each for each in tracebacks if each.exception),
+        unfinished=tuple(each for each in tracebacks if not each.exception),
+        exits=tuple(replace(each, source=i) for i, part in enumerate(parts) for each in part.exits),
+        xids=tuple(replace(each, source=i) for i, part in enumerate(parts) for each in part.xids),
+        tails=tuple(replace(line, source=i) for i, part in enumerate(parts) for line in part.tail),
+        gaps=tuple(Gap(f"log.{s.name}", f"{s.name}: {s.problem}") for s in sources if s.problem is not None),
+    )
+
+
+def _above(names: Sequence[str]) -> str:
+    """The path that all inputs have in common: where the logs lie says nothing of who wrote them."""
+    folders = [name.split("/")[:-1] for name in names]
+    shared = next((i for i, parts in enumerate(zip(*folders, strict=False)) if len({*parts}) > 1), None)
+    return (
+        "".join(part + "/" for part in folders[0][: min(map(len, folders)) if shared is None else shared])
+        if folders
+        else ""
+    )
+
+
+def _spans(each: Input) -> list[tuple[int, int | None]]:
+    if each.path is None or each.packing or each.problem is not None or each.size_bytes < 2 * SPAN_BYTES:
+        return [(0, None)]
+    return spans(each.size_bytes)
+
+
+def _read(
+    each: Input, start: int, span_bytes: int | None, above: int, scanner: Scanner, stdin: IO[bytes] | None
+) -> tuple[LogSource, ScannedPart]:
+    who, attempt = who_of_name(each.name, above)
+    source = LogSource(each.name, InputKind.TEXT, each.size_bytes, who=who, attempt=attempt, problem=each.problem)
+    if each.problem is not None:
+        return source, ScannedPart()
+    try:
+        with opened(each, stdin) as file:
+            reader = TolerantReader(file)
+            kind = kind_of(reader.head, each.name)
+            if start or span_bytes is not None:
+                part = _span(reader, kind, start, span_bytes, scanner)
+            else:
+                part = READERS.get(kind, _text)(reader, scanner)
+    except UNREADABLE as error:
+        return replace(source, problem=getattr(error, "strerror", None) or str(error)), ScannedPart()
+    part.problem = part.problem or reader.problem
+    if kind is InputKind.BINARY and each.is_named:
+        part.problem = "holds no text, and nothing else that triage reads"
+    return replace(source, kind=kind), part
+
+
+def _span(file: TolerantReader, kind: InputKind, start: int, span_bytes: int | None, scanner: Scanner) -> ScannedPart:
+    """The lines that begin in one span of a large file; of what is no plain text, the first span gives all."""
+    reader = READERS.get(kind, _text)
+    if reader is not _text or file.is_recoded:
+        return reader(file, scanner) if start == 0 else ScannedPart()
+    begin = _next_line(file, start)
+    most = None if span_bytes is None else _next_line(file, start + span_bytes) - begin
+    behind = min(begin, BEHIND_BYTES)
+    file.seek(begin - behind)
+    return scanner.scan(file, behind, most)
+
+
+def _next_line(file: TolerantReader, place: int) -> int:
+    """Where the first line begins at `place` or after it; where no line ends for long, a line is cut there."""
+    if place == 0:
+        return 0
+    file.seek(place - 1)
+    ended = LINE_END.search(file.read(AHEAD_BYTES))
+    return place if ended is None else place - 1 + ended.end()

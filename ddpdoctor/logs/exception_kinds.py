@@ -1,0 +1,44 @@
+"""What kind of exception a traceback ends with: one that follows from another process's end, or a parent's over its child's."""
+
+from __future__ import annotations
+
+import re
+
+from ddpdoctor.facts.log import FATAL, Traceback
+
+__all__ = ["is_consequence", "is_wrapper"]
+
+
+_CONSEQUENCES = (
+    "SignalException",
+    "KeyboardInterrupt",
+    "SystemExit",
+    "BrokenPipeError",
+    "ActorDiedError",
+    "RayActorError",
+    FATAL,
+)
+
+_OF_A_CHILD = re.compile(
+    r"process \d+ terminated with (signal|exit code) |Horovod detected that one or more processes exited"
+)
+"""What mp.spawn raises about a child, by a plain Exception in torch before 1.7, and what horovodrun does."""
+_WRAPPERS = ("ProcessRaisedException", "ProcessExitedException", "RayTaskError", "CheckpointException", "Empty")
+"""What parents raise about a child, and `queue.Empty`, above which a DataLoader names its worker that is gone."""
+_SPAWN = "torch/multiprocessing/spawn.py"
+_POINTS = re.compile(r"^Caught |[Ss]ee (the )?(stack trace for )?root cause")
+"""Messages that only point to another exception."""
+
+
+def is_consequence(each: Traceback) -> bool:
+    """Whether this exception only follows from how another process ended, or from a signal."""
+    if each.is_summary or each.is_exit_barrier or each.exception.rpartition(".")[2] in _CONSEQUENCES:
+        return True
+    return _OF_A_CHILD.match(each.message) is not None
+
+
+def is_wrapper(each: Traceback) -> bool:
+    """Whether a parent process raised it about its child, whose own traceback is in the log as well."""
+    if any(frame.function == "join" and frame.file.endswith(_SPAWN) for frame in each.frames):
+        return True
+    return each.exception.rpartition(".")[2] in _WRAPPERS or _POINTS.search(each.message) is not None

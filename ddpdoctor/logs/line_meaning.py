@@ -1,0 +1,77 @@
+"""What a single line says of the process that printed it: progress, a failure, a text that the job only quotes."""
+
+from __future__ import annotations
+
+import re
+
+from ddpdoctor.facts.log import LogLine
+
+__all__ = [
+    "NCCL_READY",
+    "NCCL_RETURNED",
+    "is_of_whole_job",
+    "is_progress",
+    "is_quoted",
+    "reports_failure",
+]
+
+NCCL_RETURNED = re.compile(r"\bINFO (?P<file>\S+\.(?:c[cu]|h)):\d+ -> ?(?P<code>[1-7])\b")
+"""How NCCL passes an error on."""
+NCCL_READY = re.compile(r"Init COMPLETE|Connected all (?:rings|trees)")
+"""What NCCL prints when a communicator is ready."""
+
+_FAILED = re.compile(
+    r"\b(ABORTED|FAILED|Aborted|Killed|(?<!\d )Terminated|Terminated +\S*(?:python|run|launch|deepspeed))\b|core dumped"
+    r"|srun: error|exit(ed with)?( exit)? code:? [1-9]"
+    r"|non-zero (exit )?status|terminate called|taking the entire process down|Segmentation fault|Bus error"
+    r"|died with <Signals|CANCELLED AT|RendezvousTimeoutError|OOMKilled|CrashLoopBackOff|There are not enough slots available"
+    r"|\b(?:INFO|WARN) \S+\.(?:c[cu]|h):\d+ -> ?[1-7]\b|NCCL WARN (?:Net : )?Call to [a-z]+ failed : "
+    r"|Could not load library libcudnn|error while loading shared libraries: "
+    r"|returned [\w() ]+, retrying \((?P<most>\d+)/(?P=most)\)|Test NCCL failure|MPI_ERRORS_ARE_FATAL"
+    r"|Received sigquit from a child process|Encountered a bad command exit code"
+    r"|Killing subprocess \d|closing signal SIG[TH]"
+    r"|remote process exited or there was a network error"
+    r"|DistBackendError|ncclRemoteError|ncclSystemError|ncclInternalError|ncclUnhandledCudaError",
+)
+_TROUBLE = re.compile(
+    r"error|exception|traceback|warn|fail|abort|terminat|kill(?:ed|ing)|signal|exit|closing|closed|timed? ?out|frame #"
+    r"|core dumped|cancelled|shut(?:ting)? ?down|[Ff]inished server process"
+    r"|\b(?:INFO|WARN) \S+:\d+ -> ?\d|^\s|^wandb:|^=+$|^-+$|^\W*$|^\[0x[0-9A-Fa-f]+\]|resource_tracker|semaphore"
+    r"|slurm|srun:|missing ranks:|^\[[^\]]*(?:allreduce|broadcast|allgather|alltoall)"
+    r"|\+0x[0-9a-f]+\)|\[0x[0-9a-f]+\]$|did not receive grad|\bforward function\b|\bloss function\b",
+    re.IGNORECASE,
+)
+"""Lines that processes print on their way out: they do not show that the job goes on."""
+_AT_WORK = re.compile(r"\d|\b(?:INFO|DEBUG|NOTICE)\b|%\|")
+"""What a job that runs prints has numbers, times or levels; a usage, a help text and somebody's remark do not."""
+_QUOTED = re.compile(
+    r"\b(?:samples?|prompts?|questions?|texts?|generated|completions?|predictions?|instructions?|answers?)\b"
+    r"[^\"'“:=]{0,20}[:=] ?[\"'“]",
+    re.IGNORECASE,
+)
+"""What a job prints of its data, before the quote."""
+_OF_JOB = re.compile(r"slurmstepd(?:-\S+)?: error: \*\*\* (?:JOB|STEP) ")
+_READ_CHARS = 300
+"""A line shows within so many characters whether it is of a job that works."""
+_QUOTE_CHARS = 200
+
+
+def is_progress(line: LogLine) -> bool:
+    """Whether the line looks like one of a job that works."""
+    text = line.text[:_READ_CHARS]
+    return not _TROUBLE.search(text) and (line.time is not None or _AT_WORK.search(text) is not None)
+
+
+def is_quoted(line: LogLine) -> bool:
+    """Whether the line only shows a text that the job works on, as a language model's sample."""
+    return _QUOTED.search(line.text[:_QUOTE_CHARS]) is not None
+
+
+def reports_failure(line: LogLine) -> bool:
+    """Whether the line says that a process or the job failed."""
+    return _FAILED.search(line.text) is not None
+
+
+def is_of_whole_job(line: LogLine) -> bool:
+    """Whether a scheduler says it of all of the job's processes."""
+    return _OF_JOB.match(line.text) is not None

@@ -1,0 +1,208 @@
+"""Redaction: texts and facts without tokens, keys, passwords and URLs with credentials. The one entry of this package for that.
+
+The names of secret variables are in `facts.variables.is_secret`, what a token looks like in `token_shapes`, where known programs
+have a secret in `secret_places`; here are the words around a secret.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ddpdoctor.facts.environ import REMOVED
+from ddpdoctor.facts.variables import is_secret
+from ddpdoctor.privacy.secret_places import PLACES
+from ddpdoctor.privacy.token_shapes import SHAPE, WORD, is_random, is_surely_random
+
+__all__ = ["REMOVED", "redact", "redact_variable"]
+
+URL = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]{0,20}://)(?:[^/?#\s'\"<>]+|[^/?#:\s'\"<>]*:(?!\d+/)[^\s'\"<>@]+)@")
+"""Credentials in a URL: a password may hold what should have been escaped, and is no port."""
+_FIRM = r"secret|passw(?:or)?d|passphrase|passwd|credential"
+"""Words that make every name with them one of a secret."""
+_KEYS = (
+    r"(?:api|access|account|private|fernet|auth|encryption|signing|shared|session|service|storage|subscription|license|webhook"
+    r"|wandb|comet|neptune|clearml|mlflow|openai|anthropic|hf|huggingface|aws|azure|gcp|google|s3|minio|ssh|user|client"
+    r"|ingest(?:ion)?|unseal|deploy|consumer|application|recovery)[-_]?key|account\.key[\w.-]*|x-honeycomb-team"
+)
+_OF_TEXT = (
+    *("bos", "eos", "pad", "unk", "cls", "sep", "mask", "stop", "start", "end", "first", "last", "next", "per", "new"),
+    *(
+        "num",
+        "max",
+        "min",
+        "total",
+        "input",
+        "output",
+        "image",
+        "audio",
+        "video",
+        "special",
+        "extra",
+        "added",
+        "prompt",
+    ),
+)
+_TOKENS = "".join(rf"(?<!\b{word}[_-])(?<!_{word}[_-])" for word in _OF_TEXT) + "token"
+"""A token that gives access, not one of a text: `hf_token`, not `pad_token`."""
+_SUFFIX = r"s?(?:[_.-]?(?:value|data|string|str|b64|base64|raw|text|plain|header|env|\d+))*(?![\w-])"
+_NAME = rf"(?:[\w.-]*(?:{_FIRM})s?[\w.-]*|[\w.-]*(?:{_TOKENS}|{_KEYS}|pwd|(?<![A-Za-z])pw|bearer){_SUFFIX})"
+_WORDS = (
+    r"auth|authorization|signature|sig|cookie|creds?|jwt|t?otp|psk|(?:pass|access)[-_]?code|(?:ssh|db|user|key|store|root|bind|admin|ldap|smtp|ftp|http|sudo)?p(?:ass|w)"
+    r"|(?:github|gitlab|gh|gl|azure|ado|devops|bitbucket|personal[_-]access|hub|hf)[_-]?pat"
+)
+_LOOSE = rf"(?:[\w.-]*[_.-])?(?:{_WORDS}){_SUFFIX}"
+"""Names that are also words of prose: theirs are secrets in `sig=…`, `"auth": "…"` and `--auth …` only."""
+_VALUE = r"(?P<value>[bru]{0,2}(?:\"[^\"]*\"|'[^']*')|[^\s,;&\"'}\])]+)"
+ENTRY = re.compile(
+    rf"(?P<name>\bname[\"']?:\s*[\"']?{_NAME}[\"']?,?\s+[\"']?value[\"']?:\s*|\"name\":\"{_NAME}\",\"value\":)(?!\d{{1,5}}\b){_VALUE}",
+    re.IGNORECASE,
+)
+"""A variable as a manifest sets it: `name: HF_TOKEN`, and `value: …` after it."""
+NAMED = re.compile(rf"(?P<name>(?<![\w.-]){_NAME}[\"']?\]?)(?P<sign>\s*[=:]\s*|\s+(?=[^\s=:])){_VALUE}", re.IGNORECASE)
+"""`password=…`, `"api_key": "…"`, `--token …`, `environ["HF_TOKEN"] = …`."""
+ASSIGNED = re.compile(
+    rf"(?P<name>(?<![\w.-])(?:--?{_LOOSE}(?=[= ])|{_LOOSE}(?==)|(?<=[\"']){_LOOSE}[\"']\]?))"
+    rf"(?P<sign>=|\s*[=:]\s*|(?<=[\w]) ){_VALUE}",
+    re.IGNORECASE,
+)
+WHOLE = re.compile(rf"(?P<name>[+-]*{_NAME})(?P<sign>=)(?P<value>.*)", re.IGNORECASE | re.DOTALL)
+"""A word of a command line that is one assignment: the value reaches to its end, blanks and all."""
+HEADER = re.compile(
+    r"(?P<name>\bBearer\s+|\bauthorization[\"']?\s*[:=]\s*[\"']?(?:[A-Za-z][\w-]{2,20}\s+)?"
+    r"|\bauth:\s+(?=[\w+/]{6,}={1,2}(?:\s|$))|\bBasic\s+(?=[A-Za-z+/]*[0-9=]))(?P<value>[\w~+/.=-]{8,})",
+    re.IGNORECASE,
+)
+COOKIE = re.compile(r"(?P<name>\bCookie[\"']?:\s*)(?P<value>[^\r\n\"'<]+)", re.IGNORECASE)
+KEYED = re.compile(
+    r"(?P<name>(?<![\w.-])[\w.-]*key[\"']?(?:\s*[=:]\s*|\s)[\"']?)(?P<value>(?!/)(?=[\w+/-]*\d)[\w+/-]{24,}=*)",
+    re.IGNORECASE,
+)
+"""Any key whose value is long and has a digit: no name of a column or of a dictionary's entry."""
+LISTED = re.compile(rf"(?P<name>['\"]--?{_NAME}['\"],\s*['\"])(?P<value>[^'\"]+)", re.IGNORECASE)
+"""`'--token', '…'`: a command line as Python prints it."""
+PAIR = re.compile(r"(?P<name>auth[\"']?\s*[=:]\s*[(\[]\s*['\"][^'\"]*['\"],\s*['\"])(?P<value>[^'\"]+)", re.IGNORECASE)
+"""`auth=("user", "…")`."""
+USER = re.compile(
+    r"(?P<name>(?:^|\s)(?:-[uU] ?|--(?:proxy-)?user[=\s]))(?P<value>(?!(?:\d+|[^\s:]+\.\w{1,4}):\d+(?:\s|$))[^\s:]+:\S+)"
+)
+PLAIN = frozenset(
+    (
+        "",
+        "***",
+        "none",
+        "null",
+        "true",
+        "false",
+        "yes",
+        "no",
+        "required",
+        "optional",
+        "missing",
+        "enabled",
+        "disabled",
+        "unset",
+    )
+)
+"""Values that say that there is none, or only whether there is one."""
+_OF_NAME = re.compile(r"(?:ref|name|file|path|type|provider|policy)$", re.IGNORECASE)
+"""Names that say where a secret is, or of what kind: no secret themselves."""
+SHORT = re.compile(r"\d{1,5}(?:\.\d+)?")
+"""A number that counts something."""
+IDENTITIES = re.compile(
+    r"uuid|guid|gid|bdf|bus|digest|hash|git|commit|version|boot|machine|cpus|affinity|kernel|frames|file|path|name$|text$|code$"
+)
+"""Fields whose values look random and are known not to be secret, and those that hold the user's own words."""
+PROSE = re.compile(r"text$|code$")
+"""Lines of logs and of scripts."""
+EXACT = frozenset({"schema", "collected_at", "started_at", "hostname"})
+_IDENTITY = re.compile(r"ADDR|HOST|NODE|_ID$|UUID|DEVICE|_FILE$|PATH|PLUGIN|HCA|IFNAME|ENDPOINT|VERSION|COMM_ID")
+"""Variables whose values name something and may look random: rules judge them, and they are no secrets."""
+
+
+def redact(value: Any, field: str = "") -> Any:
+    """JSON values without anything that looks like a secret. `field` is the name under which the value stands."""
+    if isinstance(value, str):
+        return value if field in EXACT else _text(value, field)
+    if isinstance(value, list):
+        return _words(value, field)
+    if isinstance(value, dict):
+        return {_text(key, ""): _member(key, each) for key, each in value.items()}
+    return value
+
+
+def redact_variable(name: str, value: str) -> str:
+    """The value of an environment variable without secrets; all of it is removed where the name is one of a secret."""
+    if value and is_secret(name):
+        return REMOVED
+    return _text(value, "name" if _IDENTITY.search(name) else "")
+
+
+def _member(key: str, value: Any) -> Any:
+    if isinstance(value, str) and value and key.isupper() and is_secret(key):
+        return REMOVED
+    return redact(value, key)
+
+
+def _words(values: list[Any], field: str) -> list[Any]:
+    """A list; where it holds a command line, the word after `--token` is a secret too."""
+    found, follows = [], False
+    if values and all(isinstance(each, str) and "\t" not in each for each in values):
+        line = "\t".join(values).replace(" ", "\0")  # so that a word with blanks stays one
+        for known in (*PLACES, USER):
+            line = known.sub(lambda m: m["name"] + REMOVED.replace(" ", "\0"), line)
+        values = line.replace("\0", " ").split("\t")
+    for each in values:
+        is_word = isinstance(each, str)
+        if follows and is_word and not each.startswith("-") and not re.fullmatch(r"\d{1,2}", each):
+            found.append(REMOVED)
+            follows = False
+            continue
+        found.append(WHOLE.sub(_named, each) if is_word and WHOLE.fullmatch(each) else redact(each, field))
+        follows = (
+            is_word
+            and each.startswith("-")
+            and "=" not in each
+            and not _OF_NAME.search(each)
+            and re.fullmatch(rf"--?(?:{_NAME}|{_LOOSE})", each, re.IGNORECASE) is not None
+        )
+    return found
+
+
+def _text(text: str, field: str) -> str:
+    if len(text) < 6:
+        return text
+    text = URL.sub(lambda m: f"{m['scheme']}***@", text)
+    text = SHAPE.sub(lambda m: m[0] if _is_identity(field, m[0]) else REMOVED, text)
+    text = HEADER.sub(lambda m: m["name"] + REMOVED, text)
+    text = ASSIGNED.sub(_named, NAMED.sub(_named, text))
+    for known in (ENTRY, LISTED, PAIR, COOKIE, *PLACES, USER, KEYED):
+        text = known.sub(lambda m: m["name"] + REMOVED, text)
+    if PROSE.search(field):
+        return WORD.sub(lambda m: REMOVED if is_surely_random(m[0]) else m[0], text)
+    if IDENTITIES.search(field):
+        return text
+    return WORD.sub(lambda m: REMOVED if is_random(m[0]) or is_surely_random(m[0]) else m[0], text)
+
+
+def _named(match: re.Match[str]) -> str:
+    name, sign, value = match["name"].lower().rstrip("\"']"), match["sign"], match["value"].strip("\"'")
+    is_plain = (
+        value.lower() in PLAIN or SHORT.fullmatch(value) is not None or value.startswith(("<", "$", "-", "***", "("))
+    )
+    is_plain = is_plain or (
+        name.endswith("tokens") and re.fullmatch(r"[\d.,]+[kmbt]?", value, re.IGNORECASE) is not None
+    )
+    is_plain = is_plain or (value.isdigit() and re.search(r"\.\w{1,4}$", name) is not None)  # file:line
+    is_plain = is_plain or (value.startswith(("/", "~")) and name.endswith("pwd"))
+    is_plain = is_plain or _OF_NAME.search(name) is not None
+    is_plain = is_plain or (sign.startswith(" ") and re.match(r"[A-Za-z_][\w.]*[\[(]", value) is not None)  # code
+    # A word after a blank is the value of an option only: "token bucket" and "password file" are prose.
+    is_prose = not sign.strip() and not name.startswith("-")
+    if is_prose:  # what follows may hold one all the same: `secret otpauth://…?secret=…`
+        return f"{match['name']}{sign}{NAMED.sub(_named, match['value'])}"
+    return match[0] if is_plain else f"{match['name']}{sign}{REMOVED}"
+
+
+def _is_identity(field: str, value: str) -> bool:
+    return bool(IDENTITIES.search(field)) and re.fullmatch(r"[0-9a-fA-F]+", value) is not None

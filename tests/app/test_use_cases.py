@@ -1,0 +1,163 @@
+"""Use cases without the command line: requests in, reports out; nothing is printed, and warnings reach the listener."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from machines import machine
+
+from ddpdoctor.app.compare import compare_nodes
+from ddpdoctor.app.hang import ALIKE, HangOptions, examine_running_job
+from ddpdoctor.app.lint import LintInputs, lint_inputs
+from ddpdoctor.app.parts import SECTIONS, examine_part
+from ddpdoctor.app.preflight import Detail, preflight
+from ddpdoctor.app.preflight_plan import PreflightOptions
+from ddpdoctor.app.request import Request, UsageError
+from ddpdoctor.app.rule_selection import rule_named, rules_for
+from ddpdoctor.app.run import RunOptions, diagnose, run_job
+from ddpdoctor.facts.codec import encode
+from ddpdoctor.facts.hang import Hang, RankProcess
+from ddpdoctor.facts.record import SCHEMA, Facts
+from tests.app.listener import RecordingListener
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> Any:
+    """What use cases have to say is in their results."""
+    yield
+    assert capfd.readouterr() == ("", "")
+
+
+def saved(path: Path, facts: Facts) -> Path:
+    path.write_text(json.dumps(encode(facts)))
+    return path
+
+
+def codes(report: Any) -> set[str]:
+    return {finding.code for finding in report.findings}
+
+
+def test_lint_judges_a_launch_command() -> None:
+    request = Request(launch=("torchrun", "train.py", "--nproc_per_node=2"))
+    report, facts = lint_inputs(request, LintInputs())
+    assert "LAUNCH001" in codes(report)
+    assert facts.launch is not None
+    assert len(facts.launch.lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        (LintInputs(), "nothing to judge"),
+        (LintInputs(files=("train.py",), torch="new"), "--torch 'new'"),
+        (LintInputs(files=("train.py",), torch="1.0"), "--torch '1.0'"),
+    ],
+)
+def test_lint_refuses_what_makes_no_sense(inputs: LintInputs, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        lint_inputs(Request(), inputs)
+
+
+def test_facts_that_cannot_be_read_make_a_report_of_lint_and_hang(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "missing.json"):
+        for use_case in (
+            lambda request: lint_inputs(request, LintInputs()),
+            lambda request: examine_running_job(request, HangOptions((), 0.0, has_stacks=False, has_ras=False)),
+        ):
+            listener = RecordingListener()
+            report, _ = use_case(Request(facts=path, listener=listener))
+            assert report.exit_code(None) == 3
+            assert report.failures == (f"read {listener.notices[0]}",)
+            assert str(path) in listener.notices[0]
+
+
+def test_compare_names_what_differs(tmp_path: Path) -> None:
+    facts = machine("cpu_vm")
+    assert facts.versions is not None
+    other = replace(facts, hostname="other", versions=replace(facts.versions, torch="1.0.0"))
+    files = [saved(tmp_path / "a.json", facts), saved(tmp_path / "b.json", other)]
+    report, nodes = compare_nodes(Request(), [*map(str, files), str(tmp_path / "c.json")])
+    assert "VERSION003" in codes(report)
+    assert [node.host for node in nodes] == [facts.hostname, "other"]
+    assert len(report.failures) == 1
+    with pytest.raises(UsageError, match="two files"):
+        compare_nodes(Request(), [str(files[0])])
+
+
+@pytest.mark.parametrize("command", SECTIONS)
+def test_a_part_judges_saved_facts(command: str, tmp_path: Path) -> None:
+    path = saved(tmp_path / "facts.json", machine("cpu_vm"))
+    report, facts = examine_part(command, Request(facts=path))
+    assert report.command == command
+    assert report.passed
+    assert facts.hostname == machine("cpu_vm").hostname
+
+
+def test_preflight_of_saved_facts_shows_the_whole_report(tmp_path: Path) -> None:
+    path = saved(tmp_path / "facts.json", machine("cpu_vm"))
+    listener = RecordingListener()
+    result = preflight(Request(facts=path, listener=listener), PreflightOptions())
+    assert result.detail is Detail.REPORT
+    assert {"environ", "host", "versions"} <= set(result.sections)
+    assert result.report.command == "check"
+    assert listener.phases == []
+
+
+def test_ranks_that_cannot_be_told_apart_are_a_notice(tmp_path: Path) -> None:
+    idle = tuple(RankProcess(pid, rank=rank, cpu_share=0.0) for rank, pid in enumerate((10, 11)))
+    facts = Facts(schema=SCHEMA, collected_at="", hostname="a", hang=Hang(processes=idle))
+    path = saved(tmp_path / "facts.json", facts)
+    listener = RecordingListener()
+    options = HangOptions((), 0.0, has_stacks=True, has_ras=False)
+    report, _ = examine_running_job(Request(facts=path, listener=listener), options)
+    assert listener.notices == ([] if report.findings else [ALIKE])
+    examine_running_job(Request(facts=path, quiet=True, listener=listener), options)
+    assert len(listener.notices) <= 1
+
+
+def test_hang_refuses_a_process_that_does_not_exist() -> None:
+    with pytest.raises(UsageError, match="no process has this id"):
+        examine_running_job(Request(), HangOptions((1 << 30,), 0.0, has_stacks=False, has_ras=False))
+
+
+def test_a_job_that_fails_is_diagnosed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    line = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has 79 GiB"
+    request = Request(launch=("sh", "-c", f"echo '{line}'; exit 7"))
+    end = run_job(request, RunOptions(is_checked=False))
+    assert (end.code, end.has_failed) == (7, True)
+    assert capfd.readouterr().out.splitlines() == [line]  # the job's own output
+    diagnosis = diagnose(request, end)
+    assert "LOG012" in codes(diagnosis.report)
+    assert diagnosis.output is not None
+    assert diagnosis.output.read_text() == f"{line}\n"
+
+
+def test_a_job_that_cannot_be_started_has_a_shells_exit_code() -> None:
+    listener = RecordingListener()
+    end = run_job(Request(launch=("/nonexistent/command",), listener=listener), RunOptions(is_checked=False))
+    assert (end.code, end.has_failed) == (127, False)
+    assert listener.notices == ["/nonexistent/command: No such file or directory"]
+    for request in (Request(), Request(launch=("sh",), facts=Path("facts.json")), Request(launch=("A=1",))):
+        with pytest.raises(UsageError):
+            run_job(request, RunOptions(is_checked=False))
+
+
+def test_a_settings_file_that_cannot_be_read_is_a_notice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool")
+    monkeypatch.chdir(tmp_path)
+    listener = RecordingListener()
+    assert rules_for(Request(select="ENV001", listener=listener), ("environ",))
+    assert "pyproject.toml was not read" in listener.notices[0]
+
+
+def test_a_rule_is_found_by_code_or_name() -> None:
+    assert rule_named("launch001") is rule_named("launcher_args_after_script")
+    with pytest.raises(UsageError, match="did you mean"):
+        rule_named("LAUNCH1")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from launches import cases, legal_lines, lint
+from launches import LEGAL, WRONG, lint
 
 from ddpdoctor.facts.launch.words import SpanEdit
 from ddpdoctor.launch.corrections import edited
 from ddpdoctor.launch.line import line_of_text
 
-LINES = [*legal_lines(), *(c["line"] for c in cases("wrong.json"))]
+LINES = [case.text.strip() for case in (*LEGAL, *WRONG)]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from launches import cases, legal_lines
+from launches import LEGAL, WRONG
 
 from ddpdoctor.facts.codec import decode, encode
 from ddpdoctor.facts.launch.programs import LauncherKind
@@ -17,7 +17,7 @@ from ddpdoctor.facts.launch.words import UNKNOWN, SpanEdit, apply, quote
 from ddpdoctor.launch.line import line_of_argv, line_of_text
 from ddpdoctor.launch.shell.words import simple_commands
 
-LINES = [*legal_lines(), *(c["line"] for c in cases("wrong.json"))]
+LINES = [case.text for case in (*LEGAL, *WRONG)]
 
 
 def _line(text: str) -> LaunchLine:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 
 import pytest
+from cases import SITUATIONS
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machines import FIXTURES
 
 from ddpdoctor.facts.launch.pod import Operator, Pod
 from ddpdoctor.launch.manifests.manifest import lines_of_manifest
 
-LEGAL = sorted((FIXTURES / "manifests" / "legal").iterdir())
+LEGAL = sorted((SITUATIONS / "manifests").iterdir())
 
 
 def _pods(name: str) -> list[Pod]:
-    lines, failures = lines_of_manifest(name, (FIXTURES / "manifests" / "legal" / name).read_text(), (2, 13))
+    lines, failures = lines_of_manifest(name, (SITUATIONS / "manifests" / name).read_text(), (2, 13))
     assert not failures
     return [line.pod for line in lines if line.pod is not None]
 

@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
+from cases import SITUATIONS
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machines import FIXTURES
 
 from ddpdoctor.collectors.launch import LocalFiles
 from ddpdoctor.collectors.launch_files import shell_error
@@ -18,7 +18,7 @@ from ddpdoctor.launch.sbatch import batch_layer
 from ddpdoctor.launch.shell.reader import lines_of_shell
 from ddpdoctor.launch.shell.text import ShellSource
 
-LEGAL = sorted((FIXTURES / "scripts" / "legal").iterdir())
+LEGAL = sorted((SITUATIONS / "job_files").iterdir())
 
 
 def _lines(text: str, **environ: str) -> tuple[LaunchLine, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 
 import pytest
@@ -19,8 +20,8 @@ from ddpdoctor.facts.settings_table import TABLE, KnownVariable
 from ddpdoctor.facts.variables import is_relevant
 from ddpdoctor.rules import load
 
-FAMILIES = ("nccl", "torch_nccl", "cuda_switches", "cuda_devices")
-RULES = [each for each in load(("environ",)) if each.module.rpartition(".")[2].startswith(FAMILIES)]
+FAMILIES = re.compile(r"_(nccl|torch_nccl|cuda_switches|cuda_devices)")
+RULES = [each for each in load(("environ",)) if FAMILIES.search(each.module)]
 MACHINES = ["cpu_vm", "h100x8_sxm_healthy", "a100x8_nvlink_down", "rtx4090x4_pcie", "l40sx2_cross_numa", "h200x1_vm"]
 
 AZURE = {

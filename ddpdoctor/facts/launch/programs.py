@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 from ddpdoctor.facts.torchrun_options import Option
@@ -53,7 +53,6 @@ class Syntax:
     operands: int = 0
     doubles: frozenset[str] = frozenset()
     launcher: LauncherKind = LauncherKind.WRAPPER
-    long: frozenset[str] = field(default_factory=frozenset)
 
 
 def _words(text: str) -> frozenset[str]:

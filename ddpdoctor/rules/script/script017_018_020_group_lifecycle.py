@@ -98,8 +98,7 @@ def process_group_not_initialized(script: Script) -> Iterator[Finding]:
 
     ## Why it matters
     `ValueError: Default process group has not been initialized, please make sure to call init_process_group`: a
-    sampler, a
-    wrapper or a question for the rank comes before init, or after destroy.
+    sampler, a wrapper or a question for the rank comes before init, or after destroy.
 
     ## Fix
     Initialise first; or guard the call with `dist.is_available() and dist.is_initialized()`.

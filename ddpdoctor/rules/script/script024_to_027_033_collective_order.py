@@ -78,11 +78,9 @@ def collective_in_rank_branch(script: Script) -> Iterator[Finding]:
     """A collective runs inside a branch that only some ranks enter.
 
     ## Why it matters
-    The ranks that enter wait for those that do not. Their next collective pairs with this one, so that the hang or
-    the error
-    (`Timed out waiting 1800000ms for recv operation to complete`, or NCCL's watchdog) appears at an innocent later
-    line.
-    A checkpoint of a sharded model and the forward pass of a wrapped model communicate as well.
+    The ranks that enter wait for those that do not. Their next collective pairs with this one, so that the hang or the
+    error (`Timed out waiting 1800000ms for recv operation to complete`, or NCCL's watchdog) appears at an innocent
+    later line. A checkpoint of a sharded model and the forward pass of a wrapped model communicate as well.
 
     ## Fix
     Call it on all ranks, outside of the branch; use `ddp.module` for an evaluation on rank 0 alone.
@@ -131,9 +129,8 @@ def rank_dependent_control_flow(script: Script) -> Iterator[Finding]:
     """Data on one rank decides whether it enters a collective.
 
     ## Why it matters
-    A batch without labels, a loss that is not finite or an early stop on one rank: that rank skips what the others
-    wait in. It
-    happens at a random step, and the error names whichever rank waited.
+    A batch without labels, a loss that is not finite or an early stop on one rank: that rank skips what the others wait
+    in. It happens at a random step, and the error names whichever rank waited.
 
     ## Fix
     Take the same path on all ranks: all_reduce the decision first, or compute a loss of zero over all parameters.
@@ -180,8 +177,7 @@ def collective_order_mismatch(script: Script) -> Iterator[Finding]:
 
     ## Why it matters
     Each side waits in its own call until the timeout. With `TORCH_DISTRIBUTED_DEBUG=DETAIL` torch says at once
-    `Detected mismatch
-    between collectives on ranks`.
+    `Detected mismatch between collectives on ranks`.
 
     ## Fix
     Call the collectives in one order on all ranks, outside of the branch.
@@ -209,9 +205,8 @@ def new_group_on_some_ranks(script: Script) -> Iterator[Finding]:
     """new_group is called by some ranks only.
 
     ## Why it matters
-    Nothing happens at first. The next new_group on all ranks waits for a key that the others never write, because
-    the ranks count
-    their groups: `wait timeout after …, keys: /default_pg/0//2//cpu//0/1`.
+    Nothing happens at first. The next new_group on all ranks waits for a key that the others never write, because the
+    ranks count their groups: `wait timeout after …, keys: /default_pg/0//2//cpu//0/1`.
 
     ## Fix
     Call new_group on all ranks, members or not, in the same order; or give `use_local_synchronization=True`.

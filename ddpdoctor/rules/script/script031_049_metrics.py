@@ -29,9 +29,8 @@ def metric_keys_differ(script: Script) -> Iterator[Finding]:
     """Metrics are synchronised with different keys on different ranks.
 
     ## Why it matters
-    Logging with sync_dist, and a collective for each key of a dict, communicate. A key that only one rank has makes
-    it wait, or
-    pairs its number with another metric of the others.
+    Logging with sync_dist, and a collective for each key of a dict, communicate. A key that only one rank has makes it
+    wait, or pairs its number with another metric of the others.
 
     ## Fix
     Log the same keys on all ranks at every step, with a neutral value where there is none.

@@ -25,8 +25,7 @@ def uneven_inputs(script: Script) -> Iterator[Finding]:
 
     ## Why it matters
     At the end of the epoch the shorter ranks leave the loop. The others wait for them, or a gradient of one rank is
-    silently
-    summed into a metric of another.
+    silently summed into a metric of another.
 
     ## Fix
     Give all ranks equally many: cut to `len(items) // world_size * world_size`, a DistributedSampler with drop_last,

@@ -41,8 +41,7 @@ def send_recv_order(script: Script) -> Iterator[Finding]:
 
     ## Why it matters
     send and recv wait for their partner, even for one element with Gloo: `Timed out waiting 1800000ms for send
-    operation to
-    complete`.
+    operation to complete`.
 
     ## Fix
     Order by rank: even ranks send first, odd ranks receive first; or isend and irecv, or batch_isend_irecv.
@@ -144,8 +143,7 @@ def send_to_self(script: Script) -> Iterator[Finding]:
 
     ## Why it matters
     `Invalid destination rank: destination rank should not be the same as the rank of the current process`; a rank
-    beyond the
-    world makes the others wait for a key until the timeout.
+    beyond the world makes the others wait for a key until the timeout.
 
     ## Fix
     Check the peer against get_rank() and get_world_size(): `(rank + 1) % world_size` for a ring.

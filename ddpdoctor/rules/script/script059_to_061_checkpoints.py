@@ -150,8 +150,7 @@ def checkpoint_written_by_all_ranks(script: Script) -> Iterator[Finding]:
 
     ## Why it matters
     The ranks write over each other. The file is torn now and then, which shows only when it is read:
-    `PytorchStreamReader failed
-    reading zip archive`.
+    `PytorchStreamReader failed reading zip archive`.
 
     ## Fix
     Save on rank 0 only, followed by a barrier. Sharded formats (torch.distributed.checkpoint) are written by all

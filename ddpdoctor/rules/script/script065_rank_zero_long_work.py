@@ -29,8 +29,7 @@ def rank_zero_long_work(script: Script) -> Iterator[Finding]:
 
     ## Why it matters
     A progress bar shows life until the job dies at exactly 10 minutes (NCCL) or 30 minutes (Gloo): rank 0 tokenises,
-    downloads or
-    evaluates, and the others wait in the next collective.
+    downloads or evaluates, and the others wait in the next collective.
 
     ## Fix
     Do it before the job, or raise the timeout: `init_process_group(..., timeout=timedelta(hours=2))`.

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ddpdoctor.causality.arrange import arrange, in_order
+from ddpdoctor.causality.graph import CausalGraph
 from ddpdoctor.facts.gaps import CannotLook, Gap, Why
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.findings import Crashed, Finding, Report, Severity, Skipped
@@ -112,7 +113,7 @@ def extended(
     settled = told.union(passed)
     return replace(
         report,
-        findings=arrange(findings, {each.code: each.kind for each in rules}),
+        findings=arrange(findings, CausalGraph(rules)),
         passed=passed,
         skipped=tuple({s.code: s for s in total.skipped if s.code not in settled}.values()),
         crashed=tuple(dict.fromkeys(total.crashed)),
@@ -138,12 +139,12 @@ def _once(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 
 
 def _arranged(findings: Iterable[Finding], rules: Iterable[Rule], facts: Facts) -> tuple[Finding, ...]:
-    kinds = {each.code: each.kind for each in rules}
+    graph = CausalGraph(rules)
     if facts.log is None:
-        return arrange(findings, kinds)
+        return arrange(findings, graph)
     from ddpdoctor.causality.log_order import arrange_log  # only triage reads logs
 
-    return arrange_log(findings, kinds, facts.log)
+    return arrange_log(findings, graph, facts.log)
 
 
 def _with_job(facts: Facts) -> Facts:

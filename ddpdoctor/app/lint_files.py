@@ -17,12 +17,10 @@ from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.findings import Finding, Report, Where
 from ddpdoctor.rules import Rule
+from ddpdoctor.rules.environ.env009_to_011_505_torchrun_pet_variables import stray_pet_variable
 from ddpdoctor.system.machine import Machine
 
 __all__ = ["read", "with_files"]
-
-_ON_PURPOSE = ("ENV009",)
-"""A variable for torchrun in a manifest is no leftover."""
 
 
 def read(paths: Sequence[str], machine: Machine, launch: Launch) -> LaunchFiles:
@@ -47,6 +45,9 @@ def _judged(lines: tuple[LaunchLine, ...], facts: Facts, launch: Launch, rules: 
     rules = tuple(rules)
     with_environ = tuple(each for each in rules if "environ" in (*each.needs, *each.wants))
     others = tuple(each for each in rules if each not in with_environ)
+    in_pod = tuple(
+        each for each in with_environ if each.code != stray_pet_variable.code
+    )  # a manifest sets it on purpose
     autocorrect = Autocorrect(facts, rules)
     of_file = replace(launch, lines=lines)
     together = judge(replace(facts, launch=of_file), others)
@@ -55,9 +56,7 @@ def _judged(lines: tuple[LaunchLine, ...], facts: Facts, launch: Launch, rules: 
     yield together
     for line in lines:
         alone = replace(launch, lines=(line,))
-        meant = (
-            with_environ if line.pod is None else tuple(each for each in with_environ if each.code not in _ON_PURPOSE)
-        )
+        meant = with_environ if line.pod is None else in_pod
         outcome = judge(replace(facts, launch=alone, environ=environ_of(alone)), meant)
         outcome.findings = [_placed(autocorrect.finding(each, alone), line) for each in outcome.findings]
         yield outcome

@@ -16,21 +16,14 @@ from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Report
-from ddpdoctor.rules import Rule
+from ddpdoctor.rules import CauseScope, Rule
 from ddpdoctor.system.machine import this_machine
 
-__all__ = ["AREAS", "environ_of", "facts_of", "is_of_a_process", "rules_of", "rules_of_machines", "with_machines"]
+__all__ = ["AREAS", "environ_of", "facts_of", "rules_of", "rules_of_machines", "with_machines"]
 
 AREAS = ("environ", "launch")
 
 OVERWRITTEN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_OF_A_PROCESS = ("ENV001", "ENV002", "ENV003", "ENV004", "ENV005", "ENV006", "ENV007", "ENV008", "ENV066")
-"""Rules about the ranks of a running process: a launch line has none yet."""
-
-
-def is_of_a_process(code: str) -> bool:
-    """Whether a rule is about the ranks of a running process."""
-    return code in _OF_A_PROCESS or code.startswith("ENV50")
 
 
 def rules_of(request: Request) -> tuple[Rule, ...]:
@@ -38,7 +31,7 @@ def rules_of(request: Request) -> tuple[Rule, ...]:
     return tuple(
         each
         for each in rules_for(request, AREAS)
-        if not is_of_a_process(each.code) and set(each.needs) <= {"environ", "launch", "job"}
+        if each.scope is not CauseScope.PROCESS and set(each.needs) <= {"environ", "launch", "job"}
     )
 
 

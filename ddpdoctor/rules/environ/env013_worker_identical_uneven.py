@@ -8,11 +8,11 @@ from ddpdoctor.facts.environ import Environ, shorten
 from ddpdoctor.facts.job import Job
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import cause
+from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.launch import master
 
 
-@cause("ENV013", "worker-identical-uneven", Severity.ERROR)
+@cause("ENV013", "worker-identical-uneven", Severity.ERROR, scope=CauseScope.LINES_OF_NODES)
 def worker_identical_uneven(
     environ: Environ, launch: Launch | None = None, job: Job | None = None
 ) -> Iterator[Finding]:

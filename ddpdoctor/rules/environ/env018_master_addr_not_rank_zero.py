@@ -13,14 +13,14 @@ from ddpdoctor.facts.launch.words import is_known
 from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.rules import cause
+from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.environ import environments_of_nodes
 from ddpdoctor.rules.launch import master
 from ddpdoctor.rules.launch.pointing import agents, point
 from ddpdoctor.rules.observation_findings import observed
 
 
-@cause("ENV018", "master-addr-not-rank-zero", Severity.ERROR)
+@cause("ENV018", "master-addr-not-rank-zero", Severity.ERROR, scope=CauseScope.LINES_OF_NODES)
 def master_addr_not_rank_zero(
     probe: Probe | None = None, launch: Launch | None = None, nodes: Nodes | None = None, job: Job | None = None
 ) -> Iterator[Finding]:

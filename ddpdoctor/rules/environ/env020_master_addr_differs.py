@@ -10,7 +10,7 @@ from ddpdoctor.facts.job import Job
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
-from ddpdoctor.rules import cause
+from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.environ import environments_of_nodes
 from ddpdoctor.rules.launch import master
 from ddpdoctor.rules.launch.hand_started_ranks import differing_variable
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log
 
 
-@cause("ENV020", "master-addr-differs", Severity.ERROR)
+@cause("ENV020", "master-addr-differs", Severity.ERROR, scope=CauseScope.LINES_OF_NODES)
 def master_addr_differs(
     environ: Environ | None = None, launch: Launch | None = None, nodes: Nodes | None = None, job: Job | None = None
 ) -> Iterator[Finding]:

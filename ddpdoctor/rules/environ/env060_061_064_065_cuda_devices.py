@@ -39,6 +39,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
     "ENV060",
     "cuda-mps-daemon-absent",
     Severity.ERROR,
+    also_in=("gpus",),
     signatures=(r"cudaErrorMpsConnectionFailed", r"MPS client failed to connect to the MPS control daemon"),
 )
 def cuda_mps_daemon_absent(environ: Environ) -> Iterator[Finding]:
@@ -63,7 +64,7 @@ def cuda_mps_daemon_absent(environ: Environ) -> Iterator[Finding]:
         yield about(environ, MPS, wrong, "it to be unset, or a daemon that runs")
 
 
-@cause("ENV061", "nvidia-driver-capabilities-missing", Severity.ERROR)
+@cause("ENV061", "nvidia-driver-capabilities-missing", Severity.ERROR, also_in=("gpus",))
 def nvidia_driver_capabilities_missing(
     environ: Environ, host: Host | None = None, gpu: Gpu | None = None
 ) -> Iterator[Finding]:
@@ -100,6 +101,7 @@ def nvidia_driver_capabilities_missing(
     "ENV064",
     "one-gpu-visible-per-rank",
     Severity.ERROR,
+    also_in=("gpus",),
     signatures=(
         r"nvmlDeviceGetHandleByPciBusId\(\) failed: Not Found",
         r"transport/p2p\.cc:\d+ NCCL WARN Cuda failure (101 )?'invalid device ordinal'",
@@ -130,7 +132,7 @@ def one_gpu_visible_per_rank(environ: Environ, gpu: Gpu | None = None) -> Iterat
     yield about(environ, VISIBLE, wrong, expected, severity=Severity.NOTE, command="export SLURM_GPU_BIND=none")
 
 
-@cause("ENV065", "cuda-device-order-ambiguous", Severity.WARNING)
+@cause("ENV065", "cuda-device-order-ambiguous", Severity.WARNING, also_in=("gpus",))
 def cuda_device_order_ambiguous(environ: Environ, gpu: Gpu) -> Iterator[Finding]:
     """Unlike GPUs are numbered by speed, not by their place on the PCI bus.
 

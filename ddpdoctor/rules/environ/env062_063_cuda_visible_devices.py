@@ -10,7 +10,7 @@ from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import is_known
 from ddpdoctor.facts.visibility import Visibility, cut, joined, listed, visible
-from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.findings import CausalStage, Evidence, Finding, Severity, Where
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.environ.settings import CVD
 from ddpdoctor.rules.launch.pointing import point, replace_word
@@ -23,7 +23,14 @@ if TYPE_CHECKING:
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
-@cause("ENV062", "cuda-visible-devices-empty", Severity.ERROR, signatures=(r"No CUDA GPUs are available",))
+@cause(
+    "ENV062",
+    "cuda-visible-devices-empty",
+    Severity.ERROR,
+    stage=CausalStage.DEATH,
+    also_in=("gpus",),
+    signatures=(r"No CUDA GPUs are available",),
+)
 def cuda_visible_devices_empty(
     environ: Environ, gpu: Gpu | None = None, launch: Launch | None = None
 ) -> Iterator[Finding]:
@@ -73,7 +80,7 @@ def _told(seen: str, gpu: Gpu | None, asking: str) -> str:
     return f"{seen} hides every GPU{there}; expected it to be unset"
 
 
-@cause("ENV063", "cuda-visible-devices-invalid", Severity.ERROR)
+@cause("ENV063", "cuda-visible-devices-invalid", Severity.ERROR, also_in=("gpus",))
 def cuda_visible_devices_invalid(environ: Environ, gpu: Gpu) -> Iterator[Finding]:
     """CUDA_VISIBLE_DEVICES has an entry that CUDA cannot use, so that the list is cut there.
 

@@ -32,6 +32,7 @@ HANDS_ON = ("torchrun", "deepspeed", "accelerate")
     "LAUNCH023",
     "nproc-exceeds-visible-gpus",
     Severity.ERROR,
+    also_in=("gpus",),
     signatures=(r"You requested (?i:gpus?): ?\[", r"But your machine only has: ?\["),
 )
 def nproc_exceeds_visible_gpus(
@@ -65,7 +66,7 @@ def nproc_exceeds_visible_gpus(
     )
 
 
-@cause("LAUNCH024", "nproc-below-visible-gpus", Severity.NOTE)
+@cause("LAUNCH024", "nproc-below-visible-gpus", Severity.NOTE, also_in=("gpus",))
 def nproc_below_visible_gpus(
     environ: Environ, launch: Launch | None = None, gpu: Gpu | None = None, versions: Versions | None = None
 ) -> Iterator[Finding]:

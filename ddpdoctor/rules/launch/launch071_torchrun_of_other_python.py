@@ -15,6 +15,7 @@ from ddpdoctor.rules import cause
     "LAUNCH071",
     "torchrun-of-other-python",
     Severity.ERROR,
+    also_in=("versions",),
     signatures=("torchrun: command not found", r"No module named torch\.distributed"),
 )
 def torchrun_of_other_python(versions: Versions, launch: Launch | None = None) -> Iterator[Finding]:

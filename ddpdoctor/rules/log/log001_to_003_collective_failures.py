@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.log import Log, LogLine
-from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.findings import CausalStage, Evidence, Finding, Severity, Speaker, Where
 from ddpdoctor.logs.collective_waits import (
     Participant,
     collective_waits,
@@ -55,6 +55,8 @@ _HEADS = re.compile(r"(?:\[[^\]]*\] ?)+")
     "LOG001",
     "collective-timeout",
     Severity.ERROR,
+    stage=CausalStage.HANG,
+    speaker=Speaker.VICTIM,
     kind="umbrella",
     signatures=(*SIGNATURES, *WATCHDOGS),
 )
@@ -160,6 +162,7 @@ def _why(ranks: tuple[int, ...], decides: str) -> str:
     "LOG002",
     "watchdog-stuck",
     Severity.ERROR,
+    stage=CausalStage.HANG,
     kind="umbrella",
     signatures=(
         r"Heartbeat monitor timed out",
@@ -188,6 +191,8 @@ def watchdog_stuck() -> None:
     "LOG003",
     "nccl-id-exchange-timeout",
     Severity.ERROR,
+    stage=CausalStage.PEER_ERROR,
+    speaker=Speaker.VICTIM,
     kind="umbrella",
     signatures=(
         r"retri?e[ie]?ving ncclUniqueId from \[\d+\]",

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ddpdoctor.facts.log import Log, LogLine
-from ddpdoctor.findings import Finding, Role, Severity
+from ddpdoctor.findings import CausalStage, Finding, Role, Severity
 from ddpdoctor.logs.context_patterns import context_lines
 from ddpdoctor.logs.history import history_of
 from ddpdoctor.logs.line_meaning import NCCL_RETURNED
 from ddpdoctor.logs.matching import matching_lines
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.log.log004_to_007_peer_closed import CLOSED
+from ddpdoctor.rules.log.log004_to_007_peer_closed import CLOSED, peer_connection_closed
 from ddpdoctor.rules.log.signatures import explained, finding_of
 
 FAILED = (
@@ -63,6 +63,7 @@ SHUTTING_DOWN = "driver shutting down"
     "LOG502",
     "nccl-error-without-reason",
     Severity.ERROR,
+    stage=CausalStage.NCCL_ERROR,
     kind="umbrella",
     signatures=FAILED,
 )
@@ -100,7 +101,7 @@ def nccl_error_without_reason(log: Log) -> Iterator[Finding]:
         is_lost = all(any(line.who.may_be(each.who) for each in closed) for line in lines)
         is_lost = is_lost or (bool(closed) and all("nternal" in line.text for line in lines))
         is_lost = is_lost and not any("uda" in line.text for line in lines)
-        yield replace(found, role=Role.CONSEQUENCE, caused_by="LOG005") if is_lost else found
+        yield replace(found, role=Role.CONSEQUENCE, caused_by=peer_connection_closed.code) if is_lost else found
     elif not known and not told and not log.tracebacks:
         yield from _passed_on(log)
 

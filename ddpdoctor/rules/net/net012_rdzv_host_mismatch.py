@@ -11,7 +11,7 @@ from ddpdoctor.facts.launch.plan import Plan
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import is_known
 from ddpdoctor.facts.nodes import Form, Nodes
-from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.findings import CausalStage, Evidence, Finding, Severity, Where
 from ddpdoctor.launch.jobs import job_of_launch
 from ddpdoctor.launch.rendezvous import is_loopback
 from ddpdoctor.rules import cause
@@ -21,7 +21,7 @@ from ddpdoctor.rules.node_findings import about, named, only_met
 _FALSE = ("0", "false", "f", "no", "n")
 
 
-@cause("NET012", "rdzv-host-mismatch", Severity.ERROR)
+@cause("NET012", "rdzv-host-mismatch", Severity.ERROR, stage=CausalStage.REACHABILITY)
 def rdzv_host_mismatch(
     launch: Launch | None = None, nodes: Nodes | None = None, job: Job | None = None
 ) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.findings import Finding, Severity, Where
+from ddpdoctor.findings import CausalStage, Finding, Severity, Where
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, point
 from ddpdoctor.rules.script.rewriting import agreed, called_by_all, in_one_order, reached_by_all
@@ -73,7 +73,7 @@ def _softer(disagreement: Divergence) -> Severity | None:
     return Severity.NOTE if quiet else Severity.WARNING
 
 
-@cause("SCRIPT024", "collective-in-rank-branch", Severity.ERROR)
+@cause("SCRIPT024", "collective-in-rank-branch", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
 def collective_in_rank_branch(script: Script) -> Iterator[Finding]:
     """A collective runs inside a branch that only some ranks enter.
 
@@ -100,7 +100,7 @@ def collective_in_rank_branch(script: Script) -> Iterator[Finding]:
         )
 
 
-@cause("SCRIPT025", "early-exit-in-rank-branch", Severity.ERROR)
+@cause("SCRIPT025", "early-exit-in-rank-branch", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
 def early_exit_in_rank_branch(script: Script) -> Iterator[Finding]:
     """A rank leaves before a collective that the others enter.
 
@@ -124,7 +124,7 @@ def early_exit_in_rank_branch(script: Script) -> Iterator[Finding]:
         )
 
 
-@cause("SCRIPT026", "rank-dependent-control-flow", Severity.ERROR)
+@cause("SCRIPT026", "rank-dependent-control-flow", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
 def rank_dependent_control_flow(script: Script) -> Iterator[Finding]:
     """Data on one rank decides whether it enters a collective.
 
@@ -171,7 +171,7 @@ def _bindings(module: Module, name: ast.Name) -> list[Binding]:
     return bound[1] if bound is not None else []
 
 
-@cause("SCRIPT027", "collective-order-mismatch", Severity.ERROR)
+@cause("SCRIPT027", "collective-order-mismatch", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
 def collective_order_mismatch(script: Script) -> Iterator[Finding]:
     """The ranks call collectives in different orders.
 
@@ -200,7 +200,7 @@ def collective_order_mismatch(script: Script) -> Iterator[Finding]:
         )
 
 
-@cause("SCRIPT033", "new-group-on-some-ranks", Severity.ERROR)
+@cause("SCRIPT033", "new-group-on-some-ranks", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
 def new_group_on_some_ranks(script: Script) -> Iterator[Finding]:
     """new_group is called by some ranks only.
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.findings import Edit, Finding, Severity
+from ddpdoctor.findings import CausalStage, Edit, Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, point, replace
 from ddpdoctor.rules.script.rank_branches import comes_to, in_rank_branch, truths
@@ -24,7 +24,7 @@ LOGS = frozenset(("print", "wandb.log", "logging.info", "mlflow.log_metric"))
 LOG_METHODS = frozenset(("add_scalar", "info", "log", "log_metric", "set_postfix", "write", "set_description"))
 
 
-@cause("SCRIPT031", "metric-keys-differ", Severity.ERROR)
+@cause("SCRIPT031", "metric-keys-differ", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
 def metric_keys_differ(script: Script) -> Iterator[Finding]:
     """Metrics are synchronised with different keys on different ranks.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.findings import Edit, Finding, Severity
+from ddpdoctor.findings import CausalStage, Edit, Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, dist_of, point, replace, under, with_keyword, without_argument
 from ddpdoctor.rules.script.rank_branches import blocks
@@ -35,7 +35,7 @@ def _stuck(module: Module, *kinds: str) -> Iterator[BlockedCall]:
             yield each
 
 
-@cause("SCRIPT034", "send-recv-order", Severity.ERROR)
+@cause("SCRIPT034", "send-recv-order", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
 def send_recv_order(script: Script) -> Iterator[Finding]:
     """Two ranks both send first or both receive first.
 
@@ -86,7 +86,7 @@ def _without_waiting(module: Module, call: ast.Call, other: ast.Call) -> tuple[E
     )
 
 
-@cause("SCRIPT035", "send-without-recv", Severity.ERROR)
+@cause("SCRIPT035", "send-without-recv", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
 def send_without_recv(script: Script) -> Iterator[Finding]:
     """A send has no matching recv.
 

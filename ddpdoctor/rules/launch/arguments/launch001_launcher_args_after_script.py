@@ -36,6 +36,8 @@ FLAGS = ("standalone", "multi_gpu")
     "LAUNCH001",
     "launcher-args-after-script",
     Severity.ERROR,
+    explains=("LAUNCH034", "LAUNCH035", "LAUNCH036", "LAUNCH039", "ENV019", "ENV020"),
+    yields_to=("LAUNCH009", "LAUNCH050", "LAUNCH052"),
     signatures=(
         r"unrecognized arguments:[^\n]*--(nproc[-_]per[-_]node|nnodes|node[-_]rank|master[-_]addr|master[-_]port|rdzv[-_])",
     ),

@@ -86,6 +86,7 @@ def _script_as_value(layer: Layer) -> Given | None:
     "LAUNCH009",
     "launcher-option-unknown",
     Severity.ERROR,
+    yields_to=("LAUNCH013", "LAUNCH050", "LAUNCH052"),
     signatures=(r"(torchrun|launch\.py|run\.py|accelerate|deepspeed)[^\n]*: error: unrecognized arguments: --",),
 )
 def launcher_option_unknown(launch: Launch) -> Iterator[Finding]:

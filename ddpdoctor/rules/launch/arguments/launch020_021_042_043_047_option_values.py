@@ -176,6 +176,7 @@ def _nproc(value: str) -> str:
     "LAUNCH042",
     "rdzv-backend-unknown",
     Severity.ERROR,
+    explains=("LAUNCH034", "LAUNCH039"),
     signatures=(r"The rendezvous backend '[^']*' is not registered",),
 )
 def rdzv_backend_unknown(launch: Launch) -> Iterator[Finding]:

@@ -39,6 +39,7 @@ NOT_LEFT_OUT = ("node_rank", "machine_rank")
     "LAUNCH501",
     "launcher-option-value-invalid",
     Severity.ERROR,
+    yields_to=("ENV015", "LAUNCH013", "LAUNCH020"),
     signatures=(
         r"error: argument --[\w/-]+: (invalid (int|float) value|invalid choice|expected one argument)",
         r"error: argument \S*--\w[\w/-]*: ignored explicit argument '",

@@ -13,7 +13,7 @@ from ddpdoctor.facts.launch.words import SpanEdit, quote
 from ddpdoctor.facts.nodes import Form, Node, Nodes, split
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.launch.rendezvous import ACCELERATE_NAMES
-from ddpdoctor.rules import cause
+from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.launch.nodes.same_rank import same_for_all
 from ddpdoctor.rules.launch.pointing import after, correcting, revalue, spelled, where
 from ddpdoctor.rules.node_findings import differs, only_met
@@ -86,7 +86,7 @@ def _agreeing(launch: Launch, node: Agent, option: str, value: str) -> list[Span
     return [after(last, f"{spelled(node.layer, name, launch.version)}={quote(value)}")]
 
 
-@cause("LAUNCH034", "rdzv-backend-differs", Severity.ERROR)
+@cause("LAUNCH034", "rdzv-backend-differs", Severity.ERROR, scope=CauseScope.LINES_OF_NODES, explains=("LAUNCH039",))
 def rdzv_backend_differs(
     launch: Launch | None = None, nodes: Nodes | None = None, job: Job | None = None
 ) -> Iterator[Finding]:
@@ -113,7 +113,7 @@ def rdzv_backend_differs(
     yield from differing(launch, lines, lambda n: n.plan.backend, "rdzv_backend", "--rdzv-backend")
 
 
-@cause("LAUNCH035", "nnodes-differs", Severity.ERROR)
+@cause("LAUNCH035", "nnodes-differs", Severity.ERROR, scope=CauseScope.LINES_OF_NODES, explains=("LAUNCH038",))
 def nnodes_differs(launch: Launch, job: Job) -> Iterator[Finding]:
     """The nodes were given different --nnodes.
 
@@ -151,7 +151,7 @@ def _static(job: Job) -> list[Agent]:
     return [n for n in job.nodes if n.plan.backend == "static"]
 
 
-@cause("LAUNCH036", "duplicate-node-rank", Severity.ERROR)
+@cause("LAUNCH036", "duplicate-node-rank", Severity.ERROR, scope=CauseScope.LINES_OF_NODES, explains=("NET001",))
 def duplicate_node_rank(
     launch: Launch | None = None, nodes: Nodes | None = None, job: Job | None = None
 ) -> Iterator[Finding]:
@@ -204,7 +204,7 @@ def _claimed_twice(nodes: Nodes) -> Iterator[Finding]:
             )
 
 
-@cause("LAUNCH037", "node-rank-zero-missing", Severity.ERROR)
+@cause("LAUNCH037", "node-rank-zero-missing", Severity.ERROR, scope=CauseScope.LINES_OF_NODES)
 def node_rank_zero_missing(launch: Launch, job: Job) -> Iterator[Finding]:
     """No node of the job has --node-rank 0.
 
@@ -236,7 +236,7 @@ def node_rank_zero_missing(launch: Launch, job: Job) -> Iterator[Finding]:
     yield correcting(finding, launch, *fixed) if len(fixed) <= 8 else finding
 
 
-@cause("LAUNCH039", "rdzv-id-differs", Severity.ERROR)
+@cause("LAUNCH039", "rdzv-id-differs", Severity.ERROR, scope=CauseScope.LINES_OF_NODES)
 def rdzv_id_differs(launch: Launch, job: Job) -> Iterator[Finding]:
     """The nodes were given different --rdzv-id.
 

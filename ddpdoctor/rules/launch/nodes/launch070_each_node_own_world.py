@@ -12,7 +12,7 @@ from ddpdoctor.facts.launch.plan import Plan
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import SpanEdit, escape
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import cause
+from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.launch.pointing import agents, correcting, point, remove, spelled
 from ddpdoctor.rules.launch.rendezvous.launch025_to_027_031_to_033_046_rendezvous_settings import host0
 from ddpdoctor.rules.launch.scheduler.counting import scheduled_nodes
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log, LogLine
 
 
-@cause("LAUNCH070", "each-node-own-world", Severity.ERROR)
+@cause("LAUNCH070", "each-node-own-world", Severity.ERROR, scope=CauseScope.LINES_OF_NODES)
 def each_node_own_world(launch: Launch, job: Job) -> Iterator[Finding]:
     """Every node forms a world of its own.
 

@@ -46,6 +46,7 @@ def _flag(layer: Layer, dest: str) -> Word | None:
     "LAUNCH003",
     "script-not-found",
     Severity.ERROR,
+    yields_to=("LAUNCH006", "LAUNCH007", "LAUNCH071", "LAUNCH004", "LAUNCH014", "LAUNCH015", "LAUNCH018", "LAUNCH055"),
     signatures=(
         r"can't open file '[^']*': \[Errno 2\]",
         r"^\S*python[\d.]*: No module named ",

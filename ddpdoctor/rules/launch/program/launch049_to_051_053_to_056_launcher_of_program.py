@@ -157,6 +157,7 @@ def no_python_without_use_env(launch: Launch) -> Iterator[Finding]:
     "LAUNCH054",
     "launched-without-launcher",
     Severity.ERROR,
+    yields_to=("LAUNCH051",),
     signatures=(
         r"environment variable (RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_RANK) expected, but not set",
         r"KeyError: '(RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)'",

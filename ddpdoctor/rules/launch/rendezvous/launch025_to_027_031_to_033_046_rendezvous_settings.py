@@ -14,7 +14,7 @@ from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import UNKNOWN, SpanEdit
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.launch.rendezvous import DEFAULT_C10D_PORT, DEFAULT_PORT, is_loopback
-from ddpdoctor.rules import cause
+from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.launch.pointing import HOST0, after, agents, point, remove, revalue, shown, spelled
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _certain(plan: Plan) -> bool:
     return plan.nnodes is not None and plan.nnodes[0] > 1
 
 
-@cause("LAUNCH025", "multinode-without-rendezvous", Severity.ERROR)
+@cause("LAUNCH025", "multinode-without-rendezvous", Severity.ERROR, explains=("ENV017", "PROBE001"))
 def multinode_without_rendezvous(launch: Launch) -> Iterator[Finding]:
     """--nnodes is above 1 but nothing says where the nodes meet.
 
@@ -193,7 +193,7 @@ def c10d_endpoint_omitted(launch: Launch) -> Iterator[Finding]:
         )
 
 
-@cause("LAUNCH032", "rdzv-endpoint-loopback", Severity.ERROR)
+@cause("LAUNCH032", "rdzv-endpoint-loopback", Severity.ERROR, scope=CauseScope.SEPARATE_MACHINES)
 def rdzv_endpoint_loopback(launch: Launch) -> Iterator[Finding]:
     """--rdzv-endpoint is a loopback address in a job of more than one node.
 

@@ -9,7 +9,7 @@ from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import SpanEdit, Word, quote
-from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.findings import CausalStage, Finding, Severity
 from ddpdoctor.launch.jobs import agent_of
 from ddpdoctor.launch.rendezvous import ACCELERATE_NAMES, DEFAULT_C10D_PORT, DEFAULT_PORT
 from ddpdoctor.rules import cause
@@ -158,6 +158,7 @@ def max_restarts_unreliable(launch: Launch) -> Iterator[Finding]:
     "LAUNCH064",
     "sighup-ends-launcher",
     Severity.ERROR,
+    stage=CausalStage.TERMINATED,
     signatures=(r"got signal: 1\b", r"Received (1|Signals\.SIGHUP|SIGHUP) death signal", r"closing signal SIGHUP"),
 )
 def sighup_ends_launcher(launch: Launch) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import SpanEdit, escape
-from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.findings import Finding, Severity, Speaker
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import agents, point, revalue
 from ddpdoctor.rules.launch.scheduler.counting import nodes
@@ -65,6 +65,8 @@ def _in_shell(line: LaunchLine, layer: Layer) -> list[SpanEdit] | None:
     "LAUNCH060",
     "scheduler-variable-unset",
     Severity.ERROR,
+    yields_to=("ENV010",),
+    speaker=Speaker.TORCH,
     signatures=(r"invalid literal for int\(\) with base 10: ''",),
 )
 def scheduler_variable_unset(launch: Launch) -> Iterator[Finding]:

@@ -6,8 +6,9 @@ import random
 from itertools import pairwise
 
 import pytest
+from cases import all_cases
 from conftest import FULL
-from scripts import cases, judged
+from scripts import judged
 
 from ddpdoctor.facts.script import Problem, Script, SourceFile
 from ddpdoctor.rules import load
@@ -109,7 +110,7 @@ def test_deep_nesting_is_left_alone() -> None:
 def test_mutated_scripts_crash_no_rule() -> None:
     rules = [each for each in load(("script",)) if "script" in each.needs]
     dice = random.Random(20261121)
-    texts = [case.text for case in cases()]
+    texts = [case.text for case in all_cases("script")]
     for _ in range(20_000 if FULL else 60):
         rows = dice.choice(texts).splitlines()
         for _ in range(dice.randint(1, 4)):

@@ -11,13 +11,13 @@ from typing import Any
 
 from machines import FIXTURES
 
-__all__ = ["CASES", "SITUATIONS", "Case", "CaseError", "all_cases", "named", "notes", "read"]
+__all__ = ["CASES", "KEYS", "SITUATIONS", "Case", "CaseError", "all_cases", "named", "notes", "read"]
 
 CASES = FIXTURES / "cases"
 SITUATIONS = FIXTURES / "situations"
 
 KEYS = {
-    "machine": {"on", "severity", "message", "fix", "count", "ranks", "where", "skipped"},
+    "machine": {"on", "launch", "severity", "message", "fix", "count", "ranks", "where", "skipped"},
     "launch-line": {"expect", "fix", "runs", "world", "torch"},
     "launch-nodes": {"expect", "severity", "where"},
     "job-file": {"expect", "at", "file", "fix", "fails", "carriage-returns"},

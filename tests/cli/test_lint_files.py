@@ -44,7 +44,8 @@ def _expected(case: Case) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
 def test_a_job_file_has_its_findings_at_their_places(case: Case, tmp_path: Path) -> None:
     file = case.keys["file"]
-    (tmp_path / file).write_text(_text(case), newline="")
+    for name, text in {**case.files, file: _text(case)}.items():
+        (tmp_path / name).write_text(text, newline="")
     code, report = _lint(tmp_path, file)
     assert bool(_expected(case)) is case.fires, f"{case.source}: a case that fires has `at: LINE:COLUMN`"
     assert _found(report) == _expected(case), [f["message"] for f in report["findings"]]

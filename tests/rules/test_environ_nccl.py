@@ -20,8 +20,9 @@ from ddpdoctor.facts.settings_table import TABLE, KnownVariable
 from ddpdoctor.facts.variables import is_relevant
 from ddpdoctor.rules import load
 
-FAMILIES = re.compile(r"_(nccl|torch_nccl|cuda_switches|cuda_devices)")
-RULES = [each for each in load(("environ",)) if FAMILIES.search(each.module)]
+FAMILIES = ("nccl", "torch_nccl", "cuda_switches", "cuda_devices")
+RULES = [each for each in load(("environ",)) if re.search(rf"\.env[\d_to]+_({'|'.join(FAMILIES)})", each.module)]
+assert len(RULES) > 20, RULES
 MACHINES = ["cpu_vm", "h100x8_sxm_healthy", "a100x8_nvlink_down", "rtx4090x4_pcie", "l40sx2_cross_numa", "h200x1_vm"]
 
 AZURE = {

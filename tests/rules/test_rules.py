@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from cases import CASES, Case, all_cases, named, read
+from cases import CASES, KEYS, SITUATIONS, Case, all_cases, named, read
+from launches import launch_of
 from machines import FIXTURES, machine, machine_json, machine_names
 from new_cause import FILL_IN
+from scripts import expected
 
 from ddpdoctor.collectors.environ import relevant
 from ddpdoctor.engine import Outcome, judge
@@ -46,7 +48,10 @@ def _json_machine(name: str) -> Any:
 
 
 def _judge(case: Case) -> Outcome:
-    return judge(machine(case.keys.get("on", "cpu_vm"), _patch(case)), [RULES[case.code]])
+    facts = machine(case.keys.get("on", "cpu_vm"), _patch(case))
+    if "launch" in case.keys:
+        facts = replace(facts, launch=launch_of(case.keys["launch"]))
+    return judge(facts, [RULES[case.code]])
 
 
 @pytest.mark.parametrize("case", FIRING, ids=lambda c: c.id)
@@ -205,6 +210,30 @@ def test_has_cases(code: str) -> None:
     cases = [case for case in MACHINE_CASES if case.code == code]
     assert any(case.fires for case in cases), f"{named(code)} has no `machine` case that fires ({RULES[code].module})"
     assert any(not case.fires for case in cases), f"{named(code)} has no `machine` case that stays silent"
+
+
+ELSEWHERE = {
+    "LOG016": "only a page: no line shows it",
+    "PROBE010": "only `hang` shows it: tests/hang",
+    "SCRIPT500": "a file that cannot be read: tests/cli/test_lint_scripts.py",
+    "SCRIPT501": "a file that cannot be read: tests/cli/test_lint_scripts.py",
+    "SCRIPT550": "a comment, not the script: tests/cli/test_lint_scripts.py",
+}
+"""Causes for which no case can be written in any view."""
+
+
+def _fired() -> set[str]:
+    """The codes that some case of some view expects."""
+    logs = json.loads((SITUATIONS / "logs" / "expected.json").read_text()).values()
+    found = {code for view in KEYS for case in all_cases(view) for code in case.codes}
+    found |= {code for case in all_cases("script") for _, code in expected(case)}
+    found |= {code for case in all_cases("job-log") for code in case.keys.get("first", "").split(", ")}
+    return found | {code for log in logs for code in (log.get("first"), *log.get("consequences", ()))}
+
+
+def test_every_cause_has_a_case_that_fires_in_some_view() -> None:
+    missing = set(RULES) - _fired()
+    assert missing == set(ELSEWHERE), [named(code) for code in sorted(missing ^ set(ELSEWHERE))]
 
 
 @pytest.mark.parametrize("path", sorted(CASES.glob("*.txt")), ids=lambda p: p.stem)

@@ -15,7 +15,7 @@ from cases import CASES, KEYS, SITUATIONS, Case, all_cases, named, read
 from launches import launch_of
 from machines import FIXTURES, machine, machine_json, machine_names
 from new_cause import FILL_IN
-from scripts import expected
+from script_cases import expected
 
 from ddpdoctor.collectors.environ import relevant
 from ddpdoctor.engine import Outcome, judge

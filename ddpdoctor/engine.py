@@ -131,7 +131,7 @@ def retold(report: Report, told: Sequence[Finding]) -> Report:
 
 def _once(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """What two say alike once."""
-    return tuple({(f.code, f.text, f.where): f for f in reversed(findings)}.values())[::-1]
+    return tuple({(f.identity, f.about, f.undetermined, f.where): f for f in reversed(findings)}.values())[::-1]
 
 
 def _arranged(findings: Iterable[Finding], rules: Iterable[Rule], facts: Facts) -> tuple[Finding, ...]:

@@ -186,7 +186,7 @@ def _completed(finding: Finding, line: Facts | None) -> Finding:
 
 
 def _is_told(own: Finding, told: Sequence[Finding]) -> bool:
-    return any(each.code == own.code and each.message.startswith(own.message) for each in told)
+    return any(each.identity == own.identity for each in told)
 
 
 def is_shown_elsewhere() -> bool:

@@ -85,8 +85,8 @@ def arrange_log(findings: Iterable[Finding], kinds: Mapping[str, str], log: Log)
 
 
 OF_PEERS = ("LOG005", "LOG006", "LOG007")
-UNKNOWN_END = ". Undetermined whether it failed, or ended in order with the job: its own output decides"
-UNKNOWN_WHY = ". Undetermined why that one ended, or whether the network between them broke: its own output decides"
+UNKNOWN_END = "Undetermined whether it failed, or ended in order with the job: its own output decides"
+UNKNOWN_WHY = "Undetermined why that one ended, or whether the network between them broke: its own output decides"
 
 _ROLES = {Role.CAUSE: 0, Role.CONSEQUENCE: 1, Role.NOISE: 2}
 
@@ -97,8 +97,7 @@ def _softened(finding: Finding, log: Log) -> Finding:
     Nor is a store that went, where the log shows nothing of how the job went.
     """
     if finding.code == "LOG007" and history_of(log).is_excerpt:
-        message = finding.message.rstrip(".") + UNKNOWN_END
-        return replace(finding, severity=Severity.WARNING, role=Role.CAUSE, message=message)
+        return replace(finding.leaving_open(UNKNOWN_END), severity=Severity.WARNING, role=Role.CAUSE)
     return replace(finding, severity=Severity.NOTE, role=Role.CAUSE if finding.code == "GPU043" else Role.NOISE)
 
 
@@ -152,10 +151,9 @@ def _with_role(
     if kind == "noise":
         return replace(finding, role=Role.NOISE)
     is_led = leading is not None and finding.worst is Severity.ERROR and _weight(finding, kinds) > leading
-    if finding is first and finding.code in OF_PEERS and "Undetermined" not in finding.message:
-        return replace(finding, role=Role.CAUSE, message=finding.message.rstrip(".") + UNKNOWN_WHY)
+    if finding is first and finding.code in OF_PEERS and not finding.undetermined:
+        return replace(finding.leaving_open(UNKNOWN_WHY), role=Role.CAUSE)
     if finding is first or (kind in ("cause", "umbrella") and not is_led):
         return replace(finding, role=Role.CAUSE)
     cause = finding.caused_by or (first.code if first is not None else None)
-    message = finding.message.partition(". Undetermined")[0]  # its cause is known by now
-    return replace(finding, role=Role.CONSEQUENCE, caused_by=cause, message=message)
+    return replace(finding.decided(), role=Role.CONSEQUENCE, caused_by=cause)

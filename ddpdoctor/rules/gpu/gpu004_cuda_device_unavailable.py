@@ -87,9 +87,8 @@ def cuda_not_started(log: Log) -> Iterator[Finding]:
         )
     lines = [] if lines else matching_lines(log, NOT_STARTED)
     if lines:
-        title = (
-            "CUDA did not start in this process. Undetermined: a forked child, as a DataLoader's worker, used CUDA (SCRIPT068), "
-            "the GPU is busy or broken (GPU004), or the fabric manager does not run (TOPO007); `ddpdoctor gpus` on that node "
-            "decides"
+        undetermined = (
+            "Undetermined: a forked child, as a DataLoader's worker, used CUDA (SCRIPT068), the GPU is busy or broken (GPU004), "
+            "or the fabric manager does not run (TOPO007); `ddpdoctor gpus` on that node decides"
         )
-        yield finding_of(log, lines, title, blames_speaker=True)
+        yield finding_of(log, lines, "CUDA did not start in this process", undetermined, blames_speaker=True)

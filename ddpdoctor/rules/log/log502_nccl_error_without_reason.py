@@ -124,11 +124,9 @@ def _passed_on(log: Log) -> Iterator[Finding]:
     begun = first["file"] if first is not None else found["file"]
     is_link = found["code"] != "1" and any(OF_NETWORK.search(file) for file in files)
     candidates = OF_CUDA if found["code"] == "1" else OF_LINK if is_link else OF_ELSE
-    title = (
-        f"NCCL failed in {begun}, in {KINDS[found['code']]}, and its warning is not in this log. Undetermined: {candidates}; "
-        "NCCL_DEBUG=WARN shows it"
-    )
-    yield finding_of(log, [*lines, last], title, blames_speaker=True)
+    title = f"NCCL failed in {begun}, in {KINDS[found['code']]}, and its warning is not in this log"
+    undetermined = f"Undetermined: {candidates}; NCCL_DEBUG=WARN shows it"
+    yield finding_of(log, [*lines, last], title, undetermined, blames_speaker=True)
 
 
 def _is_echo(line: LogLine) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddpdoctor.facts.log import LogLine
-from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
+from ddpdoctor.findings import Certainty, Evidence, Finding, Role, Severity, Where
 from ddpdoctor.logs.history import history_of
 from ddpdoctor.logs.mentioned_peers import peer_in
 from ddpdoctor.logs.rendezvous_view import RendezvousView
@@ -12,8 +12,8 @@ from ddpdoctor.rules.log.signatures import shortened
 __all__ = ["TOO_MANY", "candidates", "rendezvous_finding"]
 
 TOO_MANY = (
-    "processes with another WORLD_SIZE (ENV005), two launchers, or a launcher and mp.spawn (LAUNCH056, LAUNCH058), or a "
-    "store or init file that still holds an earlier run's keys (NET018): take a fresh port or file, and count the processes."
+    "Undetermined: processes with another WORLD_SIZE (ENV005), two launchers, or a launcher and mp.spawn (LAUNCH056, LAUNCH058), "
+    "or a store or init file that still holds an earlier run's keys (NET018): take a fresh port or file, and count the processes."
 )
 DECIDES = "ddpdoctor check -- LAUNCH, with each node's own line, on every node at the same time, tells these apart."
 
@@ -35,7 +35,12 @@ def candidates(view: RendezvousView) -> str:
 
 
 def rendezvous_finding(
-    view: RendezvousView, lines: list[LogLine], text: str, also: list[LogLine], ranks: tuple[int, ...] = ()
+    view: RendezvousView,
+    lines: list[LogLine],
+    text: str,
+    also: list[LogLine],
+    ranks: tuple[int, ...] = (),
+    undetermined: str = "",
 ) -> Finding:
     """The finding that says `text`, with `lines` and some of `also` as its evidence; noise where the job went on."""
     log, first = view.log, lines[0]
@@ -55,4 +60,7 @@ def rendezvous_finding(
         ranks=ranks,
         severity=Severity.NOTE if is_noise else None,
         role=Role.NOISE if is_noise else None,
+        quote=shortened(first.text),
+        undetermined=undetermined,
+        certainty=Certainty.CANDIDATES if undetermined else Certainty.CERTAIN,
     )

@@ -158,7 +158,7 @@ TRIES = re.compile(r"retrying \((?P<tried>\d+)/(?P<most>\d+)\)")
 
 
 UNSURE_INTERFACE = (
-    "NCCL could not connect to {peer}. Undetermined: the rank there ended first or never came (its own output decides), {file}"
+    "Undetermined: the rank there ended first or never came (its own output decides), {file}"
     "the address is that of an interface which leads to no other node (NET021; NCCL_SOCKET_IFNAME), or the ports that NCCL "
     "chooses are closed between the nodes (NET009)"
 )
@@ -186,10 +186,9 @@ def refused(log: Log) -> Iterator[Finding]:
             yield found
             continue
         stale = OF_FILE if any(context_lines(log, "init_file")) else ""
-        title = UNSURE_INTERFACE.format(
-            peer=peer_in(each for each in log.lines if "onnect to " in each.text) or "a peer", file=stale
-        )
-        told = finding_of(log, lines, title, blames_speaker=True)
+        peer = peer_in(each for each in log.lines if "onnect to " in each.text) or "a peer"
+        title = f"NCCL could not connect to {peer}"
+        told = finding_of(log, lines, title, UNSURE_INTERFACE.format(file=stale), blames_speaker=True)
         yield replace(
             told if is_given_up else replace(told, severity=Severity.WARNING, role=None),
             fix="Read first what the rank at that address printed. If it runs, compare the address with the node's interfaces "

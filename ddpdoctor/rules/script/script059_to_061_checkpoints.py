@@ -239,8 +239,9 @@ def _same_path(save: Event, load: Event) -> bool:
 
 DAMAGED = (
     "A checkpoint is damaged: cut off when it was downloaded, copied or saved (compare its size with the original's), or "
-    "written by several ranks at once. Undetermined: its size, and whether all ranks save it, decides"
+    "written by several ranks at once"
 )
+WHICH_DAMAGE = "Undetermined: its size, and whether all ranks save it, decides"
 
 
 @checkpoint_read_before_written.look
@@ -259,4 +260,4 @@ def damaged_checkpoint(log: Log) -> Iterator[Finding]:
 
     lines = matching_lines(log, (r"PytorchStreamReader failed",))
     if lines:
-        yield finding_of(log, lines, DAMAGED, blames_speaker=True)
+        yield finding_of(log, lines, DAMAGED, WHICH_DAMAGE, blames_speaker=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.plan import Setting
@@ -11,7 +12,7 @@ from ddpdoctor.facts.launch.reading import Trouble
 from ddpdoctor.facts.launch.record import Launch, Line
 from ddpdoctor.facts.launch.words import quote
 from ddpdoctor.facts.torchrun_options import Version
-from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.findings import Certainty, Finding, Severity
 from ddpdoctor.launch.rendezvous import parse_nnodes
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import after, agents, point, replace_word, revalue, shown, spelled
@@ -221,9 +222,7 @@ def _slips(one: str, other: str) -> int:
 
 def softer(finding: Finding) -> Finding:
     """The finding as a warning: it depends on what a line does not show."""
-    return Finding(
-        finding.message, finding.evidence, finding.fix, finding.fix_command, finding.where, severity=Severity.WARNING
-    )
+    return replace(finding, severity=Severity.WARNING, certainty=Certainty.LIKELY)
 
 
 @cause(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from ddpdoctor.causality.arrange import arrange, in_order
 from ddpdoctor.facts.gaps import CannotLook, Gap, Why
 from ddpdoctor.facts.record import Facts
-from ddpdoctor.findings import Crashed, Finding, Report, Severity, Skipped
+from ddpdoctor.findings import Certainty, Crashed, Finding, Report, Severity, Skipped
 from ddpdoctor.rules import Rule, area_of
 
 __all__ = ["Outcome", "examine", "extended", "judge", "retold"]
@@ -159,6 +159,9 @@ def _stamp(each: Rule, finding: Finding) -> Finding:
     softer = finding.severity or each.severity
     if softer.weight > each.severity.weight:
         raise ValueError(f"{each.code} is at most {each.severity.value}, the finding says {softer.value}")
+    certainty = finding.certainty
+    if each.kind == "umbrella" and each.candidates and certainty is Certainty.CERTAIN and finding.role is None:
+        certainty = Certainty.CANDIDATES
     page = f"docs/rules/{area_of(each.code)}.md#{each.code.lower()}"
     return replace(
         finding,
@@ -168,4 +171,6 @@ def _stamp(each: Rule, finding: Finding) -> Finding:
         why=finding.why or each.why,
         fix=finding.fix or each.fix,
         help=page,
+        certainty=certainty,
+        candidates=finding.candidates or (each.candidates if certainty is Certainty.CANDIDATES else ()),
     )

@@ -122,7 +122,8 @@ class Finding:
     """One thing that is wrong. A rule gives message, evidence, fix and place; the engine stamps the identity.
 
     `severity` is None unless this case is softer than the catalogue says; `role` is None unless the rule knows that it
-    is not a cause here. `fix_command` is a line to paste, alone; `fix_commands` are several, with the node of each.
+    is not a cause here. `fix_command` is a line to paste, alone; `fix_commands` are several, with the node of each
+    (to be read from `commands`, which knows the host of a single one).
     `edits` correct a script. `quote` is the line of a log that decides, `said_by` who printed it, for a sentence.
     `about` are the nodes or the device that the message is about, said behind it.
     `undetermined` is what this finding leaves open and what would decide it; it belongs to the message until something
@@ -158,6 +159,13 @@ class Finding:
         """The whole message: what was seen, where, and what that leaves open."""
         seen = f"{self.message} ({self.about})" if self.about else self.message
         return f"{seen}. {self.undetermined}" if self.undetermined else seen
+
+    @property
+    def commands(self) -> tuple[NodeCommand, ...]:
+        """What to paste on which node; empty where the finding is not about one node."""
+        if self.fix_commands or self.fix_command is None or self.where.host is None:
+            return self.fix_commands
+        return (NodeCommand(self.where.host, self.fix_command),)
 
     @property
     def identity(self) -> tuple[str, str]:

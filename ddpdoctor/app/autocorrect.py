@@ -9,7 +9,7 @@ from ddpdoctor.app.lint_lines import environ_of
 from ddpdoctor.engine import judge
 from ddpdoctor.facts.launch.record import Launch, Line
 from ddpdoctor.facts.record import Facts
-from ddpdoctor.findings import Finding, Report, Severity
+from ddpdoctor.findings import Finding, NodeCommand, Report, Severity
 from ddpdoctor.launch.line import again
 from ddpdoctor.rules import Rule
 from ddpdoctor.rules.launch.pointing import corrected, remove, revalue
@@ -31,7 +31,15 @@ def repaired(report: Report, facts: Facts, rules: tuple[Rule, ...]) -> Report:
     launch = facts.launch
     if launch is None or len(launch.lines) > MOST_LINES:
         return report
-    return replace(report, findings=tuple(_in_report(f, launch, facts, rules) for f in report.findings))
+    findings = (_in_report(f, launch, facts, rules) for f in report.findings)
+    return replace(report, findings=tuple(map(_at_its_node, findings) if len(launch.nodes) > 1 else findings))
+
+
+def _at_its_node(finding: Finding) -> Finding:
+    """A finding about one of several nodes' lines, its command as that of this node."""
+    if finding.fix_command is None or finding.fix_commands or finding.where.node is None:
+        return finding
+    return replace(finding, fix_commands=(NodeCommand(f"node {finding.where.node}", finding.fix_command),))
 
 
 def _in_report(finding: Finding, launch: Launch, facts: Facts, rules: tuple[Rule, ...]) -> Finding:

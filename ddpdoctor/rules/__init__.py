@@ -56,6 +56,7 @@ class Rule:
     kind: str = "cause"
     signatures: tuple[str, ...] = ()
     xids: XidKind | None = None
+    candidates: tuple[str, ...] = ()
 
     @property
     def is_of_logs(self) -> bool:
@@ -118,6 +119,7 @@ def cause(
     kind: str = "cause",
     signatures: tuple[str, ...] = (),
     xids: XidKind | None = None,
+    candidates: tuple[str, ...] = (),
     all_attempts: bool = False,
 ) -> Callable[[Check], Cause]:
     """Register the decorated function as the manual of one cause and the first look at it. A cause that is only seen in
@@ -130,6 +132,7 @@ def cause(
         kind: `cause`, `umbrella` (several causes, used when nothing more precise was seen), `consequence` or `noise`.
         signatures: regular expressions over one log line that show this cause.
         xids: the kind of Xids that show this cause in the kernel's log.
+        candidates: the codes between which a finding leaves the choice that is not certain; of an umbrella, what it covers.
         all_attempts: about restarts: looked for in all attempts of a log; others only in the first one, which shows how
             the job failed.
 
@@ -155,6 +158,7 @@ def cause(
             kind=kind,
             signatures=signatures,
             xids=xids,
+            candidates=candidates,
         )
         _causes[code] = Cause(rule, all_attempts=all_attempts)
         return _causes[code]

@@ -100,6 +100,7 @@ def nvidia_driver_capabilities_missing(
     "ENV064",
     "one-gpu-visible-per-rank",
     Severity.ERROR,
+    candidates=("ENV064", "TOPO023"),
     signatures=(
         r"nvmlDeviceGetHandleByPciBusId\(\) failed: Not Found",
         r"transport/p2p\.cc:\d+ NCCL WARN Cuda failure (101 )?'invalid device ordinal'",
@@ -256,6 +257,7 @@ def peers_gpu_unseen(log: Log) -> Iterator[Finding]:
         )
         yield replace(
             finding_of(log, hidden, title, undetermined, blames_speaker=True),
+            candidates=(one_gpu_visible_per_rank.rule.code,),
             fix="Give every container all GPUs of the machine and choose by CUDA_VISIBLE_DEVICES, or give each an NCCL_HOSTID of "
             "its own so that they talk as two machines; under Slurm use --gpus-per-node instead of --gpus-per-task.",
         )

@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
-@cause("ENV062", "cuda-visible-devices-empty", Severity.ERROR, signatures=(r"No CUDA GPUs are available",))
+@cause(
+    "ENV062",
+    "cuda-visible-devices-empty",
+    Severity.ERROR,
+    candidates=("ENV062",),
+    signatures=(r"No CUDA GPUs are available",),
+)
 def cuda_visible_devices_empty(
     environ: Environ, gpu: Gpu | None = None, launch: Launch | None = None
 ) -> Iterator[Finding]:

@@ -21,6 +21,7 @@ UNAVAILABLE = {2: "out of memory", 46: "device unavailable", 101: "invalid devic
     "GPU004",
     "cuda-device-unavailable",
     Severity.ERROR,
+    candidates=("SCRIPT068", "GPU004", "TOPO007"),
     signatures=(
         r"RmInitAdapter failed",
         r"rm_init_adapter failed",

@@ -133,6 +133,7 @@ def _nobody(device: Device) -> str:
     "GPU013",
     "compute-mode-exclusive",
     Severity.NOTE,
+    candidates=("GPU013", "GPU004"),
     signatures=(r"CUDA-capable device(\(s\))?s? (is/are|are) busy or unavailable",),
 )
 def compute_mode_exclusive(gpu: Gpu) -> Iterator[Finding]:

@@ -37,6 +37,7 @@ CUMEM_DRIVER_CUDA = 12_060
     "HOST001",
     "shm-too-small-for-nccl",
     Severity.ERROR,
+    candidates=("HOST010", "HOST001"),
     signatures=(
         "Error while creating shared memory segment",
         "failed to extend /dev/shm/nccl-",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     "HOST011",
     "numa-node-without-memory",
     Severity.ERROR,
+    candidates=("HOST011", "HOST010"),
     signatures=(r"attaching to shared memory segment /dev/shm/nccl-\S* \(size 0\)",),
 )
 def numa_node_without_memory(host: Host, gpu: Gpu) -> Iterator[Finding]:

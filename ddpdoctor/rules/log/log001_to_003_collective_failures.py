@@ -56,6 +56,7 @@ _HEADS = re.compile(r"(?:\[[^\]]*\] ?)+")
     "collective-timeout",
     Severity.ERROR,
     kind="umbrella",
+    candidates=("PROBE006", "PROBE007", "SCRIPT024", "SCRIPT026", "SCRIPT032", "SCRIPT065"),
     signatures=(*SIGNATURES, *WATCHDOGS),
 )
 def collective_timeout(log: Log) -> Iterator[Finding]:
@@ -194,6 +195,7 @@ def watchdog_stuck() -> None:
     "nccl-id-exchange-timeout",
     Severity.ERROR,
     kind="umbrella",
+    candidates=("PROBE006", "SCRIPT024", "SCRIPT065"),
     signatures=(
         r"retri?e[ie]?ving ncclUniqueId from \[\d+\]",
         r"Timeout waiting for key: \S+",

@@ -44,6 +44,7 @@ def asynchronous_cuda_error() -> None:
     "device-ordinal-invalid",
     Severity.ERROR,
     kind="umbrella",
+    candidates=("LAUNCH023", "SCRIPT001", "ENV063", "ENV064"),
     signatures=ORDINAL,
 )
 def device_ordinal_invalid() -> None:

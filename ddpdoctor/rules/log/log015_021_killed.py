@@ -71,6 +71,7 @@ def scheduler_ended_job() -> None:
     "worker-killed-by-sigkill",
     Severity.ERROR,
     kind="umbrella",
+    candidates=("LOG014", "HOST009", "LOG015"),
     signatures=SIGKILLED,
 )
 def worker_killed_by_sigkill(log: Log) -> Iterator[Finding]:

@@ -100,7 +100,9 @@ OTHERS = re.compile(r"--local[-_]rank\b|arguments: +[–—]")
 """Options that LAUNCH015, LAUNCH050 and LAUNCH051 tell of."""
 
 
-@cause("LOG501", "worker-ended-without-traceback", Severity.ERROR, signatures=(*CRASHED, *REFUSED))
+@cause(
+    "LOG501", "worker-ended-without-traceback", Severity.ERROR, candidates=("LOG014",), signatures=(*CRASHED, *REFUSED)
+)
 def worker_ended_without_traceback(log: Log) -> Iterator[Finding]:
     """A worker ended by a signal of its own or with an exit code, and printed no traceback.
 

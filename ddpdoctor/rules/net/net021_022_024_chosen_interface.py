@@ -29,6 +29,7 @@ __all__ = ["gloo_wrong_interface", "nccl_wrong_interface", "no_socket_interface"
     "NET021",
     "nccl-wrong-interface",
     Severity.ERROR,
+    candidates=("NET021", "NET009"),
     signatures=(
         r"Bootstrap : Using (\[0\])?(docker|veth|virbr|br-|cni|flannel|cali|tun|tailscale|CloudflareWARP)",
         r"Call to connect returned Connection (timed out|refused), retrying",
@@ -175,6 +176,7 @@ def refused(log: Log) -> Iterator[Finding]:
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.logs.mentioned_peers import peer_in
     from ddpdoctor.rules.log.signatures import finding_of, signed
+    from ddpdoctor.rules.net.net018_rendezvous_store_stale import rendezvous_store_stale
 
     lines = matching_lines(log, REFUSED)
     counted = [line for line in lines if TRIES.search(line.text)]
@@ -191,6 +193,7 @@ def refused(log: Log) -> Iterator[Finding]:
         told = finding_of(log, lines, title, UNSURE_INTERFACE.format(file=stale), blames_speaker=True)
         yield replace(
             told if is_given_up else replace(told, severity=Severity.WARNING, role=None),
+            candidates=(*((rendezvous_store_stale.rule.code,) if stale else ()), *nccl_wrong_interface.rule.candidates),
             fix="Read first what the rank at that address printed. If it runs, compare the address with the node's interfaces "
             "(ip -br addr) and set NCCL_SOCKET_IFNAME to the one that leads to the other nodes.",
         )

@@ -38,6 +38,7 @@ def foreign_connection_on_nccl_port() -> None:
     "ib-transport-retry-exceeded",
     Severity.ERROR,
     kind="umbrella",
+    candidates=("NET029", "NET036", "NET040", "PROBE006"),
     signatures=(
         r"with (error|status=)\s?1[23]\b",
         r"ibv_modify_qp failed with (error |\d+ )?(Connection timed out|No route to host)",

@@ -45,7 +45,7 @@ def rank_died_before_init(probe: Probe) -> Iterator[Finding]:
         yield found.reworded(after=lazily(probe))
 
 
-@cause("PROBE006", "rank-died-after-init", Severity.ERROR)
+@cause("PROBE006", "rank-died-after-init", Severity.ERROR, candidates=("SCRIPT025", "LOG021"))
 def rank_died_after_init(probe: Probe) -> Iterator[Finding]:
     """A rank ended, or failed with an error of its own, after the process group was formed.
 

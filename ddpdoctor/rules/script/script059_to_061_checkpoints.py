@@ -144,7 +144,13 @@ def _is_checkpoint(module: Module, call: ast.Call) -> bool:
     return any(names & names_in(a) for c in loads for a in c.args)
 
 
-@cause("SCRIPT060", "checkpoint-written-by-all-ranks", Severity.ERROR, signatures=(r"PytorchStreamReader failed",))
+@cause(
+    "SCRIPT060",
+    "checkpoint-written-by-all-ranks",
+    Severity.ERROR,
+    candidates=("SCRIPT060",),
+    signatures=(r"PytorchStreamReader failed",),
+)
 def checkpoint_written_by_all_ranks(script: Script) -> Iterator[Finding]:
     """All ranks write one checkpoint file.
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     "TOPO009",
     "fabricmanager-restarted",
     Severity.ERROR,
+    candidates=("TOPO009", "TOPO007", "TOPO010"),
     signatures=(r"transport/nvls\.cc:\d+ NCCL WARN Cuda failure",),
 )
 def fabricmanager_restarted() -> None:

@@ -13,7 +13,7 @@ from ddpdoctor.facts.launch.record import Launch, Line
 from ddpdoctor.facts.launch.words import quote
 from ddpdoctor.facts.nodes import Form, Nodes, split
 from ddpdoctor.facts.nodes import Node as Member
-from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.findings import Evidence, Finding, NodeCommand, Severity, Where
 from ddpdoctor.launch.rendezvous import ACCELERATE_NAMES, plan_of_machines
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.nodes.same_rank import same_for_all
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Node", "differing", "node_of", "nodes_of"]
 
+MOST_COMMANDS = 8
 T = TypeVar("T", str, int)
 
 
@@ -246,12 +247,15 @@ def node_rank_zero_missing(launch: Launch) -> Iterator[Finding]:
         ):
             return  # some of the job's lines are not here: rank 0 may be one of them
     fixed = [_agreeing(launch, n, "node_rank", str(i)) for i, n in enumerate(nodes)]
+    commands = [NodeCommand(_places([n]), f) for n, f in zip(nodes, fixed, strict=True) if f]
+    is_whole = all(fixed) and len(fixed) <= MOST_COMMANDS
     yield Finding(
         f"no node has --node-rank=0, the ranks are {', '.join(str(r) for r in ranks[:16])}: expected 0 to {len(nodes) - 1}",
         tuple(
             Evidence(f"launch.lines[{n.line.node}]", str(n.plan.node_rank), str(i)) for i, n in enumerate(nodes[:16])
         ),
-        fix_command="\n".join(f for f in fixed if f) if all(fixed) and len(fixed) <= 8 else None,
+        fix_command="\n".join(each.command for each in commands) if is_whole else None,
+        fix_commands=tuple(commands) if is_whole else (),
     )
 
 

@@ -12,11 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from ddpdoctor.engine import examine
 from ddpdoctor.facts.log import Log, LogLine, LogSource
+from ddpdoctor.facts.record import SCHEMA, Facts
+from ddpdoctor.findings import Certainty
 from ddpdoctor.logs.context_patterns import CONTEXT_PATTERNS
 from ddpdoctor.logs.matching import matching_lines
 from ddpdoctor.logs.required_literals import literals_of
 from ddpdoctor.rules import load
+from ddpdoctor.rules.views import log_rules
 
 SIGNATURES = {each.code: each.signatures for each in load() if each.signatures}
 PATTERNS = sorted(
@@ -90,3 +94,23 @@ def test_the_lines_belong_to_causes_with_signatures() -> None:
     assert sorted(CASES.keys() - SIGNATURES.keys()) == []
     assert {kind for case in CASES.values() for kind in case} == {"fires", "silent"}
     assert [line for case in CASES.values() for lines in case.values() for line in lines if "\n" in line] == []
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_what_a_finding_leaves_open_is_said_and_listed_alike(code: str) -> None:
+    rules = load()
+    for line in CASES[code]["fires"]:
+        log = Log(sources=(LogSource("job.txt", lines=1),), lines=(LogLine(0, 1, line),))
+        report = examine(
+            Facts(schema=SCHEMA, collected_at="", hostname="", log=log), log_rules(rules), command="triage", started=0.0
+        )
+        assert not report.crashed
+        for each in report.findings:
+            assert "Undetermined" not in each.message
+            assert set(each.candidates) <= {rule.code for rule in rules}
+            assert not each.candidates or each.certainty is Certainty.CANDIDATES
+            if each.undetermined:
+                assert each.undetermined.startswith("Undetermined")
+                assert each.certainty in (Certainty.CANDIDATES, Certainty.LIKELY)
+                named = set(re.findall(r"\b[A-Z]+\d{3}\b", each.undetermined.partition(": " + each.quote)[0]))
+                assert named & {rule.code for rule in rules} <= set(each.candidates), each.text

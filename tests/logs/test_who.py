@@ -43,8 +43,8 @@ def test_a_log_names_the_right_ones(tmp_path: Path, name: str, code: str, expect
     assert not report.crashed, report.crashed
     first = report.findings[0]
     assert first.code == code, [f.code for f in report.findings]
-    assert expected.pop("says", "") in first.message
+    assert expected.pop("says", "") in first.text
     causes = {f.code for f in report.findings if f.role is Role.CAUSE}
     assert not causes & set(expected.pop("not", ()))
     seen = {what: list(first.ranks) if what == "ranks" else getattr(first.where, what) for what in expected}
-    assert seen == expected, first.message
+    assert seen == expected, first.text

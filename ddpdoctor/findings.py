@@ -172,6 +172,10 @@ class Finding:
         """What findings that say the same of different places have in common: to be compared, never to be read."""
         return self.code, self.message
 
+    def if_certain(self, is_certain: bool, otherwise: Severity = Severity.WARNING) -> Finding:
+        """Itself where it is certain, else a likely finding of the softer severity."""
+        return self if is_certain else replace(self, severity=otherwise, certainty=Certainty.LIKELY)
+
     def leaving_open(self, undetermined: str) -> Finding:
         """As one of several candidates: `undetermined` is what it leaves open and what would decide it."""
         message = self.message.rstrip(".")

@@ -79,8 +79,7 @@ def shm_too_small_for_nccl(
         f"/dev/shm has {readable(free)} free: {ranks} ranks with NCCL need {readable(need)} or more, 1 GiB is comfortable",
         (Evidence("host.shm_free_bytes", readable(free), f"at least {readable(max(need, COMFORTABLE_BYTES))}"),),
         fix_command=fix_command,
-        severity=None if is_certain else Severity.WARNING,
-    )
+    ).if_certain(is_certain)
 
 
 def _goes_through_shm(host: Host, environ: Environ, gpu: Gpu, topo: Topo | None, versions: Versions | None) -> bool:

@@ -226,7 +226,7 @@ def collective_timeout_in_hang(hang: Hang) -> Iterator[Finding]:
 
     for each in conflicts(hang, ConflictCause.MISSING):
         words = "; what it did since is the cause: `ddpdoctor hang` on its node, or py-spy dump, tells"
-        yield conflict_finding(hang, each, words, None if each.is_certain else Severity.WARNING)
+        yield conflict_finding(hang, each, words).if_certain(each.is_certain)
     for each in conflicts(hang, ConflictCause.NO_DUMP):
         severity = None if each.waiting else Severity.WARNING
         yield conflict_finding(hang, each, "; read its own output" if each.waiting else "", severity)
@@ -234,7 +234,7 @@ def collective_timeout_in_hang(hang: Hang) -> Iterator[Finding]:
         yield conflict_finding(hang, each)
     for each in conflicts(hang, ConflictCause.TOGETHER):
         words = "; look for a sick GPU, link or network: `ddpdoctor check` on these nodes"
-        yield conflict_finding(hang, each, words, None if each.is_certain else Severity.WARNING)
+        yield conflict_finding(hang, each, words).if_certain(each.is_certain)
 
 
 @collective_timeout.look

@@ -66,7 +66,7 @@ def _shown(finding: Finding) -> str:
     where = finding.where
     lines = Path(where.file or "").read_text("utf-8", "replace").split("\n") if where.file else [""]
     code = lines[where.line - 1].strip() if where.line and where.line <= len(lines) else ""
-    return f"  {finding.worst.value} {finding.code} {where.file}:{where.line}:{where.column}\n    {finding.message}\n    {code}"
+    return f"  {finding.worst.value} {finding.code} {where.file}:{where.line}:{where.column}\n    {finding.text}\n    {code}"
 
 
 if __name__ == "__main__":

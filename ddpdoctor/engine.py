@@ -10,7 +10,7 @@ from ddpdoctor.causality.arrange import arrange, in_order
 from ddpdoctor.causality.graph import CausalGraph
 from ddpdoctor.facts.gaps import CannotLook, Gap, Why
 from ddpdoctor.facts.record import Facts
-from ddpdoctor.findings import Crashed, Finding, Report, Severity, Skipped
+from ddpdoctor.findings import Certainty, Crashed, Finding, Report, Severity, Skipped
 from ddpdoctor.rules import Rule, area_of
 
 __all__ = ["Outcome", "examine", "extended", "judge", "retold"]
@@ -135,7 +135,7 @@ def retold(report: Report, told: Sequence[Finding]) -> Report:
 
 def _once(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """What two say alike once."""
-    return tuple({(f.code, f.text, f.where): f for f in reversed(findings)}.values())[::-1]
+    return tuple({(f.identity, f.about, f.undetermined, f.where): f for f in reversed(findings)}.values())[::-1]
 
 
 def _arranged(findings: Iterable[Finding], rules: Iterable[Rule], facts: Facts) -> tuple[Finding, ...]:
@@ -172,6 +172,9 @@ def _stamp(each: Rule, finding: Finding) -> Finding:
     softer = finding.severity or each.severity
     if softer.weight > each.severity.weight:
         raise ValueError(f"{each.code} is at most {each.severity.value}, the finding says {softer.value}")
+    certainty = finding.certainty
+    if each.kind == "umbrella" and each.candidates and certainty is Certainty.CERTAIN and finding.role is None:
+        certainty = Certainty.CANDIDATES
     page = f"docs/rules/{area_of(each.code)}.md#{each.code.lower()}"
     return replace(
         finding,
@@ -181,4 +184,6 @@ def _stamp(each: Rule, finding: Finding) -> Finding:
         why=finding.why or each.why,
         fix=finding.fix or each.fix,
         help=page,
+        certainty=certainty,
+        candidates=finding.candidates or (each.candidates if certainty is Certainty.CANDIDATES else ()),
     )

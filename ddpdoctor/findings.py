@@ -6,7 +6,7 @@ change without changing the report (`CONTRACT: ddpdoctor.report/1`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 
 __all__ = [
@@ -218,9 +218,11 @@ class Finding:
     """One thing that is wrong. A rule gives message, evidence, fix and place; the engine stamps the identity.
 
     `severity` is None unless this case is softer than the catalogue says; `role` is None unless the rule knows that it
-    is not a cause here. `fix_command` is a line to paste, alone; `fix_commands` are several, with the node of each.
+    is not a cause here. `fix_command` is a line to paste, alone; `fix_commands` are several, with the node of each
+    (to be read from `commands`, which knows the host of a single one).
     `edits` correct a script, `line_edits` launch lines: `fix_command` is then what they make of the lines. `quote` is the
     line of a log that decides, `said_by` who printed it, for a sentence.
+    `about` are the nodes or the device that the message is about, said behind it.
     `undetermined` is what this finding leaves open and what would decide it; it belongs to the message until something
     else explains the finding. `candidates` are the codes between which it leaves the choice.
 
@@ -248,11 +250,44 @@ class Finding:
     quote: str = ""
     said_by: str = ""
     undetermined: str = ""
+    about: str = ""
 
     @property
     def text(self) -> str:
-        """The whole message: what was seen, and what that leaves open."""
-        return f"{self.message.rstrip('.')}. {self.undetermined}" if self.undetermined else self.message
+        """The whole message: what was seen, where, and what that leaves open."""
+        seen = f"{self.message} ({self.about})" if self.about else self.message
+        return f"{seen}. {self.undetermined}" if self.undetermined else seen
+
+    @property
+    def commands(self) -> tuple[NodeCommand, ...]:
+        """What to paste on which node; empty where the finding is not about one node."""
+        if self.fix_commands or self.fix_command is None or self.where.host is None:
+            return self.fix_commands
+        return (NodeCommand(self.where.host, self.fix_command),)
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """What findings that say the same of different places have in common: to be compared, never to be read."""
+        return self.code, self.message
+
+    def if_certain(self, is_certain: bool, otherwise: Severity = Severity.WARNING) -> Finding:
+        """Itself where it is certain, else a likely finding of the softer severity."""
+        return self if is_certain else replace(self, severity=otherwise, certainty=Certainty.LIKELY)
+
+    def leaving_open(self, undetermined: str) -> Finding:
+        """As one of several candidates: `undetermined` is what it leaves open and what would decide it."""
+        message = self.message.rstrip(".")
+        return replace(self, message=message, undetermined=undetermined, certainty=Certainty.CANDIDATES)
+
+    def decided(self) -> Finding:
+        """Without what it leaves open, because something else explains it: the choice was the likely one."""
+        if self.certainty is not Certainty.CANDIDATES:
+            return replace(self, undetermined="")
+        return replace(self, undetermined="", certainty=Certainty.LIKELY, candidates=())
+
+    def reworded(self, *, before: str = "", after: str = "") -> Finding:
+        """With further words around its message, such as the cell of a notebook."""
+        return replace(self, message=f"{before}{self.message}{after}")
 
     @property
     def worst(self) -> Severity:

@@ -11,7 +11,7 @@ from ddpdoctor.engine import judge
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import SpanEdit, tidy
 from ddpdoctor.facts.record import Facts
-from ddpdoctor.findings import Finding, Report, Severity
+from ddpdoctor.findings import Finding, NodeCommand, Report, Severity
 from ddpdoctor.launch.corrections import edited
 from ddpdoctor.rules import Rule
 from ddpdoctor.rules.launch.pointing import correcting, remove, revalue
@@ -34,7 +34,15 @@ def autocorrected(report: Report, facts: Facts, rules: tuple[Rule, ...]) -> Repo
     if launch is None or len(launch.lines) > MOST_LINES:
         return report
     autocorrect = Autocorrect(facts, rules)
-    return replace(report, findings=tuple(autocorrect.finding(f, launch) for f in report.findings))
+    findings = (autocorrect.finding(f, launch) for f in report.findings)
+    return replace(report, findings=tuple(map(_at_its_node, findings) if len(launch.nodes) > 1 else findings))
+
+
+def _at_its_node(finding: Finding) -> Finding:
+    """A finding about one of several nodes' lines, its command as that of this node."""
+    if finding.fix_command is None or finding.fix_commands or finding.where.node is None:
+        return finding
+    return replace(finding, fix_commands=(NodeCommand(f"node {finding.where.node}", finding.fix_command),))
 
 
 class Autocorrect:
@@ -61,7 +69,14 @@ class Autocorrect:
         if not corrections:
             return finding
         lines = [self.line(launch.lines[at], finding.code, edits) for at, edits in corrections.items()]
-        return replace(finding, fix_command="\n".join(tidy(each.source) for each in lines), line_edits=())
+        commands = [(line.node, tidy(line.source)) for line in lines]
+        by_node = tuple(NodeCommand(f"node {node}", text) for node, text in commands if node is not None)
+        return replace(
+            finding,
+            fix_command="\n".join(text for _, text in commands),
+            fix_commands=by_node if len(launch.nodes) > 1 else (),
+            line_edits=(),
+        )
 
     def line(self, line: LaunchLine, code: str = "", edits: list[SpanEdit] | None = None) -> LaunchLine:
         """The line that would do what this one was to do.

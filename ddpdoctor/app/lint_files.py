@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -67,9 +66,7 @@ def _placed(finding: Finding, line: LaunchLine) -> Finding:
     if not finding.code.startswith("ENV"):
         return finding
     own = {v.name for layer in line.layers for v in layer.variables}
-    names = {each.path.rpartition(".")[2] for each in finding.evidence} | set(
-        re.findall(r"\b([A-Z_]+)=", finding.message)
-    )
+    names = {each.path.rpartition(".")[2] for each in finding.evidence}
     mark = next((mark for name, mark in sorted(line.places.items()) if name in names - own), None)
     return (
         finding if mark is None else replace(finding, where=Where(file=line.file, line=mark.line, column=mark.column))

@@ -181,12 +181,14 @@ def _completed(finding: Finding, line: Facts | None) -> Finding:
     if launch is None or script is None or finding.fix_command is None:
         return finding
     rest = launch.lines[0].source[script.end :]
-    lines = [each + rest if each.endswith(script.raw) else each for each in finding.fix_command.split("\n")]
-    return replace(finding, fix_command="\n".join(lines))
+    end = script.raw
+    lines = [each + rest if each.endswith(end) else each for each in finding.fix_command.split("\n")]
+    commands = (replace(c, command=c.command + rest) if c.command.endswith(end) else c for c in finding.fix_commands)
+    return replace(finding, fix_command="\n".join(lines), fix_commands=tuple(commands))
 
 
 def _is_told(own: Finding, told: Sequence[Finding]) -> bool:
-    return any(each.code == own.code and each.message.startswith(own.message) for each in told)
+    return any(each.identity == own.identity for each in told)
 
 
 def is_shown_elsewhere() -> bool:

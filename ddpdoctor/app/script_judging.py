@@ -154,4 +154,4 @@ def _in_cell(finding: Finding, text: ScriptText) -> Finding:
     if cell is None or line is None or finding.where.file != text.source.path:
         return finding
     where: Where = replace(finding.where, line=line - cell.first_line + 1)
-    return replace(finding, where=where, message=f"cell {cell.number}: {finding.message}")
+    return replace(finding.reworded(before=f"cell {cell.number}: "), where=where)

@@ -42,6 +42,9 @@ def _without_secrets(finding: Finding) -> Finding:
     return replace(
         finding,
         message=redact(finding.message),
+        quote=redact(finding.quote),
+        about=redact(finding.about),
+        undetermined=redact(finding.undetermined),
         evidence=tuple(replace(each, seen=redact(each.seen)) for each in finding.evidence),
     )
 

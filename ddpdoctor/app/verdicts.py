@@ -196,7 +196,7 @@ def merged(own: Sequence[tuple[Node, Finding]], count: int) -> list[Finding]:
     """The nodes' own findings, each once however many nodes have it, and where."""
     groups: dict[tuple[str, str], list[tuple[Node, Finding]]] = {}
     for node, finding in own:
-        groups.setdefault((finding.code, finding.message), []).append((node, finding))
+        groups.setdefault(finding.identity, []).append((node, finding))
     found = []
     for group in groups.values():
         nodes, first = [node for node, _ in group], group[0][1]
@@ -217,7 +217,7 @@ def merged(own: Sequence[tuple[Node, Finding]], count: int) -> list[Finding]:
         who = "on all nodes" if len(nodes) == count else f"on {shown}"
         where = replace(first.where, host=hosts[0] if len(hosts) == 1 else None, node_rank=None, rank=None)
         ranks = () if len(nodes) == count else _ranks(nodes)
-        found.append(replace(first, message=f"{first.message} ({who})", where=where, ranks=ranks))
+        found.append(replace(first, about=who, where=where, ranks=ranks))
     return found
 
 

@@ -43,8 +43,8 @@ def arrange_log(findings: Iterable[Finding], graph: CausalGraph, log: Log) -> tu
 
 
 LOST_A_PEER = (Speaker.SURVIVOR, Speaker.STORE_CLIENT)
-UNKNOWN_END = ". Undetermined whether it failed, or ended in order with the job: its own output decides"
-UNKNOWN_WHY = ". Undetermined why that one ended, or whether the network between them broke: its own output decides"
+UNKNOWN_END = "Undetermined whether it failed, or ended in order with the job: its own output decides"
+UNKNOWN_WHY = "Undetermined why that one ended, or whether the network between them broke: its own output decides"
 
 
 def _softened(finding: Finding, graph: CausalGraph, log: Log) -> Finding:
@@ -54,8 +54,7 @@ def _softened(finding: Finding, graph: CausalGraph, log: Log) -> Finding:
     """
     speaker = graph.speaker(finding.code)
     if speaker is Speaker.STORE_CLIENT and history_of(log).is_excerpt:
-        message = finding.message.rstrip(".") + UNKNOWN_END
-        return replace(finding, severity=Severity.WARNING, role=Role.CAUSE, message=message)
+        return replace(finding.leaving_open(UNKNOWN_END), severity=Severity.WARNING, role=Role.CAUSE)
     return replace(finding, severity=Severity.NOTE, role=Role.CAUSE if speaker is Speaker.KERNEL else Role.NOISE)
 
 
@@ -104,10 +103,9 @@ def _with_role(
     if kind == "noise":
         return replace(finding, role=Role.NOISE)
     is_led = leading is not None and finding.worst is Severity.ERROR and graph.position(finding.code) > leading
-    if finding is first and graph.speaker(finding.code) in LOST_A_PEER and "Undetermined" not in finding.message:
-        return replace(finding, role=Role.CAUSE, message=finding.message.rstrip(".") + UNKNOWN_WHY)
+    if finding is first and graph.speaker(finding.code) in LOST_A_PEER and not finding.undetermined:
+        return replace(finding.leaving_open(UNKNOWN_WHY), role=Role.CAUSE)
     if finding is first or (kind in ("cause", "umbrella") and not is_led):
         return replace(finding, role=Role.CAUSE)
     cause = finding.caused_by or (first.code if first is not None else None)
-    message = finding.message.partition(". Undetermined")[0]  # its cause is known by now
-    return replace(finding, role=Role.CONSEQUENCE, caused_by=cause, message=message)
+    return replace(finding.decided(), role=Role.CONSEQUENCE, caused_by=cause)

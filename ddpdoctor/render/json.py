@@ -63,7 +63,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "certainty": finding.certainty.value,
         "candidates": list(finding.candidates),
         "quote": finding.quote or None,
-        "fix_commands": [{"on": each.on, "command": each.command} for each in finding.fix_commands],
+        "fix_commands": [{"on": each.on, "command": each.command} for each in finding.commands],
     }
 
 

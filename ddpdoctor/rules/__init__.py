@@ -76,6 +76,7 @@ class Rule:
     yields_to: tuple[str, ...] = ()
     speaker: Speaker = Speaker.CULPRIT
     also_in: tuple[str, ...] = ()
+    candidates: tuple[str, ...] = ()
 
     @property
     def is_of_logs(self) -> bool:
@@ -149,6 +150,7 @@ def cause(
     yields_to: tuple[str, ...] = (),
     speaker: Speaker = Speaker.CULPRIT,
     also_in: tuple[str, ...] = (),
+    candidates: tuple[str, ...] = (),
     all_attempts: bool = False,
 ) -> Callable[[Check], Cause]:
     """Register the decorated function as the manual of one cause and the first look at it. A cause that is only seen in
@@ -161,6 +163,7 @@ def cause(
         kind: `cause`, `umbrella` (several causes, used when nothing more precise was seen), `consequence` or `noise`.
         signatures: regular expressions over one log line that show this cause.
         xids: the kind of Xids that show this cause in the kernel's log.
+        candidates: the codes between which a finding leaves the choice that is not certain; of an umbrella, what it covers.
         all_attempts: about restarts: looked for in all attempts of a log; others only in the first one, which shows how
             the job failed.
         scope: what it is about, where that decides when it is judged.
@@ -198,6 +201,7 @@ def cause(
             yields_to=yields_to,
             speaker=speaker,
             also_in=also_in,
+            candidates=candidates,
         )
         _causes[code] = Cause(rule, all_attempts=all_attempts)
         return _causes[code]

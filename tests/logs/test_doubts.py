@@ -140,7 +140,7 @@ def test_the_first_cause_says_no_more_than_the_log(tmp_path: Path, text: str, co
     report = _report(tmp_path, text)
     first = report.findings[0]
     assert (first.code, first.role) == (code, Role.CAUSE), [(f.code, f.role) for f in report.findings]
-    assert words in first.message
+    assert words in first.text
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from cases import SITUATIONS
 
 from ddpdoctor.app.request import Request
 from ddpdoctor.app.triage import triaged
-from ddpdoctor.findings import Report, Role, Severity
+from ddpdoctor.findings import Certainty, Report, Role, Severity
 
 LOGS = SITUATIONS / "logs"
 EXPECTED: dict[str, dict[str, Any]] = json.loads((LOGS / "expected.json").read_text())
@@ -40,6 +40,9 @@ def test_the_first_cause_of_a_log_is_named(name: str) -> None:
         assert list(first.ranks) == expected["ranks"]
     for key in ("host", "file", "line"):
         assert getattr(first.where, key) == expected.get(key, getattr(first.where, key)), first.where
+    for each in report.findings:
+        assert not each.undetermined or each.certainty in (Certainty.CANDIDATES, Certainty.LIKELY)
+        assert not (each.role is Role.CONSEQUENCE and each.candidates), "something else explains it"
     for code in expected.get("consequences", []):
         follows = next(f for f in report.findings if f.code == code)
         assert follows.role is Role.CONSEQUENCE

@@ -11,7 +11,7 @@ import pytest
 from cases import Case, all_cases, named
 from launches import LEGAL, NODES, TRAIN, WRONG, lint, write_files
 
-from ddpdoctor.findings import Severity
+from ddpdoctor.findings import NodeCommand, Severity
 from ddpdoctor.rules import load
 from ddpdoctor.rules.views import line_rules
 
@@ -44,6 +44,9 @@ def test_the_nodes_of_a_job_are_held_against_each_other(case: Case, tmp_path: Pa
     write_files(tmp_path, {})
     report = lint(case.text.splitlines(), cwd=tmp_path)
     assert _codes(report) == sorted(case.codes), [f.message for f in report.findings]
+    for each in report.findings:
+        if each.where.node is not None and each.fix_command is not None:
+            assert NodeCommand(f"node {each.where.node}", each.fix_command) in each.commands or len(each.commands) > 1
     if "severity" in case.keys:
         assert report.findings[0].worst is Severity(case.keys["severity"])
     for name, value in case.where.items():
@@ -135,3 +138,15 @@ def test_importing_the_rules_of_lines_brings_nothing_heavy() -> None:
     code = "import sys; from ddpdoctor.rules import load; load(('launch', 'environ')); print('torch' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert out.stdout.strip() == "False"
+
+
+def test_each_node_is_told_its_own_command() -> None:
+    lines = [f"torchrun --nnodes=2 --master_addr=n0 --node_rank={rank} train.py" for rank in (1, 2)]
+    found = next(each for each in lint(lines).findings if each.code == "LAUNCH037")
+    assert [(each.on, each.command) for each in found.commands] == [
+        (f"node {index}", f"torchrun --nnodes=2 --master_addr=n0 --node_rank={index} train.py") for index in (0, 1)
+    ]
+
+
+def test_one_line_is_not_told_which_node_it_is_for() -> None:
+    assert all(not each.commands for each in lint(["torchrun --nproc_per_node=2 --nnodes=two train.py"]).findings)

@@ -168,6 +168,12 @@ def test_the_manual_is_complete(code: str) -> None:
     assert len(each.fix) > 10, f"{code}: '## Fix' is missing or empty"
 
 
+@pytest.mark.parametrize("code", [code for code, rule in RULES.items() if rule.candidates])
+def test_the_candidates_of_a_cause_exist(code: str) -> None:
+    assert set(RULES[code].candidates) <= RULES.keys()
+    assert len(set(RULES[code].candidates)) == len(RULES[code].candidates)
+
+
 @pytest.mark.parametrize("code", RULES)
 def test_nothing_is_left_to_fill_in(code: str) -> None:
     left = []

@@ -163,7 +163,7 @@ def nccl_cumem_disabled(environ: Environ, gpu: Gpu | None = None, topo: Topo | N
     if asks is not None:
         wrong = f"takes away what {asks}=1 asks for"
     certain = asks is not None or bool(has)
-    yield about(environ, "NCCL_CUMEM_ENABLE", wrong, "it to be unset", severity=None if certain else Severity.NOTE)
+    yield about(environ, "NCCL_CUMEM_ENABLE", wrong, "it to be unset").if_certain(certain, Severity.NOTE)
 
 
 def _has_nvls(gpu: Gpu | None, topo: Topo | None) -> bool | None:

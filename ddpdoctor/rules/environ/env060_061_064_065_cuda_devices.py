@@ -102,6 +102,7 @@ def nvidia_driver_capabilities_missing(
     "one-gpu-visible-per-rank",
     Severity.ERROR,
     also_in=("gpus",),
+    candidates=("ENV064", "TOPO023"),
     signatures=(
         r"nvmlDeviceGetHandleByPciBusId\(\) failed: Not Found",
         r"transport/p2p\.cc:\d+ NCCL WARN Cuda failure (101 )?'invalid device ordinal'",
@@ -243,20 +244,22 @@ def peers_gpu_unseen(log: Log) -> Iterator[Finding]:
 
     lines = matching_lines(log, ISOLATED)
     if lines:
-        title = (
-            "NCCL cannot open the GPU of a peer: each process sees only its own. Undetermined: CUDA_VISIBLE_DEVICES, srun's "
-            "--gpus-per-task or the container gives one GPU to each rank (ENV064), or IMEX between the machines does not work "
-            "(TOPO023)"
+        title = "NCCL cannot open the GPU of a peer: each process sees only its own"
+        undetermined = (
+            "Undetermined: CUDA_VISIBLE_DEVICES, srun's --gpus-per-task or the container gives one GPU to each rank (ENV064), "
+            "or IMEX between the machines does not work (TOPO023)"
         )
-        yield finding_of(log, lines, title, blames_speaker=True)
+        yield finding_of(log, lines, title, undetermined, blames_speaker=True)
     hidden = matching_lines(log, NOT_FOUND)
     if hidden:
-        title = (
-            "NCCL does not find, in this process, the GPU of a peer on the same machine. Undetermined: several containers "
-            "on one machine that were given different GPUs, or one GPU for each task by CUDA_VISIBLE_DEVICES or srun (ENV064)"
+        title = "NCCL does not find, in this process, the GPU of a peer on the same machine"
+        undetermined = (
+            "Undetermined: several containers on one machine that were given different GPUs, or one GPU for each task by "
+            "CUDA_VISIBLE_DEVICES or srun (ENV064)"
         )
         yield replace(
-            finding_of(log, hidden, title, blames_speaker=True),
+            finding_of(log, hidden, title, undetermined, blames_speaker=True),
+            candidates=(one_gpu_visible_per_rank.rule.code,),
             fix="Give every container all GPUs of the machine and choose by CUDA_VISIBLE_DEVICES, or give each an NCCL_HOSTID of "
             "its own so that they talk as two machines; under Slurm use --gpus-per-node instead of --gpus-per-task.",
         )

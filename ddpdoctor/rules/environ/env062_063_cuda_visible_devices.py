@@ -29,6 +29,7 @@ VARIABLE = "CUDA_VISIBLE_DEVICES"
     Severity.ERROR,
     stage=CausalStage.DEATH,
     also_in=("gpus",),
+    candidates=("ENV062",),
     signatures=(r"No CUDA GPUs are available",),
 )
 def cuda_visible_devices_empty(
@@ -160,7 +161,7 @@ HIDDEN = "CUDA_VISIBLE_DEVICES is set and hides every GPU"
 
 
 UNSEEN = (
-    "torch sees no GPU. Undetermined: CUDA_VISIBLE_DEVICES is empty or names none of this node (ENV062), the job or the "
+    "Undetermined: CUDA_VISIBLE_DEVICES is empty or names none of this node (ENV062), the job or the "
     "container was given no GPU, or the driver does not work; `ddpdoctor gpus` on that node decides"
 )
 
@@ -173,6 +174,6 @@ def no_gpu_seen(log: Log) -> Iterator[Finding]:
 
     lines = matching_lines(log, NO_GPU)
     if lines:
-        yield finding_of(
-            log, lines, HIDDEN if any(EMPTY.search(each.text) for each in lines) else UNSEEN, blames_speaker=True
-        )
+        is_hidden = any(EMPTY.search(each.text) for each in lines)
+        title, undetermined = (HIDDEN, "") if is_hidden else ("torch sees no GPU", UNSEEN)
+        yield finding_of(log, lines, title, undetermined, blames_speaker=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.addresses import is_loopback
 from ddpdoctor.facts.nodes import Form, Nodes, split
-from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.findings import Finding
 from ddpdoctor.rules.node_findings import about, differs, named
 
 __all__ = ["addresses_differ", "elsewhere", "loopback", "ports_differ"]
@@ -38,9 +38,8 @@ def loopback(nodes: Nodes) -> Iterator[Finding]:
             "nodes.master_addr",
             found[0].master_addr or "",
             "an address that other nodes can reach",
-            severity=None if is_sure else Severity.WARNING,
             is_blamed=False,
-        )
+        ).if_certain(is_sure)
 
 
 def elsewhere(nodes: Nodes) -> Iterator[Finding]:

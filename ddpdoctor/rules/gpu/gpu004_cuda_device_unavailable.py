@@ -21,6 +21,7 @@ UNAVAILABLE = {2: "out of memory", 46: "device unavailable", 101: "invalid devic
     "GPU004",
     "cuda-device-unavailable",
     Severity.ERROR,
+    candidates=("SCRIPT068", "GPU004", "TOPO007"),
     signatures=(
         r"RmInitAdapter failed",
         r"rm_init_adapter failed",
@@ -87,9 +88,8 @@ def cuda_not_started(log: Log) -> Iterator[Finding]:
         )
     lines = [] if lines else matching_lines(log, NOT_STARTED)
     if lines:
-        title = (
-            "CUDA did not start in this process. Undetermined: a forked child, as a DataLoader's worker, used CUDA (SCRIPT068), "
-            "the GPU is busy or broken (GPU004), or the fabric manager does not run (TOPO007); `ddpdoctor gpus` on that node "
-            "decides"
+        undetermined = (
+            "Undetermined: a forked child, as a DataLoader's worker, used CUDA (SCRIPT068), the GPU is busy or broken (GPU004), "
+            "or the fabric manager does not run (TOPO007); `ddpdoctor gpus` on that node decides"
         )
-        yield finding_of(log, lines, title, blames_speaker=True)
+        yield finding_of(log, lines, "CUDA did not start in this process", undetermined, blames_speaker=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.device import Device, GpuProcess
@@ -134,6 +133,7 @@ def _nobody(device: Device) -> str:
     "GPU013",
     "compute-mode-exclusive",
     Severity.NOTE,
+    candidates=("GPU013", "GPU004"),
     signatures=(r"CUDA-capable device(\(s\))?s? (is/are|are) busy or unavailable",),
 )
 def compute_mode_exclusive(gpu: Gpu) -> Iterator[Finding]:
@@ -155,8 +155,11 @@ def compute_mode_exclusive(gpu: Gpu) -> Iterator[Finding]:
             yield at(device, "compute_mode", text, "0", fix_command=f"nvidia-smi -i {device.index} -c 0")
 
 
-TAKEN = (
-    "CUDA calls a GPU busy or unavailable. Undetermined: its compute mode lets only one process in, and another one is there "
+TAKEN = "CUDA calls a GPU busy or unavailable"
+
+
+WHY_TAKEN = (
+    "Undetermined: its compute mode lets only one process in, and another one is there "
     "(GPU013), or an earlier fault left it unusable (GPU004); `ddpdoctor gpus` on that node decides"
 )
 
@@ -187,10 +190,10 @@ SHARE = 0.2
 @compute_mode_exclusive.look
 def gpu_taken(log: Log) -> Iterator[Finding]:
     """CUDA refuses a GPU to a second process in the words that it also has for one that is broken."""
-    from ddpdoctor.rules.log.signatures import signed
+    from ddpdoctor.rules.log.signatures import retitled, signed
 
     for found in signed(compute_mode_exclusive, log):
-        yield replace(found, message=f"{TAKEN}: {found.message.partition(': ')[2]}")
+        yield retitled(found, TAKEN, WHY_TAKEN)
 
 
 @gpu_busy.look

@@ -37,6 +37,7 @@ CUMEM_DRIVER_CUDA = 12_060
     "HOST001",
     "shm-too-small-for-nccl",
     Severity.ERROR,
+    candidates=("HOST010", "HOST001"),
     signatures=(
         "Error while creating shared memory segment",
         "failed to extend /dev/shm/nccl-",
@@ -78,8 +79,7 @@ def shm_too_small_for_nccl(
         f"/dev/shm has {readable(free)} free: {ranks} ranks with NCCL need {readable(need)} or more, 1 GiB is comfortable",
         (Evidence("host.shm_free_bytes", readable(free), f"at least {readable(max(need, COMFORTABLE_BYTES))}"),),
         fix_command=fix_command,
-        severity=None if is_certain else Severity.WARNING,
-    )
+    ).if_certain(is_certain)
 
 
 def _goes_through_shm(host: Host, environ: Environ, gpu: Gpu, topo: Topo | None, versions: Versions | None) -> bool:
@@ -150,8 +150,11 @@ NO_SEGMENT = (r"Error while creating shared memory segment",)
 NO_ROOM = re.compile(r"No space left|posix_fallocate|ftruncate|extend /dev/shm|Bus error")
 
 
+BLAMES_CUDA = "NCCL could not make its shared memory, and blames a call to CUDA"
+
+
 UNSURE_ROOM = (
-    "NCCL could not make its shared memory, and blames a call to CUDA. Undetermined: CUDA cannot register memory of the "
+    "Undetermined: CUDA cannot register memory of the "
     "host here (WSL, or a container that refuses it: HOST010), the driver does not fit this NCCL, or /dev/shm is too small "
     "(HOST001: df -h /dev/shm)"
 )
@@ -174,23 +177,22 @@ def segment_not_made(log: Log) -> Iterator[Finding]:
 
     reasons = [reason for line in matching_lines(log, NO_SEGMENT) if (reason := _reason(log, line)) is not None]
     if not reasons and matching_lines(log, NO_SEGMENT) and _may_be_cuda(log):
-        yield replace(
-            finding_of(log, matching_lines(log, NO_SEGMENT), UNSURE_ROOM, blames_speaker=True), fix=FIX_OF_ROOM
-        )
+        blamed = matching_lines(log, NO_SEGMENT)
+        yield replace(finding_of(log, blamed, BLAMES_CUDA, UNSURE_ROOM, blames_speaker=True), fix=FIX_OF_ROOM)
         return
     if not reasons or len(reasons) < len(matching_lines(log, NO_SEGMENT)):
         yield from signed(shm_too_small_for_nccl, log)
         return
     said = REASON.search(reasons[0].text)
-    title = (
-        f"NCCL could not make its shared memory, for another reason than a lack of room ({said['reason'] if said else ''}). "
+    warning = said["reason"] if said else ""
+    title = f"NCCL could not make its shared memory, for another reason than a lack of room ({warning})"
+    undetermined = (
         "Undetermined: CUDA cannot register memory of the host here (a container or machine that refuses it, HOST010), the "
         "driver is too old for this NCCL, or /dev/shm is too small after all (HOST001: df -h /dev/shm); with NCCL_SHM_DISABLE=1 "
         "the job runs without it"
     )
-    yield replace(
-        finding_of(log, [*reasons, *matching_lines(log, NO_SEGMENT)], title, blames_speaker=True), fix=FIX_OF_ROOM
-    )
+    lines = [*reasons, *matching_lines(log, NO_SEGMENT)]
+    yield replace(finding_of(log, lines, title, undetermined, blames_speaker=True), fix=FIX_OF_ROOM)
 
 
 def _may_be_cuda(log: Log) -> bool:

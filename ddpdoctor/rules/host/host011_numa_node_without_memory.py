@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     "HOST011",
     "numa-node-without-memory",
     Severity.ERROR,
+    candidates=("HOST011", "HOST010"),
     signatures=(r"attaching to shared memory segment /dev/shm/nccl-\S* \(size 0\)",),
 )
 def numa_node_without_memory(host: Host, gpu: Gpu) -> Iterator[Finding]:
@@ -55,9 +56,9 @@ def host_memory_not_shared(log: Log) -> Iterator[Finding]:
 
     lines = matching_lines(log, NO_HOST_MEMORY)
     if lines:
-        title = (
-            "CUDA gave NCCL no host memory to share between the ranks of this node; --shm-size does not help. Undetermined: a "
-            "NUMA node without memory (HOST011), or a container or kernel that refuses NUMA calls (HOST010); with "
-            "NCCL_CUMEM_HOST_ENABLE=0 the job runs without it"
+        title = "CUDA gave NCCL no host memory to share between the ranks of this node; --shm-size does not help"
+        undetermined = (
+            "Undetermined: a NUMA node without memory (HOST011), or a container or kernel that refuses NUMA calls (HOST010); "
+            "with NCCL_CUMEM_HOST_ENABLE=0 the job runs without it"
         )
-        yield finding_of(log, lines, title, blames_speaker=True)
+        yield finding_of(log, lines, title, undetermined, blames_speaker=True)

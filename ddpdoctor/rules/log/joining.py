@@ -225,13 +225,15 @@ def _unreachable(view: RendezvousView) -> Iterator[Decision]:
         first = view.failed_connections[0]
         lines = [k.line for k in view.failed_connections]
         other = f", while {clients_joined(view.client_counts[0])}" if view.client_counts else ""
-        text = f"{view.speakers_of(lines)} could not connect to ({first.host}, {first.port}){other}. {candidates(view)}"
-        yield Joining.STORE_UNREACHABLE, rendezvous_finding(view, lines, text, [c.line for c in view.client_counts])
+        text = f"{view.speakers_of(lines)} could not connect to ({first.host}, {first.port}){other}"
+        also = [c.line for c in view.client_counts]
+        found = rendezvous_finding(view, lines, text, also, undetermined=candidates(view))
+        yield Joining.STORE_UNREACHABLE, found
         return
     lines = [c.line for c in view.client_counts] or matching_lines(view.log, SWALLOWED + NO_ANSWER)
     if lines:
         says = clients_joined(view.client_counts[0]) if view.client_counts else "the master address gave no answer"
-        yield Joining.STORE_UNREACHABLE, rendezvous_finding(view, lines, f"{says}. {candidates(view)}", [])
+        yield Joining.STORE_UNREACHABLE, rendezvous_finding(view, lines, says, [], undetermined=candidates(view))
 
 
 def _incomplete(view: RendezvousView) -> Iterator[Decision]:
@@ -248,15 +250,16 @@ def _incomplete(view: RendezvousView) -> Iterator[Decision]:
     if crowd > world and any(context_lines(view.log, "left_file")):
         return  # a closed rendezvous, which has a cause of its own
     if crowd > world:
-        text = f"{crowd} workers came to a group of {world}. Undetermined: {TOO_MANY}"
-        yield Joining.RENDEZVOUS_INCOMPLETE, rendezvous_finding(view, waited, text, [])
+        text = f"{crowd} workers came to a group of {world}"
+        yield Joining.RENDEZVOUS_INCOMPLETE, rendezvous_finding(view, waited, text, [], undetermined=TOO_MANY)
         return
     ranks = tuple(sorted({rank for k in view.missing_keys for rank in k.ranks}))
     missing = ranks if len({k.ranks for k in view.missing_keys}) == 1 and ranks != (0,) else ()
     who = f"only {crowd} of {world} members came in time" if crowd else "not all members came in time"
     who = f"rank {missing[0]} did not write its address" if len(missing) == 1 else who
-    text = f"{view.speakers_of(lines)} gave up waiting: {who}. {candidates(view)}"
-    yield Joining.RENDEZVOUS_INCOMPLETE, rendezvous_finding(view, lines, text, [], ranks=missing)
+    text = f"{view.speakers_of(lines)} gave up waiting: {who}"
+    finding = rendezvous_finding(view, lines, text, [], missing, candidates(view))
+    yield Joining.RENDEZVOUS_INCOMPLETE, finding
 
 
 def _still_waiting(view: RendezvousView) -> Iterator[Decision]:
@@ -266,14 +269,12 @@ def _still_waiting(view: RendezvousView) -> Iterator[Decision]:
         if not found or found[0] == found[1] or history_of(log).progress_after(line):
             continue
         if found[0] > found[1]:
-            text = f"{found[0]} workers came to a group of {found[1]}. Undetermined: {TOO_MANY}"
-            yield Joining.RENDEZVOUS_INCOMPLETE, rendezvous_finding(view, [line], text, [])
+            text = f"{found[0]} workers came to a group of {found[1]}"
+            yield Joining.RENDEZVOUS_INCOMPLETE, rendezvous_finding(view, [line], text, [], undetermined=TOO_MANY)
         else:
-            text = f"{found[0]} of {found[1]} members had come when the log ended. {candidates(view)}"
-            yield (
-                Joining.RENDEZVOUS_INCOMPLETE,
-                replace(rendezvous_finding(view, [line], text, []), severity=Severity.WARNING),
-            )
+            text = f"{found[0]} of {found[1]} members had come when the log ended"
+            waiting = rendezvous_finding(view, [line], text, [], undetermined=candidates(view))
+            yield Joining.RENDEZVOUS_INCOMPLETE, replace(waiting, severity=Severity.WARNING)
         return
 
 

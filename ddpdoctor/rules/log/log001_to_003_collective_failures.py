@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.log import Log, LogLine
-from ddpdoctor.findings import CausalStage, Evidence, Finding, Severity, Speaker, Where
+from ddpdoctor.findings import CausalStage, Certainty, Evidence, Finding, Severity, Speaker, Where
 from ddpdoctor.logs.collective_waits import (
     Participant,
     collective_waits,
@@ -58,6 +58,7 @@ _HEADS = re.compile(r"(?:\[[^\]]*\] ?)+")
     stage=CausalStage.HANG,
     speaker=Speaker.VICTIM,
     kind="umbrella",
+    candidates=("PROBE006", "PROBE007", "SCRIPT024", "SCRIPT026", "SCRIPT032", "SCRIPT065"),
     signatures=(*SIGNATURES, *WATCHDOGS),
 )
 def collective_timeout(log: Log) -> Iterator[Finding]:
@@ -88,7 +89,7 @@ def collective_timeout(log: Log) -> Iterator[Finding]:
     missing = missing_participants(log)
     ranks = tuple(sorted({party.who.rank for party in missing if party.who.rank is not None}))
     waited = collective_waits(log)
-    text, is_known = _told(log, lines, missing, ranks)
+    text, undetermined, is_known = _told(log, lines, missing, ranks)
     ranks = ranks if is_known else ()
     first = waited[0].line if waited else lines[0]
     near = next((found for line in lines if (found := traceback_of(log, line)) is not None), None)
@@ -103,6 +104,9 @@ def collective_timeout(log: Log) -> Iterator[Finding]:
             line=first.number if place is None else place.line,
         ),
         ranks=ranks,
+        quote=shortened(lines[0].text),
+        certainty=Certainty.CANDIDATES,
+        undetermined=undetermined,
     )
 
 
@@ -115,15 +119,17 @@ def _noticed(log: Log) -> Iterator[Finding]:
     who = ranks_named(sorted({line.who.rank for line, _ in found if line.who.rank is not None})) or "a rank"
     numbers = ", ".join(sorted({m["seq"] for _, m in found}, key=int)[:4])
     yield Finding(
-        f"the watchdog of {who} noticed a failure of the collective with number {numbers}: a time-out, or an error of NCCL. "
-        f"Undetermined which, and whose: what stands above in the output decides, or {DECIDES}",
+        f"the watchdog of {who} noticed a failure of the collective with number {numbers}: a time-out, or an error of NCCL",
         tuple(Evidence(log.place(line.source, line.number), shortened(line.text)) for line, _ in found[:4]),
         where=Where(file=log.sources[found[0][0].source].name, line=found[0][0].number),
+        quote=shortened(found[0][0].text),
+        certainty=Certainty.CANDIDATES,
+        undetermined=f"Undetermined which, and whose: what stands above in the output decides, or {DECIDES}",
     )
 
 
-def _told(log: Log, lines: list[LogLine], missing: list[Participant], ranks: tuple[int, ...]) -> tuple[str, bool]:
-    """Who waited where for whom, and whether the log shows that `ranks` are to blame."""
+def _told(log: Log, lines: list[LogLine], missing: list[Participant], ranks: tuple[int, ...]) -> tuple[str, str, bool]:
+    """Who waited where for whom, what that leaves open, and whether the log shows that `ranks` are to blame."""
     waited = collective_waits(log)
     own = [wait for wait in waited if wait.who.rank in ranks]
     there = [wait for wait in waited if wait not in own] or waited
@@ -135,19 +141,19 @@ def _told(log: Log, lines: list[LogLine], missing: list[Participant], ranks: tup
         who = who or "a rank"
         if log.world_size is None or len(history_of(log).speaking_ranks) < log.world_size:
             decides = f"what the other ranks printed last decides, or {decides}"
-        return f"{who} gave up waiting in a collective: {seen}. Undetermined who was missing: {decides}", True
+        return f"{who} gave up waiting in a collective: {seen}", f"Undetermined who was missing: {decides}", True
     who = who or "the others"
     why = _why(() if own else ranks, decides)
     absent = ranks_named([*ranks])
     if absent and not history_of(log).speaking_ranks & {*ranks} and not ranks_named_missing(log)[0]:
         text = (
             f"nothing of {absent} is in this log, while {who} waited in a collective: {seen}. Either {absent} did not take "
-            f"part in it, or what {absent} printed is not here. {why}"
+            f"part in it, or what {absent} printed is not here"
         )
-        return text, len(ranks) == 1 or log.world_size is not None
+        return text, why, len(ranks) == 1 or log.world_size is not None
     seen += f" ({'; '.join(f'{names([wait])} waited in {call(wait)}' for wait in own[:4])})" if own else ""
     named = ", ".join(party.name + (f" on {party.who.host}" if party.who.host else "") for party in missing[:8])
-    return f"{named} did not take part in the collective in which {who} waited: {seen}. {why}", True
+    return f"{named} did not take part in the collective in which {who} waited: {seen}", why, True
 
 
 def _why(ranks: tuple[int, ...], decides: str) -> str:
@@ -194,6 +200,7 @@ def watchdog_stuck() -> None:
     stage=CausalStage.PEER_ERROR,
     speaker=Speaker.VICTIM,
     kind="umbrella",
+    candidates=("PROBE006", "SCRIPT024", "SCRIPT065"),
     signatures=(
         r"retri?e[ie]?ving ncclUniqueId from \[\d+\]",
         r"Timeout waiting for key: \S+",
@@ -224,7 +231,7 @@ def collective_timeout_in_hang(hang: Hang) -> Iterator[Finding]:
 
     for each in conflicts(hang, ConflictCause.MISSING):
         words = "; what it did since is the cause: `ddpdoctor hang` on its node, or py-spy dump, tells"
-        yield conflict_finding(hang, each, words, None if each.is_certain else Severity.WARNING)
+        yield conflict_finding(hang, each, words).if_certain(each.is_certain)
     for each in conflicts(hang, ConflictCause.NO_DUMP):
         severity = None if each.waiting else Severity.WARNING
         yield conflict_finding(hang, each, "; read its own output" if each.waiting else "", severity)
@@ -232,7 +239,7 @@ def collective_timeout_in_hang(hang: Hang) -> Iterator[Finding]:
         yield conflict_finding(hang, each)
     for each in conflicts(hang, ConflictCause.TOGETHER):
         words = "; look for a sick GPU, link or network: `ddpdoctor check` on these nodes"
-        yield conflict_finding(hang, each, words, None if each.is_certain else Severity.WARNING)
+        yield conflict_finding(hang, each, words).if_certain(each.is_certain)
 
 
 @collective_timeout.look

@@ -47,6 +47,7 @@ def asynchronous_cuda_error() -> None:
     stage=CausalStage.DEATH,
     yields_to=("ENV064",),
     kind="umbrella",
+    candidates=("LAUNCH023", "SCRIPT001", "ENV063", "ENV064"),
     signatures=ORDINAL,
 )
 def device_ordinal_invalid() -> None:

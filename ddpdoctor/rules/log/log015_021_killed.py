@@ -74,6 +74,7 @@ def scheduler_ended_job() -> None:
     Severity.ERROR,
     stage=CausalStage.DEATH,
     kind="umbrella",
+    candidates=("LOG014", "HOST009", "LOG015"),
     signatures=SIGKILLED,
 )
 def worker_killed_by_sigkill(log: Log) -> Iterator[Finding]:

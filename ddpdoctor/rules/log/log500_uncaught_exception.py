@@ -8,16 +8,20 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from ddpdoctor.facts.log import Log, LogLine, Traceback
-from ddpdoctor.findings import CausalStage, Evidence, Finding, Role, Severity, Where
+from ddpdoctor.findings import CausalStage, Certainty, Evidence, Finding, Role, Severity, Where
 from ddpdoctor.logs.distances import CHAIN_LINES, OWN_MESSAGE_LINES
 from ddpdoctor.logs.exception_kinds import is_consequence, is_wrapper
 from ddpdoctor.logs.history import history_of
 from ddpdoctor.logs.matching import matching_lines
 from ddpdoctor.logs.traceback_of_line import OUTSIDERS, repeats
-from ddpdoctor.rules import cause
+from ddpdoctor.rules import Cause, cause
+from ddpdoctor.rules.host.host002_shm_too_small_for_dataloader import shm_too_small_for_dataloader
+from ddpdoctor.rules.host.host009_memory_limit_low import memory_limit_low
 from ddpdoctor.rules.host.host012_013_502_hosts_differ import on_some_nodes_only
 from ddpdoctor.rules.log.ended_ranks import names_of
 from ddpdoctor.rules.log.log011_020_device_errors import ASSERTED
+from ddpdoctor.rules.log.log012_to_014_out_of_memory import host_out_of_memory
+from ddpdoctor.rules.log.log015_021_killed import scheduler_ended_job
 from ddpdoctor.rules.log.log501_worker_ended_without_traceback import (
     CANCELLED,
     CRASHED,
@@ -39,15 +43,20 @@ CHILD_GONE = re.compile(
 OF_CUDA = re.compile(r"CUDA error|CUBLAS_STATUS_|CUDNN_STATUS_|cuda runtime error")
 NODES_TAKEN = (r"will be terminated soon \(reason: ", r"its node has died")
 WHY_GONE = (
-    ". Undetermined why that process ended: the host's memory ran out (LOG014, HOST009: sudo dmesg -T | grep -i 'killed "
+    "Undetermined why that process ended: the host's memory ran out (LOG014, HOST009: sudo dmesg -T | grep -i 'killed "
     "process'), /dev/shm is too small (HOST002), or it crashed"
 )
 TERMINATED = re.compile(r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: Terminated")
 WHY_TERMINATED = (
-    ". Undetermined who ended that process with SIGTERM: the launcher or the scheduler, because another rank failed or the time "
+    "Undetermined who ended that process with SIGTERM: the launcher or the scheduler, because another rank failed or the time "
     "was over (LOG015; their output decides), a guard against a lack of memory (earlyoom, systemd-oomd: LOG014), or a person"
 )
-CUT = ". Undetermined which: the log ends before its name; the lines that follow in the output decide"
+CANDIDATES: dict[str, tuple[Cause, ...]] = {
+    WHY_GONE: (host_out_of_memory, memory_limit_low, shm_too_small_for_dataloader),
+    WHY_TERMINATED: (scheduler_ended_job, host_out_of_memory),
+}
+"""The causes that these name."""
+CUT = "Undetermined which: the log ends before its name; the lines that follow in the output decide"
 KILLED = "Killed"
 """What a shell prints last of a program that ended by SIGKILL, as a server ends itself after an exception."""
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
@@ -186,7 +195,7 @@ def raised_finding(log: Log, when: Raised) -> Iterator[Finding]:
             yield _finding(log, group, when.value)
 
 
-def _finding(log: Log, group: _Group, when: str) -> Finding:
+def _finding(log: Log, group: _Group, when: str = "", undetermined: str = "") -> Finding:
     first, place = group.first, group.first.place
     says = (first.exception or "an exception") + (f": {first.message}" if first.message else "")
     at = f" at {place.file}:{place.line}" if place is not None else ""
@@ -194,7 +203,7 @@ def _finding(log: Log, group: _Group, when: str) -> Finding:
     why = WHY_TERMINATED if TERMINATED.search(first.message) else why
     says = says.removesuffix(".") if why and not at else says
     return Finding(
-        f"{names_of(group.ranks, group.hosts)} raised {shortened(says)}{at}{when}{why}",
+        f"{names_of(group.ranks, group.hosts)} raised {shortened(says)}{at}{when}",
         (Evidence(log.place(first.source, first.number), shortened(says), "no exception"),),
         where=Where(
             host=group.hosts[0] if len(group.hosts) == 1 else None,
@@ -205,6 +214,10 @@ def _finding(log: Log, group: _Group, when: str) -> Finding:
             line=first.number if place is None else place.line,
         ),
         ranks=group.ranks,
+        quote=shortened(says),
+        undetermined=why or undetermined,
+        certainty=Certainty.CANDIDATES if why or undetermined else Certainty.CERTAIN,
+        candidates=tuple(each.rule.code for each in CANDIDATES.get(why, ())),
     )
 
 
@@ -228,7 +241,7 @@ def uncaught_exception(log: Log) -> Iterator[Finding]:
     for each in (t for t in log.tracebacks if not _is_explained(t, lines)):
         code = next((soft[each.source, n] for n in _own_lines(each) if (each.source, n) in soft), None)
         if code is not None and not is_consequence(each) and not history_of(log).survived(each):
-            yield replace(_finding(log, _group([each]), ""), role=Role.CONSEQUENCE, caused_by=code)
+            yield replace(_finding(log, _group([each])), role=Role.CONSEQUENCE, caused_by=code)
             return
 
 
@@ -240,4 +253,4 @@ def _cut(log: Log) -> Iterator[Finding]:
         return
     cut = [each for each in log.unfinished if not history_of(log).survived(each)]
     for each in cut[:1]:
-        yield _finding(log, _group([t for t in cut if t.place == each.place]), CUT)
+        yield _finding(log, _group([t for t in cut if t.place == each.place]), undetermined=CUT)

@@ -83,7 +83,7 @@ SIGNALLED = (r"Received \S+ death signal", r"\bgot signal: \d+")
 """What a launcher says that was told to end: it says why it ends its workers."""
 OF_RAY = re.compile(r"Worker exit type: SYSTEM_ERROR|orker process has died")
 WHY_OF_RAY = (
-    "A worker of Ray{} died. Undetermined: the memory of its host ran out and the kernel killed it (LOG014: sudo dmesg -T | grep "
+    "Undetermined: the memory of its host ran out and the kernel killed it (LOG014: sudo dmesg -T | grep "
     "-i 'killed process' there), it crashed (a segmentation fault, an abort), or ray stop ended it; what it printed last, in "
     "/tmp/ray/session_latest/logs/worker-*{}.err of its node, decides"
 )
@@ -101,7 +101,12 @@ OTHERS = re.compile(r"--local[-_]rank\b|arguments: +[–—]")
 
 
 @cause(
-    "LOG501", "worker-ended-without-traceback", Severity.ERROR, stage=CausalStage.DEATH, signatures=(*CRASHED, *REFUSED)
+    "LOG501",
+    "worker-ended-without-traceback",
+    Severity.ERROR,
+    stage=CausalStage.DEATH,
+    candidates=("LOG014",),
+    signatures=(*CRASHED, *REFUSED),
 )
 def worker_ended_without_traceback(log: Log) -> Iterator[Finding]:
     """A worker ended by a signal of its own or with an exit code, and printed no traceback.
@@ -142,8 +147,10 @@ def _of_ray(log: Log, lines: list[LogLine]) -> Finding:
     """Ray names the process and three reasons for which it may have ended, never which."""
     pids = {line.who.pid for line in lines if line.who.pid is not None}
     pid = pids.pop() if len(pids) == 1 else None
-    title = WHY_OF_RAY.format(f" (pid {pid})", f"-{pid}") if pid is not None else WHY_OF_RAY.format("", "")
-    return finding_of(log, lines, title, blames_speaker=True)
+    title, of_pid = (
+        (f"A worker of Ray (pid {pid}) died", f"-{pid}") if pid is not None else ("A worker of Ray died", "")
+    )
+    return finding_of(log, lines, title, WHY_OF_RAY.format(of_pid), blames_speaker=True)
 
 
 def _is_said_why(log: Log, line: LogLine) -> bool:

@@ -49,13 +49,18 @@ KINDS = {
 """What NCCL's results stand for."""
 OF_CUDA = (
     "GPU memory that ran out (LOG013), peer access that does not work (TOPO003, TOPO030), a GPU that failed (sudo dmesg | grep "
-    "-i xid)"
+    "-i xid)",
+    ("LOG013", "TOPO003", "TOPO030"),
 )
 OF_LINK = (
     "an address that leads to no other node (NET021), ports that are closed between the nodes (NET009), a peer that ended first "
-    "(LOG005: its own output decides)"
+    "(LOG005: its own output decides)",
+    ("NET021", "NET009", "LOG005"),
 )
-OF_ELSE = "shared memory that is too small (HOST001), the network (NET009, NET021), a peer that ended first (LOG005)"
+OF_ELSE = (
+    "shared memory that is too small (HOST001), the network (NET009, NET021), a peer that ended first (LOG005)",
+    ("HOST001", "NET009", "NET021", "LOG005"),
+)
 SHUTTING_DOWN = "driver shutting down"
 
 
@@ -65,6 +70,7 @@ SHUTTING_DOWN = "driver shutting down"
     Severity.ERROR,
     stage=CausalStage.NCCL_ERROR,
     kind="umbrella",
+    candidates=("LOG013", "TOPO003", "TOPO030", "NET021", "NET009", "LOG005", "HOST001"),
     signatures=FAILED,
 )
 def nccl_error_without_reason(log: Log) -> Iterator[Finding]:
@@ -124,12 +130,12 @@ def _passed_on(log: Log) -> Iterator[Finding]:
     files = [each["file"] for line in lines if (each := NCCL_RETURNED.search(line.text)) is not None]
     begun = first["file"] if first is not None else found["file"]
     is_link = found["code"] != "1" and any(OF_NETWORK.search(file) for file in files)
-    candidates = OF_CUDA if found["code"] == "1" else OF_LINK if is_link else OF_ELSE
-    title = (
-        f"NCCL failed in {begun}, in {KINDS[found['code']]}, and its warning is not in this log. Undetermined: {candidates}; "
-        "NCCL_DEBUG=WARN shows it"
+    words, candidates = OF_CUDA if found["code"] == "1" else OF_LINK if is_link else OF_ELSE
+    title = f"NCCL failed in {begun}, in {KINDS[found['code']]}, and its warning is not in this log"
+    undetermined = f"Undetermined: {words}; NCCL_DEBUG=WARN shows it"
+    yield replace(
+        finding_of(log, [*lines, last], title, undetermined, blames_speaker=True), candidates=tuple(candidates)
     )
-    yield finding_of(log, [*lines, last], title, blames_speaker=True)
 
 
 def _is_echo(line: LogLine) -> bool:

@@ -66,8 +66,9 @@ def pod_not_started(log: Log) -> Iterator[Finding]:
     if yet and not lines:
         pods = ", ".join(sorted({pod for line in yet if (pod := _pod(line)) is not None}))
         name = pods if pods and "," not in pods else "POD"
-        title = f"{pods or 'A pod'} has not started yet. Undetermined for what it waits: kubectl describe pod {name} says it"
-        yield replace(finding_of(log, yet, title, blames_speaker=True), severity=Severity.WARNING)
+        title = f"{pods or 'A pod'} has not started yet"
+        undetermined = f"Undetermined for what it waits: kubectl describe pod {name} says it"
+        yield replace(finding_of(log, yet, title, undetermined, blames_speaker=True), severity=Severity.WARNING)
     started = {line.source: line.number for line in matching_lines(log, RAN) if _STARTED.search(line.text)}
     inits = [
         line

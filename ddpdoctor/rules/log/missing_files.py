@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ddpdoctor.facts.log import Log, Traceback
-from ddpdoctor.findings import Evidence, Finding, Where
+from ddpdoctor.findings import Certainty, Evidence, Finding, Where
 from ddpdoctor.logs.history import history_of
 from ddpdoctor.logs.line_prefix import who_of_name
 from ddpdoctor.rules.log.ended_ranks import names_of
@@ -17,7 +18,8 @@ __all__ = ["MISSING_FILE", "is_missing_file", "is_removed"]
 MISSING_FILE = re.compile(r"\[Errno 2\] No such file or directory: '(?P<path>[^']+)'")
 CHECKPOINT = re.compile(r"checkpoint|ckpt|\.(pt|pth|bin|safetensors)$|step[_-]?\d+|epoch[_-]?\d+", re.IGNORECASE)
 SEEN = "which the others did not miss"
-UNSEEN = "and nothing of the others is in this log. Undetermined whether they miss it as well: their output decides"
+UNSEEN = "and nothing of the others is in this log"
+UNDETERMINED = "Undetermined whether they miss it as well: their output decides"
 
 
 def is_missing_file(each: Traceback) -> bool:
@@ -47,7 +49,9 @@ def missing_file_finding(log: Log, *, of_nodes: bool) -> Iterator[Finding]:
         is_early = not is_of_nodes and bool(ranks) and 0 not in ranks and is_others
         if is_of_nodes if of_nodes else is_early:
             is_alone = not of_nodes and len(log.sources) == 1 and not history_of(log).speaking_ranks - {*ranks}
-            yield _finding(log, f"{path}, {UNSEEN if is_alone else SEEN}", missing, ranks, without)
+            found = _finding(log, f"{path}, {UNSEEN if is_alone else SEEN}", missing, ranks, without)
+            # whether the others miss it decides whether this is the cause
+            yield replace(found, undetermined=UNDETERMINED, certainty=Certainty.LIKELY) if is_alone else found
 
 
 def _finding(log: Log, what: str, missing: list[Traceback], ranks: list[int], hosts: list[str]) -> Finding:
@@ -63,4 +67,5 @@ def _finding(log: Log, what: str, missing: list[Traceback], ranks: list[int], ho
             line=None if place is None else place.line,
         ),
         ranks=tuple(ranks),
+        quote=first.message[:200],
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ddpdoctor.facts.log import LogLine
-from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
+from ddpdoctor.findings import Certainty, Evidence, Finding, Role, Severity, Where
 from ddpdoctor.logs.history import history_of
 from ddpdoctor.logs.mentioned_peers import peer_in
 from ddpdoctor.logs.rendezvous_view import RendezvousView
@@ -11,31 +13,59 @@ from ddpdoctor.rules.log.signatures import shortened
 
 __all__ = ["TOO_MANY", "candidates", "rendezvous_finding"]
 
-TOO_MANY = (
-    "processes with another WORLD_SIZE (ENV005), two launchers, or a launcher and mp.spawn (LAUNCH056, LAUNCH058), or a "
-    "store or init file that still holds an earlier run's keys (NET018): take a fresh port or file, and count the processes."
+
+@dataclass(frozen=True, slots=True)
+class Undetermined:
+    """What lines leave open: the words, and the codes of the causes that they name."""
+
+    words: str
+    candidates: tuple[str, ...]
+
+
+TOO_MANY = Undetermined(
+    "Undetermined: processes with another WORLD_SIZE (ENV005), two launchers, or a launcher and mp.spawn (LAUNCH056, LAUNCH058), "
+    "or a store or init file that still holds an earlier run's keys (NET018): take a fresh port or file, and count the "
+    "processes.",
+    ("ENV005", "LAUNCH056", "LAUNCH058", "NET018"),
 )
 DECIDES = "ddpdoctor check -- LAUNCH, with each node's own line, on every node at the same time, tells these apart."
 
 
-def candidates(view: RendezvousView) -> str:
+LATE = Undetermined(
+    "a firewall (NET007, NET008), another port or address (ENV017, ENV019, ENV020), a late node (PROBE003)",
+    ("NET007", "NET008", "ENV017", "ENV019", "ENV020", "PROBE003"),
+)
+UNREACHED = Undetermined(
+    "rank 0 did not start (PROBE002) or died first, a wrong address (ENV018, NET012), a closed port (NET007, NET008)",
+    ("PROBE002", "ENV018", "NET012", "NET007", "NET008"),
+)
+ABSENT = Undetermined(
+    "a node that never started (PROBE001) or died first, nodes that look for the master elsewhere (ENV017, LAUNCH025), "
+    "the same --node-rank twice (LAUNCH036), a closed port (NET007)",
+    ("PROBE001", "ENV017", "LAUNCH025", "LAUNCH036", "NET007"),
+)
+APART = Undetermined(
+    "a member that never started (PROBE001) or died, endpoints or ids that differ (LAUNCH032, LAUNCH039, LAUNCH035)",
+    ("PROBE001", "LAUNCH032", "LAUNCH039", "LAUNCH035"),
+)
+
+
+def candidates(view: RendezvousView) -> Undetermined:
     """What the lines leave open."""
-    if view.failed_connections and view.client_counts:
-        named = "a firewall (NET007, NET008), another port or address (ENV017, ENV019, ENV020), a late node (PROBE003)"
-    elif view.failed_connections:
-        named = "rank 0 did not start (PROBE002) or died first, a wrong address (ENV018, NET012), a closed port (NET007, NET008)"
-    elif view.client_counts:
-        named = (
-            "a node that never started (PROBE001) or died first, nodes that look for the master elsewhere (ENV017, LAUNCH025), "
-            "the same --node-rank twice (LAUNCH036), a closed port (NET007)"
-        )
+    if view.client_counts:
+        named = LATE if view.failed_connections else ABSENT
     else:
-        named = "a member that never started (PROBE001) or died, endpoints or ids that differ (LAUNCH032, LAUNCH039, LAUNCH035)"
-    return f"Undetermined: {named}. {DECIDES}"
+        named = UNREACHED if view.failed_connections else APART
+    return Undetermined(f"Undetermined: {named.words}. {DECIDES}", named.candidates)
 
 
 def rendezvous_finding(
-    view: RendezvousView, lines: list[LogLine], text: str, also: list[LogLine], ranks: tuple[int, ...] = ()
+    view: RendezvousView,
+    lines: list[LogLine],
+    text: str,
+    also: list[LogLine],
+    ranks: tuple[int, ...] = (),
+    undetermined: Undetermined | None = None,
 ) -> Finding:
     """The finding that says `text`, with `lines` and some of `also` as its evidence; noise where the job went on."""
     log, first = view.log, lines[0]
@@ -55,4 +85,8 @@ def rendezvous_finding(
         ranks=ranks,
         severity=Severity.NOTE if is_noise else None,
         role=Role.NOISE if is_noise else None,
+        quote=shortened(first.text),
+        undetermined=undetermined.words if undetermined is not None else "",
+        certainty=Certainty.CANDIDATES if undetermined is not None else Certainty.CERTAIN,
+        candidates=undetermined.candidates if undetermined is not None else (),
     )

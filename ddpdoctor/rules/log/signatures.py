@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from ddpdoctor.facts.log import Log, LogLine, Traceback
-from ddpdoctor.findings import Evidence, Finding, Role, Severity, Speaker, Where
+from ddpdoctor.facts.log import Log, LogLine
+from ddpdoctor.findings import Certainty, Evidence, Finding, Role, Severity, Speaker, Where
 from ddpdoctor.logs.distances import FEW_PROGRESS_LINES
 from ddpdoctor.logs.history import history_of
 from ddpdoctor.logs.matching import compiled, matching_lines
@@ -16,7 +16,7 @@ from ddpdoctor.logs.mentioned_peers import peer_in, ranks_in
 from ddpdoctor.logs.traceback_of_line import OF_LAUNCHER, OUTSIDERS, traceback_of, traceback_of_repeated
 from ddpdoctor.rules import Cause, Rule, load
 
-__all__ = ["by_signatures", "explained", "finding_of", "shortened", "signed", "softly_explained", "speaker"]
+__all__ = ["by_signatures", "explained", "finding_of", "retitled", "shortened", "signed", "softly_explained"]
 
 _LOGGER = re.compile(r"^(\[[IWEF]\d*[ \d:.]* ?[\w.]+:\d+\] ?(\[c10d\] )?|[IWEF]\d{4} [\d:.]+ \d+ [\w./-]+:\d+\] )")
 """What c10d's and torch's loggers put before a message."""
@@ -105,11 +105,17 @@ def _is_scripts(log: Log, line: LogLine) -> bool:
 
 
 def finding_of(
-    log: Log, lines: list[LogLine], title: str, *, blames_speaker: bool, signatures: Iterable[str] = ()
+    log: Log,
+    lines: list[LogLine],
+    title: str,
+    undetermined: str = "",
+    *,
+    blames_speaker: bool,
+    signatures: Iterable[str] = (),
 ) -> Finding:
     """One finding for all `lines`: the first one told, with its traceback's innermost frame of the job's own code.
 
-    Of very long lines it shows what one of the `signatures` matches.
+    Of very long lines it shows what one of the `signatures` matches. `undetermined` is what the lines leave open.
     """
     first = lines[0]
     told = next((line for line in lines if line.who.rank is not None), first) if blames_speaker else first
@@ -123,8 +129,8 @@ def finding_of(
     tracebacks = (found for line in lines for found in (traceback_of(log, line), traceback_of_repeated(log, line)))
     frame = next((each.place for each in tracebacks if each is not None and each.place is not None), None)
     file, number = (log.sources[first.source].name, first.number) if frame is None else (frame.file, frame.line)
-    return Finding(
-        f"{title.rstrip('.')}{listed}: {speaker(told)}{_around(_LOGGER.sub('', first.text).strip(), signatures)}",
+    found = Finding(
+        "",
         tuple(Evidence(log.place(line.source, line.number), _around(line.text, signatures)) for line in lines[:3]),
         where=Where(
             host=hosts.pop() if len(hosts) == 1 else None,
@@ -137,7 +143,20 @@ def finding_of(
         ranks=tuple(ranks),
         severity=Severity.NOTE if is_noise else None,
         role=Role.NOISE if is_noise else None,
+        quote=_around(_LOGGER.sub("", first.text).strip(), signatures),
+        said_by=_speaker(told),
     )
+    if undetermined:
+        return retitled(found, title, undetermined + listed)
+    return retitled(found, title.rstrip(".") + listed)
+
+
+def retitled(found: Finding, title: str, undetermined: str = "") -> Finding:
+    """The finding of a signature under this title, with the line that it quotes; `undetermined` is what that leaves open."""
+    said = f"{found.said_by}: {found.quote}" if found.said_by else found.quote
+    if undetermined:
+        return replace(found, message=title, undetermined=f"{undetermined}: {said}", certainty=Certainty.CANDIDATES)
+    return replace(found, message=f"{title}: {said}")
 
 
 def _listed(ranks: list[int], hosts: list[str]) -> str:
@@ -162,8 +181,8 @@ def shortened(text: str) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
-def speaker(line: LogLine | Traceback) -> str:
-    """`rank 3 on node1: `, as far as it is known."""
+def _speaker(line: LogLine) -> str:
+    """`rank 3 on node1`, as far as it is known."""
     who = line.who
     name = f"rank {who.rank}" if who.rank is not None else ""
     if not name and who.local_rank is not None:
@@ -171,5 +190,4 @@ def speaker(line: LogLine | Traceback) -> str:
     elif not name and who.device is not None:
         name = f"CUDA device {who.device}"
     place = f"on {who.host}" if who.host is not None else ""
-    words = " ".join(word for word in (name, place) if word)
-    return f"{words}: " if words else ""
+    return " ".join(word for word in (name, place) if word)

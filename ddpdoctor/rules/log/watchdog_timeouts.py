@@ -25,6 +25,6 @@ def stuck(log: Log) -> Iterator[Finding]:
     if not lines or history_of(log).is_harmless(lines):
         return
     who = ranks_named(sorted({line.who.rank for line in lines if line.who.rank is not None})) or "a process"
-    title = f"{who} stood still until the program's own watchdog ended it. Undetermined who hung first: {DECIDES}"
-    found = finding_of(log, lines, title, blames_speaker=False)
+    title = f"{who} stood still until the program's own watchdog ended it"
+    found = finding_of(log, lines, title, f"Undetermined who hung first: {DECIDES}", blames_speaker=False)
     yield replace(found, ranks=(), where=replace(found.where, rank=None))

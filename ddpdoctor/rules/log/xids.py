@@ -52,7 +52,7 @@ def _named_above(log: Log, found: Finding) -> Finding:
         if is_above and found.where.file == log.sources[line.source].name:
             xid = Xid(0, named["bus"].lower()[-10:], source=line.source, line=found.where.line, host=line.who.host)
             who, where = _place(log, xid)
-            return replace(found, message=f"{found.message} ({who})", where=where)
+            return replace(found, about=who, where=where)
     return found
 
 

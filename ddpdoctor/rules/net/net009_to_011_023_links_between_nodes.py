@@ -55,6 +55,7 @@ MOST_PAIRS = 8
     Severity.ERROR,
     stage=CausalStage.REACHABILITY,
     yields_to=("NET021",),
+    candidates=("NET009", "NET021"),
     signatures=(
         r"SO_ERROR: (Connection timed out|No route to host)",
         r"returned 113\(No route to host\)",
@@ -128,9 +129,7 @@ def worker_store_port_blocked(nodes: Nodes | None = None, probe: Probe | None = 
         found = _finding(
             nodes, bad, [nodes.nodes[0]], "the workers' store on group rank 0's node is out of reach", "open"
         )
-        yield Finding(
-            found.message, found.evidence, where=found.where, role=Role.CONSEQUENCE, caused_by=data_ports_blocked.code
-        )
+        yield replace(found, role=Role.CONSEQUENCE, caused_by=data_ports_blocked.code)
 
 
 @cause(
@@ -138,6 +137,7 @@ def worker_store_port_blocked(nodes: Nodes | None = None, probe: Probe | None = 
     "mtu-mismatch",
     Severity.ERROR,
     stage=CausalStage.REACHABILITY,
+    candidates=("NET023", "NET033"),
     signatures=(r"writev \[[^\]]*\]:\d+: Connection timed out", r"local access violation work queue error"),
 )
 def mtu_mismatch(nodes: Nodes) -> Iterator[Finding]:
@@ -298,8 +298,11 @@ def published(launch: Launch) -> Iterator[Finding]:
 NO_ANSWER = re.compile(r"Connection timed out|no POLLOUT events|unable to complete a TCP connection")
 
 
+NO_ANSWER_TITLE = "A rank got no answer from another one"
+
+
 UNSURE_PORTS = (
-    "A rank got no answer from another one. Undetermined: only the master port is open between the nodes (NET009), the address "
+    "Undetermined: only the master port is open between the nodes (NET009), the address "
     "is that of an interface which leads to no other node (NET021), or the other machine was gone"
 )
 
@@ -307,11 +310,11 @@ UNSURE_PORTS = (
 @data_ports_blocked.look
 def unanswered(log: Log) -> Iterator[Finding]:
     """Ports that give no answer; that a machine refuses, or has no route, is more than that."""
-    from ddpdoctor.rules.log.signatures import signed
+    from ddpdoctor.rules.log.signatures import retitled, signed
 
     for found in signed(data_ports_blocked, log):
         is_open = all(NO_ANSWER.search(each.seen or "") for each in found.evidence)
-        yield replace(found, message=f"{UNSURE_PORTS}: {found.message.partition(': ')[2]}") if is_open else found
+        yield retitled(found, NO_ANSWER_TITLE, UNSURE_PORTS) if is_open else found
 
 
 @mtu_mismatch.look
@@ -325,8 +328,9 @@ def large_packets_lost(log: Log) -> Iterator[Finding]:
         yield finding_of(log, lines, "Small packets pass between the nodes and large ones vanish", blames_speaker=True)
     refused = matching_lines(log, (r"local access violation work queue error",))
     if refused:
-        title = (
-            "An RDMA adapter refused a work request. Undetermined: MTUs that differ between the ends (NET023), or memory that "
-            "the card may not read (NET033); NCCL_NET_GDR_LEVEL=LOC for one run decides"
+        undetermined = (
+            "Undetermined: MTUs that differ between the ends (NET023), or memory that the card may not read (NET033); "
+            "NCCL_NET_GDR_LEVEL=LOC for one run decides"
         )
-        yield finding_of(log, refused, title, blames_speaker=True)
+        title = "An RDMA adapter refused a work request"
+        yield finding_of(log, refused, title, undetermined, blames_speaker=True)

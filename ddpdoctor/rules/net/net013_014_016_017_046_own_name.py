@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
@@ -132,6 +131,7 @@ def hostname_numeric(net: Net) -> Iterator[Finding]:
     Severity.ERROR,
     scope=CauseScope.SEPARATE_MACHINES,
     explains=("NET012",),
+    candidates=("NET017",),
     signatures=(r"remote=\[127\.0\.1\.1\]", r"connect \[127\.0\.[01]\.1\]"),
 )
 def hostname_resolves_to_loopback(
@@ -213,8 +213,11 @@ def _has_other_address(environ: Environ, net: Net) -> bool:
     return bool(given and net.master_name and net.master_name.addresses and net.master_name.name != net.hostname)
 
 
+NOBODY_AT_LOOPBACK = "Gloo found nobody at its own machine's loopback address"
+
+
 UNSURE_LOOPBACK = (
-    "Gloo found nobody at its own machine's loopback address. Undetermined: the rank there ended first, where all ranks run on "
+    "Undetermined: the rank there ended first, where all ranks run on "
     "one machine, or in a job of several nodes a node's own name leads to its loopback (NET017)"
 )
 
@@ -222,11 +225,10 @@ UNSURE_LOOPBACK = (
 @hostname_resolves_to_loopback.look
 def loopback(log: Log) -> Iterator[Finding]:
     """A loopback address that refuses: without a sign of other nodes, a rank of this machine may have ended."""
-    from ddpdoctor.rules.log.signatures import signed
+    from ddpdoctor.rules.log.signatures import retitled, signed
 
     hosts = {each.who.host for each in (*log.spoken, *log.tails)} - {None}
     node_ranks = {each.who.node_rank for each in (*log.spoken, *log.tails)} - {None}
     is_sure = max(len(hosts), len(node_ranks), len(log.sources)) > 1
     for found in signed(hostname_resolves_to_loopback, log):
-        said = found.message.partition(": ")[2]
-        yield found if is_sure else replace(found, message=f"{UNSURE_LOOPBACK}: {said}")
+        yield found if is_sure else retitled(found, NOBODY_AT_LOOPBACK, UNSURE_LOOPBACK)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.findings import Finding, Severity
@@ -45,4 +46,4 @@ def name_came_late(log: Log) -> Iterator[Finding]:
         found = worlds_finding(
             log, "the master's name did not resolve at first; later the job ran", lines[:2], lines[0]
         )
-        yield Finding(found.message, found.evidence, where=found.where, severity=Severity.NOTE)
+        yield replace(found, severity=Severity.NOTE)

@@ -30,6 +30,7 @@ __all__ = ["gloo_wrong_interface", "nccl_wrong_interface", "no_socket_interface"
     "nccl-wrong-interface",
     Severity.ERROR,
     stage=CausalStage.REACHABILITY,
+    candidates=("NET021", "NET009"),
     signatures=(
         r"Bootstrap : Using (\[0\])?(docker|veth|virbr|br-|cni|flannel|cali|tun|tailscale|CloudflareWARP)",
         r"Call to connect returned Connection (timed out|refused), retrying",
@@ -160,7 +161,7 @@ TRIES = re.compile(r"retrying \((?P<tried>\d+)/(?P<most>\d+)\)")
 
 
 UNSURE_INTERFACE = (
-    "NCCL could not connect to {peer}. Undetermined: the rank there ended first or never came (its own output decides), {file}"
+    "Undetermined: the rank there ended first or never came (its own output decides), {file}"
     "the address is that of an interface which leads to no other node (NET021; NCCL_SOCKET_IFNAME), or the ports that NCCL "
     "chooses are closed between the nodes (NET009)"
 )
@@ -177,6 +178,7 @@ def refused(log: Log) -> Iterator[Finding]:
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.logs.mentioned_peers import peer_in
     from ddpdoctor.rules.log.signatures import finding_of, signed
+    from ddpdoctor.rules.net.net018_rendezvous_store_stale import rendezvous_store_stale
 
     lines = matching_lines(log, REFUSED)
     counted = [line for line in lines if TRIES.search(line.text)]
@@ -188,12 +190,12 @@ def refused(log: Log) -> Iterator[Finding]:
             yield found
             continue
         stale = OF_FILE if any(context_lines(log, "init_file")) else ""
-        title = UNSURE_INTERFACE.format(
-            peer=peer_in(each for each in log.lines if "onnect to " in each.text) or "a peer", file=stale
-        )
-        told = finding_of(log, lines, title, blames_speaker=True)
+        peer = peer_in(each for each in log.lines if "onnect to " in each.text) or "a peer"
+        title = f"NCCL could not connect to {peer}"
+        told = finding_of(log, lines, title, UNSURE_INTERFACE.format(file=stale), blames_speaker=True)
         yield replace(
             told if is_given_up else replace(told, severity=Severity.WARNING, role=None),
+            candidates=(*((rendezvous_store_stale.rule.code,) if stale else ()), *nccl_wrong_interface.rule.candidates),
             fix="Read first what the rank at that address printed. If it runs, compare the address with the node's interfaces "
             "(ip -br addr) and set NCCL_SOCKET_IFNAME to the one that leads to the other nodes.",
         )

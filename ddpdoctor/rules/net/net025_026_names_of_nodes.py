@@ -90,6 +90,5 @@ def unknown_to_others(nodes: Nodes) -> Iterator[Finding]:
         "nodes.links.resolved",
         seen,
         ", ".join(target.addresses[:3]),
-        severity=None if is_sure else Severity.WARNING,
         fix_command=f"--local-addr={target.addresses[0]}" if target.addresses else None,
-    )
+    ).if_certain(is_sure)

@@ -40,6 +40,7 @@ def foreign_connection_on_nccl_port() -> None:
     stage=CausalStage.PEER_ERROR,
     speaker=Speaker.LINK_END,
     kind="umbrella",
+    candidates=("NET029", "NET036", "NET040", "PROBE006"),
     signatures=(
         r"with (error|status=)\s?1[23]\b",
         r"ibv_modify_qp failed with (error |\d+ )?(Connection timed out|No route to host)",

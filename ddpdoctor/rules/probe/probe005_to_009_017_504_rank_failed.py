@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.dumps.rank_activity import Activity
 from ddpdoctor.facts.probe import COLLECTIVE_PHASES, Kind, Observation, Probe, RankReport
-from ddpdoctor.findings import CausalStage, Evidence, Finding, Severity, Where
+from ddpdoctor.findings import CausalStage, Certainty, Evidence, Finding, Severity, Where
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.observation_findings import lazily, observed
 
@@ -42,10 +42,16 @@ def rank_died_before_init(probe: Probe) -> Iterator[Finding]:
     out-of-memory killer or the scheduler; an import error is a broken environment on that node.
     """
     for found in observed(o for o in probe.seen(*ENDED) if _phase(probe, o) not in COLLECTIVE_PHASES):
-        yield replace(found, message=found.message + lazily(probe))
+        yield found.reworded(after=lazily(probe))
 
 
-@cause("PROBE006", "rank-died-after-init", Severity.ERROR, stage=CausalStage.DEATH)
+@cause(
+    "PROBE006",
+    "rank-died-after-init",
+    Severity.ERROR,
+    stage=CausalStage.DEATH,
+    candidates=("SCRIPT025", "LOG021"),
+)
 def rank_died_after_init(probe: Probe) -> Iterator[Finding]:
     """A rank ended, or failed with an error of its own, after the process group was formed.
 
@@ -277,11 +283,14 @@ def _silent(log: Log) -> Iterator[Finding]:
     lost = matching_lines(log, PEERS_OF_A_GROUP)
     yield Finding(
         f"the others lost their connection to {party.name}{f' on {party.who.host}' if party.who.host else ''}, which printed no "
-        "error: it left early with exit code 0 (SCRIPT025), was killed (LOG021) or crashed. Undetermined: its exit code decides "
-        "(echo $? behind the command, sacct -j JOB --format=JobID,State,ExitCode)",
+        "error: it left early with exit code 0 (SCRIPT025), was killed (LOG021) or crashed",
         tuple(Evidence(log.place(line.source, line.number), shortened(line.text)) for line in lost[:3]),
         where=Where(host=party.who.host, rank=party.who.rank, node_rank=party.who.node_rank),
         ranks=() if party.who.rank is None else (party.who.rank,),
+        quote=shortened(lost[0].text) if lost else "",
+        certainty=Certainty.CANDIDATES,
+        undetermined="Undetermined: its exit code decides (echo $? behind the command, sacct -j JOB "
+        "--format=JobID,State,ExitCode)",
     )
 
 

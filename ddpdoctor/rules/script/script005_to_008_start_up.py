@@ -224,7 +224,6 @@ def world_size_one_hard_coded(script: Script, launch: Launch | None = None) -> I
         if start is not None and not start.is_rank and (not start.gives_ranks or start.world == 1):
             continue
         certain = start is not None or reads_ranks(module)
-        severity = None if certain else Severity.WARNING
         if is_test(module) or (not certain and not _trains(module)):
             continue
         under = start.launcher.value if start is not None else "a launcher"
@@ -236,9 +235,8 @@ def world_size_one_hard_coded(script: Script, launch: Launch | None = None) -> I
                 "so; expected the "
                 "launcher's world size",
                 "no world_size=1",
-                severity=severity,
                 edits=_of_all(module, node),
-            )
+            ).if_certain(certain)
             break
 
 

@@ -44,9 +44,8 @@ def world_size_argument_differs(script: Script, launch: Launch | None = None) ->
                     world if "world" in told.split(":")[0] else rank or world,
                     f"{told}; expected the launcher's rank and world size",
                     "init_process_group(backend) under a launcher",
-                    severity=None if certain else Severity.WARNING,
                     edits=without_argument(module, call, *named) if named else (),
-                )
+                ).if_certain(certain)
 
 
 def _contradiction(worlds: list[object], ranks: list[object], started: int | None, is_fixed: bool) -> str:

@@ -119,9 +119,8 @@ def early_exit_in_rank_branch(script: Script) -> Iterator[Finding]:
             f"to {_named(each)} in "
             f"line {each.event.call.lineno} and wait for them; expected all ranks to reach it",
             f"all ranks in line {each.event.call.lineno}",
-            severity=None if each.sure else Severity.WARNING,
             edits=reached_by_all(module, each),
-        )
+        ).if_certain(each.sure)
 
 
 @cause("SCRIPT026", "rank-dependent-control-flow", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)

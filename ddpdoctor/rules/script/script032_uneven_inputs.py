@@ -56,9 +56,8 @@ def uneven_inputs(script: Script) -> Iterator[Finding]:
                     "collectives of this "
                     "loop; expected equally many turns on all ranks",
                     "the same number of turns on all ranks",
-                    severity=None if certain else Severity.WARNING,
                     edits=_cut(module, loop.iter),
-                )
+                ).if_certain(certain)
 
 
 def _cut(module: Module, node: ast.expr) -> tuple[Edit, ...]:

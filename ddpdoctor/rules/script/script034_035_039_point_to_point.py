@@ -220,4 +220,4 @@ def no_receiver(hang: Hang) -> Iterator[Finding]:
     from ddpdoctor.rules.hang.dump_findings import conflict_finding, conflicts
 
     for each in conflicts(hang, ConflictCause.NO_RECEIVER):
-        yield conflict_finding(hang, each, severity=None if each.is_certain else Severity.WARNING)
+        yield conflict_finding(hang, each).if_certain(each.is_certain)

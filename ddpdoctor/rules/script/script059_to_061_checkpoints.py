@@ -144,7 +144,13 @@ def _is_checkpoint(module: Module, call: ast.Call) -> bool:
     return any(names & names_in(a) for c in loads for a in c.args)
 
 
-@cause("SCRIPT060", "checkpoint-written-by-all-ranks", Severity.ERROR, signatures=(r"PytorchStreamReader failed",))
+@cause(
+    "SCRIPT060",
+    "checkpoint-written-by-all-ranks",
+    Severity.ERROR,
+    candidates=("SCRIPT060",),
+    signatures=(r"PytorchStreamReader failed",),
+)
 def checkpoint_written_by_all_ranks(script: Script) -> Iterator[Finding]:
     """All ranks write one checkpoint file.
 
@@ -238,8 +244,9 @@ def _same_path(save: Event, load: Event) -> bool:
 
 DAMAGED = (
     "A checkpoint is damaged: cut off when it was downloaded, copied or saved (compare its size with the original's), or "
-    "written by several ranks at once. Undetermined: its size, and whether all ranks save it, decides"
+    "written by several ranks at once"
 )
+WHICH_DAMAGE = "Undetermined: its size, and whether all ranks save it, decides"
 
 
 @checkpoint_read_before_written.look
@@ -258,4 +265,4 @@ def damaged_checkpoint(log: Log) -> Iterator[Finding]:
 
     lines = matching_lines(log, (r"PytorchStreamReader failed",))
     if lines:
-        yield finding_of(log, lines, DAMAGED, blames_speaker=True)
+        yield finding_of(log, lines, DAMAGED, WHICH_DAMAGE, blames_speaker=True)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     "TOPO009",
     "fabricmanager-restarted",
     Severity.ERROR,
+    candidates=("TOPO009", "TOPO007", "TOPO010"),
     signatures=(r"transport/nvls\.cc:\d+ NCCL WARN Cuda failure",),
 )
 def fabricmanager_restarted() -> None:
@@ -42,9 +43,8 @@ def multicast_failed(log: Log) -> Iterator[Finding]:
 
     lines = [line for line in matching_lines(log, MULTICAST) if "out of memory" not in line.text]
     if lines:
-        title = (
-            "NVLink SHARP could not be set up. Undetermined: the fabric manager was restarted and the GPUs were not reset "
-            "(TOPO009), it does not run (TOPO007), or this machine's partition has no multicast (TOPO010); with "
-            "NCCL_NVLS_ENABLE=0 the job runs without it"
+        undetermined = (
+            "Undetermined: the fabric manager was restarted and the GPUs were not reset (TOPO009), it does not run (TOPO007), "
+            "or this machine's partition has no multicast (TOPO010); with NCCL_NVLS_ENABLE=0 the job runs without it"
         )
-        yield finding_of(log, lines, title, blames_speaker=True)
+        yield finding_of(log, lines, "NVLink SHARP could not be set up", undetermined, blames_speaker=True)

@@ -16,7 +16,7 @@ from ddpdoctor.launch.rendezvous import parse_nnodes
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import after, agents, point, replace_word, revalue, shown, spelled
 
-__all__ = ["bad", "softer", "told"]
+__all__ = ["bad", "told"]
 
 PRIVATE_BACKENDS = ("npu", "hpu", "mlu", "musa", "privateuseone", "gcu", "maia", "sdaa", "tpu", "neuron")
 """Names of accelerators that plug into torch; torchrun (2.1 and newer) takes such a name where it is registered."""
@@ -204,7 +204,7 @@ def rdzv_backend_unknown(launch: Launch) -> Iterator[Finding]:
         found = bad(
             launch, line, layer, "rdzv_backend", plan.settings["rdzv_backend"], message, "c10d or static", meant
         )
-        yield found if sure else softer(found)
+        yield found.if_certain(sure)
 
 
 def _nearly(name: str) -> str | None:
@@ -219,13 +219,6 @@ def _slips(one: str, other: str) -> int:
     rest = longer[same + 1 :]
     is_slip = rest == (shorter[same + 1 :] if len(longer) == len(shorter) else shorter[same:])
     return 0 if longer == shorter else 1 if is_slip else 2
-
-
-def softer(finding: Finding) -> Finding:
-    """The finding as a warning: it depends on what a line does not show."""
-    return Finding(
-        finding.message, finding.evidence, finding.fix, finding.fix_command, finding.where, severity=Severity.WARNING
-    )
 
 
 @cause(
@@ -247,9 +240,9 @@ def etcd_backend_not_installed(launch: Launch) -> Iterator[Finding]:
         if plan.backend in ("etcd", "etcd-v2"):
             setting = plan.settings["rdzv_backend"]
             text = f"is {plan.backend}: expected c10d, unless python-etcd and an etcd server are there"
-            yield softer(
-                bad(launch, line, layer, "rdzv_backend", setting, told(setting, "rdzv_backend", text), "c10d", "c10d")
-            )
+            message = told(setting, "rdzv_backend", text)
+            # a line does not show whether both are there
+            yield bad(launch, line, layer, "rdzv_backend", setting, message, "c10d", "c10d").if_certain(False)
 
 
 @cause("LAUNCH047", "nnodes-invalid", Severity.ERROR, signatures=(r"nnodes=\S+ is not in",))

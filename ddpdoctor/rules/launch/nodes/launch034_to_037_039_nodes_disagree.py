@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["differing"]
 
+MOST_COMMANDS = 8
 T = TypeVar("T", str, int)
 
 

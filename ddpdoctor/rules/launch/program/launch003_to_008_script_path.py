@@ -257,10 +257,10 @@ MODULES = (
 @script_not_found.look
 def program_missing(log: Log) -> Iterator[Finding]:
     """A script that is not there, or a module that -m names and Python does not find."""
-    from ddpdoctor.rules.log.signatures import signed
+    from ddpdoctor.rules.log.signatures import retitled, signed
 
     for found in signed(script_not_found, log):
-        told = NO_MODULE.search(found.message)
+        told = NO_MODULE.search(found.quote)
         if told is None:
             yield found
             continue
@@ -268,8 +268,7 @@ def program_missing(log: Log) -> Iterator[Finding]:
         meant = difflib.get_close_matches(name, MODULES, 1, 0.85)
         hint = f", which is a misspelt {meant[0]}" if meant and meant[0] != name else ""
         yield replace(
-            found,
-            message=f"Python finds no module {name}{hint}: {found.message.partition(': ')[2]}",
+            retitled(found, f"Python finds no module {name}{hint}"),
             fix=f"Write python -m {meant[0]}."
             if hint
             else "Install the module for this Python, or correct its name behind -m.",

@@ -290,17 +290,17 @@ TWICE = "; it came twice, so one launcher starts another"
 @local_rank_dash_unrecognized.look
 def local_rank_refused(log: Log) -> Iterator[Finding]:
     """The spelling that was refused tells which launcher added it; the script may know the other one or none."""
-    from ddpdoctor.rules.log.signatures import signed
+    from ddpdoctor.rules.log.signatures import retitled, signed
 
     for found in signed(local_rank_dash_unrecognized, log):
-        told = ADDED.search(found.message)
+        told = ADDED.search(found.quote)
         if told is None:
             yield found
             continue
         title, fix = LAUNCHERS[told["option"]]
         others = told["others"].strip()
         title += TWICE if TWO.match(others) else OTHERS.format(others=others) if others else ""
-        yield replace(found, message=f"{title}: {found.message.partition(': ')[2]}", fix=fix or found.fix)
+        yield replace(retitled(found, title), fix=fix or found.fix)
 
 
 NOT_PASSED = (r"arguments are required: --local[-_]rank",)

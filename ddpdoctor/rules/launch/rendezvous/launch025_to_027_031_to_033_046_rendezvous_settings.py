@@ -147,8 +147,7 @@ def standalone_with_nnodes(launch: Launch) -> Iterator[Finding]:
                 f"--standalone with {plan.nnodes[1]} nodes waits for nodes that cannot reach it: expected one endpoint for all",
                 "--rdzv-endpoint instead",
                 edits,
-                severity=None if _certain(plan) else Severity.WARNING,
-            )
+            ).if_certain(_certain(plan))
 
 
 @cause(
@@ -189,8 +188,7 @@ def c10d_endpoint_omitted(launch: Launch) -> Iterator[Finding]:
             "expected one endpoint",
             "--rdzv-endpoint",
             edits,
-            severity=None if _certain(plan) else Severity.WARNING,
-        )
+        ).if_certain(_certain(plan))
 
 
 @cause("LAUNCH032", "rdzv-endpoint-loopback", Severity.ERROR, scope=CauseScope.SEPARATE_MACHINES)
@@ -224,8 +222,7 @@ def rdzv_endpoint_loopback(launch: Launch) -> Iterator[Finding]:
             f"{endpoint.value} is every node's own address, and the job has {count} nodes: expected one node's name",
             "a name that all nodes can reach",
             edits,
-            severity=None if plan.nnodes is None or _certain(plan) or plan.backend == "static" else Severity.WARNING,
-        )
+        ).if_certain(plan.nnodes is None or _certain(plan) or plan.backend == "static")
 
 
 def _rehearsed(launch: Launch, line: LaunchLine) -> bool:

@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 DEBIAN := iproute2 nftables procps strace tmux gcc slurmctld slurmd slurm-client munge openmpi-bin mpich
 COMMANDS := ip nft ps strace tmux gcc slurmctld munged mpirun.openmpi mpiexec.hydra
 
-.PHONY: check test test-all static compiled docs debian benchmarks clean
+.PHONY: check test test-all static compiled docs cause try debian benchmarks clean
 
 check: compiled
 	$(BIN)/ddpdoctor check
@@ -40,6 +40,17 @@ compiled: $(VENV)/.installed
 
 docs: $(VENV)/.tools
 	$(BIN)/python -m ddpdoctor.render.manual docs/rules
+
+# A new cause: make cause CODE=HOST NAME=some-pattern [VIEW=log]; then make try CODE=HOST503 until it passes. See CONTRIBUTING.md.
+cause: $(VENV)/.tools
+	@$(BIN)/python tests/new_cause.py "$(CODE)" "$(NAME)" --view "$(VIEW)"
+	@$(BIN)/python -m ddpdoctor.render.manual docs/rules
+
+HEALTHY := healthy or legal or right_form or fixture_expects or current or every_cause_of_a_script
+try: docs
+	$(BIN)/ruff check -q --fix ddpdoctor/rules && $(BIN)/ruff format -q ddpdoctor/rules && $(BIN)/mypy
+	$(PYTEST) -n auto -m "not slow" -k "$(CODE) or $(HEALTHY)" tests/rules tests/logs tests/cli/test_lint_files.py tests/cli/test_lint_scripts.py \
+		tests/collectors/test_script_really.py tests/render/test_manual.py
 
 benchmarks: $(VENV)/.tools compiled
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks/startup.py

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ddpdoctor.scripts.syntax.parsing import concerns
 
-SCRIPTS = Path(__file__).parents[1] / "fixtures" / "scripts"
+SCRIPTS = Path(__file__).parents[1] / "fixtures" / "situations" / "scripts"
 RUNS = 11
 NODES = 1000
 LIMIT = 0.25

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ddpdoctor.causality.arrange import arrange, in_order
+from ddpdoctor.causality.graph import CausalGraph
 from ddpdoctor.facts.gaps import CannotLook, Gap, Why
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.findings import Certainty, Crashed, Finding, Report, Severity, Skipped
@@ -74,6 +75,9 @@ def _out_of_time(facts: Facts) -> tuple[str, ...]:
 def judge(facts: Facts, rules: Iterable[Rule]) -> Outcome:
     """Run each rule once over the facts that it needs. What only logs show is left out where there are none."""
     outcome = Outcome()
+    rules = tuple(rules)
+    if any("job" in (*each.needs, *each.wants) for each in rules):
+        facts = _with_job(facts)
     for each in rules:
         if each.is_of_logs and facts.log is None:
             continue
@@ -109,7 +113,7 @@ def extended(
     settled = told.union(passed)
     return replace(
         report,
-        findings=arrange(findings, {each.code: each.kind for each in rules}),
+        findings=arrange(findings, CausalGraph(rules)),
         passed=passed,
         skipped=tuple({s.code: s for s in total.skipped if s.code not in settled}.values()),
         crashed=tuple(dict.fromkeys(total.crashed)),
@@ -135,12 +139,21 @@ def _once(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 
 
 def _arranged(findings: Iterable[Finding], rules: Iterable[Rule], facts: Facts) -> tuple[Finding, ...]:
-    kinds = {each.code: each.kind for each in rules}
+    graph = CausalGraph(rules)
     if facts.log is None:
-        return arrange(findings, kinds)
+        return arrange(findings, graph)
     from ddpdoctor.causality.log_order import arrange_log  # only triage reads logs
 
-    return arrange_log(findings, kinds, facts.log)
+    return arrange_log(findings, graph, facts.log)
+
+
+def _with_job(facts: Facts) -> Facts:
+    """The facts with the job that their launch lines start, where nothing told of one."""
+    if facts.launch is None or facts.job is not None:
+        return facts
+    from ddpdoctor.launch.jobs import job_of_launch  # most commands have no launch line
+
+    return replace(facts, job=job_of_launch(facts.launch))
 
 
 def _section(facts: Facts, name: str) -> object:
@@ -152,7 +165,7 @@ def _gap(facts: Facts, section: str) -> Gap:
     return known or Gap(section, _UNASKED.get(section, f"{section}: not collected"), Why.NOT_HERE)
 
 
-_UNASKED = {"probe": "no ranks were probed", "launch": "no launch line was given"}
+_UNASKED = {"probe": "no ranks were probed", "launch": "no launch line was given", "job": "no launch line was given"}
 
 
 def _stamp(each: Rule, finding: Finding) -> Finding:

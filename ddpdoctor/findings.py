@@ -7,19 +7,22 @@ change without changing the report (`CONTRACT: ddpdoctor.report/1`).
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from enum import Enum
+from enum import Enum, IntEnum
 
 __all__ = [
+    "CausalStage",
     "Certainty",
     "Crashed",
     "Edit",
     "Evidence",
     "Finding",
+    "LineEdit",
     "NodeCommand",
     "Report",
     "Role",
     "Severity",
     "Skipped",
+    "Speaker",
     "Verdict",
     "Where",
 ]
@@ -44,6 +47,86 @@ class Role(str, Enum):
     CAUSE = "cause"
     CONSEQUENCE = "consequence"
     NOISE = "noise"
+
+
+class CausalStage(IntEnum):
+    """How far from the fault something shows, in order: what is of an earlier stage explains what is of a later one.
+
+    A wrong configuration makes ranks die, a rank that died makes the others fail or hang, and a process that was terminated
+    from outside says only that somebody else had already given up. Causes declare theirs; `causality.graph` has those of
+    the probe's observations.
+    """
+
+    FAULT = 0
+    """A fault by itself, such as a wrong setting: nothing else is needed to explain it."""
+    ADDRESS = 1
+    """The address of the master is wrong, or its port belongs to somebody else."""
+    OPEN_FILES = 2
+    """A process may not open as many files as it needs."""
+    INTERFACE = 3
+    """The interface that a backend chose cannot reach the other nodes."""
+    IMPORT = 4
+    """A module cannot be imported."""
+    MISMATCH = 5
+    """Ranks call different collectives, or the same one with other shapes or dtypes."""
+    DEATH = 6
+    """A process ended, by a signal or by an exception of its own."""
+    STOPPED = 7
+    """A process was stopped, by a signal or a debugger."""
+    HOST_LOST = 8
+    """A whole host answers no more."""
+    UNINTERRUPTIBLE = 9
+    """A process waits in the kernel, where no signal reaches it."""
+    RANK_ERROR = 10
+    """A rank raised an exception or computed a wrong value; one that died or was stopped may have made it."""
+    NOT_IN_COLLECTIVE = 11
+    """A rank does something else while the others wait for it in a collective."""
+    REACHABILITY = 12
+    """A node or its port cannot be reached, or a rank never joined."""
+    BLACK_HOLE = 13
+    """Small packets pass a link and large ones vanish."""
+    BLOCKED_LINK = 14
+    """A link between two nodes is blocked."""
+    PEER_ERROR = 15
+    """An exception of the network: the other end, or the way to it, is to blame."""
+    NCCL_ERROR = 16
+    """NCCL failed and gives no reason."""
+    STORE_LOST = 17
+    """The connection to the store was lost."""
+    OUT_OF_TIME = 18
+    """The time was over before anything more could be seen."""
+    HANG = 19
+    """Ranks wait in a collective, or a watchdog gave up."""
+    TERMINATED = 20
+    """A process was ended by somebody who had already given up."""
+
+
+class Speaker(str, Enum):
+    """Who prints the lines that a cause's signatures match, and so whether the one who prints them is to blame."""
+
+    CULPRIT = "culprit"
+    """The process that has the fault."""
+    VICTIM = "victim"
+    """A process that suffers from what another one did."""
+    LINK_END = "link_end"
+    """One end of a link, whichever of the two is to blame: only its host is told."""
+    SURVIVOR = "survivor"
+    """A process whose peer has gone; why that one ended, its own output says."""
+    STORE_CLIENT = "store_client"
+    """A process whose store has gone, which happens at the end of every job as well."""
+    TORCH = "torch"
+    """torch or its launcher; scripts print the same words of something else, which then are not about this cause."""
+    LAUNCHER = "launcher"
+    """A launcher that sums up how its processes ended: its line explains no other."""
+    SCHEDULER = "scheduler"
+    """The scheduler that ended the job."""
+    KERNEL = "kernel"
+    """The kernel, of a program that failed on a GPU."""
+
+    @property
+    def is_victim(self) -> bool:
+        """Whoever says it is not to blame."""
+        return self in (Speaker.VICTIM, Speaker.LINK_END)
 
 
 class Certainty(str, Enum):
@@ -110,6 +193,19 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True)
+class LineEdit:
+    """A correction of a launch line: characters `start` to before `end` of its source become `text`. An empty span inserts.
+
+    `line` is the index of the line in the launch that was judged.
+    """
+
+    line: int
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class NodeCommand:
     """A command to paste on one node or on all: `on` is "all nodes", "node 1" or a host name."""
 
@@ -124,7 +220,8 @@ class Finding:
     `severity` is None unless this case is softer than the catalogue says; `role` is None unless the rule knows that it
     is not a cause here. `fix_command` is a line to paste, alone; `fix_commands` are several, with the node of each
     (to be read from `commands`, which knows the host of a single one).
-    `edits` correct a script. `quote` is the line of a log that decides, `said_by` who printed it, for a sentence.
+    `edits` correct a script, `line_edits` launch lines: `fix_command` is then what they make of the lines. `quote` is the
+    line of a log that decides, `said_by` who printed it, for a sentence.
     `about` are the nodes or the device that the message is about, said behind it.
     `undetermined` is what this finding leaves open and what would decide it; it belongs to the message until something
     else explains the finding. `candidates` are the codes between which it leaves the choice.
@@ -146,6 +243,7 @@ class Finding:
     why: str = ""
     help: str = ""
     edits: tuple[Edit, ...] = ()
+    line_edits: tuple[LineEdit, ...] = ()
     fix_commands: tuple[NodeCommand, ...] = ()
     certainty: Certainty = Certainty.CERTAIN
     candidates: tuple[str, ...] = ()

@@ -1,16 +1,14 @@
-"""Launch lines for tests: the cases in fixtures/launches/, and what lint says of a line."""
+"""What lint says of a launch line in tests, and the lines of all cases."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-from machines import FIXTURES
+from cases import Case, all_cases
 
-from ddpdoctor.app.autocorrect import repaired
+from ddpdoctor.app.autocorrect import autocorrected
 from ddpdoctor.app.lint_lines import environ_of, rules_of, with_machines
 from ddpdoctor.app.request import Request
 from ddpdoctor.collectors.launch import collect_launch
@@ -22,22 +20,13 @@ from ddpdoctor.rules import Rule
 from ddpdoctor.rules.views import line_rules
 from ddpdoctor.system.machine import Machine
 
-LAUNCHES = FIXTURES / "launches"
+WRONG: list[Case] = [case for case in all_cases("launch-line") if case.fires]
+LEGAL: list[Case] = [case for case in all_cases("launch-line") if not case.fires]
+NODES: list[Case] = all_cases("launch-nodes")
 TRAIN = """import os, sys
 told = "rank", os.environ.get("RANK"), "of", os.environ.get("WORLD_SIZE"), sys.argv[1:]
 os.write(1, (" ".join(map(str, told)) + "\\n").encode())
 """
-
-
-def cases(name: str) -> list[dict[str, Any]]:
-    """The cases of one file in fixtures/launches/."""
-    return json.loads((LAUNCHES / name).read_text("utf-8"))
-
-
-def legal_lines() -> list[str]:
-    """The lines that work."""
-    lines = (LAUNCHES / "legal.txt").read_text("utf-8").splitlines()
-    return [line for line in lines if line and not line.startswith("#")]
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> None:
@@ -66,7 +55,7 @@ def lint(
     facts = Facts(SCHEMA, "2026-11-21T00:00:00Z", "here", environ=environ_of(launch), launch=launch)
     rules, machines = _rules()
     report = with_machines(examine(facts, rules, command="lint", started=0.0), facts, machines)
-    return repaired(report, facts, rules)
+    return autocorrected(report, facts, rules)
 
 
 @cache

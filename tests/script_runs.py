@@ -1,4 +1,4 @@
-"""Training scripts in fixtures/scripts/right and wrong: how each is started, and starting it on two gloo ranks.
+"""Training scripts in fixtures/situations/scripts: how each is started, and starting it on two gloo ranks.
 
 The first lines of a script say it in comments: `# run: torchrun` (or `python`, or both), `# sees: REGEX` what its output
 shows, `# exit: 0` or `1`. `# expect: CODE` stands at the end of a line that a finding points at.
@@ -15,13 +15,13 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from cases import SITUATIONS
 from commandline import environment
-from machines import FIXTURES
 
 __all__ = ["RIGHT", "WRONG", "Outcome", "expected", "header", "start"]
 
-RIGHT = sorted((FIXTURES / "scripts" / "right").glob("*.py"))
-WRONG = sorted((FIXTURES / "scripts" / "wrong").glob("*.py"))
+RIGHT = sorted((SITUATIONS / "scripts" / "right").glob("*.py"))
+WRONG = sorted((SITUATIONS / "scripts" / "wrong").glob("*.py"))
 PORT = "29501"
 """The port that scripts name; a free one takes its place when they run."""
 SECONDS = 90.0

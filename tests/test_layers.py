@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Set
@@ -41,7 +42,7 @@ NEVER = {
     "scripts": {"findings", "system", "network"},
     "logs": {"findings", "system", "network"},
     "dumps": {"findings", "system", "network"},
-    "launch": {"findings", "network"},
+    "launch": {"findings", "network", "system"},
 }
 """What would be below, and is not to be imported all the same."""
 
@@ -57,7 +58,7 @@ TOUCHES_THE_MACHINE = {
     "shutil",
     "signal",
 }
-PURE = ("facts", "findings", "rules", "causality", "engine", "scripts", "logs", "dumps", "privacy")
+PURE = ("facts", "findings", "rules", "causality", "engine", "scripts", "launch", "logs", "dumps", "privacy")
 
 
 def _modules() -> list[Path]:
@@ -205,3 +206,25 @@ def test_use_cases_neither_print_nor_exit(path: Path) -> None:
     calls = [ast.unparse(n.func) for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
     banned = {"print", "exit", "sys.exit", "os._exit", "sys.stdout.write", "sys.stderr.write"}
     assert not banned & set(calls), "the command line prints and exits"
+
+
+_CODE = re.compile(r"(ENV|LAUNCH|HOST|NET|GPU|TOPO|VERSION|SCRIPT|PROBE|LOG)\d{3}")
+
+
+@pytest.mark.parametrize("path", _modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_codes_stand_only_where_causes_are_declared(path: Path) -> None:
+    """What follows from what, and what a cause is about, is said by `@cause`: no table of codes stands anywhere else."""
+    tree = ast.parse(path.read_text())
+    declared = {
+        id(each)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "cause"
+        for each in ast.walk(node)
+    }
+    literals = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in declared]
+    found = [
+        f"line {node.lineno}: {node.value}"
+        for node in literals
+        if isinstance(node.value, str) and _CODE.fullmatch(node.value)
+    ]
+    assert found == []

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.nodes import Form, Node
 from ddpdoctor.facts.variables import is_secret
-from ddpdoctor.launch.jobs import Job
+from ddpdoctor.launch.jobs import LocalJob
 from ddpdoctor.privacy.redaction import redact, redact_variable
 
 if TYPE_CHECKING:
-    from ddpdoctor.facts.launch.record import Line
+    from ddpdoctor.facts.launch.record import LaunchLine
     from ddpdoctor.facts.record import Facts
 
 __all__ = ["NodeAnnouncement"]
@@ -24,7 +24,7 @@ SENT_PREFIXES = ("PET_", "TORCH", "MASTER_", "SLURM_", "RANK", "WORLD_SIZE", "LO
 class NodeAnnouncement:
     """One node's part of a job by its launch command; `line` is None for a rank that only its environment describes."""
 
-    def __init__(self, job: Job, line: Line | None) -> None:
+    def __init__(self, job: LocalJob, line: LaunchLine | None) -> None:
         self.job = job
         self._line = line
 
@@ -99,7 +99,7 @@ def _is_sent(name: str) -> bool:
     return name.startswith(SENT_PREFIXES) and not is_secret(name)
 
 
-def _launchers_words(line: Line) -> list[str]:
+def _launchers_words(line: LaunchLine) -> list[str]:
     """The words of the launcher, up to the script: the script's own arguments are not sent."""
     starter = line.starter
     script = starter.reading.script if starter is not None else None

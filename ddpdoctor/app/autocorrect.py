@@ -1,4 +1,4 @@
-"""The corrected line, corrected until nothing is left: two mistakes on one line give one line to paste."""
+"""Corrected launch lines: the edits of a finding, then those of the errors that are left on the line, as one line to paste."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import re
 from dataclasses import replace
 
 from ddpdoctor.app.lint_lines import environ_of
+from ddpdoctor.collectors.launch import LocalFiles
 from ddpdoctor.engine import judge
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.launch.words import SpanEdit, tidy
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.findings import Finding, NodeCommand, Report, Severity
-from ddpdoctor.launch.line import again
+from ddpdoctor.launch.corrections import edited
 from ddpdoctor.rules import Rule
-from ddpdoctor.rules.launch.pointing import corrected, remove, revalue
+from ddpdoctor.rules.launch.pointing import correcting, remove, revalue
 from ddpdoctor.rules.launch.pointing import replace_word as substitute
 from ddpdoctor.rules.launch.pointing import where as place
 
-__all__ = ["MOST_LINES", "meant", "repaired", "without_other_errors"]
+__all__ = ["MOST_LINES", "Autocorrect", "autocorrected"]
 
 STEPS = 8
 MOST_LINES = 20
@@ -26,28 +28,109 @@ _SETS = re.compile(r"(?:unset (?P<old>\w+)(?:; )?)?(?:export (?P<word>(?P<new>\w
 _PORT = re.compile(r"export MASTER_PORT=(\d+)")
 
 
-def repaired(report: Report, facts: Facts, rules: tuple[Rule, ...]) -> Report:
+def autocorrected(report: Report, facts: Facts, rules: tuple[Rule, ...]) -> Report:
     """The report with every `fix_command` free of the line's other errors."""
     launch = facts.launch
     if launch is None or len(launch.lines) > MOST_LINES:
         return report
-    findings = (_in_report(f, launch, facts, rules) for f in report.findings)
-    return replace(report, findings=tuple(map(_at_its_node, findings) if len(launch.nodes) > 1 else findings))
+    autocorrect = Autocorrect(facts, rules)
+    return replace(report, findings=tuple(autocorrect.finding(f, launch) for f in report.findings))
 
 
-def _at_its_node(finding: Finding) -> Finding:
-    """A finding about one of several nodes' lines, its command as that of this node."""
-    if finding.fix_command is None or finding.fix_commands or finding.where.node is None:
+class Autocorrect:
+    """Corrects lines as long as these rules see errors in them and know better. A line in one state is judged once."""
+
+    def __init__(self, facts: Facts, rules: tuple[Rule, ...]) -> None:
+        self._facts = facts
+        self._rules = rules
+        self._files = LocalFiles()
+        self._judged: dict[tuple[str | None, int | None, int, int, str], list[Finding]] = {}
+
+    def finding(self, finding: Finding, launch: Launch) -> Finding:
+        """A finding, its `fix_command` without other errors of the lines that it corrects; of several nodes, one for each.
+
+        Args:
+            launch: the lines that were judged.
+        """
+        line = _line(finding, launch)
+        if line is not None:
+            finding = _on_line(finding, line, launch)
+        corrections: dict[int, list[SpanEdit]] = {}
+        for edit in finding.line_edits:
+            corrections.setdefault(edit.line, []).append(SpanEdit(edit.start, edit.end, edit.text))
+        if not corrections:
+            return _at_its_node(finding, launch)
+        lines = [self.line(launch.lines[at], finding.code, edits) for at, edits in corrections.items()]
+        finding = replace(finding, fix_command="\n".join(tidy(each.source) for each in lines), line_edits=())
+        if len(launch.nodes) < 2:
+            return finding
+        commands = (NodeCommand(f"node {each.node}", tidy(each.source)) for each in lines if each.node is not None)
+        return replace(finding, fix_commands=tuple(commands))
+
+    def line(self, line: LaunchLine, code: str = "", edits: list[SpanEdit] | None = None) -> LaunchLine:
+        """The line that would do what this one was to do.
+
+        Args:
+            code: a cause whose findings are corrected also where they are no errors.
+            edits: what is corrected first.
+        """
+        seen: set[str] = {tidy(line.source)}
+        for _ in range(STEPS + 1):
+            kept = edits if edits is not None else self._left(line, code)
+            if not kept:
+                break
+            better = edited(line, kept, self._launch.version, self._files)
+            if tidy(better.source) in seen:
+                break
+            line, edits = better, None
+            seen.add(tidy(line.source))
+        return line
+
+    def _left(self, line: LaunchLine, code: str) -> list[SpanEdit]:
+        """The edits of all errors of a line that go together; of two that clash, those of the first."""
+        kept: list[SpanEdit] = []
+        for finding in self._findings(line):
+            if finding.worst is Severity.ERROR or finding.code == code:
+                own = [SpanEdit(each.start, each.end, each.text) for each in finding.line_edits]
+                kept += [] if _clashes(own, kept) else own
+        return kept
+
+    def _findings(self, line: LaunchLine) -> list[Finding]:
+        """What the rules say of a line alone."""
+        key = (line.file, line.node, line.first_line, line.first_column, line.source)
+        if key not in self._judged:
+            alone = replace(self._launch, lines=(line,))
+            environ = self._facts.environ if line.file is None else environ_of(alone)
+            found = judge(replace(self._facts, launch=alone, environ=environ), self._rules).findings
+            self._judged[key] = [_reassigned(each, line, alone) for each in found]
+        return self._judged[key]
+
+    @property
+    def _launch(self) -> Launch:
+        assert self._facts.launch is not None
+        return self._facts.launch
+
+
+def _at_its_node(finding: Finding, launch: Launch) -> Finding:
+    """A finding about one of several nodes, its command as that of this node."""
+    if finding.fix_command is None or finding.where.node is None or len(launch.nodes) < 2:
         return finding
     return replace(finding, fix_commands=(NodeCommand(f"node {finding.where.node}", finding.fix_command),))
 
 
-def _in_report(finding: Finding, launch: Launch, facts: Facts, rules: tuple[Rule, ...]) -> Finding:
-    line = _line(finding, launch)
-    return finding if line is None else without_other_errors(_with_port(finding, line), line, facts, rules)
+def _line(finding: Finding, launch: Launch) -> LaunchLine | None:
+    """The line that a finding is about, where it is about one."""
+    if len(launch.lines) == 1:
+        return launch.lines[0]
+    return next((x for x in launch.lines if x.node is not None and x.node == finding.where.node), None)
 
 
-def _with_port(finding: Finding, line: Line) -> Finding:
+def _on_line(finding: Finding, line: LaunchLine, launch: Launch) -> Finding:
+    """A finding about a variable, corrected on the line where the line sets it or has an option for it."""
+    return _reassigned(_with_port(finding, line, launch), line, launch)
+
+
+def _with_port(finding: Finding, line: LaunchLine, launch: Launch) -> Finding:
     """Another port for the master, in the line's own option: launchers overwrite the variable."""
     match = _PORT.fullmatch(finding.fix_command or "")
     starter = line.starter
@@ -60,56 +143,10 @@ def _with_port(finding: Finding, line: Line) -> Finding:
         option, value = endpoint, f"{line.plan.host}:{match[1]}"
     if option is None:
         return finding
-    return replace(finding, fix_command=corrected(line, [revalue(option, value)]), where=place(line, option.value_word))
+    return correcting(replace(finding, where=place(line, option.value_word)), launch, (line, [revalue(option, value)]))
 
 
-def without_other_errors(finding: Finding, line: Line, facts: Facts, rules: tuple[Rule, ...]) -> Finding:
-    """A finding of one line, its `fix_command` corrected as long as rules see errors in it and know better."""
-    finding = _reassigned(finding, line)
-    text, seen = finding.fix_command, {line.source}
-    if facts.launch is None or not _is_line(finding):
-        return finding
-    for _ in range(STEPS):
-        if text is None or text in seen or ("\n" in text.strip() and "\n" not in line.source):
-            break
-        seen.add(text)
-        finding = replace(finding, fix_command=text)
-        text = _better(again(line, text, facts.launch.version), finding.code, facts, facts.launch, rules)
-    return finding
-
-
-def meant(line: Line, facts: Facts, rules: tuple[Rule, ...]) -> Line:
-    """The line that would do what this one was to do: corrected as long as rules see errors in it and know better."""
-    assert facts.launch is not None
-    seen = {line.source}
-    for _ in range(STEPS):
-        text = _better(line, "", facts, facts.launch, rules)
-        if text is None or text in seen:
-            break
-        seen.add(text)
-        line = again(line, text, facts.launch.version)
-    return line
-
-
-def _better(line: Line, code: str, facts: Facts, launch: Launch, rules: tuple[Rule, ...]) -> str | None:
-    """The line without its first error, or mistake of this code, that a rule can correct."""
-    alone = replace(launch, lines=(line,))
-    environ = facts.environ if line.file is None else environ_of(alone)
-    outcome = judge(replace(facts, launch=alone, environ=environ), rules)
-    errors = (_reassigned(f, line) for f in outcome.findings if f.worst is Severity.ERROR or f.code == code)
-    return next((f.fix_command for f in errors if _is_line(f)), None)
-
-
-def _is_line(finding: Finding) -> bool:
-    """The command is a launch line, not one that changes the shell's variables or the machine."""
-    command = finding.fix_command
-    of_a_line = finding.code.startswith(("LAUNCH", "ENV")) or any(
-        e.path.startswith("launch.") for e in finding.evidence
-    )
-    return command is not None and of_a_line and not _SETS.fullmatch(command)
-
-
-def _reassigned(finding: Finding, line: Line) -> Finding:
+def _reassigned(finding: Finding, line: LaunchLine, launch: Launch) -> Finding:
     """A finding about a variable that the line sets: its place on the line, and the line without it, or with it corrected."""
     name = finding.evidence[0].path.removeprefix("environ.variables.") if finding.evidence else ""
     words = [v.word for layer in line.layers for v in layer.variables if v.name == name and v.word.assignment]
@@ -122,14 +159,11 @@ def _reassigned(finding: Finding, line: Line) -> Finding:
     at = line.argv.index(words[0])
     if right is None and at and line.argv[at - 1].text.startswith("-"):
         return finding  # the value of an option such as mpirun's -x
-    edits = remove(line, words[0]) if right is None else [substitute(words[0], right)]
-    command = corrected(line, edits)
-    if command is None:
-        return finding
-    return replace(finding, fix_command=command, where=place(line, words[0]))
+    edits = list(remove(line, words[0])) if right is None else [substitute(words[0], right)]
+    found = correcting(replace(finding, where=place(line, words[0])), launch, (line, edits))
+    return finding if found.fix_command is None else found
 
 
-def _line(finding: Finding, launch: Launch) -> Line | None:
-    if len(launch.lines) == 1:
-        return launch.lines[0]
-    return next((x for x in launch.lines if x.node is not None and x.node == finding.where.node), None)
+def _clashes(edits: list[SpanEdit], kept: list[SpanEdit]) -> bool:
+    """Whether edits overlap others, or insert where those do."""
+    return any(a.start <= b.end and b.start <= a.end for a in edits for b in kept)

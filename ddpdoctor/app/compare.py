@@ -16,6 +16,7 @@ from ddpdoctor.engine import examine
 from ddpdoctor.facts.comparable_properties import node_of
 from ddpdoctor.facts.nodes import Node, Nodes
 from ddpdoctor.facts.record import SCHEMA, Facts
+from ddpdoctor.rules import CauseScope
 
 if TYPE_CHECKING:
     from ddpdoctor.app.request import Request
@@ -24,11 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["compare_nodes"]
 
 AREAS = ("environ", "launch", "host", "net", "gpu", "topo", "versions")
-CODES = (
-    *("VERSION002", "VERSION003", "VERSION004", "ENV025", "ENV030", "ENV031"),
-    *("GPU006", "HOST502", "LAUNCH075", "NET025", "TOPO022"),
-)
-"""The rules that compare nodes by saved facts alone."""
 
 
 def compare_nodes(request: Request, files: Sequence[str]) -> tuple[Report, tuple[Node, ...]]:
@@ -45,7 +41,7 @@ def compare_nodes(request: Request, files: Sequence[str]) -> tuple[Report, tuple
     nodes, failures = _read([Path(name) for name in files])
     facts = Facts(schema=SCHEMA, collected_at="", hostname="", nodes=Nodes(nodes=nodes, expected=len(nodes)))
     selected = rules_for(request, AREAS)
-    rules = [rule for rule in selected if rule.code in CODES] if len(nodes) > 1 else ()
+    rules = [rule for rule in selected if rule.scope is CauseScope.FACTS_OF_NODES] if len(nodes) > 1 else ()
     return examine(facts, rules, command="compare", started=started, failures=failures), nodes
 
 

@@ -11,7 +11,7 @@ from ddpdoctor.facts.addresses import is_loopback
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.launchers import BY_HAND
 from ddpdoctor.facts.nodes import Form
-from ddpdoctor.launch.jobs import Job, job_of_line
+from ddpdoctor.launch.jobs import LocalJob, local_job
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.record import Facts
@@ -26,7 +26,7 @@ def starts_ranks(line: Facts | None) -> bool:
     return first is not None and (first.starter is not None or first.task_starter is not None)
 
 
-def job_to_meet(line: tuple[Facts, tuple[Rule, ...]] | None, environ: Mapping[str, str]) -> Job | None:
+def job_to_meet(line: tuple[Facts, tuple[Rule, ...]] | None, environ: Mapping[str, str]) -> LocalJob | None:
     """The job whose other nodes this one should meet, None where there are none or nobody says where.
 
     A line with a mistake that would keep its node away from the others, or make it run alone, counts as what it should be:
@@ -38,11 +38,11 @@ def job_to_meet(line: tuple[Facts, tuple[Rule, ...]] | None, environ: Mapping[st
     if line is None or line[0].launch is None or not starts_ranks(line[0]):
         return _job_of_ranks(environ)
     first = line[0].launch.lines[0]
-    found = _of_several(job_of_line(first))
+    found = _of_several(local_job(first))
     if found is None:
-        from ddpdoctor.app.autocorrect import meant
+        from ddpdoctor.app.autocorrect import Autocorrect
 
-        found = _of_several(job_of_line(meant(first, *line)))
+        found = _of_several(local_job(Autocorrect(*line).line(first)))
     if found is None:
         return None
     from ddpdoctor.probe.rank_env import node_names
@@ -51,12 +51,12 @@ def job_to_meet(line: tuple[Facts, tuple[Rule, ...]] | None, environ: Mapping[st
     return replace(found, hosts=node_names(names))
 
 
-def _of_several(job: Job | None) -> Job | None:
+def _of_several(job: LocalJob | None) -> LocalJob | None:
     """The job, None where it has no other nodes."""
     return None if job is None or (job.nnodes == 1 and _is_here(job.master_addr)) else job
 
 
-def _job_of_ranks(environ: Mapping[str, str]) -> Job | None:
+def _job_of_ranks(environ: Mapping[str, str]) -> LocalJob | None:
     """The job of a process that is one rank of several: of srun, mpirun, or plain env://."""
     from ddpdoctor.probe.rank_env import BadEnvironment, read_rank_env
 
@@ -70,7 +70,7 @@ def _job_of_ranks(environ: Mapping[str, str]) -> Job | None:
         return _without_number(told)
     if place.uses_agent_store:
         return None
-    return Job(
+    return LocalJob(
         form=Form.ENV,
         launcher=place.launcher,
         nnodes=told.nnodes,
@@ -86,7 +86,7 @@ def _job_of_ranks(environ: Mapping[str, str]) -> Job | None:
     )
 
 
-def _without_number(told: Environ) -> Job | None:
+def _without_number(told: Environ) -> LocalJob | None:
     """The job of a rank whose number, or whose number of ranks, is none: the others should hear why it will not come. None
     where they cannot.
     """
@@ -94,7 +94,7 @@ def _without_number(told: Environ) -> Job | None:
     is_numbered = rank is not None and rank >= 0 and size is not None and size > 0
     if is_numbered or not told.master_addr or not 0 < port < 65536:
         return None
-    return Job(
+    return LocalJob(
         form=Form.ENV,
         launcher=(told.launcher or BY_HAND).title,
         nnodes=told.nnodes,

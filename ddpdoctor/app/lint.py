@@ -86,9 +86,9 @@ def _with_launch_commands(report: Report, facts: Facts, rules: tuple[Rule, ...],
         report = with_machines(report, facts, rules_of_machines(request, facts.launch.lines))
     if not rules:
         return report
-    from ddpdoctor.app.autocorrect import repaired
+    from ddpdoctor.app.autocorrect import autocorrected
 
-    return repaired(report, facts, rules)
+    return autocorrected(report, facts, rules)
 
 
 def _with_files(

@@ -6,26 +6,25 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from ddpdoctor.app.autocorrect import MOST_LINES, without_other_errors
+from ddpdoctor.app.autocorrect import MOST_LINES, Autocorrect
 from ddpdoctor.app.lint_lines import environ_of, rules_of_machines
 from ddpdoctor.app.request import Request
+from ddpdoctor.collectors.launch import LocalFiles
+from ddpdoctor.collectors.launch_files import LaunchFiles, read_files
 from ddpdoctor.engine import Outcome, extended, judge
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.findings import Finding, Report, Where
-from ddpdoctor.launch.files import LaunchFiles, read_files
 from ddpdoctor.rules import Rule
+from ddpdoctor.rules.environ.env009_to_011_505_torchrun_pet_variables import stray_pet_variable
 from ddpdoctor.system.machine import Machine
 
 __all__ = ["read", "with_files"]
 
-_ON_PURPOSE = ("ENV009",)
-"""A variable for torchrun in a manifest is no leftover."""
-
 
 def read(paths: Sequence[str], machine: Machine, launch: Launch) -> LaunchFiles:
     """The launch lines of these files."""
-    return read_files(paths, machine.environ, launch.version, os.getcwd())
+    return read_files(paths, machine.environ, launch.version, os.getcwd(), LocalFiles())
 
 
 def with_files(report: Report, facts: Facts, rules: tuple[Rule, ...], files: LaunchFiles, request: Request) -> Report:
@@ -40,36 +39,29 @@ def with_files(report: Report, facts: Facts, rules: tuple[Rule, ...], files: Lau
     return extended(report, outcomes, rules, tuple(files.failures))
 
 
-def _judged(lines: tuple[Line, ...], facts: Facts, launch: Launch, rules: Iterable[Rule]) -> Iterator[Outcome]:
+def _judged(lines: tuple[LaunchLine, ...], facts: Facts, launch: Launch, rules: Iterable[Rule]) -> Iterator[Outcome]:
     """Rules of lines see all lines of a file, rules of the environment one line after the other."""
     rules = tuple(rules)
     with_environ = tuple(each for each in rules if "environ" in (*each.needs, *each.wants))
     others = tuple(each for each in rules if each not in with_environ)
-    together = judge(replace(facts, launch=replace(launch, lines=lines)), others)
-    together.findings = [_repaired(finding, lines, facts, rules) for finding in together.findings]
+    in_pod = tuple(
+        each for each in with_environ if each.code != stray_pet_variable.code
+    )  # a manifest sets it on purpose
+    autocorrect = Autocorrect(facts, rules)
+    of_file = replace(launch, lines=lines)
+    together = judge(replace(facts, launch=of_file), others)
+    if len(lines) <= MOST_LINES:
+        together.findings = [autocorrect.finding(each, of_file) for each in together.findings]
     yield together
     for line in lines:
         alone = replace(launch, lines=(line,))
-        meant = (
-            with_environ if line.pod is None else tuple(each for each in with_environ if each.code not in _ON_PURPOSE)
-        )
+        meant = with_environ if line.pod is None else in_pod
         outcome = judge(replace(facts, launch=alone, environ=environ_of(alone)), meant)
-        outcome.findings = [
-            _placed(without_other_errors(finding, line, facts, rules), line) for finding in outcome.findings
-        ]
+        outcome.findings = [_placed(autocorrect.finding(each, alone), line) for each in outcome.findings]
         yield outcome
 
 
-def _repaired(finding: Finding, lines: tuple[Line, ...], facts: Facts, rules: tuple[Rule, ...]) -> Finding:
-    """A finding of one of a file's lines, its command without the line's other errors."""
-    at = (finding.where.line, finding.where.column)
-    if finding.fix_command is None or len(lines) > MOST_LINES:
-        return finding
-    line = next((x for x in lines if any(x.place(word.start) == at for word in x.argv)), None)
-    return finding if line is None else without_other_errors(finding, line, facts, rules)
-
-
-def _placed(finding: Finding, line: Line) -> Finding:
+def _placed(finding: Finding, line: LaunchLine) -> Finding:
     """A finding about a variable that the file sets stands where it is set, not at the line that inherits it."""
     if not finding.code.startswith("ENV"):
         return finding
@@ -81,7 +73,7 @@ def _placed(finding: Finding, line: Line) -> Finding:
     )
 
 
-def _is_silenced(finding: Finding, lines: tuple[Line, ...], files: LaunchFiles) -> bool:
+def _is_silenced(finding: Finding, lines: tuple[LaunchLine, ...], files: LaunchFiles) -> bool:
     file, row = finding.where.file, finding.where.line
     if file is None or row is None:
         return False

@@ -11,26 +11,19 @@ from ddpdoctor.app.request import Request
 from ddpdoctor.app.rule_selection import rules_for, selection
 from ddpdoctor.engine import extended, judge
 from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.launch.programs import Launcher
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Report
-from ddpdoctor.rules import Rule
+from ddpdoctor.rules import CauseScope, Rule
 from ddpdoctor.system.machine import this_machine
 
-__all__ = ["AREAS", "environ_of", "facts_of", "is_of_a_process", "rules_of", "rules_of_machines", "with_machines"]
+__all__ = ["AREAS", "environ_of", "facts_of", "rules_of", "rules_of_machines", "with_machines"]
 
 AREAS = ("environ", "launch")
 
 OVERWRITTEN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_OF_A_PROCESS = ("ENV001", "ENV002", "ENV003", "ENV004", "ENV005", "ENV006", "ENV007", "ENV008", "ENV066")
-"""Rules about the ranks of a running process: a launch line has none yet."""
-
-
-def is_of_a_process(code: str) -> bool:
-    """Whether a rule is about the ranks of a running process."""
-    return code in _OF_A_PROCESS or code.startswith("ENV50")
 
 
 def rules_of(request: Request) -> tuple[Rule, ...]:
@@ -38,11 +31,11 @@ def rules_of(request: Request) -> tuple[Rule, ...]:
     return tuple(
         each
         for each in rules_for(request, AREAS)
-        if not is_of_a_process(each.code) and set(each.needs) <= {"environ", "launch"}
+        if each.scope is not CauseScope.PROCESS and set(each.needs) <= {"environ", "launch", "job"}
     )
 
 
-def rules_of_machines(request: Request, lines: Iterable[Line]) -> tuple[Rule, ...]:
+def rules_of_machines(request: Request, lines: Iterable[LaunchLine]) -> tuple[Rule, ...]:
     """The causes of machines that these lines may show, judged from the lines; loaded only where there is something to see."""
     if not any(_shows_a_machine(line) for line in lines):
         return ()
@@ -57,7 +50,7 @@ def with_machines(report: Report, facts: Facts, rules: tuple[Rule, ...]) -> Repo
     return extended(report, [judge(facts, rules)], rules) if rules else report
 
 
-def _shows_a_machine(line: Line) -> bool:
+def _shows_a_machine(line: LaunchLine) -> bool:
     """A pod, a container, a scheduler's or a wrapper's limits, chosen GPUs, a rank, a store in a file, what is not exported."""
     return (
         line.pod is not None
@@ -69,7 +62,7 @@ def _shows_a_machine(line: Line) -> bool:
     )
 
 
-_LIMITING = (Launcher.CONTAINER, Launcher.SRUN, Launcher.SALLOC)
+_LIMITING = (LauncherKind.CONTAINER, LauncherKind.SRUN, LauncherKind.SALLOC)
 _BINDING = ("taskset", "numactl")
 
 

@@ -16,7 +16,7 @@ from ddpdoctor.app.rule_selection import rules_for
 from ddpdoctor.app.script_judging import JudgedScript, ScriptJudging, judge_script
 from ddpdoctor.collectors.script import Scripts, ScriptText, find, read, with_modules
 from ddpdoctor.engine import Outcome, extended
-from ddpdoctor.facts.launch.record import Line
+from ddpdoctor.facts.launch.record import LaunchLine
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.findings import Report
 from ddpdoctor.rules import Rule, load
@@ -47,9 +47,9 @@ class ScriptOutcomes:
         return extended(report, self.outcomes, self.rules, tuple(self.failures))
 
 
-def named_by(lines: Iterable[Line]) -> dict[str, tuple[Line, ...]]:
+def named_by(lines: Iterable[LaunchLine]) -> dict[str, tuple[LaunchLine, ...]]:
     """The Python scripts that launch lines start, with the lines of each."""
-    found: dict[str, tuple[Line, ...]] = {}
+    found: dict[str, tuple[LaunchLine, ...]] = {}
     for line in lines:
         script = line.script
         if script is not None and script.exists and os.path.isfile(script.path) and script.is_python is not False:
@@ -63,12 +63,14 @@ def _short(path: str) -> str:
     return path if below.startswith("..") else below
 
 
-def with_scripts(report: Report, paths: Sequence[str], lines: Iterable[Line], known: Facts, request: Request) -> Report:
+def with_scripts(
+    report: Report, paths: Sequence[str], lines: Iterable[LaunchLine], known: Facts, request: Request
+) -> Report:
     """The report with what `judge_scripts` says."""
     return judge_scripts(paths, lines, known, request).added_to(report)
 
 
-def judge_scripts(paths: Sequence[str], lines: Iterable[Line], known: Facts, request: Request) -> ScriptOutcomes:
+def judge_scripts(paths: Sequence[str], lines: Iterable[LaunchLine], known: Facts, request: Request) -> ScriptOutcomes:
     """What is wrong in these scripts, in folders of them, and in the scripts that the lines start.
 
     Args:

@@ -24,13 +24,13 @@ from ddpdoctor.findings import Finding, Report, Severity
 if TYPE_CHECKING:
     from ddpdoctor.app.preflight_plan import PreflightPlan
     from ddpdoctor.facts.record import Facts
-    from ddpdoctor.launch.jobs import Job
+    from ddpdoctor.launch.jobs import LocalJob
     from ddpdoctor.rules import Rule
 
 __all__ = ["gather_with_other_nodes", "is_shown_elsewhere", "with_verdict"]
 
 
-def gather_with_other_nodes(plan: PreflightPlan, job: Job, probing: Probing) -> Observed:
+def gather_with_other_nodes(plan: PreflightPlan, job: LocalJob, probing: Probing) -> Observed:
     """The facts of this machine, the verdict of all nodes of the job together, and what the probe over all of them gave."""
     request, line = plan.request, plan.line
     looks = probing.looks_at_the_machine()
@@ -181,10 +181,8 @@ def _completed(finding: Finding, line: Facts | None) -> Finding:
     if launch is None or script is None or finding.fix_command is None:
         return finding
     rest = launch.lines[0].source[script.end :]
-    end = script.raw
-    lines = [each + rest if each.endswith(end) else each for each in finding.fix_command.split("\n")]
-    commands = (replace(c, command=c.command + rest) if c.command.endswith(end) else c for c in finding.fix_commands)
-    return replace(finding, fix_command="\n".join(lines), fix_commands=tuple(commands))
+    lines = [each + rest if each.endswith(script.raw) else each for each in finding.fix_command.split("\n")]
+    return replace(finding, fix_command="\n".join(lines))
 
 
 def _is_told(own: Finding, told: Sequence[Finding]) -> bool:

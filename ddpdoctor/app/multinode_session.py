@@ -14,7 +14,7 @@ from ddpdoctor.app.clock import STARTED
 from ddpdoctor.facts.codec import encode
 from ddpdoctor.facts.nodes import Form, Node, Nodes, Stranger
 from ddpdoctor.facts.reachability import ConnectOutcome
-from ddpdoctor.launch.jobs import Job, job_id
+from ddpdoctor.launch.jobs import LocalJob, job_id
 from ddpdoctor.privacy.redaction import redact
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ MOST_TOLD = 32
 class MultiNodeSession:
     """One node's session: `open` binds the port before the machine is examined, `meet` does the rest, `stop` ends it."""
 
-    def __init__(self, job: Job, line: Facts | None, join_seconds: float, say: Callable[[str], None]) -> None:
+    def __init__(self, job: LocalJob, line: Facts | None, join_seconds: float, say: Callable[[str], None]) -> None:
         self.job = job
         launch = line.launch if line is not None else None
         self._announcement = NodeAnnouncement(job, launch.lines[0] if launch is not None and launch.lines else None)

@@ -29,13 +29,13 @@ SECTIONS = {
 }
 """The sections that each part shows; its rules are those of the last one's area, and may need further sections."""
 
-ALSO = {
-    "versions": ("LAUNCH071",),
-    "net": ("ENV021", "ENV022", "ENV023", "ENV024", "ENV026", "ENV027"),
-    "ports": ("ENV014", "ENV015"),
-    "gpus": ("ENV060", "ENV061", "ENV062", "ENV063", "ENV064", "ENV065", "LAUNCH023", "LAUNCH024", "VERSION006"),
+OTHER_AREAS = {
+    "versions": ("launch",),
+    "net": ("environ",),
+    "ports": ("environ",),
+    "gpus": ("environ", "launch", "versions"),
 }
-"""Rules of other areas (launch, environ, versions) that judge nothing but what a part shows."""
+"""The other areas some of whose rules judge nothing but what a part shows, and say so (`also_in`)."""
 
 
 def examine_part(command: str, request: Request) -> tuple[Report, Facts]:
@@ -49,9 +49,7 @@ def examine_part(command: str, request: Request) -> tuple[Report, Facts]:
 
 def _rules(command: str, request: Request) -> tuple[Rule, ...]:
     rules = rules_for(request, (SECTIONS[command][-1],))
-    if command in ALSO:
-        others = rules_for(request, ("launch", "environ", "versions"))
-        rules += tuple(rule for rule in others if rule.code in ALSO[command])
+    rules += tuple(rule for rule in rules_for(request, OTHER_AREAS.get(command, ())) if command in rule.also_in)
     if request.facts is not None:
         return rules
     # Without saved facts a part starts no ranks and reads no launch line.

@@ -124,14 +124,14 @@ def _judge(plan: PreflightPlan, observed: Observed, started: float) -> Report:
     rules = rules_of_machine(plan)
     if plan.line is None:
         return examine(observed.facts, rules, command="check", started=started, failures=observed.failures)
-    from ddpdoctor.app.autocorrect import repaired
+    from ddpdoctor.app.autocorrect import autocorrected
     from ddpdoctor.app.lint_lines import rules_of_machines, with_machines
 
     facts, line_rules = plan.line
     beside = (here(facts, observed.facts), line_rules)
     report = examine(observed.facts, rules, command="check", started=started, failures=observed.failures, beside=beside)
     machines = rules_of_machines(plan.request, facts.launch.lines if facts.launch is not None else ())
-    report = repaired(with_machines(report, facts, machines), facts, line_rules)
+    report = autocorrected(with_machines(report, facts, machines), facts, line_rules)
     return (observed.scripts or judge_scripts_of(facts, observed.facts, plan.request)).added_to(report)
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ddpdoctor.app.verdicts import JobVerdict
     from ddpdoctor.collectors.probe import ProbeResult
     from ddpdoctor.facts.record import Facts
-    from ddpdoctor.launch.jobs import Job
+    from ddpdoctor.launch.jobs import LocalJob
     from ddpdoctor.rules import Rule
 
 __all__ = [
@@ -47,7 +47,7 @@ class PreflightPlan:
     request: Request
     options: PreflightOptions
     line: tuple[Facts, tuple[Rule, ...]] | None
-    job: Job | None = None
+    job: LocalJob | None = None
     """The job whose other nodes take part, None to judge this node alone."""
 
     @property
@@ -104,8 +104,8 @@ def rules_of_machine(plan: PreflightPlan) -> tuple[Rule, ...]:
     those of a running process.
     """
     from ddpdoctor.app.job_to_meet import starts_ranks
-    from ddpdoctor.app.lint_lines import is_of_a_process
     from ddpdoctor.app.rule_selection import rules_for
+    from ddpdoctor.rules import CauseScope
 
     request = plan.request
     rules = rules_for(request, (*SECTIONS, "launch", *(("probe",) if plan.probes or request.facts else ())))
@@ -114,7 +114,9 @@ def rules_of_machine(plan: PreflightPlan) -> tuple[Rule, ...]:
     if plan.line is not None:
         judged = {rule.code for rule in plan.line[1]}
         is_rank = not starts_ranks(plan.line[0])
-        return tuple(rule for rule in rules if rule.code not in judged and (is_rank or not is_of_a_process(rule.code)))
+        return tuple(
+            rule for rule in rules if rule.code not in judged and (is_rank or rule.scope is not CauseScope.PROCESS)
+        )
     if request.facts is not None:
         return rules
     without = {"launch"} if plan.job is not None or plan.probes else {"launch", "probe"}

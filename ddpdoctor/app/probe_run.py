@@ -31,7 +31,7 @@ from ddpdoctor.probe.worker_start import FOLDERS
 from ddpdoctor.system.machine import Deadline
 
 if TYPE_CHECKING:
-    from ddpdoctor.facts.launch.record import Line
+    from ddpdoctor.facts.launch.record import LaunchLine
     from ddpdoctor.facts.record import Facts
     from ddpdoctor.rules import Rule
 
@@ -81,7 +81,7 @@ def folders_of(line: Facts | None) -> tuple[str, ...]:
     return (own, CURRENT) if starter is not None and starter.name.startswith("python") else (own,)
 
 
-def _store(line: Line) -> tuple[str | None, int | None]:
+def _store(line: LaunchLine) -> tuple[str | None, int | None]:
     """Where the job's store will listen, as far as this machine can check: the master, or one node's own port."""
     from ddpdoctor.facts.launch.programs import ELSEWHERE, REMOTE
     from ddpdoctor.launch.rendezvous import is_loopback

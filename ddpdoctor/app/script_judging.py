@@ -12,18 +12,17 @@ from types import FrameType
 
 from ddpdoctor.collectors.script import ScriptText
 from ddpdoctor.engine import Outcome, judge
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.facts.script import IdleComment, Script, SourceFile
 from ddpdoctor.findings import Finding, Where
 from ddpdoctor.launch.ignore_comments import Comment, comments
 from ddpdoctor.rules import Rule
+from ddpdoctor.rules.script.script550_ignore_comment_idle import ignore_comment_idle
 from ddpdoctor.scripts.syntax.module import modules
 
 __all__ = ["JudgedScript", "ScriptJudging", "judge_script"]
 
-IDLE = "SCRIPT550"
-"""The rule about comments that silence nothing: judged after all others."""
 FILE_SECONDS = 10.0
 """What judging one file may take of a CPU; the longest that people wrote by hand take two."""
 
@@ -38,7 +37,7 @@ class ScriptJudging:
 
     rules: tuple[Rule, ...]
     known: Facts
-    lines: dict[str, tuple[Line, ...]] = field(default_factory=dict)
+    lines: dict[str, tuple[LaunchLine, ...]] = field(default_factory=dict)
     beside: tuple[SourceFile, ...] = ()
     left_out: frozenset[str] = frozenset()
     end: float = 1e9
@@ -95,11 +94,11 @@ def _limited(end: float) -> Iterator[None]:
             signal.signal(each, handler)
 
 
-def _outcome(text: ScriptText, starts: tuple[Line, ...], plan: ScriptJudging) -> Outcome:
+def _outcome(text: ScriptText, starts: tuple[LaunchLine, ...], plan: ScriptJudging) -> Outcome:
     """What the rules say of one script, started by each of the lines, less what its comments silence."""
     script = Script(files=(text.source,), beside=plan.beside)
     facts = replace(plan.known, script=script, launch=None, environ=None)
-    rules = [each for each in plan.rules if each.code != IDLE]
+    rules = [each for each in plan.rules if each.code != ignore_comment_idle.code]
     outcome = Outcome()
     tuple(modules(script))  # read once: a file that takes all its time here is not read again by every rule
     for line in starts:
@@ -113,7 +112,7 @@ def _outcome(text: ScriptText, starts: tuple[Line, ...], plan: ScriptJudging) ->
     idle = _silence(outcome, silencing, text.source.path, plan)
     if silencing:
         idle_facts = replace(facts, script=replace(script, idle=idle))
-        outcome.add(judge(idle_facts, [each for each in plan.rules if each.code == IDLE]))
+        outcome.add(judge(idle_facts, [each for each in plan.rules if each.code == ignore_comment_idle.code]))
     outcome.findings = [_in_cell(finding, text) for finding in outcome.findings]
     return outcome
 

@@ -64,17 +64,17 @@ def _triaged(
         hang=hang_artifacts(log, [each.hang for each in saved if each.hang is not None]),
     )
     gaps = (*log.gaps, *(facts.hang.gaps if facts.hang is not None else ()))
-    told, unheard = _told(log)
-    failures = tuple(f"read {problem}" for problem in (*(gap.reason for gap in gaps), *unread, *unheard))
+    saved_findings, unread_reports = _saved_findings(log)
+    failures = tuple(f"read {problem}" for problem in (*(gap.reason for gap in gaps), *unread, *unread_reports))
     if facts.hang is None:
         report = examine(facts, rules, command=command, started=started, failures=failures)
-        return retold(report, told), facts
+        return retold(report, saved_findings), facts
     # A cause that the ranks' dumps show replaces the same cause found in a log line: dumps prove more.
     dumps = judge(facts, hang_rules(known))
     shown = {finding.code for finding in dumps.findings}
     rules = tuple(each for each in rules if each.code not in shown)
     report = examine(facts, rules, command=command, started=started, failures=failures)
-    return retold(extended(report, [dumps], known), told), facts
+    return retold(extended(report, [dumps], known), saved_findings), facts
 
 
 def _saved(log: Log) -> tuple[list[Facts], list[str]]:
@@ -100,7 +100,7 @@ def _seats(saved: Iterable[Facts]) -> tuple[GpuAddress, ...]:
     )
 
 
-def _told(log: Log) -> tuple[list[Finding], list[str]]:
+def _saved_findings(log: Log) -> tuple[list[Finding], list[str]]:
     """The findings of saved reports among the sources of a log, and why some could not be read."""
     found: list[Finding] = []
     problems = []

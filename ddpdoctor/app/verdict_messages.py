@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ddpdoctor.app.verdicts import OF_SEVERAL_MACHINES, JobVerdict, Share, finding_of, refuted
+from ddpdoctor.app.verdicts import (
+    JobVerdict,
+    Share,
+    finding_of,
+    of_separate_machines,
+    refuted,
+)
 from ddpdoctor.engine import Outcome
 from ddpdoctor.facts.codec import FactsError, decode, encode
 from ddpdoctor.facts.nodes import Form, Node, NodeLink, Nodes
@@ -93,7 +99,7 @@ def read_verdict(message: Mapping[str, Any]) -> JobVerdict:
         nodes = None
     place = message.get("place")
     is_first = not isinstance(place, dict) or place.get("is_first") is not False
-    known = frozenset(code for code in OF_SEVERAL_MACHINES if isinstance(moot, list) and code in moot)
+    known = frozenset(code for code in of_separate_machines() if isinstance(moot, list) and code in moot)
     return JobVerdict(outcome, _share(place), nodes, refuted=known, is_first=is_first)
 
 

@@ -7,15 +7,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ddpdoctor.causality.arrange import following
+from ddpdoctor.causality.graph import CausalGraph
 from ddpdoctor.engine import Outcome, judge
 from ddpdoctor.facts.codec import FactsError, decode
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Why
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.nodes import Form, Node, Nodes
 from ddpdoctor.facts.record import SCHEMA, Facts
-from ddpdoctor.findings import Finding, Role, Severity, Where
-from ddpdoctor.rules import Rule
+from ddpdoctor.findings import Finding, Severity, Where
+from ddpdoctor.rules import CauseScope, Rule, loaded
+from ddpdoctor.rules.environ.env020_master_addr_differs import master_addr_differs
+from ddpdoctor.rules.launch.nodes.launch034_to_037_039_nodes_disagree import duplicate_node_rank
 
 if TYPE_CHECKING:
     from ddpdoctor.multinode.members import Member
@@ -26,35 +30,12 @@ __all__ = [
     "finding_of",
     "judge_nodes",
     "merged",
+    "of_separate_machines",
     "refuted",
     "rules_of_nodes",
     "shares",
 ]
 
-ACROSS = (
-    *("LAUNCH034", "LAUNCH035", "LAUNCH036", "LAUNCH037", "LAUNCH039", "LAUNCH070"),
-    *("ENV013", "ENV018", "ENV019", "ENV020"),
-)
-"""The rules that compare the launch commands of nodes: each command by itself was judged where it was typed."""
-FOLLOWING = {
-    "HOST013": ("LAUNCH003",),
-    "ENV002": ("ENV001",),
-    "ENV005": ("ENV001",),
-    "LAUNCH001": (*("LAUNCH034", "LAUNCH035", "LAUNCH036", "LAUNCH039"), "ENV019", "ENV020"),
-    "LAUNCH034": ("LAUNCH039",),
-    "LAUNCH035": ("LAUNCH038",),
-    "LAUNCH042": ("LAUNCH034", "LAUNCH039"),
-    **dict.fromkeys(("LAUNCH036", "ENV004"), ("NET001",)),
-    **dict.fromkeys(("NET014", "NET017"), ("NET012",)),
-    "NET002": ("ENV020", "NET003"),
-    "NET026": ("NET012", "NET046"),
-    "NET046": ("NET004", "NET005", "NET006", "ENV020"),
-    **dict.fromkeys(("NET004", "NET005", "NET006"), ("ENV018", "ENV020", "NET007", "NET008", "PROBE001")),
-    "ENV025": ("NET009", "NET010"),
-}
-"""Causes, and their consequences on the same host: a script that is missing on some nodes is not an error of the command."""
-OF_SEVERAL_MACHINES = frozenset(("ENV017", "ENV024", "ENV027", "LAUNCH032", "NET017"))
-"""Addresses that mean each machine itself: no fault where all nodes turn out to be on one machine."""
 MOST_NAMED = 6
 _OWN_NUMBER = re.compile(r"--(node|machine)[-_]rank[=\0]\d+")
 
@@ -99,12 +80,19 @@ class JobVerdict:
 
 def rules_of_nodes(rules: Iterable[Rule]) -> tuple[Rule, ...]:
     """The rules that compare nodes."""
-    return tuple(each for each in rules if each.code in ACROSS or "nodes" in (*each.needs, *each.wants))
+    return tuple(
+        each for each in rules if each.scope is CauseScope.LINES_OF_NODES or "nodes" in (*each.needs, *each.wants)
+    )
+
+
+def of_separate_machines() -> frozenset[str]:
+    """Addresses that mean each machine itself: no fault where all nodes turn out to be on one machine."""
+    return frozenset(each.code for each in loaded() if each.rule.scope is CauseScope.SEPARATE_MACHINES)
 
 
 def refuted(nodes: Nodes) -> frozenset[str]:
     """The codes that are false for these nodes."""
-    return OF_SEVERAL_MACHINES if nodes.is_one_machine else frozenset()
+    return of_separate_machines() if nodes.is_one_machine else frozenset()
 
 
 def judge_nodes(
@@ -118,7 +106,7 @@ def judge_nodes(
     outcome = Outcome(findings=merged(found, len(members) + len(gone)))
     facts = Facts(schema=SCHEMA, collected_at="", hostname="", nodes=nodes)
     outcome.add(judge(facts, [each for each in rules if "nodes" in (*each.needs, *each.wants)]))
-    across = [each for each in rules if each.code in ACROSS]
+    across = [each for each in rules if each.scope is CauseScope.LINES_OF_NODES]
     lines = () if _are_alike(members) else _lines(members, torch)
     if not lines:
         outcome.passed += [each.code for each in across if members and members[0].line]
@@ -128,15 +116,20 @@ def judge_nodes(
             across,
         )
         # What was seen on the machines proves more than a command, and so does that all addresses resolve to one machine.
-        known = {each.code for each in outcome.findings} - {"LAUNCH036"}
-        known |= {"ENV020"} if nodes.is_main and all(_leads_to_host(node, nodes) for node in nodes.nodes) else set()
+        known = {each.code for each in outcome.findings} - {duplicate_node_rank.code}
+        known |= (
+            {master_addr_differs.code}
+            if nodes.is_main and all(_leads_to_host(node, nodes) for node in nodes.nodes)
+            else set()
+        )
         told.findings = [_placed(each, nodes.nodes) for each in told.findings if each.code not in known]
         told.skipped = []
         outcome.findings = [each for each in outcome.findings if each.code not in _with_a_line(told.findings)]
         outcome.add(told)
     moot = refuted(nodes)
     findings = [each for each in outcome.findings if each.code not in moot]
-    outcome.findings = [_with_peer(_follows(each, findings), nodes.nodes) for each in findings]
+    graph = CausalGraph(each.rule for each in loaded())
+    outcome.findings = [_with_peer(each, nodes.nodes) for each in following(findings, graph, keeps_roles=False)]
     seen = {each.code for each in outcome.findings}
     outcome.passed = sorted({code for code in outcome.passed if code not in seen})
     return outcome
@@ -149,16 +142,7 @@ def _leads_to_host(node: Node, nodes: Nodes) -> bool:
 
 def _with_a_line(findings: Iterable[Finding]) -> set[str]:
     """The codes that are better found in the commands: they can be corrected."""
-    return {each.code for each in findings} & {"LAUNCH036"}
-
-
-def _follows(finding: Finding, others: Sequence[Finding]) -> Finding:
-    """What follows from another finding about the same host, or about all."""
-    for cause, consequences in FOLLOWING.items():
-        there = [each.where.host for each in others if each.code == cause and each.worst is Severity.ERROR]
-        if finding.code in consequences and there and (finding.where.host in (*there, None) or there == [None]):
-            return replace(finding, role=Role.CONSEQUENCE, caused_by=cause)
-    return finding
+    return {each.code for each in findings} & {duplicate_node_rank.code}
 
 
 def _with_peer(finding: Finding, nodes: Sequence[Node]) -> Finding:
@@ -180,18 +164,20 @@ def _likeness(line: Mapping[str, Any]) -> str:
     return f"{_OWN_NUMBER.sub('', words)} {read}"
 
 
-def _lines(members: Sequence[Member], torch: str) -> tuple[Line, ...]:
+def _lines(members: Sequence[Member], torch: str) -> tuple[LaunchLine, ...]:
     """The launch commands that the nodes announced, parsed here as `lint --node` parses them."""
+    from ddpdoctor.collectors.launch import LocalFiles
     from ddpdoctor.facts.torchrun_options import NEWEST, version_of
     from ddpdoctor.launch.line import line_of_argv
 
     found = []
+    files = LocalFiles()
     for index, member in enumerate(members):
         argv, environ, cwd = (member.line.get(key) for key in ("argv", "environ", "cwd"))
         if not isinstance(argv, list) or not isinstance(environ, dict) or not isinstance(cwd, str) or not argv:
             continue
         words, variables = [str(word) for word in argv], {str(n): str(v) for n, v in environ.items()}
-        line = line_of_argv(words, variables, version_of(torch) or NEWEST, cwd)
+        line = line_of_argv(words, variables, version_of(torch) or NEWEST, cwd, files)
         found.append(replace(line, node=index, host=member.node.host))
     return tuple(found)
 
@@ -201,7 +187,7 @@ def _placed(finding: Finding, nodes: Sequence[Node]) -> Finding:
     index = finding.where.node
     if index is None or not 0 <= index < len(nodes):
         return finding
-    if finding.code == "LAUNCH036":  # of two that claim one number neither is more to blame
+    if finding.code == duplicate_node_rank.code:  # of two that claim one number neither is more to blame
         return replace(finding, where=Where(node_rank=nodes[index].node_rank))
     return replace(finding, where=Where(host=nodes[index].host, node_rank=nodes[index].node_rank))
 

@@ -1,1 +1,1 @@
-"""What explains what: one order of causes and consequences."""
+"""One order of causes and consequences: of findings about machines, nodes and logs, and of what ranks observed."""

@@ -1,76 +1,65 @@
-"""Blame: what is the cause, what follows from it, what is noise; and in which order a person should read it."""
+"""Findings in causal order: what is the cause, what follows from it, what is noise, in the order in which to read them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ddpdoctor.facts.probe import Kind, Observation
+from ddpdoctor.causality.graph import CausalGraph
 from ddpdoctor.findings import Finding, Role, Severity
 
-__all__ = ["CLASSES", "NEEDS_NO_GRACE", "arrange", "in_order", "weigh"]
-
-CLASSES: tuple[tuple[Kind, ...], ...] = (
-    (Kind.BAD_ENVIRONMENT, Kind.RANK_OUT_OF_RANGE, Kind.DUPLICATE_RANK, Kind.WORLD_SIZE_DIFFERS, Kind.DUPLICATE_GPU),
-    (Kind.PORT_TAKEN, Kind.MASTER_ELSEWHERE, Kind.STRANGER, Kind.UNRESOLVABLE),
-    (Kind.OUT_OF_FILES,),
-    (Kind.GLOO_NO_INTERFACE, Kind.GLOO_LOOPBACK),
-    (Kind.IMPORT_FAILED,),
-    (Kind.MISMATCH,),
-    (Kind.DIED,),
-    (Kind.STOPPED,),
-    (Kind.HOST_LOST,),
-    (Kind.UNINTERRUPTIBLE,),
-    (Kind.EXCEPTION, Kind.WRONG_VALUE),
-    (Kind.ELSEWHERE,),
-    (
-        Kind.MASTER_WITHOUT_HOST,
-        Kind.NO_ROUTE,
-        Kind.REFUSED,
-        Kind.SILENT,
-        Kind.PORT_DROPPED,
-        Kind.PORT_REJECTED,
-        Kind.UNREACHABLE,
-        Kind.NEVER_JOINED,
-    ),
-    (Kind.LINK_BLACK_HOLE,),
-    (Kind.LINK_BLOCKED, Kind.GLOO_UNREACHABLE),
-    (Kind.PEER_ERROR,),
-    (Kind.STORE_LOST,),
-    (Kind.OUT_OF_TIME,),
-    (Kind.HANG,),
-    (Kind.TERMINATED,),
-)
-"""What explains what: an observation of an earlier class is the cause of those of every later class.
-
-A rank that died makes the others fail or hang; a wrong configuration makes ranks die; and a rank that was terminated
-from outside says only that somebody else had already given up.
-"""
-
-NEEDS_NO_GRACE = frozenset(CLASSES[0][:3])
-"""Nothing that other ranks could still tell would explain these better."""
+__all__ = ["arrange", "following", "in_order"]
 
 _ORDER = {Role.CAUSE: 0, Role.CONSEQUENCE: 1, Role.NOISE: 2, None: 0}
 
 
-def arrange(findings: Iterable[Finding], kinds: Mapping[str, str]) -> tuple[Finding, ...]:
+def arrange(findings: Iterable[Finding], graph: CausalGraph) -> tuple[Finding, ...]:
     """Give every finding its role and put causes before consequences before noise, then worst first, then by place.
 
-    An `umbrella` is a cause only while nothing more precise was seen. Where errors would be left without any cause, the
-    first of them is taken for one: a report with an error always says what to act on.
+    What another finding about the same host declares to explain follows from it, and of causes those come first from which
+    something follows. An `umbrella` is a cause only while nothing more precise was seen. Where errors would be left without
+    any cause, the first of them is taken for one: a report with an error always says what to act on.
 
     Args:
         findings: stamped findings.
-        kinds: the catalogue's kind (`cause`, `umbrella`, `consequence`, `noise`) by code.
+        graph: what the causes declare.
     """
-    found = list(findings)
-    precise = next((f for f in sorted(found, key=_place) if _role(f, kinds) is Role.CAUSE and _is_error(f)), None)
-    placed = [_with_role(f, kinds, precise) for f in found]
-    placed.sort(key=lambda f: (_ORDER[f.role], *_place(f)))
+    found = following(tuple(findings), graph)
+    leading = {f.caused_by for f in found}
+    found.sort(key=lambda f: (-f.worst.weight, f.code not in leading, *_place(f)))
+    precise = next((f for f in found if _role(f, graph) is Role.CAUSE and _is_error(f)), None)
+    placed = sorted((_with_role(f, graph, precise) for f in found), key=lambda f: _ORDER[f.role])
     errors = [i for i, f in enumerate(placed) if _is_error(f)]
     if errors and not any(placed[i].role is Role.CAUSE for i in errors):
         placed.insert(0, replace(placed.pop(errors[0]), role=Role.CAUSE, caused_by=None))
     return tuple(placed)
+
+
+def following(findings: Sequence[Finding], graph: CausalGraph, *, keeps_roles: bool = True) -> list[Finding]:
+    """The findings, those marked as consequences that an error about the same host, or about all, declares to explain.
+
+    Args:
+        findings: stamped findings.
+        graph: what the causes declare.
+        keeps_roles: leave those alone to which their rule gave a role.
+    """
+    errors = [each for each in findings if _is_error(each) and graph.effects(each.code)]
+    causes = [
+        None if keeps_roles and each.role is not None else _declared_cause(each, errors, graph) for each in findings
+    ]
+    return [
+        each if cause is None else replace(each, role=Role.CONSEQUENCE, caused_by=cause)
+        for each, cause in zip(findings, causes, strict=True)
+    ]
+
+
+def _declared_cause(finding: Finding, errors: Iterable[Finding], graph: CausalGraph) -> str | None:
+    hosts: dict[str, list[str | None]] = {}
+    for each in errors:
+        if finding.code in graph.effects(each.code):
+            hosts.setdefault(each.code, []).append(each.where.host)
+    host = finding.where.host
+    return graph.first(code for code, there in hosts.items() if host in (*there, None) or there == [None])
 
 
 def in_order(finding: Finding) -> tuple[int, int]:
@@ -78,42 +67,16 @@ def in_order(finding: Finding) -> tuple[int, int]:
     return _ORDER[finding.role], -finding.worst.weight
 
 
-def weigh(observations: Iterable[Observation]) -> tuple[Observation, ...]:
-    """Order evidence by class, whoever was first to tell, and mark what is a cause and what follows from one.
-
-    Within a class, a death by abort comes last: a peer's death makes Gloo abort its process. That a rank ended which had
-    said that it was told to is no news.
-    """
-    evidence = dict.fromkeys(observations)
-    told = {o.ranks for o in evidence if o.kind is Kind.TERMINATED}
-    found = sorted((o for o in evidence if not (o.ranks in told and _is_seen_to_end(o))), key=_weight)
-    leading = _class_of(found[0]) if found else 0
-    return tuple(replace(o, is_cause=_class_of(o) == leading) for o in found)
-
-
-def _is_seen_to_end(observation: Observation) -> bool:
-    """Whether others only saw that its supervisor went away."""
-    return observation.kind is Kind.DIED and observation.signal is None and observation.seen_by not in observation.ranks
-
-
-def _weight(observation: Observation) -> tuple[int, bool, tuple[int, ...], str]:
-    return (_class_of(observation), observation.signal == "SIGABRT", observation.ranks, observation.message)
-
-
-def _class_of(observation: Observation) -> int:
-    return next(i for i, kinds in enumerate(CLASSES) if observation.kind in kinds)
-
-
-def _role(finding: Finding, kinds: Mapping[str, str]) -> Role | None:
+def _role(finding: Finding, graph: CausalGraph) -> Role | None:
     """The role by itself; None for an umbrella, whose role depends on the others."""
     if finding.role is not None:
         return finding.role
-    kind = kinds.get(finding.code, "cause")
+    kind = graph.kind(finding.code)
     return None if kind == "umbrella" else Role(kind)
 
 
-def _with_role(finding: Finding, kinds: Mapping[str, str], precise: Finding | None) -> Finding:
-    role = _role(finding, kinds)
+def _with_role(finding: Finding, graph: CausalGraph, precise: Finding | None) -> Finding:
+    role = _role(finding, graph)
     if role is None:
         role = Role.CAUSE if precise is None else Role.CONSEQUENCE
     cause = finding.caused_by
@@ -126,10 +89,9 @@ def _is_error(finding: Finding) -> bool:
     return finding.worst is Severity.ERROR
 
 
-def _place(finding: Finding) -> tuple[int, str, int, int, str, int, str]:
+def _place(finding: Finding) -> tuple[str, int, int, str, int, str]:
     where = finding.where
     return (
-        -finding.worst.weight,
         where.file or "",
         where.line or 0,
         -1 if where.rank is None else where.rank,

@@ -14,7 +14,6 @@ from ddpdoctor.cli import main
 
 if TYPE_CHECKING:
     from ddpdoctor.app.request import Request
-    from ddpdoctor.cli.progress import ConsoleListener
 
 __all__ = ["report"]
 
@@ -34,6 +33,7 @@ def report(order: dict[str, Any]) -> int:
 def _request(order: dict[str, Any]) -> Request:
     """The options of the probe's own command line."""
     from ddpdoctor.app.request import FailOn, Format, Request
+    from ddpdoctor.cli.progress import ConsoleListener
 
     options = order["options"]
     is_quiet = options["quiet"] or not order["is_head"]

@@ -2,16 +2,77 @@
 
 from __future__ import annotations
 
+import difflib
 import os
+import posixpath
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from ddpdoctor.collectors.launch_torch import torch_of
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.record import Launch, StartedScript
 from ddpdoctor.facts.torchrun_options import NEWEST, version_of
 from ddpdoctor.launch.line import line_of_argv, line_of_text
 from ddpdoctor.system.machine import Machine
 
-__all__ = ["collect_launch"]
+__all__ = ["LocalFiles", "collect_launch"]
+
+CONFIG_CHARACTERS = 65536
+SCRIPT_BYTES = 1 << 20
+
+
+class LocalFiles:
+    """Answers about the files of this machine that launch lines name, each file looked at once."""
+
+    def __init__(self) -> None:
+        self._scripts: dict[str, StartedScript] = {}
+
+    def script(self, path: str) -> StartedScript | None:
+        """The training script at `path`, looked at for what concerns a launch line."""
+        if path not in self._scripts:
+            self._scripts[path] = _script(posixpath.normpath(path))
+        return self._scripts[path]
+
+    def text(self, path: str) -> str | None:
+        """The beginning of a text file, None where it cannot be read."""
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                return file.read(CONFIG_CHARACTERS)
+        except (OSError, ValueError):
+            return None
+
+    def is_folder(self, path: str) -> bool:
+        """Whether there is a folder at `path`."""
+        return os.path.isdir(path)
+
+
+def _script(path: str) -> StartedScript:
+    """What is known of the script at `path`. Nothing is run."""
+    if not os.path.isfile(path):
+        exists = os.path.isfile(os.path.join(path, "__main__.py"))
+        return StartedScript(path, exists=exists, similar=_similar(path))
+    found = StartedScript(path, exists=True, is_executable=os.access(path, os.X_OK))
+    try:
+        with open(path, "rb") as file:
+            head = file.read(SCRIPT_BYTES)
+    except OSError:
+        return found
+    shebang = head.startswith(b"#!")
+    found = replace(found, has_shebang=shebang)
+    if not path.endswith(".py") and not (shebang and b"python" in head.split(b"\n", 1)[0]):
+        return replace(found, is_python=False if shebang or b"\0" in head[:4096] else None)
+    from ddpdoctor.scripts.launched_script import described  # a line without a script needs no syntax trees
+
+    return described(found, head.decode("utf-8", "replace"))
+
+
+def _similar(path: str) -> str | None:
+    """A script beside a missing one that has nearly its name."""
+    try:
+        names = {name[:-3]: name for name in os.listdir(os.path.dirname(path) or ".") if name.endswith(".py")}
+    except OSError:
+        return None
+    close = difflib.get_close_matches(os.path.splitext(os.path.basename(path))[0], names, n=1, cutoff=0.75)
+    return names[close[0]] if close else None
 
 
 def collect_launch(
@@ -33,10 +94,10 @@ def collect_launch(
     version, origin, python = torch_of(machine, torch)
     known = version_of(version) or NEWEST
     folder = cwd or os.getcwd()
+    files = LocalFiles()
     lines = []
     if argv:
-        lines.append(line_of_argv(argv, machine.environ, known, folder))
-    seen: dict[str, Line] = {}
+        lines.append(line_of_argv(argv, machine.environ, known, folder, files))
     for index, text in enumerate(nodes):
-        lines.append(line_of_text(text, machine.environ, known, folder, node=index, scripts=seen))
+        lines.append(line_of_text(text, machine.environ, known, folder, node=index, files=files))
     return Launch(lines=tuple(lines), torch=version, torch_from=origin, python=python)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from ddpdoctor.collectors.gitignore import Ignored, above
+from ddpdoctor.collectors.gitignore import IgnoreRules, rules_above
 from ddpdoctor.facts.script import SourceFile, SourceProblem
 from ddpdoctor.scripts.notebook import Cell, NotebookError, read_notebook, readable
 from ddpdoctor.scripts.source_text import decode
@@ -93,7 +93,7 @@ def find(paths: Iterable[str]) -> Scripts:
 
 def _walk(top: str, failures: list[str]) -> Iterator[str]:
     """The files below a folder, in order. Links to folders are not followed: they can form cycles."""
-    waiting: list[tuple[str, Ignored]] = [(top, above(top))]
+    waiting: list[tuple[str, IgnoreRules]] = [(top, rules_above(top))]
     while waiting:
         folder, ignored = waiting.pop()
         ignored = ignored.inside(os.path.realpath(folder))
@@ -104,7 +104,7 @@ def _walk(top: str, failures: list[str]) -> Iterator[str]:
             continue
         base = os.path.realpath(folder)
         files: list[str] = []
-        folders: list[tuple[str, Ignored]] = []
+        folders: list[tuple[str, IgnoreRules]] = []
         for entry in entries:
             path = os.path.join(folder, entry.name) if folder != "." else entry.name
             if entry.is_dir(follow_symlinks=False):

@@ -16,7 +16,7 @@ COLLECTIVE_PHASES = ("barrier", "all_reduce", "collectives", "measure", "pairs",
 
 
 class Kind(str, Enum):
-    """What one rank observed, of itself or of another. `blame.weigh` knows which of them explains the others."""
+    """What one rank observed, of itself or of another. `causality.observation_order` knows which explains the others."""
 
     BAD_ENVIRONMENT = "bad_environment"
     RANK_OUT_OF_RANGE = "rank_out_of_range"

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.gpu import Gpu
     from ddpdoctor.facts.hang import Hang
     from ddpdoctor.facts.host import Host
+    from ddpdoctor.facts.job import Job
     from ddpdoctor.facts.log import Log
     from ddpdoctor.facts.net import Net
     from ddpdoctor.facts.nodes import Nodes
@@ -32,6 +33,7 @@ class Facts:
     """One node. A section is None when it was not asked for or could not be had: `gaps` says which and why.
 
     `collected_at` is UTC in ISO 8601 with a Z; `hostname` is the short one.
+    `job` is told by what produced it; where it is None and there is a launch, the engine makes it from the launch lines.
     """
 
     schema: str
@@ -49,6 +51,7 @@ class Facts:
     log: Log | None = None
     hang: Hang | None = None
     nodes: Nodes | None = None
+    job: Job | None = None
     gaps: tuple[Gap, ...] = ()
 
 
@@ -57,6 +60,7 @@ def late_names() -> dict[str, type]:
     from ddpdoctor.facts.gpu import Gpu
     from ddpdoctor.facts.hang import Hang
     from ddpdoctor.facts.host import Host
+    from ddpdoctor.facts.job import Job
     from ddpdoctor.facts.log import Log
     from ddpdoctor.facts.net import Net
     from ddpdoctor.facts.nodes import Nodes
@@ -65,4 +69,4 @@ def late_names() -> dict[str, type]:
     from ddpdoctor.facts.topo import Topo
     from ddpdoctor.facts.versions import Versions
 
-    return {each.__name__: each for each in (Gpu, Hang, Host, Log, Net, Nodes, Probe, Script, Topo, Versions)}
+    return {each.__name__: each for each in (Gpu, Hang, Host, Job, Log, Net, Nodes, Probe, Script, Topo, Versions)}

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ddpdoctor.facts.launch.layer import Layer
-from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.reading import Given
-from ddpdoctor.facts.launch.record import Line
+from ddpdoctor.facts.launch.record import LaunchLine
 from ddpdoctor.facts.launch.words import UNKNOWN, Word
 
 __all__ = ["Container", "bytes_of", "container_of", "wants_rdma"]
@@ -43,9 +43,9 @@ class Container:
     may_lock_memory: bool
 
 
-def container_of(line: Line) -> Container | None:
+def container_of(line: LaunchLine) -> Container | None:
     """The container of the line's innermost program; None without one, or where a word is unknown that may hold its options."""
-    layer = line.layer(Launcher.CONTAINER)
+    layer = line.layer(LauncherKind.CONTAINER)
     if layer is None or layer.name not in ENGINES or layer.reading.is_open:
         return None
     run = next((word for word in layer.own[1:] if word.text == "run"), None)

@@ -1,21 +1,24 @@
-"""What a launch tells one node of its job: how many come, who this one is, and where the store will be.
-
-Only for lines that start this node's part here: an srun, mpirun or ssh in a line starts all parts from one place.
-"""
+"""The job of launch lines: its agents and ranks; and what one line says to its own node, of which it starts the ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from ddpdoctor.facts.environ import as_integer
+from ddpdoctor.facts.job import Agent, Job, Process, Rendezvous
 from ddpdoctor.facts.launch.plan import Plan
-from ddpdoctor.facts.launch.programs import ELSEWHERE, Launcher
-from ddpdoctor.facts.launch.record import Line
+from ddpdoctor.facts.launch.programs import ELSEWHERE, LauncherKind
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.nodes import Form
-from ddpdoctor.launch.rendezvous import DEFAULT_PORT
+from ddpdoctor.launch.rendezvous import DEFAULT_PORT, plan_of_machines
 
-__all__ = ["Job", "job_id", "job_of_line"]
+__all__ = ["LocalJob", "agent_of", "job_id", "job_of_launch", "local_job"]
+
+T = TypeVar("T")
+MOST_RANKS = 64
+"""Ranks of one node that are listed: no node has more, and a mistyped number may be any."""
 
 _TRUE = ("1", "true", "t", "yes", "y")
 _FALSE = ("0", "false", "f", "no", "n")
@@ -23,10 +26,11 @@ _JOB_IDS = ("SLURM_JOB_ID", "SLURM_JOBID", "LSB_JOBID", "PBS_JOBID")
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """One node's part of a job. `is_host` is what --rdzv-conf says of it, None when it says nothing.
+class LocalJob:
+    """What one node is told of its job: how many nodes there are, which one it is, and where the store will be.
 
-    `nproc` is None where only this machine's GPUs or CPUs tell. `uniform`: ranks are counted as node_rank times `nproc`.
+    `is_host` is what --rdzv-conf says of it, None when it says nothing. `nproc` is None where only this machine's GPUs or
+    CPUs tell. `uniform`: ranks are counted as node_rank times `nproc`.
     """
 
     form: str
@@ -49,24 +53,89 @@ class Job:
     """Names of the nodes, where a scheduler tells them."""
 
 
-def job_of_line(line: Line) -> Job | None:
-    """The job of a launch line, None where the line does not say where its nodes meet. It may be a job of one node."""
+def job_of_launch(launch: Launch) -> Job:
+    """The job of the `--node` lines, else that of the only line; of other lines, which start several jobs, an empty one."""
+    lines = launch.nodes or (launch.lines if len(launch.lines) == 1 else ())
+    agents = tuple(agent for line in lines if (agent := agent_of(line)) is not None)
+    if not agents:
+        return Job()
+    plans = [agent.plan for agent in agents]
+    script = agents[0].layer.reading.script
+    return Job(
+        processes=tuple(_processes(agents)),
+        launcher=agents[0].layer.launcher.value,
+        rendezvous=Rendezvous(
+            backend=_common(plans, lambda plan: plan.backend),
+            host=_common(plans, lambda plan: plan.host),
+            port=_common(plans, lambda plan: plan.port),
+            id=_common(plans, lambda plan: plan.rdzv_id),
+        ),
+        name=None if script is None else script.known,
+        agents=agents,
+    )
+
+
+def agent_of(line: LaunchLine) -> Agent | None:
+    """The launcher of a line, where its options can be read: torchrun, or accelerate on several machines."""
+    if line.agent is not None:
+        return None if line.plan is None or line.agent.is_garbled else Agent(line, line.agent, line.plan)
+    layer = line.layer(LauncherKind.ACCELERATE)
+    if layer is None or layer.is_garbled:
+        return None
+    plan = plan_of_machines(layer, line.config or {})
+    return None if plan is None else Agent(line, layer, plan)
+
+
+def _common(plans: Sequence[Plan], value: Callable[[Plan], T | None]) -> T | None:
+    """What all plans have."""
+    first = value(plans[0])
+    return first if all(value(plan) == first for plan in plans) else None
+
+
+def _processes(agents: Sequence[Agent]) -> Iterator[Process]:
+    """The ranks of all nodes. Static rendezvous numbers them by node rank; of c10d only the order of joining decides."""
+    counts = {agent.plan.nproc for agent in agents}
+    size = counts.pop() if len(counts) == 1 else None
+    for index, agent in enumerate(agents):
+        line, plan, script = agent.line, agent.plan, agent.layer.reading.script
+        argv = () if script is None else tuple(word.text for word in (script, *agent.layer.reading.arguments))
+        is_numbered = size is not None and plan.backend == Form.STATIC and plan.node_rank is not None
+        for local in range(min(plan.nproc or 0, MOST_RANKS)):
+            yield Process(
+                node=index,
+                host=line.host,
+                rank=(plan.node_rank or 0) * (size or 0) + local if is_numbered else None,
+                local_rank=local,
+                world_size=size * plan.nnodes[1] if size is not None and plan.nnodes is not None else None,
+                argv=argv,
+                environ=line.environ.variables,
+                cwd=line.cwd,
+                started_by=agent.layer.launcher.value,
+                evidence=f"launch.lines[{index if line.node is None else line.node}]",
+            )
+
+
+def local_job(line: LaunchLine) -> LocalJob | None:
+    """What a launch line says to its own node, None where it does not say where the nodes meet; it may be the only node.
+
+    An srun, mpirun or ssh in a line starts the ranks of other nodes: None.
+    """
     if line.task_starter is not None or any(e.launcher in ELSEWHERE or e.name in ("ssh", "pdsh") for e in line.layers):
         return None
     if line.plan is not None and line.agent is not None and not line.agent.is_garbled:
         return _of_torchrun(line.plan)
-    accelerate = line.layer(Launcher.ACCELERATE)
+    accelerate = line.layer(LauncherKind.ACCELERATE)
     return _of_accelerate(line) if accelerate is not None and not accelerate.is_garbled else None
 
 
-def _of_torchrun(plan: Plan) -> Job | None:
+def _of_torchrun(plan: Plan) -> LocalJob | None:
     host, port, backend = plan.host, plan.port, plan.backend
     if plan.is_rewritten:  # it would run alone at a port of its own, whatever master the line names
         host, port, backend = plan.settings["master_addr"].value, DEFAULT_PORT, Form.STATIC
     if plan.is_standalone or plan.nnodes is None or backend not in (Form.STATIC, Form.C10D) or not host or port is None:
         return None
     is_static = backend == Form.STATIC
-    return Job(
+    return LocalJob(
         form=backend,
         launcher="torchrun",
         nnodes=plan.nnodes[1],
@@ -87,21 +156,21 @@ def _is_host(conf: str | None) -> bool | None:
     return True if word in _TRUE else False if word in _FALSE else None
 
 
-def _of_accelerate(line: Line) -> Job | None:
+def _of_accelerate(line: LaunchLine) -> LocalJob | None:
     """`accelerate launch` over several machines is static torchrun with names of its own."""
-    layer = line.layer(Launcher.ACCELERATE)
+    layer = line.layer(LauncherKind.ACCELERATE)
     assert layer is not None
     config = line.config or {}
 
-    def told(option: str) -> str | None:
+    def setting(option: str) -> str | None:
         return layer.value(option) or config.get(option)
 
-    machines, rank = as_integer(told("num_machines")) or 1, as_integer(told("machine_rank"))
-    host, ranks = told("main_process_ip"), as_integer(told("num_processes"))
-    port = as_integer(told("main_process_port")) or DEFAULT_PORT
-    if not host or told("rdzv_backend") not in (None, "static"):
+    machines, rank = as_integer(setting("num_machines")) or 1, as_integer(setting("machine_rank"))
+    host, ranks = setting("main_process_ip"), as_integer(setting("num_processes"))
+    port = as_integer(setting("main_process_port")) or DEFAULT_PORT
+    if not host or setting("rdzv_backend") not in (None, "static"):
         return None
-    return Job(
+    return LocalJob(
         form=Form.STATIC,
         launcher="accelerate",
         nnodes=machines,

@@ -15,25 +15,27 @@ from ddpdoctor.facts.launch.programs import (
     SHELL_TEXT,
     SRUN,
     WRAPPERS,
-    Launcher,
+    LauncherKind,
     Syntax,
 )
-from ddpdoctor.facts.launch.reading import Given, Reading, Trouble
-from ddpdoctor.facts.launch.typo import Slip, SlipKind
+from ddpdoctor.facts.launch.reading import Given, ParseProblemKind, Reading
+from ddpdoctor.facts.launch.typo import Typo, TypoKind
 from ddpdoctor.facts.launch.words import UNKNOWN, Word
 from ddpdoctor.facts.torchrun_options import Option, torchrun_options
 from ddpdoctor.launch.option_parser import read
 from ddpdoctor.launch.program_names import MODULES, MPI, NAMES, PYTHON, SHELLS, is_program
-from ddpdoctor.launch.shell_words import Simple, inner_text, split
-from ddpdoctor.launch.typos import find_slips, slip_before_program
+from ddpdoctor.launch.shell.words import Simple, inner_text, simple_commands
+from ddpdoctor.launch.typos import find_typos, typo_before_program
 from ddpdoctor.launch.wrappers import searched, unjudged, wrapped
 
-__all__ = ["launching", "peel"]
+__all__ = ["launching", "parse_layers"]
 
 _PYTHON_VALUES = ("-X", "-W", "-Q")
 
 
-def peel(words: Sequence[Word], torch: tuple[int, int], known: Mapping[str, str] | None = None) -> tuple[Layer, ...]:
+def parse_layers(
+    words: Sequence[Word], torch: tuple[int, int], known: Mapping[str, str] | None = None
+) -> tuple[Layer, ...]:
     """The layers of one simple command, outermost first. Empty when it runs nothing.
 
     Args:
@@ -43,9 +45,9 @@ def peel(words: Sequence[Word], torch: tuple[int, int], known: Mapping[str, str]
     variables: tuple[Variable, ...] = ()
     rest: tuple[Word, ...] | None = tuple(words)
     while rest and len(layers) < 20:
-        slip = slip_before_program(rest)
-        if slip is not None and not any(each.launcher is Launcher.CONTAINER for each in layers):
-            layers.append(Layer(Launcher.OTHER, slip.words[0], rest, variables=variables, slips=(slip,)))
+        typo = typo_before_program(rest)
+        if typo is not None and not any(each.launcher is LauncherKind.CONTAINER for each in layers):
+            layers.append(Layer(LauncherKind.OTHER, typo.words[0], rest, variables=variables, typos=(typo,)))
             break
         if (pair := rest[0].assignment) is not None:
             variables = (*variables, Variable(pair[0], pair[1], rest[0]))
@@ -68,22 +70,22 @@ def _layer(
     rest = words[1:]
     if UNKNOWN in program.text:
         return searched(words)
-    if name in NAMES and NAMES[name] in (Launcher.TORCHRUN, Launcher.ACCELERATE, Launcher.DEEPSPEED):
+    if name in NAMES and NAMES[name] in (LauncherKind.TORCHRUN, LauncherKind.ACCELERATE, LauncherKind.DEEPSPEED):
         return _launcher(NAMES[name], program, words[:1], rest, torch)
     if name == "accelerate":
         if rest and rest[0].text == "launch":
-            return _launcher(Launcher.ACCELERATE, program, words[:2], rest[1:], torch)
+            return _launcher(LauncherKind.ACCELERATE, program, words[:2], rest[1:], torch)
         return _accelerate(words, torch)
     if PYTHON.fullmatch(name):
         return _python(words, torch)
     if name in SHELLS:
         return _shell(words, known)
     if name in ("srun", "sbatch", "salloc"):
-        launcher = Launcher(name)
+        launcher = LauncherKind(name)
         layer, inner = wrapped(words, SRUN, launcher)
-        return layer, _wrap(layer) if launcher is Launcher.SBATCH else inner
+        return layer, _wrap(layer) if launcher is LauncherKind.SBATCH else inner
     if MPI.fullmatch(name):
-        return wrapped(words, MPIRUN, Launcher.MPIRUN)
+        return wrapped(words, MPIRUN, LauncherKind.MPIRUN)
     if name in NAMES:
         return unjudged(words, NAMES[name])
     if name in WRAPPERS:
@@ -91,27 +93,27 @@ def _layer(
         if name in SHELL_TEXT and " " in words[-1].text.strip() and len(words) > 1:
             return _shell_text(words, len(words) - 1, known)
         if syntax.subcommands and not (rest and any(w.text in syntax.subcommands for w in rest)):
-            return Layer(Launcher.OTHER, program, words), None
+            return Layer(LauncherKind.OTHER, program, words), None
         if name == "taskset" and not any(w.text.startswith(("-c", "--cpu-list")) or w.text == "-ac" for w in rest[:2]):
             syntax = Syntax(operands=1)
         return wrapped(words, syntax, syntax.launcher)
-    return Layer(Launcher.OTHER, program, words), None
+    return Layer(LauncherKind.OTHER, program, words), None
 
 
 def _launcher(
-    launcher: Launcher, program: Word, own: tuple[Word, ...], rest: tuple[Word, ...], torch: tuple[int, int]
+    launcher: LauncherKind, program: Word, own: tuple[Word, ...], rest: tuple[Word, ...], torch: tuple[int, int]
 ) -> tuple[Layer, tuple[Word, ...] | None]:
-    if launcher is Launcher.ACCELERATE:
+    if launcher is LauncherKind.ACCELERATE:
         table: tuple[Option, ...] = ACCELERATE
         reading = _without_families(read(rest, table, abbreviations=False))
     else:
         table = DEEPSPEED
-        if launcher is not Launcher.DEEPSPEED:
-            table = torchrun_options(torch, legacy=launcher is Launcher.LEGACY)
+        if launcher is not LauncherKind.DEEPSPEED:
+            table = torchrun_options(torch, legacy=launcher is LauncherKind.LEGACY)
         reading = read(rest, table)
     used = len(rest) if reading.script is None else rest.index(reading.script)
-    slips = find_slips(reading, rest[:used], table)
-    layer = Layer(launcher, program, (*own, *rest[:used]), reading, slips=slips)
+    typos = find_typos(reading, rest[:used], table)
+    layer = Layer(launcher, program, (*own, *rest[:used]), reading, typos=typos)
     direct = reading.last("no_python") is not None
     inner = None
     if reading.script is not None and not reading.problems:
@@ -129,10 +131,10 @@ def _accelerate(words: tuple[Word, ...], torch: tuple[int, int]) -> tuple[Layer,
     program, rest = words[0], words[1:]
     flags = {flag for option in ACCELERATE for flag in option.flags}
     if not rest or not (rest[0].text.endswith(".py") or rest[0].text.partition("=")[0] in flags):
-        return Layer(Launcher.OTHER, program, words), None
-    layer, _ = _launcher(Launcher.ACCELERATE, program, words[:1], rest, torch)
-    slip = Slip(SlipKind.NO_COMMAND, (program,), (program.text, "launch"))
-    return replace(layer, slips=(slip,)), None
+        return Layer(LauncherKind.OTHER, program, words), None
+    layer, _ = _launcher(LauncherKind.ACCELERATE, program, words[:1], rest, torch)
+    typo = Typo(TypoKind.NO_COMMAND, (program,), (program.text, "launch"))
+    return replace(layer, typos=(typo,)), None
 
 
 def _names_launcher(script: Word) -> bool:
@@ -151,7 +153,7 @@ def _without_families(reading: Reading) -> Reading:
     problems = tuple(
         p
         for p in reading.problems
-        if not (p.trouble is Trouble.UNRECOGNIZED and p.word.text.replace("-", "_").startswith(_FAMILIES))
+        if not (p.trouble is ParseProblemKind.UNRECOGNIZED and p.word.text.replace("-", "_").startswith(_FAMILIES))
     )
     if len(problems) == len(reading.problems):
         return reading
@@ -176,13 +178,13 @@ def _python(words: tuple[Word, ...], torch: tuple[int, int]) -> tuple[Layer, tup
         i += 2 if text in _PYTHON_VALUES else 1
     if i < len(words) and words[i].text not in ("-c", "-") and not words[i].text.startswith("-"):
         reading = Reading(script=words[i], arguments=words[i + 1 :], is_open=words[i].splits)
-        return Layer(Launcher.PYTHON, words[0], words[:i], reading), None
-    return Layer(Launcher.PYTHON, words[0], words), None
+        return Layer(LauncherKind.PYTHON, words[0], words[:i], reading), None
+    return Layer(LauncherKind.PYTHON, words[0], words), None
 
 
 def _python_module(words: tuple[Word, ...], i: int, torch: tuple[int, int]) -> tuple[Layer, tuple[Word, ...] | None]:
     if i + 1 >= len(words):
-        return Layer(Launcher.PYTHON, words[0], words), None
+        return Layer(LauncherKind.PYTHON, words[0], words), None
     module = words[i + 1]
     launcher = MODULES.get(module.text)
     if launcher is not None:
@@ -192,10 +194,10 @@ def _python_module(words: tuple[Word, ...], i: int, torch: tuple[int, int]) -> t
         and words[i + 2 : i + 3]
         and (words[i + 2].text == "launch")
     ):
-        return _launcher(Launcher.ACCELERATE, words[0], words[: i + 3], words[i + 3 :], torch)
+        return _launcher(LauncherKind.ACCELERATE, words[0], words[: i + 3], words[i + 3 :], torch)
     given = Given("module", "-m", "-m", None, words[i], words[i])
     reading = Reading(given=(given,), script=module, arguments=words[i + 2 :])
-    return Layer(Launcher.PYTHON, words[0], words[: i + 1], reading), None
+    return Layer(LauncherKind.PYTHON, words[0], words[: i + 1], reading), None
 
 
 def _shell(words: tuple[Word, ...], known: Mapping[str, str]) -> tuple[Layer, tuple[Word, ...] | None]:
@@ -206,11 +208,11 @@ def _shell(words: tuple[Word, ...], known: Mapping[str, str]) -> tuple[Layer, tu
                 break
             return _shell_text(words, i + 1, known)
         i += 2 if words[i].text in ("-o", "-O", "+o") else 1
-    found = slip_before_program(words[i:]) if i < len(words) else None
-    if found is not None and found.kind is SlipKind.JOINED:  # a command where the shell wants the name of a script
-        slip = replace(found, meant=("-c", words[i].text))
-        return Layer(Launcher.SHELL, words[0], words, slips=(slip,)), None
-    return Layer(Launcher.SHELL, words[0], words), None
+    found = typo_before_program(words[i:]) if i < len(words) else None
+    if found is not None and found.kind is TypoKind.JOINED:  # a command where the shell wants the name of a script
+        typo = replace(found, meant=("-c", words[i].text))
+        return Layer(LauncherKind.SHELL, words[0], words, typos=(typo,)), None
+    return Layer(LauncherKind.SHELL, words[0], words), None
 
 
 def _wrap(layer: Layer) -> tuple[Word, ...] | None:
@@ -219,17 +221,17 @@ def _wrap(layer: Layer) -> tuple[Word, ...] | None:
     if given is None or not given.value_word.is_literal or not given.value_word.raw:
         return None
     inner = inner_text(given.value_word, "--wrap=" if given.is_joined else "")
-    return launching(split(inner.text, inside=inner))
+    return launching(simple_commands(inner.text, inside=inner))
 
 
 def _shell_text(words: tuple[Word, ...], i: int, known: Mapping[str, str]) -> tuple[Layer, tuple[Word, ...] | None]:
     word = words[i]
-    launcher = Launcher.SHELL if words[0].text.rpartition("/")[2] in SHELLS else Launcher.WRAPPER
+    launcher = LauncherKind.SHELL if words[0].text.rpartition("/")[2] in SHELLS else LauncherKind.WRAPPER
     layer = Layer(launcher, words[0], words[: i + 1], is_shell_text=True)
     if not word.is_literal or not word.raw:
         return layer, None
     inner = inner_text(word, known=known)
-    commands = split(inner.text, inside=inner)
+    commands = simple_commands(inner.text, inside=inner)
     return layer, launching(commands)
 
 

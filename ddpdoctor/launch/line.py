@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.launch.layer import Layer
-from ddpdoctor.facts.launch.programs import ELSEWHERE, REMOTE, Launcher
-from ddpdoctor.facts.launch.record import Line, Script
+from ddpdoctor.facts.launch.programs import ELSEWHERE, REMOTE, LauncherKind
+from ddpdoctor.facts.launch.record import LaunchLine, StartedScript
 from ddpdoctor.facts.launch.words import UNKNOWN, Word, quote
 from ddpdoctor.facts.torchrun_options import Version
-from ddpdoctor.launch.layers import launching, peel
+from ddpdoctor.launch.layers import launching, parse_layers
+from ddpdoctor.launch.lookup import NO_FILES, FileLookup
 from ddpdoctor.launch.rendezvous import plan_of
-from ddpdoctor.launch.script_look import look
-from ddpdoctor.launch.shell_words import Simple, split
+from ddpdoctor.launch.shell.words import Simple, simple_commands
 
-__all__ = ["again", "line_of", "line_of_argv", "line_of_text", "settle"]
+__all__ = ["apply_prior_command", "line_of", "line_of_argv", "line_of_text"]
 
 
-def line_of_argv(argv: Sequence[str], environ: Mapping[str, str], version: Version, cwd: str) -> Line:
+def line_of_argv(
+    argv: Sequence[str], environ: Mapping[str, str], version: Version, cwd: str, files: FileLookup = NO_FILES
+) -> LaunchLine:
     """The line of words that a shell has already cut: their own quoting is lost, so they are quoted where they need it."""
     if len(argv) == 1 and " " in argv[0].strip():
-        return line_of_text(argv[0], environ, version, cwd)
+        return line_of_text(argv[0], environ, version, cwd, files=files)
     words, at = [], 0
     for i, text in enumerate(argv):
         text = text.replace(UNKNOWN, "")
         raw = _quoted(text, is_first=i == 0)
         words.append(Word(text, raw, at, at + len(raw)))
         at += len(raw) + 1
-    return line_of(" ".join(w.raw for w in words), words, environ, version, cwd)
+    return line_of(" ".join(w.raw for w in words), words, environ, version, cwd, files=files)
 
 
 def _quoted(text: str, *, is_first: bool) -> str:
@@ -48,29 +50,37 @@ def line_of_text(
     cwd: str,
     *,
     node: int | None = None,
-    scripts: dict[str, Line] | None = None,
-) -> Line:
+    files: FileLookup = NO_FILES,
+) -> LaunchLine:
     """The launch in a piece of shell text: its last command that starts something, after the `cd` and `export` before it."""
     text = text.replace(UNKNOWN, "")
-    commands = split(text)
+    commands = simple_commands(text)
     known: dict[str, str] = {}
     exported: dict[str, str] = {}
     before: dict[str, str] = {}
     folder: str | None = cwd
     for command in commands[:-1]:
         folder = _step(command, known, exported, folder)
-        settle([w.text for w in command.words], before)
+        apply_prior_command([w.text for w in command.words], before)
     if known:
-        commands = split(text, known)
+        commands = simple_commands(text, known)
     words = launching(commands) or (commands[-1].words if commands else ())
     background = next((c.operator == "&" for c in commands if c.words == words), False)
     line = line_of(
-        text, words, {**environ, **exported}, version, folder, node=node, is_background=background, known=known
+        text,
+        words,
+        {**environ, **exported},
+        version,
+        folder,
+        node=node,
+        is_background=background,
+        known=known,
+        files=files,
     )
     return replace(line, before=before)
 
 
-def settle(words: Sequence[str], before: dict[str, str]) -> None:
+def apply_prior_command(words: Sequence[str], before: dict[str, str]) -> None:
     """Note what a command settles for the launches behind it: see `Line.before`."""
     if words[0] == "ulimit" and len(words) == 3 and words[1] in ("-l", "-Sl", "-Hl"):
         before["memlock"] = words[2]
@@ -83,32 +93,11 @@ def settle(words: Sequence[str], before: dict[str, str]) -> None:
         before["torch"] = "cpu" if is_cpu else "other"
 
 
-def again(line: Line, text: str, version: Version) -> Line:
-    """Another text in the place of a line: read as the line was, in the same environment and folder."""
-    own = {v.name for layer in line.layers for v in layer.variables}
-    environ = {name: value for name, value in line.environ.variables.items() if name not in own}
-    if line.file is None:
-        return replace(line_of_text(text, environ, version, line.cwd or ""), node=line.node)
-    start = line.argv[0].start if line.argv else 0
-    commands = split(text, line.known)
-    words = min((c.words for c in commands), key=lambda words: abs(words[0].start - start), default=())
-    found = line_of(text, words, environ, version, line.cwd, file=line.file, batch=line.batch, known=line.known)
-    is_new = line.script is None and found.script is not None and not found.script.exists
-    return replace(
-        found,
-        script=None if is_new else found.script,
-        is_background=line.is_background,
-        pod=line.pod,
-        known=line.known,
-        before=line.before,
-    )
-
-
 def _step(command: Simple, known: dict[str, str], exported: dict[str, str], folder: str | None) -> str | None:
     """What a command before the launch changes: the folder, variables."""
     texts = [w.text for w in command.words]
     if texts[0] == "cd" and len(texts) == 2:
-        return None if UNKNOWN in texts[1] or folder is None else os.path.join(folder, os.path.expanduser(texts[1]))
+        return None if UNKNOWN in texts[1] or folder is None else posixpath.join(folder, posixpath.expanduser(texts[1]))
     words = command.words[1:] if texts[0] == "export" else command.words
     if all(word.assignment for word in words):
         for word in words:
@@ -134,16 +123,17 @@ def line_of(
     first_column: int = 1,
     batch: Layer | None = None,
     known: Mapping[str, str] | None = None,
-) -> Line:
+    files: FileLookup = NO_FILES,
+) -> LaunchLine:
     """A line from its words: its layers, the environment of the innermost one, what torchrun will do, the script."""
-    layers = peel(words, version, known)
+    layers = parse_layers(words, version, known)
     innermost = layers[-1] if layers else None
     base = {} if any(each.launcher in ELSEWHERE for each in layers) else dict(environ)
     if innermost is not None:
         base.update({v.name: v.value for v in innermost.variables})
         base = _unset(layers, base)
-    agent = next((e for e in reversed(layers) if e.launcher in (Launcher.TORCHRUN, Launcher.LEGACY)), None)
-    return Line(
+    agent = next((e for e in reversed(layers) if e.launcher in (LauncherKind.TORCHRUN, LauncherKind.LEGACY)), None)
+    return LaunchLine(
         source=source,
         argv=tuple(words),
         layers=layers,
@@ -154,9 +144,10 @@ def line_of(
         first_column=first_column,
         node=node,
         host=_host(layers),
-        script=_script(layers, cwd),
-        config=_config(layers, cwd),
-        batch=next((e for e in layers if e.launcher is Launcher.SBATCH and e is not innermost), batch),
+        script=_script(layers, cwd, files),
+        config=_config(layers, cwd, files),
+        known=dict(known or {}),
+        batch=next((e for e in layers if e.launcher is LauncherKind.SBATCH and e is not innermost), batch),
         is_background=is_background,
         plan=None if agent is None else plan_of(agent, base, version),
     )
@@ -185,35 +176,33 @@ def _host(layers: Sequence[Layer]) -> str | None:
     return None
 
 
-def _script(layers: Sequence[Layer], cwd: str | None) -> Script | None:
+def _script(layers: Sequence[Layer], cwd: str | None, files: FileLookup) -> StartedScript | None:
     """The script, where the line names a file that would be looked for on this machine."""
     innermost = layers[-1] if layers else None
-    if len(layers) > 1 and layers[-1].launcher is Launcher.OTHER and layers[-2].given("no_python") is not None:
+    if len(layers) > 1 and layers[-1].launcher is LauncherKind.OTHER and layers[-2].given("no_python") is not None:
         innermost = layers[-2]
     if innermost is None or cwd is None or innermost.reading.script is None or innermost.is_garbled:
         return None
     if any(
-        each.launcher in (*ELSEWHERE, Launcher.OTHER) or each.name in REMOTE for each in _outside(layers, innermost)
+        each.launcher in (*ELSEWHERE, LauncherKind.OTHER) or each.name in REMOTE for each in _outside(layers, innermost)
     ):
         return None
     if any(_changes_folder(each) for each in layers):
         return None
     path = innermost.reading.script.known
-    if path is None or innermost.given("module") or innermost.launcher is Launcher.OTHER:
+    if path is None or innermost.given("module") or innermost.launcher is LauncherKind.OTHER:
         return None
-    return look(os.path.join(cwd, path))
+    return files.script(posixpath.join(cwd, path))
 
 
-def _config(layers: Sequence[Layer], cwd: str | None) -> dict[str, str] | None:
+def _config(layers: Sequence[Layer], cwd: str | None, files: FileLookup) -> dict[str, str] | None:
     """`key: value` lines of accelerate's config file, which `accelerate config` writes flat; None when it is not read."""
-    layer = next((each for each in layers if each.launcher is Launcher.ACCELERATE), None)
+    layer = next((each for each in layers if each.launcher is LauncherKind.ACCELERATE), None)
     path = None if layer is None else layer.value("config_file")
     if path is None or UNKNOWN in path or cwd is None or any(e.launcher in ELSEWHERE for e in layers):
         return None
-    try:
-        with open(os.path.join(cwd, path), encoding="utf-8", errors="replace") as file:
-            text = file.read(65536)
-    except (OSError, ValueError):
+    text = files.text(posixpath.join(cwd, path))
+    if text is None:
         return None
     pairs = re.findall(r"^(\w+):[ \t]*([^#\n]*?)[ \t]*(?:#.*)?$", text, re.MULTILINE)
     return {key: value.strip("'\"") for key, value in pairs if value}

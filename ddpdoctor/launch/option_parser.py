@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ddpdoctor.facts.launch.reading import Given, Problem, Reading, Trouble
+from ddpdoctor.facts.launch.reading import Given, ParseProblem, ParseProblemKind, Reading
 from ddpdoctor.facts.launch.words import UNKNOWN, Word
 from ddpdoctor.facts.torchrun_options import Option
 
@@ -46,16 +46,16 @@ def read(words: Sequence[Word], options: tuple[Option, ...], *, abbreviations: b
         options: the launcher's table.
         abbreviations: argparse's `allow_abbrev`.
     """
-    return _Reader(words, options, abbreviations).read()
+    return _OptionParser(words, options, abbreviations).read()
 
 
-class _Reader:
+class _OptionParser:
     def __init__(self, words: Sequence[Word], options: tuple[Option, ...], abbreviations: bool) -> None:
         self.words = words
         self.flags = _flags(options)
         self.abbreviations = abbreviations
         self.given: list[Given] = []
-        self.problems: list[Problem] = []
+        self.problems: list[ParseProblem] = []
         self.is_open = False
         self.is_help = False
         self.separator: Word | None = None
@@ -71,8 +71,8 @@ class _Reader:
             if rest < len(self.words) and self.words[rest] is self.separator:
                 rest += 1  # a `--` right after the script is dropped as well
             arguments = tuple(self.words[rest:])
-        elif not self.is_open and not any(p.trouble is not Trouble.UNRECOGNIZED for p in self.problems):
-            self._trouble(Trouble.NO_SCRIPT, self.words[-1] if self.words else Word(""))
+        elif not self.is_open and not any(p.trouble is not ParseProblemKind.UNRECOGNIZED for p in self.problems):
+            self._trouble(ParseProblemKind.NO_SCRIPT, self.words[-1] if self.words else Word(""))
         return Reading(
             given=tuple(self.given),
             problems=tuple(self.problems),
@@ -106,7 +106,9 @@ class _Reader:
             return _Found("", text, None)
         matches = self._matches(text)
         if len(matches) > 1:
-            self.problems.append(Problem(Trouble.AMBIGUOUS, word, name, value, tuple(m.flag for m in matches)))
+            self.problems.append(
+                ParseProblem(ParseProblemKind.AMBIGUOUS, word, name, value, tuple(m.flag for m in matches))
+            )
             return _Found("?", name, value if sign else None)
         if matches:
             return matches[0]
@@ -151,7 +153,7 @@ class _Reader:
         """Ambiguous words behind the script are the script's own."""
         start = self.words[script].start
         self.problems = [
-            Problem(p.trouble, p.word, p.option, p.value, p.matches, p.word.start > start) for p in self.problems
+            ParseProblem(p.trouble, p.word, p.option, p.value, p.matches, p.word.start > start) for p in self.problems
         ]
 
     def _consume(self, i: int, found: _Found, others: dict[int, _Found]) -> int:
@@ -160,7 +162,7 @@ class _Reader:
             if UNKNOWN in word.text:
                 self.is_open = True
             else:
-                self._trouble(Trouble.UNRECOGNIZED, word, found.written)
+                self._trouble(ParseProblemKind.UNRECOGNIZED, word, found.written)
             return i + 1
         if found.flag == "?":
             has_value = found.value is not None or i + 1 in others or i + 1 >= len(self.words)
@@ -178,7 +180,7 @@ class _Reader:
                 return i + 1
             following = f"-{value[:1]}"
             if flag.startswith("--") or value == "" or following not in self.flags:
-                self._trouble(Trouble.IGNORED_VALUE, word, "/".join(option.flags), value)
+                self._trouble(ParseProblemKind.IGNORED_VALUE, word, "/".join(option.flags), value)
                 return i + 1
             flag, value = following, value[1:] or None
             found = _Found(flag, flag, value)
@@ -186,7 +188,7 @@ class _Reader:
             self._accept(option, flag, found.written, value, word, word)
             return i + 1
         if i + 1 >= len(self.words) or i + 1 in others or self.words[i + 1] is self.separator:
-            self._trouble(Trouble.EXPECTED_VALUE, word, flag)
+            self._trouble(ParseProblemKind.EXPECTED_VALUE, word, flag)
             return i + 1
         self._accept(option, flag, found.written, self.words[i + 1].text, word, self.words[i + 1])
         return i + 2
@@ -194,13 +196,13 @@ class _Reader:
     def _accept(self, option: Option, flag: str, written: str, value: str, word: Word, value_word: Word) -> None:
         if UNKNOWN not in value:
             if not _converts(option.kind, value):
-                self._trouble(Trouble.INVALID_VALUE, value_word, flag, value)
+                self._trouble(ParseProblemKind.INVALID_VALUE, value_word, flag, value)
             elif option.choices and value not in option.choices:
-                self._trouble(Trouble.INVALID_CHOICE, value_word, flag, value)
+                self._trouble(ParseProblemKind.INVALID_CHOICE, value_word, flag, value)
         self.given.append(Given(option.dest, flag, written, value, word, value_word))
 
-    def _trouble(self, trouble: Trouble, word: Word, option: str = "", value: str = "") -> None:
-        self.problems.append(Problem(trouble, word, option, value))
+    def _trouble(self, trouble: ParseProblemKind, word: Word, option: str = "", value: str = "") -> None:
+        self.problems.append(ParseProblem(trouble, word, option, value))
 
 
 def _converts(kind: str, value: str) -> bool:

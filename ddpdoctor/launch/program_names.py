@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.words import Word
 
 __all__ = ["MODULES", "MPI", "NAMES", "PYTHON", "SHELLS", "is_program"]
@@ -13,19 +13,19 @@ PYTHON = re.compile(r"(python|pypy)[\d.]*")
 MPI = re.compile(r"(mpirun|mpiexec|orterun|prterun|aprun)(\.\w+)?")
 SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 MODULES = {
-    "torch.distributed.run": Launcher.TORCHRUN,
-    "torch.distributed.launch": Launcher.LEGACY,
-    "accelerate.commands.launch": Launcher.ACCELERATE,
-    "deepspeed.launcher.runner": Launcher.DEEPSPEED,
+    "torch.distributed.run": LauncherKind.TORCHRUN,
+    "torch.distributed.launch": LauncherKind.LEGACY,
+    "accelerate.commands.launch": LauncherKind.ACCELERATE,
+    "deepspeed.launcher.runner": LauncherKind.DEEPSPEED,
 }
 NAMES = {
-    "torchrun": Launcher.TORCHRUN,
-    "torchrun.exe": Launcher.TORCHRUN,
-    "accelerate-launch": Launcher.ACCELERATE,
-    "deepspeed": Launcher.DEEPSPEED,
-    "ds": Launcher.DEEPSPEED,
-    "jsrun": Launcher.JSRUN,
-    "ray": Launcher.RAY,
+    "torchrun": LauncherKind.TORCHRUN,
+    "torchrun.exe": LauncherKind.TORCHRUN,
+    "accelerate-launch": LauncherKind.ACCELERATE,
+    "deepspeed": LauncherKind.DEEPSPEED,
+    "ds": LauncherKind.DEEPSPEED,
+    "jsrun": LauncherKind.JSRUN,
+    "ray": LauncherKind.RAY,
 }
 
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from ddpdoctor.facts import addresses
 from ddpdoctor.facts.launch.layer import Layer
-from ddpdoctor.facts.launch.plan import Plan, Setting
+from ddpdoctor.facts.launch.plan import Plan, PlanSetting
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.facts.torchrun_options import Option, Version, torchrun_options
 
@@ -36,23 +36,23 @@ def _by_dest(version: Version) -> dict[str, Option]:
     return {option.dest: option for option in torchrun_options(version, legacy=True)}
 
 
-def setting(layer: Layer, environ: Mapping[str, str], dest: str, version: Version) -> Setting:
+def setting(layer: Layer, environ: Mapping[str, str], dest: str, version: Version) -> PlanSetting:
     """The value that counts: the line's last, else PET_<DEST>, else the default."""
     option = _by_dest(version).get(dest)
     given = layer.given(dest)
     if given is not None:
         value = "1" if given.value is None else given.value
         unknown = UNKNOWN in value
-        return Setting(None if unknown else value, "line", given.value_word, unknown)
+        return PlanSetting(None if unknown else value, "line", given.value_word, unknown)
     if option is None:
-        return Setting(None, "default")
+        return PlanSetting(None, "default")
     if layer.reading.is_open:
-        return Setting(None, "default", None, True)
+        return PlanSetting(None, "default", None, True)
     name = option.variable
     if name is not None and name in environ:
         value = environ[name]
-        return Setting(None if UNKNOWN in value else value, "variable", None, UNKNOWN in value)
-    return Setting(option.default, "default")
+        return PlanSetting(None if UNKNOWN in value else value, "variable", None, UNKNOWN in value)
+    return PlanSetting(option.default, "default")
 
 
 def plan_of(layer: Layer, environ: Mapping[str, str], version: Version) -> Plan:
@@ -118,9 +118,9 @@ def plan_of_machines(layer: Layer, config: Mapping[str, str]) -> Plan | None:
         value = config.get(name, default) if given is None else given.value
         unknown = value is not None and UNKNOWN in value
         origin = "line" if given is not None else "variable" if name in config else "default"
-        settings[dest] = Setting(None if unknown else value, origin, given.value_word if given else None, unknown)
-    settings |= {dest: Setting("", "default") for dest in ("rdzv_endpoint", "rdzv_conf")}
-    settings["rdzv_backend"] = Setting(layer.value("rdzv_backend") or "static", "default")
+        settings[dest] = PlanSetting(None if unknown else value, origin, given.value_word if given else None, unknown)
+    settings |= {dest: PlanSetting("", "default") for dest in ("rdzv_endpoint", "rdzv_conf")}
+    settings["rdzv_backend"] = PlanSetting(layer.value("rdzv_backend") or "static", "default")
     count = _integer(settings["nnodes"].value)
     if count is None or count < 2 or settings["rdzv_backend"].value != "static":
         return None
@@ -139,7 +139,7 @@ def plan_of_machines(layer: Layer, config: Mapping[str, str]) -> Plan | None:
     )
 
 
-def _flag(value: Setting) -> bool | None:
+def _flag(value: PlanSetting) -> bool | None:
     if value.is_unknown:
         return None
     if value.origin != "variable":
@@ -148,7 +148,9 @@ def _flag(value: Setting) -> bool | None:
     return None if number is None else bool(number)
 
 
-def _endpoint(settings: Mapping[str, Setting], backend: str | None, is_local: bool) -> tuple[str | None, int | None]:
+def _endpoint(
+    settings: Mapping[str, PlanSetting], backend: str | None, is_local: bool
+) -> tuple[str | None, int | None]:
     if is_local:
         return "localhost", None
     endpoint = settings["rdzv_endpoint"]

@@ -6,8 +6,8 @@ import re
 
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.torchrun_options import Version
-from ddpdoctor.launch.layers import peel
-from ddpdoctor.launch.shell_words import split
+from ddpdoctor.launch.layers import parse_layers
+from ddpdoctor.launch.shell.words import simple_commands
 
 __all__ = ["batch_layer"]
 
@@ -30,6 +30,6 @@ def batch_layer(text: str, version: Version) -> Layer | None:
             break
     if not options:
         return None
-    commands = split("sbatch " + " ".join(options).replace("\n", " "))
-    layers = peel(commands[0].words, version)
+    commands = simple_commands("sbatch " + " ".join(options).replace("\n", " "))
+    layers = parse_layers(commands[0].words, version)
     return layers[0] if layers else None

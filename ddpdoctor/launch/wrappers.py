@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddpdoctor.facts.launch.layer import Layer, Variable
-from ddpdoctor.facts.launch.programs import WRAPPERS, Launcher, Syntax
+from ddpdoctor.facts.launch.programs import WRAPPERS, LauncherKind, Syntax
 from ddpdoctor.facts.launch.reading import Given, Reading
 from ddpdoctor.facts.launch.words import Word
 from ddpdoctor.launch.program_names import is_program
@@ -11,7 +11,7 @@ from ddpdoctor.launch.program_names import is_program
 __all__ = ["searched", "unjudged", "wrapped"]
 
 
-def wrapped(words: tuple[Word, ...], syntax: Syntax, launcher: Launcher) -> tuple[Layer, tuple[Word, ...] | None]:
+def wrapped(words: tuple[Word, ...], syntax: Syntax, launcher: LauncherKind) -> tuple[Layer, tuple[Word, ...] | None]:
     given: list[Given] = []
     variables: list[Variable] = []
     i, operands, subcommand = 1, syntax.operands, bool(syntax.subcommands)
@@ -21,7 +21,7 @@ def wrapped(words: tuple[Word, ...], syntax: Syntax, launcher: Launcher) -> tupl
         text = word.text
         if text == "--":
             i += 1
-            if operands and launcher is not Launcher.CONTAINER:
+            if operands and launcher is not LauncherKind.CONTAINER:
                 continue
             break
         if word.splits:
@@ -33,7 +33,9 @@ def wrapped(words: tuple[Word, ...], syntax: Syntax, launcher: Launcher) -> tupl
             i += 1
         elif text.startswith("-") and len(text) > 1:
             i = _wrapper_option(words, i, syntax, given, variables)
-        elif launcher is Launcher.WRAPPER and word.assignment and words[0].text.rpartition("/")[2] in ("env", "sudo"):
+        elif (
+            launcher is LauncherKind.WRAPPER and word.assignment and words[0].text.rpartition("/")[2] in ("env", "sudo")
+        ):
             name, value = word.assignment
             variables.append(Variable(name, value, word))
             i += 1
@@ -63,10 +65,10 @@ def _search(words: tuple[Word, ...]) -> tuple[Word, ...] | None:
     return None if at is None else words[at:]
 
 
-def unjudged(words: tuple[Word, ...], launcher: Launcher) -> tuple[Layer, tuple[Word, ...] | None]:
+def unjudged(words: tuple[Word, ...], launcher: LauncherKind) -> tuple[Layer, tuple[Word, ...] | None]:
     """jsrun and ray: their own options are not read, only the program that they start is looked for."""
     rest = words[1:]
-    if launcher is Launcher.RAY:
+    if launcher is LauncherKind.RAY:
         texts = [w.text for w in words]
         rest = words[texts.index("--") + 1 :] if texts[1:3] == ["job", "submit"] and "--" in texts else ()
     inner = _search(rest) if rest else None
@@ -77,7 +79,7 @@ def unjudged(words: tuple[Word, ...], launcher: Launcher) -> tuple[Layer, tuple[
 def searched(words: tuple[Word, ...]) -> tuple[Layer, tuple[Word, ...] | None]:
     rest = words[1:]
     found = _search(rest) if rest else None
-    layer = Layer(Launcher.OTHER, words[0], words[: len(words) - len(found or ())], Reading(is_open=True))
+    layer = Layer(LauncherKind.OTHER, words[0], words[: len(words) - len(found or ())], Reading(is_open=True))
     return layer, found
 
 

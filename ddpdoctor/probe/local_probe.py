@@ -7,7 +7,7 @@ import select
 import time
 from collections.abc import Callable
 
-from ddpdoctor.causality.arrange import weigh
+from ddpdoctor.causality.observation_order import weigh
 from ddpdoctor.facts.probe import Kind, Observation, Probe
 from ddpdoctor.probe.agreed_plan import choose_backend
 from ddpdoctor.probe.transport_capabilities import read_capabilities

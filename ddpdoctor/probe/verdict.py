@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ddpdoctor.causality.arrange import NEEDS_NO_GRACE, weigh
+from ddpdoctor.causality.observation_order import NEEDS_NO_GRACE, weigh
 from ddpdoctor.facts.probe import Kind, Observation, Probe, RankReport
 from ddpdoctor.facts.reachability import ConnectOutcome
 from ddpdoctor.network.tcpstore.client import StoreLost

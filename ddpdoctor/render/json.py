@@ -78,12 +78,12 @@ def findings_in(text: str) -> tuple[Finding, ...]:
         raise ValueError(f"not a report of schema {SCHEMA}")
     try:
         host = report["host"] if report["command"] in OF_ONE_HOST else None
-        return tuple(_told(each, host) for each in report["findings"])
+        return tuple(_saved_finding(each, host) for each in report["findings"])
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not a whole report: {error!s:.100}") from None
 
 
-def _told(each: dict[str, Any], host: str | None) -> Finding:
+def _saved_finding(each: dict[str, Any], host: str | None) -> Finding:
     words: Any = {name: str(each[name]) for name in ("message", "fix", "code", "name", "why", "help")}
     where = Where(**{name: each["where"].get(name) for name in Where.__dataclass_fields__})
     return Finding(

@@ -53,7 +53,7 @@ def _case(suite: ElementTree.Element, report: Report, code: str, name: str = "")
 def _found(suite: ElementTree.Element, report: Report, findings: list[Finding]) -> None:
     worst = max(findings, key=lambda f: f.worst.weight)
     case = _case(suite, report, worst.code, worst.name)
-    text = "\n\n".join(_told(finding) for finding in findings)
+    text = "\n\n".join(_details(finding) for finding in findings)
     if worst.worst is Severity.NOTE:
         ElementTree.SubElement(case, "system-out").text = _legal(text)
     else:
@@ -61,7 +61,7 @@ def _found(suite: ElementTree.Element, report: Report, findings: list[Finding]) 
         failure.text = _legal(text)
 
 
-def _told(finding: Finding) -> str:
+def _details(finding: Finding) -> str:
     lines = [finding.text, f"where: {place(finding)}" if place(finding) else ""]
     lines += [
         f"seen: {e.path} = {e.seen}" + (f", expected {e.expected}" if e.expected else "") for e in finding.evidence

@@ -13,14 +13,15 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING
 
-from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.findings import CausalStage, Finding, Severity, Speaker
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.xids import XidKind
 
-__all__ = ["AREAS", "Cause", "Rule", "area_of", "cause", "cause_of", "load", "loaded"]
+__all__ = ["AREAS", "Cause", "CauseScope", "Rule", "area_of", "cause", "cause_of", "load", "loaded"]
 
 AREAS = {
     "ENV": "environ",
@@ -41,6 +42,19 @@ Check = Callable[..., Iterable[Finding] | None]
 _causes: dict[str, Cause] = {}
 
 
+class CauseScope(str, Enum):
+    """What a cause is about, where that decides when it is judged."""
+
+    PROCESS = "process"
+    """The ranks of a running process: a launch line has none yet."""
+    LINES_OF_NODES = "lines_of_nodes"
+    """The launch lines of several nodes, held against each other."""
+    FACTS_OF_NODES = "facts_of_nodes"
+    """What several nodes are, held against each other: saved facts show it, without a meeting of the nodes."""
+    SEPARATE_MACHINES = "separate_machines"
+    """An address that means each machine itself: no fault where all nodes turn out to be on one machine."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One look at one cause, ready to be run. `needs` and `wants` are names of sections; `kind` is the catalogue's word."""
@@ -57,6 +71,12 @@ class Rule:
     signatures: tuple[str, ...] = ()
     xids: XidKind | None = None
     candidates: tuple[str, ...] = ()
+    scope: CauseScope | None = None
+    stage: CausalStage = CausalStage.FAULT
+    explains: tuple[str, ...] = ()
+    yields_to: tuple[str, ...] = ()
+    speaker: Speaker = Speaker.CULPRIT
+    also_in: tuple[str, ...] = ()
 
     @property
     def is_of_logs(self) -> bool:
@@ -94,6 +114,11 @@ class Cause:
         self.all_attempts = all_attempts
         self._looks: list[tuple[str, Check]] = []
 
+    @property
+    def code(self) -> str:
+        """The catalogue's code, such as ENV021."""
+        return self.rule.code
+
     def look(self, check: Check) -> Check:
         """Register the decorated function as one more look at this cause; its parameter names the section."""
         (section,) = check.__code__.co_varnames[: check.__code__.co_argcount]
@@ -120,6 +145,12 @@ def cause(
     signatures: tuple[str, ...] = (),
     xids: XidKind | None = None,
     candidates: tuple[str, ...] = (),
+    scope: CauseScope | None = None,
+    stage: CausalStage = CausalStage.FAULT,
+    explains: tuple[str, ...] = (),
+    yields_to: tuple[str, ...] = (),
+    speaker: Speaker = Speaker.CULPRIT,
+    also_in: tuple[str, ...] = (),
     all_attempts: bool = False,
 ) -> Callable[[Check], Cause]:
     """Register the decorated function as the manual of one cause and the first look at it. A cause that is only seen in
@@ -135,6 +166,12 @@ def cause(
         candidates: the codes between which a finding leaves the choice that is not certain; of an umbrella, what it covers.
         all_attempts: about restarts: looked for in all attempts of a log; others only in the first one, which shows how
             the job failed.
+        scope: what it is about, where that decides when it is judged.
+        stage: how far from a fault it shows: everything of an earlier stage explains it.
+        explains: codes that follow from this cause on the same host, although their stages do not say so.
+        yields_to: codes of more precise causes: a line that a signature of theirs matches as well shows only these.
+        speaker: who prints the lines that its signatures match.
+        also_in: commands that show this cause besides the one of its own area: ports, net, gpus, versions.
 
     Raises:
         ValueError: the code is taken, or its prefix is unknown.
@@ -159,6 +196,12 @@ def cause(
             signatures=signatures,
             xids=xids,
             candidates=candidates,
+            scope=scope,
+            stage=stage,
+            explains=explains,
+            yields_to=yields_to,
+            speaker=speaker,
+            also_in=also_in,
         )
         _causes[code] = Cause(rule, all_attempts=all_attempts)
         return _causes[code]

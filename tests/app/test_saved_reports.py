@@ -15,7 +15,7 @@ from ddpdoctor.app.triage import triaged
 from ddpdoctor.findings import Report
 from ddpdoctor.render.json import as_dict, findings_in, write
 
-LOG = Path(__file__).parents[2] / "fixtures" / "logs" / "oom_on_one_of_four.txt"
+LOG = Path(__file__).parents[2] / "fixtures" / "situations" / "logs" / "oom_on_one_of_four.txt"
 
 
 def _report_of(*paths: Path) -> Report:

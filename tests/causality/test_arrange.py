@@ -1,26 +1,53 @@
-"""What of the evidence of a failed probe is its cause."""
+"""Findings about machines: what follows from what, and which comes first."""
 
 from __future__ import annotations
 
-from ddpdoctor.causality.arrange import weigh
-from ddpdoctor.facts.probe import Kind, Observation
+from ddpdoctor.causality.arrange import arrange
+from ddpdoctor.causality.graph import CausalGraph
+from ddpdoctor.findings import Finding, Role, Severity, Where
+from ddpdoctor.rules import load
+
+GRAPH = CausalGraph(load())
 
 
-def _of(kind: Kind, rank: int, seen_by: int, **details: str) -> Observation:
-    return Observation(kind, f"rank {rank}: {kind.value}", (rank,), seen_by, **details)
+def _told(*findings: Finding) -> list[tuple[str, Role | None, str | None]]:
+    return [(each.code, each.role, each.caused_by) for each in arrange(findings, GRAPH)]
 
 
-def test_a_rank_that_said_that_it_was_told_to_end_did_not_just_go_away() -> None:
-    told = _of(Kind.TERMINATED, 1, 1)
-    assert weigh([_of(Kind.DIED, 1, 0), told]) == (told,)
+def _of(code: str, host: str | None = None, severity: Severity = Severity.ERROR) -> Finding:
+    return Finding(code, code=code, severity=severity, where=Where(host=host))
 
 
-def test_a_rank_that_went_away_is_the_cause_where_another_one_was_told_to_end() -> None:
-    first, *others = weigh([_of(Kind.TERMINATED, 0, 0), _of(Kind.DIED, 1, 2)])
-    assert (first.kind, first.ranks, first.is_cause) == (Kind.DIED, (1,), True)
-    assert [each.is_cause for each in others] == [False]
+def test_an_address_that_no_node_was_given_comes_before_what_follows_from_it() -> None:
+    found = _told(_of("NET017", "a"), _of("ENV017", "a"), _of("PROBE001"), _of("LAUNCH025"))
+    assert found[0] == ("LAUNCH025", Role.CAUSE, None)
+    assert [code for code, role, _ in found if role is Role.CAUSE] == ["LAUNCH025", "NET017"]
+    assert {cause for _, role, cause in found if role is Role.CONSEQUENCE} == {"LAUNCH025"}
 
 
-def test_a_worker_that_was_killed_is_the_cause_though_its_rank_was_told_to_end_later() -> None:
-    first, *_ = weigh([_of(Kind.TERMINATED, 1, 1), _of(Kind.DIED, 1, 1, signal="SIGKILL")])
-    assert first.kind is Kind.DIED
+def test_a_node_that_did_not_come_to_a_name_that_does_not_resolve_follows_from_the_name() -> None:
+    assert _told(_of("PROBE001"), _of("NET002", "a")) == [
+        ("NET002", Role.CAUSE, None),
+        ("PROBE001", Role.CONSEQUENCE, "NET002"),
+    ]
+
+
+def test_what_is_wrong_on_another_host_does_not_follow() -> None:
+    assert [role for _, role, _ in _told(_of("HOST013", "a"), _of("LAUNCH003", "b"))] == [Role.CAUSE, Role.CAUSE]
+
+
+def test_a_warning_explains_no_error() -> None:
+    found = _told(_of("NET002", "a", Severity.WARNING), _of("PROBE001"))
+    assert {role for _, role, _ in found} == {Role.CAUSE}
+
+
+def test_an_umbrella_is_a_cause_only_where_nothing_is_more_precise() -> None:
+    assert _told(_of("PROBE004")) == [("PROBE004", Role.CAUSE, None)]
+    assert _told(_of("PROBE004"), _of("PROBE005")) == [
+        ("PROBE005", Role.CAUSE, None),
+        ("PROBE004", Role.CONSEQUENCE, "PROBE005"),
+    ]
+
+
+def test_a_report_with_an_error_always_has_a_cause() -> None:
+    assert _told(_of("LOG005")) == [("LOG005", Role.CAUSE, None)]

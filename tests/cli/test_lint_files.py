@@ -7,17 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import SITUATIONS, Case, all_cases
 from commandline import inside
-from machines import FIXTURES
 
 TRAIN = "import os, torch\ntorch.cuda.set_device(int(os.environ['LOCAL_RANK']))\n"
-LEGAL = [*sorted((FIXTURES / "scripts" / "legal").iterdir()), *sorted((FIXTURES / "manifests" / "legal").iterdir())]
-WRONG = [
-    case
-    for kind, name in (("scripts", "job.sh"), ("manifests", "pod.yaml"))
-    for each in json.loads((FIXTURES / kind / "wrong.json").read_text())
-    for case in [{"file": name, **each}]
-]
+LEGAL = [*sorted((SITUATIONS / "job_files").iterdir()), *sorted((SITUATIONS / "manifests").iterdir())]
+CASES = all_cases("job-file")
 
 
 def _lint(folder: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
@@ -30,16 +25,35 @@ def _found(report: dict[str, Any]) -> list[tuple[Any, ...]]:
     return sorted((f["code"], f["where"]["line"], f["where"]["column"]) for f in report["findings"])
 
 
-@pytest.mark.parametrize("case", WRONG, ids=lambda c: c["name"].replace(" ", "_"))
-def test_a_wrong_file_has_its_findings_at_their_places(case: dict[str, Any], tmp_path: Path) -> None:
-    (tmp_path / case["file"]).write_text("\n".join(case["text"]) + "\n")
-    code, report = _lint(tmp_path, case["file"])
-    assert _found(report) == sorted(tuple(e) for e in case["expect"]), [f["message"] for f in report["findings"]]
-    assert all(f["where"]["file"] == case["file"] for f in report["findings"])
-    assert "fix" not in case or case["fix"] in [f["fix_command"] for f in report["findings"]]
+def _text(case: Case) -> str:
+    """The file's text, with a carriage return at the end of the lines that `carriage-returns` numbers."""
+    marked = {int(number) for number in case.keys.get("carriage-returns", "").split()}
+    rows = enumerate(case.text.splitlines(keepends=True), start=1)
+    return "".join(row.replace("\n", "\r\n") if number in marked else row for number, row in rows)
+
+
+def _expected(case: Case) -> list[tuple[Any, ...]]:
+    """The findings of a case, as (code, line, column)."""
+    at = case.keys.get("at", "").split()
+    pairs = [(case.code, each) for each in at] or [
+        each.split() for each in case.keys.get("expect", "").split(", ") if each
+    ]
+    return sorted((code, *map(int, place.split(":"))) for code, place in pairs)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
+def test_a_job_file_has_its_findings_at_their_places(case: Case, tmp_path: Path) -> None:
+    file = case.keys["file"]
+    for name, text in {**case.files, file: _text(case)}.items():
+        (tmp_path / name).write_text(text, newline="")
+    code, report = _lint(tmp_path, file)
+    assert bool(_expected(case)) is case.fires, f"{case.source}: a case that fires has `at: LINE:COLUMN`"
+    assert _found(report) == _expected(case), [f["message"] for f in report["findings"]]
+    assert all(f["where"]["file"] == file for f in report["findings"])
+    assert "fix" not in case.keys or case.keys["fix"] in [f["fix_command"] for f in report["findings"]]
     errors = [each["error"] for each in report["crashed"]]
     assert code == (3 if errors else 1 if report["verdict"] == "fail" else 0)
-    assert [e.startswith(case.get("failure", "-")) for e in errors] == [True] * ("failure" in case)
+    assert [e.startswith(case.keys.get("fails", "-")) for e in errors] == [True] * ("fails" in case.keys)
 
 
 def test_legal_files_are_silent(tmp_path: Path) -> None:

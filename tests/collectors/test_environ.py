@@ -51,6 +51,11 @@ def test_only_variables_that_matter_are_gathered_and_secrets_are_replaced(tmp_pa
     assert environ.variables == {"NCCL_TOKEN": REMOVED, "PET_RDZV_ENDPOINT": "tcp://***@h:1", "RANK": "0"}
 
 
+def test_variables_that_frameworks_and_tempfile_read_are_gathered(tmp_path: Path) -> None:
+    given = {"PL_TORCH_DISTRIBUTED_BACKEND": "nccl", "DISTRIBUTED_BACKEND": "nccl", "TEMP": "/x", "TMP": "/y"}
+    assert collect(Machine(Root(str(tmp_path)), given)).variables == given
+
+
 def test_bytes_that_are_no_text_can_still_be_written(tmp_path: Path) -> None:
     environ = collect(Machine(Root(str(tmp_path)), {"MASTER_ADDR": os.fsdecode(b"\xff\xfe")}))
     json.dumps(encode(environ), ensure_ascii=False).encode("utf-8")

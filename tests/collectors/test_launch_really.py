@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launches import cases, lint, write_files
+from cases import Case
+from launches import WRONG, lint, write_files
 
 pytestmark = pytest.mark.torch
 
-WRONG = [case for case in cases("wrong.json") if "torch" not in case]
 SECONDS = 60.0
 
 
@@ -46,29 +46,29 @@ EVERY = 25
 
 
 def _cases(key: str) -> list[Any]:
-    chosen = [case for case in WRONG if key in case]
+    chosen = [case for case in WRONG if key in case.keys and "torch" not in case.keys]
     return [
-        pytest.param(case, id=case["line"].replace(" ", "_")[:80], marks=[pytest.mark.slow] if at % EVERY else [])
-        for at, case in enumerate(chosen)
+        pytest.param(case, id=case.id, marks=[pytest.mark.slow] if at % EVERY else []) for at, case in enumerate(chosen)
     ]
 
 
 @pytest.mark.parametrize("case", _cases("runs"))
-def test_the_wrong_line_does_what_the_rule_says(case: dict[str, Any], tmp_path: Path) -> None:
-    write_files(tmp_path, case["files"])
-    code, out = _run(case["line"], tmp_path)
-    assert code == case["runs"]["code"], out
-    assert case["runs"]["says"] in out
+def test_the_wrong_line_does_what_the_rule_says(case: Case, tmp_path: Path) -> None:
+    write_files(tmp_path, case.files)
+    code, out = _run(case.text, tmp_path)
+    expected, _, says = case.keys["runs"].partition(" ")
+    assert code == int(expected), out
+    assert says in out
 
 
 @pytest.mark.parametrize("case", _cases("world"))
-def test_the_corrected_line_starts_the_intended_world(case: dict[str, Any], tmp_path: Path) -> None:
-    write_files(tmp_path, case["files"])
-    finding = next(f for f in lint([case["line"]], cwd=tmp_path).findings if f.code == case["codes"][-1])
+def test_the_corrected_line_starts_the_intended_world(case: Case, tmp_path: Path) -> None:
+    write_files(tmp_path, case.files)
+    finding = next(f for f in lint([case.text], cwd=tmp_path).findings if f.code == case.codes[-1])
     assert finding.fix_command is not None
     code, out = _run(finding.fix_command, tmp_path)
     assert code == 0, out
-    world = case["world"]
+    world = int(case.keys["world"])
     ranks = {tuple(map(int, m)) for m in re.findall(r"rank (\d+) of (\d+)", out)}
     assert ranks == {(rank, world) for rank in range(world)}, out
 

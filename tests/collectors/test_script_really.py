@@ -6,38 +6,23 @@ import re
 from pathlib import Path
 
 import pytest
-from script_cases import judged
+from cases import notes
+from script_cases import RULES, judged
 from script_runs import RIGHT, WRONG, expected, header, start
 
 from ddpdoctor.app.patch import applied
-from ddpdoctor.rules import load
 
 pytestmark = pytest.mark.torch
-
-NOT_HERE = {
-    "SCRIPT001": "needs GPUs on two nodes",
-    "SCRIPT002": "needs two GPUs",
-    "SCRIPT003": "needs two GPUs",
-    "SCRIPT009": "needs a second node, or a launch line that says another number",
-    "SCRIPT019": "SyncBatchNorm asks for its group on a GPU alone",
-    "SCRIPT020": "a good run ends badly now and then, not every time",
-    "SCRIPT021": "needs NCCL",
-    "SCRIPT022": "needs NCCL",
-    "SCRIPT058": "needs GPUs, transformers and accelerate",
-    "SCRIPT059": "needs two GPUs",
-    "SCRIPT060": "two writers tear a file now and then, not every time",
-    "SCRIPT064": "needs a network to download from",
-    "SCRIPT068": "needs a GPU",
-    "SCRIPT072": "needs NCCL",
-}
-"""Causes of scripts whose consequence two Gloo ranks on CPUs cannot show."""
 
 
 def test_every_cause_of_a_script_is_shown_or_says_why_not() -> None:
     shown = {code for path in WRONG if header(path, "run") for code, _ in expected(path)}
-    rules = {each.code for each in load(("script",)) if "script" in each.needs and each.code < "SCRIPT500"}
-    assert shown | set(NOT_HERE) == rules
-    assert not shown & set(NOT_HERE)
+    not_run = notes("not-run")
+    missing = {each.code for each in RULES} - shown - set(not_run)
+    assert not missing, (
+        f"no form in fixtures/situations/scripts/wrong runs, and fixtures/cases has no `not-run: WHY`: {missing}"
+    )
+    assert not shown & set(not_run)
 
 
 SOME_RIGHT = ("collectives",)
@@ -80,8 +65,7 @@ DO_NOT_RUN = {
 @pytest.mark.slow
 @pytest.mark.parametrize("path", [p for p in WRONG if p.stem not in DO_NOT_RUN], ids=lambda p: p.stem)
 def test_a_corrected_form_runs(path: Path, tmp_path: Path) -> None:
-    rules = [each for each in load(("script",)) if "script" in each.needs and each.code < "SCRIPT500"]
-    findings = judged(path.read_text(), rules).findings
+    findings = judged(path.read_text(), RULES).findings
     edits = list(dict.fromkeys(edit for finding in findings for edit in finding.edits))
     if not edits or any(not finding.edits for finding in findings):
         pytest.skip("its author decides")

@@ -22,7 +22,20 @@ def test_ordinary_names_are_no_secrets(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["HOME", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "RAY_JOB_CONFIG_JSON_ENV_VAR", "SM_TRAINING_ENV", "OMPI_ARGV"]
+    "name",
+    [
+        "HOME",
+        "HF_TOKEN",
+        "AWS_SECRET_ACCESS_KEY",
+        "RAY_JOB_CONFIG_JSON_ENV_VAR",
+        "SM_TRAINING_ENV",
+        "OMPI_ARGV",
+        "PETS",
+        "KUBERNETES_SERVICE_PORT",
+        "CCL_LOG_LEVEL",
+        "RCCL_MSCCL_ENABLE",
+        "HCCL_SOCKET_IFNAME",
+    ],
 )
 def test_names_that_say_nothing_about_the_job_are_not_gathered(name: str) -> None:
     assert not is_relevant(name)

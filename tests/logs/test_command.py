@@ -12,7 +12,7 @@ import pytest
 from commandline import ROOT, doctor
 
 SCHEMA = json.loads((ROOT / "ddpdoctor" / "render" / "report.schema.json").read_text())
-LOGS = ROOT / "fixtures" / "logs"
+LOGS = ROOT / "fixtures" / "situations" / "logs"
 RANKS = 4
 
 

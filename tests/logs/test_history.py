@@ -111,3 +111,36 @@ def test_history_is_built_once_per_log() -> None:
     assert isinstance(history_of(log), LogHistory)
     assert history_of(log) is history_of(log)
     assert history_of(log).processes is history_of(log).processes
+
+
+def test_lines_are_harmless_where_their_rank_went_on() -> None:
+    warning = "[rank0]: W step 1 is slow: 12 s\n"
+    ended = _log(warning + RAISED.format(who="[rank0]: "))
+    went_on = _log(warning + _steps("[rank0]: ", 3))
+    assert history_of(ended).is_harmless(ended.tails[:1]) is False
+    assert history_of(went_on).is_harmless(went_on.tails[:1]) is True
+
+
+def test_text_that_the_job_quotes_is_harmless() -> None:
+    log = _log('[rank0]: sample: "Segmentation fault (core dumped)"\n' + RAISED.format(who="[rank0]: "))
+    assert history_of(log).is_harmless(log.tails[:1]) is True
+
+
+@pytest.mark.parametrize(("lines", "ran_on"), [(20, False), (400, True)])
+def test_job_that_ran_on_for_long_after_a_line(lines: int, ran_on: bool) -> None:
+    log = _log(_steps("[rank0]: ", lines) + RAISED.format(who="[rank0]: "))
+    assert history_of(log).ran_on_after(0, 1) is ran_on
+
+
+def test_last_failure_is_the_line_after_which_nothing_went_on() -> None:
+    failed = "srun: error: gpu-a02: task 5: Exited with exit code 3\n"
+    log = _log(_steps("", 2) + failed)
+    last = history_of(log).last_failure
+    assert last is not None
+    assert last.number == 3
+    assert history_of(_log(failed + _steps("", 20))).last_failure is None
+
+
+def test_excerpt_shows_nothing_of_how_the_job_went() -> None:
+    assert history_of(_log("[rank0]: hello\n")).is_excerpt is True
+    assert history_of(_log(_steps("[rank0]: ", 2))).is_excerpt is False

@@ -1,4 +1,4 @@
-"""Logs as people have them, in fixtures/logs, and what triage says first of each."""
+"""Logs as people have them, in fixtures/situations/logs, and what triage says first of each."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import SITUATIONS
 
 from ddpdoctor.app.request import Request
 from ddpdoctor.app.triage import triaged
 from ddpdoctor.findings import Certainty, Report, Role, Severity
 
-LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
+LOGS = SITUATIONS / "logs"
 EXPECTED: dict[str, dict[str, Any]] = json.loads((LOGS / "expected.json").read_text())
 
 
@@ -53,6 +54,9 @@ def test_a_healthy_log_has_no_error(name: str) -> None:
     report = report_of(_path(name))
     assert not report.crashed, report.crashed
     assert [f.code for f in report.findings if f.worst is Severity.ERROR] == []
+    assert sorted({f.code for f in report.findings}) == EXPECTED[name].get("notes", []), (
+        "a rule that speaks on a healthy log"
+    )
 
 
 def test_every_log_is_expected() -> None:

@@ -1,16 +1,15 @@
 """What every signature must be: an expression that Python and RE2 read alike, with a literal that is cheap to look for.
 
-Each has real lines of a program in fixtures/log_lines.json: `fires` show the cause, `silent` look alike and do not.
+Each has real lines of a program in fixtures/cases: `log-line fires` show the cause, `silent` look alike and do not.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
-from pathlib import Path
 
 import pytest
+from cases import Case, all_cases, named
 
 from ddpdoctor.engine import examine
 from ddpdoctor.facts.log import Log, LogLine, LogSource
@@ -26,9 +25,7 @@ SIGNATURES = {each.code: each.signatures for each in load() if each.signatures}
 PATTERNS = sorted(
     {(code, s) for code, signatures in SIGNATURES.items() for s in signatures} | set(CONTEXT_PATTERNS.items())
 )
-CASES: dict[str, dict[str, list[str]]] = json.loads(
-    (Path(__file__).parents[2] / "fixtures" / "log_lines.json").read_text()
-)
+CASES = all_cases("log-line")
 
 
 @pytest.mark.parametrize(("owner", "pattern"), PATTERNS)
@@ -60,46 +57,36 @@ def test_an_expression_that_demands_nothing_is_refused() -> None:
         literals_of("a*|b")
 
 
-def _lines(kind: str) -> list[tuple[str, str]]:
-    return [(code, line) for code, case in CASES.items() for line in case[kind]]
-
-
 def _shown_by(line: str, signatures: Iterable[str]) -> bool:
     return bool(matching_lines(Log(sources=(LogSource("job.txt"),), lines=(LogLine(0, 1, line),)), signatures))
 
 
-@pytest.mark.parametrize(("code", "line"), _lines("fires"))
-def test_lines_of_torch_nccl_and_launchers_show_their_cause(code: str, line: str) -> None:
-    assert _shown_by(line, SIGNATURES[code])
+@pytest.mark.parametrize("case", [case for case in CASES if case.fires], ids=lambda c: c.id)
+def test_lines_of_torch_nccl_and_launchers_show_their_cause(case: Case) -> None:
+    assert _shown_by(case.text, SIGNATURES.get(case.code, ())), f"no signature of {case.code} matches this line"
 
 
-@pytest.mark.parametrize(("code", "line"), _lines("silent"))
-def test_lines_that_look_alike_do_not_show_the_cause(code: str, line: str) -> None:
-    assert [s for s in SIGNATURES[code] if _shown_by(line, (s,))] == []
+@pytest.mark.parametrize("case", [case for case in CASES if not case.fires], ids=lambda c: c.id)
+def test_lines_that_look_alike_do_not_show_the_cause(case: Case) -> None:
+    assert [s for s in SIGNATURES[case.code] if _shown_by(case.text, (s,))] == []
 
 
 @pytest.mark.parametrize("code", SIGNATURES)
 def test_every_signature_of_a_cause_matches_a_line_that_fires(code: str) -> None:
-    lines = CASES.get(code, {}).get("fires", [])
+    lines = [case.text for case in CASES if case.code == code and case.fires]
     unshown = [s for s in SIGNATURES[code] if not any(_shown_by(line, (s,)) for line in lines)]
-    assert unshown == [], f"fixtures/log_lines.json has no line under {code} for {unshown}"
+    assert unshown == [], f"{named(code)} has no `log-line fires` line for {unshown}"
 
 
 @pytest.mark.parametrize("code", SIGNATURES)
 def test_every_cause_with_signatures_has_a_silent_line(code: str) -> None:
-    assert CASES.get(code, {}).get("silent"), f"fixtures/log_lines.json has no silent line under {code}"
+    assert any(case.code == code and not case.fires for case in CASES), f"{named(code)} has no `log-line silent` line"
 
 
-def test_the_lines_belong_to_causes_with_signatures() -> None:
-    assert sorted(CASES.keys() - SIGNATURES.keys()) == []
-    assert {kind for case in CASES.values() for kind in case} == {"fires", "silent"}
-    assert [line for case in CASES.values() for lines in case.values() for line in lines if "\n" in line] == []
-
-
-@pytest.mark.parametrize("code", CASES)
+@pytest.mark.parametrize("code", SIGNATURES)
 def test_what_a_finding_leaves_open_is_said_and_listed_alike(code: str) -> None:
     rules = load()
-    for line in CASES[code]["fires"]:
+    for line in (case.text for case in CASES if case.code == code and case.fires):
         log = Log(sources=(LogSource("job.txt", lines=1),), lines=(LogLine(0, 1, line),))
         report = examine(
             Facts(schema=SCHEMA, collected_at="", hostname="", log=log), log_rules(rules), command="triage", started=0.0

@@ -1,7 +1,8 @@
-"""The rules of NCCL's, torch's and CUDA's settings: production is silent, slips are found, and no text breaks them."""
+"""The rules of NCCL's, torch's and CUDA's settings: production is silent, typos are found, and no text breaks them."""
 
 from __future__ import annotations
 
+import re
 import string
 
 import pytest
@@ -20,7 +21,8 @@ from ddpdoctor.facts.variables import is_relevant
 from ddpdoctor.rules import load
 
 FAMILIES = ("nccl", "torch_nccl", "cuda_switches", "cuda_devices")
-RULES = [each for each in load(("environ",)) if each.module.rpartition(".")[2].startswith(FAMILIES)]
+RULES = [each for each in load(("environ",)) if re.search(rf"\.env[\d_to]+_({'|'.join(FAMILIES)})", each.module)]
+assert len(RULES) > 20, RULES
 MACHINES = ["cpu_vm", "h100x8_sxm_healthy", "a100x8_nvlink_down", "rtx4090x4_pcie", "l40sx2_cross_numa", "h200x1_vm"]
 
 AZURE = {

@@ -5,18 +5,14 @@ from __future__ import annotations
 import random
 
 from conftest import FULL
-from launches import cases, legal_lines, lint
+from launches import LEGAL, NODES, WRONG, lint
 
 from ddpdoctor.facts.torchrun_options import NEWEST, torchrun_options
 
 LINES = 200_000 if FULL else 600
 CHARACTERS = "'\"\\$(){}`;&|<>#\n=- \u00a0–“”\x00\x01é漢0129:,."
 FLAGS = [flag for option in torchrun_options(NEWEST) for flag in option.flags]
-SEEDS = [
-    *legal_lines(),
-    *(c["line"] for c in cases("wrong.json")),
-    *(x for c in cases("nodes.json") for x in c["nodes"]),
-]
+SEEDS = [line for case in (*LEGAL, *WRONG, *NODES) for line in case.text.splitlines()]
 
 
 def _mutated(dice: random.Random, line: str) -> str:

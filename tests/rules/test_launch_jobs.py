@@ -5,26 +5,26 @@ from __future__ import annotations
 import pytest
 
 from ddpdoctor.engine import judge
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.nodes import Form, Node, Nodes
 from ddpdoctor.facts.record import SCHEMA, Facts
-from ddpdoctor.launch.layers import peel
+from ddpdoctor.launch.layers import parse_layers
 from ddpdoctor.launch.line import line_of, line_of_text
-from ddpdoctor.launch.shell_words import split
+from ddpdoctor.launch.shell.words import simple_commands
 from ddpdoctor.rules import load
 
 RULES = load(("launch",))
 
 
-def _codes(*lines: Line, torch: str = "2.13") -> set[str]:
+def _codes(*lines: LaunchLine, torch: str = "2.13") -> set[str]:
     outcome = judge(Facts(SCHEMA, "", "", launch=Launch(lines=lines, torch=torch)), RULES)
     assert not outcome.crashed, outcome.crashed
     return {f.code for f in outcome.findings}
 
 
-def _line(text: str, batch: str | None = None, *, torch: tuple[int, int] = (2, 13)) -> Line:
-    (command, *_) = split(text)
-    options = None if batch is None else peel(split(f"sbatch {batch} job.sh")[0].words, torch)[0]
+def _line(text: str, batch: str | None = None, *, torch: tuple[int, int] = (2, 13)) -> LaunchLine:
+    (command, *_) = simple_commands(text)
+    options = None if batch is None else parse_layers(simple_commands(f"sbatch {batch} job.sh")[0].words, torch)[0]
     return line_of(
         text,
         command.words,

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from launches import LAUNCHES, TRAIN, cases, legal_lines, lint, write_files
-from machines import FIXTURES
+from cases import Case, all_cases, named
+from launches import LEGAL, NODES, TRAIN, WRONG, lint, write_files
 
 from ddpdoctor.findings import NodeCommand, Severity
 from ddpdoctor.rules import load
 from ddpdoctor.rules.views import line_rules
 
-WRONG = cases("wrong.json")
-NODES = cases("nodes.json")
 CHECK_ONLY = {"LAUNCH022", "LAUNCH065", "LAUNCH071", "LAUNCH075", "LAUNCH082", "LAUNCH087"}
 """Causes that need this machine or the other nodes, not only a line."""
 
@@ -27,70 +24,76 @@ def _codes(report: Any) -> list[str]:
     return sorted({f.code for f in report.findings})
 
 
-@pytest.mark.parametrize("case", WRONG, ids=lambda c: c["line"].replace(" ", "_")[:80])
-def test_a_wrong_line_gets_its_codes_and_a_clean_line(case: dict[str, Any], tmp_path: Path) -> None:
-    write_files(tmp_path, case["files"])
-    report = lint([case["line"]], cwd=tmp_path, torch=case.get("torch", "2.13"))
-    assert _codes(report) == sorted(case["codes"]), [f.message for f in report.findings]
-    first = next(f for f in report.findings if f.code == case["codes"][-1])
+@pytest.mark.parametrize("case", WRONG, ids=lambda c: c.id)
+def test_a_wrong_line_gets_its_codes_and_a_clean_line(case: Case, tmp_path: Path) -> None:
+    write_files(tmp_path, case.files)
+    torch = case.keys.get("torch", "2.13")
+    report = lint([case.text], cwd=tmp_path, torch=torch)
+    assert _codes(report) == sorted(case.codes), [f.message for f in report.findings]
+    first = next(f for f in report.findings if f.code == case.codes[-1])
     assert first.where.column is not None or first.code.startswith("ENV")
-    if "fix" in case:
-        assert first.fix_command == case["fix"]
+    if "fix" in case.keys:
+        assert (first.fix_command or "none") == case.keys["fix"]
     if first.fix_command is not None and not first.fix_command.startswith(("unset", "export")):
-        again = lint([first.fix_command], cwd=tmp_path, torch=case.get("torch", "2.13"))
+        again = lint([first.fix_command], cwd=tmp_path, torch=torch)
         assert first.code not in _codes(again), "the corrected line still has the mistake"
 
 
-@pytest.mark.parametrize("case", NODES, ids=lambda c: c["name"].replace(" ", "_"))
-def test_the_nodes_of_a_job_are_held_against_each_other(case: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", NODES, ids=lambda c: c.id)
+def test_the_nodes_of_a_job_are_held_against_each_other(case: Case, tmp_path: Path) -> None:
     write_files(tmp_path, {})
-    report = lint(case["nodes"], cwd=tmp_path)
-    assert _codes(report) == sorted(case["codes"]), [f.message for f in report.findings]
+    report = lint(case.text.splitlines(), cwd=tmp_path)
+    assert _codes(report) == sorted(case.codes), [f.message for f in report.findings]
     for each in report.findings:
         if each.where.node is not None and each.fix_command is not None:
             assert each.commands == (NodeCommand(f"node {each.where.node}", each.fix_command),)
-    if "severity" in case:
-        assert report.findings[0].worst is Severity(case["severity"])
-    if "node" in case:
-        assert report.findings[0].where.node == case["node"]
+    if "severity" in case.keys:
+        assert report.findings[0].worst is Severity(case.keys["severity"])
+    for name, value in case.where.items():
+        assert getattr(report.findings[0].where, name) == value
+
+
+PROGRAMS = ("train.py", "spawn.py", "pretrain_gpt.py", "run.sh", "train_mpi.py", "tools/train.py")
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the programs that legal lines name."""
+    folder = tmp_path_factory.mktemp("programs")
+    for name in PROGRAMS:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(TRAIN)
+    (folder / "run.sh").chmod(0o755)
+    return folder
 
 
 @pytest.mark.parametrize("torch", ["2.13", "2.10"])
-def test_legal_lines_are_silent(torch: str, tmp_path: Path) -> None:
-    for name in ("train.py", "spawn.py", "pretrain_gpt.py", "run.sh", "train_mpi.py", "tools/train.py"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(TRAIN)
-    (tmp_path / "run.sh").chmod(0o755)
-    for line in legal_lines():
-        if "--shutdown-timeout" in line and torch == "2.10":
-            continue
-        report = lint([line], cwd=tmp_path, torch=torch)
-        found = [f for f in report.findings if not (f.code == "LAUNCH003" and "/job" in f.message)]
-        assert not found, (line, [f.message for f in found])
-        assert not report.crashed, (line, report.crashed)
+@pytest.mark.parametrize("case", LEGAL, ids=lambda c: c.id)
+def test_legal_lines_are_silent(case: Case, torch: str, programs: Path) -> None:
+    if "--shutdown-timeout" in case.text and torch == "2.10":
+        return
+    report = lint([case.text], cwd=programs, torch=torch)
+    found = [f for f in report.findings if not (f.code == "LAUNCH003" and "/job" in f.message)]
+    assert not found, [f.message for f in found]
+    assert not report.crashed, report.crashed
 
 
 def test_there_are_enough_legal_lines() -> None:
-    assert len(legal_lines()) >= 80
+    assert len(LEGAL) >= 80
 
 
-def test_every_cause_of_a_machine_that_lines_show_has_a_line_or_a_manifest() -> None:
-    manifests = json.loads((FIXTURES / "manifests" / "wrong.json").read_text())
-    fired = {code for case in (*WRONG, *NODES) for code in case["codes"]}
-    fired |= {code for case in manifests for code, *_ in case["expect"]}
-    assert {r.code for r in line_rules()} <= fired | {"ENV018", "ENV030"}  # nodes.json; scripts/wrong.json
+FIRED = {code for case in (*WRONG, *NODES, *all_cases("job-file")) for code in case.codes}
+"""The codes for which a line, the lines of several nodes, a job file or a manifest is given."""
 
 
-def test_every_rule_of_a_line_has_a_line() -> None:
-    fired = {code for case in (*WRONG, *NODES) for code in case["codes"]}
-    batch = {"LAUNCH040", "LAUNCH041", "LAUNCH061", "LAUNCH502"}  # of files: test_launch_jobs.py, test_lint_files.py
-    lines = [
-        r
-        for r in load(("launch",))
-        if r.needs == ("launch",) and not r.module.endswith(("_operators", "_not_allocated"))
-    ]
-    wanted = {r.code for r in lines} - CHECK_ONLY - batch
-    assert not wanted - fired, f"{LAUNCHES}: no line for {sorted(wanted - fired)}"
+@pytest.mark.parametrize("code", [r.code for r in line_rules()])
+def test_every_cause_of_a_machine_that_lines_show_has_a_line_or_a_file(code: str) -> None:
+    assert code in FIRED, f"{named(code)} has no `launch-line`, `launch-nodes` or `job-file` case that fires"
+
+
+@pytest.mark.parametrize("code", [r.code for r in load(("launch",)) if r.needs == ("launch",)])
+def test_every_cause_of_a_line_has_a_line_or_a_file(code: str) -> None:
+    assert code in FIRED | CHECK_ONLY, f"{named(code)} has no `launch-line` or `job-file` case that fires"
 
 
 def test_two_mistakes_give_one_line_without_either(tmp_path: Path) -> None:

@@ -9,10 +9,11 @@ from copy import deepcopy
 from itertools import pairwise
 
 import pytest
+from cases import all_cases
 from conftest import FULL
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from script_cases import cases, judged
+from script_cases import judged
 from script_runs import RIGHT, WRONG
 
 from ddpdoctor.engine import judge
@@ -73,7 +74,7 @@ def test_any_lines_crash_no_rule(lines: list[str], text: str) -> None:
 def test_mutated_scripts_crash_no_rule() -> None:
     rules = [rule for rule in RULES if "script" in rule.needs]
     dice = random.Random(20261121)
-    texts = [case.text for case in cases()]
+    texts = [case.text for case in all_cases("script")]
     for _ in range(20_000 if FULL else 60):
         rows = dice.choice(texts).splitlines()
         for _ in range(dice.randint(1, 4)):

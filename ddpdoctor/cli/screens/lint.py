@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import Word
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.findings import Finding, Report
@@ -42,7 +42,7 @@ def draw(facts: Facts, report: Report, *, width: int, colour: bool) -> str:
     return out.getvalue()
 
 
-def _line(finding: Finding, launch: Launch) -> Line | None:
+def _line(finding: Finding, launch: Launch) -> LaunchLine | None:
     where = finding.where
     for line in launch.lines:
         rows = line.source.count("\n")
@@ -56,7 +56,7 @@ def _line(finding: Finding, launch: Launch) -> Line | None:
     return None
 
 
-def _word(finding: Finding, line: Line) -> Word | None:
+def _word(finding: Finding, line: LaunchLine) -> Word | None:
     """The word of the line that the finding points at."""
     return next((w for w in line.argv if line.place(w.start) == (finding.where.line, finding.where.column)), None)
 
@@ -91,7 +91,7 @@ def _cell(path: str, message: str) -> list[str]:
     return lines if cell is None else lines[cell.first_line - 1 : cell.last_line]
 
 
-def _show(console: Console, finding: Finding, line: Line, width: int) -> None:
+def _show(console: Console, finding: Finding, line: LaunchLine, width: int) -> None:
     at = _word(finding, line)
     row = (finding.where.line or 1) - line.first_line
     column = (finding.where.column or 1) - 1 - (line.first_column - 1 if row == 0 else 0)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.reading import Given, Reading
-from ddpdoctor.facts.launch.typo import Slip
+from ddpdoctor.facts.launch.typo import Typo
 from ddpdoctor.facts.launch.words import Word
 
 __all__ = ["Layer", "Variable", "starts_ranks"]
@@ -29,18 +29,18 @@ class Layer:
     force for this program that the line itself makes.
     """
 
-    launcher: Launcher
+    launcher: LauncherKind
     program: Word
     own: tuple[Word, ...] = ()
     reading: Reading = field(default_factory=Reading)
     variables: tuple[Variable, ...] = ()
     is_shell_text: bool = False
-    slips: tuple[Slip, ...] = ()
+    typos: tuple[Typo, ...] = ()
 
     @property
     def is_garbled(self) -> bool:
         """The parser stops, or takes a word for something else: what else it read may not be what was meant."""
-        return bool(self.slips or self.reading.problems)
+        return bool(self.typos or self.reading.problems)
 
     @property
     def name(self) -> str:
@@ -57,6 +57,6 @@ class Layer:
         return None if found is None else found.value
 
 
-def starts_ranks(launcher: Launcher) -> bool:
+def starts_ranks(launcher: LauncherKind) -> bool:
     """A launcher that starts the ranks of one node itself."""
-    return launcher in (Launcher.TORCHRUN, Launcher.LEGACY, Launcher.ACCELERATE, Launcher.DEEPSPEED)
+    return launcher in (LauncherKind.TORCHRUN, LauncherKind.LEGACY, LauncherKind.ACCELERATE, LauncherKind.DEEPSPEED)

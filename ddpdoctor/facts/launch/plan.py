@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from ddpdoctor.facts.launch.words import Word
 
-__all__ = ["Plan", "Setting"]
+__all__ = ["Plan", "PlanSetting"]
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class PlanSetting:
     """One option as it takes effect. `origin` is `line`, `variable` or `default`; `value` None: unknown or not set.
 
     `word` is the word of the line that holds the value, None when the line does not give it.
@@ -39,7 +39,7 @@ class Plan:
     rdzv_id: str | None
     is_standalone: bool | None
     is_rewritten: bool
-    settings: dict[str, Setting]
+    settings: dict[str, PlanSetting]
 
     @property
     def is_multinode(self) -> bool:

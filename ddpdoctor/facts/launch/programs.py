@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 from ddpdoctor.facts.torchrun_options import Option
@@ -15,12 +15,12 @@ __all__ = [
     "SHELL_TEXT",
     "SRUN",
     "WRAPPERS",
-    "Launcher",
+    "LauncherKind",
     "Syntax",
 ]
 
 
-class Launcher(str, Enum):
+class LauncherKind(str, Enum):
     """What a layer of a launch line is."""
 
     TORCHRUN = "torchrun"
@@ -52,8 +52,7 @@ class Syntax:
     subcommands: tuple[str, ...] = ()
     operands: int = 0
     doubles: frozenset[str] = frozenset()
-    launcher: Launcher = Launcher.WRAPPER
-    long: frozenset[str] = field(default_factory=frozenset)
+    launcher: LauncherKind = LauncherKind.WRAPPER
 
 
 def _words(text: str) -> frozenset[str]:
@@ -108,15 +107,15 @@ WRAPPERS: dict[str, Syntax] = {
     "conda": Syntax(_words("-n --name -p --prefix --cwd"), ("run",)),
     "mamba": Syntax(_words("-n --name -p --prefix --cwd"), ("run",)),
     "micromamba": Syntax(_words("-n --name -p --prefix --cwd"), ("run",)),
-    "docker": Syntax(_DOCKER, ("run", "exec"), 1, launcher=Launcher.CONTAINER),
-    "podman": Syntax(_DOCKER, ("run", "exec"), 1, launcher=Launcher.CONTAINER),
-    "podman-hpc": Syntax(_DOCKER, ("run", "exec"), 1, launcher=Launcher.CONTAINER),
-    "nerdctl": Syntax(_DOCKER, ("run", "exec"), 1, launcher=Launcher.CONTAINER),
-    "kubectl": Syntax(_KUBECTL, ("exec",), 1, launcher=Launcher.CONTAINER),
-    "oc": Syntax(_KUBECTL, ("exec", "rsh"), 1, launcher=Launcher.CONTAINER),
-    "singularity": Syntax(_APPTAINER, ("exec", "run"), 1, launcher=Launcher.CONTAINER),
-    "apptainer": Syntax(_APPTAINER, ("exec", "run"), 1, launcher=Launcher.CONTAINER),
-    "enroot": Syntax(_words("-c --conf -e --env -m --mount --rc"), ("start",), 1, launcher=Launcher.CONTAINER),
+    "docker": Syntax(_DOCKER, ("run", "exec"), 1, launcher=LauncherKind.CONTAINER),
+    "podman": Syntax(_DOCKER, ("run", "exec"), 1, launcher=LauncherKind.CONTAINER),
+    "podman-hpc": Syntax(_DOCKER, ("run", "exec"), 1, launcher=LauncherKind.CONTAINER),
+    "nerdctl": Syntax(_DOCKER, ("run", "exec"), 1, launcher=LauncherKind.CONTAINER),
+    "kubectl": Syntax(_KUBECTL, ("exec",), 1, launcher=LauncherKind.CONTAINER),
+    "oc": Syntax(_KUBECTL, ("exec", "rsh"), 1, launcher=LauncherKind.CONTAINER),
+    "singularity": Syntax(_APPTAINER, ("exec", "run"), 1, launcher=LauncherKind.CONTAINER),
+    "apptainer": Syntax(_APPTAINER, ("exec", "run"), 1, launcher=LauncherKind.CONTAINER),
+    "enroot": Syntax(_words("-c --conf -e --env -m --mount --rc"), ("start",), 1, launcher=LauncherKind.CONTAINER),
     "ssh": Syntax(_words("-p -i -l -o -F -J -L -R -D -E -b -c -m -S -W -w"), operands=1),
     "pdsh": Syntax(_words("-w -x -g -X -f -R -l -t -u -n")),
     "clush": Syntax(_words("-w -x -g -X -f -l -t -u -o")),
@@ -166,7 +165,7 @@ SRUN = Syntax(
         " --tres-per-task --tres-bind --wait --wckey --distribution --array --mail-type --mail-user --wrap --het-group"
         " --slurmd-debug --comment --cluster-constraint --clusters --deadline --time-min --core-spec --extra-node-info"
     ),
-    launcher=Launcher.SRUN,
+    launcher=LauncherKind.SRUN,
 )
 """srun, sbatch and salloc: short options take their value joined (`-N2`) or as the next word."""
 
@@ -178,7 +177,7 @@ MPIRUN = Syntax(
         " --path -path --rankfile -rankfile --timeout --stdin --tune -am -wd"
     ),
     doubles=_words("--mca -mca --gmca --pmixmca --prtemca -genv -env --genv --env"),
-    launcher=Launcher.MPIRUN,
+    launcher=LauncherKind.MPIRUN,
 )
 
 
@@ -236,7 +235,7 @@ DEEPSPEED = (
     ),
 )
 
-ELSEWHERE = (Launcher.CONTAINER, Launcher.RAY)
+ELSEWHERE = (LauncherKind.CONTAINER, LauncherKind.RAY)
 """What these start has an environment and files of its own."""
-UNREAD = (Launcher.JSRUN, Launcher.RAY)
+UNREAD = (LauncherKind.JSRUN, LauncherKind.RAY)
 """Their own options have no table here: only what they start is judged."""

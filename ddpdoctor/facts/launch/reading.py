@@ -7,10 +7,10 @@ from enum import Enum
 
 from ddpdoctor.facts.launch.words import Word
 
-__all__ = ["Given", "Problem", "Reading", "Trouble"]
+__all__ = ["Given", "ParseProblem", "ParseProblemKind", "Reading"]
 
 
-class Trouble(str, Enum):
+class ParseProblemKind(str, Enum):
     """Why the parser stops: one value for each of argparse's error messages."""
 
     UNRECOGNIZED = "unrecognized arguments"
@@ -48,13 +48,13 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ParseProblem:
     """An error of the parser at `word`. `option` is the spelling it concerns, `matches` what an abbreviation could mean.
 
     `after_script` marks a word that belongs to the script and stops the parser all the same.
     """
 
-    trouble: Trouble
+    trouble: ParseProblemKind
     word: Word
     option: str = ""
     value: str = ""
@@ -67,7 +67,7 @@ class Reading:
     """What a launcher makes of its words. `script` is the first positional, `arguments` all that stands after it."""
 
     given: tuple[Given, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[ParseProblem, ...] = ()
     script: Word | None = None
     arguments: tuple[Word, ...] = ()
     is_open: bool = False

@@ -9,15 +9,15 @@ from ddpdoctor.facts.gaps import Gap, Section
 from ddpdoctor.facts.launch.layer import Layer, starts_ranks
 from ddpdoctor.facts.launch.plan import Plan
 from ddpdoctor.facts.launch.pod import Pod
-from ddpdoctor.facts.launch.programs import UNREAD, Launcher
+from ddpdoctor.facts.launch.programs import UNREAD, LauncherKind
 from ddpdoctor.facts.launch.words import Mark, Word
 from ddpdoctor.facts.torchrun_options import NEWEST, Version, version_of
 
-__all__ = ["Launch", "Line", "Script"]
+__all__ = ["Launch", "LaunchLine", "StartedScript"]
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class StartedScript:
     """The training script that a line names, looked at for what concerns the line. None: not looked at.
 
     `path` is where the launcher would look for it. `local_rank` holds the spellings of the option that its parser
@@ -53,7 +53,7 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LaunchLine:
     """One launch line. `source` is its text and every word's span counts in it; `argv` are its words.
 
     `first_line` and `first_column` (from 1) say where `source` begins in `file`. `node` is the index of a `--node`
@@ -76,7 +76,7 @@ class Line:
     first_column: int = 1
     node: int | None = None
     host: str | None = None
-    script: Script | None = None
+    script: StartedScript | None = None
     batch: Layer | None = None
     plan: Plan | None = None
     is_background: bool = False
@@ -92,7 +92,7 @@ class Line:
     @property
     def agent(self) -> Layer | None:
         """The innermost torchrun (or `torch.distributed.launch`) of the line."""
-        return self._innermost((Launcher.TORCHRUN, Launcher.LEGACY))
+        return self._innermost((LauncherKind.TORCHRUN, LauncherKind.LEGACY))
 
     @property
     def program(self) -> Layer | None:
@@ -107,9 +107,9 @@ class Line:
     @property
     def task_starter(self) -> Layer | None:
         """The srun, mpirun or jsrun around it, which starts one copy a task."""
-        return self._innermost((Launcher.SRUN, Launcher.MPIRUN, Launcher.JSRUN))
+        return self._innermost((LauncherKind.SRUN, LauncherKind.MPIRUN, LauncherKind.JSRUN))
 
-    def layer(self, launcher: Launcher) -> Layer | None:
+    def layer(self, launcher: LauncherKind) -> Layer | None:
         """The innermost layer of this kind."""
         return self._innermost((launcher,))
 
@@ -118,7 +118,7 @@ class Line:
         """Launchers around it whose own options are not judged."""
         return tuple(each for each in self.layers if each.launcher in UNREAD)
 
-    def _innermost(self, launchers: tuple[Launcher, ...]) -> Layer | None:
+    def _innermost(self, launchers: tuple[LauncherKind, ...]) -> Layer | None:
         for each in reversed(self.layers):  # asked by every rule of every line: no generator
             if each.launcher in launchers:
                 return each
@@ -144,7 +144,7 @@ class Launch(Section):
     are the nodes of one job, in their order.
     """
 
-    lines: tuple[Line, ...] = ()
+    lines: tuple[LaunchLine, ...] = ()
     torch: str = f"{NEWEST[0]}.{NEWEST[1]}"
     torch_from: str = "assumed"
     python: str = ""
@@ -156,6 +156,6 @@ class Launch(Section):
         return version_of(self.torch) or NEWEST
 
     @property
-    def nodes(self) -> tuple[Line, ...]:
+    def nodes(self) -> tuple[LaunchLine, ...]:
         """The lines of one job, one a node: those of `--node`. Fewer than two when nothing can be compared."""
         return tuple(line for line in self.lines if line.node is not None)

@@ -7,10 +7,10 @@ from enum import Enum
 
 from ddpdoctor.facts.launch.words import Word
 
-__all__ = ["Slip", "SlipKind"]
+__all__ = ["Typo", "TypoKind"]
 
 
-class SlipKind(str, Enum):
+class TypoKind(str, Enum):
     """What went wrong with the word."""
 
     SINGLE_DASH = "single dash"
@@ -25,9 +25,9 @@ class SlipKind(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Slip:
+class Typo:
     """`meant` are the words that should stand in place of `words`; empty: the words should go."""
 
-    kind: SlipKind
+    kind: TypoKind
     words: tuple[Word, ...]
     meant: tuple[str, ...] = ()

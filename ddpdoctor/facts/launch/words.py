@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["UNKNOWN", "Edit", "Mark", "Word", "apply", "escape", "is_known", "plain", "quote"]
+__all__ = ["UNKNOWN", "Mark", "SpanEdit", "Word", "apply", "escape", "is_known", "merged", "plain", "quote", "tidy"]
 
 UNKNOWN = "\0"
 """Stands in a word's text for a piece that only the shell will know."""
@@ -64,7 +64,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
+class SpanEdit:
     """Replace the span `start` to `end` of the source by `text`. An empty span inserts."""
 
     start: int
@@ -99,22 +99,36 @@ def escape(text: str, context: str) -> str:
     return text
 
 
-def apply(source: str, edits: Iterable[Edit]) -> str:
-    """The source with the edits made, from its end to its beginning, so that spans stay true.
+def merged(edits: Iterable[SpanEdit]) -> tuple[SpanEdit, ...]:
+    """The edits in their order in the source, each once; removals that overlap become one.
 
     Raises:
         ValueError: two edits overlap.
     """
-    ordered: list[Edit] = []
-    for edit in sorted(edits, key=lambda edit: (edit.start, edit.end)):
+    ordered: list[SpanEdit] = []
+    for edit in sorted(dict.fromkeys(edits), key=lambda edit: (edit.start, edit.end)):
         last = ordered[-1] if ordered else edit
         if edit.start < last.end and not (edit.text or last.text):  # two words taken out, and the blank between them
-            ordered[-1:] = [Edit(last.start, max(last.end, edit.end), "")]
+            ordered[-1:] = [SpanEdit(last.start, max(last.end, edit.end), "")]
         else:
             ordered.append(edit)
     for before, after in itertools.pairwise(ordered):
         if after.start < before.end:
             raise ValueError(f"edits overlap at {after.start}")
-    for edit in reversed(ordered):
+    return tuple(ordered)
+
+
+def apply(source: str, edits: Iterable[SpanEdit]) -> str:
+    """The source with the edits made, from its end to its beginning, so that spans stay true.
+
+    Raises:
+        ValueError: two edits overlap.
+    """
+    for edit in reversed(merged(edits)):
         source = source[: edit.start] + edit.text + source[edit.end :]
     return source
+
+
+def tidy(command: str) -> str:
+    """A command to paste: without the blanks that removed words left at the ends of its lines."""
+    return re.sub(r"(?m)[ \t]+$", "", command).strip()

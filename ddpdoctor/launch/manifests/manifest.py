@@ -13,17 +13,17 @@ from dataclasses import dataclass, replace
 
 from ddpdoctor.facts.launch.layer import starts_ranks
 from ddpdoctor.facts.launch.pod import Operator, Pod
-from ddpdoctor.facts.launch.programs import Launcher
-from ddpdoctor.facts.launch.record import Line
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.record import LaunchLine
 from ddpdoctor.facts.launch.words import UNKNOWN, Mark, Word, is_known, quote
 from ddpdoctor.facts.torchrun_options import Version
-from ddpdoctor.launch.layers import peel
+from ddpdoctor.launch.layers import parse_layers
 from ddpdoctor.launch.line import line_of
 from ddpdoctor.launch.manifests.network_policies import policies, restricted
 from ddpdoctor.launch.manifests.pod_template import described, gpus_of
 from ddpdoctor.launch.manifests.yaml_nodes import At, documents, number, text_of
 from ddpdoctor.launch.shell.reader import lines_of_shell
-from ddpdoctor.launch.shell.text import Source
+from ddpdoctor.launch.shell.text import ShellSource
 
 __all__ = ["lines_of_manifest"]
 
@@ -54,11 +54,11 @@ class _Template:
     pod: Pod
 
 
-def lines_of_manifest(path: str, text: str, version: Version) -> tuple[tuple[Line, ...], list[str]]:
+def lines_of_manifest(path: str, text: str, version: Version) -> tuple[tuple[LaunchLine, ...], list[str]]:
     """The launch lines of every document, and why documents could not be read. Templates of Helm are left alone."""
     if "{{" in text and re.search(r"\{\{-?\s*(\.|if|range|include|with|end|toYaml|template|define)", text):
         return (), []
-    found: list[Line] = []
+    found: list[LaunchLine] = []
     roots, failures = documents(path, text)
     closing = policies(roots)
     for root in roots:
@@ -149,7 +149,7 @@ def _job(job: At, name: str | None, operator: Operator) -> Iterator[_Template]:
     yield _Template(template, Pod(operator, name, pods=pods, service=service))
 
 
-def _lines(path: str, text: str, template: _Template, version: Version) -> Iterator[Line]:
+def _lines(path: str, text: str, template: _Template, version: Version) -> Iterator[LaunchLine]:
     if template.pod.operator is Operator.TRAINJOB and template.at.get("spec") is None:
         pod = replace(template.pod, gpus=gpus_of(template.at, "resourcesPerNode"), has_shm=True, at=template.at.mark)
         yield from _container(path, text, template.at, pod, version)
@@ -162,7 +162,7 @@ def _lines(path: str, text: str, template: _Template, version: Version) -> Itera
         yield from _container(path, text, container, pod, version)
 
 
-def _container(path: str, text: str, container: At, pod: Pod, version: Version) -> Iterator[Line]:
+def _container(path: str, text: str, container: At, pod: Pod, version: Version) -> Iterator[LaunchLine]:
     """The lines of one container: its argument list, or the shell text that it gives to a shell."""
     items = [*container.items("command"), *container.items("args")]
     words = [text_of(item) for item in items]
@@ -178,7 +178,7 @@ def _container(path: str, text: str, container: At, pod: Pod, version: Version) 
         plain = re.sub(_REFERENCE, lambda m: environ[m[1]] if is_known(environ.get(m[1])) else m[0], words[shell] or "")
         is_exact = plain == words[shell]
         place = item.places(text) if is_exact else lambda at: item.mark
-        for line in lines_of_shell(Source(_as_variables(plain, environ), path, environ, version, place=place)):
+        for line in lines_of_shell(ShellSource(_as_variables(plain, environ), path, environ, version, place=place)):
             yield replace(line, pod=replace(pod, in_shell=True), places={**places, **line.places})
         return
     argv, marks, at = [], [], 0
@@ -196,12 +196,12 @@ def _container(path: str, text: str, container: At, pod: Pod, version: Version) 
 
 def _is_launch(words: Sequence[Word], version: Version, *, is_whole: bool) -> bool:
     """The words start ranks, or were meant to; arguments alone go to a program of the image, which may be a shell."""
-    layers = peel(words, version)
-    if any(each.slips and not starts_ranks(each.launcher) for each in layers):
+    layers = parse_layers(words, version)
+    if any(each.typos and not starts_ranks(each.launcher) for each in layers):
         return is_whole
     kinds = {each.launcher for each in layers}
-    python = any(each.launcher is Launcher.PYTHON and each.reading.script is not None for each in layers)
-    return python or Launcher.MPIRUN in kinds or any(starts_ranks(kind) for kind in kinds)
+    python = any(each.launcher is LauncherKind.PYTHON and each.reading.script is not None for each in layers)
+    return python or LauncherKind.MPIRUN in kinds or any(starts_ranks(kind) for kind in kinds)
 
 
 def _shell_text(words: Sequence[str]) -> int | None:

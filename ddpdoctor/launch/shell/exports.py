@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from ddpdoctor.facts.launch.programs import REMOTE, Launcher
-from ddpdoctor.facts.launch.record import Line
-from ddpdoctor.launch.shell.state import State
-from ddpdoctor.launch.shell_words import inner_text
+from ddpdoctor.facts.launch.programs import REMOTE, LauncherKind
+from ddpdoctor.facts.launch.record import LaunchLine
+from ddpdoctor.launch.shell.state import ShellState
+from ddpdoctor.launch.shell.words import inner_text
 
 __all__ = ["unexported"]
 
@@ -17,14 +17,14 @@ _EVERYWHERE = re.compile(
 """Variables that are there in every shell of a cluster, whoever exports them."""
 
 
-def unexported(line: Line, state: State, text: str) -> tuple[str, ...]:
+def unexported(line: LaunchLine, state: ShellState, text: str) -> tuple[str, ...]:
     """The names that are empty in the shell text of a line: in single quotes, or behind a backslash in double ones.
 
     Args:
         text: the whole script; what it exports anywhere is left alone.
     """
     layer = next((each for each in line.layers if each.is_shell_text), None)
-    if layer is None or layer.name == "eval" or any(each.launcher is Launcher.CONTAINER for each in line.layers):
+    if layer is None or layer.name == "eval" or any(each.launcher is LauncherKind.CONTAINER for each in line.layers):
         return ()
     word = layer.own[-1]
     if word.context or not word.raw:

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ddpdoctor.launch.shell.text import Source, Text
+from ddpdoctor.launch.shell.text import ShellSource, Text
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -17,7 +17,7 @@ _SHELLS = ("bash", "sh", "dash", "ksh")
 _SCRIPT_FILE = re.compile(r"\.(sh|bash|sbatch|slurm|job)$")
 
 
-def script_in(text: Text, node: Node, redirect: Node) -> Source | None:
+def script_in(text: Text, node: Node, redirect: Node) -> ShellSource | None:
     """The script that a heredoc is; None for any other text, and inside of a script that is one."""
     parts = {child.type: child for child in redirect.named_children}
     body, start = parts.get("heredoc_body"), parts.get("heredoc_start")

@@ -6,101 +6,78 @@ literal value; all else is unknown. Lines in heredocs that a shell will run are 
 
 from __future__ import annotations
 
-import os
+import posixpath
 import re
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.launch.layer import Layer, starts_ranks
-from ddpdoctor.facts.launch.programs import Launcher
-from ddpdoctor.facts.launch.record import Line
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.record import LaunchLine
 from ddpdoctor.facts.launch.words import UNKNOWN, Mark, Word
-from ddpdoctor.launch.layers import peel
-from ddpdoctor.launch.line import line_of, settle
+from ddpdoctor.launch.layers import parse_layers
+from ddpdoctor.launch.line import apply_prior_command, line_of
+from ddpdoctor.launch.lookup import FileLookup
 from ddpdoctor.launch.sbatch import batch_layer
 from ddpdoctor.launch.shell.exports import unexported
 from ddpdoctor.launch.shell.heredocs import script_in
-from ddpdoctor.launch.shell.state import State
-from ddpdoctor.launch.shell.text import Source, Text, below, parse
+from ddpdoctor.launch.shell.state import ShellState
+from ddpdoctor.launch.shell.text import ShellSource, Text, below, parse
 from ddpdoctor.launch.shell.variables import assign, assigned, declare
-from ddpdoctor.launch.shell_words import split
-from ddpdoctor.system.process import LateError, run
+from ddpdoctor.launch.shell.words import words_of_command
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-__all__ = ["lines_of_shell", "shell_error"]
+__all__ = ["lines_of_shell"]
 
 DEEPEST = 60
 """Nested blocks that are looked into: no person writes more."""
 LONGEST = 20_000
 """Characters of one launch line."""
-CHECK_SECONDS = 3.0
 
 _BRANCHES = ("if_statement", "while_statement", "for_statement", "c_style_for_statement", "case_statement")
 _HARMLESS = re.compile(
     r"(^|/)(activate|\.?bashrc|\.?bash_profile|\.?profile|conda\.sh|modules?\.sh|init/\w+|setvars\.sh)$"
 )
 _STARTS = (
-    Launcher.TORCHRUN,
-    Launcher.LEGACY,
-    Launcher.ACCELERATE,
-    Launcher.DEEPSPEED,
-    Launcher.SRUN,
-    Launcher.MPIRUN,
-    Launcher.JSRUN,
-    Launcher.PYTHON,
+    LauncherKind.TORCHRUN,
+    LauncherKind.LEGACY,
+    LauncherKind.ACCELERATE,
+    LauncherKind.DEEPSPEED,
+    LauncherKind.SRUN,
+    LauncherKind.MPIRUN,
+    LauncherKind.JSRUN,
+    LauncherKind.PYTHON,
 )
 _NODE_COUNTS = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 _INDICES = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")
 
 
-def lines_of_shell(source: Source) -> tuple[Line, ...]:
+def lines_of_shell(source: ShellSource) -> tuple[LaunchLine, ...]:
     """The launch lines of a script, in their order."""
-    return tuple(_Reader(source).lines())
+    return tuple(_ScriptWalk(source).lines())
 
 
-def shell_error(path: str, text: str) -> str | None:
-    """What bash says of a script that it cannot parse; None when it can, or when there is no bash to ask."""
-    tree = parse(text)
-    if not tree.has_error:
-        return None
-    bash = shutil.which("bash")
-    if bash is None:
-        return None
-    try:
-        done = run(
-            [bash, "--norc", "-n"], CHECK_SECONDS, stdin=text.encode("utf-8", "replace"), environ={"LC_ALL": "C"}
-        )
-    except (OSError, LateError):
-        return None
-    if done.code == 0:
-        return None
-    said = done.err.decode("utf-8", "replace").strip().splitlines()
-    match = re.search(r"line (\d+): (.*)", said[0]) if said else None
-    return f"{path}:{match[1]}: {match[2]}" if match else f"{path}: not a shell script"
-
-
-class _Reader:
+class _ScriptWalk:
     """One walk over a script."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ShellSource) -> None:
         self.source = source
         self.text = Text(source)
         self.batch: Layer | None = None if source.is_piece else batch_layer(self.text.text, source.version)
-        self.found: list[Line] = []
+        self.found: list[LaunchLine] = []
         self.functions: set[str] = set()
         self.bodies: list[Node] = []
 
-    def lines(self) -> Iterator[Line]:
-        state = State(known=self.allocated(), environ=dict(self.source.environ), folders=self.source.folders)
+    def lines(self) -> Iterator[LaunchLine]:
+        state = ShellState(known=self.allocated(), environ=dict(self.source.environ), folders=self.source.folders)
         self.walk(parse(self.text.text), state, 0)
         stays = re.search(r"\b(cd|pushd)\b", self.text.text) is None  # else where a function is called is not known
         folders = self.source.folders if stays else None
         for body in self.bodies:  # grows by the functions inside of functions
-            self.walk(body, State(environ=dict(state.environ), places=state.places, folders=folders), 1)
+            self.walk(body, ShellState(environ=dict(state.environ), places=state.places, folders=folders), 1)
         yield from sorted(self.found, key=lambda line: (line.first_line, line.first_column))
 
     def allocated(self) -> dict[str, str]:
@@ -113,7 +90,7 @@ class _Reader:
             known.update(dict.fromkeys(_NODE_COUNTS, value))
         return known
 
-    def walk(self, node: Node, state: State, depth: int) -> None:
+    def walk(self, node: Node, state: ShellState, depth: int) -> None:
         """Go through a node in the order in which the shell would; `state` is changed as the shell's would be."""
         kind = node.type
         if depth > DEEPEST or kind in ("ERROR", "comment"):
@@ -154,7 +131,7 @@ class _Reader:
         elif kind in _BRANCHES:
             self.branches(node, state, depth)
 
-    def both(self, node: Node, state: State, depth: int) -> None:
+    def both(self, node: Node, state: ShellState, depth: int) -> None:
         """`a && b`, `a || b`: what the right side sets may not be set afterwards."""
         children = node.named_children
         for child in children[:1]:
@@ -172,7 +149,7 @@ class _Reader:
         else:
             state.forget(changed)
 
-    def branches(self, node: Node, state: State, depth: int) -> None:
+    def branches(self, node: Node, state: ShellState, depth: int) -> None:
         """if, for, while, case: each part may run or not, so that what they set is known inside only."""
         changed = assigned(self.text, node)
         is_loop = node.type not in ("if_statement", "case_statement")
@@ -191,7 +168,7 @@ class _Reader:
         if any(c.type == "command_name" and self.text.read(c) in ("cd", "pushd") for c in below(node)):
             state.folders = None
 
-    def redirected(self, node: Node, state: State, depth: int) -> None:
+    def redirected(self, node: Node, state: ShellState, depth: int) -> None:
         body = node.child_by_field_name("body")
         if body is not None:
             self.walk(body, state, depth + 1)
@@ -200,42 +177,41 @@ class _Reader:
                 script = script_in(self.text, node, child)
                 self.found += () if script is None else lines_of_shell(script)
 
-    def command(self, node: Node, state: State) -> None:
+    def command(self, node: Node, state: ShellState) -> None:
         """A simple command: what it changes, and whether it starts a job."""
         start, end = self.text.span(node)
         if node.has_error or end - start > LONGEST:
             return
-        words = tuple(w for command in split(self.text.text[start:end], state.known) for w in command.words)
+        words = words_of_command(self.text.text, self.text.offsets, node, state.known)
         texts = [w.text for w in words]
         name = texts[0] if texts else ""
         if name in ("cd", "pushd"):
-            state.folders = _moved(state.folders, texts[1:])
+            state.folders = _moved(state.folders, texts[1:], self.source.files)
         elif name in ("source", ".") and len(texts) > 1 and not _HARMLESS.search(texts[1]):
             state.forget([*state.known, *state.private])
         elif name in ("read", "getopts", "mapfile", "readarray"):
             state.forget(texts[1:])
         elif name == "eval":
-            self.launch(node, start, words, state)
+            self.launch(node, words, state)
             state.forget([*state.known, *state.private])
         elif name == "set":
             state.all_exported = ("-a" in texts or "allexport" in texts) or (state.all_exported and "+a" not in texts)
         elif name in ("ulimit", "rm") or "install" in texts[1:4]:
-            settle(texts, state.before)
+            apply_prior_command(texts, state.before)
         elif name in self.functions or name in ("command", "type", "which", "echo", "printf"):
             return
         else:
-            self.launch(node, start, words, state)
+            self.launch(node, words, state)
 
-    def launch(self, node: Node, start: int, words: Sequence[Word], state: State) -> None:
-        layers = peel(words, self.source.version, state.known)
-        if not any(each.launcher in _STARTS or each.slips for each in layers) or _is_no_job(layers):
+    def launch(self, node: Node, words: Sequence[Word], state: ShellState) -> None:
+        layers = parse_layers(words, self.source.version, state.known)
+        if not any(each.launcher in _STARTS or each.typos for each in layers) or _is_no_job(layers):
             return
         statement = _statement(node)
         first, last = self.text.span(statement)
         if last - first > LONGEST:
             statement, (first, last) = node, self.text.span(node)
-        shift = start - first
-        moved = [replace(w, start=w.start + shift, end=w.end + shift) for w in words]
+        moved = [replace(w, start=w.start - first, end=w.end - first) for w in words]
         after = statement.next_sibling
         mark = self.text.mark(first)
         folders = state.folders or (None,)
@@ -252,11 +228,12 @@ class _Reader:
                 first_column=mark.column,
                 batch=self.batch,
                 known=state.known,
+                files=self.source.files,
             )
             for folder in folders
         ]
         line = next((each for each in found if each.script is None or each.script.exists), found[0])
-        if line.script is not None and not line.script.exists and _is_elsewhere(line):
+        if line.script is not None and not line.script.exists and _is_elsewhere(line, self.source.files):
             line = replace(line, script=None)
         marks = () if self.source.place is None else tuple(self.marks(first, last))
         named = {name for name, value in state.known.items() if name.removesuffix("[@]") in line.source}
@@ -282,23 +259,23 @@ def _statement(node: Node) -> Node:
 def _is_no_job(layers: Sequence[Layer]) -> bool:
     """`srun hostname`, `python -c …`, `python -m pip …`: nothing that starts ranks."""
     last = layers[-1]
-    if last.slips:
+    if last.typos:
         return False
-    if last.launcher is Launcher.PYTHON:
+    if last.launcher is LauncherKind.PYTHON:
         script, is_module = last.reading.script, last.given("module") is not None and len(layers) == 1
         return script is None or (is_module and "torchrun" not in script.text)
-    return last.launcher is Launcher.OTHER and not any(starts_ranks(each.launcher) for each in layers)
+    return last.launcher is LauncherKind.OTHER and not any(starts_ranks(each.launcher) for each in layers)
 
 
-def _is_elsewhere(line: Line) -> bool:
+def _is_elsewhere(line: LaunchLine, files: FileLookup) -> bool:
     """The script's folder is not on this machine at all: the file is made for another one."""
     assert line.script is not None
-    return os.path.isabs(line.script.path) and not os.path.isdir(os.path.dirname(line.script.path))
+    return posixpath.isabs(line.script.path) and not files.is_folder(posixpath.dirname(line.script.path))
 
 
-def _moved(folders: tuple[str, ...] | None, words: Sequence[str]) -> tuple[str, ...] | None:
+def _moved(folders: tuple[str, ...] | None, words: Sequence[str], files: FileLookup) -> tuple[str, ...] | None:
     """Where `cd` leads to; None when that is not known, or no folder here."""
     if len(words) != 1 or UNKNOWN in words[0] or words[0].startswith(("-", "~")):
         return None
-    found = [os.path.join(folder, words[0]) for folder in folders or ()]
-    return tuple(f for f in found if os.path.isdir(f)) or None
+    found = [posixpath.join(folder, words[0]) for folder in folders or ()]
+    return tuple(f for f in found if files.is_folder(f)) or None

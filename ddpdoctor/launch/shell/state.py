@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from ddpdoctor.facts.launch.words import UNKNOWN, Mark
 
-__all__ = ["State"]
+__all__ = ["ShellState"]
 
 
 @dataclass(slots=True)
-class State:
+class ShellState:
     """What is certain at one point of the script."""
 
     known: dict[str, str] = field(default_factory=dict)
@@ -24,8 +24,8 @@ class State:
     private: set[str] = field(default_factory=set)
     """Certainly assigned, and certainly not exported."""
 
-    def copy(self) -> State:
-        return State(
+    def copy(self) -> ShellState:
+        return ShellState(
             dict(self.known),
             set(self.exported),
             dict(self.environ),

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.launch.words import UNKNOWN, Mark
 from ddpdoctor.facts.torchrun_options import Version
+from ddpdoctor.launch.lookup import NO_FILES, FileLookup
 
 if TYPE_CHECKING:
-    from tree_sitter import Node
+    from tree_sitter import Node, Parser
 
-__all__ = ["Source", "Text", "below", "parse"]
+__all__ = ["Offsets", "ShellSource", "Text", "below", "parse"]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ShellSource:
     """A shell text and where it stands: `file`, `place` of an index in it, and the environment that it starts with.
 
     `folders` are where a relative script may lie, the first of them the likeliest; none: scripts are not looked for.
+    `files` answers what lies there.
     """
 
     text: str
@@ -31,15 +34,40 @@ class Source:
     folders: tuple[str, ...] = ()
     place: Callable[[int], Mark] | None = None
     is_piece: bool = False
+    files: FileLookup = NO_FILES
 
 
-def parse(text: str) -> Node:
-    """The syntax tree. The grammar is loaded only when a shell script is read."""
+class Offsets:
+    """Places of the nodes of a tree in its text: the tree counts bytes, the text characters."""
+
+    def __init__(self, text: str) -> None:
+        data = text.encode("utf-8", "replace")
+        self._starts: list[int] | None = None
+        if len(data) != len(text):
+            starts = [at for at, byte in enumerate(data) if byte & 0xC0 != 0x80]
+            self._starts = starts
+
+    def at(self, byte: int) -> int:
+        """The index in the text of a byte offset."""
+        return byte if self._starts is None else bisect_left(self._starts, byte)
+
+    def of(self, node: Node) -> tuple[int, int]:
+        """The span of a node in the text."""
+        return self.at(node.start_byte), self.at(node.end_byte)
+
+
+@functools.cache
+def _parser() -> Parser:
+    """The grammar is loaded only when shell text is read."""
     import tree_sitter
     import tree_sitter_bash
 
-    parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
-    return parser.parse(text.encode("utf-8", "replace")).root_node
+    return tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
+
+
+def parse(text: str) -> Node:
+    """The syntax tree of a shell text."""
+    return _parser().parse(text.encode("utf-8", "replace")).root_node
 
 
 def below(node: Node) -> Iterator[Node]:
@@ -54,19 +82,18 @@ def below(node: Node) -> Iterator[Node]:
 class Text:
     """A source as characters and bytes: what a node of its tree says, and where it stands in the file."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ShellSource) -> None:
         self.source = source
         self.text = source.text.replace(UNKNOWN, " ").encode("utf-8", "replace").decode("utf-8")
-        self.data = self.text.encode("utf-8")
-        self.is_ascii = len(self.data) == len(self.text)
+        self.offsets = Offsets(self.text)
         self.rows = [0, *(m.end() for m in re.finditer("\n", self.text))]
 
     def at(self, byte: int) -> int:
         """The index in the text of a byte offset."""
-        return byte if self.is_ascii else len(self.data[:byte].decode("utf-8", "ignore"))
+        return self.offsets.at(byte)
 
     def span(self, node: Node) -> tuple[int, int]:
-        return self.at(node.start_byte), self.at(node.end_byte)
+        return self.offsets.of(node)
 
     def read(self, node: Node) -> str:
         start, end = self.span(node)

@@ -6,9 +6,9 @@ import re
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.launch.words import UNKNOWN
-from ddpdoctor.launch.shell.state import State
+from ddpdoctor.launch.shell.state import ShellState
 from ddpdoctor.launch.shell.text import Text, below
-from ddpdoctor.launch.shell_words import SEPARATOR, split
+from ddpdoctor.launch.shell.words import SEPARATOR, words_of_command
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -29,7 +29,7 @@ def assigned(text: Text, node: Node) -> set[str]:
     return names
 
 
-def assign(text: Text, node: Node, state: State) -> None:
+def assign(text: Text, node: Node, state: ShellState) -> None:
     name = node.named_children[0]
     if name.type != "variable_name":
         state.forget([text.read(c) for c in name.named_children[:1]])  # NAME[0]=…
@@ -41,7 +41,7 @@ def assign(text: Text, node: Node, state: State) -> None:
     state.assign(text.read(name), _value(text, node, state), text.mark(text.span(node)[0]))
 
 
-def _array(text: Text, name: str, node: Node, value: Node, state: State) -> None:
+def _array(text: Text, name: str, node: Node, value: Node, state: ShellState) -> None:
     """`NAME=(…)` and `NAME+=(…)`, as the words that "${NAME[@]}" gives."""
     before = state.known.get(f"{name}[@]")
     state.forget([name])
@@ -52,12 +52,11 @@ def _array(text: Text, name: str, node: Node, value: Node, state: State) -> None
         or (is_more and before is None)
     ):
         return
-    commands = split(text.read(value)[1:-1], state.known)
-    words = [w.text + SEPARATOR for command in commands for w in command.words]
+    words = [w.text + SEPARATOR for w in words_of_command(text.text, text.offsets, value, state.known)]
     state.known[f"{name}[@]"] = (before or "") * is_more + "".join(words)
 
 
-def _value(text: Text, node: Node, state: State) -> str | None:
+def _value(text: Text, node: Node, state: ShellState) -> str | None:
     """The value of an assignment, with UNKNOWN pieces; None for what cannot be cut into one word."""
     value = node.child_by_field_name("value")
     if value is None:
@@ -68,12 +67,12 @@ def _value(text: Text, node: Node, state: State) -> str | None:
     whole = re.fullmatch(r"\w+=\$(?:(\w+)|\{(\w+)\})", written)
     if whole:
         return state.known.get(whole[1] or whole[2])
-    words = [w for command in split(written, state.known) for w in command.words]
+    words = words_of_command(text.text, text.offsets, node, state.known)
     pair = words[0].assignment if len(words) == 1 else None
     return pair[1] if pair else None
 
 
-def declare(text: Text, node: Node, state: State) -> None:
+def declare(text: Text, node: Node, state: ShellState) -> None:
     first = node.children[0]
     words = [text.read(c) for c in node.children]
     exports = words[0] == "export" or (

@@ -9,7 +9,7 @@ from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
-from ddpdoctor.rules import cause
+from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.launch.hand_started_ranks import hand_started_ranks
 from ddpdoctor.rules.launch.pointing import point
 from ddpdoctor.rules.observation_findings import observed
@@ -19,6 +19,7 @@ from ddpdoctor.rules.observation_findings import observed
     "ENV001",
     "rank-out-of-range",
     Severity.ERROR,
+    scope=CauseScope.PROCESS,
     signatures=(r"rank < size\. \d+ vs \d+", r"Invalid rank requested : \d+/\d+"),
 )
 def rank_out_of_range(environ: Environ | None = None, probe: Probe | None = None) -> Iterator[Finding]:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.nodes import Form, Nodes, ranges
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import cause
+from ddpdoctor.rules import CauseScope, cause
 
 
-@cause("ENV002", "rank-zero-missing", Severity.ERROR)
+@cause("ENV002", "rank-zero-missing", Severity.ERROR, scope=CauseScope.PROCESS, explains=("ENV001",))
 def rank_zero_missing(nodes: Nodes) -> Iterator[Finding]:
     """No process of the job has RANK 0.
 

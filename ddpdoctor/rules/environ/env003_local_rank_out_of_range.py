@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ, shorten
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
-from ddpdoctor.rules import cause
+from ddpdoctor.rules import CauseScope, cause
 
 
-@cause("ENV003", "local-rank-out-of-range", Severity.ERROR)
+@cause("ENV003", "local-rank-out-of-range", Severity.ERROR, scope=CauseScope.PROCESS)
 def local_rank_out_of_range(environ: Environ) -> Iterator[Finding]:
     """LOCAL_RANK is not one of 0 to LOCAL_WORLD_SIZE-1.
 

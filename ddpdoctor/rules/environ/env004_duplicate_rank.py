@@ -10,7 +10,7 @@ from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.nodes import Form, Node, Nodes
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
-from ddpdoctor.rules import cause
+from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.launch.hand_started_ranks import hand_started_job, set_variable
 from ddpdoctor.rules.launch.pointing import point
 from ddpdoctor.rules.node_findings import named, only_met
@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log
 
 
-@cause("ENV004", "duplicate-rank", Severity.ERROR, signatures=(r"rank \d+ of \d+ ranks has already checked in",))
+@cause(
+    "ENV004",
+    "duplicate-rank",
+    Severity.ERROR,
+    scope=CauseScope.PROCESS,
+    explains=("NET001",),
+    signatures=(r"rank \d+ of \d+ ranks has already checked in",),
+)
 def duplicate_rank(probe: Probe | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """Two processes of the job have the same RANK.
 

@@ -10,7 +10,7 @@ from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.nodes import Form, Nodes, split
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
-from ddpdoctor.rules import cause
+from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.launch.hand_started_ranks import differing_variable
 from ddpdoctor.rules.node_findings import differs, only_met
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log
 
 
-@cause("ENV005", "world-size-mismatch", Severity.ERROR)
+@cause("ENV005", "world-size-mismatch", Severity.ERROR, scope=CauseScope.PROCESS, explains=("ENV001",))
 def world_size_mismatch(probe: Probe | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """The ranks were given different values of WORLD_SIZE.
 

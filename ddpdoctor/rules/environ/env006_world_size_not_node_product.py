@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import cause
+from ddpdoctor.rules import CauseScope, cause
 
 COUNTS_ITSELF = ("torchrun", "deepspeed", "ray-train")
 """Launchers that add up what every node says: with them another sum only means that the nodes are not alike."""
 
 
-@cause("ENV006", "world-size-not-node-product", Severity.WARNING)
+@cause("ENV006", "world-size-not-node-product", Severity.WARNING, scope=CauseScope.PROCESS)
 def world_size_not_node_product(environ: Environ) -> Iterator[Finding]:
     """WORLD_SIZE is not the number of nodes times the processes of this node.
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import cause
+from ddpdoctor.rules import CauseScope, cause
 
 TASK_LAUNCHERS = ("srun", "openmpi", "mpich", "mvapich2", "jsrun")
 """Launchers that number their tasks in variables of their own and leave RANK to the user."""
 
 
-@cause("ENV007", "rank-sources-disagree", Severity.WARNING)
+@cause("ENV007", "rank-sources-disagree", Severity.WARNING, scope=CauseScope.PROCESS)
 def rank_sources_disagree(environ: Environ) -> Iterator[Finding]:
     """RANK or WORLD_SIZE contradicts the numbers of the launcher that started this task.
 

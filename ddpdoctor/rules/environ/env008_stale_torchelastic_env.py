@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ, shorten
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import cause
+from ddpdoctor.rules import CauseScope, cause
 
 LEFT_BY_AGENT = (
     "TORCHELASTIC_USE_AGENT_STORE",
@@ -17,7 +17,7 @@ LEFT_BY_AGENT = (
 )
 
 
-@cause("ENV008", "stale-torchelastic-env", Severity.ERROR)
+@cause("ENV008", "stale-torchelastic-env", Severity.ERROR, scope=CauseScope.PROCESS)
 def stale_torchelastic_env(environ: Environ) -> Iterator[Finding]:
     """TORCHELASTIC_* variables are set although no torchrun started this process.
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from ddpdoctor.facts.environ import Environ, as_integer, shorten
 from ddpdoctor.facts.variables import PET_OPTIONS
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import cause
+from ddpdoctor.rules import CauseScope, cause
 
 FLAGS = ("PET_MODULE", "PET_NO_PYTHON", "PET_RUN_PATH", "PET_VIRTUAL_LOCAL_RANK")
 INTEGERS = ("PET_NODE_RANK", "PET_MAX_RESTARTS", "PET_SHUTDOWN_TIMEOUT")
@@ -112,7 +112,7 @@ def _meant(name: str) -> str | None:
     return next(iter(difflib.get_close_matches(upper, PET_OPTIONS, n=1, cutoff=0.7)), None)
 
 
-@cause("ENV505", "pet-value-not-integer", Severity.ERROR)
+@cause("ENV505", "pet-value-not-integer", Severity.ERROR, scope=CauseScope.PROCESS)
 def pet_value_not_integer(environ: Environ) -> Iterator[Finding]:
     """A PET_* variable that torchrun reads as a number holds none.
 

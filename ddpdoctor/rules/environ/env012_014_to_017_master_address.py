@@ -12,7 +12,7 @@ from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import cause
+from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.environ import environments_of_nodes
 from ddpdoctor.rules.launch import master
 from ddpdoctor.rules.node_findings import only_met
@@ -60,6 +60,7 @@ def master_env_ignored(environ: Environ, launch: Launch | None = None) -> Iterat
     "ENV014",
     "master-port-privileged",
     Severity.ERROR,
+    also_in=("ports",),
     signatures=(r"errno: 13 - Permission denied", r"system error: 10013"),
 )
 def master_port_privileged(environ: Environ, launch: Launch | None = None) -> Iterator[Finding]:
@@ -90,6 +91,7 @@ def master_port_privileged(environ: Environ, launch: Launch | None = None) -> It
     "ENV015",
     "master-port-invalid",
     Severity.ERROR,
+    also_in=("ports",),
     signatures=(
         r"The port number of the rendezvous endpoint '[^']*' must be an integer",
         r"argument --master[-_]port\S*: invalid int value",
@@ -167,6 +169,7 @@ def _parts(value: str) -> tuple[str | None, str | None]:
     "ENV017",
     "master-addr-loopback",
     Severity.ERROR,
+    scope=CauseScope.SEPARATE_MACHINES,
     signatures=(r"timed out after \d+m?s while trying to connect to \((localhost|127\.\d+\.\d+\.\d+|::1), \d+\)",),
 )
 def master_addr_loopback(

@@ -6,22 +6,23 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.gaps import not_here
+from ddpdoctor.facts.job import Job
 from ddpdoctor.facts.launch.pod import Operator
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.launch.words import is_known
 from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.rules import cause
+from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.environ import environments_of_nodes
 from ddpdoctor.rules.launch import master
 from ddpdoctor.rules.launch.pointing import agents, point
 from ddpdoctor.rules.observation_findings import observed
 
 
-@cause("ENV018", "master-addr-not-rank-zero", Severity.ERROR)
+@cause("ENV018", "master-addr-not-rank-zero", Severity.ERROR, scope=CauseScope.LINES_OF_NODES)
 def master_addr_not_rank_zero(
-    probe: Probe | None = None, launch: Launch | None = None, nodes: Nodes | None = None
+    probe: Probe | None = None, launch: Launch | None = None, nodes: Nodes | None = None, job: Job | None = None
 ) -> Iterator[Finding]:
     """MASTER_ADDR does not lead to the machine that holds rank 0.
 
@@ -34,8 +35,8 @@ def master_addr_not_rank_zero(
     """
     if probe is None and launch is None and nodes is None:
         not_here("no launch line and no probe")
-    if launch is not None:
-        yield from master.elsewhere(launch)
+    if launch is not None and job is not None:
+        yield from master.elsewhere(launch, job)
     if nodes is not None:
         yield from environments_of_nodes.elsewhere(nodes)
     if probe is not None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ddpdoctor.facts.job import Job
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.rules import cause
+from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.environ import environments_of_nodes
 from ddpdoctor.rules.launch import master
 from ddpdoctor.rules.launch.hand_started_ranks import differing_variable
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log
 
 
-@cause("ENV019", "master-port-differs", Severity.ERROR)
-def master_port_differs(launch: Launch | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
+@cause("ENV019", "master-port-differs", Severity.ERROR, scope=CauseScope.LINES_OF_NODES)
+def master_port_differs(
+    launch: Launch | None = None, nodes: Nodes | None = None, job: Job | None = None
+) -> Iterator[Finding]:
     """The nodes were given different master ports.
 
     ## Why it matters
@@ -29,8 +32,8 @@ def master_port_differs(launch: Launch | None = None, nodes: Nodes | None = None
     ## Fix
     Give every node the same --master-port, or the same port in --rdzv-endpoint.
     """
-    if launch is not None:
-        yield from master.ports_differ(launch)
+    if launch is not None and job is not None:
+        yield from master.ports_differ(launch, job)
     if nodes is not None:
         yield from environments_of_nodes.ports_differ(nodes)
     only_met(nodes, launch)

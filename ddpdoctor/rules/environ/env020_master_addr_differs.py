@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ, shorten
+from ddpdoctor.facts.job import Job
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
-from ddpdoctor.rules import cause
+from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.environ import environments_of_nodes
 from ddpdoctor.rules.launch import master
 from ddpdoctor.rules.launch.hand_started_ranks import differing_variable
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log
 
 
-@cause("ENV020", "master-addr-differs", Severity.ERROR)
+@cause("ENV020", "master-addr-differs", Severity.ERROR, scope=CauseScope.LINES_OF_NODES)
 def master_addr_differs(
-    environ: Environ | None = None, launch: Launch | None = None, nodes: Nodes | None = None
+    environ: Environ | None = None, launch: Launch | None = None, nodes: Nodes | None = None, job: Job | None = None
 ) -> Iterator[Finding]:
     """The nodes were given different master addresses.
 
@@ -40,8 +41,8 @@ def master_addr_differs(
     if only_met(nodes, environ):
         return
     assert environ is not None
-    if launch is not None:
-        yield from master.addresses_differ(launch)
+    if launch is not None and job is not None:
+        yield from master.addresses_differ(launch, job)
     launcher, node = environ.launcher, environ.node_rank
     here, given = environ.get("SLURMD_NODENAME") or "", environ.get("MASTER_ADDR") or ""
     if launcher is None or launcher.name != "srun" or not node or not environ.is_multi_node:

@@ -12,7 +12,7 @@ from ddpdoctor.facts.interface_choice import choose_for_nccl, effective, names_m
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import cause
+from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.environ.settings import about, line, taking_away
 from ddpdoctor.rules.launch import master
 from ddpdoctor.rules.observation_findings import observed, only_probed
@@ -37,6 +37,7 @@ GLOO = "GLOO_SOCKET_IFNAME"
     "ENV021",
     "nccl-socket-ifname-not-found",
     Severity.ERROR,
+    also_in=("net",),
     signatures=(
         r"Bootstrap : no socket interface found",
         r"connecting to address\s+with family [1-9]\d* is neither",
@@ -57,7 +58,7 @@ def nccl_socket_ifname_not_found(environ: Environ, net: Net) -> Iterator[Finding
         yield _finding(environ, NCCL, spec, "matches no interface of this node", net)
 
 
-@cause("ENV022", "nccl-socket-ifname-prefix-match", Severity.WARNING)
+@cause("ENV022", "nccl-socket-ifname-prefix-match", Severity.WARNING, also_in=("net",))
 def nccl_socket_ifname_prefix_match(environ: Environ, net: Net) -> Iterator[Finding]:
     """NCCL_SOCKET_IFNAME is a prefix that takes an interface in another subnet besides the one that it names.
 
@@ -83,7 +84,7 @@ def nccl_socket_ifname_prefix_match(environ: Environ, net: Net) -> Iterator[Find
             )  # fmt: skip
 
 
-@cause("ENV023", "nccl-socket-ifname-down", Severity.ERROR)
+@cause("ENV023", "nccl-socket-ifname-down", Severity.ERROR, also_in=("net",))
 def nccl_socket_ifname_down(environ: Environ, net: Net) -> Iterator[Finding]:
     """The interfaces that NCCL_SOCKET_IFNAME matches are down or have no address.
 
@@ -105,7 +106,7 @@ def nccl_socket_ifname_down(environ: Environ, net: Net) -> Iterator[Finding]:
     yield _finding(environ, NCCL, spec, f"matches {', '.join(matched)[:100]}, which {wrong}", net)
 
 
-@cause("ENV024", "nccl-socket-ifname-loopback", Severity.ERROR)
+@cause("ENV024", "nccl-socket-ifname-loopback", Severity.ERROR, scope=CauseScope.SEPARATE_MACHINES, also_in=("net",))
 def nccl_socket_ifname_loopback(
     environ: Environ, net: Net | None = None, launch: Launch | None = None
 ) -> Iterator[Finding]:
@@ -140,6 +141,7 @@ def nccl_socket_ifname_loopback(
     "ENV026",
     "gloo-socket-ifname-invalid",
     Severity.ERROR,
+    also_in=("net",),
     signatures=(r"Unable to find address for: \S+",),
 )
 def gloo_socket_ifname_invalid(
@@ -177,7 +179,7 @@ def gloo_socket_ifname_invalid(
             return
 
 
-@cause("ENV027", "gloo-socket-ifname-loopback", Severity.ERROR)
+@cause("ENV027", "gloo-socket-ifname-loopback", Severity.ERROR, scope=CauseScope.SEPARATE_MACHINES, also_in=("net",))
 def gloo_socket_ifname_loopback(
     environ: Environ | None = None, net: Net | None = None, launch: Launch | None = None, probe: Probe | None = None
 ) -> Iterator[Finding]:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.launch.programs import REMOTE
 from ddpdoctor.facts.launch.record import Launch
-from ddpdoctor.facts.launch.words import Edit
+from ddpdoctor.facts.launch.words import SpanEdit
 from ddpdoctor.facts.nodes import Node, Nodes, Split, split
 from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.rules import cause
+from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.launch.pointing import point
 from ddpdoctor.rules.node_findings import differs
 
@@ -71,7 +71,13 @@ def _variables(nodes: Nodes) -> dict[str, Split]:
     return {name.removeprefix(PREFIX): found for name, found in splits.items() if found is not None}
 
 
-@cause("ENV025", "nccl-socket-ifname-differs", Severity.ERROR)
+@cause(
+    "ENV025",
+    "nccl-socket-ifname-differs",
+    Severity.ERROR,
+    scope=CauseScope.FACTS_OF_NODES,
+    explains=("NET009", "NET010"),
+)
 def nccl_socket_ifname_differs(nodes: Nodes) -> Iterator[Finding]:
     """NCCL would use interfaces in different subnets on different nodes.
 
@@ -116,7 +122,7 @@ def _all_reach(nodes: Nodes) -> bool:
     return bool(nodes.links) and all(link.works for link in nodes.links)
 
 
-@cause("ENV030", "env-not-propagated", Severity.ERROR)
+@cause("ENV030", "env-not-propagated", Severity.ERROR, scope=CauseScope.FACTS_OF_NODES)
 def env_not_propagated(nodes: Nodes) -> Iterator[Finding]:
     """Variables that steer the job are set on some nodes and not on others.
 
@@ -151,6 +157,7 @@ def _must_agree(name: str, values: list[str]) -> bool:
     "ENV031",
     "nccl-env-differs",
     Severity.ERROR,
+    scope=CauseScope.FACTS_OF_NODES,
     signatures=(r"[Mm]essage truncated : receiv(ing|ed) \d+ bytes instead of \d+",),
 )
 def nccl_env_differs(nodes: Nodes) -> Iterator[Finding]:
@@ -197,7 +204,7 @@ def not_exported(launch: Launch) -> Iterator[Finding]:
             continue
         text = f"{names} {are} empty in the quoted text: this script assigns and does not export; expected export"
         start = line.argv[0].start
-        edits = [Edit(start, start, f"export {' '.join(line.private)}; ")]
+        edits = [SpanEdit(start, start, f"export {' '.join(line.private)}; ")]
         yield point(launch, line, word, text, "export", edits, fix="Export them where they are assigned.")
 
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.launch.programs import Launcher
-from ddpdoctor.facts.launch.record import Launch, Line
-from ddpdoctor.facts.launch.words import Edit, Word
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.launch.words import SpanEdit, Word
 from ddpdoctor.facts.launchers import TORCHRUN
 from ddpdoctor.facts.visibility import joined, listed, visible
 from ddpdoctor.findings import Finding, Severity
@@ -39,6 +39,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
     "ENV060",
     "cuda-mps-daemon-absent",
     Severity.ERROR,
+    also_in=("gpus",),
     signatures=(r"cudaErrorMpsConnectionFailed", r"MPS client failed to connect to the MPS control daemon"),
 )
 def cuda_mps_daemon_absent(environ: Environ) -> Iterator[Finding]:
@@ -63,7 +64,7 @@ def cuda_mps_daemon_absent(environ: Environ) -> Iterator[Finding]:
         yield about(environ, MPS, wrong, "it to be unset, or a daemon that runs")
 
 
-@cause("ENV061", "nvidia-driver-capabilities-missing", Severity.ERROR)
+@cause("ENV061", "nvidia-driver-capabilities-missing", Severity.ERROR, also_in=("gpus",))
 def nvidia_driver_capabilities_missing(
     environ: Environ, host: Host | None = None, gpu: Gpu | None = None
 ) -> Iterator[Finding]:
@@ -101,6 +102,7 @@ def nvidia_driver_capabilities_missing(
     "one-gpu-visible-per-rank",
     Severity.ERROR,
     candidates=("ENV064", "TOPO023"),
+    also_in=("gpus",),
     signatures=(
         r"nvmlDeviceGetHandleByPciBusId\(\) failed: Not Found",
         r"transport/p2p\.cc:\d+ NCCL WARN Cuda failure (101 )?'invalid device ordinal'",
@@ -131,7 +133,7 @@ def one_gpu_visible_per_rank(environ: Environ, gpu: Gpu | None = None) -> Iterat
     yield about(environ, VISIBLE, wrong, expected, severity=Severity.NOTE, command="export SLURM_GPU_BIND=none")
 
 
-@cause("ENV065", "cuda-device-order-ambiguous", Severity.WARNING)
+@cause("ENV065", "cuda-device-order-ambiguous", Severity.WARNING, also_in=("gpus",))
 def cuda_device_order_ambiguous(environ: Environ, gpu: Gpu) -> Iterator[Finding]:
     """Unlike GPUs are numbered by speed, not by their place on the PCI bus.
 
@@ -170,7 +172,7 @@ def one_each(launch: Launch) -> Iterator[Finding]:
         program, script = line.program, line.script
         if program is None or script is None or not script.takes_gpu_of_local_rank or line.starter is not None:
             continue
-        if line.environ.variables.get("LOCAL_RANK") == "0" or program.launcher is not Launcher.PYTHON:
+        if line.environ.variables.get("LOCAL_RANK") == "0" or program.launcher is not LauncherKind.PYTHON:
             continue
         each, _ = tasks_per_node(line)
         if each == 1:
@@ -194,9 +196,9 @@ def one_each(launch: Launch) -> Iterator[Finding]:
             )
 
 
-def _bound(line: Line) -> tuple[Word | None, str]:
+def _bound(line: LaunchLine) -> tuple[Word | None, str]:
     """The option of srun or sbatch that gives every task one GPU of its own."""
-    srun = line.layer(Launcher.SRUN)
+    srun = line.layer(LauncherKind.SRUN)
     if srun is None:
         return None, ""
     bind = option(srun, ("--gpu-bind",)) or option(line.batch, ("--gpu-bind",))
@@ -211,8 +213,8 @@ def _bound(line: Line) -> tuple[Word | None, str]:
     return None, ""
 
 
-def _unbound(line: Line, word: Word | None, each: int | None) -> list[Edit] | None:
-    srun = line.layer(Launcher.SRUN)
+def _unbound(line: LaunchLine, word: Word | None, each: int | None) -> list[SpanEdit] | None:
+    srun = line.layer(LauncherKind.SRUN)
     assert srun is not None
     given = option(srun, ("--gpus-per-task",))
     if given is None or each is None:

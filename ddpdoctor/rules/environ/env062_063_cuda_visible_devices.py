@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import is_known
 from ddpdoctor.facts.visibility import Visibility, cut, joined, listed, visible
-from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.findings import CausalStage, Evidence, Finding, Severity, Where
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.environ.settings import CVD
 from ddpdoctor.rules.launch.pointing import point, replace_word
@@ -28,6 +28,8 @@ VARIABLE = "CUDA_VISIBLE_DEVICES"
     "cuda-visible-devices-empty",
     Severity.ERROR,
     candidates=("ENV062",),
+    stage=CausalStage.DEATH,
+    also_in=("gpus",),
     signatures=(r"No CUDA GPUs are available",),
 )
 def cuda_visible_devices_empty(
@@ -62,7 +64,7 @@ def cuda_visible_devices_empty(
     )
 
 
-def _asks_for_gpus(line: Line) -> str:
+def _asks_for_gpus(line: LaunchLine) -> str:
     """What of a launch line cannot do without a GPU."""
     plan, script = line.plan, line.script
     if plan is not None and plan.settings["nproc_per_node"].value == "gpu":
@@ -79,7 +81,7 @@ def _told(seen: str, gpu: Gpu | None, asking: str) -> str:
     return f"{seen} hides every GPU{there}; expected it to be unset"
 
 
-@cause("ENV063", "cuda-visible-devices-invalid", Severity.ERROR)
+@cause("ENV063", "cuda-visible-devices-invalid", Severity.ERROR, also_in=("gpus",))
 def cuda_visible_devices_invalid(environ: Environ, gpu: Gpu) -> Iterator[Finding]:
     """CUDA_VISIBLE_DEVICES has an entry that CUDA cannot use, so that the list is cut there.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ, shorten
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import cause
+from ddpdoctor.rules import CauseScope, cause
 
 SOCKET_PATH_BYTES = 107
 """sockaddr_un.sun_path on Linux without its last NUL, unix(7)."""
@@ -14,7 +14,9 @@ ADDED_BYTES = len("/pymp-12345678/listener-12345678")
 """What multiprocessing puts behind the folder: util.get_temp_dir and connection.arbitrary_address."""
 
 
-@cause("ENV066", "tmpdir-path-too-long", Severity.ERROR, signatures=(r"AF_UNIX path too long",))
+@cause(
+    "ENV066", "tmpdir-path-too-long", Severity.ERROR, scope=CauseScope.PROCESS, signatures=(r"AF_UNIX path too long",)
+)
 def tmpdir_path_too_long(environ: Environ) -> Iterator[Finding]:
     """TMPDIR is too long for a unix socket in it.
 

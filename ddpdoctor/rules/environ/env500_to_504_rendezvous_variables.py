@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ddpdoctor.facts.environ import Environ, as_integer, shorten
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
-from ddpdoctor.rules import cause
+from ddpdoctor.rules import CauseScope, cause
 
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """In the order in which torch asks for them: it names only the first one that is missing."""
@@ -23,7 +23,7 @@ NUMBERS = {
 }
 
 
-@cause("ENV500", "rendezvous-variable-missing", Severity.ERROR)
+@cause("ENV500", "rendezvous-variable-missing", Severity.ERROR, scope=CauseScope.PROCESS)
 def rendezvous_variable_missing(environ: Environ, probe: Probe | None = None) -> Iterator[Finding]:
     """Some of RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set and another one is missing or empty.
 
@@ -60,7 +60,7 @@ def rendezvous_variable_missing(environ: Environ, probe: Probe | None = None) ->
     )
 
 
-@cause("ENV501", "local-rank-not-set", Severity.NOTE)
+@cause("ENV501", "local-rank-not-set", Severity.NOTE, scope=CauseScope.PROCESS)
 def local_rank_not_set(environ: Environ) -> Iterator[Finding]:
     """RANK and WORLD_SIZE were set by hand, LOCAL_RANK was not.
 
@@ -85,7 +85,7 @@ def local_rank_not_set(environ: Environ) -> Iterator[Finding]:
     )
 
 
-@cause("ENV502", "rank-variable-not-integer", Severity.ERROR)
+@cause("ENV502", "rank-variable-not-integer", Severity.ERROR, scope=CauseScope.PROCESS)
 def rank_variable_not_integer(environ: Environ) -> Iterator[Finding]:
     """A variable that counts ranks or nodes holds no integer.
 
@@ -107,7 +107,7 @@ def rank_variable_not_integer(environ: Environ) -> Iterator[Finding]:
         )
 
 
-@cause("ENV503", "group-rank-out-of-range", Severity.ERROR)
+@cause("ENV503", "group-rank-out-of-range", Severity.ERROR, scope=CauseScope.PROCESS)
 def group_rank_out_of_range(environ: Environ) -> Iterator[Finding]:
     """The number of this node is not one of 0 to the number of nodes minus 1.
 
@@ -134,7 +134,7 @@ def group_rank_out_of_range(environ: Environ) -> Iterator[Finding]:
         )
 
 
-@cause("ENV504", "rank-below-local-rank", Severity.WARNING)
+@cause("ENV504", "rank-below-local-rank", Severity.WARNING, scope=CauseScope.PROCESS)
 def rank_below_local_rank(environ: Environ) -> Iterator[Finding]:
     """RANK is smaller than LOCAL_RANK, which no numbering of processes gives.
 

@@ -11,14 +11,14 @@ from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.nodes import Nodes, split
 from ddpdoctor.facts.visibility import visible
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
-from ddpdoctor.rules import cause
+from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.node_findings import differs
 
 MEMORY_SHARE = 0.95
 GIB = 1 << 30
 
 
-@cause("GPU006", "gpu-models-mixed", Severity.WARNING)
+@cause("GPU006", "gpu-models-mixed", Severity.WARNING, scope=CauseScope.FACTS_OF_NODES)
 def gpu_models_mixed(
     gpu: Gpu | None = None, environ: Environ | None = None, nodes: Nodes | None = None
 ) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from ddpdoctor.facts.gaps import CannotLook
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.xids import BY_KIND, XIDS, Xid, XidKind, action, age, meaning
-from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.findings import Evidence, Finding, Severity, Speaker, Where
 from ddpdoctor.rules import cause
 
 __all__ = ["found", "logged", "of_switches", "told"]
@@ -225,6 +225,7 @@ def uncontained_memory_error(gpu: Gpu) -> Iterator[Finding]:
     "GPU043",
     "application-fault-xid",
     Severity.NOTE,
+    speaker=Speaker.KERNEL,
     kind="consequence",
     signatures=(r"NVRM: Xid [^\n]*: (13|31|32|39|40|41|43|69|70|71|72|80)\b",),
     xids=XidKind.APPLICATION_FAULT_XID,

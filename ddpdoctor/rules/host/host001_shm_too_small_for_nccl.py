@@ -11,7 +11,7 @@ from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.host import Host, local_ranks, readable
 from ddpdoctor.facts.launch.pod import Pod
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.versions import Versions, numbers
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.launch.container import container_of
@@ -136,7 +136,7 @@ def shared_memory_of_pod(launch: Launch) -> Iterator[Finding]:
         )
 
 
-def _ranks(line: Line, pod: Pod) -> int:
+def _ranks(line: LaunchLine, pod: Pod) -> int:
     """How many ranks the pod runs with a GPU each; 0 when the line does not tell that it runs several."""
     if line.starter is None or pod.gpus is None or pod.gpus < 2:
         return 0

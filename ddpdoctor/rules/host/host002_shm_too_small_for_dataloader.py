@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.host import Host, local_ranks, readable
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.launch.container import container_of
 from ddpdoctor.rules import cause
@@ -99,7 +99,7 @@ def for_dataloaders(launch: Launch) -> Iterator[Finding]:
             )
 
 
-def _workers(line: Line) -> int:
+def _workers(line: LaunchLine) -> int:
     """num_workers as the line's arguments give it, else the script."""
     layer = line.program
     words = layer.reading.arguments if layer is not None else ()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.host import UNLIMITED, Host, readable, visible_gpus
-from ddpdoctor.facts.launch.programs import Launcher
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.launch.container import Container, container_of, wants_rdma
 from ddpdoctor.rules import cause
@@ -85,7 +85,7 @@ def locked(launch: Launch) -> Iterator[Finding]:
         limit = line.before.get("memlock", "unlimited")
         several = line.plan is not None and line.plan.is_multinode
         low = limit.isdigit() and int(limit) << 10 < CONTAINER_BYTES
-        if low and (several or wants_rdma(line.environ.variables)) and line.layer(Launcher.CONTAINER) is None:
+        if low and (several or wants_rdma(line.environ.variables)) and line.layer(LauncherKind.CONTAINER) is None:
             yield Finding(
                 f"ulimit -l {limit} allows {readable(int(limit) << 10)} of locked memory: expected unlimited, for RDMA",
                 (Evidence("launch.before.memlock", limit, "unlimited"),),
@@ -95,7 +95,7 @@ def locked(launch: Launch) -> Iterator[Finding]:
             )
 
 
-def _asks_for_rdma(line: Line, box: Container) -> bool:
+def _asks_for_rdma(line: LaunchLine, box: Container) -> bool:
     named = any((g.value or "").startswith("/dev/infiniband") for g in box.layer.reading.given if g.flag == "--device")
     return named or wants_rdma(line.environ.variables) is not None
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.host import Host, count_cpus, local_ranks
-from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.reading import Given
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import Word, is_known
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.launch.container import container_of
@@ -83,7 +83,7 @@ def crowded(launch: Launch) -> Iterator[Finding]:
         )
 
 
-def _limits(line: Line) -> Iterator[tuple[int, int | None, Word | None, str]]:
+def _limits(line: LaunchLine) -> Iterator[tuple[int, int | None, Word | None, str]]:
     """CPUs, the ranks that share them, the word that says so: what stands nearest to the ranks counts."""
     ranks = ranks_here(line)
     if line.pod is not None:
@@ -99,8 +99,8 @@ def _limits(line: Line) -> Iterator[tuple[int, int | None, Word | None, str]]:
         if box.cpus is not None and re.fullmatch(r"\d+(\.\d+)?", box.cpus.value or ""):
             yield int(float(box.cpus.value or "0")), ranks, box.cpus.value_word, shown(box.cpus.word)
         return
-    srun = line.layer(Launcher.SRUN)
-    if srun is None or line.layer(Launcher.CONTAINER) is not None:
+    srun = line.layer(LauncherKind.SRUN)
+    if srun is None or line.layer(LauncherKind.CONTAINER) is not None:
         return
     for options in (srun, line.batch):
         each: Given | None = option(options, ("-c", "--cpus-per-task"))
@@ -110,7 +110,7 @@ def _limits(line: Line) -> Iterator[tuple[int, int | None, Word | None, str]]:
             return
 
 
-def _pinned(line: Line) -> Iterator[tuple[Word, str]]:
+def _pinned(line: LaunchLine) -> Iterator[tuple[Word, str]]:
     """The lists of CPUs that taskset and numactl are given."""
     for layer in reversed(line.layers):
         if layer.name == "taskset" and any(w.text.startswith(("-c", "--cpu-list", "-ac")) for w in layer.own):
@@ -122,6 +122,6 @@ def _pinned(line: Line) -> Iterator[tuple[Word, str]]:
             yield given.value_word, f"numactl {shown(given.word)}"
 
 
-def _threads(line: Line) -> int:
+def _threads(line: LaunchLine) -> int:
     text = line.environ.variables.get("OMP_NUM_THREADS", "")
     return int(text) if re.fullmatch(r"[1-9]\d{0,3}", text) else 1

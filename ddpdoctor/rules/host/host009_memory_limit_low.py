@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.host import UNLIMITED, Cgroup, Host, local_ranks, readable, visible_gpus
-from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.reading import Given
-from ddpdoctor.facts.launch.record import Launch, Line
-from ddpdoctor.facts.launch.words import Edit, is_known
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.launch.words import SpanEdit, is_known
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.launch.container import bytes_of, container_of
 from ddpdoctor.rules import cause
@@ -112,9 +112,9 @@ def limited(launch: Launch) -> Iterator[Finding]:
         text = f"{source} allows {readable(limit)} of memory: {ranks} rank{'s' * (ranks > 1)} take {readable(least)} or more"
         severity = None if limit < least // 2 else Severity.WARNING
         here = given is not None and given.value_word in line.argv
-        edits: list[Edit] | None = None
+        edits: list[SpanEdit] | None = None
         if given is not None and here:
-            slurm = line.layer(Launcher.CONTAINER) is None
+            slurm = line.layer(LauncherKind.CONTAINER) is None
             edits = [revalue(given, "0" if slurm else f"{ranks * 16}g")] if given.flag != "--mem-per-cpu" else None
         mark = None if line.pod is None else line.pod.memory_at
         found = point(
@@ -135,7 +135,7 @@ def limited(launch: Launch) -> Iterator[Finding]:
         )
 
 
-def _memory(line: Line) -> tuple[int | None, Given | None, str]:
+def _memory(line: LaunchLine) -> tuple[int | None, Given | None, str]:
     """The memory that all ranks of a node may use together, and what says so."""
     if line.pod is not None:
         return line.pod.memory_bytes, None, "the container's limit"
@@ -143,9 +143,9 @@ def _memory(line: Line) -> tuple[int | None, Given | None, str]:
     if box is not None:
         given = box.memory
         return (bytes_of(given.value), given, shown(given.word)) if given is not None else (None, None, "")
-    if line.layer(Launcher.CONTAINER) is not None:
+    if line.layer(LauncherKind.CONTAINER) is not None:
         return None, None, ""
-    for layer in (line.layer(Launcher.SRUN), line.batch):
+    for layer in (line.layer(LauncherKind.SRUN), line.batch):
         given = option(layer, ("--mem",))
         if given is not None and is_known(given.value):
             size = bytes_of(given.value, "m")
@@ -153,7 +153,7 @@ def _memory(line: Line) -> tuple[int | None, Given | None, str]:
     return None, None, ""
 
 
-def _has_gpus(line: Line) -> bool:
+def _has_gpus(line: LaunchLine) -> bool:
     box = container_of(line)
     if box is not None:
         return box.gpus is not None

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.nodes import Form, Nodes, Split, split
-from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.rules import cause
+from ddpdoctor.findings import CausalStage, Finding, Severity
+from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.node_findings import about, differs, named
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def clock_skew(nodes: Nodes) -> Iterator[Finding]:
     )
 
 
-@cause("HOST013", "file-system-not-shared", Severity.ERROR)
+@cause("HOST013", "file-system-not-shared", Severity.ERROR, stage=CausalStage.DEATH, explains=("LAUNCH003",))
 def file_system_not_shared(nodes: Nodes) -> Iterator[Finding]:
     """A path exists on some nodes only.
 
@@ -108,7 +108,7 @@ def file_system_not_shared(nodes: Nodes) -> Iterator[Finding]:
         )
 
 
-@cause("HOST502", "nodes-differ", Severity.WARNING)
+@cause("HOST502", "nodes-differ", Severity.WARNING, scope=CauseScope.FACTS_OF_NODES)
 def nodes_differ(nodes: Nodes) -> Iterator[Finding]:
     """The nodes differ in a property that is usually the same on all nodes of a job.
 

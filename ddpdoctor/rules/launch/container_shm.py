@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.launch.container import Container
 from ddpdoctor.rules.host.shm_sizes import CHANNELS, CONNECTION_BYTES, DATALOADER_BYTES, NEIGHBOURS
@@ -19,7 +19,7 @@ def shm_need(ranks: int) -> int:
     return ranks * CHANNELS * NEIGHBOURS * CONNECTION_BYTES + DATALOADER_BYTES
 
 
-def ranks_with_nccl(line: Line, box: Container | None) -> int:
+def ranks_with_nccl(line: LaunchLine, box: Container | None) -> int:
     """The ranks of the container, as far as they have GPUs; 0 where NCCL does not use /dev/shm."""
     if box is None or box.gpus is None or line.environ.variables.get("NCCL_SHM_DISABLE") == "1":
         return 0
@@ -29,11 +29,11 @@ def ranks_with_nccl(line: Line, box: Container | None) -> int:
     return min(ranks, box.gpus or ranks)
 
 
-def _takes_all(line: Line) -> bool:
+def _takes_all(line: LaunchLine) -> bool:
     return line.plan is not None and line.plan.settings["nproc_per_node"].value in ("gpu", "auto")
 
 
-def larger_shm(launch: Launch, line: Line, box: Container, text: str) -> Finding:
+def larger_shm(launch: Launch, line: LaunchLine, box: Container, text: str) -> Finding:
     """The line with --shm-size."""
     edits = [after(box.run, f"--shm-size={_COMFORTABLE}")] if box.shm is None else [revalue(box.shm, _COMFORTABLE)]
     word = box.run if box.shm is None else box.shm.value_word

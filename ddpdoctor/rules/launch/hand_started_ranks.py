@@ -8,15 +8,15 @@ from typing import NamedTuple
 
 from ddpdoctor.facts.environ import as_integer
 from ddpdoctor.facts.launch.layer import Layer, Variable
-from ddpdoctor.facts.launch.programs import Launcher
-from ddpdoctor.facts.launch.record import Launch, Line
-from ddpdoctor.facts.launch.words import Edit, escape, is_known, quote
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.launch.words import SpanEdit, escape, is_known, quote
 from ddpdoctor.findings import Finding
 from ddpdoctor.rules.launch.pointing import point
 
 
 class HandStartedRank(NamedTuple):
-    line: Line
+    line: LaunchLine
     program: Layer
     rank: int
     size: int
@@ -30,7 +30,7 @@ def hand_started_ranks(launch: Launch) -> list[HandStartedRank]:
     found = []
     for line in launch.lines:
         program = line.program
-        if program is None or program.launcher is not Launcher.PYTHON or line.starter or line.task_starter:
+        if program is None or program.launcher is not LauncherKind.PYTHON or line.starter or line.task_starter:
             continue
         told = {v.name: v.value for v in program.variables}
         rank, size = as_integer(told.get("RANK")), as_integer(told.get("WORLD_SIZE"))
@@ -45,9 +45,9 @@ def hand_started_job(launch: Launch) -> list[HandStartedRank]:
     return found if 1 < len(found) == len(launch.nodes) else []
 
 
-def set_variable(variable: Variable, value: str) -> list[Edit]:
+def set_variable(variable: Variable, value: str) -> list[SpanEdit]:
     word = variable.word
-    return [Edit(word.start, word.end, escape(f"{variable.name}={quote(value)}", word.context))]
+    return [SpanEdit(word.start, word.end, escape(f"{variable.name}={quote(value)}", word.context))]
 
 
 def differing_variable(launch: Launch, name: str) -> Iterator[Finding]:

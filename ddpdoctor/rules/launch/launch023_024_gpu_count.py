@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
-from ddpdoctor.facts.launch.programs import Launcher
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import is_known
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.facts.visibility import listed, visible
@@ -32,6 +32,7 @@ HANDS_ON = ("torchrun", "deepspeed", "accelerate")
     "LAUNCH023",
     "nproc-exceeds-visible-gpus",
     Severity.ERROR,
+    also_in=("gpus",),
     signatures=(r"You requested (?i:gpus?): ?\[", r"But your machine only has: ?\["),
 )
 def nproc_exceeds_visible_gpus(
@@ -65,7 +66,7 @@ def nproc_exceeds_visible_gpus(
     )
 
 
-@cause("LAUNCH024", "nproc-below-visible-gpus", Severity.NOTE)
+@cause("LAUNCH024", "nproc-below-visible-gpus", Severity.NOTE, also_in=("gpus",))
 def nproc_below_visible_gpus(
     environ: Environ, launch: Launch | None = None, gpu: Gpu | None = None, versions: Versions | None = None
 ) -> Iterator[Finding]:
@@ -146,7 +147,7 @@ def _lines_exceed(launch: Launch, gpu: Gpu | None) -> Iterator[Finding]:
         yield point(launch, line, layer.program if given is None else given.value_word, text, f"at most {count}", edits)
 
 
-def _chooses_gpus(line: Line) -> bool:
+def _chooses_gpus(line: LaunchLine) -> bool:
     """The GPUs are listed on the line or in its file, for a script that may use them in a module of its own."""
     on_line = any(v.name == CVD for layer in line.layers for v in layer.variables) or CVD in line.places
     return on_line and line.script is not None and line.script.backend is None
@@ -155,7 +156,7 @@ def _chooses_gpus(line: Line) -> bool:
 def _accelerate_exceeds(launch: Launch) -> Iterator[Finding]:
     """accelerate's processes are all the machines' together."""
     for line in launch.lines:
-        layer, value = line.layer(Launcher.ACCELERATE), line.environ.get(CVD)
+        layer, value = line.layer(LauncherKind.ACCELERATE), line.environ.get(CVD)
         if layer is None or line.agent is not None or layer.is_garbled or layer.given("cpu") or line.config:
             continue
         given, count = layer.given("num_processes"), listed(value) if is_known(value) else None

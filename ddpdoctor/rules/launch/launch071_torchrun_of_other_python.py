@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.gaps import not_here
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import cause
@@ -15,6 +15,7 @@ from ddpdoctor.rules import cause
     "LAUNCH071",
     "torchrun-of-other-python",
     Severity.ERROR,
+    also_in=("versions",),
     signatures=("torchrun: command not found", r"No module named torch\.distributed"),
 )
 def torchrun_of_other_python(versions: Versions, launch: Launch | None = None) -> Iterator[Finding]:
@@ -49,7 +50,7 @@ def torchrun_of_other_python(versions: Versions, launch: Launch | None = None) -
         )
 
 
-def _is_looked_for(line: Line) -> bool:
+def _is_looked_for(line: LaunchLine) -> bool:
     """Whether the shell that reads the line looks for torchrun here."""
     command = next((word for word in line.argv if word.assignment is None), None)
     is_here = line.file is None and line.starter is not None and line.layers[0] is line.starter

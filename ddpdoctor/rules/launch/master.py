@@ -11,16 +11,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from ddpdoctor.facts.environ import shorten
+from ddpdoctor.facts.job import Agent, Job
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.plan import Plan
-from ddpdoctor.facts.launch.reading import Trouble
-from ddpdoctor.facts.launch.record import Launch, Line
-from ddpdoctor.facts.launch.words import UNKNOWN, Edit, quote
+from ddpdoctor.facts.launch.reading import ParseProblemKind
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.launch.words import UNKNOWN, SpanEdit, quote
 from ddpdoctor.findings import Evidence, Finding, Severity
+from ddpdoctor.launch.jobs import agent_of
 from ddpdoctor.launch.rendezvous import ACCELERATE_NAMES, is_loopback
-from ddpdoctor.rules.launch.nodes.launch034_to_037_039_nodes_disagree import Node, differing, node_of, nodes_of
+from ddpdoctor.rules.launch.nodes.launch034_to_037_039_nodes_disagree import differing
 from ddpdoctor.rules.launch.nodes.own_master import own_masters
-from ddpdoctor.rules.launch.pointing import after, agents, corrected, point, remove, revalue, shown, spelled, where
+from ddpdoctor.rules.launch.pointing import after, agents, correcting, point, remove, revalue, shown, spelled, where
 from ddpdoctor.rules.launch.rendezvous.launch025_to_027_031_to_033_046_rendezvous_settings import host0, most_nodes
 
 __all__ = [
@@ -52,7 +54,7 @@ def ignored(launch: Launch) -> Iterator[Finding]:
             yield point(launch, line, word or layer.program, text, wanted, edits or None)
 
 
-def _overwritten(line: Line, layer: Layer, plan: Plan) -> Iterator[tuple[str, str | None]]:
+def _overwritten(line: LaunchLine, layer: Layer, plan: Plan) -> Iterator[tuple[str, str | None]]:
     """The variables that have no effect, each with the option that would have one."""
     variables = line.environ.variables
     for name, option, used in (("MASTER_ADDR", "master_addr", plan.host), ("MASTER_PORT", "master_port", plan.port)):
@@ -69,7 +71,7 @@ def _overwritten(line: Line, layer: Layer, plan: Plan) -> Iterator[tuple[str, st
             yield name, None
 
 
-def _passed(launch: Launch, line: Line, layer: Layer, name: str, option: str | None) -> Iterator[Edit]:
+def _passed(launch: Launch, line: LaunchLine, layer: Layer, name: str, option: str | None) -> Iterator[SpanEdit]:
     """The assignment taken away, and the option in its place."""
     word = next((v.word for v in reversed(layer.variables) if v.name == name), None)
     if word is not None and word.raw:
@@ -96,12 +98,14 @@ def port_invalid(launch: Launch) -> Iterator[Finding]:
     """ENV015: no port number."""
     for line in launch.lines:
         layer, plan = line.agent, line.plan
-        if layer is None or plan is None or layer.slips:
+        if layer is None or plan is None or layer.typos:
             continue
         given = layer.given("master_port")
         value = plan.settings["master_port"].value
         refused = any(
-            p.trouble is Trouble.INVALID_VALUE and p.word is given.value_word for p in layer.reading.problems if given
+            p.trouble is ParseProblemKind.INVALID_VALUE and p.word is given.value_word
+            for p in layer.reading.problems
+            if given
         )
         used = not layer.is_garbled and not plan.is_standalone and plan.asked == "static" and value is not None
         if given is not None and (refused or used) and not _is_port(value or ""):
@@ -151,7 +155,7 @@ def malformed(
 
 
 def _malformed(
-    launch: Launch, line: Line, layer: Layer, address: str, wrong: str, parts: tuple[str | None, str | None]
+    launch: Launch, line: LaunchLine, layer: Layer, address: str, wrong: str, parts: tuple[str | None, str | None]
 ) -> Finding:
     given = layer.given("master_addr")
     assert given is not None
@@ -167,7 +171,8 @@ def _malformed(
 
 def loopback(launch: Launch) -> Iterator[Finding]:
     """ENV017: a master address that is each node's own."""
-    for line, layer, plan in (node for each in launch.lines if (node := node_of(each)) is not None):
+    for agent in (agent for each in launch.lines if (agent := agent_of(each)) is not None):
+        line, layer, plan = agent.line, agent.layer, agent.plan
         if plan.backend != "static" or plan.settings["rdzv_endpoint"].value or not plan.given("master_addr"):
             continue
         count = most_nodes(line, plan)
@@ -182,9 +187,9 @@ def loopback(launch: Launch) -> Iterator[Finding]:
         yield point(launch, line, word, text, "an address that other nodes can reach", edits)
 
 
-def elsewhere(launch: Launch) -> Iterator[Finding]:
+def elsewhere(launch: Launch, job: Job) -> Iterator[Finding]:
     """ENV018: node rank 0 runs on another host than the master address names, where ssh tells the host."""
-    for node in nodes_of(launch):
+    for node in job.nodes:
         plan, host = node.plan, node.line.host
         if (
             plan.backend != "static"
@@ -195,8 +200,8 @@ def elsewhere(launch: Launch) -> Iterator[Finding]:
         ):
             continue
         here = host.rpartition("@")[2]
-        others = {n.line.host.rpartition("@")[2] for n in nodes_of(launch) if n.line.host is not None}
-        first = {n.line.host for n in nodes_of(launch) if n.plan.node_rank == 0}
+        others = {n.line.host.rpartition("@")[2] for n in job.nodes if n.line.host is not None}
+        first = {n.line.host for n in job.nodes if n.plan.node_rank == 0}
         if plan.host in first:
             continue  # two nodes call themselves the first one: LAUNCH036
         if here != plan.host and plan.host in others:
@@ -206,48 +211,48 @@ def elsewhere(launch: Launch) -> Iterator[Finding]:
             yield point(launch, node.line, None if given is None else given.value_word, text, here, edits)
 
 
-def ports_differ(launch: Launch) -> Iterator[Finding]:
+def ports_differ(launch: Launch, job: Job) -> Iterator[Finding]:
     """ENV019: the nodes' ports."""
-    nodes = [n for n in nodes_of(launch) if not n.plan.is_rewritten and n.plan.is_standalone is False]
+    nodes = [n for n in job.nodes if not n.plan.is_rewritten and n.plan.is_standalone is False]
     for backend in ("static", "c10d"):
         same = [n for n in nodes if n.plan.backend == backend]
         ends = any(n.plan.settings["rdzv_endpoint"].value for n in same)
         found = list(differing(launch, same, lambda n: n.plan.port, "master_port", "the master port"))
         for finding in found:
-            yield _endpoint_fix(finding, same) if ends else finding
+            yield _endpoint_fix(launch, finding, same) if ends else finding
 
 
-def addresses_differ(launch: Launch) -> Iterator[Finding]:
+def addresses_differ(launch: Launch, job: Job) -> Iterator[Finding]:
     """ENV020: the nodes' master addresses."""
     yield from own_masters(launch)
-    nodes = [n for n in nodes_of(launch) if not n.plan.is_rewritten and n.plan.is_standalone is False]
+    nodes = [n for n in job.nodes if not n.plan.is_rewritten and n.plan.is_standalone is False]
     for backend in ("static", "c10d"):
         same = [n for n in nodes if n.plan.backend == backend]
         if all(is_loopback(n.plan.host) for n in same):
             continue
         ends = any(n.plan.settings["rdzv_endpoint"].value for n in same)
         for finding in differing(launch, same, _host, "master_addr", "the master address"):
-            yield _endpoint_fix(finding, same) if ends else finding
+            yield _endpoint_fix(launch, finding, same) if ends else finding
 
 
-def _host(node: Node) -> str | None:
+def _host(node: Agent) -> str | None:
     return None if node.plan.host is None else node.plan.host.lower()
 
 
-def _endpoint_fix(finding: Finding, nodes: list[Node]) -> Finding:
+def _endpoint_fix(launch: Launch, finding: Finding, nodes: list[Agent]) -> Finding:
     """The corrected line where the port or host is a part of --rdzv-endpoint."""
     counts = Counter((n.plan.host, n.plan.port) for n in nodes)
     (host, port), _ = counts.most_common(1)[0]
     for node in nodes:
         given = node.layer.given("rdzv_endpoint")
         if (node.plan.host, node.plan.port) != (host, port) and given is not None:
-            return replace(finding, fix_command=corrected(node.line, [revalue(given, f"{host}:{port}")]))
-    return replace(finding, fix_command=None)
+            return correcting(finding, launch, (node.line, [revalue(given, f"{host}:{port}")]))
+    return replace(finding, fix_command=None, line_edits=())
 
 
-def uneven(launch: Launch) -> Iterator[Finding]:
+def uneven(job: Job) -> Iterator[Finding]:
     """ENV013: TORCH_ELASTIC_WORKER_IDENTICAL=1 and lines with different numbers of processes."""
-    nodes = [n for n in nodes_of(launch) if n.line.environ.variables.get("TORCH_ELASTIC_WORKER_IDENTICAL") == "1"]
+    nodes = [n for n in job.nodes if n.line.environ.variables.get("TORCH_ELASTIC_WORKER_IDENTICAL") == "1"]
     counts = {n.plan.nproc for n in nodes if n.plan.nproc is not None}
     if len(counts) > 1:
         told = ", ".join(str(c) for c in sorted(c for c in counts if c is not None))
@@ -266,10 +271,11 @@ def loopback_interface(launch: Launch, name: str) -> Iterator[Finding]:
         several = plan is not None and plan.nnodes is not None and plan.nnodes[0] > 1
         if several and value.lstrip("=").split(":")[0] == "lo" and line.program is not None:
             word = next((v.word for v in line.program.variables if v.name == name), None)
-            yield Finding(
+            finding = Finding(
                 f"{name}={value} in a job of several nodes: expected the interface that reaches the other nodes",
                 (Evidence(f"environ.variables.{name}", value, "an interface that other nodes can reach"),),
-                fix_command=corrected(line, remove(line, word)) if word is not None and word.raw else f"unset {name}",
+                fix_command=f"unset {name}",
                 where=where(line, word),
                 severity=Severity.ERROR,
             )
+            yield correcting(finding, launch, (line, remove(line, word))) if word is not None and word.raw else finding

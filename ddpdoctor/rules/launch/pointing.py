@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Iterator
 
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.plan import Plan
 from ddpdoctor.facts.launch.reading import Given
-from ddpdoctor.facts.launch.record import Launch, Line
-from ddpdoctor.facts.launch.words import Edit, Word, apply, escape, plain, quote
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.launch.words import SpanEdit, Word, apply, escape, plain, quote, tidy
 from ddpdoctor.facts.torchrun_options import Version
-from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.findings import Evidence, Finding, LineEdit, Severity, Where
 
 __all__ = [
     "after",
     "agents",
     "before",
-    "corrected",
+    "correcting",
     "point",
     "remove",
     "replace_word",
@@ -31,7 +32,7 @@ HOST0 = "HOST0"
 """Stands in a corrected line for the address of the node with rank 0, which only the user knows."""
 
 
-def agents(launch: Launch) -> Iterator[tuple[Line, Layer, Plan]]:
+def agents(launch: Launch) -> Iterator[tuple[LaunchLine, Layer, Plan]]:
     """Every torchrun whose words can be read, with what it will do."""
     for line in launch.lines:
         agent, plan = line.agent, line.plan
@@ -45,7 +46,7 @@ def shown(word: Word) -> str:
     return text if len(text) <= 60 else text[:59] + "…"
 
 
-def where(line: Line, word: Word | None) -> Where:
+def where(line: LaunchLine, word: Word | None) -> Where:
     """The place of a word: file, line and column, or the column in the line of a node."""
     row, column = line.place(word.start if word is not None else 0)
     return Where(file=line.file, line=row, column=column, node=line.node)
@@ -53,11 +54,11 @@ def where(line: Line, word: Word | None) -> Where:
 
 def point(
     launch: Launch,
-    line: Line,
+    line: LaunchLine,
     word: Word | None,
     message: str,
     expected: str,
-    edits: Iterable[Edit] | None = None,
+    edits: Iterable[SpanEdit] | None = None,
     *,
     severity: Severity | None = None,
     fix: str = "",
@@ -65,17 +66,17 @@ def point(
     """A finding at `word` (None: the line as a whole), with the line that `edits` give; None: no line can be given."""
     target = word if word is not None else (line.argv[0] if line.argv else None)
     seen = shown(target) if target is not None else line.source
-    return Finding(
+    finding = Finding(
         message,
         (Evidence(_path(launch, line, target), seen, expected),),
         fix=fix,
-        fix_command=None if edits is None else corrected(line, edits),
         where=where(line, word if word is not None else target),
         severity=severity,
     )
+    return finding if edits is None else correcting(finding, launch, (line, edits))
 
 
-def _path(launch: Launch, line: Line, word: Word | None) -> str:
+def _path(launch: Launch, line: LaunchLine, word: Word | None) -> str:
     at = 0
     if word is not None:
         at = next(
@@ -83,22 +84,31 @@ def _path(launch: Launch, line: Line, word: Word | None) -> str:
         )
     if len(launch.lines) == 1:
         return f"launch.argv[{at}]"
-    index = next((i for i, each in enumerate(launch.lines) if each is line), 0)
-    return f"launch.lines[{index}].argv[{at}]"
+    return f"launch.lines[{_index(launch, line)}].argv[{at}]"
 
 
-def corrected(line: Line, edits: Iterable[Edit]) -> str | None:
-    """The line with the edits made; None when they get in each other's way or in a variable's."""
-    edits = tuple(dict.fromkeys(edits))
-    if not edits or any(_is_expanded(line, edit) for edit in edits):
-        return None
-    try:
-        return re.sub(r"(?m)[ \t]+$", "", apply(line.source, edits)).strip()
-    except ValueError:
-        return None
+def _index(launch: Launch, line: LaunchLine) -> int:
+    return next((i for i, each in enumerate(launch.lines) if each is line), 0)
 
 
-def _is_expanded(line: Line, edit: Edit) -> bool:
+def correcting(finding: Finding, launch: Launch, *corrections: tuple[LaunchLine, Iterable[SpanEdit]]) -> Finding:
+    """The finding with edits of its lines; without a command where those of a line get in each other's or a variable's way."""
+    edits: list[LineEdit] = []
+    commands = []
+    for line, wanted in corrections:
+        own = tuple(dict.fromkeys(wanted))
+        if not own or any(_is_expanded(line, edit) for edit in own):
+            return dataclasses.replace(finding, fix_command=None)
+        try:
+            commands.append(tidy(apply(line.source, own)))
+        except ValueError:
+            return dataclasses.replace(finding, fix_command=None)
+        index = _index(launch, line)
+        edits += (LineEdit(index, edit.start, edit.end, edit.text) for edit in own)
+    return dataclasses.replace(finding, fix_command="\n".join(commands), line_edits=tuple(edits))
+
+
+def _is_expanded(line: LaunchLine, edit: SpanEdit) -> bool:
     """The edit would replace a variable that gave several words, or put words behind one that holds the script too."""
     words = (*line.argv, *(word for layer in line.layers for word in layer.own))
     script = None if line.agent is None else line.agent.reading.script
@@ -106,22 +116,22 @@ def _is_expanded(line: Line, edit: Edit) -> bool:
     return is_behind or any(not w.is_literal and edit.start < w.end and w.start < edit.end for w in words)
 
 
-def replace_word(word: Word, *texts: str) -> Edit:
+def replace_word(word: Word, *texts: str) -> SpanEdit:
     """Put other words in a word's place; a value that stays keeps its spelling."""
     name, sign, value = texts[0].partition("=") if len(texts) == 1 else ("", "", "")
     if sign and "=" in word.raw and value == word.text.partition("=")[2]:
-        return Edit(word.start, word.end, escape(f"{name}=", word.context) + word.raw.partition("=")[2])
-    return Edit(word.start, word.end, escape(" ".join(quote(t) for t in texts), word.context))
+        return SpanEdit(word.start, word.end, escape(f"{name}=", word.context) + word.raw.partition("=")[2])
+    return SpanEdit(word.start, word.end, escape(" ".join(quote(t) for t in texts), word.context))
 
 
-def revalue(given: Given, value: str) -> Edit:
+def revalue(given: Given, value: str) -> SpanEdit:
     """Give an option another value, as shell text, in the form that it was written in."""
     word = given.value_word
     prefix = word.text[: len(word.text) - len(given.value or "")] if given.is_joined else ""
-    return Edit(word.start, word.end, escape(prefix + value, word.context))
+    return SpanEdit(word.start, word.end, escape(prefix + value, word.context))
 
 
-def remove(line: Line, *words: Word) -> Iterator[Edit]:
+def remove(line: LaunchLine, *words: Word) -> Iterator[SpanEdit]:
     """Take words out, with the blank before each (after it, for the first word of the line)."""
     for word in words:
         start, end = word.start, word.end
@@ -131,17 +141,17 @@ def remove(line: Line, *words: Word) -> Iterator[Edit]:
         else:
             follow = re.match(r"(?:[ \t]|\\\n)+", line.source[end:])
             end += follow.end() if follow else 0
-        yield Edit(start, end, "")
+        yield SpanEdit(start, end, "")
 
 
-def before(word: Word, text: str) -> Edit:
+def before(word: Word, text: str) -> SpanEdit:
     """Insert shell text and a blank before a word."""
-    return Edit(word.start, word.start, escape(text, word.context) + " ")
+    return SpanEdit(word.start, word.start, escape(text, word.context) + " ")
 
 
-def after(word: Word, text: str) -> Edit:
+def after(word: Word, text: str) -> SpanEdit:
     """Insert a blank and shell text after a word."""
-    return Edit(word.end, word.end, " " + escape(text, word.context))
+    return SpanEdit(word.end, word.end, " " + escape(text, word.context))
 
 
 def spelled(layer: Layer, name: str, version: Version) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 
-from ddpdoctor.facts.launch.programs import Launcher
-from ddpdoctor.facts.launch.record import Line
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.record import LaunchLine
 from ddpdoctor.rules.launch.scheduler.counting import nodes, tasks, tasks_per_node
 
 __all__ = ["ranks_here"]
 
 
-def ranks_here(line: Line) -> int | None:
+def ranks_here(line: LaunchLine) -> int | None:
     """The ranks of one node; None when the line does not say it."""
     starter = line.starter
     if starter is None:
@@ -23,18 +23,18 @@ def ranks_here(line: Line) -> int | None:
             if line.plan.nproc is None and line.pod is not None and setting.value == "gpu"
             else line.plan.nproc
         )
-    if starter.launcher is Launcher.ACCELERATE:
+    if starter.launcher is LauncherKind.ACCELERATE:
         total, machines = _number(starter.value("num_processes")), _number(starter.value("num_machines") or "1")
         return total // machines if total and machines else None
-    if starter.launcher is Launcher.DEEPSPEED:
+    if starter.launcher is LauncherKind.DEEPSPEED:
         return _number(starter.value("num_gpus"))
     return None
 
 
-def _tasks_here(line: Line) -> int | None:
+def _tasks_here(line: LaunchLine) -> int | None:
     """The tasks that a scheduler starts on a node, each of which is a rank."""
     if line.task_starter is None:
-        return 1 if line.program is not None and line.program.launcher is Launcher.PYTHON else None
+        return 1 if line.program is not None and line.program.launcher is LauncherKind.PYTHON else None
     each, _ = tasks_per_node(line)
     total, _ = tasks(line)
     if each is not None:

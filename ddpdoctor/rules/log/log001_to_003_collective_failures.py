@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.log import Log, LogLine
-from ddpdoctor.findings import Certainty, Evidence, Finding, Severity, Where
+from ddpdoctor.findings import CausalStage, Certainty, Evidence, Finding, Severity, Speaker, Where
 from ddpdoctor.logs.collective_waits import (
     Participant,
     collective_waits,
@@ -55,6 +55,8 @@ _HEADS = re.compile(r"(?:\[[^\]]*\] ?)+")
     "LOG001",
     "collective-timeout",
     Severity.ERROR,
+    stage=CausalStage.HANG,
+    speaker=Speaker.VICTIM,
     kind="umbrella",
     candidates=("PROBE006", "PROBE007", "SCRIPT024", "SCRIPT026", "SCRIPT032", "SCRIPT065"),
     signatures=(*SIGNATURES, *WATCHDOGS),
@@ -166,6 +168,7 @@ def _why(ranks: tuple[int, ...], decides: str) -> str:
     "LOG002",
     "watchdog-stuck",
     Severity.ERROR,
+    stage=CausalStage.HANG,
     kind="umbrella",
     signatures=(
         r"Heartbeat monitor timed out",
@@ -194,6 +197,8 @@ def watchdog_stuck() -> None:
     "LOG003",
     "nccl-id-exchange-timeout",
     Severity.ERROR,
+    stage=CausalStage.PEER_ERROR,
+    speaker=Speaker.VICTIM,
     kind="umbrella",
     candidates=("PROBE006", "SCRIPT024", "SCRIPT065"),
     signatures=(

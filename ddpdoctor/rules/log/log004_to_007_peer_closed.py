@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.findings import CausalStage, Finding, Severity, Speaker
 from ddpdoctor.rules import cause
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ CLOSED = (
     "LOG004",
     "rank-death-not-propagated",
     Severity.ERROR,
+    stage=CausalStage.TERMINATED,
+    speaker=Speaker.VICTIM,
     kind="umbrella",
     signatures=(r"forcefully exiting via Signals\.SIGKILL",),
 )
@@ -60,6 +62,8 @@ def rank_death_not_propagated() -> None:
     "LOG005",
     "peer-connection-closed",
     Severity.ERROR,
+    yields_to=("NET021",),
+    speaker=Speaker.SURVIVOR,
     kind="consequence",
     signatures=CLOSED,
 )
@@ -80,6 +84,7 @@ def peer_connection_closed() -> None:
     "LOG006",
     "gloo-peer-closed",
     Severity.ERROR,
+    speaker=Speaker.SURVIVOR,
     kind="consequence",
     signatures=(
         r"pair\.cc:\d+\] Connection closed by peer",
@@ -108,6 +113,7 @@ def gloo_peer_closed() -> None:
     "LOG007",
     "store-connection-closed",
     Severity.ERROR,
+    speaker=Speaker.STORE_CLIENT,
     kind="consequence",
     signatures=(
         r"dump.{0,3} flag on TCPStore",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddpdoctor.findings import Severity
+from ddpdoctor.findings import Severity, Speaker
 from ddpdoctor.rules import cause
 
 
@@ -10,6 +10,7 @@ from ddpdoctor.rules import cause
     "LOG008",
     "first-attempt-hidden",
     Severity.WARNING,
+    speaker=Speaker.LAUNCHER,
     kind="consequence",
     signatures=(
         r"\battempt_[1-9]\d?\b",
@@ -33,6 +34,7 @@ def first_attempt_hidden() -> None:
     "LOG009",
     "worker-traceback-missing",
     Severity.NOTE,
+    speaker=Speaker.LAUNCHER,
     kind="consequence",
     signatures=(
         r"To enable traceback see: https://pytorch\.org",
@@ -56,6 +58,8 @@ def worker_traceback_missing() -> None:
     "LOG010",
     "launcher-closing-signal",
     Severity.NOTE,
+    yields_to=("LOG505",),
+    speaker=Speaker.LAUNCHER,
     kind="consequence",
     signatures=(
         r"closing signal SIGTERM",

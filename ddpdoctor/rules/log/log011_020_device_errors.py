@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddpdoctor.findings import Severity
+from ddpdoctor.findings import CausalStage, Severity
 from ddpdoctor.rules import cause
 
 ASSERTED = r"block: \[\d+,\d+,\d+\], thread: \[\d+,\d+,\d+\] Assertion "
@@ -13,6 +13,7 @@ ORDINAL = (r"invalid device ordinal",)
     "LOG011",
     "asynchronous-cuda-error",
     Severity.ERROR,
+    stage=CausalStage.DEATH,
     kind="umbrella",
     signatures=(
         r"illegal memory access was encountered",
@@ -43,6 +44,8 @@ def asynchronous_cuda_error() -> None:
     "LOG020",
     "device-ordinal-invalid",
     Severity.ERROR,
+    stage=CausalStage.DEATH,
+    yields_to=("ENV064",),
     kind="umbrella",
     candidates=("LAUNCH023", "SCRIPT001", "ENV063", "ENV064"),
     signatures=ORDINAL,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.log import Log
-from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.findings import CausalStage, Finding, Severity, Speaker
 from ddpdoctor.logs.history import history_of
 from ddpdoctor.logs.matching import matching_lines
 from ddpdoctor.rules import cause
@@ -34,6 +34,8 @@ SIGKILLED = (
     "LOG015",
     "scheduler-ended-job",
     Severity.ERROR,
+    stage=CausalStage.TERMINATED,
+    speaker=Speaker.SCHEDULER,
     signatures=(
         r"CANCELLED AT [^\n]* DUE TO [A-Z]",
         r"\*\*\* (JOB|STEP) \S+ ON \S+ CANCELLED",
@@ -70,6 +72,7 @@ def scheduler_ended_job() -> None:
     "LOG021",
     "worker-killed-by-sigkill",
     Severity.ERROR,
+    stage=CausalStage.DEATH,
     kind="umbrella",
     candidates=("LOG014", "HOST009", "LOG015"),
     signatures=SIGKILLED,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from enum import Enum
 
 from ddpdoctor.facts.log import Log, LogLine, Traceback
-from ddpdoctor.findings import Certainty, Evidence, Finding, Role, Severity, Where
+from ddpdoctor.findings import CausalStage, Certainty, Evidence, Finding, Role, Severity, Where
 from ddpdoctor.logs.distances import CHAIN_LINES, OWN_MESSAGE_LINES
 from ddpdoctor.logs.exception_kinds import is_consequence, is_wrapper
 from ddpdoctor.logs.history import history_of
@@ -153,20 +154,29 @@ def _group(group: list[Traceback]) -> _Group:
 
 
 def _all_ranks(log: Log) -> set[int]:
-    ranks = {each.who.rank for each in (*log.spoken, *log.tails)}
+    ranks = {process.rank for process in history_of(log).processes}
     return {rank for rank in ranks if rank is not None} | set(range(log.world_size or 0))
 
 
-def _stage(log: Log, group: _Group) -> str:
-    """The code for a group: PROBE006 and PROBE005 for one rank among others, before or after it joined; else LOG500."""
+class Raised(Enum):
+    """When an exception ended its process, by which its cause is known."""
+
+    BEFORE_JOINING = " before it joined the process group"
+    AFTER_JOINING = " after it had joined the process group"
+    ALONE = ""
+    """No other rank is known, or nothing tells whether this one had joined."""
+
+
+def _when(log: Log, group: _Group) -> Raised:
+    """Of one rank among others whether it had joined them."""
     others = _all_ranks(log) - set(group.ranks) - {each.who.rank for each in log.unfinished}  # these raise as well
     peers = [line for line in matching_lines(log, PEERS_OF_A_GROUP) if _is_others(line, group)]
     waited = [line for line in matching_lines(log, PEERS_BEFORE) if _is_others(line, group)]
     if peers and (group.first.has_joined or not waited):
-        return "PROBE006"
+        return Raised.AFTER_JOINING
     if waited:
-        return "PROBE005"
-    return "PROBE006" if others and group.ranks and group.first.has_joined else "LOG500"
+        return Raised.BEFORE_JOINING
+    return Raised.AFTER_JOINING if others and group.ranks and group.first.has_joined else Raised.ALONE
 
 
 def _is_others(line: LogLine, group: _Group) -> bool:
@@ -178,10 +188,11 @@ def _is_others(line: LogLine, group: _Group) -> bool:
     return line.source != group.first.source or (line.who.rank is None and bool(group.ranks))
 
 
-def raised_finding(log: Log, code: str, when: str) -> Iterator[Finding]:
+def raised_finding(log: Log, when: Raised) -> Iterator[Finding]:
+    """The uncaught exceptions that were raised then."""
     for group in traceback_groups(log):
-        if _stage(log, group) == code:
-            yield _finding(log, group, when)
+        if _when(log, group) is when:
+            yield _finding(log, group, when.value)
 
 
 def _finding(log: Log, group: _Group, when: str = "", undetermined: str = "") -> Finding:
@@ -210,7 +221,7 @@ def _finding(log: Log, group: _Group, when: str = "", undetermined: str = "") ->
     )
 
 
-@cause("LOG500", "uncaught-exception", Severity.ERROR)
+@cause("LOG500", "uncaught-exception", Severity.ERROR, stage=CausalStage.DEATH)
 def uncaught_exception(log: Log) -> Iterator[Finding]:
     """The training script ended with an exception.
 
@@ -221,7 +232,7 @@ def uncaught_exception(log: Log) -> Iterator[Finding]:
     ## Fix
     Read the traceback at the place that the evidence names; run the same line on one process to see it alone.
     """
-    yield from raised_finding(log, "LOG500", "")
+    yield from raised_finding(log, Raised.ALONE)
     yield from _cut(log)
     if all(is_consequence(each) for each in log.tracebacks):
         yield from no_number(log)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ddpdoctor.facts.log import FATAL, Exit, Log, LogLine, Traceback, TracebackFrame
-from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.findings import CausalStage, Finding, Severity
 from ddpdoctor.logs.context_patterns import context_lines
 from ddpdoctor.logs.distances import MESSAGE_LINES
 from ddpdoctor.logs.exception_kinds import is_consequence
@@ -101,7 +101,12 @@ OTHERS = re.compile(r"--local[-_]rank\b|arguments: +[–—]")
 
 
 @cause(
-    "LOG501", "worker-ended-without-traceback", Severity.ERROR, candidates=("LOG014",), signatures=(*CRASHED, *REFUSED)
+    "LOG501",
+    "worker-ended-without-traceback",
+    Severity.ERROR,
+    stage=CausalStage.DEATH,
+    candidates=("LOG014",),
+    signatures=(*CRASHED, *REFUSED),
 )
 def worker_ended_without_traceback(log: Log) -> Iterator[Finding]:
     """A worker ended by a signal of its own or with an exit code, and printed no traceback.

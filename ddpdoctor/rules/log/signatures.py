@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from ddpdoctor.facts.log import Log, LogLine
-from ddpdoctor.findings import Certainty, Evidence, Finding, Role, Severity, Where
+from ddpdoctor.findings import Certainty, Evidence, Finding, Role, Severity, Speaker, Where
 from ddpdoctor.logs.distances import FEW_PROGRESS_LINES
 from ddpdoctor.logs.history import history_of
 from ddpdoctor.logs.matching import compiled, matching_lines
@@ -16,54 +16,23 @@ from ddpdoctor.logs.mentioned_peers import peer_in, ranks_in
 from ddpdoctor.logs.traceback_of_line import OF_LAUNCHER, OUTSIDERS, traceback_of, traceback_of_repeated
 from ddpdoctor.rules import Cause, Rule, load
 
-__all__ = ["by_signatures", "explained", "finding_of", "retitled", "shortened", "signed", "softly_explained"]
-
-SPEAKS_OF_OTHERS = frozenset(
-    ("LOG001", "LOG003", "LOG004", "NET003", "NET031", "NET032", "NET045", "PROBE004", "SCRIPT030", "SCRIPT057")
-)
-"""Umbrellas that the victims print: whoever says it is not to blame."""
-OF_LINKS = ("NET031", "NET032", "NET045")
-"""Those of a link: it has two ends, whoever is to blame."""
-
-PRECISER = {
-    "LOG010": ("LOG505",),
-    "LAUNCH003": (
-        "LAUNCH006",
-        "LAUNCH007",
-        "LAUNCH071",
-        "LAUNCH004",
-        "LAUNCH014",
-        "LAUNCH015",
-        "LAUNCH018",
-        "LAUNCH055",
-    ),
-    "LAUNCH009": ("LAUNCH013", "LAUNCH050", "LAUNCH052"),
-    "LAUNCH001": ("LAUNCH009", "LAUNCH050", "LAUNCH052"),
-    "LAUNCH054": ("LAUNCH051",),
-    "LAUNCH060": ("ENV010",),
-    "LAUNCH501": ("ENV015", "LAUNCH013", "LAUNCH020"),
-    "LOG005": ("NET021",),
-    "NET009": ("NET021",),
-    "NET043": ("NET044", "HOST003"),
-    "NET032": ("NET033",),
-    "NET002": ("LAUNCH077",),
-    "TOPO003": ("ENV064",),
-    "LOG020": ("ENV064",),
-    "TOPO015": ("TOPO016",),
-}
-"""Causes whose signature a line of a more precise cause matches as well: such a line shows only the latter."""
+__all__ = [
+    "by_signatures",
+    "codes_of",
+    "explained",
+    "finding_of",
+    "retitled",
+    "shortened",
+    "signed",
+    "softly_explained",
+]
 
 _LOGGER = re.compile(r"^(\[[IWEF]\d*[ \d:.]* ?[\w.]+:\d+\] ?(\[c10d\] )?|[IWEF]\d{4} [\d:.]+ \d+ [\w./-]+:\d+\] )")
 """What c10d's and torch's loggers put before a message."""
 
-SAID_BY_LAUNCHERS = ("LAUNCH060", "NET002")
-"""Causes whose words scripts use as well: what a traceback through the script alone says is not about them."""
-
 _WARNS = re.compile(r"\[W\d*[ \d:.]* ?[\w.]+:\d+\]")
 _DOWNLOAD = re.compile(r"urlopen error|HTTPS?ConnectionPool|NewConnectionError|Max retries exceeded|Failed to resolve")
 """What libraries say that fetch something from the web."""
-
-OF_LAUNCHERS = ("LOG008", "LOG009", "LOG010")
 
 
 LONGEST = 240
@@ -85,10 +54,20 @@ def _catalogue() -> tuple[Rule, ...]:
     return load()
 
 
+def codes_of(*names: str) -> tuple[str, ...]:
+    """The codes of the causes with these names, in this order.
+
+    Raises:
+        KeyError: the catalogue has no such name.
+    """
+    codes = {each.name: each.code for each in _catalogue()}
+    return tuple(codes[name] for name in names)
+
+
 def explained(log: Log, *kinds: str) -> list[LogLine]:
     """The workers' lines that a signature of a cause of these kinds matches; what launchers say of them explains nothing."""
-    known = [each for each in _catalogue() if each.kind in kinds and each.code not in OF_LAUNCHERS]
-    scripts = matching_lines(log, [s for each in known if each.code in SAID_BY_LAUNCHERS for s in each.signatures])
+    known = [each for each in _catalogue() if each.kind in kinds and each.speaker is not Speaker.LAUNCHER]
+    scripts = matching_lines(log, [s for each in known if each.speaker is Speaker.TORCH for s in each.signatures])
     doubted = [line for line in scripts if _is_scripts(log, line)]
     lines = matching_lines(log, [s for each in known for s in each.signatures])
     return [line for line in lines if not OF_LAUNCHER.match(line.text) and line not in doubted]
@@ -110,16 +89,16 @@ def softly_explained(log: Log) -> dict[tuple[int, int], str]:
 
 def _look(rule: Rule, log: Log) -> Iterator[Finding]:
     lines = matching_lines(log, rule.signatures)
-    if rule.code in SAID_BY_LAUNCHERS:
+    if rule.speaker is Speaker.TORCH:
         lines = [line for line in lines if not _is_scripts(log, line)]
-    if lines and rule.code in PRECISER:
-        precise = [s for each in _catalogue() if each.code in PRECISER[rule.code] for s in each.signatures]
+    if lines and rule.yields_to:
+        precise = [s for each in _catalogue() if each.code in rule.yields_to for s in each.signatures]
         others = set(matching_lines(log, precise))
         lines = [line for line in lines if line not in others]
     if lines:
-        is_speaker = rule.kind not in ("consequence", "noise") and rule.code not in SPEAKS_OF_OTHERS
+        is_speaker = rule.kind not in ("consequence", "noise") and not rule.speaker.is_victim
         found = finding_of(log, lines, rule.title, blames_speaker=is_speaker, signatures=rule.signatures)
-        if rule.code in OF_LINKS and len(hosts := {line.who.host for line in lines}) == 1:
+        if rule.speaker is Speaker.LINK_END and len(hosts := {line.who.host for line in lines}) == 1:
             found = replace(found, where=replace(found.where, host=hosts.pop()))
         is_mild = rule.severity is Severity.ERROR and found.severity is None
         if is_mild and all(_WARNS.match(line.text) for line in lines) and not _shows_end(log, lines[-1]):

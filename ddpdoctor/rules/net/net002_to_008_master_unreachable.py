@@ -13,19 +13,21 @@ from ddpdoctor.facts.gaps import not_here, unanswered
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.pod import Operator, Pod
 from ddpdoctor.facts.launch.reading import Given
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import is_known
 from ddpdoctor.facts.net import Net
 from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.facts.reachability import Attempt, ConnectOutcome
-from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
+from ddpdoctor.findings import CausalStage, Evidence, Finding, Role, Severity, Speaker, Where
 from ddpdoctor.launch.rendezvous import parse_endpoint
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.environ.env012_014_to_017_master_address import master_addr_malformed
 from ddpdoctor.rules.launch.manifest.network_policies import closing_policies, is_shut, open_ports_text, policy_finding
 from ddpdoctor.rules.launch.manifest.places import manifest_place
 from ddpdoctor.rules.launch.pointing import point
 from ddpdoctor.rules.net import reachability_findings
+from ddpdoctor.rules.net.net021_022_024_chosen_interface import no_socket_interface
 from ddpdoctor.rules.node_findings import only_met
 from ddpdoctor.rules.observation_findings import is_second_store, observed, only_probed
 
@@ -47,6 +49,9 @@ __all__ = [
     "NET002",
     "master-addr-unresolvable",
     Severity.ERROR,
+    explains=("ENV020", "NET003", "PROBE001"),
+    yields_to=("LAUNCH077",),
+    speaker=Speaker.TORCH,
     signatures=(
         r"gai error: -\d+",
         r"host not found: Name or service not known",
@@ -70,7 +75,7 @@ def master_addr_unresolvable(
         environ is not None and malformation(environ.master_addr or "") is not None
     )  # ENV016 tells what it is
     for finding in observed(probe.seen(Kind.UNRESOLVABLE) if probe else ()):
-        yield replace(finding, role=Role.CONSEQUENCE, caused_by="ENV016") if is_malformed else finding
+        yield replace(finding, role=Role.CONSEQUENCE, caused_by=master_addr_malformed.code) if is_malformed else finding
     if only_probed(probe, environ, net):
         return
     assert environ is not None
@@ -92,6 +97,8 @@ def master_addr_unresolvable(
     "NET003",
     "store-unreachable",
     Severity.ERROR,
+    stage=CausalStage.PEER_ERROR,
+    speaker=Speaker.VICTIM,
     kind="umbrella",
     signatures=(
         r"client socket has timed out after \d+m?s while trying to connect to",
@@ -121,7 +128,13 @@ def store_unreachable(nodes: Nodes | None = None, probe: Probe | None = None) ->
         yield from observed(probe.seen(Kind.UNREACHABLE), expected="the job's store")
 
 
-@cause("NET004", "master-addr-swallows-packets", Severity.ERROR)
+@cause(
+    "NET004",
+    "master-addr-swallows-packets",
+    Severity.ERROR,
+    stage=CausalStage.REACHABILITY,
+    explains=("ENV018", "ENV020", "NET007", "NET008", "PROBE001"),
+)
 def master_addr_swallows_packets(net: Net | None = None, probe: Probe | None = None) -> Iterator[Finding]:
     """Nothing at all comes back from the master's address.
 
@@ -143,7 +156,13 @@ def master_addr_swallows_packets(net: Net | None = None, probe: Probe | None = N
         )
 
 
-@cause("NET005", "master-addr-without-host", Severity.ERROR)
+@cause(
+    "NET005",
+    "master-addr-without-host",
+    Severity.ERROR,
+    stage=CausalStage.REACHABILITY,
+    explains=("ENV018", "ENV020", "NET007", "NET008", "PROBE001"),
+)
 def master_addr_without_host(net: Net | None = None, probe: Probe | None = None) -> Iterator[Finding]:
     """Nobody on the local network has the master's address.
 
@@ -167,6 +186,8 @@ def master_addr_without_host(net: Net | None = None, probe: Probe | None = None)
     "NET006",
     "no-route-to-master",
     Severity.ERROR,
+    stage=CausalStage.REACHABILITY,
+    explains=("ENV018", "ENV020", "NET007", "NET008", "PROBE001"),
     signatures=(
         r"errno: 101 - Network is unreachable",
         r"failed to connect to \S+ \(errno: 22 - Invalid argument\)",
@@ -190,10 +211,10 @@ def no_route_to_master(net: Net | None = None, probe: Probe | None = None) -> It
     if attempt is not None:
         finding = _finding(net, attempt, f"this node has no route to {attempt.address} (errno {attempt.errno})")
         is_offline = all(name.startswith("lo") for name in net.running)
-        yield replace(finding, role=Role.CONSEQUENCE, caused_by="NET022") if is_offline else finding
+        yield replace(finding, role=Role.CONSEQUENCE, caused_by=no_socket_interface.code) if is_offline else finding
 
 
-@cause("NET007", "master-port-dropped", Severity.ERROR)
+@cause("NET007", "master-port-dropped", Severity.ERROR, stage=CausalStage.REACHABILITY)
 def master_port_dropped(
     net: Net | None = None, nodes: Nodes | None = None, probe: Probe | None = None
 ) -> Iterator[Finding]:
@@ -219,7 +240,7 @@ def master_port_dropped(
         )
 
 
-@cause("NET008", "master-port-rejected", Severity.ERROR)
+@cause("NET008", "master-port-rejected", Severity.ERROR, stage=CausalStage.REACHABILITY)
 def master_port_rejected(
     net: Net | None = None, nodes: Nodes | None = None, probe: Probe | None = None
 ) -> Iterator[Finding]:
@@ -300,7 +321,7 @@ def host_network_names(launch: Launch) -> Iterator[Finding]:
         )
 
 
-def _names_no_service(line: Line, layer: Layer, pod: Pod) -> Given | None:
+def _names_no_service(line: LaunchLine, layer: Layer, pod: Pod) -> Given | None:
     """An address such as `train-0.train` whose second part is not the service of the pods."""
     dest = "rdzv_endpoint" if layer.given("rdzv_endpoint") else "master_addr"
     given = layer.given(dest)
@@ -311,7 +332,7 @@ def _names_no_service(line: Line, layer: Layer, pod: Pod) -> Given | None:
     return given if match and match[1] != pod.service else None
 
 
-def _has_own_address(line: Line) -> bool:
+def _has_own_address(line: LaunchLine) -> bool:
     agent = line.agent
     return agent is None or any(agent.given(dest) for dest in ("master_addr", "rdzv_endpoint"))
 

@@ -12,7 +12,7 @@ from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.nodes import Form, Node, NodeLink, Nodes
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.facts.reachability import ConnectOutcome
-from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
+from ddpdoctor.findings import CausalStage, Evidence, Finding, Role, Severity, Where
 from ddpdoctor.launch.container import container_of
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.manifest.network_policies import (
@@ -54,6 +54,8 @@ MOST_PAIRS = 8
     "data-ports-blocked",
     Severity.ERROR,
     candidates=("NET009", "NET021"),
+    stage=CausalStage.REACHABILITY,
+    yields_to=("NET021",),
     signatures=(
         r"SO_ERROR: (Connection timed out|No route to host)",
         r"returned 113\(No route to host\)",
@@ -82,7 +84,7 @@ def data_ports_blocked(nodes: Nodes) -> Iterator[Finding]:
         yield _finding(nodes, bad, culprits, "connections to high ports fail", "open ports")
 
 
-@cause("NET010", "data-ports-cut-between-nodes", Severity.ERROR)
+@cause("NET010", "data-ports-cut-between-nodes", Severity.ERROR, stage=CausalStage.REACHABILITY)
 def data_ports_cut_between_nodes(nodes: Nodes) -> Iterator[Finding]:
     """Two nodes cannot reach each other's ports, while each of them reaches others.
 
@@ -101,7 +103,7 @@ def data_ports_cut_between_nodes(nodes: Nodes) -> Iterator[Finding]:
         yield _finding(nodes, found, [nodes.nodes[i] for i in pair], "connections to high ports fail", "open ports")
 
 
-@cause("NET011", "worker-store-port-blocked", Severity.ERROR)
+@cause("NET011", "worker-store-port-blocked", Severity.ERROR, stage=CausalStage.REACHABILITY)
 def worker_store_port_blocked(nodes: Nodes | None = None, probe: Probe | None = None) -> Iterator[Finding]:
     """The second store port of a c10d launch, a random one on the node of group rank 0, is closed.
 
@@ -127,7 +129,7 @@ def worker_store_port_blocked(nodes: Nodes | None = None, probe: Probe | None = 
         found = _finding(
             nodes, bad, [nodes.nodes[0]], "the workers' store on group rank 0's node is out of reach", "open"
         )
-        yield replace(found, role=Role.CONSEQUENCE, caused_by="NET009")
+        yield replace(found, role=Role.CONSEQUENCE, caused_by=data_ports_blocked.code)
 
 
 @cause(
@@ -135,6 +137,7 @@ def worker_store_port_blocked(nodes: Nodes | None = None, probe: Probe | None = 
     "mtu-mismatch",
     Severity.ERROR,
     candidates=("NET023", "NET033"),
+    stage=CausalStage.REACHABILITY,
     signatures=(r"writev \[[^\]]*\]:\d+: Connection timed out", r"local access violation work queue error"),
 )
 def mtu_mismatch(nodes: Nodes) -> Iterator[Finding]:

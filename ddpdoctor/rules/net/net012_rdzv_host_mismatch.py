@@ -5,23 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from ddpdoctor.facts.job import Job
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.plan import Plan
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import is_known
 from ddpdoctor.facts.nodes import Form, Nodes
-from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.findings import CausalStage, Evidence, Finding, Severity, Where
+from ddpdoctor.launch.jobs import job_of_launch
 from ddpdoctor.launch.rendezvous import is_loopback
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.launch.nodes.launch034_to_037_039_nodes_disagree import nodes_of
 from ddpdoctor.rules.launch.pointing import agents, point, replace_word
 from ddpdoctor.rules.node_findings import about, named, only_met
 
 _FALSE = ("0", "false", "f", "no", "n")
 
 
-@cause("NET012", "rdzv-host-mismatch", Severity.ERROR)
-def rdzv_host_mismatch(launch: Launch | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
+@cause("NET012", "rdzv-host-mismatch", Severity.ERROR, stage=CausalStage.REACHABILITY)
+def rdzv_host_mismatch(
+    launch: Launch | None = None, nodes: Nodes | None = None, job: Job | None = None
+) -> Iterator[Finding]:
     """No node takes itself for the owner of the rendezvous endpoint.
 
     ## Why it matters
@@ -39,7 +42,8 @@ def rdzv_host_mismatch(launch: Launch | None = None, nodes: Nodes | None = None)
     if only_met(nodes, launch):
         return
     assert launch is not None
-    lines = [n for n in nodes_of(launch) if n.plan.backend == "c10d" and n.plan.is_standalone is False]
+    assert job is not None
+    lines = [n for n in job.nodes if n.plan.backend == "c10d" and n.plan.is_standalone is False]
     if lines and len(lines) == len(launch.nodes):
         hosts = [_is_host(n.plan) for n in lines]
         if all(h is False for h in hosts):
@@ -95,7 +99,7 @@ def _is_host(plan: Plan) -> bool | None:
     return None if match is None else match[1].lower() not in _FALSE
 
 
-def _not_hosting(launch: Launch, line: Line, layer: Layer, seen: str) -> Finding:
+def _not_hosting(launch: Launch, line: LaunchLine, layer: Layer, seen: str) -> Finding:
     given = layer.given("rdzv_conf")
     word = layer.program if given is None else given.value_word
     edits = None
@@ -106,7 +110,7 @@ def _not_hosting(launch: Launch, line: Line, layer: Layer, seen: str) -> Finding
     )
 
 
-def _not_named(launch: Launch, line: Line, plan: Plan, hosts: list[str | None]) -> Iterator[Finding]:
+def _not_named(launch: Launch, line: LaunchLine, plan: Plan, hosts: list[str | None]) -> Iterator[Finding]:
     """The endpoint against the names that ssh is given: addresses cannot be compared with names."""
     names = [(h or "").rpartition("@")[2].lower() for h in hosts]
     endpoint = (plan.host or "").lower()
@@ -128,4 +132,4 @@ def _is_address(name: str) -> bool:
 @rdzv_host_mismatch.look
 def on_lines(launch: Launch) -> Iterable[Finding]:
     """The same from the lines alone."""
-    return rdzv_host_mismatch(launch) or ()
+    return rdzv_host_mismatch(launch, None, job_of_launch(launch)) or ()

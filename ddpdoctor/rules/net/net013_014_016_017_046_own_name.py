@@ -13,7 +13,7 @@ from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.facts.reachability import Lookup
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import cause
+from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.net import net025_026_names_of_nodes
 from ddpdoctor.rules.observation_findings import observed, only_probed
 
@@ -73,6 +73,7 @@ def local_addr_unresolvable(
     "NET014",
     "own-hostname-unresolvable",
     Severity.ERROR,
+    explains=("NET012",),
     signatures=(r"Unable to resolve hostname to a \(local\) address",),
 )
 def own_hostname_unresolvable(environ: Environ, net: Net, versions: Versions | None = None) -> Iterator[Finding]:
@@ -129,6 +130,8 @@ def hostname_numeric(net: Net) -> Iterator[Finding]:
     "hostname-resolves-to-loopback",
     Severity.ERROR,
     candidates=("NET017",),
+    scope=CauseScope.SEPARATE_MACHINES,
+    explains=("NET012",),
     signatures=(r"remote=\[127\.0\.1\.1\]", r"connect \[127\.0\.[01]\.1\]"),
 )
 def hostname_resolves_to_loopback(
@@ -165,7 +168,7 @@ def hostname_resolves_to_loopback(
     )
 
 
-@cause("NET046", "own-hostname-resolves-elsewhere", Severity.ERROR)
+@cause("NET046", "own-hostname-resolves-elsewhere", Severity.ERROR, explains=("NET004", "NET005", "NET006", "ENV020"))
 def own_hostname_resolves_elsewhere(environ: Environ, net: Net, versions: Versions | None = None) -> Iterator[Finding]:
     """This node's own hostname leads to an address that the node does not have.
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import Word, is_known
-from ddpdoctor.findings import Evidence, Finding, Role, Severity
+from ddpdoctor.findings import CausalStage, Evidence, Finding, Role, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import agents, point, shown, where
 
@@ -23,6 +23,7 @@ _INIT = re.compile(r"--?(?:dist[_-]?(?:url|init[_-]?method)|init[_-]?method)(?:=
     "NET018",
     "rendezvous-store-stale",
     Severity.ERROR,
+    stage=CausalStage.PEER_ERROR,
     signatures=("RendezvousClosedError", r"The rendezvous '[^']*' is closed"),
 )
 def rendezvous_store_stale(launch: Launch) -> Iterator[Finding]:
@@ -35,7 +36,7 @@ def rendezvous_store_stale(launch: Launch) -> Iterator[Finding]:
     ## Fix
     A new file and a new --rdzv-id for each attempt; remove the file before the start.
     """
-    seen: dict[tuple[str | None, int | None, str | None], Line] = {}
+    seen: dict[tuple[str | None, int | None, str | None], LaunchLine] = {}
     for line, layer, plan in agents(launch):
         if plan.backend in ("etcd", "etcd-v2") and plan.rdzv_id is not None and line.node is None and plan.host:
             key = (plan.host, plan.port, plan.rdzv_id)
@@ -59,7 +60,7 @@ def rendezvous_store_stale(launch: Launch) -> Iterator[Finding]:
             )
 
 
-def _init_file(line: Line) -> tuple[Word, str] | None:
+def _init_file(line: LaunchLine) -> tuple[Word, str] | None:
     """The file of the process group that the script's arguments name, when its name is the same in every run."""
     words = line.program.reading.arguments if line.program is not None else ()
     for i, word in enumerate(words):
@@ -86,6 +87,7 @@ def rendezvous_closed(log: Log) -> Iterator[Finding]:
     from ddpdoctor.logs.context_patterns import context_lines
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.logs.rendezvous_view import workers_joined
+    from ddpdoctor.rules.log.log015_021_killed import scheduler_ended_job
     from ddpdoctor.rules.log.signatures import finding_of
 
     left = [line for line, _ in context_lines(log, "left_file")]
@@ -102,7 +104,11 @@ def rendezvous_closed(log: Log) -> Iterator[Finding]:
     else:
         title += ": an earlier run has the same --rdzv-id, or another node gave up first"
     found = finding_of(log, lines, title, blames_speaker=False)
-    yield replace(found, role=Role.CONSEQUENCE, caused_by="LOG015") if matching_lines(log, TOLD_TO_END) else found
+    yield (
+        replace(found, role=Role.CONSEQUENCE, caused_by=scheduler_ended_job.code)
+        if matching_lines(log, TOLD_TO_END)
+        else found
+    )
 
 
 @rendezvous_store_stale.look

@@ -13,7 +13,7 @@ from ddpdoctor.facts.interface_choice import Choice, choose_for_gloo, choose_for
 from ddpdoctor.facts.net import Net
 from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.facts.probe import Kind, Probe
-from ddpdoctor.findings import Evidence, Finding, Severity
+from ddpdoctor.findings import CausalStage, Evidence, Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.net.net009_to_011_023_links_between_nodes import gloo_elsewhere
 from ddpdoctor.rules.node_findings import only_met
@@ -30,6 +30,7 @@ __all__ = ["gloo_wrong_interface", "nccl_wrong_interface", "no_socket_interface"
     "nccl-wrong-interface",
     Severity.ERROR,
     candidates=("NET021", "NET009"),
+    stage=CausalStage.REACHABILITY,
     signatures=(
         r"Bootstrap : Using (\[0\])?(docker|veth|virbr|br-|cni|flannel|cali|tun|tailscale|CloudflareWARP)",
         r"Call to connect returned Connection (timed out|refused), retrying",
@@ -93,6 +94,7 @@ def no_socket_interface(environ: Environ, net: Net) -> Iterator[Finding]:
     "NET024",
     "gloo-wrong-interface",
     Severity.ERROR,
+    stage=CausalStage.REACHABILITY,
     signatures=(
         r"remote=\[172\.1[7-9]\.\d+\.\d+\]",
         r"gloo/transport/tcp/pair\.cc:\d+\] connect \[172\.1[7-9]\.",

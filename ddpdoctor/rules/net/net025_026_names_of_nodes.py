@@ -8,7 +8,7 @@ from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.net import is_loopback
 from ddpdoctor.facts.nodes import Form, Node, Nodes, split
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
-from ddpdoctor.rules import cause
+from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.node_findings import about, differs, named
 
 __all__ = ["duplicate_hostname", "gloo_address_family_mixed", "unknown_to_others"]
@@ -18,6 +18,7 @@ __all__ = ["duplicate_hostname", "gloo_address_family_mixed", "unknown_to_others
     "NET025",
     "gloo-address-family-mixed",
     Severity.ERROR,
+    scope=CauseScope.FACTS_OF_NODES,
     signatures=(r"ss1\.ss_family == ss2\.ss_family", r"ss_family == ss2?\.ss_family\. (2 vs 10|10 vs 2)"),
 )
 def gloo_address_family_mixed(nodes: Nodes) -> Iterator[Finding]:
@@ -39,7 +40,9 @@ def gloo_address_family_mixed(nodes: Nodes) -> Iterator[Finding]:
         yield differs(found, "the family of the address that Gloo publishes", "gloo_address")
 
 
-@cause("NET026", "duplicate-hostname", Severity.ERROR, signatures=(r"Fatal IPC Failure",))
+@cause(
+    "NET026", "duplicate-hostname", Severity.ERROR, explains=("NET012", "NET046"), signatures=(r"Fatal IPC Failure",)
+)
 def duplicate_hostname(nodes: Nodes) -> Iterator[Finding]:
     """Two nodes report the same hostname.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ddpdoctor.findings import Finding, Role, Severity
+from ddpdoctor.findings import CausalStage, Finding, Role, Severity, Speaker
 from ddpdoctor.rules import cause
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ def foreign_connection_on_nccl_port() -> None:
     "NET031",
     "ib-transport-retry-exceeded",
     Severity.ERROR,
+    stage=CausalStage.PEER_ERROR,
+    speaker=Speaker.LINK_END,
     kind="umbrella",
     candidates=("NET029", "NET036", "NET040", "PROBE006"),
     signatures=(
@@ -66,6 +68,9 @@ def ib_transport_retry_exceeded() -> None:
     "NET032",
     "ib-completion-error",
     Severity.ERROR,
+    stage=CausalStage.PEER_ERROR,
+    yields_to=("NET033",),
+    speaker=Speaker.LINK_END,
     kind="umbrella",
     signatures=(
         r"Got completion (from peer \S+ )?with (error|status=)\s?([1-9]|1[01])\b",
@@ -90,6 +95,7 @@ def ib_completion_error() -> None:
     "NET036",
     "rail-crossing",
     Severity.ERROR,
+    stage=CausalStage.REACHABILITY,
     signatures=(r"ibv_modify_qp failed with 110 Connection timed out[^\n]*local GID [^\n]*remote GID",),
 )
 def rail_crossing() -> None:
@@ -108,6 +114,8 @@ def rail_crossing() -> None:
     "NET045",
     "gloo-mesh-failed",
     Severity.ERROR,
+    stage=CausalStage.PEER_ERROR,
+    speaker=Speaker.LINK_END,
     kind="umbrella",
     signatures=(
         r"Gloo connectFullMesh",
@@ -152,7 +160,9 @@ def work_request_failed(log: Log) -> Iterator[Finding]:
 
     only_flushed = not matching_lines(log, NOT_FLUSHED) and bool(matching_lines(log, RETRIES))
     for found in signed(ib_completion_error, log):
-        yield replace(found, role=Role.CONSEQUENCE, caused_by="NET031") if only_flushed else found
+        yield (
+            replace(found, role=Role.CONSEQUENCE, caused_by=ib_transport_retry_exceeded.code) if only_flushed else found
+        )
 
 
 @rail_crossing.look

@@ -13,7 +13,7 @@ from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.net import Net
 from ddpdoctor.facts.rdma import Gid, Rdma, RdmaDevice, RdmaPort
 from ddpdoctor.facts.versions import Versions, numbers
-from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.findings import CausalStage, Evidence, Finding, Severity, Where
 from ddpdoctor.launch.container import container_of, wants_rdma
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import after, point
@@ -36,6 +36,7 @@ def _is_roce(device: RdmaDevice, port: RdmaPort) -> bool:
     "NET029",
     "roce-gid-not-routable",
     Severity.ERROR,
+    stage=CausalStage.REACHABILITY,
     signatures=(
         r"with (error|status=)\s?12\b[^\n]*vendor err 129",
         r"ibv_modify_qp failed with (error |\d+ )?Network is unreachable",

@@ -8,7 +8,7 @@ from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.net import Net
 from ddpdoctor.facts.topo import Topo
-from ddpdoctor.findings import Evidence, Finding, Severity
+from ddpdoctor.findings import CausalStage, Evidence, Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.net.rdma_use import needs_rdma, used
 
@@ -17,6 +17,7 @@ from ddpdoctor.rules.net.rdma_use import needs_rdma, used
     "NET033",
     "gpudirect-rdma-broken",
     Severity.ERROR,
+    stage=CausalStage.REACHABILITY,
     signatures=(r"with (error|status=)\s?4\b[^\n]*vendor err 81",),
 )
 def gpudirect_rdma_broken(environ: Environ, net: Net, topo: Topo, gpu: Gpu) -> Iterator[Finding]:
@@ -54,7 +55,13 @@ def gpudirect_rdma_broken(environ: Environ, net: Net, topo: Topo, gpu: Gpu) -> I
                 return
 
 
-@cause("NET040", "ib-link-flap", Severity.ERROR, signatures=(r"Got (non-fatal )?async event ?: port error",))
+@cause(
+    "NET040",
+    "ib-link-flap",
+    Severity.ERROR,
+    stage=CausalStage.REACHABILITY,
+    signatures=(r"Got (non-fatal )?async event ?: port error",),
+)
 def ib_link_flap(environ: Environ, net: Net, gpu: Gpu | None = None) -> Iterator[Finding]:
     """An RDMA link went down for a moment.
 
@@ -79,7 +86,9 @@ def ib_link_flap(environ: Environ, net: Net, gpu: Gpu | None = None) -> Iterator
             )
 
 
-@cause("NET043", "efa-plugin-mismatch", Severity.ERROR, signatures=(r"NCCL WARN NET/OFI",))
+@cause(
+    "NET043", "efa-plugin-mismatch", Severity.ERROR, yields_to=("NET044", "HOST003"), signatures=(r"NCCL WARN NET/OFI",)
+)
 def efa_plugin_mismatch(environ: Environ, net: Net, gpu: Gpu | None = None) -> Iterator[Finding]:
     """EFA adapters are here, and the plugin through which NCCL uses them does not fit or is missing.
 

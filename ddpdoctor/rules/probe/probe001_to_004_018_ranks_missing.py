@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.facts.probe import COLLECTIVE_PHASES, Kind, Observation, Probe, RankReport
-from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.findings import CausalStage, Evidence, Finding, Severity, Speaker, Where
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.node_findings import only_met
 from ddpdoctor.rules.observation_findings import lazily, observed
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LATE_SECONDS = 15.0
 
 
-@cause("PROBE001", "node-never-joined", Severity.ERROR)
+@cause("PROBE001", "node-never-joined", Severity.ERROR, stage=CausalStage.REACHABILITY)
 def node_never_joined(probe: Probe | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """Ranks of the job did not arrive while the others waited.
 
@@ -41,7 +41,7 @@ def node_never_joined(probe: Probe | None = None, nodes: Nodes | None = None) ->
     yield from observed(found, expected=f"ranks 0 to {probe.world_size - 1}")
 
 
-@cause("PROBE002", "head-node-never-joined", Severity.ERROR)
+@cause("PROBE002", "head-node-never-joined", Severity.ERROR, stage=CausalStage.REACHABILITY)
 def head_node_never_joined(probe: Probe | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """The process that holds rank 0 did not arrive.
 
@@ -61,7 +61,7 @@ def head_node_never_joined(probe: Probe | None = None, nodes: Nodes | None = Non
     yield from observed([*found, *probe.seen(Kind.REFUSED)], expected="rank 0 at the master address")
 
 
-@cause("PROBE003", "node-joined-late", Severity.WARNING)
+@cause("PROBE003", "node-joined-late", Severity.WARNING, stage=CausalStage.REACHABILITY)
 def node_joined_late(probe: Probe | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """A node arrived much later than the others.
 
@@ -97,6 +97,8 @@ def node_joined_late(probe: Probe | None = None, nodes: Nodes | None = None) -> 
     "PROBE004",
     "rendezvous-incomplete",
     Severity.ERROR,
+    stage=CausalStage.PEER_ERROR,
+    speaker=Speaker.VICTIM,
     kind="umbrella",
     signatures=(
         r"RendezvousTimeoutError",
@@ -121,7 +123,7 @@ def rendezvous_incomplete(probe: Probe) -> Iterator[Finding]:
     yield from _together(probe, stuck, "could not form the process group")
 
 
-@cause("PROBE018", "probe-hang-after-init", Severity.ERROR, kind="umbrella")
+@cause("PROBE018", "probe-hang-after-init", Severity.ERROR, stage=CausalStage.HANG, kind="umbrella")
 def probe_hang_after_init(probe: Probe) -> Iterator[Finding]:
     """The process group forms, but a collective does not finish.
 

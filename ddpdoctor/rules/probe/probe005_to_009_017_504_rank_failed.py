@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.dumps.rank_activity import Activity
 from ddpdoctor.facts.probe import COLLECTIVE_PHASES, Kind, Observation, Probe, RankReport
-from ddpdoctor.findings import Certainty, Evidence, Finding, Severity, Where
+from ddpdoctor.findings import CausalStage, Certainty, Evidence, Finding, Severity, Where
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.observation_findings import lazily, observed
 
@@ -29,7 +29,7 @@ def _phase(probe: Probe, each: Observation) -> str:
     return each.phase or (report.phase if report else "")
 
 
-@cause("PROBE005", "rank-died-before-init", Severity.ERROR)
+@cause("PROBE005", "rank-died-before-init", Severity.ERROR, stage=CausalStage.DEATH)
 def rank_died_before_init(probe: Probe) -> Iterator[Finding]:
     """A rank ended, or failed with an error of its own, before the process group was formed.
 
@@ -45,7 +45,13 @@ def rank_died_before_init(probe: Probe) -> Iterator[Finding]:
         yield found.reworded(after=lazily(probe))
 
 
-@cause("PROBE006", "rank-died-after-init", Severity.ERROR, candidates=("SCRIPT025", "LOG021"))
+@cause(
+    "PROBE006",
+    "rank-died-after-init",
+    Severity.ERROR,
+    stage=CausalStage.DEATH,
+    candidates=("SCRIPT025", "LOG021"),
+)
 def rank_died_after_init(probe: Probe) -> Iterator[Finding]:
     """A rank ended, or failed with an error of its own, after the process group was formed.
 
@@ -59,7 +65,7 @@ def rank_died_after_init(probe: Probe) -> Iterator[Finding]:
     yield from observed(o for o in probe.seen(*ENDED) if _phase(probe, o) in COLLECTIVE_PHASES)
 
 
-@cause("PROBE007", "rank-stopped", Severity.ERROR)
+@cause("PROBE007", "rank-stopped", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
 def rank_stopped(probe: Probe) -> Iterator[Finding]:
     """A rank's process exists but is stopped.
 
@@ -73,7 +79,7 @@ def rank_stopped(probe: Probe) -> Iterator[Finding]:
     yield from observed(probe.seen(Kind.STOPPED), expected="state R or S")
 
 
-@cause("PROBE008", "rank-behind", Severity.WARNING)
+@cause("PROBE008", "rank-behind", Severity.WARNING, stage=CausalStage.NOT_IN_COLLECTIVE)
 def rank_behind(probe: Probe) -> Iterator[Finding]:
     """One rank was ready, or reached a collective, much later than all the others.
 
@@ -110,7 +116,7 @@ def _late(report: RankReport, words: str, path: str, seconds: float) -> Finding:
     )
 
 
-@cause("PROBE009", "rank-stuck-elsewhere", Severity.ERROR)
+@cause("PROBE009", "rank-stuck-elsewhere", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
 def rank_stuck_elsewhere(probe: Probe) -> Iterator[Finding]:
     """One rank is busy or waits in other code while the others wait for it in a collective.
 
@@ -124,7 +130,13 @@ def rank_stuck_elsewhere(probe: Probe) -> Iterator[Finding]:
     yield from observed(probe.seen(Kind.ELSEWHERE, Kind.UNINTERRUPTIBLE), expected="in the collective with the others")
 
 
-@cause("PROBE017", "collective-value-wrong", Severity.ERROR, signatures=(r"Out of bounds values : \d+ FAILED",))
+@cause(
+    "PROBE017",
+    "collective-value-wrong",
+    Severity.ERROR,
+    stage=CausalStage.RANK_ERROR,
+    signatures=(r"Out of bounds values : \d+ FAILED",),
+)
 def collective_value_wrong(probe: Probe) -> Iterator[Finding]:
     """A collective finished without an error and returned wrong numbers.
 
@@ -144,7 +156,7 @@ def collective_value_wrong(probe: Probe) -> Iterator[Finding]:
     yield from observed(found, expected=due)
 
 
-@cause("PROBE504", "collective-differs", Severity.ERROR)
+@cause("PROBE504", "collective-differs", Severity.ERROR, stage=CausalStage.MISMATCH)
 def collective_differs(probe: Probe) -> Iterator[Finding]:
     """One rank calls another collective than the others, or the same one with another shape or dtype.
 
@@ -160,12 +172,8 @@ def collective_differs(probe: Probe) -> Iterator[Finding]:
     yield from observed(found, expected=next((o.expected for o in found if o.expected), ""))
 
 
-OWN_CODES = {
-    Activity.COMPILING: "PROBE010",
-    Activity.BUILD_LOCK: "HOST014",
-    Activity.INPUT: "SCRIPT071",
-}
-"""What a rank does elsewhere and has a code of its own."""
+HAVE_OWN_CAUSES = (Activity.COMPILING, Activity.BUILD_LOCK, Activity.INPUT)
+"""What a rank does elsewhere and has a cause of its own."""
 
 
 @rank_stopped.look
@@ -186,7 +194,7 @@ def behind(hang: Hang) -> Iterator[Finding]:
     from ddpdoctor.dumps.outlier import is_stuck
     from ddpdoctor.rules.hang.rank_findings import outlier_findings
 
-    yield from outlier_findings(hang, lambda each: each.activity not in OWN_CODES and not is_stuck(each))
+    yield from outlier_findings(hang, lambda each: each.activity not in HAVE_OWN_CAUSES and not is_stuck(each))
 
 
 @rank_stuck_elsewhere.look
@@ -197,7 +205,7 @@ def elsewhere(hang: Hang) -> Iterator[Finding]:
     from ddpdoctor.rules.hang.rank_findings import jobs_of, outlier_findings, rank_finding, waiting_ranks_text
 
     yield from outlier_findings(
-        hang, lambda each: each.activity not in (*OWN_CODES, Activity.KERNEL) and is_stuck(each)
+        hang, lambda each: each.activity not in (*HAVE_OWN_CAUSES, Activity.KERNEL) and is_stuck(each)
     )
     for job in jobs_of(hang):
         for each in job.of(Activity.KERNEL):
@@ -222,10 +230,10 @@ def before_init(log: Log) -> Iterator[Finding]:
     """A rank ended before it had joined the process group, and the others waited for it."""
     from ddpdoctor.logs.history import history_of
     from ddpdoctor.logs.matching import matching_lines
-    from ddpdoctor.rules.log.log500_uncaught_exception import raised_finding
+    from ddpdoctor.rules.log.log500_uncaught_exception import Raised, raised_finding
     from ddpdoctor.rules.log.log501_worker_ended_without_traceback import PEERS_BEFORE, PEERS_OF_A_GROUP, crashed
 
-    yield from raised_finding(log, "PROBE005", " before it joined the process group")
+    yield from raised_finding(log, Raised.BEFORE_JOINING)
     all_gave_up = matching_lines(log, GAVE_UP) and {each.code for each in history_of(log).failed_exits} == {1}
     if matching_lines(log, PEERS_BEFORE) and not matching_lines(log, PEERS_OF_A_GROUP) and not all_gave_up:
         yield from crashed(log, " before it joined the process group")
@@ -235,10 +243,10 @@ def before_init(log: Log) -> Iterator[Finding]:
 def after_init(log: Log) -> Iterator[Finding]:
     """A rank ended after the process group was formed, and the others lost their connection to it."""
     from ddpdoctor.logs.matching import matching_lines
-    from ddpdoctor.rules.log.log500_uncaught_exception import raised_finding
+    from ddpdoctor.rules.log.log500_uncaught_exception import Raised, raised_finding
     from ddpdoctor.rules.log.log501_worker_ended_without_traceback import PEERS_OF_A_GROUP, crashed
 
-    yield from raised_finding(log, "PROBE006", " after it had joined the process group")
+    yield from raised_finding(log, Raised.AFTER_JOINING)
     if matching_lines(log, PEERS_OF_A_GROUP):
         yield from crashed(log, " after it had joined the process group")
         yield from _silent(log)

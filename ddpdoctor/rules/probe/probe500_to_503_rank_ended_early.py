@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.probe import Kind, Probe
-from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.findings import CausalStage, Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.observation_findings import observed
 
@@ -24,7 +24,7 @@ def rank_environment_unusable(probe: Probe) -> Iterator[Finding]:
     yield from observed(probe.seen(Kind.BAD_ENVIRONMENT), expected="RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT")
 
 
-@cause("PROBE501", "rank-terminated", Severity.ERROR, kind="umbrella")
+@cause("PROBE501", "rank-terminated", Severity.ERROR, stage=CausalStage.TERMINATED, kind="umbrella")
 def rank_terminated(probe: Probe) -> Iterator[Finding]:
     """A rank was told to end from outside, and nothing else was seen to be wrong.
 
@@ -40,7 +40,7 @@ def rank_terminated(probe: Probe) -> Iterator[Finding]:
     yield from observed(probe.seen(Kind.TERMINATED))
 
 
-@cause("PROBE502", "store-lost", Severity.ERROR, kind="umbrella")
+@cause("PROBE502", "store-lost", Severity.ERROR, stage=CausalStage.STORE_LOST, kind="umbrella")
 def store_lost(probe: Probe) -> Iterator[Finding]:
     """The store of the job answered at first and then no more.
 

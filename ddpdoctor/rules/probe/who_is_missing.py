@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from ddpdoctor.facts.addresses import is_loopback
 from ddpdoctor.facts.nodes import Form, Node, Nodes, ranges
 from ddpdoctor.findings import Evidence, Finding, Role, Where
+from ddpdoctor.rules.environ.env012_014_to_017_master_address import master_addr_loopback
+from ddpdoctor.rules.environ.env018_master_addr_not_rank_zero import master_addr_not_rank_zero
 from ddpdoctor.rules.node_findings import about, named
 
 __all__ = ["head_missing", "late", "missing"]
@@ -103,5 +105,5 @@ def _cause(node: Node | None) -> str | None:
     if node is None or node.master_addr is None:
         return None
     if is_loopback(node.master_addr):
-        return "ENV017"
-    return "ENV018" if node.is_at_master and not node.owns and node.form != Form.C10D else None
+        return master_addr_loopback.code
+    return master_addr_not_rank_zero.code if node.is_at_master and not node.owns and node.form != Form.C10D else None

@@ -99,9 +99,8 @@ def set_device_from_global_rank(script: Script, launch: Launch | None = None) ->
     """The device is chosen by the global rank.
 
     ## Why it matters
-    The first node works, because rank and local_rank are the same there. On every other node the global rank counts
-    on past the
-    GPUs of the machine: `CUDA error: invalid device ordinal`.
+    The first node works, because rank and local_rank are the same there. On every other node the global rank counts on
+    past the GPUs of the machine: `CUDA error: invalid device ordinal`.
 
     ## Fix
     Take the rank within the node: `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))`.
@@ -144,8 +143,7 @@ def set_device_missing(script: Script, launch: Launch | None = None) -> Iterator
 
     ## Why it matters
     Every rank of the node works on cuda:0: NCCL says `Duplicate GPU detected : rank 1 and rank 0 both on CUDA device
-    …`, or GPU 0
-    runs out of memory while the others are idle.
+    …`, or GPU 0 runs out of memory while the others are idle.
 
     ## Fix
     `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before the first use of CUDA, or
@@ -231,8 +229,7 @@ def cuda_before_set_device(script: Script) -> Iterator[Finding]:
 
     ## Why it matters
     Each rank opens a context on GPU 0 first: some hundred megabytes a rank are lost there, and with the exclusive
-    compute mode the
-    second rank dies with `CUDA-capable device(s) is/are busy or unavailable`.
+    compute mode the second rank dies with `CUDA-capable device(s) is/are busy or unavailable`.
 
     ## Fix
     Select the device before the first `.cuda()` or other call that touches CUDA.

@@ -24,9 +24,8 @@ def local_rank_is_a_string(script: Script) -> Iterator[Finding]:
     """LOCAL_RANK is used as a string.
 
     ## Why it matters
-    Variables are text. As a device it ends with `Invalid device string: '0'` or `argument 'index' (position 2) must
-    be int, not
-    str`; compared with a number it is silently never equal, so that no rank acts as the first one.
+    Variables are text. As a device it ends with `Invalid device string: '0'` or `argument 'index' (position 2) must be
+    int, not str`; compared with a number it is silently never equal, so that no rank acts as the first one.
 
     ## Fix
     `int(os.environ["LOCAL_RANK"])`.

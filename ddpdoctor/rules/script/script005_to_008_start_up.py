@@ -116,9 +116,9 @@ def master_addr_overwritten(script: Script, launch: Launch | None = None) -> Ite
     """The script overwrites MASTER_ADDR or MASTER_PORT under a launcher.
 
     ## Why it matters
-    The launcher already hosts the store, at an address of its own. With another one in the environment every rank is
-    a client of a
-    port that nobody opened: `The client socket has timed out after … while trying to connect to (127.0.0.1, 29501)`.
+    The launcher already hosts the store, at an address of its own. With another one in the environment every rank is a
+    client of a port that nobody opened: `The client socket has timed out after … while trying to connect to (127.0.0.1,
+    29501)`.
 
     ## Fix
     Delete the assignment, or use `os.environ.setdefault`, which leaves a launcher's value alone.
@@ -182,8 +182,7 @@ def rank_hard_coded(script: Script, launch: Launch | None = None) -> Iterator[Fi
 
     ## Why it matters
     Every process is the same rank and waits for the others: `wait timeout after …, keys: /default_pg/0//cpu//0/1` on
-    all of them,
-    or `Timed out after 1801 seconds waiting for clients. 1/2 clients joined.`
+    all of them, or `Timed out after 1801 seconds waiting for clients. 1/2 clients joined.`
 
     ## Fix
     Delete the assignments: the launcher sets RANK, LOCAL_RANK and WORLD_SIZE for each worker.
@@ -215,8 +214,7 @@ def world_size_one_hard_coded(script: Script, launch: Launch | None = None) -> I
 
     ## Why it matters
     A launcher starts N processes and each one is a job of its own: N trainings that never exchange a gradient, exit
-    code 0, and an
-    all_reduce that gives back its own value.
+    code 0, and an all_reduce that gives back its own value.
 
     ## Fix
     Delete rank=0, world_size=1 and the assignments to RANK and WORLD_SIZE.

@@ -21,8 +21,7 @@ def world_size_argument_differs(script: Script, launch: Launch | None = None) ->
 
     ## Why it matters
     The argument wins over RANK and WORLD_SIZE without a word. Ranks that are told different worlds, or the same rank
-    twice, wait
-    for each other: `Timed out after 1801 seconds waiting for clients. 1/4 clients joined.`
+    twice, wait for each other: `Timed out after 1801 seconds waiting for clients. 1/4 clients joined.`
 
     ## Fix
     Leave rank and world_size out of the call: a launcher sets both.

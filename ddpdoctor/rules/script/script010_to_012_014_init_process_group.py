@@ -36,9 +36,8 @@ def init_method_hard_coded(script: Script, launch: Launch | None = None) -> Iter
     """A hard-coded tcp:// address is used under a launcher.
 
     ## Why it matters
-    Under torchrun the workers are told that the launcher hosts the store, so nobody listens at the address: `The
-    client socket has
-    timed out after …`. The same line is right under mp.spawn, where rank 0 hosts the store itself.
+    Under torchrun the workers are told that the launcher hosts the store, so nobody listens at the address: `The client
+    socket has timed out after …`. The same line is right under mp.spawn, where rank 0 hosts the store itself.
 
     ## Fix
     Leave init_method out: env:// takes the address that the launcher gives.
@@ -95,9 +94,8 @@ def init_method_without_rank(script: Script) -> Iterator[Finding]:
     """A tcp:// init method is used without rank and world_size.
 
     ## Why it matters
-    `Error initializing torch.distributed using tcp:// rendezvous: rank parameter missing`, although RANK is set:
-    tcp:// does not
-    read the environment. file:// does not either.
+    `Error initializing torch.distributed using tcp:// rendezvous: rank parameter missing`, although RANK is set: tcp://
+    does not read the environment. file:// does not either.
 
     ## Fix
     Pass rank= and world_size=, or use env://.
@@ -197,9 +195,8 @@ def init_arguments_positional(script: Script) -> Iterator[Finding]:
     """rank and world_size are passed to init_process_group by position.
 
     ## Why it matters
-    The second positional argument is init_method and the third is timeout: `TypeError: Expected timeout argument to
-    be of type
-    datetime.timedelta`, about a timeout that nobody set.
+    The second positional argument is init_method and the third is timeout: `TypeError: Expected timeout argument to be
+    of type datetime.timedelta`, about a timeout that nobody set.
 
     ## Fix
     `init_process_group(backend, rank=rank, world_size=world_size)`.

@@ -30,9 +30,8 @@ def timeout_not_a_timedelta(script: Script) -> Iterator[Finding]:
     """The timeout is not a timedelta of the intended length.
 
     ## Why it matters
-    A number ends with `Expected timeout argument to be of type datetime.timedelta`. `timedelta(1800)` is accepted
-    and means 1800
-    days: a hang is then never noticed.
+    A number ends with `Expected timeout argument to be of type datetime.timedelta`. `timedelta(1800)` is accepted and
+    means 1800 days: a hang is then never noticed.
 
     ## Fix
     `timeout=timedelta(minutes=30)`.

@@ -57,10 +57,8 @@ def store_arguments_wrong(script: Script) -> Iterator[Finding]:
 
     ## Why it matters
     A number as timeout is a TypeError; `store=` without rank and world_size, or with an init_method, is an
-    AssertionError or a
-    ValueError. A TCPStore that every rank opens as master, or with no master, waits until its timeout, and a
-    HashStore never
-    leaves its process.
+    AssertionError or a ValueError. A TCPStore that every rank opens as master, or with no master, waits until its
+    timeout, and a HashStore never leaves its process.
 
     ## Fix
     `TCPStore(host, port, world_size, is_master=(rank == 0), timeout=timedelta(...))`, given with `rank=` and `world_size=`.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.findings import Edit, Finding, Severity
+from ddpdoctor.findings import CausalStage, Edit, Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import after, code, dist_of, moved, point, under
 from ddpdoctor.rules.script.script066_067_started_processes import start_method
@@ -90,6 +90,7 @@ def _second(module: Module, at: ast.Call, first: Event) -> Finding:
     "SCRIPT018",
     "process-group-not-initialized",
     Severity.ERROR,
+    stage=CausalStage.DEATH,
     signatures=(r"Default process group (?:has not been|is not) initialized",),
 )
 def process_group_not_initialized(script: Script) -> Iterator[Finding]:
@@ -97,8 +98,7 @@ def process_group_not_initialized(script: Script) -> Iterator[Finding]:
 
     ## Why it matters
     `ValueError: Default process group has not been initialized, please make sure to call init_process_group`: a
-    sampler, a
-    wrapper or a question for the rank comes before init, or after destroy.
+    sampler, a wrapper or a question for the rank comes before init, or after destroy.
 
     ## Fix
     Initialise first; or guard the call with `dist.is_available() and dist.is_initialized()`.

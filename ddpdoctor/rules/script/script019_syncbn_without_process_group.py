@@ -26,9 +26,8 @@ def syncbn_without_process_group(script: Script) -> Iterator[Finding]:
     """SyncBatchNorm runs without a process group.
 
     ## Why it matters
-    In training on a GPU its forward pass asks for the world size: `Default process group has not been initialized`,
-    an error
-    about process groups from a model that runs on one GPU.
+    In training on a GPU its forward pass asks for the world size: `Default process group has not been initialized`, an
+    error about process groups from a model that runs on one GPU.
 
     ## Fix
     Convert to SyncBatchNorm only where the job is distributed, or initialise and start with `torchrun

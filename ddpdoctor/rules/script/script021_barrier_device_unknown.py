@@ -27,9 +27,8 @@ def barrier_device_unknown(script: Script) -> Iterator[Finding]:
     """A barrier runs before NCCL knows the device of the rank.
 
     ## Why it matters
-    `devices used by this process are currently unknown. This can potentially cause a hang if this rank to GPU
-    mapping is
-    incorrect`: NCCL guesses the GPU from the rank; a wrong guess hangs or puts two ranks on one GPU.
+    `devices used by this process are currently unknown. This can potentially cause a hang if this rank to GPU mapping
+    is incorrect`: NCCL guesses the GPU from the rank; a wrong guess hangs or puts two ranks on one GPU.
 
     ## Fix
     `init_process_group(..., device_id=torch.device("cuda", local_rank))`, or select the device before.

@@ -36,8 +36,7 @@ def backend_needs_gpu(script: Script, launch: Launch | None = None, gpu: Gpu | N
 
     ## Why it matters
     On a machine without a GPU: an AssertionError, or `Distributed package doesn't have NCCL built in`, although the
-    script has a
-    way to run on the CPU.
+    script has a way to run on the CPU.
 
     ## Fix
     `backend="nccl" if torch.cuda.is_available() else "gloo"`, or no backend at all.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.findings import Finding, Severity, Where
+from ddpdoctor.findings import CausalStage, Finding, Severity, Where
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, point
 from ddpdoctor.rules.script.rewriting import agreed, called_by_all, in_one_order, reached_by_all
@@ -73,16 +73,14 @@ def _softer(disagreement: Divergence) -> Severity | None:
     return Severity.NOTE if quiet else Severity.WARNING
 
 
-@cause("SCRIPT024", "collective-in-rank-branch", Severity.ERROR)
+@cause("SCRIPT024", "collective-in-rank-branch", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
 def collective_in_rank_branch(script: Script) -> Iterator[Finding]:
     """A collective runs inside a branch that only some ranks enter.
 
     ## Why it matters
-    The ranks that enter wait for those that do not. Their next collective pairs with this one, so that the hang or
-    the error
-    (`Timed out waiting 1800000ms for recv operation to complete`, or NCCL's watchdog) appears at an innocent later
-    line.
-    A checkpoint of a sharded model and the forward pass of a wrapped model communicate as well.
+    The ranks that enter wait for those that do not. Their next collective pairs with this one, so that the hang or the
+    error (`Timed out waiting 1800000ms for recv operation to complete`, or NCCL's watchdog) appears at an innocent
+    later line. A checkpoint of a sharded model and the forward pass of a wrapped model communicate as well.
 
     ## Fix
     Call it on all ranks, outside of the branch; use `ddp.module` for an evaluation on rank 0 alone.
@@ -102,7 +100,7 @@ def collective_in_rank_branch(script: Script) -> Iterator[Finding]:
         )
 
 
-@cause("SCRIPT025", "early-exit-in-rank-branch", Severity.ERROR)
+@cause("SCRIPT025", "early-exit-in-rank-branch", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
 def early_exit_in_rank_branch(script: Script) -> Iterator[Finding]:
     """A rank leaves before a collective that the others enter.
 
@@ -125,14 +123,13 @@ def early_exit_in_rank_branch(script: Script) -> Iterator[Finding]:
         ).if_certain(each.sure)
 
 
-@cause("SCRIPT026", "rank-dependent-control-flow", Severity.ERROR)
+@cause("SCRIPT026", "rank-dependent-control-flow", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
 def rank_dependent_control_flow(script: Script) -> Iterator[Finding]:
     """Data on one rank decides whether it enters a collective.
 
     ## Why it matters
-    A batch without labels, a loss that is not finite or an early stop on one rank: that rank skips what the others
-    wait in. It
-    happens at a random step, and the error names whichever rank waited.
+    A batch without labels, a loss that is not finite or an early stop on one rank: that rank skips what the others wait
+    in. It happens at a random step, and the error names whichever rank waited.
 
     ## Fix
     Take the same path on all ranks: all_reduce the decision first, or compute a loss of zero over all parameters.
@@ -173,14 +170,13 @@ def _bindings(module: Module, name: ast.Name) -> list[Binding]:
     return bound[1] if bound is not None else []
 
 
-@cause("SCRIPT027", "collective-order-mismatch", Severity.ERROR)
+@cause("SCRIPT027", "collective-order-mismatch", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
 def collective_order_mismatch(script: Script) -> Iterator[Finding]:
     """The ranks call collectives in different orders.
 
     ## Why it matters
     Each side waits in its own call until the timeout. With `TORCH_DISTRIBUTED_DEBUG=DETAIL` torch says at once
-    `Detected mismatch
-    between collectives on ranks`.
+    `Detected mismatch between collectives on ranks`.
 
     ## Fix
     Call the collectives in one order on all ranks, outside of the branch.
@@ -203,14 +199,13 @@ def collective_order_mismatch(script: Script) -> Iterator[Finding]:
         )
 
 
-@cause("SCRIPT033", "new-group-on-some-ranks", Severity.ERROR)
+@cause("SCRIPT033", "new-group-on-some-ranks", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
 def new_group_on_some_ranks(script: Script) -> Iterator[Finding]:
     """new_group is called by some ranks only.
 
     ## Why it matters
-    Nothing happens at first. The next new_group on all ranks waits for a key that the others never write, because
-    the ranks count
-    their groups: `wait timeout after …, keys: /default_pg/0//2//cpu//0/1`.
+    Nothing happens at first. The next new_group on all ranks waits for a key that the others never write, because the
+    ranks count their groups: `wait timeout after …, keys: /default_pg/0//2//cpu//0/1`.
 
     ## Fix
     Call new_group on all ranks, members or not, in the same order; or give `use_local_synchronization=True`.

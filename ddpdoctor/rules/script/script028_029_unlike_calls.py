@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.findings import CausalStage, Finding, Severity
 from ddpdoctor.rules import cause
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log
 
 
-@cause("SCRIPT028", "collective-shape-mismatch", Severity.ERROR)
+@cause("SCRIPT028", "collective-shape-mismatch", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
 def collective_shape_mismatch() -> None:
     """The ranks call one collective with different sizes.
 
@@ -31,7 +31,7 @@ def collective_shape_mismatch() -> None:
     """
 
 
-@cause("SCRIPT029", "collective-dtype-mismatch", Severity.ERROR)
+@cause("SCRIPT029", "collective-dtype-mismatch", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
 def collective_dtype_mismatch() -> None:
     """The ranks call one collective with different dtypes.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddpdoctor.findings import Severity
+from ddpdoctor.findings import CausalStage, Severity, Speaker
 from ddpdoctor.rules import cause
 
 
@@ -10,6 +10,8 @@ from ddpdoctor.rules import cause
     "SCRIPT030",
     "collective-mismatch-detected",
     Severity.ERROR,
+    stage=CausalStage.NOT_IN_COLLECTIVE,
+    speaker=Speaker.VICTIM,
     kind="umbrella",
     signatures=(
         r"Detected mismatch between collectives",
@@ -116,6 +118,8 @@ def ddp_buffer_changed_inplace() -> None:
     "SCRIPT057",
     "ddp-inconsistent-params-zero",
     Severity.ERROR,
+    stage=CausalStage.REACHABILITY,
+    speaker=Speaker.VICTIM,
     kind="umbrella",
     signatures=(r"inconsistent 0 params",),
 )

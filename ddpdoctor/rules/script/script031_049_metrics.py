@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.findings import Edit, Finding, Severity
+from ddpdoctor.findings import CausalStage, Edit, Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, point, replace
 from ddpdoctor.rules.script.rank_branches import comes_to, in_rank_branch, truths
@@ -24,14 +24,13 @@ LOGS = frozenset(("print", "wandb.log", "logging.info", "mlflow.log_metric"))
 LOG_METHODS = frozenset(("add_scalar", "info", "log", "log_metric", "set_postfix", "write", "set_description"))
 
 
-@cause("SCRIPT031", "metric-keys-differ", Severity.ERROR)
+@cause("SCRIPT031", "metric-keys-differ", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
 def metric_keys_differ(script: Script) -> Iterator[Finding]:
     """Metrics are synchronised with different keys on different ranks.
 
     ## Why it matters
-    Logging with sync_dist, and a collective for each key of a dict, communicate. A key that only one rank has makes
-    it wait, or
-    pairs its number with another metric of the others.
+    Logging with sync_dist, and a collective for each key of a dict, communicate. A key that only one rank has makes it
+    wait, or pairs its number with another metric of the others.
 
     ## Fix
     Log the same keys on all ranks at every step, with a neutral value where there is none.

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.findings import Edit, Finding, Severity
+from ddpdoctor.findings import CausalStage, Edit, Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, point, replace
 from ddpdoctor.rules.script.script_questions import each_rank, last_value
@@ -19,14 +19,13 @@ from ddpdoctor.scripts.syntax.vocabulary import COLLECTIVES
 _LISTINGS = ("glob.glob", "os.listdir", "os.scandir", "glob.iglob")
 
 
-@cause("SCRIPT032", "uneven-inputs", Severity.ERROR)
+@cause("SCRIPT032", "uneven-inputs", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
 def uneven_inputs(script: Script) -> Iterator[Finding]:
     """The ranks have different numbers of batches.
 
     ## Why it matters
     At the end of the epoch the shorter ranks leave the loop. The others wait for them, or a gradient of one rank is
-    silently
-    summed into a metric of another.
+    silently summed into a metric of another.
 
     ## Fix
     Give all ranks equally many: cut to `len(items) // world_size * world_size`, a DistributedSampler with drop_last,

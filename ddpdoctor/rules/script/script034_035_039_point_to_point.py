@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.findings import Edit, Finding, Severity
+from ddpdoctor.findings import CausalStage, Edit, Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, dist_of, point, replace, under, with_keyword, without_argument
 from ddpdoctor.rules.script.rank_branches import blocks
@@ -35,14 +35,13 @@ def _stuck(module: Module, *kinds: str) -> Iterator[BlockedCall]:
             yield each
 
 
-@cause("SCRIPT034", "send-recv-order", Severity.ERROR)
+@cause("SCRIPT034", "send-recv-order", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
 def send_recv_order(script: Script) -> Iterator[Finding]:
     """Two ranks both send first or both receive first.
 
     ## Why it matters
     send and recv wait for their partner, even for one element with Gloo: `Timed out waiting 1800000ms for send
-    operation to
-    complete`.
+    operation to complete`.
 
     ## Fix
     Order by rank: even ranks send first, odd ranks receive first; or isend and irecv, or batch_isend_irecv.
@@ -87,7 +86,7 @@ def _without_waiting(module: Module, call: ast.Call, other: ast.Call) -> tuple[E
     )
 
 
-@cause("SCRIPT035", "send-without-recv", Severity.ERROR)
+@cause("SCRIPT035", "send-without-recv", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
 def send_without_recv(script: Script) -> Iterator[Finding]:
     """A send has no matching recv.
 
@@ -144,8 +143,7 @@ def send_to_self(script: Script) -> Iterator[Finding]:
 
     ## Why it matters
     `Invalid destination rank: destination rank should not be the same as the rank of the current process`; a rank
-    beyond the
-    world makes the others wait for a key until the timeout.
+    beyond the world makes the others wait for a key until the timeout.
 
     ## Fix
     Check the peer against get_rank() and get_world_size(): `(rank + 1) % world_size` for a ring.

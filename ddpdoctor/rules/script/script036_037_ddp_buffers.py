@@ -31,8 +31,7 @@ def recv_buffer_mismatch(script: Script) -> Iterator[Finding]:
 
     ## Why it matters
     A smaller buffer aborts the receiver (`op.preamble.length <= op.nbytes. 16 vs 8`). Another dtype of the same size
-    gives the
-    bytes a new meaning: 1.0 arrives as 1065353216.
+    gives the bytes a new meaning: 1.0 arrives as 1065353216.
 
     ## Fix
     Receive into a tensor of the shape and dtype that is sent.
@@ -133,9 +132,8 @@ def isend_not_waited(script: Script) -> Iterator[Finding]:
     """An isend is never waited for or its buffer is changed.
 
     ## Why it matters
-    The sender goes on while the data is still in its buffer. If it ends, the receiver gets `Connection closed by
-    peer`; if it
-    writes to the buffer, the receiver gets the new content, often zeros.
+    The sender goes on while the data is still in its buffer. If it ends, the receiver gets `Connection closed by peer`;
+    if it writes to the buffer, the receiver gets the new content, often zeros.
 
     ## Fix
     Keep the request and call `wait()` before the buffer is touched.

@@ -51,8 +51,7 @@ def gather_list_on_wrong_rank(script: Script) -> Iterator[Finding]:
 
     ## Why it matters
     ``Argument ``gather_list`` must NOT be specified on non-destination ranks`` on every other rank, or `must be
-    specified on
-    destination rank` on that one; the other side waits and gets `Connection closed by peer`.
+    specified on destination rank` on that one; the other side waits and gets `Connection closed by peer`.
 
     ## Fix
     Pass the list on the destination (gather) or the source (scatter) only, and None elsewhere.
@@ -161,8 +160,7 @@ def tensor_list_length_literal(script: Script, launch: Launch | None = None) -> 
 
     ## Why it matters
     `ProcessGroupGloo::scatter: Incorrect input list size 4. Input list size should be 2`, as soon as the world has
-    another size;
-    ranks that are not the root wait.
+    another size; ranks that are not the root wait.
 
     ## Fix
     Build the list from `dist.get_world_size()`.

@@ -20,9 +20,8 @@ def reduce_result_on_other_ranks(script: Script) -> Iterator[Finding]:
     """The result of reduce is used on a rank that is not the destination.
 
     ## Why it matters
-    Only the destination holds the result. The others hold partial sums that look like results: of four ranks with
-    ones each, Gloo
-    leaves 4, 3, 2 and 1.
+    Only the destination holds the result. The others hold partial sums that look like results: of four ranks with ones
+    each, Gloo leaves 4, 3, 2 and 1.
 
     ## Fix
     Use all_reduce, or read the result on the destination only.

@@ -50,9 +50,8 @@ def distributed_sampler_missing(script: Script) -> Iterator[Finding]:
     """Every rank reads all the data.
 
     ## Why it matters
-    No error: N GPUs do the same work N times, the epoch is not shorter than on one, and the effective batch holds
-    each sample N
-    times.
+    No error: N GPUs do the same work N times, the epoch is not shorter than on one, and the effective batch holds each
+    sample N times.
 
     ## Fix
     `DataLoader(dataset, sampler=DistributedSampler(dataset), ...)`, without shuffle=True.

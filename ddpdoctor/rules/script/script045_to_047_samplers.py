@@ -21,9 +21,8 @@ def sampler_epoch_not_set(script: Script) -> Iterator[Finding]:
     """The sampler uses the same order in every epoch.
 
     ## Why it matters
-    DistributedSampler shuffles with seed + epoch, and the epoch stays 0 until it is told: every epoch sees the data
-    in the same
-    order, which costs convergence and shows nowhere.
+    DistributedSampler shuffles with seed + epoch, and the epoch stays 0 until it is told: every epoch sees the data in
+    the same order, which costs convergence and shows nowhere.
 
     ## Fix
     `sampler.set_epoch(epoch)` at the start of each epoch.
@@ -135,9 +134,8 @@ def sampler_on_iterable_dataset(script: Script) -> Iterator[Finding]:
     """A DistributedSampler is given an IterableDataset.
 
     ## Why it matters
-    `TypeError: object of type '…' has no len()`: an IterableDataset has no length and no indices to divide. Without
-    the sampler
-    every rank reads all of it.
+    `TypeError: object of type '…' has no len()`: an IterableDataset has no length and no indices to divide. Without the
+    sampler every rank reads all of it.
 
     ## Fix
     Divide inside the dataset, by rank and by worker: `itertools.islice(items, rank, None, world_size)`. `--diff` leaves

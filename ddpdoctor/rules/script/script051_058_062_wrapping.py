@@ -41,9 +41,8 @@ def ddp_device_ids_wrong(script: Script, launch: Launch | None = None) -> Iterat
     """DistributedDataParallel is given the wrong device_ids or module.
 
     ## Why it matters
-    `device_ids can only be None or contain a single element`, `object of type 'int' has no len()`, or, for a model
-    on the CPU,
-    `device_ids and output_device arguments only work with single-device/multiple-device GPU modules`.
+    `device_ids can only be None or contain a single element`, `object of type 'int' has no len()`, or, for a model on
+    the CPU, `device_ids and output_device arguments only work with single-device/multiple-device GPU modules`.
 
     ## Fix
     `DDP(model.to(local_rank), device_ids=[local_rank])` on a GPU; no device_ids on the CPU.
@@ -149,9 +148,8 @@ def device_map_auto(script: Script, launch: Launch | None = None) -> Iterator[Fi
     """device_map="auto" spreads the model over all GPUs of every rank.
 
     ## Why it matters
-    `You can't train a model that has been loaded with device_map='auto' in any distributed mode.` Each rank takes
-    all GPUs for
-    its own copy.
+    `You can't train a model that has been loaded with device_map='auto' in any distributed mode.` Each rank takes all
+    GPUs for its own copy.
 
     ## Fix
     `device_map={"": local_rank}` or none at all under a launcher; plain python where one process shall use all GPUs.
@@ -202,9 +200,8 @@ def checkpoint_has_module_prefix(script: Script) -> Iterator[Finding]:
     """The checkpoint was saved from the DDP wrapper.
 
     ## Why it matters
-    Every key begins with `module.`: loaded without the wrapper it says `Missing key(s) in state_dict` and
-    `Unexpected key(s) in
-    state_dict: "module.…"`.
+    Every key begins with `module.`: loaded without the wrapper it says `Missing key(s) in state_dict` and `Unexpected
+    key(s) in state_dict: "module.…"`.
 
     ## Fix
     Save `ddp.module.state_dict()`.

@@ -22,8 +22,7 @@ def ddp_module_bypassed(script: Script) -> Iterator[Finding]:
 
     ## Why it matters
     The wrapper's forward pass prepares the averaging. Without it each rank keeps its own gradients, and the models
-    drift apart
-    without a message.
+    drift apart without a message.
 
     ## Fix
     Call the wrapper in training: `ddp(x)`. `ddp.module` is for evaluation, saving and methods of the model.

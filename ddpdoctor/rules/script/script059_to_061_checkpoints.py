@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.findings import Edit, Finding, Severity
+from ddpdoctor.findings import CausalStage, Edit, Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import before, code, dist_of, point, replace, under, with_keyword
 from ddpdoctor.rules.script.rank_branches import RANK_WORDS, in_rank_branch
@@ -156,8 +156,7 @@ def checkpoint_written_by_all_ranks(script: Script) -> Iterator[Finding]:
 
     ## Why it matters
     The ranks write over each other. The file is torn now and then, which shows only when it is read:
-    `PytorchStreamReader failed
-    reading zip archive`.
+    `PytorchStreamReader failed reading zip archive`.
 
     ## Fix
     Save on rank 0 only, followed by a barrier. Sharded formats (torch.distributed.checkpoint) are written by all
@@ -184,7 +183,7 @@ def _on_one(module: Module, call: ast.Call) -> tuple[Edit, ...]:
     return under(module, statement, f"if {dist_of(module)}.get_rank() == 0:") if is_whole else ()
 
 
-@cause("SCRIPT061", "checkpoint-read-before-written", Severity.ERROR)
+@cause("SCRIPT061", "checkpoint-read-before-written", Severity.ERROR, stage=CausalStage.DEATH)
 def checkpoint_read_before_written(script: Script) -> Iterator[Finding]:
     """Ranks read a file that rank 0 may not have finished.
 

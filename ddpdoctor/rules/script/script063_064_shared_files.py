@@ -35,8 +35,7 @@ def shared_file_race(script: Script) -> Iterator[Finding]:
 
     ## Why it matters
     `FileExistsError`, a half-written cache or a file that is gone, on a random rank. The next try works, because the
-    file is
-    there by then.
+    file is there by then.
 
     ## Fix
     Let rank 0 do it, then a barrier; `os.makedirs(path, exist_ok=True)`; write to a temporary name and rename.
@@ -122,8 +121,7 @@ def download_race(script: Script) -> Iterator[Finding]:
 
     ## Why it matters
     On a fresh machine the ranks write the same files: `File not found or corrupted`, `unable to open file`, a module
-    without its
-    attribute. The second run works, because the files are there.
+    without its attribute. The second run works, because the files are there.
 
     ## Fix
     Download before the job; or on rank 0 of each node first, with a barrier after it.

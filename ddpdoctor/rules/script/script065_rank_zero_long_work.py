@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.script import Script
-from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.findings import CausalStage, Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, imported, point, with_keyword
 from ddpdoctor.rules.script.rank_branches import truths
@@ -23,14 +23,13 @@ LONG = re.compile(
 )
 
 
-@cause("SCRIPT065", "rank-zero-long-work", Severity.ERROR)
+@cause("SCRIPT065", "rank-zero-long-work", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
 def rank_zero_long_work(script: Script) -> Iterator[Finding]:
     """Rank 0 works longer than the timeout while the others wait.
 
     ## Why it matters
     A progress bar shows life until the job dies at exactly 10 minutes (NCCL) or 30 minutes (Gloo): rank 0 tokenises,
-    downloads or
-    evaluates, and the others wait in the next collective.
+    downloads or evaluates, and the others wait in the next collective.
 
     ## Fix
     Do it before the job, or raise the timeout: `init_process_group(..., timeout=timedelta(hours=2))`.

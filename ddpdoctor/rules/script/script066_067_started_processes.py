@@ -42,9 +42,8 @@ def spawn_without_main_guard(script: Script) -> Iterator[Finding]:
     """Processes are started without a main guard.
 
     ## Why it matters
-    A spawned child imports the script and would start children again: `RuntimeError: An attempt has been made to
-    start a new
-    process before the current process has finished its bootstrapping phase.`
+    A spawned child imports the script and would start children again: `RuntimeError: An attempt has been made to start
+    a new process before the current process has finished its bootstrapping phase.`
 
     ## Fix
     Put the start under `if __name__ == "__main__":`.

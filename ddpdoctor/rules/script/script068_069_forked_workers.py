@@ -30,8 +30,7 @@ def cuda_after_fork(script: Script) -> Iterator[Finding]:
 
     ## Why it matters
     `RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the
-    'spawn' start
-    method`: the parent touched CUDA before the fork, and the worker of a DataLoader is a fork.
+    'spawn' start method`: the parent touched CUDA before the fork, and the worker of a DataLoader is a fork.
 
     ## Fix
     No CUDA before the fork and none in a dataset: move batches to the GPU in the training loop. Or the spawn start

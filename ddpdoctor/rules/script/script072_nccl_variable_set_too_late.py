@@ -18,9 +18,8 @@ def nccl_variable_set_too_late(script: Script) -> Iterator[Finding]:
     """An NCCL variable is set after the first communicator.
 
     ## Why it matters
-    NCCL reads each of its variables once, when the first communicator is made. A later assignment changes nothing,
-    and nothing says
-    so.
+    NCCL reads each of its variables once, when the first communicator is made. A later assignment changes nothing, and
+    nothing says so.
 
     ## Fix
     Set it in the launch environment, or before init_process_group.

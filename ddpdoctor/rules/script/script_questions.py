@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ddpdoctor.facts.launch.programs import Launcher
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.scripts.interpreter.abstract_values import Unknown
 from ddpdoctor.scripts.interpreter.parameters import argument_of
 from ddpdoctor.scripts.interpreter.rank_evaluator import RankEvaluator
@@ -46,19 +46,24 @@ LOCAL_RANKS = [place.local_rank for place in TWO_NODES]
 class Start:
     """How a launch line starts the script. `nodes`, `per_node`: None where the line does not tell."""
 
-    line: Line
-    launcher: Launcher
+    line: LaunchLine
+    launcher: LauncherKind
     nodes: int | None
     per_node: int | None
 
     @property
     def is_torchrun(self) -> bool:
-        return self.launcher in (Launcher.TORCHRUN, Launcher.LEGACY)
+        return self.launcher in (LauncherKind.TORCHRUN, LauncherKind.LEGACY)
 
     @property
     def gives_ranks(self) -> bool:
         """The launcher sets RANK and hosts the store itself."""
-        return self.launcher in (Launcher.TORCHRUN, Launcher.LEGACY, Launcher.ACCELERATE, Launcher.DEEPSPEED)
+        return self.launcher in (
+            LauncherKind.TORCHRUN,
+            LauncherKind.LEGACY,
+            LauncherKind.ACCELERATE,
+            LauncherKind.DEEPSPEED,
+        )
 
     @property
     def is_rank(self) -> bool:

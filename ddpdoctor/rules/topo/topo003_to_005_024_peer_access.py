@@ -28,6 +28,7 @@ def _pairs(topo: Topo) -> list[Pair]:
     "TOPO003",
     "peer-access-unsupported",
     Severity.ERROR,
+    yields_to=("ENV064",),
     signatures=(
         r"(?:CUDA|[Cc]uda)(?: failure| error|Error)[^\n]*peer access is not supported",
         r"(?:^|['\"`(]|[^:] |[^r]: )peer access is not supported",

@@ -134,7 +134,7 @@ def nvlink_fault(gpu: Gpu) -> Iterator[Finding]:
     yield from found(gpu, XidKind.NVLINK_FAULT)
 
 
-@cause("TOPO015", "nvswitch-fault", Severity.ERROR, signatures=(r"SXid[^\n]*[^-]\bFatal,",))
+@cause("TOPO015", "nvswitch-fault", Severity.ERROR, yields_to=("TOPO016",), signatures=(r"SXid[^\n]*[^-]\bFatal,",))
 def nvswitch_fault(gpu: Gpu) -> Iterator[Finding]:
     """The driver reported a fatal error of an NVSwitch.
 

@@ -9,7 +9,7 @@ from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.nodes import Nodes, split
 from ddpdoctor.facts.topo import Fabric, GpuNode, Topo
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
-from ddpdoctor.rules import cause
+from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.node_findings import differs
 
 STATES = {1: "not started", 2: "in progress"}
@@ -142,7 +142,7 @@ def _faults(mask: int) -> list[str]:
     return words + ([f"configuration: {WRONG.get(wrong, f'code {wrong}')}"] if wrong > 1 else [])
 
 
-@cause("TOPO022", "fabric-clique-mixed", Severity.WARNING)
+@cause("TOPO022", "fabric-clique-mixed", Severity.WARNING, scope=CauseScope.FACTS_OF_NODES)
 def fabric_clique_mixed(topo: Topo | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """The GPUs of one node, or of the nodes of one job, belong to different NVLink domains.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.nodes import Nodes, split
 from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.rules import cause
+from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.node_findings import differs
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ __all__ = ["driver_version_differs", "nccl_version_differs", "torch_version_diff
     "VERSION002",
     "nccl-version-differs",
     Severity.ERROR,
+    scope=CauseScope.FACTS_OF_NODES,
     signatures=(r"Mismatched NCCL version detected", r"with family 0 is neither AF_INET"),
 )
 def nccl_version_differs(nodes: Nodes) -> Iterator[Finding]:
@@ -37,7 +38,7 @@ def nccl_version_differs(nodes: Nodes) -> Iterator[Finding]:
         yield differs(found, "the NCCL version", "versions.nccl")
 
 
-@cause("VERSION003", "torch-version-differs", Severity.WARNING)
+@cause("VERSION003", "torch-version-differs", Severity.WARNING, scope=CauseScope.FACTS_OF_NODES)
 def torch_version_differs(nodes: Nodes) -> Iterator[Finding]:
     """The nodes run different versions of torch, or builds for different CUDA versions.
 
@@ -55,7 +56,7 @@ def torch_version_differs(nodes: Nodes) -> Iterator[Finding]:
             return
 
 
-@cause("VERSION004", "driver-version-differs", Severity.WARNING)
+@cause("VERSION004", "driver-version-differs", Severity.WARNING, scope=CauseScope.FACTS_OF_NODES)
 def driver_version_differs(nodes: Nodes) -> Iterator[Finding]:
     """The nodes run different versions of the NVIDIA driver.
 

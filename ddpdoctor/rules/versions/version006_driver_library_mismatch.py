@@ -18,6 +18,7 @@ MISMATCH = 803
     "VERSION006",
     "driver-library-mismatch",
     Severity.ERROR,
+    also_in=("gpus",),
     signatures=(
         "[Dd]river/library version mismatch",
         "unsupported display driver / cuda driver combination",

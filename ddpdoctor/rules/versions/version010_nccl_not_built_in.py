@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.launch.layer import Layer
-from ddpdoctor.facts.launch.programs import Launcher
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import Word
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.findings import Evidence, Finding, Severity
@@ -50,7 +50,7 @@ def cpu_build(launch: Launch) -> Iterator[Finding]:
     """nccl is asked for, and the line's torch is the CPU build: by --torch, or installed by the file itself."""
     for line in launch.lines:
         build = f"torch {launch.torch}" if launch.torch_from == "option" and "+cpu" in launch.torch else ""
-        if line.before.get("torch") == "cpu" and line.layer(Launcher.CONTAINER) is None:
+        if line.before.get("torch") == "cpu" and line.layer(LauncherKind.CONTAINER) is None:
             build = "the torch that this file installs"
         program = line.program
         if not build or program is None:
@@ -61,7 +61,7 @@ def cpu_build(launch: Launch) -> Iterator[Finding]:
             yield point(launch, line, word, text, "gloo", None)
 
 
-def _asked_for(line: Line, program: Layer) -> tuple[Word | None, str]:
+def _asked_for(line: LaunchLine, program: Layer) -> tuple[Word | None, str]:
     words = program.reading.arguments
     for i, word in enumerate(words):
         match = _BACKEND_OPTION.fullmatch(word.text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 
-from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.torchrun_options import Option
 
 __all__ = ["meant_by"]
@@ -33,14 +33,14 @@ SHORT = {"-n": 0, "-N": 1, "-p": 4}
 """The short ones of srun, mpirun and ssh."""
 
 
-def meant_by(flag: str, launcher: Launcher, options: tuple[Option, ...]) -> str | None:
+def meant_by(flag: str, launcher: LauncherKind, options: tuple[Option, ...]) -> str | None:
     """The option of this launcher that a name means: the same thing in other launchers, another spelling, a typo."""
     flags = [f for option in options for f in option.flags if f.startswith("--")]
     name = flag.lstrip("-").replace("-", "_").lower()
     style = "-" if "-" in flag[2:] and "_" not in flag[2:] else "_"
     row = SHORT.get(flag, MEANT.get(name))
     if row is not None:
-        column = {Launcher.ACCELERATE: 1, Launcher.DEEPSPEED: 2}.get(launcher, 0)
+        column = {LauncherKind.ACCELERATE: 1, LauncherKind.DEEPSPEED: 2}.get(launcher, 0)
         return _styled(SAME[row][column], style, flags)
     for option in options:
         if name == option.dest:

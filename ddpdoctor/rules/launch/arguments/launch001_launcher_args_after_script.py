@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.launch.layer import Layer, starts_ranks
-from ddpdoctor.facts.launch.programs import Launcher
-from ddpdoctor.facts.launch.reading import Trouble
-from ddpdoctor.facts.launch.record import Launch, Line
-from ddpdoctor.facts.launch.words import Edit, Word
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.reading import ParseProblemKind
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.launch.words import SpanEdit, Word
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import point, remove
@@ -16,9 +16,9 @@ from ddpdoctor.rules.launch.pointing import point, remove
 _TORCHRUN = ("nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port", "standalone", "max_restarts")
 _RDZV = ("rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf")
 TELLING = {
-    Launcher.TORCHRUN: (*_TORCHRUN, *_RDZV),
-    Launcher.LEGACY: (*_TORCHRUN, *_RDZV),
-    Launcher.ACCELERATE: (
+    LauncherKind.TORCHRUN: (*_TORCHRUN, *_RDZV),
+    LauncherKind.LEGACY: (*_TORCHRUN, *_RDZV),
+    LauncherKind.ACCELERATE: (
         "num_processes",
         "num_machines",
         "machine_rank",
@@ -26,7 +26,7 @@ TELLING = {
         "main_process_port",
         "multi_gpu",
     ),
-    Launcher.DEEPSPEED: ("num_gpus", "num_nodes", "hostfile", "master_addr", "master_port", "include", "exclude"),
+    LauncherKind.DEEPSPEED: ("num_gpus", "num_nodes", "hostfile", "master_addr", "master_port", "include", "exclude"),
 }
 """Options whose names leave no doubt that they are meant for the launcher."""
 FLAGS = ("standalone", "multi_gpu")
@@ -36,6 +36,8 @@ FLAGS = ("standalone", "multi_gpu")
     "LAUNCH001",
     "launcher-args-after-script",
     Severity.ERROR,
+    explains=("LAUNCH034", "LAUNCH035", "LAUNCH036", "LAUNCH039", "ENV019", "ENV020"),
+    yields_to=("LAUNCH009", "LAUNCH050", "LAUNCH052"),
     signatures=(
         r"unrecognized arguments:[^\n]*--(nproc[-_]per[-_]node|nnodes|node[-_]rank|master[-_]addr|master[-_]port|rdzv[-_])",
     ),
@@ -56,7 +58,7 @@ def launcher_args_after_script(launch: Launch) -> Iterator[Finding]:
     """
     for line in launch.lines:
         layer = line.starter
-        if layer is None or layer.reading.script is None or layer.slips or _inner(line, layer) or _is_lost(layer):
+        if layer is None or layer.reading.script is None or layer.typos or _inner(line, layer) or _is_lost(layer):
             continue
         moved = list(_misplaced(line, layer))
         if moved:
@@ -77,16 +79,16 @@ def launcher_args_after_script(launch: Launch) -> Iterator[Finding]:
 def _is_lost(layer: Layer) -> bool:
     """An option that the launcher does not know has left its value behind, which the parser takes for the script."""
     script = layer.reading.script
-    unknown = any(p.trouble is Trouble.UNRECOGNIZED and not p.after_script for p in layer.reading.problems)
+    unknown = any(p.trouble is ParseProblemKind.UNRECOGNIZED and not p.after_script for p in layer.reading.problems)
     return unknown and script is not None and not script.text.endswith((".py", ".sh"))
 
 
-def _inner(line: Line, layer: Layer) -> bool:
+def _inner(line: LaunchLine, layer: Layer) -> bool:
     """The words after it are another program's: a launcher in a launcher."""
     return line.program is not layer
 
 
-def _misplaced(line: Line, layer: Layer) -> Iterator[tuple[Word, ...]]:
+def _misplaced(line: LaunchLine, layer: Layer) -> Iterator[tuple[Word, ...]]:
     names = TELLING.get(layer.launcher, ())
     own = line.script.declares if line.script is not None else ()
     words = layer.reading.arguments
@@ -107,7 +109,7 @@ def _declared(flag: str, own: tuple[str, ...]) -> bool:
     return flag in own or flag.replace("-", "_") in {o.replace("-", "_") for o in own}
 
 
-def _moved(line: Line, script: Word, words: list[Word]) -> list[Edit] | None:
+def _moved(line: LaunchLine, script: Word, words: list[Word]) -> list[SpanEdit] | None:
     if not all(w.is_literal for w in words):
         return None
     anchor = script
@@ -115,4 +117,4 @@ def _moved(line: Line, script: Word, words: list[Word]) -> list[Edit] | None:
         at = line.source[: script.start].rstrip().rfind(" -")
         anchor = Word("", "", at + 1, at + 1, script.context)
     text = " ".join(line.source[w.start : w.end] for w in words)
-    return [Edit(anchor.start, anchor.start, text + " "), *remove(line, *words)]
+    return [SpanEdit(anchor.start, anchor.start, text + " "), *remove(line, *words)]

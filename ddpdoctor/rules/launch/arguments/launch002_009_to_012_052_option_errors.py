@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.launch.layer import Layer
-from ddpdoctor.facts.launch.programs import ACCELERATE, DEEPSPEED, Launcher
-from ddpdoctor.facts.launch.reading import Given, Problem, Trouble
-from ddpdoctor.facts.launch.record import Launch, Line
-from ddpdoctor.facts.launch.words import Edit, Word, plain
+from ddpdoctor.facts.launch.programs import ACCELERATE, DEEPSPEED, LauncherKind
+from ddpdoctor.facts.launch.reading import Given, ParseProblem, ParseProblemKind
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.launch.words import SpanEdit, Word, plain
 from ddpdoctor.facts.torchrun_options import NEWEST, Option, Version, torchrun_options
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
@@ -20,14 +20,14 @@ __all__ = ["READERS", "table"]
 
 DEFAULTS = {"nnodes": "1", "rdzv_backend": "c10d", "num_processes": "1", "num_gpus": "1", "num_machines": "1"}
 """What an option without a value can be given on one node."""
-READERS = (Launcher.TORCHRUN, Launcher.LEGACY, Launcher.ACCELERATE, Launcher.DEEPSPEED)
+READERS = (LauncherKind.TORCHRUN, LauncherKind.LEGACY, LauncherKind.ACCELERATE, LauncherKind.DEEPSPEED)
 
 
-def _problems(launch: Launch, trouble: Trouble) -> Iterator[tuple[Line, Layer, Problem]]:
+def _problems(launch: Launch, trouble: ParseProblemKind) -> Iterator[tuple[LaunchLine, Layer, ParseProblem]]:
     for line in launch.lines:
         for layer in line.layers:
             if layer.launcher in READERS:
-                slipped = {word.start for slip in layer.slips for word in slip.words}
+                slipped = {word.start for typo in layer.typos for word in typo.words}
                 for problem in layer.reading.problems:
                     if problem.trouble is trouble and problem.word.start not in slipped:
                         yield line, layer, problem
@@ -35,11 +35,11 @@ def _problems(launch: Launch, trouble: Trouble) -> Iterator[tuple[Line, Layer, P
 
 def table(layer: Layer, version: Version) -> tuple[Option, ...]:
     """The options that the launcher of this layer knows."""
-    if layer.launcher is Launcher.ACCELERATE:
+    if layer.launcher is LauncherKind.ACCELERATE:
         return ACCELERATE
-    if layer.launcher is Launcher.DEEPSPEED:
+    if layer.launcher is LauncherKind.DEEPSPEED:
         return DEEPSPEED
-    return torchrun_options(version, legacy=layer.launcher is Launcher.LEGACY)
+    return torchrun_options(version, legacy=layer.launcher is LauncherKind.LEGACY)
 
 
 @cause(
@@ -57,9 +57,9 @@ def script_missing(launch: Launch) -> Iterator[Finding]:
     ## Fix
     Name the script, or -m and a module, behind the launcher's options.
     """
-    for line, layer, _ in _problems(launch, Trouble.NO_SCRIPT):
+    for line, layer, _ in _problems(launch, ParseProblemKind.NO_SCRIPT):
         taken = _script_as_value(layer)
-        if layer.slips or len(layer.reading.problems) > 1 or (taken is not None and taken.dest == "nproc_per_node"):
+        if layer.typos or len(layer.reading.problems) > 1 or (taken is not None and taken.dest == "nproc_per_node"):
             continue
         if taken is not None:
             value = taken.value_word
@@ -86,6 +86,7 @@ def _script_as_value(layer: Layer) -> Given | None:
     "LAUNCH009",
     "launcher-option-unknown",
     Severity.ERROR,
+    yields_to=("LAUNCH013", "LAUNCH050", "LAUNCH052"),
     signatures=(r"(torchrun|launch\.py|run\.py|accelerate|deepspeed)[^\n]*: error: unrecognized arguments: --",),
 )
 def launcher_option_unknown(launch: Launch) -> Iterator[Finding]:
@@ -106,11 +107,11 @@ def launcher_option_unknown(launch: Launch) -> Iterator[Finding]:
 
 
 def _unknown(launch: Launch) -> Iterator[Finding]:
-    for line, layer, problem in _problems(launch, Trouble.UNRECOGNIZED):
+    for line, layer, problem in _problems(launch, ParseProblemKind.UNRECOGNIZED):
         flag, sign, value = problem.word.text.replace(":", "=", ":" in problem.word.text.partition("=")[0]).partition(
             "="
         )
-        if flag in ("--use-env", "--use_env") and layer.launcher is Launcher.TORCHRUN:
+        if flag in ("--use-env", "--use_env") and layer.launcher is LauncherKind.TORCHRUN:
             continue
         meant = meant_by(flag, layer.launcher, table(layer, launch.version))
         newer = _newer(flag, layer.launcher)
@@ -131,14 +132,14 @@ def _unknown(launch: Launch) -> Iterator[Finding]:
         yield point(launch, line, problem.word, message, text.removeprefix("expected "), edits, severity=severity)
 
 
-def _newer(flag: str, launcher: Launcher) -> Version | None:
+def _newer(flag: str, launcher: LauncherKind) -> Version | None:
     """The torch version that brought an option."""
     if launcher not in READERS[:2]:
         return None
     return next((o.since for o in torchrun_options(NEWEST) if flag in o.flags), None)
 
 
-def _value(line: Line, layer: Layer, word: Word) -> Iterator[Word]:
+def _value(line: LaunchLine, layer: Layer, word: Word) -> Iterator[Word]:
     """The word behind an unknown option, where it is plainly its value and not the script."""
     script = layer.reading.script
     if "=" in word.text or script is None or layer.reading.arguments == ():
@@ -172,7 +173,7 @@ def launcher_option_ambiguous(launch: Launch) -> Iterator[Finding]:
     ## Source
     argparse: `ArgumentParser._parse_optional`.
     """
-    for line, layer, problem in _problems(launch, Trouble.AMBIGUOUS):
+    for line, layer, problem in _problems(launch, ParseProblemKind.AMBIGUOUS):
         flags = ", ".join(problem.matches)
         if problem.after_script:
             if not _looks_at_all(launch.python):
@@ -198,7 +199,7 @@ def _looks_at_all(python: str) -> bool:
     return numbers < ([3, 12, 8] if numbers[:2] == [3, 12] else [3, 13, 1])
 
 
-def _chosen(problem: Problem) -> str | None:
+def _chosen(problem: ParseProblem) -> str | None:
     """The option that was meant, when all matches are one option, or the value tells."""
     dests = {m.lstrip("-").replace("-", "_") for m in problem.matches}
     if dests == {"master_addr", "master_port"} and problem.value:
@@ -210,11 +211,11 @@ def _chosen(problem: Problem) -> str | None:
     return next((m for m in problem.matches if m == ("--" + dest if under else "--" + dest.replace("_", "-"))), None)
 
 
-def _renamed(word: Word, flag: str) -> Edit:
+def _renamed(word: Word, flag: str) -> SpanEdit:
     """Another name for the option, its value as the user wrote it."""
     name = word.text.partition("=")[0]
     if word.raw.startswith(name):
-        return Edit(word.start, word.start + len(name), flag)
+        return SpanEdit(word.start, word.start + len(name), flag)
     return replace_word(word, flag + word.text[len(name) :])
 
 
@@ -240,7 +241,7 @@ def launcher_option_abbreviated(launch: Launch) -> Iterator[Finding]:
             yield point(launch, line, given.word, message, given.flag, edits)
 
 
-def _abbreviated(launch: Launch) -> Iterator[tuple[Line, Given]]:
+def _abbreviated(launch: Launch) -> Iterator[tuple[LaunchLine, Given]]:
     for line in launch.lines:
         for layer in line.layers:
             if layer.launcher in READERS:
@@ -286,7 +287,10 @@ def use_env_given_to_torchrun(launch: Launch) -> Iterator[Finding]:
     ## Fix
     Remove it from the line.
     """
-    for line, layer, problem in _problems(launch, Trouble.UNRECOGNIZED):
-        if problem.word.text.partition("=")[0] in ("--use-env", "--use_env") and layer.launcher is Launcher.TORCHRUN:
+    for line, layer, problem in _problems(launch, ParseProblemKind.UNRECOGNIZED):
+        if (
+            problem.word.text.partition("=")[0] in ("--use-env", "--use_env")
+            and layer.launcher is LauncherKind.TORCHRUN
+        ):
             text = f"torchrun does not know {shown(problem.word)}: expected no such option, it always sets LOCAL_RANK"
             yield point(launch, line, problem.word, text, "no such option", remove(line, problem.word))

@@ -1,53 +1,53 @@
-"""LAUNCH013 to LAUNCH019: slips of the keyboard and the clipboard, one decision over the same words."""
+"""LAUNCH013 to LAUNCH019: typos, one decision over the same words."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from ddpdoctor.facts.launch.record import Launch, Line
-from ddpdoctor.facts.launch.typo import Slip, SlipKind
-from ddpdoctor.facts.launch.words import UNKNOWN, Edit, escape
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.launch.typo import Typo, TypoKind
+from ddpdoctor.facts.launch.words import UNKNOWN, SpanEdit, escape
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.launch.typos import DASHES
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import before, point, remove, replace_word, shown
 
 
-def _found(launch: Launch, kind: SlipKind, says: str, expected: str) -> Iterator[Finding]:
+def _found(launch: Launch, kind: TypoKind, says: str, expected: str) -> Iterator[Finding]:
     for line in launch.lines:
         for layer in line.layers:
-            for slip in layer.slips:
-                if slip.kind is kind:
-                    word = slip.words[0]
+            for typo in layer.typos:
+                if typo.kind is kind:
+                    word = typo.words[0]
                     seen = "".join(f" {c!a}" for c in sorted(set(word.text)) if not c.isascii()) if kind in _ODD else ""
-                    message = says.format(word=shown(word), odd=seen.strip(), meant=" ".join(slip.meant))
-                    yield point(launch, line, word, message, expected, _edits(line, slip))
+                    message = says.format(word=shown(word), odd=seen.strip(), meant=" ".join(typo.meant))
+                    yield point(launch, line, word, message, expected, _edits(line, typo))
 
 
-_ODD = (SlipKind.ODD_SPACE, SlipKind.SMART_QUOTE, SlipKind.UNICODE_DASH)
+_ODD = (TypoKind.ODD_SPACE, TypoKind.SMART_QUOTE, TypoKind.UNICODE_DASH)
 
 
-def _edits(line: Line, slip: Slip) -> list[Edit] | None:
-    word = slip.words[0]
-    if slip.kind is SlipKind.JOINED and slip.meant[0] == "-c":
+def _edits(line: LaunchLine, typo: Typo) -> list[SpanEdit] | None:
+    word = typo.words[0]
+    if typo.kind is TypoKind.JOINED and typo.meant[0] == "-c":
         return [before(word, "-c")]
-    if slip.kind is SlipKind.JOINED and re.fullmatch(r'"\$(\w+|\{\w+\})"', word.raw):
-        return [Edit(word.start, word.end, escape(word.raw[1:-1], word.context))]
-    if any(UNKNOWN in w.text for w in slip.words):
-        return _dashes(slip)
-    if not slip.meant:
-        return list(remove(line, *slip.words))
-    return [replace_word(slip.words[0], *slip.meant), *remove(line, *slip.words[1:])]
+    if typo.kind is TypoKind.JOINED and re.fullmatch(r'"\$(\w+|\{\w+\})"', word.raw):
+        return [SpanEdit(word.start, word.end, escape(word.raw[1:-1], word.context))]
+    if any(UNKNOWN in w.text for w in typo.words):
+        return _dashes(typo)
+    if not typo.meant:
+        return list(remove(line, *typo.words))
+    return [replace_word(typo.words[0], *typo.meant), *remove(line, *typo.words[1:])]
 
 
-def _dashes(slip: Slip) -> list[Edit] | None:
+def _dashes(typo: Typo) -> list[SpanEdit] | None:
     """Two hyphens before an option whose value only the shell knows."""
-    word = slip.words[0]
-    if slip.kind not in (SlipKind.SINGLE_DASH, SlipKind.UNICODE_DASH) or not word.is_literal:
+    word = typo.words[0]
+    if typo.kind not in (TypoKind.SINGLE_DASH, TypoKind.UNICODE_DASH) or not word.is_literal:
         return None
     wrong = len(word.raw) - len(word.raw.lstrip(DASHES))
-    return [Edit(word.start, word.start + wrong, "--")] if wrong else None
+    return [SpanEdit(word.start, word.start + wrong, "--")] if wrong else None
 
 
 @cause(
@@ -74,7 +74,7 @@ def launcher_option_single_dash(launch: Launch) -> Iterator[Finding]:
     ## Source
     argparse: `ArgumentParser._get_option_tuples`.
     """
-    yield from _found(launch, SlipKind.SINGLE_DASH, "{word} has one dash: expected {meant}", "two dashes")
+    yield from _found(launch, TypoKind.SINGLE_DASH, "{word} has one dash: expected {meant}", "two dashes")
 
 
 @cause(
@@ -92,10 +92,10 @@ def stray_word_before_script(launch: Launch) -> Iterator[Finding]:
     Give one value per option and remove the other word; write lists without blanks.
     """
     yield from _found(
-        launch, SlipKind.STRAY, "{word} is taken for the script: expected one value per option", "no word here"
+        launch, TypoKind.STRAY, "{word} is taken for the script: expected one value per option", "no word here"
     )
     says = "{word} ends at the blank, and the shell takes the next word for the program: expected {meant}"
-    yield from _found(launch, SlipKind.LIST, says, "no blank in the list")
+    yield from _found(launch, TypoKind.LIST, says, "no blank in the list")
 
 
 @cause(
@@ -114,7 +114,7 @@ def unicode_dash_in_option(launch: Launch) -> Iterator[Finding]:
     ## Fix
     Type the hyphens again.
     """
-    yield from _found(launch, SlipKind.UNICODE_DASH, "{word} begins with {odd}: expected {meant}", "ASCII hyphens")
+    yield from _found(launch, TypoKind.UNICODE_DASH, "{word} begins with {odd}: expected {meant}", "ASCII hyphens")
 
 
 @cause(
@@ -133,7 +133,7 @@ def smart_quote_in_option(launch: Launch) -> Iterator[Finding]:
     ## Fix
     Use ASCII quotes, or none.
     """
-    yield from _found(launch, SlipKind.SMART_QUOTE, "{word} holds {odd}: expected {meant}", "ASCII quotes or none")
+    yield from _found(launch, TypoKind.SMART_QUOTE, "{word} holds {odd}: expected {meant}", "ASCII quotes or none")
 
 
 @cause("LAUNCH017", "no-break-space-in-command", Severity.ERROR)
@@ -147,7 +147,7 @@ def no_break_space_in_command(launch: Launch) -> Iterator[Finding]:
     ## Fix
     Type the blanks again.
     """
-    yield from _found(launch, SlipKind.ODD_SPACE, "{word} holds {odd}: expected blanks: {meant}", "ASCII blanks")
+    yield from _found(launch, TypoKind.ODD_SPACE, "{word} holds {odd}: expected blanks: {meant}", "ASCII blanks")
 
 
 @cause(
@@ -167,7 +167,7 @@ def arguments_quoted_together(launch: Launch) -> Iterator[Finding]:
     ## Fix
     Remove the quotes; in a script keep several options in a bash array.
     """
-    yield from _found(launch, SlipKind.JOINED, "{word} is one argument: expected {meant}", "separate arguments")
+    yield from _found(launch, TypoKind.JOINED, "{word} is one argument: expected {meant}", "separate arguments")
 
 
 @cause("LAUNCH019", "spaces-around-equals", Severity.ERROR, signatures=(r"Unsupported nproc_per_node value: =",))
@@ -181,4 +181,4 @@ def spaces_around_equals(launch: Launch) -> Iterator[Finding]:
     ## Fix
     Write the option, the sign and the value without blanks.
     """
-    yield from _found(launch, SlipKind.SPACED_EQUALS, "{word} is split from its value: expected {meant}", "no blanks")
+    yield from _found(launch, TypoKind.SPACED_EQUALS, "{word} is split from its value: expected {meant}", "no blanks")

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.launch.layer import Layer
-from ddpdoctor.facts.launch.plan import Setting
-from ddpdoctor.facts.launch.reading import Trouble
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.plan import PlanSetting
+from ddpdoctor.facts.launch.reading import ParseProblemKind
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import quote
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.findings import Finding, Severity
@@ -26,10 +26,10 @@ CONFUSED = ("nccl", "gloo", "mpi", "ucc", "tcp", "env", "torch", "ncll", "cuda",
 
 def bad(
     launch: Launch,
-    line: Line,
+    line: LaunchLine,
     layer: Layer,
     dest: str,
-    setting: Setting,
+    setting: PlanSetting,
     message: str,
     expected: str,
     value: str | None,
@@ -74,11 +74,12 @@ def nproc_per_node_empty(launch: Launch) -> Iterator[Finding]:
     """
     for line in launch.lines:
         layer, plan = line.agent, line.plan
-        if layer is None or plan is None or layer.slips:
+        if layer is None or plan is None or layer.typos:
             continue
         setting = plan.settings["nproc_per_node"]
         missing = next(
-            (p for p in layer.reading.problems if p.trouble is Trouble.EXPECTED_VALUE and "nproc" in p.option), None
+            (p for p in layer.reading.problems if p.trouble is ParseProblemKind.EXPECTED_VALUE and "nproc" in p.option),
+            None,
         )
         given = layer.given("nproc_per_node")
         if missing is not None:
@@ -107,11 +108,11 @@ def nproc_per_node_empty(launch: Launch) -> Iterator[Finding]:
 
 
 def _took_script(layer: Layer, value: str, is_joined: bool) -> bool:
-    missing = any(p.trouble is Trouble.NO_SCRIPT for p in layer.reading.problems)
+    missing = any(p.trouble is ParseProblemKind.NO_SCRIPT for p in layer.reading.problems)
     return not is_joined and value.endswith((".py", ".sh")) and missing
 
 
-def told(setting: Setting, dest: str, rest: str) -> str:
+def told(setting: PlanSetting, dest: str, rest: str) -> str:
     """The option or the PET_ variable that gives the value, and what is wrong with it."""
     return f"{f'PET_{dest.upper()}' if setting.origin == 'variable' else '--' + dest.replace('_', '-')} {rest}"
 
@@ -175,6 +176,7 @@ def _nproc(value: str) -> str:
     "LAUNCH042",
     "rdzv-backend-unknown",
     Severity.ERROR,
+    explains=("LAUNCH034", "LAUNCH039"),
     signatures=(r"The rendezvous backend '[^']*' is not registered",),
 )
 def rdzv_backend_unknown(launch: Launch) -> Iterator[Finding]:
@@ -206,7 +208,7 @@ def rdzv_backend_unknown(launch: Launch) -> Iterator[Finding]:
 
 
 def _nearly(name: str) -> str | None:
-    """The rendezvous backend of which a name is a slip of the keyboard: one character is another, is missing, or too many."""
+    """The rendezvous backend of which a name is a typo: one character is another, is missing, or too many."""
     return next((each for each in ("c10d", "static") if _slips(name, each) == 1), None)
 
 

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.launch.layer import Layer
-from ddpdoctor.facts.launch.plan import Plan, Setting
-from ddpdoctor.facts.launch.programs import Launcher
-from ddpdoctor.facts.launch.reading import Problem, Trouble
-from ddpdoctor.facts.launch.record import Launch, Line
-from ddpdoctor.facts.launch.typo import SlipKind
-from ddpdoctor.facts.launch.words import Edit
+from ddpdoctor.facts.launch.plan import Plan, PlanSetting
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.reading import ParseProblem, ParseProblemKind
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.launch.typo import TypoKind
+from ddpdoctor.facts.launch.words import SpanEdit
 from ddpdoctor.facts.torchrun_options import Option
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
@@ -20,7 +20,12 @@ from ddpdoctor.rules.launch.arguments.launch020_021_042_043_047_option_values im
 from ddpdoctor.rules.launch.pointing import after, agents, point, remove, replace_word, shown
 
 KINDS = {"int": "a whole number", "float": "a number", "flag": "1 or 0"}
-TROUBLES = (Trouble.EXPECTED_VALUE, Trouble.IGNORED_VALUE, Trouble.INVALID_VALUE, Trouble.INVALID_CHOICE)
+TROUBLES = (
+    ParseProblemKind.EXPECTED_VALUE,
+    ParseProblemKind.IGNORED_VALUE,
+    ParseProblemKind.INVALID_VALUE,
+    ParseProblemKind.INVALID_CHOICE,
+)
 ELSEWHERE = ("nproc_per_node", "master_port")
 """Options whose wrong values are causes of their own: LAUNCH020, ENV015."""
 IN_ENVIRON = ("standalone", "master_port")
@@ -34,6 +39,7 @@ NOT_LEFT_OUT = ("node_rank", "machine_rank")
     "LAUNCH501",
     "launcher-option-value-invalid",
     Severity.ERROR,
+    yields_to=("ENV015", "LAUNCH013", "LAUNCH020"),
     signatures=(
         r"error: argument --[\w/-]+: (invalid (int|float) value|invalid choice|expected one argument)",
         r"error: argument \S*--\w[\w/-]*: ignored explicit argument '",
@@ -56,24 +62,24 @@ def launcher_option_value_invalid(launch: Launch) -> Iterator[Finding]:
     """
     for line in launch.lines:
         for layer in line.layers:
-            if layer.launcher in READERS and not layer.slips:
+            if layer.launcher in READERS and not layer.typos:
                 yield from _in_words(launch, line, layer)
-            for slip in layer.slips:
-                if slip.kind is SlipKind.NO_COMMAND:
-                    text = f"{shown(slip.words[0])} needs a subcommand first: expected {' '.join(slip.meant)}"
-                    edits = [after(slip.words[0], slip.meant[-1])]
-                    yield point(launch, line, slip.words[0], text, " ".join(slip.meant), edits)
+            for typo in layer.typos:
+                if typo.kind is TypoKind.NO_COMMAND:
+                    text = f"{shown(typo.words[0])} needs a subcommand first: expected {' '.join(typo.meant)}"
+                    edits = [after(typo.words[0], typo.meant[-1])]
+                    yield point(launch, line, typo.words[0], text, " ".join(typo.meant), edits)
     for line, layer, plan in agents(launch):
         yield from _in_settings(launch, line, layer, plan)
 
 
-def _in_words(launch: Launch, line: Line, layer: Layer) -> Iterator[Finding]:
+def _in_words(launch: Launch, line: LaunchLine, layer: Layer) -> Iterator[Finding]:
     options = {flag: option for option in table(layer, launch.version) for flag in option.flags}
     for problem in layer.reading.problems:
         if problem.trouble not in TROUBLES:
             continue
         option = options[problem.option.partition("/")[0]]
-        is_torchs = layer.launcher in (Launcher.TORCHRUN, Launcher.LEGACY)
+        is_torchs = layer.launcher in (LauncherKind.TORCHRUN, LauncherKind.LEGACY)
         if is_torchs and option.dest in ELSEWHERE and _has_a_cause(option, problem):
             continue
         expected, edits = _wanted(line, option, problem)
@@ -81,32 +87,37 @@ def _in_words(launch: Launch, line: Line, layer: Layer) -> Iterator[Finding]:
         yield point(launch, line, problem.word, text, expected, edits)
 
 
-def _has_a_cause(option: Option, problem: Problem) -> bool:
-    missing = problem.trouble is Trouble.EXPECTED_VALUE
+def _has_a_cause(option: Option, problem: ParseProblem) -> bool:
+    missing = problem.trouble is ParseProblemKind.EXPECTED_VALUE
     return missing if option.dest == "nproc_per_node" else not missing
 
 
-def _what(problem: Problem) -> str:
-    if problem.trouble is Trouble.EXPECTED_VALUE:
+def _what(problem: ParseProblem) -> str:
+    if problem.trouble is ParseProblemKind.EXPECTED_VALUE:
         return "has no value"
-    if problem.trouble is Trouble.IGNORED_VALUE:
+    if problem.trouble is ParseProblemKind.IGNORED_VALUE:
         return "takes no value"
     return f"is no value for {problem.option}"
 
 
-def _wanted(line: Line, option: Option, problem: Problem) -> tuple[str, list[Edit] | None]:
+def _wanted(line: LaunchLine, option: Option, problem: ParseProblem) -> tuple[str, list[SpanEdit] | None]:
     """What was expected, and the edit where there is only one that makes sense."""
     word = problem.word
-    if problem.trouble is Trouble.IGNORED_VALUE:
+    if problem.trouble is ParseProblemKind.IGNORED_VALUE:
         flag, sign, value = word.text.partition("=")
         is_off = sign and value.lower() in ("0", "false", "no", "off", "f", "n")
         return "no value", list(remove(line, word)) if is_off else [replace_word(word, flag)] if sign else None
     expected = f"one of {', '.join(option.choices)}" if option.choices else KINDS.get(option.kind, "a value")
     whole = re.fullmatch(r".*?(\d+)(\.0*)?", problem.value)
-    if problem.trouble is Trouble.INVALID_VALUE and option.kind == "int" and whole and "=" not in problem.value:
+    if (
+        problem.trouble is ParseProblemKind.INVALID_VALUE
+        and option.kind == "int"
+        and whole
+        and "=" not in problem.value
+    ):
         prefix = word.text[: len(word.text) - len(problem.value)]
         return expected, [replace_word(word, prefix + whole[1])]
-    if problem.trouble is Trouble.INVALID_CHOICE and problem.value.lower() in option.choices:
+    if problem.trouble is ParseProblemKind.INVALID_CHOICE and problem.value.lower() in option.choices:
         prefix = word.text[: len(word.text) - len(problem.value)]
         return expected, [replace_word(word, prefix + problem.value.lower())]
     if option.default is None or option.dest in NOT_LEFT_OUT:
@@ -114,17 +125,17 @@ def _wanted(line: Line, option: Option, problem: Problem) -> tuple[str, list[Edi
     return expected, _given_default(line, option, problem)
 
 
-def _given_default(line: Line, option: Option, problem: Problem) -> list[Edit]:
+def _given_default(line: LaunchLine, option: Option, problem: ParseProblem) -> list[SpanEdit]:
     """The default: written out where the value is missing, the option taken away where the value is wrong."""
     word = problem.word
-    if problem.trouble is Trouble.EXPECTED_VALUE:
+    if problem.trouble is ParseProblemKind.EXPECTED_VALUE:
         return [replace_word(word, f"{word.text}={option.default}")]
     own = next((w for w in line.argv if w.end < word.start and w.text == problem.option), None)
     joined = word.text.startswith("-") and "=" in word.text
     return list(remove(line, *([] if joined or own is None else [own]), word))
 
 
-def _in_settings(launch: Launch, line: Line, layer: Layer, plan: Plan) -> Iterator[Finding]:
+def _in_settings(launch: Launch, line: LaunchLine, layer: Layer, plan: Plan) -> Iterator[Finding]:
     """Values that come from PET_ variables, and numbers below zero."""
     for option in table(layer, launch.version):
         setting = plan.settings.get(option.dest)
@@ -139,7 +150,7 @@ def _in_settings(launch: Launch, line: Line, layer: Layer, plan: Plan) -> Iterat
             yield point(launch, line, layer.program, text, expected)
 
 
-def _is_refused(option: Option, setting: Setting) -> bool:
+def _is_refused(option: Option, setting: PlanSetting) -> bool:
     value = setting.value or ""
     if option.kind == "float":
         return not re.fullmatch(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*|\s*(inf|nan)\s*", value.lower())

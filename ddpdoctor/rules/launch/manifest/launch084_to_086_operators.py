@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.plan import Plan
 from ddpdoctor.facts.launch.pod import Operator, Pod
-from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.reading import Given
-from ddpdoctor.facts.launch.record import Launch, Line
-from ddpdoctor.facts.launch.words import Edit, is_known
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.launch.words import SpanEdit, is_known
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import agents, point, remove, revalue, shown
@@ -42,7 +42,7 @@ def pod_without_launcher(launch: Launch) -> Iterator[Finding]:
         pod, program = line.pod, line.program
         if pod is None or pod.operator is not Operator.PYTORCHJOB or (pod.gpus or 0) < 2 or program is None:
             continue
-        if program.launcher is not Launcher.PYTHON or line.starter is not None or line.task_starter is not None:
+        if program.launcher is not LauncherKind.PYTHON or line.starter is not None or line.task_starter is not None:
             continue
         script = program.reading.script
         arguments = (script, *program.reading.arguments)
@@ -54,7 +54,7 @@ def pod_without_launcher(launch: Launch) -> Iterator[Finding]:
         yield point(launch, line, program.program, text, "torchrun", [_torchrun(program, pod)])
 
 
-def _torchrun(program: Layer, pod: Pod) -> Edit:
+def _torchrun(program: Layer, pod: Pod) -> SpanEdit:
     """Python and its options replaced by torchrun with what the operator sets."""
     form = "${}" if pod.in_shell else "$({})"
     options = (
@@ -67,7 +67,7 @@ def _torchrun(program: Layer, pod: Pod) -> Edit:
     script = program.reading.script
     module = " -m" if program.given("module") is not None else ""
     assert script is not None
-    return Edit(program.program.start, script.start, f"torchrun {told} --nproc-per-node={pod.gpus}{module} ")
+    return SpanEdit(program.program.start, script.start, f"torchrun {told} --nproc-per-node={pod.gpus}{module} ")
 
 
 @cause("LAUNCH085", "operator-settings-overridden", Severity.ERROR)
@@ -148,14 +148,14 @@ def pod_rank_used_as_process_rank(launch: Launch) -> Iterator[Finding]:
         if given is not None:
             text = f"{shown(given.word)} is the number of pods: expected {pod.gpus}, the GPUs of one"
             yield point(launch, line, given.value_word, text, str(pod.gpus), [revalue(given, str(pod.gpus))])
-        index = _pod_rank(program) if program.launcher is Launcher.PYTHON and line.starter is None else None
+        index = _pod_rank(program) if program.launcher is LauncherKind.PYTHON and line.starter is None else None
         if index is not None:
             word = program.reading.arguments[index]
             text = f"{shown(word)} is the index of the pod, not of one of its {pod.gpus} processes: expected torchrun"
             yield point(launch, line, word, text, "--node-rank=$RANK of torchrun", None)
 
 
-def _counted(line: Line, pod: Pod) -> Given | None:
+def _counted(line: LaunchLine, pod: Pod) -> Given | None:
     """--nproc-per-node that is given the number of pods, and that is another one."""
     agent = line.agent
     given = None if agent is None or agent.is_garbled else agent.given("nproc_per_node")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.launch.pod import Operator, Pod
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.findings import Evidence, Finding, Where
 
 DEFAULT_PORTS = {Operator.PYTORCHJOB: 23456, Operator.TRAINJOB: 29500}
 """What the operator sets where the line names no port."""
 
 
-def closing_policies(launch: Launch) -> Iterator[tuple[Line, Pod, int | None]]:
+def closing_policies(launch: Launch) -> Iterator[tuple[LaunchLine, Pod, int | None]]:
     """One line for each policy that closes ports between the pods of a job on several nodes, with its master port."""
     seen = set()
     for line in launch.lines:
@@ -39,7 +39,7 @@ def open_ports_text(pod: Pod) -> str:
     return f"port{'s' * (len(ports) > 1 or '-' in ports[0])} {', '.join(ports)}" if ports else "no port"
 
 
-def policy_finding(line: Line, pod: Pod, message: str) -> Finding:
+def policy_finding(line: LaunchLine, pod: Pod, message: str) -> Finding:
     mark = pod.policy_at
     where = Where(file=line.file) if mark is None else Where(file=line.file, line=mark.line, column=mark.column)
     evidence = (Evidence("launch.pod.open_ports", open_ports_text(pod), "all TCP ports"),)

@@ -3,61 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
-from ddpdoctor.facts.launch.layer import Layer
-from ddpdoctor.facts.launch.plan import Plan
-from ddpdoctor.facts.launch.programs import Launcher
-from ddpdoctor.facts.launch.record import Launch, Line
-from ddpdoctor.facts.launch.words import quote
-from ddpdoctor.facts.nodes import Form, Nodes, split
-from ddpdoctor.facts.nodes import Node as Member
-from ddpdoctor.findings import Evidence, Finding, NodeCommand, Severity, Where
-from ddpdoctor.launch.rendezvous import ACCELERATE_NAMES, plan_of_machines
-from ddpdoctor.rules import cause
+from ddpdoctor.facts.job import Agent, Job
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.record import Launch
+from ddpdoctor.facts.launch.words import SpanEdit, quote
+from ddpdoctor.facts.nodes import Form, Node, Nodes, split
+from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.launch.rendezvous import ACCELERATE_NAMES
+from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.launch.nodes.same_rank import same_for_all
-from ddpdoctor.rules.launch.pointing import after, corrected, revalue, spelled, where
+from ddpdoctor.rules.launch.pointing import after, correcting, revalue, spelled, where
 from ddpdoctor.rules.node_findings import differs, only_met
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log
 
-__all__ = ["Node", "differing", "node_of", "nodes_of"]
+__all__ = ["differing"]
 
-MOST_COMMANDS = 8
 T = TypeVar("T", str, int)
-
-
-class Node(NamedTuple):
-    """One node's line, its torchrun or accelerate, and what that will do, in torchrun's words."""
-
-    line: Line
-    layer: Layer
-    plan: Plan
-
-
-def nodes_of(launch: Launch) -> list[Node]:
-    """The nodes whose lines can be read; [] unless there are at least two."""
-    found = [node for line in launch.nodes if (node := node_of(line)) is not None]
-    return found if len(found) > 1 else []
-
-
-def node_of(line: Line) -> Node | None:
-    """A line whose torchrun or accelerate can be read."""
-    if line.agent is not None:
-        return None if line.plan is None or line.agent.is_garbled else Node(line, line.agent, line.plan)
-    layer = line.layer(Launcher.ACCELERATE)
-    if layer is None or layer.is_garbled:
-        return None
-    plan = plan_of_machines(layer, line.config or {})
-    return None if plan is None else Node(line, layer, plan)
 
 
 def differing(
     launch: Launch,
-    nodes: list[Node],
-    value: Callable[[Node], T | None],
+    nodes: Sequence[Agent],
+    value: Callable[[Agent], T | None],
     option: str,
     name: str,
     severity: Severity | None = None,
@@ -79,16 +51,16 @@ def differing(
     tie = most == second
     one = blamed[0] if len(blamed) == 1 and not tie else None
     target = blamed[0]
-    yield Finding(
+    finding = Finding(
         f"{name} differs between the nodes ({told}): expected one value",
         tuple(Evidence(f"launch.lines[{n.line.node}]", str(v), str(common)) for n, v in known[:16]),
-        fix_command=_agreeing(launch, target, option, str(common)),
         where=_place(one) if one is not None else Where(),
         severity=severity,
     )
+    yield correcting(finding, launch, (target.line, _agreeing(launch, target, option, str(common))))
 
 
-def _places(nodes: list[Node]) -> str:
+def _places(nodes: list[Agent]) -> str:
     """Lines by their number, nodes that brought their lines to a meeting by their names."""
     hosts = [n.line.host for n in nodes if n.line.host and not any(each.name == "ssh" for each in n.line.layers)]
     if len(hosts) == len(nodes):
@@ -98,23 +70,26 @@ def _places(nodes: list[Node]) -> str:
     return f"node{'s' if len(indices) > 1 else ''} {shown}"
 
 
-def _place(node: Node) -> Where:
+def _place(node: Agent) -> Where:
     return where(node.line, node.layer.program)
 
 
-def _agreeing(launch: Launch, node: Node, option: str, value: str) -> str | None:
-    name = ACCELERATE_NAMES.get(option, option) if node.layer.launcher is Launcher.ACCELERATE else option
+def _agreeing(launch: Launch, node: Agent, option: str, value: str) -> list[SpanEdit]:
+    """The edits that give an option of a node this value; none where it is a part of another option."""
+    name = ACCELERATE_NAMES.get(option, option) if node.layer.launcher is LauncherKind.ACCELERATE else option
     given = node.layer.given(name)
     if option in ("master_addr", "master_port") and node.plan.settings["rdzv_endpoint"].value:
-        return None  # it is a part of the endpoint
+        return []  # it is a part of the endpoint
     if given is not None:
-        return corrected(node.line, [revalue(given, quote(value))])
+        return [revalue(given, quote(value))]
     last = node.layer.own[-1]
-    return corrected(node.line, [after(last, f"{spelled(node.layer, name, launch.version)}={quote(value)}")])
+    return [after(last, f"{spelled(node.layer, name, launch.version)}={quote(value)}")]
 
 
-@cause("LAUNCH034", "rdzv-backend-differs", Severity.ERROR)
-def rdzv_backend_differs(launch: Launch | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
+@cause("LAUNCH034", "rdzv-backend-differs", Severity.ERROR, scope=CauseScope.LINES_OF_NODES, explains=("LAUNCH039",))
+def rdzv_backend_differs(
+    launch: Launch | None = None, nodes: Nodes | None = None, job: Job | None = None
+) -> Iterator[Finding]:
     """The nodes use different rendezvous backends.
 
     ## Why it matters
@@ -133,12 +108,13 @@ def rdzv_backend_differs(launch: Launch | None = None, nodes: Nodes | None = Non
     if only_met(nodes, launch):
         return
     assert launch is not None
-    lines = [n for n in nodes_of(launch) if n.plan.is_standalone is False and not n.plan.is_rewritten]
+    assert job is not None
+    lines = [n for n in job.nodes if n.plan.is_standalone is False and not n.plan.is_rewritten]
     yield from differing(launch, lines, lambda n: n.plan.backend, "rdzv_backend", "--rdzv-backend")
 
 
-@cause("LAUNCH035", "nnodes-differs", Severity.ERROR)
-def nnodes_differs(launch: Launch) -> Iterator[Finding]:
+@cause("LAUNCH035", "nnodes-differs", Severity.ERROR, scope=CauseScope.LINES_OF_NODES, explains=("LAUNCH038",))
+def nnodes_differs(launch: Launch, job: Job) -> Iterator[Finding]:
     """The nodes were given different --nnodes.
 
     ## Why it matters
@@ -148,7 +124,7 @@ def nnodes_differs(launch: Launch) -> Iterator[Finding]:
     ## Fix
     Give every node the same --nnodes.
     """
-    nodes = nodes_of(launch)
+    nodes = job.nodes
     if nodes and all(n.plan.nnodes == (1, 1) for n in nodes):
         return
     lucky = [n for n in nodes if _follows(n)]
@@ -158,25 +134,27 @@ def nnodes_differs(launch: Launch) -> Iterator[Finding]:
         yield from differing(launch, nodes, _nnodes, "nnodes", "--nnodes", Severity.WARNING)
 
 
-def _follows(node: Node) -> bool:
+def _follows(node: Agent) -> bool:
     """A static node above rank 0 without --nnodes: it takes the number of node rank 0, by luck."""
     plan = node.plan
     return plan.backend == "static" and not plan.given("nnodes") and (plan.node_rank or 0) > 0
 
 
-def _nnodes(node: Node) -> str | None:
+def _nnodes(node: Agent) -> str | None:
     if node.plan.nnodes is None:
         return None
     low, high = node.plan.nnodes[0], node.plan.nnodes[-1]
     return str(high) if low == high else f"{low}:{high}"
 
 
-def _static(launch: Launch) -> list[Node]:
-    return [n for n in nodes_of(launch) if n.plan.backend == "static"]
+def _static(job: Job) -> list[Agent]:
+    return [n for n in job.nodes if n.plan.backend == "static"]
 
 
-@cause("LAUNCH036", "duplicate-node-rank", Severity.ERROR)
-def duplicate_node_rank(launch: Launch | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
+@cause("LAUNCH036", "duplicate-node-rank", Severity.ERROR, scope=CauseScope.LINES_OF_NODES, explains=("NET001",))
+def duplicate_node_rank(
+    launch: Launch | None = None, nodes: Nodes | None = None, job: Job | None = None
+) -> Iterator[Finding]:
     """Two nodes have the same --node-rank.
 
     ## Why it matters
@@ -191,8 +169,9 @@ def duplicate_node_rank(launch: Launch | None = None, nodes: Nodes | None = None
     if only_met(nodes, launch):
         return
     assert launch is not None
+    assert job is not None
     yield from same_for_all(launch)
-    lines = _static(launch)
+    lines = _static(job)
     if not any(n.plan.given("node_rank") or n.plan.given("master_addr") for n in lines):
         return
     ranks = Counter(n.plan.node_rank for n in lines if n.plan.node_rank is not None)
@@ -200,17 +179,18 @@ def duplicate_node_rank(launch: Launch | None = None, nodes: Nodes | None = None
     for rank, count in ranks.items():
         if count > 1:
             same = [n for n in lines if n.plan.node_rank == rank]
-            yield Finding(
+            finding = Finding(
                 f"{count} nodes have --node-rank={rank} ({_places(same)}): expected each rank once",
                 tuple(Evidence(f"launch.lines[{n.line.node}]", str(rank), "a rank of its own") for n in same[:16]),
-                fix_command=_agreeing(launch, same[1], "node_rank", str(next(free, rank))),
                 where=_place(same[1]) if count == 2 and rank > 0 else Where(),
             )
+            edits = _agreeing(launch, same[1], "node_rank", str(next(free, rank)))
+            yield correcting(finding, launch, (same[1].line, edits))
 
 
 def _claimed_twice(nodes: Nodes) -> Iterator[Finding]:
     """Nodes with one number, whose lines are not known here or say so in another way."""
-    groups: dict[int, list[Member]] = {}
+    groups: dict[int, list[Node]] = {}
     for node in nodes.nodes:
         if node.form == Form.STATIC and node.node_rank is not None:
             groups.setdefault(node.node_rank, []).append(node)
@@ -224,8 +204,8 @@ def _claimed_twice(nodes: Nodes) -> Iterator[Finding]:
             )
 
 
-@cause("LAUNCH037", "node-rank-zero-missing", Severity.ERROR)
-def node_rank_zero_missing(launch: Launch) -> Iterator[Finding]:
+@cause("LAUNCH037", "node-rank-zero-missing", Severity.ERROR, scope=CauseScope.LINES_OF_NODES)
+def node_rank_zero_missing(launch: Launch, job: Job) -> Iterator[Finding]:
     """No node of the job has --node-rank 0.
 
     ## Why it matters
@@ -235,7 +215,7 @@ def node_rank_zero_missing(launch: Launch) -> Iterator[Finding]:
     ## Fix
     Number the nodes from 0.
     """
-    nodes = _static(launch)
+    nodes = _static(job)
     ranks = [n.plan.node_rank for n in nodes]
     if not nodes or len(nodes) < len(launch.nodes) or None in ranks or 0 in ranks:
         return
@@ -246,21 +226,18 @@ def node_rank_zero_missing(launch: Launch) -> Iterator[Finding]:
             and numbered[-1] < nodes[0].plan.nnodes[-1]
         ):
             return  # some of the job's lines are not here: rank 0 may be one of them
-    fixed = [_agreeing(launch, n, "node_rank", str(i)) for i, n in enumerate(nodes)]
-    commands = [NodeCommand(_places([n]), f) for n, f in zip(nodes, fixed, strict=True) if f]
-    is_whole = all(fixed) and len(fixed) <= MOST_COMMANDS
-    yield Finding(
+    finding = Finding(
         f"no node has --node-rank=0, the ranks are {', '.join(str(r) for r in ranks[:16])}: expected 0 to {len(nodes) - 1}",
         tuple(
             Evidence(f"launch.lines[{n.line.node}]", str(n.plan.node_rank), str(i)) for i, n in enumerate(nodes[:16])
         ),
-        fix_command="\n".join(each.command for each in commands) if is_whole else None,
-        fix_commands=tuple(commands) if is_whole else (),
     )
+    fixed = [(n.line, _agreeing(launch, n, "node_rank", str(i))) for i, n in enumerate(nodes)]
+    yield correcting(finding, launch, *fixed) if len(fixed) <= 8 else finding
 
 
-@cause("LAUNCH039", "rdzv-id-differs", Severity.ERROR)
-def rdzv_id_differs(launch: Launch) -> Iterator[Finding]:
+@cause("LAUNCH039", "rdzv-id-differs", Severity.ERROR, scope=CauseScope.LINES_OF_NODES)
+def rdzv_id_differs(launch: Launch, job: Job) -> Iterator[Finding]:
     """The nodes were given different --rdzv-id.
 
     ## Why it matters
@@ -270,7 +247,7 @@ def rdzv_id_differs(launch: Launch) -> Iterator[Finding]:
     ## Fix
     Give every node the same --rdzv-id.
     """
-    nodes = [n for n in nodes_of(launch) if n.plan.is_multinode and n.plan.is_standalone is False]
+    nodes = [n for n in job.nodes if n.plan.is_multinode and n.plan.is_standalone is False]
     yield from differing(launch, nodes, lambda n: n.plan.rdzv_id, "rdzv_id", "--rdzv-id")
 
 

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.plan import Plan
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.nodes import Form, Nodes
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import after, agents, point, revalue, spelled
 from ddpdoctor.rules.node_findings import named, only_met
 
-Agent = tuple[Line, Layer, Plan]
+Agent = tuple[LaunchLine, Layer, Plan]
 
 
 def _together(launch: Launch) -> Iterator[tuple[Agent, Agent]]:

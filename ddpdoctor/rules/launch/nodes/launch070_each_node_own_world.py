@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.gaps import not_here
+from ddpdoctor.facts.job import Job
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.plan import Plan
-from ddpdoctor.facts.launch.record import Launch, Line
-from ddpdoctor.facts.launch.words import Edit, escape
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.launch.words import SpanEdit, escape
 from ddpdoctor.findings import Evidence, Finding, Severity
-from ddpdoctor.rules import cause
-from ddpdoctor.rules.launch.nodes.launch034_to_037_039_nodes_disagree import nodes_of
-from ddpdoctor.rules.launch.pointing import agents, corrected, point, remove, spelled
+from ddpdoctor.rules import CauseScope, cause
+from ddpdoctor.rules.launch.pointing import agents, correcting, point, remove, spelled
 from ddpdoctor.rules.launch.rendezvous.launch025_to_027_031_to_033_046_rendezvous_settings import host0
 from ddpdoctor.rules.launch.scheduler.counting import scheduled_nodes
 
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log, LogLine
 
 
-@cause("LAUNCH070", "each-node-own-world", Severity.ERROR)
-def each_node_own_world(launch: Launch) -> Iterator[Finding]:
+@cause("LAUNCH070", "each-node-own-world", Severity.ERROR, scope=CauseScope.LINES_OF_NODES)
+def each_node_own_world(launch: Launch, job: Job) -> Iterator[Finding]:
     """Every node forms a world of its own.
 
     ## Why it matters
@@ -37,14 +36,15 @@ def each_node_own_world(launch: Launch) -> Iterator[Finding]:
     unread = dict.fromkeys(each.launcher.value for line in launch.lines for each in line.unread)
     if unread and len(launch.lines) == 1:
         not_here(f"{' and '.join(unread)}: options not judged")
-    nodes = nodes_of(launch)
+    nodes = job.nodes
     if not nodes or not all(_is_alone(n.plan) for n in nodes):
         return
-    yield Finding(
+    finding = Finding(
         f"{len(nodes)} nodes, and every line starts a job of one node: expected --nnodes={len(nodes)} on all of them",
         tuple(Evidence(f"launch.lines[{n.line.node}]", "nnodes 1", f"nnodes {len(nodes)}") for n in nodes[:16]),
-        fix_command=_joined(launch, nodes[0].line, nodes[0].layer, nodes[0].plan, len(nodes)),
     )
+    edits = _joined(launch, nodes[0].line, nodes[0].layer, nodes[0].plan, len(nodes))
+    yield correcting(finding, launch, (nodes[0].line, edits))
 
 
 def _one_line_for_many(launch: Launch) -> Iterator[Finding]:
@@ -58,30 +58,30 @@ def _one_line_for_many(launch: Launch) -> Iterator[Finding]:
         outer = line.task_starter
         assert outer is not None
         text = f"{outer.name} starts it on {count} nodes, each a job of its own: expected --nnodes={count} and one endpoint"
-        fix = _joined(launch, line, layer, plan, count)
-        yield replace(point(launch, line, layer.program, text, f"--nnodes={count}"), fix_command=fix)
+        edits = _joined(launch, line, layer, plan, count)
+        yield point(launch, line, layer.program, text, f"--nnodes={count}", edits)
 
 
 def _is_alone(plan: Plan) -> bool:
     return plan.nnodes == (1, 1) and not plan.settings["nnodes"].is_unknown
 
 
-def _joined(launch: Launch, line: Line, layer: Layer, plan: Plan, count: int) -> str | None:
-    """The line with a number of nodes and a place to meet."""
+def _joined(launch: Launch, line: LaunchLine, layer: Layer, plan: Plan, count: int) -> list[SpanEdit]:
+    """The edits that give the line a number of nodes and a place to meet; none where they are given in another way."""
     options = [("nnodes", str(count))]
     if not plan.given("rdzv_endpoint") and not plan.given("master_addr"):
         options += [("rdzv_backend", "c10d"), ("rdzv_endpoint", f"{host0(line)}:29400")]
     given = layer.given("nnodes")
     gone = [g.word for g in layer.reading.given if g.dest == "standalone"]
     if layer.given("rdzv_backend") is not None or (given is not None and not given.is_joined):
-        return None
+        return []
     if given is not None:
         gone.append(given.word)
     text = " ".join(f"{spelled(layer, name, launch.version)}={value}" for name, value in options)
-    return corrected(
-        line,
-        [Edit(layer.own[-1].end, layer.own[-1].end, " " + escape(text, layer.program.context)), *remove(line, *gone)],
-    )
+    return [
+        SpanEdit(layer.own[-1].end, layer.own[-1].end, " " + escape(text, layer.program.context)),
+        *remove(line, *gone),
+    ]
 
 
 @each_node_own_world.look

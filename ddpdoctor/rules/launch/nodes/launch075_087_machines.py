@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.nodes import Nodes, split
 from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.rules import cause
+from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.node_findings import differs
 
 __all__ = ["script_differs_across_nodes", "uneven_gpus_per_node"]
 
 
-@cause("LAUNCH075", "uneven-gpus-per-node", Severity.ERROR)
+@cause("LAUNCH075", "uneven-gpus-per-node", Severity.ERROR, scope=CauseScope.FACTS_OF_NODES)
 def uneven_gpus_per_node(nodes: Nodes) -> Iterator[Finding]:
     """The nodes have different numbers of GPUs, or start different numbers of ranks.
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.launch.pod import Operator
-from ddpdoctor.facts.launch.programs import Launcher
-from ddpdoctor.facts.launch.record import Launch, Line
-from ddpdoctor.facts.launch.words import Edit, Word, escape
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.launch.words import SpanEdit, Word, escape
 from ddpdoctor.findings import Finding
 from ddpdoctor.rules.launch.pointing import point
 from ddpdoctor.rules.launch.rendezvous.launch025_to_027_031_to_033_046_rendezvous_settings import FIRST_HOST
@@ -30,9 +30,9 @@ def own_masters(launch: Launch) -> Iterator[Finding]:
         if word is None or match is None or not _runs_on_many(line):
             continue
         edits = None
-        if line.layer(Launcher.SRUN) is not None:
+        if line.layer(LauncherKind.SRUN) is not None:
             at = word.start + match.start()
-            edits = [Edit(at, word.start + match.end(), escape(FIRST_HOST, word.context))]
+            edits = [SpanEdit(at, word.start + match.end(), escape(FIRST_HOST, word.context))]
         yield point(launch, line, word, _told(match), "one address for all nodes", edits)
     own = [(line, *_own(line)) for line in several]
     found = [(line, word, match) for line, word, match in own if match is not None]
@@ -45,7 +45,7 @@ def _told(match: re.Match[str]) -> str:
     return f"{match[0]} is each node's own name, so that every node is its own master: expected the name of node rank 0"
 
 
-def _own(line: Line) -> tuple[Word | None, re.Match[str] | None]:
+def _own(line: LaunchLine) -> tuple[Word | None, re.Match[str] | None]:
     """The word of the master's address that each node expands for itself."""
     plan = line.plan
     if plan is not None and (not plan.is_multinode or plan.is_standalone):
@@ -64,7 +64,7 @@ def _own(line: Line) -> tuple[Word | None, re.Match[str] | None]:
     return None, None
 
 
-def _set_inside(line: Line, word: Word) -> Word | None:
+def _set_inside(line: LaunchLine, word: Word) -> Word | None:
     """The assignment, in the text for the shell of each task, of the variable that stands in a word."""
     shell = next((layer.own[-1] for layer in line.layers if layer.is_shell_text), None)
     name = re.search(r"\$\{?(\w+)", word.raw)
@@ -76,7 +76,7 @@ def _set_inside(line: Line, word: Word) -> Word | None:
     return Word("", found[0], shell.start + found.start(), shell.start + found.end(), shell.raw[:1])
 
 
-def _runs_on_many(line: Line) -> bool:
+def _runs_on_many(line: LaunchLine) -> bool:
     """A scheduler or Kubernetes starts this very line on several nodes."""
     if line.pod is not None:
         return line.pod.operator in _COPIES and (line.pod.pods or 0) > 1 and line.pod.role != "Master"

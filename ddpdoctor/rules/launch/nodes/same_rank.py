@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.plan import Plan
 from ddpdoctor.facts.launch.pod import Operator
-from ddpdoctor.facts.launch.programs import Launcher
-from ddpdoctor.facts.launch.record import Launch, Line
-from ddpdoctor.facts.launch.words import Edit, escape
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.launch.words import SpanEdit, escape
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.findings import Finding
 from ddpdoctor.rules.launch.pointing import after, agents, point, revalue, spelled
@@ -43,18 +43,18 @@ def same_for_all(launch: Launch) -> Iterator[Finding]:
         yield point(launch, line, word, text, "the node's index", _fixed(line, layer, plan, launch.version))
 
 
-def _copies(line: Line) -> tuple[int, str]:
+def _copies(line: LaunchLine) -> tuple[int, str]:
     """On how many nodes this very line runs, and who starts it."""
     if line.pod is not None:
         several = line.pod.operator in _COPIES and line.pod.pods
         return (line.pod.pods or 0, f"the {line.pod.operator.value}") if several else (0, "")
-    srun = line.layer(Launcher.SRUN)
+    srun = line.layer(LauncherKind.SRUN)
     if srun is None or is_one_of_several(line, srun):
         return 0, ""
     return allocated_nodes(line) or 0, "srun"
 
 
-def _fixed(line: Line, layer: Layer, plan: Plan, version: Version) -> list[Edit] | None:
+def _fixed(line: LaunchLine, layer: Layer, plan: Plan, version: Version) -> list[SpanEdit] | None:
     """The index of the node, put in by a shell inside the task."""
     index = "$JOB_COMPLETION_INDEX" if line.pod is not None else "$SLURM_NODEID"
     if line.pod is not None and line.pod.operator is Operator.STATEFULSET:
@@ -70,4 +70,4 @@ def _fixed(line: Line, layer: Layer, plan: Plan, version: Version) -> list[Edit]
     start, end = (layer.own[-1].end, layer.own[-1].end) if given is None else (given.word.start, given.word.end)
     blank = " " if given is None else ""
     body = f"{line.source[first.start : start]}{blank}{option}{line.source[end : last.end]}"
-    return [Edit(first.start, last.end, f"bash -c '{escape(body, chr(39))}'")]
+    return [SpanEdit(first.start, last.end, f"bash -c '{escape(body, chr(39))}'")]

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.launch.layer import Layer
-from ddpdoctor.facts.launch.programs import Launcher
-from ddpdoctor.facts.launch.record import Launch, Line
-from ddpdoctor.facts.launch.words import Edit, Word
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.launch.words import SpanEdit, Word
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import before, point, remove, replace_word, shown
@@ -29,7 +29,7 @@ def is_python(word: Word) -> bool:
     return PYTHON.fullmatch(word.text.rpartition("/")[2]) is not None
 
 
-def _named(launch: Launch) -> Iterator[tuple[Line, Layer, Word]]:
+def _named(launch: Launch) -> Iterator[tuple[LaunchLine, Layer, Word]]:
     """The innermost layers that name a script, where the words can be trusted."""
     for line in launch.lines:
         layer = line.starter or line.program
@@ -46,6 +46,7 @@ def _flag(layer: Layer, dest: str) -> Word | None:
     "LAUNCH003",
     "script-not-found",
     Severity.ERROR,
+    yields_to=("LAUNCH006", "LAUNCH007", "LAUNCH071", "LAUNCH004", "LAUNCH014", "LAUNCH015", "LAUNCH018", "LAUNCH055"),
     signatures=(
         r"can't open file '[^']*': \[Errno 2\]",
         r"^\S*python[\d.]*: No module named ",
@@ -105,7 +106,7 @@ def interpreter_before_script(launch: Launch) -> Iterator[Finding]:
     Remove python, or add --no-python.
     """
     for line, layer, script in _named(launch):
-        if layer.launcher is Launcher.PYTHON or not is_python(script):
+        if layer.launcher is LauncherKind.PYTHON or not is_python(script):
             continue
         if any(layer.given(dest) for dest in ("no_python", "module", "run_path")):
             continue
@@ -133,9 +134,9 @@ def no_python_script_not_executable(launch: Launch) -> Iterator[Finding]:
     """
     for line, layer, script in _named(launch):
         flag = _flag(layer, "no_python")
-        if flag is None or layer.given("module") or layer.launcher is Launcher.LEGACY:
+        if flag is None or layer.given("module") or layer.launcher is LauncherKind.LEGACY:
             continue
-        if line.program is None or line.program.launcher is not Launcher.OTHER:
+        if line.program is None or line.program.launcher is not LauncherKind.OTHER:
             continue  # a program that is known to start the script
         facts, is_python = line.script, script.text.endswith(".py")
         exists = facts is not None and facts.exists
@@ -151,7 +152,7 @@ def no_python_script_not_executable(launch: Launch) -> Iterator[Finding]:
         if not is_python:
             wanted = f"./{script.text}" if "/" not in script.text else "chmod +x"
             edits = (
-                [Edit(script.start, script.start, "./")]
+                [SpanEdit(script.start, script.start, "./")]
                 if "/" not in script.text and facts and facts.is_executable
                 else []
             )
@@ -208,9 +209,9 @@ def module_given_with_suffix(launch: Launch) -> Iterator[Finding]:
             yield _module(launch, line, script, "a file's name")
 
 
-def _module(launch: Launch, line: Line, script: Word, what: str) -> Finding:
+def _module(launch: Launch, line: LaunchLine, script: Word, what: str) -> Finding:
     name = script.text.removeprefix("./").removesuffix(".py").strip("/").replace("/", ".")
-    edits: list[Edit] | None = [replace_word(script, name)]
+    edits: list[SpanEdit] | None = [replace_word(script, name)]
     if name.startswith(".") or not re.fullmatch(r"[\w.]+", name):
         edits = None
     return point(launch, line, script, f"-m takes a module, {shown(script)} is {what}: expected {name}", name, edits)
@@ -233,7 +234,7 @@ def no_python_with_module(launch: Launch) -> Iterator[Finding]:
     """
     for line, layer, _ in _named(launch):
         flag, module = _flag(layer, "no_python"), _flag(layer, "module")
-        if flag is not None and module is not None and layer.launcher in (Launcher.TORCHRUN, Launcher.LEGACY):
+        if flag is not None and module is not None and layer.launcher in (LauncherKind.TORCHRUN, LauncherKind.LEGACY):
             if layer.given("run_path") is not None:
                 continue
             text = f"{shown(flag)} and {shown(module)} exclude each other: expected one of them"

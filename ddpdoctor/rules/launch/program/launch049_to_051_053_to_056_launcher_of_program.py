@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.plan import Plan
-from ddpdoctor.facts.launch.programs import Launcher
-from ddpdoctor.facts.launch.record import Launch, Line, Script
-from ddpdoctor.facts.launch.words import Edit, escape
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.record import Launch, LaunchLine, StartedScript
+from ddpdoctor.facts.launch.words import SpanEdit, escape
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import agents, point, remove, shown
@@ -29,15 +29,15 @@ NO_MODULE = r"torchrun|torch\.(distributed\.)?(elastic\.)?(torchrun|run|launch|l
 """Where people look for the module behind torchrun. The layers of a line have read the real ones as launchers."""
 
 
-def _legacy(launch: Launch) -> Iterator[tuple[Line, Layer, Plan]]:
-    yield from ((x, layer, plan) for x, layer, plan in agents(launch) if layer.launcher is Launcher.LEGACY)
+def _legacy(launch: Launch) -> Iterator[tuple[LaunchLine, Layer, Plan]]:
+    yield from ((x, layer, plan) for x, layer, plan in agents(launch) if layer.launcher is LauncherKind.LEGACY)
 
 
-def _as_torchrun(line: Line, layer: Layer) -> list[Edit]:
+def _as_torchrun(line: LaunchLine, layer: Layer) -> list[SpanEdit]:
     """`python -m torch.distributed.launch` becomes torchrun, without --use-env."""
     module = next((w for w in layer.own if w.text == "torch.distributed.launch"), layer.own[-1])
     start = layer.program
-    edits = [Edit(start.start, module.end, escape("torchrun", start.context))]
+    edits = [SpanEdit(start.start, module.end, escape("torchrun", start.context))]
     use_env = [g.word for g in layer.reading.given if g.dest == "use_env"]
     return [*edits, *remove(line, *use_env)]
 
@@ -116,18 +116,18 @@ def local_rank_argument_not_passed(launch: Launch) -> Iterator[Finding]:
         script = line.script
         if script is None or not script.local_rank or "LOCAL_RANK" in script.reads or script.frameworks:
             continue
-        adds = layer.launcher is Launcher.LEGACY and layer.given("use_env") is None
+        adds = layer.launcher is LauncherKind.LEGACY and layer.given("use_env") is None
         given = any(w.text.partition("=")[0] in script.local_rank for w in layer.reading.arguments)
         if adds or given or not (script.local_rank_required or script.local_rank_used):
             continue
         edits = None
         if layer.program.text.rpartition("/")[2] == "torchrun" and _takes_dash(script, launch):
-            edits = [Edit(layer.program.start, layer.program.end, "python -m torch.distributed.launch")]
+            edits = [SpanEdit(layer.program.start, layer.program.end, "python -m torch.distributed.launch")]
         text = f"{script.path} takes its local rank from {script.local_rank[0]}, which torchrun never passes: expected LOCAL_RANK"
         yield point(launch, line, layer.reading.script, text, 'int(os.environ["LOCAL_RANK"]) in the script', edits)
 
 
-def _takes_dash(script: Script, launch: Launch) -> bool:
+def _takes_dash(script: StartedScript, launch: Launch) -> bool:
     return ("--local-rank" if launch.version >= (2, 0) else "--local_rank") in script.local_rank
 
 
@@ -157,6 +157,7 @@ def no_python_without_use_env(launch: Launch) -> Iterator[Finding]:
     "LAUNCH054",
     "launched-without-launcher",
     Severity.ERROR,
+    yields_to=("LAUNCH051",),
     signatures=(
         r"environment variable (RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_RANK) expected, but not set",
         r"KeyError: '(RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)'",
@@ -185,16 +186,16 @@ def launched_without_launcher(launch: Launch) -> Iterator[Finding]:
         if not absent:
             continue
         count = "gpu" if script.nccl else "2"
-        edits = [Edit(layer.program.start, layer.own[-1].end, f"torchrun --nproc-per-node={count}")]
+        edits = [SpanEdit(layer.program.start, layer.own[-1].end, f"torchrun --nproc-per-node={count}")]
         text = f"{script.path} needs RANK and WORLD_SIZE, which python does not set: expected torchrun"
         yield point(launch, line, layer.program, text, "torchrun", edits)
 
 
-def plain_python(launch: Launch) -> Iterator[tuple[Line, Layer, Script]]:
+def plain_python(launch: Launch) -> Iterator[tuple[LaunchLine, Layer, StartedScript]]:
     """Python started by nobody who sets ranks."""
     for line in launch.lines:
         layer, script = line.program, line.script
-        if layer is None or script is None or layer.launcher is not Launcher.PYTHON or line.starter is not None:
+        if layer is None or script is None or layer.launcher is not LauncherKind.PYTHON or line.starter is not None:
             continue
         yield line, layer, script
 
@@ -222,7 +223,7 @@ def launcher_run_as_script(launch: Launch) -> Iterator[Finding]:
     }
     for line in launch.lines:
         layer = line.program
-        if layer is None or layer.launcher is not Launcher.PYTHON or layer.reading.script is None:
+        if layer is None or layer.launcher is not LauncherKind.PYTHON or layer.reading.script is None:
             continue
         script = layer.reading.script
         module = layer.given("module")
@@ -235,7 +236,7 @@ def launcher_run_as_script(launch: Launch) -> Iterator[Finding]:
             text = f"{script.text} is a program, python takes it for a script: expected -m {name}"
         else:
             continue
-        edit = Edit(script.start, script.end, escape(right, script.context))
+        edit = SpanEdit(script.start, script.end, escape(right, script.context))
         yield point(launch, line, script, text, f"-m {name}", [edit])
 
 
@@ -253,7 +254,7 @@ def launcher_and_spawn(launch: Launch) -> Iterator[Finding]:
     for line, layer, plan in agents(launch):
         if line.script is None or not line.script.spawns or line.program is not layer or layer.given("no_python"):
             continue
-        edits = [Edit(layer.program.start, layer.own[-1].end, escape("python", layer.program.context))]
+        edits = [SpanEdit(layer.program.start, layer.own[-1].end, escape("python", layer.program.context))]
         times = plan.nproc or "several"
         text = f"{line.script.path} spawns its own ranks, and {layer.name} starts it {times} times: expected one"
         yield point(launch, line, layer.program, text, "python", edits)

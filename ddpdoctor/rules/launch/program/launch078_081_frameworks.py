@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.record import Launch
-from ddpdoctor.facts.launch.words import Edit, Word, escape
+from ddpdoctor.facts.launch.words import SpanEdit, Word, escape
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import agents, before, point, revalue, spelled
@@ -36,7 +36,7 @@ def deepspeed_mpi_discovery(launch: Launch) -> Iterator[Finding]:
             script.frameworks
         ):
             continue
-        edits = [Edit(layer.program.start, layer.own[-1].end, escape("deepspeed", layer.program.context))]
+        edits = [SpanEdit(layer.program.start, layer.own[-1].end, escape("deepspeed", layer.program.context))]
         text = (
             f"{script.path} uses DeepSpeed and python sets no RANK: expected deepspeed, torchrun or accelerate launch"
         )
@@ -78,7 +78,7 @@ def lightning_world_mismatch(launch: Launch) -> Iterator[Finding]:
             yield point(launch, line, word, text, f"{script.trainer_devices} processes a node", edits)
 
 
-def _nproc(layer: Layer, launch: Launch, count: int) -> list[Edit]:
+def _nproc(layer: Layer, launch: Launch, count: int) -> list[SpanEdit]:
     given = layer.given("nproc_per_node")
     if given is not None:
         return [revalue(given, str(count))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.launch.record import Launch
-from ddpdoctor.facts.launch.words import Edit
+from ddpdoctor.facts.launch.words import SpanEdit
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import agents, before, point
@@ -29,8 +29,8 @@ def script_not_python(launch: Launch) -> Iterator[Finding]:
             continue
         if line.program is not layer or layer.given("module") is not None or is_python(script):
             continue
-        edits: list[Edit] = [before(script, "--no-python")]
+        edits: list[SpanEdit] = [before(script, "--no-python")]
         if "/" not in script.text:
-            edits.append(Edit(script.start, script.start, "./"))
+            edits.append(SpanEdit(script.start, script.start, "./"))
         text = f"{facts.path} is no Python program, and {layer.name} starts it with Python: expected --no-python"
         yield point(launch, line, script, text, "--no-python", edits if facts.is_executable else None)

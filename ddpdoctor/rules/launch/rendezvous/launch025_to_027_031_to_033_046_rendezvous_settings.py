@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.plan import Plan
 from ddpdoctor.facts.launch.pod import Operator, Pod
-from ddpdoctor.facts.launch.programs import Launcher
-from ddpdoctor.facts.launch.record import Launch, Line
-from ddpdoctor.facts.launch.words import UNKNOWN, Edit
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.launch.words import UNKNOWN, SpanEdit
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.launch.rendezvous import DEFAULT_C10D_PORT, DEFAULT_PORT, is_loopback
-from ddpdoctor.rules import cause
+from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.launch.pointing import HOST0, after, agents, point, remove, revalue, shown, spelled
 
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ __all__ = ["add", "c10d_options", "host0", "most_nodes"]
 FIRST_HOST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
 
 
-def host0(line: Line) -> str:
+def host0(line: LaunchLine) -> str:
     """How a corrected line names the node of rank 0: MASTER_ADDR where that is set, Slurm's first host, else HOST0."""
     address = line.environ.variables.get("MASTER_ADDR", "")
     if address and UNKNOWN not in address and not is_loopback(address) and re.fullmatch(r"[\w.-]+", address):
         return address
     if line.pod is not None:
         return _first_pod(line.pod) or HOST0
-    return FIRST_HOST if line.layer(Launcher.SRUN) is not None or line.batch is not None else HOST0
+    return FIRST_HOST if line.layer(LauncherKind.SRUN) is not None or line.batch is not None else HOST0
 
 
 def _first_pod(pod: Pod) -> str | None:
@@ -44,13 +44,13 @@ def _first_pod(pod: Pod) -> str | None:
     return f"{pod.name}-0.{pod.service}" if named else None
 
 
-def add(launch: Launch, layer: Layer, *options: tuple[str, str]) -> list[Edit]:
+def add(launch: Launch, layer: Layer, *options: tuple[str, str]) -> list[SpanEdit]:
     """Put options at the end of the launcher's own, in the line's style."""
     text = " ".join(f"{spelled(layer, name, launch.version)}={value}" for name, value in options)
     return [after(layer.own[-1], text)]
 
 
-def c10d_options(line: Line, plan: Plan) -> list[tuple[str, str]]:
+def c10d_options(line: LaunchLine, plan: Plan) -> list[tuple[str, str]]:
     """The options of a c10d rendezvous that the line lacks."""
     options = []
     if plan.asked != "c10d":
@@ -60,7 +60,7 @@ def c10d_options(line: Line, plan: Plan) -> list[tuple[str, str]]:
     return options
 
 
-def most_nodes(line: Line, plan: Plan) -> int:
+def most_nodes(line: LaunchLine, plan: Plan) -> int:
     """The most nodes that the job can have, by the pods of its manifest where --nnodes is not known; 0: nothing says it."""
     if plan.nnodes is not None:
         return plan.nnodes[1]
@@ -76,7 +76,7 @@ def _certain(plan: Plan) -> bool:
     return plan.nnodes is not None and plan.nnodes[0] > 1
 
 
-@cause("LAUNCH025", "multinode-without-rendezvous", Severity.ERROR)
+@cause("LAUNCH025", "multinode-without-rendezvous", Severity.ERROR, explains=("ENV017", "PROBE001"))
 def multinode_without_rendezvous(launch: Launch) -> Iterator[Finding]:
     """--nnodes is above 1 but nothing says where the nodes meet.
 
@@ -136,10 +136,10 @@ def standalone_with_nnodes(launch: Launch) -> Iterator[Finding]:
         if plan.is_standalone and _several(plan) and plan.nnodes is not None:
             given = layer.given("standalone")
             options = c10d_options(line, plan)
-            edits: list[Edit] | None = None
+            edits: list[SpanEdit] | None = None
             if given is not None:
                 text = " ".join(f"{spelled(layer, n, launch.version)}={v}" for n, v in options)
-                edits = [Edit(given.word.start, given.word.end, text)] if text else list(remove(line, given.word))
+                edits = [SpanEdit(given.word.start, given.word.end, text)] if text else list(remove(line, given.word))
             yield point(
                 launch,
                 line,
@@ -191,7 +191,7 @@ def c10d_endpoint_omitted(launch: Launch) -> Iterator[Finding]:
         ).if_certain(_certain(plan))
 
 
-@cause("LAUNCH032", "rdzv-endpoint-loopback", Severity.ERROR)
+@cause("LAUNCH032", "rdzv-endpoint-loopback", Severity.ERROR, scope=CauseScope.SEPARATE_MACHINES)
 def rdzv_endpoint_loopback(launch: Launch) -> Iterator[Finding]:
     """--rdzv-endpoint is a loopback address in a job of more than one node.
 
@@ -225,7 +225,7 @@ def rdzv_endpoint_loopback(launch: Launch) -> Iterator[Finding]:
         ).if_certain(plan.nnodes is None or _certain(plan) or plan.backend == "static")
 
 
-def _rehearsed(launch: Launch, line: Line) -> bool:
+def _rehearsed(launch: Launch, line: LaunchLine) -> bool:
     """Several agents of one file or script in the background: a rehearsal of two nodes on one machine."""
     others = [
         x for x in launch.lines if x is not line and x.plan is not None and x.node is None and x.file == line.file

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddpdoctor.facts.job import Job
 from ddpdoctor.facts.launch.layer import Layer
-from ddpdoctor.facts.launch.programs import Launcher
-from ddpdoctor.facts.launch.record import Launch, Line
-from ddpdoctor.facts.launch.words import Edit, Word, quote
-from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.launch.words import SpanEdit, Word, quote
+from ddpdoctor.findings import CausalStage, Finding, Severity
+from ddpdoctor.launch.jobs import agent_of
 from ddpdoctor.launch.rendezvous import ACCELERATE_NAMES, DEFAULT_C10D_PORT, DEFAULT_PORT
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.launch.nodes.launch034_to_037_039_nodes_disagree import node_of, nodes_of
 from ddpdoctor.rules.launch.pointing import after, agents, before, point, remove, revalue, shown, spelled
 
 OVERRIDDEN = ("rdzv_backend", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port", "node_rank")
@@ -94,7 +95,7 @@ def _without_port(launch: Launch, backend: str, port: int, what: str) -> Iterato
 
 
 @cause("LAUNCH038", "node-rank-out-of-range", Severity.ERROR)
-def node_rank_out_of_range(launch: Launch) -> Iterator[Finding]:
+def node_rank_out_of_range(launch: Launch, job: Job) -> Iterator[Finding]:
     """A --node-rank is below 0 or not below the number of nodes.
 
     ## Why it matters
@@ -104,10 +105,11 @@ def node_rank_out_of_range(launch: Launch) -> Iterator[Finding]:
     ## Fix
     Give every node its own rank from 0 to nnodes-1.
     """
-    ranks = [node.plan.node_rank for node in nodes_of(launch)]
+    ranks = [node.plan.node_rank for node in job.nodes]
     if len(ranks) > 1 and 0 not in ranks and None not in ranks:
         return  # nobody is rank 0: that is LAUNCH037
-    for line, layer, plan in (node for each in launch.lines if (node := node_of(each)) is not None):
+    for agent in (agent for each in launch.lines if (agent := agent_of(each)) is not None):
+        line, layer, plan = agent.line, agent.layer, agent.plan
         rank, nodes = plan.node_rank, plan.nnodes
         given = layer.given("node_rank") or layer.given(ACCELERATE_NAMES["node_rank"])
         if rank is None or nodes is None or plan.backend != "static" or plan.given("node_rank") is False:
@@ -116,7 +118,7 @@ def node_rank_out_of_range(launch: Launch) -> Iterator[Finding]:
             meant = str(max(0, min(rank, nodes[1]) - 1))
             edits = [revalue(given, meant)] if given is not None and (rank == nodes[1] or rank < 0) else None
             word = layer.program if given is None else given.value_word
-            name = "--node-rank" if layer.launcher is not Launcher.ACCELERATE else "--machine_rank"
+            name = "--node-rank" if layer.launcher is not LauncherKind.ACCELERATE else "--machine_rank"
             text = f"{name} is {rank} of {nodes[1]} nodes: expected 0 to {nodes[1] - 1}"
             yield point(launch, line, word, text, f"0 to {nodes[1] - 1}", edits)
 
@@ -143,7 +145,7 @@ def max_restarts_unreliable(launch: Launch) -> Iterator[Finding]:
             continue
         if line.environ.variables.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == "1" and plan.backend == "c10d":
             continue
-        edits: list[Edit] = []
+        edits: list[SpanEdit] = []
         if plan.backend == "c10d":
             edits = [before(line.argv[0] if line.argv else layer.program, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1")]
         else:
@@ -156,6 +158,7 @@ def max_restarts_unreliable(launch: Launch) -> Iterator[Finding]:
     "LAUNCH064",
     "sighup-ends-launcher",
     Severity.ERROR,
+    stage=CausalStage.TERMINATED,
     signatures=(r"got signal: 1\b", r"Received (1|Signals\.SIGHUP|SIGHUP) death signal", r"closing signal SIGHUP"),
 )
 def sighup_ends_launcher(launch: Launch) -> Iterator[Finding]:
@@ -180,7 +183,7 @@ def sighup_ends_launcher(launch: Launch) -> Iterator[Finding]:
         if signals is not None and given is None:
             edits = [after(layer.own[-1], option)]
         else:
-            edits = [Edit(nohup.program.start, nohup.program.end, "setsid")]
+            edits = [SpanEdit(nohup.program.start, nohup.program.end, "setsid")]
         text = "torchrun handles SIGHUP itself, so nohup does not keep it alive: expected setsid, or SIGHUP left out"
         yield point(launch, line, nohup.program, text, "setsid", edits, severity=Severity.WARNING)
 
@@ -207,6 +210,6 @@ def node_rank_on_single_node(launch: Launch) -> Iterator[Finding]:
         yield point(launch, line, given.word, text, "--nnodes", remove(line, *_words(layer, "node_rank")))
 
 
-def _joins(launch: Launch, line: Line) -> bool:
+def _joins(launch: Launch, line: LaunchLine) -> bool:
     """Another line of the job says how many nodes there are: node 1 then works without."""
-    return line.node is not None and len(launch.nodes) > 1 and line.layer(Launcher.TORCHRUN) is not None
+    return line.node is not None and len(launch.nodes) > 1 and line.layer(LauncherKind.TORCHRUN) is not None

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from ddpdoctor.facts.launch.layer import Layer
-from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.reading import Given
-from ddpdoctor.facts.launch.record import Line
+from ddpdoctor.facts.launch.record import LaunchLine
 from ddpdoctor.facts.launch.words import is_known
 
 __all__ = ["NODES", "nodes", "number", "option", "scheduled_nodes", "tasks", "tasks_per_node"]
@@ -30,12 +30,12 @@ def number(given: Given | None) -> int | None:
     return int(match[0]) if match else None
 
 
-def tasks_per_node(line: Line) -> tuple[int | None, Given | None]:
+def tasks_per_node(line: LaunchLine) -> tuple[int | None, Given | None]:
     """How many tasks the scheduler starts a node, with the option that says so; None when the line does not tell."""
     outer = line.task_starter
     if outer is None:
         return None, None
-    slurm = outer.launcher is Launcher.SRUN
+    slurm = outer.launcher is LauncherKind.SRUN
     flags = ("--ntasks-per-node",) if slurm else TASKS_PER_NODE
     for layer in (outer, line.batch if slurm else None):
         given = option(layer, flags)
@@ -46,10 +46,10 @@ def tasks_per_node(line: Line) -> tuple[int | None, Given | None]:
     return (int(per_node[1]), mapped) if per_node else (None, None)
 
 
-def tasks(line: Line) -> tuple[int | None, Given | None]:
+def tasks(line: LaunchLine) -> tuple[int | None, Given | None]:
     """How many tasks the scheduler starts in all, with the option that says so."""
     outer = line.task_starter
-    slurm = outer is not None and outer.launcher is Launcher.SRUN
+    slurm = outer is not None and outer.launcher is LauncherKind.SRUN
     for layer in (outer, line.batch if slurm or outer is None else None):
         given = option(layer, ("-n", "--ntasks") if slurm or outer is None else TASKS)
         if number(given) is not None:
@@ -57,9 +57,9 @@ def tasks(line: Line) -> tuple[int | None, Given | None]:
     return None, None
 
 
-def nodes(line: Line) -> int | None:
+def nodes(line: LaunchLine) -> int | None:
     """How many nodes the scheduler gives."""
-    outer = line.layer(Launcher.SRUN)
+    outer = line.layer(LauncherKind.SRUN)
     for layer in (outer, line.batch):
         count = number(option(layer, NODES))
         if count is not None:
@@ -67,15 +67,15 @@ def nodes(line: Line) -> int | None:
     return None
 
 
-def scheduled_nodes(line: Line) -> int | None:
+def scheduled_nodes(line: LaunchLine) -> int | None:
     """On how many nodes the scheduler starts the line, one task each; None when that is not certain."""
     outer = line.task_starter
     if outer is None or outer.reading.is_open:
         return None
     each, _ = tasks_per_node(line)
     total, _ = tasks(line)
-    count = nodes(line) if outer.launcher is Launcher.SRUN else total
-    if each == 1 and outer.launcher is Launcher.MPIRUN:
+    count = nodes(line) if outer.launcher is LauncherKind.SRUN else total
+    if each == 1 and outer.launcher is LauncherKind.MPIRUN:
         return count
     is_one_each = each == 1 or (each is None and total in (None, count))
-    return count if outer.launcher is Launcher.SRUN and is_one_each else None
+    return count if outer.launcher is LauncherKind.SRUN and is_one_each else None

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from ddpdoctor.facts.launch.layer import Layer
-from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.reading import Given
-from ddpdoctor.facts.launch.record import Line
+from ddpdoctor.facts.launch.record import LaunchLine
 from ddpdoctor.facts.launch.words import is_known
 from ddpdoctor.launch.container import container_of
 
@@ -41,14 +41,14 @@ def _value(layer: Layer | None, *flags: str) -> str | None:
     return given.value if given is not None and is_known(given.value) else None
 
 
-def granted_gpus(line: Line) -> tuple[int | None, str]:
+def granted_gpus(line: LaunchLine) -> tuple[int | None, str]:
     """The GPUs that the processes of one node get, and what says so. None: nothing says it for certain."""
     if line.pod is not None:
         return line.pod.gpus, "the container's limit"
     box = container_of(line)
     if box is not None and box.gpus:
         return box.gpus, "the container"
-    srun = line.layer(Launcher.SRUN)
+    srun = line.layer(LauncherKind.SRUN)
     layers = [each for each in (srun, line.batch) if each is not None]
     if any(_given(each, "--exclusive", "--het-group") for each in layers):
         return None, ""  # the whole node, with GPUs that nobody counted
@@ -77,9 +77,9 @@ def _gres(value: str) -> int | None:
     return sum(counts) if counts else None
 
 
-def allocated_nodes(line: Line) -> int | None:
+def allocated_nodes(line: LaunchLine) -> int | None:
     """How many nodes run the line at the same time. None: nothing says it for certain."""
-    srun = line.layer(Launcher.SRUN)
+    srun = line.layer(LauncherKind.SRUN)
     own = _value(srun, "-N", "--nodes")
     if own is None and srun is not None and (srun.reading.is_open or any(_given(srun, flag) for flag in _SUBSETS)):
         return None

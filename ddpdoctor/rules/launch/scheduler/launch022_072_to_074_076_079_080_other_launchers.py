@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.gaps import Why, unanswered
 from ddpdoctor.facts.launch.layer import Layer
-from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.reading import Given
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import is_known
 from ddpdoctor.facts.visibility import listed
 from ddpdoctor.findings import Finding, Severity
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 CVD = "CUDA_VISIBLE_DEVICES"
 
 
-def _layers(launch: Launch, launcher: Launcher) -> Iterator[tuple[Line, Layer]]:
+def _layers(launch: Launch, launcher: LauncherKind) -> Iterator[tuple[LaunchLine, Layer]]:
     for line in launch.lines:
         layer = line.layer(launcher)
         if layer is not None and not layer.is_garbled and not layer.reading.is_help:
@@ -35,7 +35,7 @@ def _number(layer: Layer, dest: str) -> int | None:
     return int(value) if value is not None and re.fullmatch(r"\d{1,9}", value) else None
 
 
-def _count(line: Line, layer: Layer, dest: str) -> int | None:
+def _count(line: LaunchLine, layer: Layer, dest: str) -> int | None:
     """An option's number, else the one of accelerate's config file."""
     if layer.given(dest) is not None:
         return _number(layer, dest)
@@ -43,7 +43,7 @@ def _count(line: Line, layer: Layer, dest: str) -> int | None:
     return int(value) if re.fullmatch(r"\d{1,9}", value) else None
 
 
-def _visible(line: Line) -> int | None:
+def _visible(line: LaunchLine) -> int | None:
     """How many GPUs the line's own CUDA_VISIBLE_DEVICES leaves; None when it says nothing."""
     value = line.environ.variables.get(CVD)
     return listed(value) if is_known(value or "") else None
@@ -82,7 +82,7 @@ def accelerate_num_processes_per_node(launch: Launch) -> Iterator[Finding]:
     ## Fix
     Multiply: machines times GPUs of one machine, the same on every machine.
     """
-    for line, layer in _layers(launch, Launcher.ACCELERATE):
+    for line, layer in _layers(launch, LauncherKind.ACCELERATE):
         total, machines = _count(line, layer, "num_processes"), _count(line, layer, "num_machines")
         if total is None or machines is None or machines < 2 or (total >= machines and total % machines == 0):
             continue
@@ -106,7 +106,7 @@ def accelerate_cpu_single_process(launch: Launch) -> Iterator[Finding]:
     ## Fix
     Use torchrun, or give --mpirun_hostfile.
     """
-    for line, layer in _layers(launch, Launcher.ACCELERATE):
+    for line, layer in _layers(launch, LauncherKind.ACCELERATE):
         total, flag = _number(layer, "num_processes"), layer.given("cpu")
         if flag is None or total is None or total < 2 or layer.given("mpirun_hostfile") or layer.given("config_file"):
             continue
@@ -131,7 +131,7 @@ def accelerate_main_process_ip_missing(launch: Launch) -> Iterator[Finding]:
     ## Fix
     Add --main_process_ip and --main_process_port, the same on every machine.
     """
-    for line, layer in _layers(launch, Launcher.ACCELERATE):
+    for line, layer in _layers(launch, LauncherKind.ACCELERATE):
         machines, given = _count(line, layer, "num_machines"), layer.given("num_machines")
         if machines is None or machines < 2 or layer.reading.is_open:
             continue
@@ -167,7 +167,7 @@ def deepspeed_include_renumbered(launch: Launch) -> Iterator[Finding]:
     ## Fix
     Unset CUDA_VISIBLE_DEVICES and choose with --include alone.
     """
-    for line, layer in _layers(launch, Launcher.DEEPSPEED):
+    for line, layer in _layers(launch, LauncherKind.DEEPSPEED):
         count, given = _visible(line), layer.given("include")
         if count is None or given is None or not is_known(given.value) or layer.given("hostfile") is not None:
             continue
@@ -195,7 +195,7 @@ def deepspeed_hostfile_missing(launch: Launch) -> Iterator[Finding]:
     ## Fix
     Add --hostfile with lines such as `node1 slots=8`.
     """
-    for line, layer in _layers(launch, Launcher.DEEPSPEED):
+    for line, layer in _layers(launch, LauncherKind.DEEPSPEED):
         count, given = _number(layer, "num_nodes"), layer.given("num_nodes")
         if count is None or count < 2 or given is None or layer.reading.is_open:
             continue
@@ -220,7 +220,7 @@ def deepspeed_selection_conflict(launch: Launch) -> Iterator[Finding]:
     ## Fix
     Keep one of them.
     """
-    for line, layer in _layers(launch, Launcher.DEEPSPEED):
+    for line, layer in _layers(launch, LauncherKind.DEEPSPEED):
         chosen = next((g for d in ("include", "exclude") if (g := layer.given(d))), None)
         others = ("exclude", "num_gpus", "num_nodes", "num_accelerators")
         counted: list[Given] = [g for d in others if (g := layer.given(d)) and g is not chosen]

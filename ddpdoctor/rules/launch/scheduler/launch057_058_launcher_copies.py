@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.launch.layer import Layer, starts_ranks
-from ddpdoctor.facts.launch.programs import Launcher
+from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.reading import Given
-from ddpdoctor.facts.launch.record import Launch, Line
-from ddpdoctor.facts.launch.words import Edit, is_known
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.launch.words import SpanEdit, is_known
 from ddpdoctor.facts.nodes import Form, Node, Nodes
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import cause
@@ -42,7 +42,7 @@ def nested_launchers(launch: Launch) -> Iterator[Finding]:
             continue
         outer, inner = starters[-2], starters[-1]
         own = [w for w in outer.own if w.start < inner.program.start]
-        edits = [Edit(own[0].start, inner.program.start, "")] if own else None
+        edits = [SpanEdit(own[0].start, inner.program.start, "")] if own else None
         text = f"{outer.name} starts {inner.name}, which forms a job of its own in every process: expected one launcher"
         yield point(launch, line, outer.program, text, "one launcher", edits)
 
@@ -67,7 +67,7 @@ def launcher_per_task(launch: Launch | None = None, nodes: Nodes | None = None) 
         starter, outer = line.starter, line.task_starter
         if starter is not None and outer is None:
             yield from _inside(launch, line, starter)
-        if starter is None or outer is None or starter.launcher is Launcher.DEEPSPEED:
+        if starter is None or outer is None or starter.launcher is LauncherKind.DEEPSPEED:
             continue
         count, given = tasks_per_node(line)
         meant = 1
@@ -86,7 +86,7 @@ def launcher_per_task(launch: Launch | None = None, nodes: Nodes | None = None) 
         yield point(launch, line, where, text, f"{meant}", edits)
 
 
-def _inside(launch: Launch, line: Line, starter: Layer) -> Iterator[Finding]:
+def _inside(launch: Launch, line: LaunchLine, starter: Layer) -> Iterator[Finding]:
     """The line stands in a task of a scheduler, as the environment says, and there are more tasks than the line has nodes."""
     environ, plan = line.environ, line.plan
     launcher, tasks_in_all = environ.launcher, environ.world_size
@@ -118,13 +118,13 @@ def _met(nodes: Nodes) -> Iterator[Finding]:
         )
 
 
-def _one_a_node(outer: Layer, given: Given, count: int, meant: int) -> list[Edit]:
+def _one_a_node(outer: Layer, given: Given, count: int, meant: int) -> list[SpanEdit]:
     """One task a node in the option that gives their number, and in the total beside it."""
     if given.value is not None and given.value.startswith("ppr:"):
         edits = [revalue(given, re.sub(r"^ppr:\d+", f"ppr:{meant}", given.value))]
     else:
         edits = [revalue(given, str(meant))]
-    flags = ("-n", "--ntasks") if outer.launcher is Launcher.SRUN else TASKS
+    flags = ("-n", "--ntasks") if outer.launcher is LauncherKind.SRUN else TASKS
     total = option(outer, flags)
     each = number(total)
     if total is not None and total is not given and each is not None and each % count == 0:
@@ -132,7 +132,7 @@ def _one_a_node(outer: Layer, given: Given, count: int, meant: int) -> list[Edit
     return edits
 
 
-def _nodes_of_launch(line: Line) -> int | None:
+def _nodes_of_launch(line: LaunchLine) -> int | None:
     """The nodes that the job can have at most, from the scheduler or torchrun's own options."""
     known = [nodes(line)]
     if line.plan is not None and line.plan.nnodes is not None:
@@ -144,9 +144,9 @@ def _nodes_of_launch(line: Line) -> int | None:
     return max((k for k in known if k is not None), default=None)
 
 
-def _machines(line: Line) -> int | None:
+def _machines(line: LaunchLine) -> int | None:
     """How many machines accelerate was told of; None where a config file may say it."""
-    layer = line.layer(Launcher.ACCELERATE)
+    layer = line.layer(LauncherKind.ACCELERATE)
     if layer is None or layer is not line.starter or layer.reading.is_open:
         return None
     value = layer.value("num_machines")

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.launch.layer import Layer
-from ddpdoctor.facts.launch.programs import Launcher
-from ddpdoctor.facts.launch.record import Launch, Line
-from ddpdoctor.facts.launch.words import Edit, escape
-from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.launch.words import SpanEdit, escape
+from ddpdoctor.findings import Finding, Severity, Speaker
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import agents, point, revalue
 from ddpdoctor.rules.launch.scheduler.counting import nodes
@@ -31,7 +31,7 @@ def node_rank_expanded_too_early(launch: Launch) -> Iterator[Finding]:
     Let a shell inside the task expand it: srun bash -c 'torchrun --node-rank=$SLURM_NODEID …' in single quotes; or use c10d.
     """
     for line, layer, plan in agents(launch):
-        srun = line.layer(Launcher.SRUN)
+        srun = line.layer(LauncherKind.SRUN)
         given = layer.given("node_rank")
         if srun is None or given is None or plan.backend == "c10d" or "'" in given.value_word.context:
             continue
@@ -42,29 +42,31 @@ def node_rank_expanded_too_early(launch: Launch) -> Iterator[Finding]:
         yield point(launch, line, given.value_word, text, "bash -c '…' in single quotes", _in_shell(line, layer))
 
 
-def _task_variable(line: Line, srun: Layer) -> bool:
+def _task_variable(line: LaunchLine, srun: Layer) -> bool:
     """The line stands inside a task already: srun is not outside of it."""
     return not any(each is srun for each in line.layers)
 
 
-def _in_shell(line: Line, layer: Layer) -> list[Edit] | None:
+def _in_shell(line: LaunchLine, layer: Layer) -> list[SpanEdit] | None:
     """The torchrun part wrapped in `bash -c '…'`, or the double quotes around it made single."""
     shell = next((each for each in line.layers if each.is_shell_text), None)
     if shell is not None:
         text = shell.own[-1]
         if not text.raw.startswith('"') or "'" in text.raw:
             return None
-        return [Edit(text.start, text.start + 1, "'"), Edit(text.end - 1, text.end, "'")]
+        return [SpanEdit(text.start, text.start + 1, "'"), SpanEdit(text.end - 1, text.end, "'")]
     first = layer.program
     last = layer.reading.arguments[-1] if layer.reading.arguments else layer.reading.script or layer.own[-1]
     body = line.source[first.start : last.end]
-    return [Edit(first.start, last.end, f"bash -c '{escape(body, chr(39))}'")]
+    return [SpanEdit(first.start, last.end, f"bash -c '{escape(body, chr(39))}'")]
 
 
 @cause(
     "LAUNCH060",
     "scheduler-variable-unset",
     Severity.ERROR,
+    yields_to=("ENV010",),
+    speaker=Speaker.TORCH,
     signatures=(r"invalid literal for int\(\) with base 10: ''",),
 )
 def scheduler_variable_unset(launch: Launch) -> Iterator[Finding]:
@@ -79,7 +81,7 @@ def scheduler_variable_unset(launch: Launch) -> Iterator[Finding]:
     """
     for line in launch.lines:
         layer, plan = line.agent, line.plan
-        if layer is None or plan is None or layer.slips:
+        if layer is None or plan is None or layer.typos:
             continue
         for dest in ("nnodes", "node_rank"):
             given = layer.given(dest)
@@ -87,7 +89,7 @@ def scheduler_variable_unset(launch: Launch) -> Iterator[Finding]:
                 continue
             count = nodes(line)
             edits = [revalue(given, str(count))] if dest == "nnodes" and count else None
-            if edits is None and dest == "nnodes" and line.layer(Launcher.SRUN) is None:
+            if edits is None and dest == "nnodes" and line.layer(LauncherKind.SRUN) is None:
                 edits = [revalue(given, "1")]
             text = f"{given.written} is empty, its variable is not set in this shell: expected a number"
             yield point(launch, line, given.value_word, text, "a number", edits)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.launch.layer import Layer
-from ddpdoctor.facts.launch.programs import Launcher
-from ddpdoctor.facts.launch.record import Launch, Line
-from ddpdoctor.facts.launch.words import Edit, escape, is_known
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.launch.words import SpanEdit, escape, is_known
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import after, point, remove, replace_word, shown
@@ -34,7 +34,12 @@ def batch_step_without_srun(launch: Launch) -> Iterator[Finding]:
     """
     for line in launch.lines:
         layer = line.program
-        if line.batch is None or line.task_starter is not None or layer is None or layer.launcher is Launcher.CONTAINER:
+        if (
+            line.batch is None
+            or line.task_starter is not None
+            or layer is None
+            or layer.launcher is LauncherKind.CONTAINER
+        ):
             continue
         count, _ = tasks(line)
         each = number(option(line.batch, ("--ntasks-per-node",)))
@@ -45,21 +50,21 @@ def batch_step_without_srun(launch: Launch) -> Iterator[Finding]:
             if plan is None or hosts < 2 or plan.nnodes is None or plan.nnodes[0] < 2 or line.is_background:
                 continue
             told = f"{hosts} nodes, and torchrun runs on the first one only"
-        elif layer.launcher is Launcher.PYTHON and total > 1 and _reads_scheduler(line):
+        elif layer.launcher is LauncherKind.PYTHON and total > 1 and _reads_scheduler(line):
             told = f"{total} tasks, and python runs once"
         else:
             continue
-        edits = [Edit(line.argv[0].start, line.argv[0].start, "srun ")] if line.argv else None
+        edits = [SpanEdit(line.argv[0].start, line.argv[0].start, "srun ")] if line.argv else None
         if line.agent is not None and edits is not None and _needs_one_task(line):
-            edits = [Edit(line.argv[0].start, line.argv[0].start, "srun --ntasks-per-node=1 ")]
+            edits = [SpanEdit(line.argv[0].start, line.argv[0].start, "srun --ntasks-per-node=1 ")]
         yield point(launch, line, layer.program, f"the batch job has {told}: expected srun before it", "srun", edits)
 
 
-def _needs_one_task(line: Line) -> bool:
+def _needs_one_task(line: LaunchLine) -> bool:
     return number(option(line.batch, ("--ntasks-per-node",))) != 1
 
 
-def _reads_scheduler(line: Line) -> bool:
+def _reads_scheduler(line: LaunchLine) -> bool:
     script = line.script
     if script is None:
         return False
@@ -81,7 +86,7 @@ def rank_exported_before_srun(launch: Launch) -> Iterator[Finding]:
         outer, inner = line.task_starter, line.program
         if outer is None or inner is None or outer is inner or line.starter is not None:
             continue
-        if outer.launcher is not Launcher.SRUN:
+        if outer.launcher is not LauncherKind.SRUN:
             continue
         total, _ = tasks(line)
         each, _ = tasks_per_node(line)
@@ -106,10 +111,12 @@ def _keeps_none(outer: Layer) -> bool:
     return given is not None and (given.value or "").upper().startswith("NONE")
 
 
-def _wrapped(line: Line, inner: Layer) -> list[Edit]:
+def _wrapped(line: LaunchLine, inner: Layer) -> list[SpanEdit]:
     """The script started by a shell in the task, which gives it its rank."""
     if any(each.is_shell_text for each in line.layers):
-        return [Edit(inner.program.start, inner.program.start, escape("RANK=$SLURM_PROCID ", inner.program.context))]
+        return [
+            SpanEdit(inner.program.start, inner.program.start, escape("RANK=$SLURM_PROCID ", inner.program.context))
+        ]
     return _mapped(line, inner, "RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID")
 
 
@@ -125,24 +132,24 @@ def task_without_rank_variables(launch: Launch) -> Iterator[Finding]:
     """
     for line in launch.lines:
         outer, inner, script = line.task_starter, line.program, line.script
-        if outer is None or inner is None or script is None or inner.launcher is not Launcher.PYTHON:
+        if outer is None or inner is None or script is None or inner.launcher is not LauncherKind.PYTHON:
             continue
         if not script.initialises or any(SCHEDULED.match(name) for name in (*script.reads, *script.sets)):
             continue
         if "RANK" in line.environ.variables or "RANK" in script.sets:
             continue
         edits = None
-        if outer.launcher is Launcher.SRUN and not any(each.is_shell_text for each in line.layers):
+        if outer.launcher is LauncherKind.SRUN and not any(each.is_shell_text for each in line.layers):
             edits = _mapped(line, inner, "RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS")
         text = f"{outer.name} sets no RANK, and {script.path} needs it: expected it mapped inside the task, or torchrun"
         yield point(launch, line, inner.program, text, "RANK and WORLD_SIZE from the scheduler's variables", edits)
 
 
-def _mapped(line: Line, inner: Layer, ranks: str) -> list[Edit]:
+def _mapped(line: LaunchLine, inner: Layer, ranks: str) -> list[SpanEdit]:
     words = [*inner.own, *([inner.reading.script] if inner.reading.script else []), *inner.reading.arguments]
     end = max(w.end for w in words)
     body = line.source[inner.program.start : end]
-    return [Edit(inner.program.start, end, f"bash -c '{escape(f'{ranks} {body}', chr(39))}'")]
+    return [SpanEdit(inner.program.start, end, f"bash -c '{escape(f'{ranks} {body}', chr(39))}'")]
 
 
 @cause("LAUNCH083", "slurm-kill-on-bad-exit-off", Severity.WARNING)
@@ -157,8 +164,8 @@ def slurm_kill_on_bad_exit_off(launch: Launch) -> Iterator[Finding]:
     Add --kill-on-bad-exit=1 to srun.
     """
     for line in launch.lines:
-        srun, inner = line.layer(Launcher.SRUN), line.program
-        if srun is None or inner is None or inner.launcher is Launcher.OTHER:
+        srun, inner = line.layer(LauncherKind.SRUN), line.program
+        if srun is None or inner is None or inner.launcher is LauncherKind.OTHER:
             continue
         given = next((g for g in srun.reading.given if g.flag.startswith(("-K", "--kill-on-bad-exit"))), None)
         if "SLURM_KILL_BAD_EXIT" in line.environ.variables:
@@ -170,7 +177,7 @@ def slurm_kill_on_bad_exit_off(launch: Launch) -> Iterator[Finding]:
         if given is not None and given.word.text in ("-K0", "--kill-on-bad-exit=0"):
             edits = [replace_word(given.word, "--kill-on-bad-exit=1")]
             yield point(launch, line, given.word, text, "--kill-on-bad-exit=1", edits)
-        elif given is None and several and inner.launcher is Launcher.PYTHON and not srun.reading.is_open:
+        elif given is None and several and inner.launcher is LauncherKind.PYTHON and not srun.reading.is_open:
             edits = [after(srun.program, "--kill-on-bad-exit=1")]
             yield point(launch, line, srun.program, text, "--kill-on-bad-exit=1", edits, severity=Severity.NOTE)
 

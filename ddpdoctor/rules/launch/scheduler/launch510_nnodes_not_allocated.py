@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.pod import Operator
-from ddpdoctor.facts.launch.programs import Launcher
-from ddpdoctor.facts.launch.record import Launch, Line
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import agents, point, revalue
@@ -43,18 +43,18 @@ def nnodes_not_allocated(launch: Launch) -> Iterator[Finding]:
         yield point(launch, line, given.value_word, text, str(count), [revalue(given, wanted)])
 
 
-def _started(line: Line) -> tuple[int | None, str]:
+def _started(line: LaunchLine) -> tuple[int | None, str]:
     """On how many nodes or pods the scheduler starts this line."""
     if line.pod is not None:
         several = line.pod.operator in _COPIES and (line.pod.pods or 0) > 1
         return (line.pod.pods, f"the {line.pod.operator.value}") if several else (None, "")
-    srun = line.layer(Launcher.SRUN)
+    srun = line.layer(LauncherKind.SRUN)
     if srun is None or is_one_of_several(line, srun):
         return None, ""
     return allocated_nodes(line), "srun"
 
 
-def is_one_of_several(line: Line, srun: Layer) -> bool:
+def is_one_of_several(line: LaunchLine, srun: Layer) -> bool:
     """One srun a node: it names the node, runs beside others, or gives the rank of its node."""
     names = option(srun, ("-w", "--nodelist", "-r", "--relative", "-F", "--nodefile")) is not None
     alone = number(option(srun, NODES)) == 1 or number(option(srun, ("-n", "--ntasks"))) == 1

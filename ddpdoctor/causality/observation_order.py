@@ -1,0 +1,76 @@
+"""What ranks observed, in causal order: which observation is the cause of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ddpdoctor.facts.probe import Kind, Observation
+from ddpdoctor.findings import CausalStage
+
+__all__ = ["NEEDS_NO_GRACE", "STAGES", "weigh"]
+
+STAGES: dict[Kind, CausalStage] = {
+    Kind.BAD_ENVIRONMENT: CausalStage.FAULT,
+    Kind.RANK_OUT_OF_RANGE: CausalStage.FAULT,
+    Kind.DUPLICATE_RANK: CausalStage.FAULT,
+    Kind.WORLD_SIZE_DIFFERS: CausalStage.FAULT,
+    Kind.DUPLICATE_GPU: CausalStage.FAULT,
+    Kind.PORT_TAKEN: CausalStage.ADDRESS,
+    Kind.MASTER_ELSEWHERE: CausalStage.ADDRESS,
+    Kind.STRANGER: CausalStage.ADDRESS,
+    Kind.UNRESOLVABLE: CausalStage.ADDRESS,
+    Kind.OUT_OF_FILES: CausalStage.OPEN_FILES,
+    Kind.GLOO_NO_INTERFACE: CausalStage.INTERFACE,
+    Kind.GLOO_LOOPBACK: CausalStage.INTERFACE,
+    Kind.IMPORT_FAILED: CausalStage.IMPORT,
+    Kind.MISMATCH: CausalStage.MISMATCH,
+    Kind.DIED: CausalStage.DEATH,
+    Kind.STOPPED: CausalStage.STOPPED,
+    Kind.HOST_LOST: CausalStage.HOST_LOST,
+    Kind.UNINTERRUPTIBLE: CausalStage.UNINTERRUPTIBLE,
+    Kind.EXCEPTION: CausalStage.RANK_ERROR,
+    Kind.WRONG_VALUE: CausalStage.RANK_ERROR,
+    Kind.ELSEWHERE: CausalStage.NOT_IN_COLLECTIVE,
+    Kind.MASTER_WITHOUT_HOST: CausalStage.REACHABILITY,
+    Kind.NO_ROUTE: CausalStage.REACHABILITY,
+    Kind.REFUSED: CausalStage.REACHABILITY,
+    Kind.SILENT: CausalStage.REACHABILITY,
+    Kind.PORT_DROPPED: CausalStage.REACHABILITY,
+    Kind.PORT_REJECTED: CausalStage.REACHABILITY,
+    Kind.UNREACHABLE: CausalStage.REACHABILITY,
+    Kind.NEVER_JOINED: CausalStage.REACHABILITY,
+    Kind.LINK_BLACK_HOLE: CausalStage.BLACK_HOLE,
+    Kind.LINK_BLOCKED: CausalStage.BLOCKED_LINK,
+    Kind.GLOO_UNREACHABLE: CausalStage.BLOCKED_LINK,
+    Kind.PEER_ERROR: CausalStage.PEER_ERROR,
+    Kind.STORE_LOST: CausalStage.STORE_LOST,
+    Kind.OUT_OF_TIME: CausalStage.OUT_OF_TIME,
+    Kind.HANG: CausalStage.HANG,
+    Kind.TERMINATED: CausalStage.TERMINATED,
+}
+"""The stage of everything that a rank can observe."""
+
+NEEDS_NO_GRACE = frozenset((Kind.BAD_ENVIRONMENT, Kind.RANK_OUT_OF_RANGE, Kind.DUPLICATE_RANK))
+"""Nothing that other ranks could still tell would explain these better."""
+
+
+def weigh(observations: Iterable[Observation]) -> tuple[Observation, ...]:
+    """Order evidence by stage, whoever was first to tell, and mark what is a cause and what follows from one.
+
+    Within a stage, a death by abort comes last: a peer's death makes Gloo abort its process. That a rank ended which had
+    said that it was told to is no news.
+    """
+    evidence = dict.fromkeys(observations)
+    told = {o.ranks for o in evidence if o.kind is Kind.TERMINATED}
+    found = sorted((o for o in evidence if not (o.ranks in told and _is_seen_to_end(o))), key=_weight)
+    return tuple(replace(o, is_cause=STAGES[o.kind] == STAGES[found[0].kind]) for o in found)
+
+
+def _is_seen_to_end(observation: Observation) -> bool:
+    """Whether others only saw that its supervisor went away."""
+    return observation.kind is Kind.DIED and observation.signal is None and observation.seen_by not in observation.ranks
+
+
+def _weight(observation: Observation) -> tuple[CausalStage, bool, tuple[int, ...], str]:
+    return (STAGES[observation.kind], observation.signal == "SIGABRT", observation.ranks, observation.message)

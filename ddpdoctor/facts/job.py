@@ -1,0 +1,75 @@
+"""`job`: the processes that a job consists of, whoever starts them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.facts.launch.plan import Plan
+from ddpdoctor.facts.launch.record import LaunchLine
+
+__all__ = ["Agent", "Job", "Process", "Rendezvous"]
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One rank. What is not known is None.
+
+    `node` is the index of its node in the job, `argv` its script with the arguments (pieces that only a shell knows are
+    UNKNOWN), `environ` and `cwd` are those of its launcher, `started_by` is the launcher's name. `evidence` is the path in
+    the facts that says so, such as `launch.lines[3]`.
+    """
+
+    node: int
+    host: str | None = None
+    rank: int | None = None
+    local_rank: int | None = None
+    world_size: int | None = None
+    argv: tuple[str, ...] = ()
+    environ: dict[str, str] = field(default_factory=dict)
+    cwd: str | None = None
+    started_by: str = ""
+    evidence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """The launcher on one node: torchrun, or accelerate in torchrun's words, as a launch line gives it."""
+
+    line: LaunchLine
+    layer: Layer
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """Where and how the nodes find each other; a field on which the nodes do not agree is None."""
+
+    backend: str | None = None
+    host: str | None = None
+    port: int | None = None
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job. `launcher` is the name of what starts its ranks, `name` that of its script or module.
+
+    `agents` are the launchers of its nodes, in the order of the launch lines; () where no line is known. `processes` are
+    its ranks, as far as their number is known.
+    """
+
+    processes: tuple[Process, ...] = ()
+    launcher: str = ""
+    rendezvous: Rendezvous = field(default_factory=Rendezvous)
+    name: str | None = None
+    agents: tuple[Agent, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[Agent, ...]:
+        """The agents, for what is compared between nodes: () unless there are at least two."""
+        return self.agents if len(self.agents) > 1 else ()
+
+    def ranks_on(self, node: int) -> int | None:
+        """How many ranks a node starts, None where that is not known."""
+        return sum(process.node == node for process in self.processes) or None

@@ -34,15 +34,7 @@ def autocorrected(report: Report, facts: Facts, rules: tuple[Rule, ...]) -> Repo
     if launch is None or len(launch.lines) > MOST_LINES:
         return report
     autocorrect = Autocorrect(facts, rules)
-    findings = (autocorrect.finding(f, launch) for f in report.findings)
-    return replace(report, findings=tuple(map(_at_its_node, findings) if len(launch.nodes) > 1 else findings))
-
-
-def _at_its_node(finding: Finding) -> Finding:
-    """A finding about one of several nodes' lines, its command as that of this node."""
-    if finding.fix_command is None or finding.fix_commands or finding.where.node is None:
-        return finding
-    return replace(finding, fix_commands=(NodeCommand(f"node {finding.where.node}", finding.fix_command),))
+    return replace(report, findings=tuple(autocorrect.finding(f, launch) for f in report.findings))
 
 
 class Autocorrect:
@@ -55,7 +47,7 @@ class Autocorrect:
         self._judged: dict[tuple[str | None, int | None, int, int, str], list[Finding]] = {}
 
     def finding(self, finding: Finding, launch: Launch) -> Finding:
-        """A finding, its `fix_command` without other errors of the lines that it corrects.
+        """A finding, its `fix_command` without other errors of the lines that it corrects; of several nodes, one for each.
 
         Args:
             launch: the lines that were judged.
@@ -67,16 +59,13 @@ class Autocorrect:
         for edit in finding.line_edits:
             corrections.setdefault(edit.line, []).append(SpanEdit(edit.start, edit.end, edit.text))
         if not corrections:
-            return finding
+            return _at_its_node(finding, launch)
         lines = [self.line(launch.lines[at], finding.code, edits) for at, edits in corrections.items()]
-        commands = [(line.node, tidy(line.source)) for line in lines]
-        by_node = tuple(NodeCommand(f"node {node}", text) for node, text in commands if node is not None)
-        return replace(
-            finding,
-            fix_command="\n".join(text for _, text in commands),
-            fix_commands=by_node if len(launch.nodes) > 1 else (),
-            line_edits=(),
-        )
+        finding = replace(finding, fix_command="\n".join(tidy(each.source) for each in lines), line_edits=())
+        if len(launch.nodes) < 2:
+            return finding
+        commands = (NodeCommand(f"node {each.node}", tidy(each.source)) for each in lines if each.node is not None)
+        return replace(finding, fix_commands=tuple(commands))
 
     def line(self, line: LaunchLine, code: str = "", edits: list[SpanEdit] | None = None) -> LaunchLine:
         """The line that would do what this one was to do.
@@ -120,6 +109,13 @@ class Autocorrect:
     def _launch(self) -> Launch:
         assert self._facts.launch is not None
         return self._facts.launch
+
+
+def _at_its_node(finding: Finding, launch: Launch) -> Finding:
+    """A finding about one of several nodes, its command as that of this node."""
+    if finding.fix_command is None or finding.where.node is None or len(launch.nodes) < 2:
+        return finding
+    return replace(finding, fix_commands=(NodeCommand(f"node {finding.where.node}", finding.fix_command),))
 
 
 def _line(finding: Finding, launch: Launch) -> LaunchLine | None:

@@ -181,10 +181,8 @@ def _completed(finding: Finding, line: Facts | None) -> Finding:
     if launch is None or script is None or finding.fix_command is None:
         return finding
     rest = launch.lines[0].source[script.end :]
-    end = script.raw
-    lines = [each + rest if each.endswith(end) else each for each in finding.fix_command.split("\n")]
-    commands = (replace(c, command=c.command + rest) if c.command.endswith(end) else c for c in finding.fix_commands)
-    return replace(finding, fix_command="\n".join(lines), fix_commands=tuple(commands))
+    lines = [each + rest if each.endswith(script.raw) else each for each in finding.fix_command.split("\n")]
+    return replace(finding, fix_command="\n".join(lines))
 
 
 def _is_told(own: Finding, told: Sequence[Finding]) -> bool:

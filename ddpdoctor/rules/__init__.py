@@ -70,13 +70,13 @@ class Rule:
     kind: str = "cause"
     signatures: tuple[str, ...] = ()
     xids: XidKind | None = None
+    candidates: tuple[str, ...] = ()
     scope: CauseScope | None = None
     stage: CausalStage = CausalStage.FAULT
     explains: tuple[str, ...] = ()
     yields_to: tuple[str, ...] = ()
     speaker: Speaker = Speaker.CULPRIT
     also_in: tuple[str, ...] = ()
-    candidates: tuple[str, ...] = ()
 
     @property
     def is_of_logs(self) -> bool:
@@ -144,13 +144,13 @@ def cause(
     kind: str = "cause",
     signatures: tuple[str, ...] = (),
     xids: XidKind | None = None,
+    candidates: tuple[str, ...] = (),
     scope: CauseScope | None = None,
     stage: CausalStage = CausalStage.FAULT,
     explains: tuple[str, ...] = (),
     yields_to: tuple[str, ...] = (),
     speaker: Speaker = Speaker.CULPRIT,
     also_in: tuple[str, ...] = (),
-    candidates: tuple[str, ...] = (),
     all_attempts: bool = False,
 ) -> Callable[[Check], Cause]:
     """Register the decorated function as the manual of one cause and the first look at it. A cause that is only seen in
@@ -195,13 +195,13 @@ def cause(
             kind=kind,
             signatures=signatures,
             xids=xids,
+            candidates=candidates,
             scope=scope,
             stage=stage,
             explains=explains,
             yields_to=yields_to,
             speaker=speaker,
             also_in=also_in,
-            candidates=candidates,
         )
         _causes[code] = Cause(rule, all_attempts=all_attempts)
         return _causes[code]

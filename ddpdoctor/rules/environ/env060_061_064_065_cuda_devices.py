@@ -101,8 +101,8 @@ def nvidia_driver_capabilities_missing(
     "ENV064",
     "one-gpu-visible-per-rank",
     Severity.ERROR,
-    also_in=("gpus",),
     candidates=("ENV064", "TOPO023"),
+    also_in=("gpus",),
     signatures=(
         r"nvmlDeviceGetHandleByPciBusId\(\) failed: Not Found",
         r"transport/p2p\.cc:\d+ NCCL WARN Cuda failure (101 )?'invalid device ordinal'",

@@ -27,9 +27,9 @@ VARIABLE = "CUDA_VISIBLE_DEVICES"
     "ENV062",
     "cuda-visible-devices-empty",
     Severity.ERROR,
+    candidates=("ENV062",),
     stage=CausalStage.DEATH,
     also_in=("gpus",),
-    candidates=("ENV062",),
     signatures=(r"No CUDA GPUs are available",),
 )
 def cuda_visible_devices_empty(

@@ -14,7 +14,7 @@ from ddpdoctor.logs.line_meaning import NCCL_RETURNED
 from ddpdoctor.logs.matching import matching_lines
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.log.log004_to_007_peer_closed import CLOSED, peer_connection_closed
-from ddpdoctor.rules.log.signatures import explained, finding_of
+from ddpdoctor.rules.log.signatures import codes_of, explained, finding_of
 
 FAILED = (
     r"unhandled (cuda|system) error",
@@ -50,16 +50,16 @@ KINDS = {
 OF_CUDA = (
     "GPU memory that ran out (LOG013), peer access that does not work (TOPO003, TOPO030), a GPU that failed (sudo dmesg | grep "
     "-i xid)",
-    ("LOG013", "TOPO003", "TOPO030"),
+    ("nccl-out-of-memory", "peer-access-unsupported", "cuda-ipc-blocked"),
 )
 OF_LINK = (
     "an address that leads to no other node (NET021), ports that are closed between the nodes (NET009), a peer that ended first "
     "(LOG005: its own output decides)",
-    ("NET021", "NET009", "LOG005"),
+    ("nccl-wrong-interface", "data-ports-blocked", "peer-connection-closed"),
 )
 OF_ELSE = (
     "shared memory that is too small (HOST001), the network (NET009, NET021), a peer that ended first (LOG005)",
-    ("HOST001", "NET009", "NET021", "LOG005"),
+    ("shm-too-small-for-nccl", "data-ports-blocked", "nccl-wrong-interface", "peer-connection-closed"),
 )
 SHUTTING_DOWN = "driver shutting down"
 
@@ -134,7 +134,7 @@ def _passed_on(log: Log) -> Iterator[Finding]:
     title = f"NCCL failed in {begun}, in {KINDS[found['code']]}, and its warning is not in this log"
     undetermined = f"Undetermined: {words}; NCCL_DEBUG=WARN shows it"
     yield replace(
-        finding_of(log, [*lines, last], title, undetermined, blames_speaker=True), candidates=tuple(candidates)
+        finding_of(log, [*lines, last], title, undetermined, blames_speaker=True), candidates=codes_of(*candidates)
     )
 
 

@@ -9,14 +9,14 @@ from ddpdoctor.findings import Certainty, Evidence, Finding, Role, Severity, Whe
 from ddpdoctor.logs.history import history_of
 from ddpdoctor.logs.mentioned_peers import peer_in
 from ddpdoctor.logs.rendezvous_view import RendezvousView
-from ddpdoctor.rules.log.signatures import shortened
+from ddpdoctor.rules.log.signatures import codes_of, shortened
 
 __all__ = ["TOO_MANY", "candidates", "rendezvous_finding"]
 
 
 @dataclass(frozen=True, slots=True)
 class Undetermined:
-    """What lines leave open: the words, and the codes of the causes that they name."""
+    """What lines leave open: the words, and the names of the causes whose codes stand in them."""
 
     words: str
     candidates: tuple[str, ...]
@@ -26,27 +26,46 @@ TOO_MANY = Undetermined(
     "Undetermined: processes with another WORLD_SIZE (ENV005), two launchers, or a launcher and mp.spawn (LAUNCH056, LAUNCH058), "
     "or a store or init file that still holds an earlier run's keys (NET018): take a fresh port or file, and count the "
     "processes.",
-    ("ENV005", "LAUNCH056", "LAUNCH058", "NET018"),
+    ("world-size-mismatch", "launcher-and-spawn", "launcher-per-task", "rendezvous-store-stale"),
 )
 DECIDES = "ddpdoctor check -- LAUNCH, with each node's own line, on every node at the same time, tells these apart."
 
 
 LATE = Undetermined(
     "a firewall (NET007, NET008), another port or address (ENV017, ENV019, ENV020), a late node (PROBE003)",
-    ("NET007", "NET008", "ENV017", "ENV019", "ENV020", "PROBE003"),
+    (
+        "master-port-dropped",
+        "master-port-rejected",
+        "master-addr-loopback",
+        "master-port-differs",
+        "master-addr-differs",
+        "node-joined-late",
+    ),
 )
 UNREACHED = Undetermined(
     "rank 0 did not start (PROBE002) or died first, a wrong address (ENV018, NET012), a closed port (NET007, NET008)",
-    ("PROBE002", "ENV018", "NET012", "NET007", "NET008"),
+    (
+        "head-node-never-joined",
+        "master-addr-not-rank-zero",
+        "rdzv-host-mismatch",
+        "master-port-dropped",
+        "master-port-rejected",
+    ),
 )
 ABSENT = Undetermined(
     "a node that never started (PROBE001) or died first, nodes that look for the master elsewhere (ENV017, LAUNCH025), "
     "the same --node-rank twice (LAUNCH036), a closed port (NET007)",
-    ("PROBE001", "ENV017", "LAUNCH025", "LAUNCH036", "NET007"),
+    (
+        "node-never-joined",
+        "master-addr-loopback",
+        "multinode-without-rendezvous",
+        "duplicate-node-rank",
+        "master-port-dropped",
+    ),
 )
 APART = Undetermined(
     "a member that never started (PROBE001) or died, endpoints or ids that differ (LAUNCH032, LAUNCH039, LAUNCH035)",
-    ("PROBE001", "LAUNCH032", "LAUNCH039", "LAUNCH035"),
+    ("node-never-joined", "rdzv-endpoint-loopback", "rdzv-id-differs", "nnodes-differs"),
 )
 
 
@@ -88,5 +107,5 @@ def rendezvous_finding(
         quote=shortened(first.text),
         undetermined=undetermined.words if undetermined is not None else "",
         certainty=Certainty.CANDIDATES if undetermined is not None else Certainty.CERTAIN,
-        candidates=undetermined.candidates if undetermined is not None else (),
+        candidates=codes_of(*undetermined.candidates) if undetermined is not None else (),
     )

@@ -16,7 +16,16 @@ from ddpdoctor.logs.mentioned_peers import peer_in, ranks_in
 from ddpdoctor.logs.traceback_of_line import OF_LAUNCHER, OUTSIDERS, traceback_of, traceback_of_repeated
 from ddpdoctor.rules import Cause, Rule, load
 
-__all__ = ["by_signatures", "explained", "finding_of", "retitled", "shortened", "signed", "softly_explained"]
+__all__ = [
+    "by_signatures",
+    "codes_of",
+    "explained",
+    "finding_of",
+    "retitled",
+    "shortened",
+    "signed",
+    "softly_explained",
+]
 
 _LOGGER = re.compile(r"^(\[[IWEF]\d*[ \d:.]* ?[\w.]+:\d+\] ?(\[c10d\] )?|[IWEF]\d{4} [\d:.]+ \d+ [\w./-]+:\d+\] )")
 """What c10d's and torch's loggers put before a message."""
@@ -43,6 +52,16 @@ def signed(cause: Cause, log: Log) -> Iterator[Finding]:
 @functools.cache
 def _catalogue() -> tuple[Rule, ...]:
     return load()
+
+
+def codes_of(*names: str) -> tuple[str, ...]:
+    """The codes of the causes with these names, in this order.
+
+    Raises:
+        KeyError: the catalogue has no such name.
+    """
+    codes = {each.name: each.code for each in _catalogue()}
+    return tuple(codes[name] for name in names)
 
 
 def explained(log: Log, *kinds: str) -> list[LogLine]:

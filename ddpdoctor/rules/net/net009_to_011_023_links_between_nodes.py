@@ -53,9 +53,9 @@ MOST_PAIRS = 8
     "NET009",
     "data-ports-blocked",
     Severity.ERROR,
+    candidates=("NET009", "NET021"),
     stage=CausalStage.REACHABILITY,
     yields_to=("NET021",),
-    candidates=("NET009", "NET021"),
     signatures=(
         r"SO_ERROR: (Connection timed out|No route to host)",
         r"returned 113\(No route to host\)",
@@ -136,8 +136,8 @@ def worker_store_port_blocked(nodes: Nodes | None = None, probe: Probe | None = 
     "NET023",
     "mtu-mismatch",
     Severity.ERROR,
-    stage=CausalStage.REACHABILITY,
     candidates=("NET023", "NET033"),
+    stage=CausalStage.REACHABILITY,
     signatures=(r"writev \[[^\]]*\]:\d+: Connection timed out", r"local access violation work queue error"),
 )
 def mtu_mismatch(nodes: Nodes) -> Iterator[Finding]:

@@ -129,9 +129,9 @@ def hostname_numeric(net: Net) -> Iterator[Finding]:
     "NET017",
     "hostname-resolves-to-loopback",
     Severity.ERROR,
+    candidates=("NET017",),
     scope=CauseScope.SEPARATE_MACHINES,
     explains=("NET012",),
-    candidates=("NET017",),
     signatures=(r"remote=\[127\.0\.1\.1\]", r"connect \[127\.0\.[01]\.1\]"),
 )
 def hostname_resolves_to_loopback(

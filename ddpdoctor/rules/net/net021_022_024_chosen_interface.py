@@ -29,8 +29,8 @@ __all__ = ["gloo_wrong_interface", "nccl_wrong_interface", "no_socket_interface"
     "NET021",
     "nccl-wrong-interface",
     Severity.ERROR,
-    stage=CausalStage.REACHABILITY,
     candidates=("NET021", "NET009"),
+    stage=CausalStage.REACHABILITY,
     signatures=(
         r"Bootstrap : Using (\[0\])?(docker|veth|virbr|br-|cni|flannel|cali|tun|tailscale|CloudflareWARP)",
         r"Call to connect returned Connection (timed out|refused), retrying",

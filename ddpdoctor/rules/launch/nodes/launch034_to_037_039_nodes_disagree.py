@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["differing"]
 
-MOST_COMMANDS = 8
 T = TypeVar("T", str, int)
 
 

@@ -169,8 +169,6 @@ def _sections(facts: Facts, plan: PreflightPlan) -> tuple[str, ...]:
 
 def _detail(observed: Observed) -> Detail:
     """How much this process shows: all where it runs alone; else the first process of the job all, of each node one line."""
-    from ddpdoctor.app.multinode_check import is_shown_elsewhere
-
     answer, verdict = observed.answer, observed.verdict
     if answer is not None:
         if not answer.is_first:
@@ -180,4 +178,6 @@ def _detail(observed: Observed) -> Detail:
         return Detail.REPORT
     if not verdict.is_first:
         return Detail.NOTHING
+    from ddpdoctor.app.multinode_check import is_shown_elsewhere
+
     return Detail.ONE_LINE if is_shown_elsewhere() else Detail.REPORT

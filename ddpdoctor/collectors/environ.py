@@ -10,7 +10,6 @@ from ddpdoctor.collectors.nccl_files import look
 from ddpdoctor.facts.environ import ConfFile, Environ, NamedPath
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.variables import is_relevant
-from ddpdoctor.privacy.redaction import redact_variable
 from ddpdoctor.system.machine import Machine, Root
 from ddpdoctor.system.timeouts import CallTimeout, call_with_timeout
 
@@ -68,6 +67,10 @@ def _clean(text: str) -> str:
 
 
 def _value(name: str, value: str) -> str:
+    from ddpdoctor.privacy.redaction import (
+        redact_variable,
+    )  # costs as much as 20 rules, and most shells set none of these
+
     return redact_variable(name, _clean(value[:MAX_VALUE]))
 
 

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 
 from ddpdoctor.facts.environ import ConfFile, NamedPath
 from ddpdoctor.facts.variables import is_relevant
-from ddpdoctor.privacy.redaction import redact_variable
 from ddpdoctor.system.machine import Root
 
 __all__ = ["look"]
@@ -47,6 +46,8 @@ def _conf_file(root: Root, path: str) -> ConfFile | None:
         text = root.text(path)
     except OSError:
         return None
+    from ddpdoctor.privacy.redaction import redact_variable  # only where there is such a file
+
     variables: dict[str, str] = {}
     for line in text.split("\n"):
         name, equals, value = line.removesuffix("\r").partition("=")

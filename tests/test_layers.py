@@ -228,3 +228,12 @@ def test_codes_stand_only_where_causes_are_declared(path: Path) -> None:
         if isinstance(node.value, str) and _CODE.fullmatch(node.value)
     ]
     assert found == []
+
+
+def test_a_class_name_means_one_thing() -> None:
+    places: dict[str, list[str]] = {}
+    for path in _modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}

@@ -48,7 +48,7 @@ UNKNOWN_WHY = "Undetermined why that one ended, or whether the network between t
 
 
 def _softened(finding: Finding, graph: CausalGraph, log: Log) -> Finding:
-    """What a kernel wrote of a program that failed on a GPU is no noise, though no program says so here.
+    """A kernel message about a program that failed on a GPU is not noise, even if no program reports the failure here.
 
     Nor is a store that went, where the log shows nothing of how the job went.
     """

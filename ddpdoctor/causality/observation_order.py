@@ -58,8 +58,8 @@ NEEDS_NO_GRACE = frozenset((Kind.BAD_ENVIRONMENT, Kind.RANK_OUT_OF_RANGE, Kind.D
 def weigh(observations: Iterable[Observation]) -> tuple[Observation, ...]:
     """Order evidence by stage, whoever was first to tell, and mark what is a cause and what follows from one.
 
-    Within a stage, a death by abort comes last: a peer's death makes Gloo abort its process. That a rank ended which had
-    said that it was told to is no news.
+    Within a stage, a death by abort comes last: a peer's death makes Gloo abort its process. The end of a
+    rank that reported a signal to terminate is left out.
     """
     evidence = dict.fromkeys(observations)
     told = {o.ranks for o in evidence if o.kind is Kind.TERMINATED}

@@ -27,7 +27,7 @@ class RankWait:
 
 
 def deadlocks(matrix: CallMatrix) -> list[Conflict]:
-    """The end of the chains of waiting ranks; where there is no chain, the call that all of them are in."""
+    """The end of the chains of waiting ranks; without a chain, the call that all of them are in."""
     waits = {rank: wait for rank in matrix.dumps if (wait := _first_wait(matrix, rank)) is not None}
     awaited = {rank for wait in waits.values() for rank in wait.missing}
     if not awaited:

@@ -120,10 +120,16 @@ class Cause:
         return self.rule.code
 
     def look(self, check: Check) -> Check:
-        """Register the decorated function as one more look at this cause; its parameter names the section."""
+        """Register the decorated function as one more look at this cause; its parameter names the section.
+
+        Raises:
+            ValueError: no such section, or a second look at logs, of which only one would be used.
+        """
         (section,) = check.__code__.co_varnames[: check.__code__.co_argcount]
         if section not in ("launch", "log", "hang"):
             raise ValueError(f"{self.rule.code}: a further look takes launch, log or hang, not {section!r}")
+        if section == "log" and (self.looks_at("log") or "log" in self.rule.needs):
+            raise ValueError(f"{self.rule.code}: a second look at logs; expected one")
         self._looks.append((section, check))
         return check
 

@@ -130,7 +130,7 @@ def _read(
 
 
 def _span(file: TolerantReader, kind: InputKind, start: int, span_bytes: int | None, scanner: Scanner) -> ScannedPart:
-    """The lines that begin in one span of a large file; of what is no plain text, the first span gives all."""
+    """The lines that begin in one span of a large file; a file that is not plain text is read whole with its first span."""
     reader = READERS.get(kind, _text)
     if reader is not _text or file.is_recoded:
         return reader(file, scanner) if start == 0 else ScannedPart()

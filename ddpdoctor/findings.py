@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 
+from ddpdoctor.examined import CheckedSection, ExaminedInput, ExaminedJob, Excerpt, Verdict
+
 __all__ = [
     "CausalStage",
     "Certainty",
@@ -137,15 +139,6 @@ class Certainty(str, Enum):
     CANDIDATES = "candidates"
 
 
-class Verdict(str, Enum):
-    """The report in one word."""
-
-    PASS = "pass"
-    WARN = "warn"
-    FAIL = "fail"
-    INCOMPLETE = "incomplete"
-
-
 @dataclass(frozen=True, slots=True)
 class Where:
     """The place to blame. Unknown or not applicable is None.
@@ -225,6 +218,8 @@ class Finding:
     `about` are the nodes or the device that the message is about, said behind it.
     `undetermined` is what this finding leaves open and what would decide it; it belongs to the message until something
     else explains the finding. `candidates` are the codes between which it leaves the choice.
+    `label` is a short clause for the caret ("add --rdzv-endpoint"), `excerpt` the source lines that it stands under.
+    `job` is the name of the job that it is about, `group` the one thing (a GPU, a link, a node) that several findings share.
 
     No logic reads the message: whatever is decided on is a field.
     """
@@ -251,6 +246,10 @@ class Finding:
     said_by: str = ""
     undetermined: str = ""
     about: str = ""
+    label: str = ""
+    excerpt: Excerpt | None = None
+    job: str | None = None
+    group: str | None = None
 
     @property
     def text(self) -> str:
@@ -317,6 +316,8 @@ class Report:
     """What one command found. Every rule that was judged stands in exactly one of findings, passed, skipped, crashed.
 
     `failures` are things that the doctor itself could not do (an unreadable input, its own time limit): exit code 3.
+    `inputs` are what was read, `jobs` what these show, `sections` those of a preflight; `subject` names what was examined in
+    one line: files, lines, ranks and period, or the launch line, script, nodes and ranks.
     """
 
     command: str
@@ -328,6 +329,15 @@ class Report:
     skipped: tuple[Skipped, ...] = ()
     crashed: tuple[Crashed, ...] = ()
     failures: tuple[str, ...] = ()
+    inputs: tuple[ExaminedInput, ...] = ()
+    jobs: tuple[ExaminedJob, ...] = ()
+    sections: tuple[CheckedSection, ...] = ()
+    subject: str = ""
+
+    @property
+    def not_understood(self) -> tuple[ExaminedInput, ...]:
+        """The inputs that the user named and that are empty, unreadable or of no known kind."""
+        return tuple(each for each in self.inputs if each.is_named and not each.is_understood)
 
     @property
     def worst(self) -> Severity | None:
@@ -336,8 +346,9 @@ class Report:
 
     @property
     def is_incomplete(self) -> bool:
-        """Something that exists did not answer, or the doctor itself failed."""
-        return any(s.unanswered for s in self.skipped) or bool(self.crashed or self.failures)
+        """Something that exists did not answer, an input was not understood, or the doctor itself failed."""
+        has_failed = bool(self.crashed or self.failures or self.not_understood)
+        return has_failed or any(s.unanswered for s in self.skipped)
 
     @property
     def verdict(self) -> Verdict:
@@ -350,7 +361,7 @@ class Report:
 
     def exit_code(self, fail_on: Severity | None) -> int:
         """0, 1 or 3 as the contract says; `fail_on` None means that findings never fail the command."""
-        if self.crashed or self.failures:
+        if self.crashed or self.failures or (self.not_understood and self.worst is not Severity.ERROR):
             return 3
         if fail_on is None or self.worst is None:
             return 0

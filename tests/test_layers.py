@@ -28,6 +28,7 @@ ORDER = (
     ("logs", "dumps"),
     ("network", "privacy"),
     ("system", "facts", "findings"),
+    ("examined",),
     ("",),
 )
 """The packages from the top down: each may import itself and what stands below it. "" is the package itself (its version)."""
@@ -58,7 +59,19 @@ TOUCHES_THE_MACHINE = {
     "shutil",
     "signal",
 }
-PURE = ("facts", "findings", "rules", "causality", "engine", "scripts", "launch", "logs", "dumps", "privacy")
+PURE = (
+    "facts",
+    "findings",
+    "examined",
+    "rules",
+    "causality",
+    "engine",
+    "scripts",
+    "launch",
+    "logs",
+    "dumps",
+    "privacy",
+)
 
 
 def _modules() -> list[Path]:

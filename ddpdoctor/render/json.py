@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ddpdoctor import __version__
+from ddpdoctor.examined import ExaminedInput, ExaminedJob
 from ddpdoctor.findings import Certainty, Evidence, Finding, NodeCommand, Report, Role, Severity, Where
 
 __all__ = ["as_dict", "findings_in", "write"]
@@ -42,6 +43,33 @@ def as_dict(report: Report) -> dict[str, Any]:
             *({"code": c.code, "error": c.error} for c in report.crashed),
             *({"code": DOCTOR, "error": failure} for failure in report.failures),
         ],
+        "inputs": [_input(each) for each in report.inputs],
+        "jobs": [_job(each) for each in report.jobs],
+    }
+
+
+def _input(examined: ExaminedInput) -> dict[str, Any]:
+    return {
+        "path": examined.path,
+        "kind": examined.kind,
+        "understood": examined.is_understood,
+        "lines": examined.lines,
+        "ranks": list(examined.ranks),
+        "job": examined.job,
+        "reason": examined.reason,
+    }
+
+
+def _job(job: ExaminedJob) -> dict[str, Any]:
+    return {
+        "name": job.name,
+        "outcome": job.outcome,
+        "verdict": job.verdict.value,
+        "ranks": list(job.ranks),
+        "hosts": list(job.hosts),
+        "first": job.first,
+        "last": job.last,
+        "exit": job.exit_code,
     }
 
 
@@ -64,6 +92,8 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "candidates": list(finding.candidates),
         "quote": finding.quote or None,
         "fix_commands": [{"on": each.on, "command": each.command} for each in finding.commands],
+        "job": finding.job,
+        "group": finding.group,
     }
 
 
@@ -98,5 +128,7 @@ def _saved_finding(each: dict[str, Any], host: str | None) -> Finding:
         certainty=Certainty(each.get("certainty", "certain")),
         candidates=tuple(str(code) for code in each.get("candidates", ())),
         quote=str(each.get("quote") or ""),
+        job=each.get("job"),
+        group=each.get("group"),
         fix_commands=tuple(NodeCommand(str(c["on"]), str(c["command"])) for c in each.get("fix_commands", ())),
     )

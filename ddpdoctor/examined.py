@@ -1,0 +1,93 @@
+"""What a report is about: the inputs that were read, the jobs that they show, the sections of a preflight, source lines.
+
+Types only, standard library only, like `findings.py`, which holds the report itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+__all__ = ["CheckedSection", "ExaminedInput", "ExaminedJob", "Excerpt", "SectionState", "Verdict"]
+
+
+class Verdict(str, Enum):
+    """The report in one word."""
+
+    PASS = "pass"
+    WARN = "warn"
+    FAIL = "fail"
+    INCOMPLETE = "incomplete"
+
+
+class SectionState(str, Enum):
+    """The state of one section of a preflight. `ok` is only for what was examined."""
+
+    OK = "ok"
+    NOTE = "note"
+    WARNING = "warning"
+    ERROR = "error"
+    SKIPPED = "skipped"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class ExaminedInput:
+    """One input of a report: a file, a launch line, standard input.
+
+    `kind` is a word of the contract ("log", "dump", "script", "launch line", "unknown", …). `is_understood` is False for
+    what is empty, unreadable or of no known kind, and `reason` says why. `is_named` tells an input that the user named from
+    one that was found in a folder. `job` is the name of the job that it belongs to. `lines` is None where it has none.
+    """
+
+    path: str
+    kind: str
+    is_understood: bool = True
+    lines: int | None = None
+    ranks: tuple[int, ...] = ()
+    job: str | None = None
+    reason: str | None = None
+    is_named: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ExaminedJob:
+    """One job that the inputs show. `outcome` is "failed", "completed", "interrupted", "running" or "unknown".
+
+    `first` and `last` are the times of its first and last line as the log writes them; `exit_code` is the job's own.
+    """
+
+    name: str
+    outcome: str
+    verdict: Verdict
+    ranks: tuple[int, ...] = ()
+    hosts: tuple[str, ...] = ()
+    first: str | None = None
+    last: str | None = None
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedSection:
+    """One section of a preflight: its area, its title, its state, and what was seen or why nothing could be."""
+
+    area: str
+    title: str
+    state: SectionState
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """The source lines around the place of a finding, for a caret: `lines` begin with line `first` of the source.
+
+    The caret stands at `line`, `column` (both count from 1) and is `length` characters long. `is_numbered` is False for a
+    launch line, which has no line numbers.
+    """
+
+    first: int
+    lines: tuple[str, ...]
+    line: int
+    column: int
+    length: int
+    is_numbered: bool = True

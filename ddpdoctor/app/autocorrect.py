@@ -101,7 +101,9 @@ class Autocorrect:
         if key not in self._judged:
             alone = replace(self._launch, lines=(line,))
             environ = self._facts.environ if line.file is None else environ_of(alone)
-            found = judge(replace(self._facts, launch=alone, environ=environ), self._rules).findings
+            startup = self._facts.startup if any(line is each for each in self._launch.lines) else None
+            facts = replace(self._facts, launch=alone, environ=environ, startup=startup)
+            found = judge(facts, self._rules).findings
             self._judged[key] = [_reassigned(each, line, alone) for each in found]
         return self._judged[key]
 

@@ -103,9 +103,10 @@ def _gather_here(plan: PreflightPlan, probing: Probing, refused: Gap | None) -> 
             from ddpdoctor.app.facts_source import facts_for
 
             progress.phase("looking at this machine")
-            facts, failures = facts_for(request, sections if looks else ("environ",), variables_of(line))
+            python = None if line is None or line.startup is None else line.startup.python
+            facts, failures = facts_for(request, sections if looks else ("environ",), variables_of(line), python)
             if line is not None:
-                facts = replace(facts, launch=line.launch)
+                facts = replace(facts, launch=line.launch, startup=line.startup)
             if refused is not None:
                 facts = replace(facts, gaps=(*facts.gaps, refused))
             elif plan.probes:
@@ -140,7 +141,7 @@ def here(line: Facts, machine: Facts) -> Facts:
     environ, found = line.environ, machine.environ
     if environ is not None and found is not None:
         environ = replace(environ, conf_files=found.conf_files, paths=found.paths, gaps=found.gaps)
-    return replace(machine, environ=environ, launch=line.launch)
+    return replace(machine, environ=environ, launch=line.launch, startup=line.startup)
 
 
 def _with_verdict(report: Report, verdict: JobVerdict, plan: PreflightPlan) -> Report:

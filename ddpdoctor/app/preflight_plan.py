@@ -96,7 +96,9 @@ def _line(request: Request) -> tuple[Facts, tuple[Rule, ...]] | None:
     rules = (
         rule for rule in rules_of(request) if "launch" in (*rule.needs, *rule.wants) or not {*rule.wants} & {*SECTIONS}
     )
-    return facts_of(request, [], None), tuple(rules)
+    from ddpdoctor.app.line_startup import with_startup
+
+    return with_startup(facts_of(request, [], None), request), tuple(rules)
 
 
 def rules_of_machine(plan: PreflightPlan) -> tuple[Rule, ...]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.nodes import Nodes
     from ddpdoctor.facts.probe import Probe
     from ddpdoctor.facts.script import Script
+    from ddpdoctor.facts.startup import Startup
     from ddpdoctor.facts.topo import Topo
     from ddpdoctor.facts.versions import Versions
 
@@ -34,6 +35,7 @@ class Facts:
 
     `collected_at` is UTC in ISO 8601 with a Z; `hostname` is the short one.
     `job` is told by what produced it; where it is None and there is a launch, the engine makes it from the launch lines.
+    `startup` is there only where this machine was searched for what the launch line starts: in `check`.
     """
 
     schema: str
@@ -52,6 +54,7 @@ class Facts:
     hang: Hang | None = None
     nodes: Nodes | None = None
     job: Job | None = None
+    startup: Startup | None = None
     gaps: tuple[Gap, ...] = ()
 
 
@@ -66,7 +69,10 @@ def late_names() -> dict[str, type]:
     from ddpdoctor.facts.nodes import Nodes
     from ddpdoctor.facts.probe import Probe
     from ddpdoctor.facts.script import Script
+    from ddpdoctor.facts.startup import Startup
     from ddpdoctor.facts.topo import Topo
     from ddpdoctor.facts.versions import Versions
 
-    return {each.__name__: each for each in (Gpu, Hang, Host, Job, Log, Net, Nodes, Probe, Script, Topo, Versions)}
+    return {
+        each.__name__: each for each in (Gpu, Hang, Host, Job, Log, Net, Nodes, Probe, Script, Startup, Topo, Versions)
+    }

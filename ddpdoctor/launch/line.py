@@ -13,7 +13,7 @@ from ddpdoctor.facts.launch.programs import ELSEWHERE, REMOTE, LauncherKind
 from ddpdoctor.facts.launch.record import LaunchLine, StartedScript
 from ddpdoctor.facts.launch.words import UNKNOWN, Word, quote
 from ddpdoctor.facts.torchrun_options import Version
-from ddpdoctor.launch.layers import launching, parse_layers
+from ddpdoctor.launch.layers import launching, parse_layers, preceding
 from ddpdoctor.launch.lookup import NO_FILES, FileLookup
 from ddpdoctor.launch.rendezvous import plan_of
 from ddpdoctor.launch.shell.words import Simple, simple_commands
@@ -77,7 +77,7 @@ def line_of_text(
         known=known,
         files=files,
     )
-    return replace(line, before=before)
+    return replace(line, before=before, preceding=preceding(commands, words))
 
 
 def apply_prior_command(words: Sequence[str], before: dict[str, str]) -> None:

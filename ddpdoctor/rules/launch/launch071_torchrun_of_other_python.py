@@ -10,6 +10,8 @@ from ddpdoctor.facts.versions import Versions
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import cause
 
+__all__ = ["is_plain_torchrun"]
+
 
 @cause(
     "LAUNCH071",
@@ -29,7 +31,7 @@ def torchrun_of_other_python(versions: Versions, launch: Launch | None = None) -
     Start with the right interpreter: python -m torch.distributed.run in place of torchrun.
     """
     if versions.torchrun_path is None:
-        if launch is None or not launch.lines or not _is_looked_for(launch.lines[0]):
+        if launch is None or not launch.lines or not is_plain_torchrun(launch.lines[0]):
             not_here("there is no torchrun on PATH")
         yield Finding(
             "the line starts torchrun, and no folder of PATH has one on this machine: its shell ends with command not found;"
@@ -50,7 +52,7 @@ def torchrun_of_other_python(versions: Versions, launch: Launch | None = None) -
         )
 
 
-def _is_looked_for(line: LaunchLine) -> bool:
+def is_plain_torchrun(line: LaunchLine) -> bool:
     """Whether the shell that reads the line looks for torchrun here."""
     command = next((word for word in line.argv if word.assignment is None), None)
     is_here = line.file is None and line.starter is not None and line.layers[0] is line.starter

@@ -6,7 +6,6 @@ a container, on another host, after `source activate`) the rest is unknown.
 
 from __future__ import annotations
 
-import difflib
 import os
 import shutil
 import sys
@@ -20,12 +19,12 @@ from ddpdoctor.collectors.modules import ModuleAnswer, ask_modules
 from ddpdoctor.facts.distributions import distribution_of
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.launch.layer import Layer, starts_ranks
-from ddpdoctor.facts.launch.programs import ELSEWHERE, REMOTE, LauncherKind
+from ddpdoctor.facts.launch.programs import ELSEWHERE, REMOTE, UNJUDGED, LauncherKind
 from ddpdoctor.facts.launch.record import LaunchLine
 from ddpdoctor.facts.launch.typo import TypoKind
 from ddpdoctor.facts.launch.words import UNKNOWN, quote
 from ddpdoctor.facts.startup import LookupKind, LookupResult, MissingImport, Startup, StartupLookup
-from ddpdoctor.launch.program_names import PYTHON
+from ddpdoctor.launch.program_names import KNOWN, PYTHON, nearest
 from ddpdoctor.scripts.imports import TopImport, changes_the_search_path, top_imports
 from ddpdoctor.scripts.source_text import decode
 from ddpdoctor.system import process
@@ -105,7 +104,8 @@ class _Walk:
             self._unknown(index, LookupKind.PROGRAM, layer.program.text)
             return
         place = self._look_up(index, layer)
-        self._into(index, layer, place)
+        if not self.reason:
+            self._into(index, layer, place)
 
     def _variables(self, layer: Layer) -> None:
         value = next((v.value for v in reversed(layer.variables) if v.name == "PATH"), None)
@@ -160,7 +160,7 @@ class _Walk:
             return path
         place = "a file without the permission to execute it" if os.path.isfile(path) else os.path.dirname(path)
         similar = (
-            None if os.path.isfile(path) else _nearest(os.path.basename(path), _executables(os.path.dirname(path)))
+            None if os.path.isfile(path) else nearest(os.path.basename(path), _executables(os.path.dirname(path)))
         )
         if similar is not None:
             similar = name[: len(name) - len(os.path.basename(name))] + similar
@@ -177,9 +177,8 @@ class _Walk:
             return
         beside = os.path.join(os.path.dirname(sys.executable), name)
         has_own = own is None and PYTHON.fullmatch(name) is None and os.access(beside, os.X_OK)
-        names = {each for folder in self.path.split(os.pathsep) for each in _executables(folder)}
         place = "PATH" if own is None else own.name
-        similar = _nearest(name, names | {"torchrun", "accelerate", "deepspeed"} - {name})
+        similar = None if name in KNOWN or name in UNJUDGED else nearest(name, KNOWN, least=4)
         self._add(
             index,
             LookupKind.PROGRAM,
@@ -223,7 +222,7 @@ class _Walk:
         if not layer.is_shell_text and script is not None and self.cwd is not None:
             path = os.path.join(self.cwd, os.path.expanduser(script))
             if not os.path.exists(path):
-                similar = _nearest(os.path.basename(script), _executables(os.path.dirname(path)))
+                similar = nearest(os.path.basename(script), _executables(os.path.dirname(path)))
                 folder = os.path.dirname(os.path.normpath(path))
                 self._add(index, LookupKind.PROGRAM, script, LookupResult.MISSING, place=folder, similar=similar)
         own = [word.text for word in layer.own[1:] if word.text.startswith("-")]
@@ -328,7 +327,8 @@ class _Walk:
             return self._without_interpreter(f"{self.python} did not answer: {error}")
         for index, module in modules:
             self._module(index, module, answer)
-        missing = [each for name, each in names.items() if answer.found.get(name) is False]
+        missing = [each for each in names.values() if answer.found.get(each.module.partition(".")[0]) is False]
+        missing.sort(key=lambda each: (each.line, each.column))
         if text is not None and path is not None and (missing and _may_add_modules(text, path, missing, imports)):
             reason = f"{os.path.basename(path)} changes its module search path"
             self.found.append(
@@ -389,7 +389,7 @@ class _Walk:
             self._unknown(index, LookupKind.MODULE, name, f"{self.environment.name} may install {name}")
         else:
             head, dot, last = found.missing.rpartition(".")
-            near = _nearest(last, set(found.beside))
+            near = nearest(last, found.beside)
             rest = name[len(found.missing) :]
             similar = None if near is None else f"{head}{dot}{near}{rest}"
             self._add(
@@ -473,11 +473,6 @@ def _executables(folder: str) -> list[str]:
         return os.listdir(folder or ".")
     except OSError:
         return []
-
-
-def _nearest(name: str, names: set[str] | list[str]) -> str | None:
-    close = difflib.get_close_matches(name, [each for each in names if each[:1] == name[:1]], 1, 0.75)
-    return close[0] if close else None
 
 
 def _may_add_modules(text: str, path: str, missing: Sequence[TopImport], imports: Sequence[TopImport]) -> bool:

@@ -187,7 +187,7 @@ def _script(layers: Sequence[Layer], cwd: str | None, files: FileLookup) -> Star
         each.launcher in (*ELSEWHERE, LauncherKind.OTHER) or each.name in REMOTE for each in _outside(layers, innermost)
     ):
         return None
-    if any(_changes_folder(each) for each in layers):
+    if any(_changes_folder(each) or _is_in_container(each) for each in layers):
         return None
     path = innermost.reading.script.known
     if path is None or innermost.given("module") or innermost.launcher is LauncherKind.OTHER:
@@ -210,6 +210,11 @@ def _config(layers: Sequence[Layer], cwd: str | None, files: FileLookup) -> dict
 
 def _outside(layers: Sequence[Layer], inner: Layer) -> list[Layer]:
     return [each for each in layers if each.program.start < inner.program.start]
+
+
+def _is_in_container(layer: Layer) -> bool:
+    """srun with a container (pyxis): its files are others."""
+    return any(g.flag in ("--container-image", "--container-name") for g in layer.reading.given)
 
 
 def _changes_folder(layer: Layer) -> bool:

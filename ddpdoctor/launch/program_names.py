@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
-from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.programs import WRAPPERS, LauncherKind
 from ddpdoctor.facts.launch.words import Word
 
-__all__ = ["MODULES", "MPI", "NAMES", "PYTHON", "SHELLS", "is_program", "meant_program"]
+__all__ = ["KNOWN", "MODULES", "MPI", "NAMES", "PYTHON", "SHELLS", "is_program", "meant_program", "nearest"]
 
 PYTHON = re.compile(r"(python|pypy)[\d.]*")
 MPI = re.compile(r"(mpirun|mpiexec|orterun|prterun|aprun)(\.\w+)?")
@@ -28,6 +29,9 @@ NAMES = {
     "ray": LauncherKind.RAY,
     "flux": LauncherKind.FLUX,
 }
+STARTING = ("torchrun", "accelerate", "deepspeed", "python", "python3", "srun", "sbatch", "salloc", "mpirun", "mpiexec")
+KNOWN = frozenset((*NAMES, *STARTING, *SHELLS, *WRAPPERS))
+"""Every program that a launch line may begin with."""
 _MEANT = ("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "sbatch", "salloc", "python")
 """The programs whose misspelled names are seen. `srun` is not among them: many sites have a `prun` or an `lrun`."""
 _REAL = (
@@ -67,6 +71,15 @@ def meant_program(name: str) -> str | None:
         return None
     found = next((each for each in _MEANT if _slips(stem, each) <= (1 if len(each) < 9 else 2)), None)
     return None if found is None else found + (name[len(stem) :] if found == "python" else "")
+
+
+def nearest(name: str, names: Iterable[str], least: int = 3) -> str | None:
+    """The one of these names that differs from this one by a slip, or by two if it is long; names shorter than `least` are
+    too short to tell.
+    """
+    most = 0 if len(name) < least else 1 if len(name) < 8 else 2
+    found = [(slips, each) for each in names if each[:1] == name[:1] and 0 < (slips := _slips(name, each)) <= most]
+    return min(found)[1] if found else None
 
 
 def _slips(one: str, other: str) -> int:

@@ -159,9 +159,7 @@ class _Walk:
             self._add(index, LookupKind.PROGRAM, name, LookupResult.FOUND, path=path)
             return path
         place = "a file without the permission to execute it" if os.path.isfile(path) else os.path.dirname(path)
-        similar = (
-            None if os.path.isfile(path) else nearest(os.path.basename(path), _executables(os.path.dirname(path)))
-        )
+        similar = None if os.path.isfile(path) else nearest(os.path.basename(path), _executables(os.path.dirname(path)))
         if similar is not None:
             similar = name[: len(name) - len(os.path.basename(name))] + similar
         self._add(index, LookupKind.PROGRAM, name, LookupResult.MISSING, place=place, similar=similar)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.launch.pointing import correcting, replace_word
 
 __all__ = ["is_plain_torchrun"]
 
@@ -45,11 +47,26 @@ def torchrun_of_other_python(versions: Versions, launch: Launch | None = None) -
     if own is None or shell is None:
         not_here("torchrun or python on PATH is a shim: which environment it chooses cannot be read")
     if own != shell:
-        yield Finding(
+        found = Finding(
             f"{versions.torchrun_path} belongs to the Python of {own}: expected that of {shell}, as {versions.shell_python} does",
             (Evidence("versions.torchrun_prefix", own, shell),),
-            fix_command="python -m torch.distributed.run",
         )
+        if versions.shell_has_torch is False:
+            fix = (
+                f"Install torch for {versions.shell_python}, or activate the environment {own}, whose torchrun this is."
+            )
+            yield replace(found, fix=fix)
+        else:
+            yield _with_python(found, launch)
+
+
+def _with_python(finding: Finding, launch: Launch | None) -> Finding:
+    """The finding with the launcher started by the interpreter: in the line, where there is one."""
+    if launch is None or not launch.lines or not is_plain_torchrun(launch.lines[0]):
+        return replace(finding, fix_command="python -m torch.distributed.run")
+    line = launch.lines[0]
+    word = line.layers[0].program
+    return correcting(finding, launch, (line, [replace_word(word, "python", "-m", "torch.distributed.run")]))
 
 
 def is_plain_torchrun(line: LaunchLine) -> bool:

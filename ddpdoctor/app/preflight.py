@@ -133,7 +133,19 @@ def _judge(plan: PreflightPlan, observed: Observed, started: float) -> Report:
     report = examine(observed.facts, rules, command="check", started=started, failures=observed.failures, beside=beside)
     machines = rules_of_machines(plan.request, facts.launch.lines if facts.launch is not None else ())
     report = autocorrected(with_machines(report, facts, machines), facts, line_rules)
-    return (observed.scripts or judge_scripts_of(facts, observed.facts, plan.request)).added_to(report)
+    report = (observed.scripts or judge_scripts_of(facts, observed.facts, plan.request)).added_to(report)
+    return _about(report, facts)
+
+
+def _about(report: Report, line: Facts) -> Report:
+    """The report with the launch command among its inputs, and what it starts as its subject."""
+    from ddpdoctor.app.lint_examined import line_inputs
+    from ddpdoctor.launch.judged import described
+
+    if line.launch is None or not line.launch.lines:
+        return report
+    inputs = (*line_inputs(line.launch, None, ()), *report.inputs)
+    return replace(report, inputs=inputs, subject=described(line.launch))
 
 
 def here(line: Facts, machine: Facts) -> Facts:

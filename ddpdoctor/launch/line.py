@@ -181,7 +181,10 @@ def _script(layers: Sequence[Layer], cwd: str | None, files: FileLookup) -> Star
     innermost = layers[-1] if layers else None
     if len(layers) > 1 and layers[-1].launcher is LauncherKind.OTHER and layers[-2].given("no_python") is not None:
         innermost = layers[-2]
-    if innermost is None or cwd is None or innermost.reading.script is None or innermost.is_garbled:
+    if innermost is None or cwd is None or innermost.is_garbled:
+        return None
+    named = innermost.program if _is_script(innermost) else innermost.reading.script
+    if named is None:
         return None
     if any(
         each.launcher in (*ELSEWHERE, LauncherKind.OTHER) or each.name in REMOTE for each in _outside(layers, innermost)
@@ -189,8 +192,12 @@ def _script(layers: Sequence[Layer], cwd: str | None, files: FileLookup) -> Star
         return None
     if any(_changes_folder(each) or _is_in_container(each) for each in layers):
         return None
-    path = innermost.reading.script.known
-    if path is None or innermost.given("module") or innermost.launcher is LauncherKind.OTHER:
+    path = named.known
+    if (
+        path is None
+        or innermost.given("module")
+        or (innermost.launcher is LauncherKind.OTHER and not _is_script(innermost))
+    ):
         return None
     return files.script(posixpath.join(cwd, path))
 
@@ -210,6 +217,12 @@ def _config(layers: Sequence[Layer], cwd: str | None, files: FileLookup) -> dict
 
 def _outside(layers: Sequence[Layer], inner: Layer) -> list[Layer]:
     return [each for each in layers if each.program.start < inner.program.start]
+
+
+def _is_script(layer: Layer) -> bool:
+    """`./train.py`: a script that its own first line starts."""
+    text = layer.program.text
+    return layer.launcher is LauncherKind.OTHER and "/" in text and text.endswith(".py")
 
 
 def _is_in_container(layer: Layer) -> bool:

@@ -142,7 +142,7 @@ def _read(
         error = shell_error(path, text)
         if error is not None:
             found.failures.append(error)
-        reason = None if lines else "it starts no job that ddpdoctor knows"
+        reason = None if lines else "no launch in it that ddpdoctor can read"
         return ExaminedInput(path, "shell", is_understood=bool(lines), lines=count, reason=reason)
     return ExaminedInput(
         path, "unknown", is_understood=False, lines=count, reason="neither Python, shell, notebook nor manifest"

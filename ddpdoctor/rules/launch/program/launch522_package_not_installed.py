@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
-from ddpdoctor.facts.startup import LookupKind, LookupResult, MissingImport, Startup, StartupLookup
+from ddpdoctor.facts.startup import LookupKind, LookupResult, Startup, StartupLookup
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import where
@@ -36,13 +36,15 @@ def package_not_installed(launch: Launch, startup: Startup) -> Iterator[Finding]
         not_here(next(iter(startup.unknown), "the line starts no Python that is known here"))
     line = launch.lines[0]
     launchers = list(_launchers(startup))
+    wanted = {each.missing: LAUNCHERS[each.missing] for each in launchers}
+    wanted |= {each.module: name for each in startup.imports if (name := SOURCES.get(each.module, each.distribution))}
     for each in launchers:
-        name = each.missing
-        yield _finding(startup, name, LAUNCHERS[name], where(line, line.layers[each.layer].program))
-    seen = {each.missing for each in launchers}
+        place = where(line, line.layers[each.layer].program)
+        yield _finding(startup, each.missing, wanted, place)
     for missing in startup.imports:
-        if missing.module not in seen:
-            yield _of_script(startup, missing, line)
+        if missing.module not in {each.missing for each in launchers}:
+            place = Where(file=_script(startup, line), line=missing.line, column=missing.column)
+            yield _finding(startup, missing.module, wanted, place, missing.folder)
 
 
 def _launchers(startup: Startup) -> Iterator[StartupLookup]:
@@ -52,29 +54,31 @@ def _launchers(startup: Startup) -> Iterator[StartupLookup]:
             yield each
 
 
-def _of_script(startup: Startup, missing: MissingImport, line: LaunchLine) -> Finding:
-    path = line.script.path if line.script is not None else startup.script
-    place = Where(file=path, line=missing.line, column=missing.column)
-    if missing.folder is not None and missing.distribution is None:
-        return _finding(startup, missing.module, None, place, missing.folder)
-    return _finding(startup, missing.module, missing.distribution, place)
+def _script(startup: Startup, line: LaunchLine) -> str | None:
+    """The script as a user would type it where the line is started."""
+    path = startup.script
+    return path if path is None or line.cwd is None else path.removeprefix(f"{line.cwd}/")
 
 
-def _finding(
-    startup: Startup, module: str, distribution: str | None, place: Where, folder: str | None = None
-) -> Finding:
-    wanted = SOURCES.get(module, distribution)
-    command = None if wanted is None else f"{startup.installer} {wanted}"
-    if folder is not None:
-        fix = f"Put the folder of {module} on the module search path: export PYTHONPATH={folder}:$PYTHONPATH"
+def _finding(startup: Startup, module: str, wanted: dict[str, str], place: Where, folder: str | None = None) -> Finding:
+    """One missing module.
+
+    Args:
+        wanted: what is to be installed for all missing modules, by module: one command installs them.
+        folder: a folder that holds a module of this name and is not searched.
+    """
+    command = None
+    if module in wanted:
+        command = f"{startup.installer} {' '.join(dict.fromkeys(wanted.values()))}"
+        fix = f"Install {wanted[module]} on every node, or start the line with the interpreter that has it."
+    elif folder is not None:
         command = f"export PYTHONPATH={folder}:$PYTHONPATH"
-    elif wanted is None:
+        fix = f"Add the folder of {module} to the module search path."
+    else:
         fix = (
             f"Find out which package provides {module} (the project's requirements, or a search on pypi.org), and install it"
             f" with {startup.installer} NAME; or add the folder of {module} to PYTHONPATH."
         )
-    else:
-        fix = f"Install {wanted} on every node, or start the line with the interpreter that has it."
     finding = Finding(
         f"`{module}` is not installed for {startup.python}",
         (Evidence("startup.imports", module, "an installed package"),),
@@ -82,6 +86,6 @@ def _finding(
         fix_command=command,
         where=place,
         label="not installed",
-        severity=None if startup.is_local else Severity.WARNING,
+        group=f"packages of {startup.python}",
     )
     return finding.if_certain(startup.is_local)

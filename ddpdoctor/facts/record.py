@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap
 from ddpdoctor.facts.launch.record import Launch
+from ddpdoctor.facts.startup import Startup
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.gpu import Gpu
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.nodes import Nodes
     from ddpdoctor.facts.probe import Probe
     from ddpdoctor.facts.script import Script
-    from ddpdoctor.facts.startup import Startup
     from ddpdoctor.facts.topo import Topo
     from ddpdoctor.facts.versions import Versions
 
@@ -69,10 +69,7 @@ def late_names() -> dict[str, type]:
     from ddpdoctor.facts.nodes import Nodes
     from ddpdoctor.facts.probe import Probe
     from ddpdoctor.facts.script import Script
-    from ddpdoctor.facts.startup import Startup
     from ddpdoctor.facts.topo import Topo
     from ddpdoctor.facts.versions import Versions
 
-    return {
-        each.__name__: each for each in (Gpu, Hang, Host, Job, Log, Net, Nodes, Probe, Script, Startup, Topo, Versions)
-    }
+    return {each.__name__: each for each in (Gpu, Hang, Host, Job, Log, Net, Nodes, Probe, Script, Topo, Versions)}

@@ -33,7 +33,8 @@ def emit(report: Report, request: Request, tables: str = "") -> int:
     """Print or write the report and return the exit code.
 
     Without `--output`, standard output holds the report alone. With it, the file holds the report in the chosen format
-    and standard output the table. `tables` (the facts of a part) belongs to the table format and stands before it.
+    and standard output the table. `tables` (the facts of a part) belongs to the table format and stands before it, or
+    behind the findings of a job that is examined.
     """
     table = render(report, "table", width=width(), colour=has_colour(request), quiet=request.quiet)
     text = None

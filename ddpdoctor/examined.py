@@ -81,8 +81,8 @@ class CheckedSection:
 class Excerpt:
     """The source lines around the place of a finding, for a caret: `lines` begin with line `first` of the source.
 
-    The caret stands at `line`, `column` (both count from 1) and is `length` characters long. `is_numbered` is False for a
-    launch line, which has no line numbers.
+    The caret stands at `line`, `column` (both count from 1) and is `length` characters long; with a length of 0 there is
+    none. `is_numbered` is False for a launch line, which has no line numbers.
     """
 
     first: int

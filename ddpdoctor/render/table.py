@@ -139,6 +139,7 @@ class _Screen:
             head = Text(LABELS[severity], style=COLOURS[severity.value])
             head.append(f"[{printable(finding.code)}]", style="not bold dim")
             head.append(f" {printable(finding.text)}", style="bold default")
+            spot = _place_of_quote(finding) if finding.quote and finding.quote in finding.text else spot
             return head.append(f" ({printable(spot)})" if spot else "", style="not bold dim")
         head = Text(f"{printable(spot)} " if spot else "")
         head.append(severity.value, style=COLOURS[severity.value])
@@ -155,19 +156,14 @@ class _Screen:
             self._excerpts_left -= 1
             for line in excerpt_lines(finding, self._console.width):
                 self._console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
-        elif finding.quote and self._report.command in AFTER_THE_JOB:
+        if finding.quote and finding.quote not in finding.text and self._report.command in AFTER_THE_JOB:
             self._show_quote(finding)
 
     def _show_quote(self, finding: Finding) -> None:
-        """The line of the log that decides, with its place; the place alone where the message says all of it."""
-        spot = next((each.path for each in finding.evidence if finding.quote.startswith(each.seen.rstrip("…"))), "")
-        if finding.quote not in finding.text:
-            line = Text(f"{printable(spot)} | " if spot else "| ", style="dim").append(
-                printable(finding.quote[:LONGEST_QUOTE]), style="not dim"
-            )
-            self._indented(line, hanging=2)
-        elif spot:
-            self._indented(Text(f"at {printable(spot)}", style="dim"))
+        """The line of the log that decides, with its place."""
+        spot = _place_of_quote(finding)
+        line = Text(f"{printable(spot)} | " if spot else "| ", style="dim")
+        self._indented(line.append(printable(finding.quote[:LONGEST_QUOTE]), style="not dim"), hanging=2)
 
     def _show_consequences(self, block: Block) -> None:
         most = len(block.consequences) if self._is_verbose else MOST_CONSEQUENCES
@@ -249,6 +245,13 @@ def _scope(finding: Finding) -> str:
     """Where the only command is to be run."""
     on = {each.on for each in finding.fix_commands}
     return f" ({printable(on.pop())})" if len(on) == 1 else ""
+
+
+def _place_of_quote(finding: Finding) -> str:
+    """`slurm.out:14`: where the log has the line that decides; "" where the evidence does not say it."""
+    return next(
+        (each.path for each in finding.evidence if each.seen and finding.quote.startswith(each.seen.rstrip("…"))), ""
+    )
 
 
 def _first_sentence(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from itertools import islice
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -87,8 +88,10 @@ class _Screen:
         """Whether the first finding shows by itself the only thing that was read."""
         if not self._report.subject:
             return True
-        first, inputs = next(iter(self._blocks), None), self._report.inputs
-        return first is not None and first.first.excerpt is not None and len(inputs) == 1 and not self._report.jobs
+        excerpt = self._blocks[0].first.excerpt if self._blocks else None
+        if excerpt is None or self._report.jobs or len(self._report.inputs) > 1:
+            return False
+        return not excerpt.is_numbered or len(self._report.inputs) == 1
 
     def _show_blocks(self) -> None:
         jobs = {job.name: job for job in self._report.jobs} if len(self._report.jobs) > 1 else {}
@@ -122,8 +125,8 @@ class _Screen:
                 self._show_source(finding)
         if is_short:
             return
-        self._show_consequences(block)
         self._show_fixes(block)
+        self._show_consequences(block)
         self._labelled("=", _short(first.why) if not self._is_verbose else first.why, "dim")
         if self._is_verbose:
             for finding in block.findings:
@@ -171,6 +174,8 @@ class _Screen:
             spot = place_beside(finding, self._report.host)
             line = Text("then ", style="dim").append(printable(finding.text), style="not dim")
             line.append(f" ({printable(spot)})" if spot else "", style="dim")
+            if not self._is_verbose:
+                line.truncate(self._console.width - len(finding.code) - 3, overflow="ellipsis")
             self._indented(line.append(f" {printable(finding.code)}", style="dim"), hanging=4)
         more = len(block.consequences) - most
         if more > 0:
@@ -178,8 +183,14 @@ class _Screen:
 
     def _show_fixes(self, block: Block) -> None:
         commands = _commands(block)
-        advice = _first_sentence(block.first.fix) if commands and not self._is_verbose else block.first.fix
-        self._labelled(f"fix{_scope(block.first)}:", advice, FIX_STYLE)
+        label = f"fix{_scope(block.first)}:"
+        advice = block.first.fix
+        if commands and not self._is_verbose:
+            advice = _first_sentence(advice, self._console.width - len(label) - 3)
+        if advice:
+            self._labelled(label, advice, FIX_STYLE)
+        elif commands:
+            self._indented(Text(label, style=FIX_STYLE))
         for on, command in commands:
             if on:
                 self._indented(Text(f"on {printable(on)}:", style=FIX_STYLE))
@@ -254,9 +265,10 @@ def _place_of_quote(finding: Finding) -> str:
     )
 
 
-def _first_sentence(text: str) -> str:
-    """What a command does needs no more words than that."""
-    return text.partition(". ")[0].rstrip(".")
+def _first_sentence(text: str, room: int) -> str:
+    """The first sentence above a command, which says the rest; "" where one line does not hold it."""
+    sentence = text.partition(". ")[0].rstrip(".")
+    return sentence if cell_len(sentence) <= room else ""
 
 
 def _short(text: str) -> str:

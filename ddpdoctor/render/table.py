@@ -175,8 +175,10 @@ class _Screen:
             line = Text("then ", style="dim").append(printable(finding.text), style="not dim")
             line.append(f" ({printable(spot)})" if spot else "", style="dim")
             if not self._is_verbose:
-                line.truncate(self._console.width - len(finding.code) - 3, overflow="ellipsis")
-            self._indented(line.append(f" {printable(finding.code)}", style="dim"), hanging=4)
+                line.truncate(max(10, self._console.width - len(finding.code) - 4), overflow="ellipsis")
+            self._indented(
+                line.append(f" {printable(finding.code)}", style="dim"), hanging=4 if self._is_verbose else 0
+            )
         more = len(block.consequences) - most
         if more > 0:
             self._indented(Text(f"and {counted(more, 'more consequence')} (-v shows them)", style="dim"))

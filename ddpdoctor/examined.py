@@ -69,12 +69,16 @@ class ExaminedJob:
 
 @dataclass(frozen=True, slots=True)
 class CheckedSection:
-    """One section of a preflight: its area, its title, its state, and what was seen or why nothing could be."""
+    """One section of a preflight: its area, its title, its state, and what was seen or why nothing could be.
+
+    `code` is that of its worst finding, "" without one.
+    """
 
     area: str
     title: str
     state: SectionState
     text: str
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True)

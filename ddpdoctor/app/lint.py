@@ -36,11 +36,12 @@ class LintInputs:
 
 
 def lint_inputs(request: Request, inputs: LintInputs) -> tuple[Report, Facts]:
-    """The report about all inputs, and the facts of the launch commands in them.
+    """The report about all inputs, with the source lines of its findings, and the facts of the launch commands in them.
 
     Raises:
         UsageError: nothing to judge, or no such torch.
     """
+    from ddpdoctor.app.excerpts import with_excerpts
     from ddpdoctor.app.lint_examined import folder_inputs, line_inputs, subject_of
 
     started = time.time()
@@ -62,7 +63,7 @@ def lint_inputs(request: Request, inputs: LintInputs) -> tuple[Report, Facts]:
         report, skipped = _with_scripts(report, named, facts, request)
         more = folder_inputs(named.others, [each.path for each in report.inputs], *skipped)
         report = replace(report, inputs=(*given, *report.inputs, *more))
-        report = original(report)
+        report = original(with_excerpts(report, facts.launch))
     return replace(report, subject=subject_of(launch, report.inputs)), facts
 
 

@@ -39,9 +39,9 @@ def _shell_script(layer: Layer) -> str | None:
 
 def described(launch: Launch) -> str:
     """What the lines of one job start: `torchrun: 2 nodes x 4 ranks, train.py`."""
-    line = launch.lines[0]
-    layer = line.starter or line.program
-    if layer is None:
+    line = launch.lines[0] if launch.lines else None
+    layer = None if line is None else line.starter or line.program
+    if line is None or layer is None:
         return "no command"
     name = layer.launcher.value if layer is line.starter else layer.name
     where = " in a container" if any(each.launcher in ELSEWHERE for each in line.layers) else ""

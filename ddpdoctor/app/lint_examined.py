@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 from ddpdoctor.examined import ExaminedInput
@@ -14,6 +15,8 @@ from ddpdoctor.launch.judged import described, why_not_judged
 
 __all__ = ["folder_inputs", "line_inputs", "subject_of"]
 
+MOST_LISTED = 1000
+"""Files of one folder that are listed with the reason why they were not judged; of more, only the number is told."""
 BATCH = (".sbatch", ".slurm")
 JOB_FILES = (".sh", ".bash", ".ksh", ".job", ".qsub", *BATCH, ".yaml", ".yml")
 
@@ -33,46 +36,32 @@ def line_inputs(launch: Launch | None, facts: Path | None, failures: Sequence[st
 def folder_inputs(
     others: Mapping[str, Sequence[str]], judged: Iterable[str], passed_over: Sequence[str], broken: Sequence[str]
 ) -> list[ExaminedInput]:
-    """For each folder one entry about its files that were not judged; a folder without any to judge was not understood."""
+    """The files of folders that were not judged, and why; a folder without any to judge was not understood."""
     done = set(judged)
     found = []
     for folder, files in others.items():
-        left = [path for path in files if path not in done]
-        plain = [path for path in passed_over if _is_below(path, folder)]
-        bad = [path for path in broken if _is_below(path, folder)]
-        has_judged = any(_is_below(path, folder) for path in done)
-        if not (left or plain or bad) and has_judged:
+        reasons = dict.fromkeys((path for path in broken if _is_below(path, folder)), "Python syntax error")
+        reasons |= dict.fromkeys((path for path in passed_over if _is_below(path, folder)), "no distributed training")
+        has_python = bool(reasons) or any(_is_below(path, folder) for path in done)
+        reasons |= {
+            path: "no launch" if path.endswith(JOB_FILES) else "no job file" for path in files if path not in done
+        }
+        if not has_python:
+            count = counted(len(files), "other file") if files else "no files"
+            found.append(_skipped(folder, f"nothing to judge: {count}", is_named=True))
             continue
-        is_empty = not has_judged and not plain
-        reason = "; ".join(_reasons(left, plain, bad)) or "it holds no files"
-        found.append(
-            ExaminedInput(
-                folder,
-                "unknown",
-                is_understood=False,
-                reason=f"nothing to judge: {reason}" if is_empty else f"skipped {reason}",
-                is_named=is_empty,
-            )
-        )
+        found += [_skipped(path, reason) for path, reason in islice(reasons.items(), MOST_LISTED)]
+        if len(reasons) > MOST_LISTED:
+            found.append(_skipped(folder, f"{len(reasons) - MOST_LISTED} more files that are not listed"))
     return found
+
+
+def _skipped(path: str, reason: str, *, is_named: bool = False) -> ExaminedInput:
+    return ExaminedInput(path, "unknown", is_understood=False, reason=reason, is_named=is_named)
 
 
 def _is_below(path: str, folder: str) -> bool:
     return (folder == "." and not path.startswith(("/", ".."))) or path.startswith(os.path.join(folder, ""))
-
-
-def _reasons(left: Sequence[str], plain: Sequence[str], broken: Sequence[str]) -> list[str]:
-    found = []
-    if broken:
-        more = ", …" if len(broken) > 3 else ""
-        found.append(f"{counted(len(broken), 'file')} with Python syntax errors: {', '.join(broken[:3])}{more}")
-    found += [f"{counted(len(plain), 'Python file')} without distributed training"] if plain else []
-    kinds = Counter("job" if path.endswith(JOB_FILES) else "other" for path in left)
-    if kinds["job"]:
-        found.append(f"{counted(kinds['job'], 'shell or YAML file')} without a launch")
-    if kinds["other"]:
-        found.append(counted(kinds["other"], "other file"))
-    return found
 
 
 def subject_of(launch: Launch, inputs: Iterable[ExaminedInput]) -> str:

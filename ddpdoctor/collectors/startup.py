@@ -177,6 +177,8 @@ class _Walk:
         has_own = own is None and PYTHON.fullmatch(name) is None and os.access(beside, os.X_OK)
         place = "PATH" if own is None else own.name
         similar = None if name in KNOWN or name in UNJUDGED else nearest(name, KNOWN, least=4)
+        if name == "python" and shutil.which("python3", path=self.path) is not None:
+            similar = "python3"
         self._add(
             index,
             LookupKind.PROGRAM,

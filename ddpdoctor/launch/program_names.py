@@ -69,8 +69,10 @@ def meant_program(name: str) -> str | None:
     stem = name.rstrip("0123456789.")
     if "/" in name or len(stem) < 5 or stem in _REAL or is_program(Word(name)):
         return None
-    found = next((each for each in _MEANT if _slips(stem, each) <= (1 if len(each) < 9 else 2)), None)
-    return None if found is None else found + (name[len(stem) :] if found == "python" else "")
+    found = next((each for each in _MEANT if 0 < _slips(stem, each) <= (1 if len(each) < 9 else 2)), None)
+    if found is None or (name != stem and found != "python"):
+        return None  # a program of the site, such as torchrun2
+    return found + name[len(stem) :]
 
 
 def nearest(name: str, names: Iterable[str], least: int = 3) -> str | None:

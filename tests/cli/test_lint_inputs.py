@@ -102,7 +102,7 @@ def test_what_was_not_understood_makes_a_clean_script_incomplete_and_hides_no_er
     assert _lint(tmp_path, "bad.sh", "/etc/hostname")[0] == 1
 
 
-def test_a_folder_is_judged_whole_and_the_rest_is_counted_in_one_entry(tmp_path: Path) -> None:
+def test_a_folder_is_judged_whole_and_the_rest_is_told_with_the_reason(tmp_path: Path) -> None:
     folder = tmp_path / "jobs"
     folder.mkdir()
     for name, text in {
@@ -126,11 +126,23 @@ def test_a_folder_is_judged_whole_and_the_rest_is_counted_in_one_entry(tmp_path:
     kinds = {each["path"]: each["kind"] for each in report["inputs"] if each["understood"]}
     assert kinds["jobs/train.py"] == "script"
     assert (kinds["jobs/a.sbatch"], kinds["jobs/pod.yaml"]) == ("shell", "manifest")
-    (skipped,) = [each for each in report["inputs"] if not each["understood"]]
-    assert skipped["path"] == "jobs"
-    assert "1 file with Python syntax errors: jobs/broken.py" in skipped["reason"]
-    assert "1 Python file without distributed training" in skipped["reason"]
-    assert "2 shell or YAML files without a launch; 1 other file" in skipped["reason"]
+    skipped = {each["path"]: each["reason"] for each in report["inputs"] if not each["understood"]}
+    assert skipped == {
+        "jobs/broken.py": "Python syntax error",
+        "jobs/plain.py": "no distributed training",
+        "jobs/config.yaml": "no launch",
+        "jobs/setup.sh": "no launch",
+        "jobs/weights.bin": "no job file",
+    }
+
+
+def test_of_a_large_folder_the_files_that_were_not_judged_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    for number in range(1005):
+        (tmp_path / f"{number}.png").touch()
+    _, report = _lint(tmp_path, ".")
+    assert len(report["inputs"]) == 1002
+    assert report["inputs"][-1]["reason"] == "5 more files that are not listed"
 
 
 def test_what_a_folder_holds_besides_makes_nothing_incomplete(tmp_path: Path) -> None:
@@ -141,7 +153,7 @@ def test_what_a_folder_holds_besides_makes_nothing_incomplete(tmp_path: Path) ->
 
 def test_a_folder_without_anything_to_judge_is_incomplete(tmp_path: Path) -> None:
     code, report = _lint(tmp_path, str(tmp_path))
-    assert (code, report["inputs"][0]["reason"]) == (3, "nothing to judge: it holds no files")
+    assert (code, report["inputs"][0]["reason"]) == (3, "nothing to judge: no files")
 
 
 @pytest.mark.parametrize(

@@ -274,6 +274,13 @@ def test_one_child_process_answers_for_everything(site: Site, monkeypatch: pytes
     assert len(asked) == 1
 
 
+def test_python_is_called_python3_on_some_machines(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    (site.bin / "python").unlink()
+    (found,) = site.startup("python train.py")[1]
+    assert found.fix_command == "python3 train.py"
+
+
 def test_a_uv_project_may_still_install_what_it_names(tmp_path: Path) -> None:
     site = Site(tmp_path)
     site.write("pyproject.toml", '[project]\nname = "x"\ndependencies = ["deepspeed", "opencv-python"]\n')

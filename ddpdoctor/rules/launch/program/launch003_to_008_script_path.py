@@ -102,7 +102,9 @@ def _missing_modules(launch: Launch, startup: Startup) -> Iterator[Finding]:
         severity = None if each.is_local else Severity.WARNING
         found = point(launch, line, word, text, each.similar or "an existing module", edits, severity=severity)
         label = f"did you mean {each.similar}?" if each.similar else "no such module"
-        yield replace(found.if_certain(each.is_local), label=label)
+        why = f"Every rank ends with `No module named {each.missing}`, exit code 1."
+        fix = "Correct the name, or start the line in the folder that holds the module (or add that folder to PYTHONPATH)."
+        yield replace(found.if_certain(each.is_local), label=label, why=why, fix=fix)
 
 
 def _is_python(layer: Layer, script: Word) -> bool:

@@ -9,7 +9,7 @@ from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.typo import TypoKind
-from ddpdoctor.facts.launch.words import Word
+from ddpdoctor.facts.launch.words import Word, quote
 from ddpdoctor.facts.startup import LookupKind, LookupResult, Startup, StartupLookup
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
@@ -88,6 +88,8 @@ def _missing(launch: Launch, line: LaunchLine, startup: Startup) -> Iterator[Fin
             None if is_certain else Severity.WARNING,
             "" if meant or each.similar else _fix(each, layer),
         )
+        if "permission" in each.place:
+            found = replace(found, label="not executable", fix_command=f"chmod +x {quote(each.name)}")
         yield found.if_certain(is_certain)
 
 

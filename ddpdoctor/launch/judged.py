@@ -22,14 +22,20 @@ def why_not_judged(line: LaunchLine) -> str | None:
         return None if last.reading.script is not None else f"{last.name} is given no script"
     if last.launcher is LauncherKind.SHELL:
         script = _shell_script(last)
-        return f"{last.name} is given no command" if script is None else f"{last.name} runs {script}, which is not read"
+        return f"{last.name} is given no command" if script is None else _unread(script)
     if last.launcher is not LauncherKind.OTHER:
         return f"{last.name} is given no command that ddpdoctor knows"
     if last.name in UNJUDGED:
         return f"{last.name} ({UNJUDGED[last.name]}) is not judged by ddpdoctor"
     if UNKNOWN in last.program.text:
         return f"{last.program.raw or plain(last.program.text)} is known to the shell only"
+    if last.name.endswith(".sh"):
+        return _unread(plain(last.program.text))
     return f"{last.name} is not a launcher that ddpdoctor knows"
+
+
+def _unread(script: str) -> str:
+    return f"{script} is not read: ddpdoctor lint {script} judges what it starts"
 
 
 def _shell_script(layer: Layer) -> str | None:

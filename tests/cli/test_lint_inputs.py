@@ -33,7 +33,7 @@ def _piped(folder: Path, text: str) -> tuple[int, dict[str, Any]]:
         ("ft_launcher --nproc_per_node 4 train.py", "NVIDIA's resiliency extension"),
         ("composer -n 4 train.py", "is not judged by ddpdoctor"),
         ("torchx run -s local dist.ddp --script train.py", "is not judged by ddpdoctor"),
-        ("bash other.sh", "other.sh, which is not read"),
+        ("bash other.sh", "other.sh is not read: ddpdoctor lint other.sh"),
         ("docker run image", "is given no command"),
         ("nohup", "is given no command"),
         ("FOO=1", "there is no command in it"),

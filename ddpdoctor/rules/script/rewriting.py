@@ -102,7 +102,7 @@ def _shared_part(module: Module, test: ast.expr) -> str | None:
     """The part of a condition that is equal on all ranks: "" if there is none, None if it cannot be separated."""
     if not isinstance(test, ast.BoolOp):
         return ""
-    shared = [each for each in test.values if not depends_on_rank(module, each)]
+    shared = [value for value in test.values if not depends_on_rank(module, value)]
     if not isinstance(test.op, ast.And) or len(shared) == len(test.values):
         return None
     sources = [f"({code(module, e, 400)})" if isinstance(e, ast.BoolOp) else code(module, e, 400) for e in shared]

@@ -46,7 +46,7 @@ _PREPARES = re.compile(r"(?i)device|gpu|cuda|setup|set_up|init|launch|prepare")
 
 
 def choices(module: Module) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Expressions that choose a device: the whole, and the part that is the index or the text."""
+    """Expressions that select a device: the whole expression, and the part that is the index or the name."""
     for call in module.calls(*SELECT):
         if call.args:
             yield call, call.args[0]
@@ -75,17 +75,17 @@ def choices(module: Module) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 
 def created(module: Module) -> Iterator[ast.Call]:
-    """Calls that make tensors: torch.zeros and its like."""
+    """Calls that create tensors, such as torch.zeros."""
     for name in sorted(CREATED):
         yield from module.calls(name)
 
 
-def _index(found: object) -> object:
-    if isinstance(found, TorchDevice):
-        return None  # made by torch.device, which is looked at itself
-    if isinstance(found, str) and found.startswith("cuda:"):
-        return int(found[5:]) if found[5:].isdigit() else None
-    return found
+def _index(device: object) -> object:
+    if isinstance(device, TorchDevice):
+        return None  # created by torch.device, which is checked itself
+    if isinstance(device, str) and device.startswith("cuda:"):
+        return int(device[5:]) if device[5:].isdigit() else None
+    return device
 
 
 def _one_node_only(module: Module) -> bool:

@@ -124,7 +124,7 @@ def _needs_ranks(module: Module) -> bool:
     if not calls or not module.is_program or any(s.name == "RANK" for s in sets(module)):
         return False
     given = [argument(call, position, name) for call in calls for position, name in ((1, "init_method"), *_OWN)]
-    return all(each is None for each in given) and not any(has_more(call) for call in calls)
+    return all(value_given is None for value_given in given) and not any(has_more(call) for call in calls)
 
 
 @cause("SCRIPT006", "master-addr-overwritten", Severity.ERROR)
@@ -289,8 +289,10 @@ def _of_all(module: Module, node: ast.AST) -> tuple[Edit, ...]:
 
 def _of_launcher(module: Module) -> tuple[Edit, ...]:
     """Delete hard-coded values of the variables that the launcher sets."""
-    fixed = [s.node for s in sets(module) if s.name in ("RANK", "LOCAL_RANK", "WORLD_SIZE") and s.text is not None]
-    return tuple(delete(module, each) for each in fixed if isinstance(each, ast.stmt))
+    assignments = [
+        s.node for s in sets(module) if s.name in ("RANK", "LOCAL_RANK", "WORLD_SIZE") and s.text is not None
+    ]
+    return tuple(delete(module, statement) for statement in assignments if isinstance(statement, ast.stmt))
 
 
 def _trains(module: Module) -> bool:

@@ -82,12 +82,12 @@ def _of_option(module: Module, method: ast.expr, start: Start | None) -> object:
     if any(attr == method.attr for _, attr in module.index.attributes):
         return None  # the script overwrites it
     flags = [a.value for a in option.args if isinstance(a, ast.Constant)]
-    words = [word.text for word in start.line.argv]
-    given = [at for at, word in enumerate(words) if word.partition("=")[0] in flags]
+    arguments = [word.text for word in start.line.argv]
+    given = [at for at, word in enumerate(arguments) if word.partition("=")[0] in flags]
     if not given:
         return value(module, argument(option, None, "default"))
-    _, equals, text = words[given[-1]].partition("=")
-    return text if equals else next(iter(words[given[-1] + 1 :]), None)
+    _, equals, text = arguments[given[-1]].partition("=")
+    return text if equals else next(iter(arguments[given[-1] + 1 :]), None)
 
 
 @cause(
@@ -205,13 +205,13 @@ def init_method_unknown(script: Script) -> Iterator[Finding]:
                 continue
             scheme = _SCHEME.match(address)
             if scheme is None or scheme[1] not in KNOWN:
-                seen = f"{scheme[1]}://" if scheme is not None else repr(address)
+                shown = f"{scheme[1]}://" if scheme is not None else repr(address)
                 yield point(
                     module,
                     method,
-                    f"init_method {seen} has no scheme that torch knows",
+                    f"init_method {shown} has no scheme that torch knows",
                     "env://",
-                    label=f"No rendezvous handler for {seen}" if scheme is not None else "No rendezvous handler for …",
+                    label=f"No rendezvous handler for {shown}" if scheme is not None else "No rendezvous handler for …",
                     edits=(replace(module, method, '"env://"'),),
                 )
 
@@ -260,11 +260,11 @@ def init_arguments_positional(script: Script) -> Iterator[Finding]:
 def _is_number(module: Module, node: ast.expr, at: int) -> bool:
     if at == 3:
         return False
-    found = value(module, node)
-    if type(found) is int or all(type(v) is int for v in each_rank(module, node)):
+    content = value(module, node)
+    if type(content) is int or all(type(v) is int for v in each_rank(module, node)):
         return at == 1 or not isinstance(node, ast.Constant) or node.value not in (None, -1)
     text = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-    return not isinstance(found, (str, CallResult)) and bool(_RANKS.match(text))
+    return not isinstance(content, (str, CallResult)) and bool(_RANKS.match(text))
 
 
 def _name_of(node: ast.expr) -> str:

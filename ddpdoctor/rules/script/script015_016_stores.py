@@ -99,7 +99,13 @@ def store_arguments_wrong(script: Script) -> Iterator[Finding]:
                 both = value(module, method) is not None and method is not None
                 edits = without_argument(module, call, method) if both and method is not None else _own(module, call)
                 yield point(
-                    module, call, problem.message, "store=, rank= and world_size=", label=problem.label, fix=problem.fix, edits=edits
+                    module,
+                    call,
+                    problem.message,
+                    "store=, rank= and world_size=",
+                    label=problem.label,
+                    fix=problem.fix,
+                    edits=edits,
                 )
         for call in module.calls("dist.TCPStore"):
             problem = _opened(module, call)

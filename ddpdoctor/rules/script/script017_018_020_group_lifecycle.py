@@ -264,7 +264,7 @@ def process_group_not_destroyed(script: Script) -> Iterator[Finding]:
 def _is_gloo(module: Module) -> bool:
     """Whether the backend is the one with which good runs were seen to end with an error."""
     used = backends(module)
-    return bool(used) and all("gloo" in each for each in used or ())
+    return bool(used) and all("gloo" in name for name in used or ())
 
 
 def _is_forked(module: Module, run: Simulation) -> bool:

@@ -99,9 +99,9 @@ def _branch(divergence: Divergence) -> str:
     node = divergence.test.node
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return f"{node.name}(), whose decorator excludes ranks"
-    words = {ast.If: "`if`", ast.While: "`while`", ast.ExceptHandler: "`except`"}
-    word = words.get(type(node), "`case`" if isinstance(node, ast.pattern) else "condition")
-    return f"the {word} in line {getattr(node, 'lineno', 0)}"
+    statements = {ast.If: "`if`", ast.While: "`while`", ast.ExceptHandler: "`except`"}
+    kind = statements.get(type(node), "`case`" if isinstance(node, ast.pattern) else "condition")
+    return f"the {kind} in line {getattr(node, 'lineno', 0)}"
 
 
 def _place(divergence: Divergence) -> str:
@@ -257,7 +257,7 @@ def rank_dependent_control_flow(script: Script) -> Iterator[Finding]:
 def _may_join(module: Module, node: ast.AST) -> bool:
     """Whether `with model.join():` or `with Join([model]):` is around it, so that ranks may skip a batch."""
     around = [p for p, _ in module.index.enclosing(node) if isinstance(p, (ast.With, ast.AsyncWith))]
-    opened = [item.context_expr for each in around for item in each.items]
+    opened = [item.context_expr for statement in around for item in statement.items]
     made = [c.func for c in opened if isinstance(c, ast.Call)]
     names = {getattr(f, "attr", getattr(f, "id", "")) for f in made}
     kept = [b.value for f in made if isinstance(f, ast.Name) for b in _bindings(module, f)]
@@ -313,7 +313,7 @@ def collective_order_mismatch(script: Script) -> Iterator[Finding]:
 
 
 @cause("SCRIPT033", "new-group-on-some-ranks", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
-def new_group_on_ranks(script: Script) -> Iterator[Finding]:
+def new_group_on_some_ranks(script: Script) -> Iterator[Finding]:
     """new_group is called by some ranks only.
 
     ## Why it matters
@@ -334,15 +334,15 @@ def new_group_on_ranks(script: Script) -> Iterator[Finding]:
         # after
         pair = dist.new_group([0, 1])
     """
-    for module, each in _found(script, DivergenceKind.GROUP):
+    for module, divergence in _found(script, DivergenceKind.GROUP):
         yield point(
             module,
-            each.at,
-            f"{_called(each.event)} is called by {_ranks(each)} only",
+            divergence.at,
+            f"{_called(divergence.event)} is called by {_only(divergence)}",
             "new_group on every rank",
             label="later groups no longer match: hang",
             fix="Call it on all ranks, members or not.",
-            edits=called_by_all(module, each),
+            edits=called_by_all(module, divergence),
         )
     for module in modules(script):
         for call in module.calls("dist.new_group"):
@@ -373,8 +373,8 @@ def in_rank_branch(hang: Hang) -> Iterator[Finding]:
     from ddpdoctor.dumps.conflict import ConflictCause
     from ddpdoctor.rules.hang.dump_findings import conflict_finding, conflicts
 
-    for each in conflicts(hang, ConflictCause.EXTRA):
-        yield conflict_finding(hang, each)
+    for conflict in conflicts(hang, ConflictCause.EXTRA):
+        yield conflict_finding(hang, conflict)
 
 
 @rank_dependent_control_flow.look
@@ -383,8 +383,8 @@ def rank_dependent(hang: Hang) -> Iterator[Finding]:
     from ddpdoctor.dumps.conflict import ConflictCause
     from ddpdoctor.rules.hang.dump_findings import conflict_finding, conflicts
 
-    for each in conflicts(hang, ConflictCause.SKIPPED):
-        yield conflict_finding(hang, each)
+    for conflict in conflicts(hang, ConflictCause.SKIPPED):
+        yield conflict_finding(hang, conflict)
 
 
 @collective_order_mismatch.look
@@ -393,11 +393,11 @@ def order(hang: Hang) -> Iterator[Finding]:
     from ddpdoctor.dumps.conflict import ConflictCause
     from ddpdoctor.rules.hang.dump_findings import conflict_finding, conflicts
 
-    for each in conflicts(hang, ConflictCause.ORDER):
-        doubt = "" if each.is_certain else "; different order, or a call that only some ranks make"
-        yield conflict_finding(hang, each, doubt)
-    for each in conflicts(hang, ConflictCause.CYCLE):
-        yield conflict_finding(hang, each)
+    for conflict in conflicts(hang, ConflictCause.ORDER):
+        doubt = "" if conflict.is_certain else "; different order, or a call that only some ranks make"
+        yield conflict_finding(hang, conflict, doubt)
+    for conflict in conflicts(hang, ConflictCause.CYCLE):
+        yield conflict_finding(hang, conflict)
 
 
 @collective_order_mismatch.look
@@ -408,9 +408,9 @@ def in_different_calls(hang: Hang) -> Iterator[Finding]:
 
     for job in jobs_of(hang):
         places: dict[str, list[RankActivity]] = {}
-        for each in job.waiting:
-            if each.activity is Activity.COLLECTIVE and each.frame is not None:
-                places.setdefault(str(each.frame), []).append(each)
+        for activity in job.waiting:
+            if activity.activity is Activity.COLLECTIVE and activity.frame is not None:
+                places.setdefault(str(activity.frame), []).append(activity)
         if len(places) > 1 and len(job.waiting) == len(job.ranks):
             yield _unlike(sorted(places.items(), key=lambda item: len(item[1])))
 

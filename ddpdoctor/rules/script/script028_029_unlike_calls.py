@@ -76,8 +76,8 @@ def shape(hang: Hang) -> Iterator[Finding]:
     from ddpdoctor.dumps.conflict import ConflictCause
     from ddpdoctor.rules.hang.dump_findings import conflict_finding, conflicts
 
-    for each in conflicts(hang, ConflictCause.SHAPE):
-        yield conflict_finding(hang, each)
+    for conflict in conflicts(hang, ConflictCause.SHAPE):
+        yield conflict_finding(hang, conflict)
 
 
 @collective_dtype_mismatch.look
@@ -86,8 +86,8 @@ def dtype(hang: Hang) -> Iterator[Finding]:
     from ddpdoctor.dumps.conflict import ConflictCause
     from ddpdoctor.rules.hang.dump_findings import conflict_finding, conflicts
 
-    for each in conflicts(hang, ConflictCause.DTYPE):
-        yield conflict_finding(hang, each)
+    for conflict in conflicts(hang, ConflictCause.DTYPE):
+        yield conflict_finding(hang, conflict)
 
 
 SAME_SIZE = ("ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")

@@ -201,13 +201,13 @@ def _is_console(call: ast.Call) -> bool:
     return last in ("print", "info", "set_postfix", "write", "set_description")
 
 
-def _is_item(node: ast.AST, words: re.Pattern[str]) -> bool:
+def _is_item(node: ast.AST, pattern: re.Pattern[str]) -> bool:
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "item":
         return False
-    return any(words.search(name) for name in names_in(node.func.value))
+    return any(pattern.search(name) for name in names_in(node.func.value))
 
 
-def _is_own(module: Module, node: ast.AST, words: re.Pattern[str]) -> bool:
+def _is_own(module: Module, node: ast.AST, pattern: re.Pattern[str]) -> bool:
     """Whether a name such as `accuracy` holds the result of this rank's batches."""
-    own = isinstance(node, ast.Name) and words.search(node.id) and module.wraps
+    own = isinstance(node, ast.Name) and pattern.search(node.id) and module.wraps
     return bool(own and isinstance(node, ast.Name) and each_rank(module, node)[0] is Unknown.DATA)

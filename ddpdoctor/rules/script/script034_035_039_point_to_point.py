@@ -142,7 +142,7 @@ def send_without_recv(script: Script) -> Iterator[Finding]:
 
 
 def _same_tag(module: Module, message: P2PCall, unmatched: list[P2PCall]) -> tuple[Edit, ...]:
-    """Give the only recv of the same two ranks that waits for another tag the tag of the send."""
+    """Copy the tag of the send to the only recv of the same two ranks that waits for another tag."""
     partners = {
         other.event.call: other
         for other in unmatched
@@ -150,7 +150,7 @@ def _same_tag(module: Module, message: P2PCall, unmatched: list[P2PCall]) -> tup
     }
     if len(partners) != 1:
         return ()
-    sent, received = sorted((message, *partners.values()), key=lambda each: not each.sends)
+    sent, received = sorted((message, *partners.values()), key=lambda call: not call.sends)
     tag = received.event.argument(3, "tag")
     if tag is None:
         return (with_keyword(module, received.event.call, f"tag={sent.tag}"),)
@@ -243,8 +243,8 @@ def send_order(hang: Hang) -> Iterator[Finding]:
     from ddpdoctor.dumps.conflict import ConflictCause
     from ddpdoctor.rules.hang.dump_findings import conflict_finding, conflicts
 
-    for each in conflicts(hang, ConflictCause.SEND_ORDER):
-        yield conflict_finding(hang, each)
+    for conflict in conflicts(hang, ConflictCause.SEND_ORDER):
+        yield conflict_finding(hang, conflict)
 
 
 @send_without_recv.look
@@ -253,5 +253,5 @@ def no_receiver(hang: Hang) -> Iterator[Finding]:
     from ddpdoctor.dumps.conflict import ConflictCause
     from ddpdoctor.rules.hang.dump_findings import conflict_finding, conflicts
 
-    for each in conflicts(hang, ConflictCause.NO_RECEIVER):
-        yield conflict_finding(hang, each).if_certain(each.is_certain)
+    for conflict in conflicts(hang, ConflictCause.NO_RECEIVER):
+        yield conflict_finding(hang, conflict).if_certain(conflict.is_certain)

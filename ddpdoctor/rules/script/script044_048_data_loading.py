@@ -129,7 +129,7 @@ def _trains(module: Module) -> bool:
 
 def _shards_itself(module: Module) -> bool:
     """Whether anything may divide the data: a sampler of any kind, slices by rank, datasets that stream."""
-    words = (
+    names = (
         "DistributedSampler",
         "split_dataset_by_node",
         "IterableDataset",
@@ -138,7 +138,7 @@ def _shards_itself(module: Module) -> bool:
         "StreamingDataset",
         "Sampler(",
     )
-    return any(word in module.text for word in words)
+    return any(name in module.text for name in names)
 
 
 def _is_plain(module: Module, call: ast.Call) -> bool:

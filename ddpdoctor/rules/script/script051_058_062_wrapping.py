@@ -85,9 +85,9 @@ def _ids(module: Module, call: ast.Call, given: ast.expr) -> _WrongDevices | Non
     on_cpu = model is not None and _is_on_cpu(module, model)
     removed = without_argument(module, call, given) if on_cpu and _is_of_cpu(module) else ()
     if all(type(v) is int for v in devices) or (isinstance(given, ast.Name) and given.id in RANK_NAMES):
-        seen = code(module, given)
-        edits = removed or (replace(module, given, f"[{seen}]"),)
-        return _WrongDevices(f"device_ids={seen} is a number, not a list", "TypeError: use [local_rank]", edits)
+        written = code(module, given)
+        edits = removed or (replace(module, given, f"[{written}]"),)
+        return _WrongDevices(f"device_ids={written} is a number, not a list", "TypeError: use [local_rank]", edits)
     if all(isinstance(v, (list, tuple)) and len(v) > 1 for v in devices):
         own = (replace(module, given, '[int(os.environ["LOCAL_RANK"])]'), *imported(module, "os", "import os"))
         count = len(devices[0])  # type: ignore[arg-type]
@@ -115,7 +115,7 @@ def _is_one_gpu(module: Module, given: ast.expr) -> bool:
     moves = (*module.calls("cuda.set_device"), *module.method_calls.get("cuda", ()), *module.method_calls.get("to", ()))
     chosen = [each_rank(module, c.args[0]) for c in moves if c.args]
     own = (LOCAL_RANKS, [TorchDevice("cuda", rank) for rank in LOCAL_RANKS])
-    return any(each in own for each in chosen)
+    return any(devices_of_ranks in own for devices_of_ranks in chosen)
 
 
 def _of_others(module: Module, call: ast.Call, given: ast.expr) -> _WrongDevices:
@@ -307,7 +307,7 @@ def _loads_wrapped(module: Module, name: str) -> bool:
     for call in module.index.calls:
         last = getattr(call.func, "attr", getattr(call.func, "id", ""))
         given = (*call.args, *(k.value for k in call.keywords))
-        if _LOADS.search(last) and any(ast.unparse(each) == name for each in given):
+        if _LOADS.search(last) and any(ast.unparse(argument_given) == name for argument_given in given):
             return True
     loads = module.method_calls.get("load_state_dict", ())
     return any(isinstance(c.func, ast.Attribute) and ast.unparse(c.func.value) == name for c in loads)

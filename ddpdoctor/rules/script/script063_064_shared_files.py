@@ -205,14 +205,20 @@ def changed_by_another(log: Log) -> Iterator[Finding]:
     if lines:
         yield finding_of(log, lines, "One rank changes a file while the others read it", blames_speaker=True)
         return
-    gone = [each for each in log.tracebacks if is_removed(each)]
-    ranks = sorted({each.who.rank for each in gone if each.who.rank is not None})
-    for each in gone[:1]:
-        path = MISSING_FILE.search(each.message)
-        place = each.place
+    gone = [traceback for traceback in log.tracebacks if is_removed(traceback)]
+    ranks = sorted({traceback.who.rank for traceback in gone if traceback.who.rank is not None})
+    for traceback in gone[:1]:
+        path = MISSING_FILE.search(traceback.message)
+        place = traceback.place
         yield Finding(
             f"{names_of(ranks, [])} removes {path['path'] if path else 'a folder'}, which another rank has already removed",
-            (Evidence(log.place(each.source, each.number), each.message[:200], "one rank removes the folder"),),
+            (
+                Evidence(
+                    log.place(traceback.source, traceback.number),
+                    traceback.message[:200],
+                    "one rank removes the folder",
+                ),
+            ),
             where=Where(
                 rank=ranks[0] if len(ranks) == 1 else None,
                 file=None if place is None else place.file,

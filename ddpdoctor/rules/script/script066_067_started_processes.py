@@ -77,7 +77,7 @@ def spawn_without_main_guard(script: Script) -> Iterator[Finding]:
 def _under_guard(module: Module, at: ast.AST) -> tuple[Edit, ...]:
     """Put the rest of the file under a main guard, from the start of processes or the choice of their start method."""
     chosen = [at, *(c for c in module.calls("mp.set_start_method") if module.index.function_of(c) is None)]
-    first = min((module.index.outermost(each) for each in chosen), key=lambda s: s.lineno)
+    first = min((module.index.outermost(call) for call in chosen), key=lambda s: s.lineno)
     region = [s for s in module.tree.body if s.lineno >= first.lineno]
     texts = [n for s in region for n in ast.walk(s) if isinstance(n, (ast.Constant, ast.JoinedStr))]
     if any(n.end_lineno != n.lineno for n in texts) or any(

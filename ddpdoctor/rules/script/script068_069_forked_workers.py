@@ -119,8 +119,8 @@ def _cuda_call(module: Module, function: Function) -> ast.Call | None:
     return next((n for n in ast.walk(function) if isinstance(n, ast.Call) and _moves(module, n)), None)
 
 
-def _is_cuda(found: object) -> bool:
-    return (isinstance(found, str) and found.startswith("cuda")) or getattr(found, "type", None) == "cuda"
+def _is_cuda(device: object) -> bool:
+    return (isinstance(device, str) and device.startswith("cuda")) or getattr(device, "type", None) == "cuda"
 
 
 def _uses_cuda(module: Module, function: Function) -> bool:

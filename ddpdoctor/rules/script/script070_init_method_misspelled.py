@@ -1,4 +1,4 @@
-"""SCRIPT070: a module whose __init__ is misspelled."""
+"""SCRIPT070: a model class with a misspelled __init__."""
 
 from __future__ import annotations
 

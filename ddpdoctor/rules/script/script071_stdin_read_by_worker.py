@@ -81,4 +81,4 @@ def reads_input(hang: Hang) -> Iterator[Finding]:
     from ddpdoctor.dumps.rank_activity import Activity
     from ddpdoctor.rules.hang.rank_findings import outlier_findings
 
-    yield from outlier_findings(hang, lambda each: each.activity is Activity.INPUT)
+    yield from outlier_findings(hang, lambda outlier: outlier.activity is Activity.INPUT)

@@ -42,7 +42,7 @@ def source_not_python(script: Script) -> Iterator[Finding]:
     version = f"Python {sys.version_info[0]}.{sys.version_info[1]}"
     for source, problem in unreadable(script):
         reason = problem.message
-        if any(words in reason for words in PYTHON_2):
+        if any(message_part in reason for message_part in PYTHON_2):
             reason += " (this looks like Python 2)"
         elif "f-string" in reason and sys.version_info < (3, 12):
             reason += " (Python 3.12 and newer allow more in f-strings)"

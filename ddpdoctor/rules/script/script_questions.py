@@ -160,7 +160,9 @@ def _is_chosen(module: Module, node: ast.expr) -> bool:
     made = last_value(module, node) if isinstance(node, ast.Name) else node
     if made is None and isinstance(node, ast.Name):
         given = list(_given_for(module, node))
-        return not given or any(each is None or _is_chosen(module, each) for each in given)
+        return not given or any(
+            argument_given is None or _is_chosen(module, argument_given) for argument_given in given
+        )
     return made is None or any(isinstance(n, (ast.IfExp, ast.BoolOp)) for n in ast.walk(made))
 
 

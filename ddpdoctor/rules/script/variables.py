@@ -15,7 +15,7 @@ TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTI
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Setting:
-    """An assignment to os.environ: `node` is the whole statement or call, `given` the value."""
+    """An assignment to os.environ: `node` is the statement or call, `given` the value."""
 
     name: str
     node: ast.AST
@@ -25,8 +25,8 @@ class Setting:
     @property
     def text(self) -> str | None:
         """The value, if the file itself determines it."""
-        found = value(self.module, self.given)
-        return found if isinstance(found, str) else None
+        content = value(self.module, self.given)
+        return content if isinstance(content, str) else None
 
     @property
     def default(self) -> str | None:
@@ -35,8 +35,8 @@ class Setting:
         if isinstance(node, ast.Call) and self.module.names.of(node.func) == "str" and len(node.args) == 1:
             node = node.args[0]
         option = self.module.options.get(node.attr) if isinstance(node, ast.Attribute) else None
-        found = value(self.module, argument(option, None, "default")) if option is not None else None
-        return str(found) if isinstance(found, (str, int)) else None
+        content = value(self.module, argument(option, None, "default")) if option is not None else None
+        return str(content) if isinstance(content, (str, int)) else None
 
 
 def sets(module: Module) -> Iterator[Setting]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -93,6 +94,15 @@ def test_a_manual_page_has_an_example_and_is_short(rule: Rule) -> None:
     assert _count(rule.title) <= 16, rule.title
     assert 1 <= _sentences(rule.why) <= 2, rule.why
     assert _sentences(rule.fix) == 1, rule.fix
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda r: r.code)
+def test_the_right_code_of_an_example_is_not_found_again(rule: Rule) -> None:
+    right = textwrap.dedent("    " + rule.section("Example")).partition("# after\n")[2]
+    ast.parse(right)
+    outcome = judged(f"import os\nimport torch\nimport torch.distributed as dist\n\n{right}", RULES)
+    assert not outcome.crashed
+    assert rule.code not in {f.code for f in outcome.findings}, right
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)

@@ -255,6 +255,7 @@ def cuda_before_set_device(script: Script) -> Iterator[Finding]:
     ## Example
         # before
         model = Net().cuda()
+        # in exclusive compute mode: CUDA-capable device(s) is/are busy or unavailable
         torch.cuda.set_device(local_rank)
 
         # after

@@ -143,7 +143,7 @@ def master_addr_overwritten(script: Script, launch: Launch | None = None) -> Ite
         # before
         os.environ["MASTER_PORT"] = "29501"
         dist.init_process_group("nccl")
-        # The client socket has timed out after 600s while trying to connect to (127.0.0.1, 29501)
+        # The client socket has timed out after 600000ms while trying to connect to (127.0.0.1, 29501)
 
         # after
         os.environ.setdefault("MASTER_PORT", "29501")
@@ -256,6 +256,7 @@ def world_size_one_hard_coded(script: Script, launch: Launch | None = None) -> I
     ## Example
         # before
         dist.init_process_group("nccl", rank=0, world_size=1)
+        # exit code 0, but each process trained alone
 
         # after
         dist.init_process_group("nccl")

@@ -45,7 +45,7 @@ def init_method_hard_coded(script: Script, launch: Launch | None = None) -> Iter
     ## Example
         # before
         dist.init_process_group("nccl", init_method="tcp://10.0.0.1:29501", rank=rank, world_size=size)
-        # The client socket has timed out after 600s while trying to connect to (10.0.0.1, 29501)
+        # The client socket has timed out after 600000ms while trying to connect to (10.0.0.1, 29501)
 
         # after
         dist.init_process_group("nccl")

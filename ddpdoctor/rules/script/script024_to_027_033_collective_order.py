@@ -180,19 +180,16 @@ def early_exit_in_rank_branch(script: Script) -> Iterator[Finding]:
 
     ## Example
         # before
-        for batch in loader:
-            if stop_requested():
-                break
-            train(ddp, batch)
-        # other ranks: Connection closed by peer
+        if rank != 0:
+            return
+        write_report()
+        dist.barrier()
+        # rank 0: Connection closed by peer
 
         # after
-        for batch in loader:
-            stop = torch.tensor(float(stop_requested()))
-            dist.all_reduce(stop, op=dist.ReduceOp.MAX)
-            if stop.item() > 0:
-                break
-            train(ddp, batch)
+        if rank == 0:
+            write_report()
+        dist.barrier()
     """
     for module, divergence in _found(script, DivergenceKind.EXIT):
         who = _ranks(divergence)

@@ -177,11 +177,11 @@ def send_to_self(script: Script) -> Iterator[Finding]:
 
     ## Example
         # before
-        dist.send(x, dst=rank + 1)
+        request = dist.isend(x, dst=rank + 1)
         # last rank: waits for a rank that does not exist
 
         # after
-        dist.send(x, dst=(rank + 1) % world_size)
+        request = dist.isend(x, dst=(rank + 1) % world_size)
     """
     for module in modules(script):
         for blocked in _stuck(module, "self", "nobody"):

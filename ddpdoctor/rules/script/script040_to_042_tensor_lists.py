@@ -50,7 +50,7 @@ def gather_list_on_wrong_rank(script: Script) -> Iterator[Finding]:
     """gather_list or scatter_list is on the wrong rank.
 
     ## Why it matters
-    torch raises ``Argument ``gather_list`` must NOT be specified on non-destination ranks`` on the other ranks, or
+    torch raises `Argument ``gather_list`` must NOT be specified on non-destination ranks` on the other ranks, or
     `must be specified on destination rank` on that one. The remaining ranks wait and fail with `Connection closed by
     peer`.
 

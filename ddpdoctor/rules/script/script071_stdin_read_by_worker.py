@@ -42,12 +42,10 @@ def stdin_read_by_worker(script: Script) -> Iterator[Finding]:
 
     ## Example
         # before
-        if loss.isnan():
-            breakpoint()
+        breakpoint()
 
         # after
-        if loss.isnan():
-            dist.breakpoint(rank=0)
+        dist.breakpoint(rank=0)  # on all ranks: the others wait for rank 0
     """
     for module in modules(script):
         if not is_distributed(module):

@@ -210,7 +210,7 @@ def rank_hard_coded(script: Script, launch: Launch | None = None) -> Iterator[Fi
     /default_pg/0//cpu//0/1`, or with `Timed out after 1801 seconds waiting for clients. 1/2 clients joined.`
 
     ## Fix
-    Delete the assignments: the launcher sets RANK, LOCAL_RANK and WORLD_SIZE for each worker.
+    Delete the assignments: the launcher sets RANK, LOCAL_RANK, and WORLD_SIZE for each worker.
 
     ## Example
         # before

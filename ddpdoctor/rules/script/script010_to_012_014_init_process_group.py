@@ -1,4 +1,4 @@
-"""SCRIPT010, SCRIPT011, SCRIPT012 and SCRIPT014: the arguments of init_process_group."""
+"""SCRIPT010, SCRIPT011, SCRIPT012, and SCRIPT014: the arguments of init_process_group."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def init_method_unknown(script: Script) -> Iterator[Finding]:
     It fails with `RuntimeError: No rendezvous handler for slurm://`. torch knows only env://, tcp:// and file://.
 
     ## Fix
-    Use env://, and set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT from the scheduler's variables.
+    Use env://, and set RANK, WORLD_SIZE, MASTER_ADDR, and MASTER_PORT from the scheduler's variables.
 
     ## Example
         # before

@@ -1,4 +1,4 @@
-"""SCRIPT017, SCRIPT018 and SCRIPT020: the process group from init to destroy."""
+"""SCRIPT017, SCRIPT018, and SCRIPT020: the process group from init to destroy."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def process_group_not_initialized(script: Script) -> Iterator[Finding]:
 
     ## Why it matters
     It fails with `ValueError: Default process group has not been initialized, please make sure to call
-    init_process_group`. A sampler, a wrapper or get_rank() runs before init, or after destroy.
+    init_process_group`. A sampler, a wrapper, or get_rank() runs before init, or after destroy.
 
     ## Fix
     Call it after init_process_group and before destroy_process_group.

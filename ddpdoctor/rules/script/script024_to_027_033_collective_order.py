@@ -209,7 +209,7 @@ def rank_dependent_control_flow(script: Script) -> Iterator[Finding]:
     """Data on one rank decides whether it calls a collective.
 
     ## Why it matters
-    A batch without labels, a loss that is not finite or an early stop makes one rank skip a collective in which the
+    A batch without labels, a loss that is not finite, or an early stop makes one rank skip a collective in which the
     others wait. This happens at a random step, and the error names a rank that waited.
 
     ## Fix

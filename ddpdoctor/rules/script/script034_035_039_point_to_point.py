@@ -1,4 +1,4 @@
-"""SCRIPT034, SCRIPT035 and SCRIPT039: send and recv between ranks."""
+"""SCRIPT034, SCRIPT035, and SCRIPT039: send and recv between ranks."""
 
 from __future__ import annotations
 

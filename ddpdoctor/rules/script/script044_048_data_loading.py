@@ -28,7 +28,7 @@ REDUCING = ("dist.all_reduce", "dist.all_gather", "dist.gather", "dist.reduce")
 
 
 def _name_around(module: Module, call: ast.Call) -> str:
-    """The name of a call's result, its first argument and its function: to distinguish training from evaluation."""
+    """The name of a call's result, its first argument, and its function: to distinguish training from evaluation."""
     statement = module.index.statement(call)
     targets = statement.targets if isinstance(statement, ast.Assign) else []
     function = module.index.function_of(call)

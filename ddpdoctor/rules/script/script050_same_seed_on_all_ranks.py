@@ -24,7 +24,7 @@ def same_seed_on_all_ranks(script: Script) -> Iterator[Finding]:
     """All ranks use the same random seed for data augmentation.
 
     ## Why it matters
-    All ranks draw the same crops, flips and dropout masks. The global batch is less varied than it looks.
+    All ranks draw the same crops, flips, and dropout masks. The global batch is less varied than it looks.
 
     ## Fix
     Add the rank to the seed, after the model is built.

@@ -1,4 +1,4 @@
-"""SCRIPT051, SCRIPT058 and SCRIPT062: the model and its DDP wrapper."""
+"""SCRIPT051, SCRIPT058, and SCRIPT062: the model and its DDP wrapper."""
 
 from __future__ import annotations
 

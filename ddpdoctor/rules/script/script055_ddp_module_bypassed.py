@@ -27,7 +27,7 @@ def ddp_module_bypassed(script: Script) -> Iterator[Finding]:
     ## Fix
     Call the wrapper in training: `ddp(x)`.
 
-    `ddp.module` is for evaluation, saving and the methods of the model.
+    `ddp.module` is for evaluation, saving, and the methods of the model.
 
     ## Example
         # before

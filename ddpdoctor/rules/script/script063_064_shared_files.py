@@ -1,4 +1,4 @@
-"""SCRIPT063 and SCRIPT064: files and folders that several ranks create, change or download."""
+"""SCRIPT063 and SCRIPT064: files and folders that several ranks create, change, or download."""
 
 from __future__ import annotations
 

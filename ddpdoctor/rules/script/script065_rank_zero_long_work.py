@@ -28,7 +28,7 @@ def rank_zero_long_work(script: Script) -> Iterator[Finding]:
     """Rank 0 works longer than the timeout while the others wait.
 
     ## Why it matters
-    Rank 0 tokenizes, downloads or evaluates, and the other ranks wait in the next collective. A progress bar moves
+    Rank 0 tokenizes, downloads, or evaluates, and the other ranks wait in the next collective. A progress bar moves
     until the job fails after exactly 10 minutes (NCCL) or 30 minutes (Gloo).
 
     ## Fix

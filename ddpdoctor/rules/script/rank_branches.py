@@ -12,7 +12,15 @@ from ddpdoctor.scripts.simulation.entry_points import rank_contexts
 from ddpdoctor.scripts.syntax.module import Module
 from ddpdoctor.scripts.syntax.nodes import inner
 
-__all__ = ["RANK_WORDS", "blocks", "comes_to", "depends_on_rank", "in_rank_branch", "in_turns", "truths"]
+__all__ = [
+    "RANK_WORDS",
+    "blocks",
+    "depends_on_rank",
+    "in_rank_branch",
+    "ranks_reaching",
+    "runs_one_rank_first",
+    "truths",
+]
 
 RANK_WORDS = frozenset((*RANK_NAMES, *RANK_ATTRIBUTES, *HELPER_FUNCTIONS)) - {
     "world_size",
@@ -46,16 +54,16 @@ def blocks(node: ast.AST) -> list[list[ast.stmt]]:
     return [b for b in bodies if isinstance(b, list)]
 
 
-def comes_to(module: Module, node: ast.AST) -> list[bool] | None:
+def ranks_reaching(module: Module, node: ast.AST) -> list[bool] | None:
     """Which ranks reach a node, by the conditions in its function; None if a condition is unknown."""
     readers = readers_at(module, rank_contexts(module, module.index.function_of(node)), True)
-    comes = [True] * len(readers)
+    reaches = [True] * len(readers)
     for parent, child in module.index.enclosing(node):
         if parent in module.index.scopes:
             is_left = isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)) and _left_before(
                 module, parent, node, readers
             )
-            return None if is_left or bool(getattr(parent, "decorator_list", ())) else comes
+            return None if is_left or bool(getattr(parent, "decorator_list", ())) else reaches
         test = parent.test if isinstance(parent, (ast.If, ast.IfExp)) and child is not parent.test else None
         if test is not None:
             truths_of = [r.truth(test) for r in readers]
@@ -65,8 +73,8 @@ def comes_to(module: Module, node: ast.AST) -> list[bool] | None:
                 if names_in(test) & RANK_WORDS or Unknown.VARIES in truths_of:
                     return None
                 continue
-            comes = [c and t is wanted for c, t in zip(comes, truths_of, strict=True)]
-    return comes
+            reaches = [c and t is wanted for c, t in zip(reaches, truths_of, strict=True)]
+    return reaches
 
 
 def _only_main(decorator: ast.expr) -> bool:
@@ -98,7 +106,7 @@ def _left_before(module: Module, function: ast.AST, node: ast.AST, readers: tupl
     return False
 
 
-def in_turns(module: Module, node: ast.AST) -> bool:
+def runs_one_rank_first(module: Module, node: ast.AST) -> bool:
     """Whether one rank runs it before the others: between barriers in branches, or in a `..._first` context."""
     for parent, _ in module.index.enclosing(node):
         items = parent.items if isinstance(parent, (ast.With, ast.AsyncWith)) else []

@@ -14,7 +14,7 @@ from ddpdoctor.findings import Edit
 from ddpdoctor.rules.script.pointing import before, code, dist_of, imported, indent_of, is_elif, replace
 from ddpdoctor.rules.script.rank_branches import blocks, depends_on_rank
 from ddpdoctor.rules.script.script_questions import argument, backends
-from ddpdoctor.rules.script.whole_lines import gone, inserted, lines_of, shifted, swapped
+from ddpdoctor.rules.script.whole_lines import deleted_lines, inserted_lines, lines_of, reindented, replaced_lines
 from ddpdoctor.scripts.simulation.divergence import Divergence
 from ddpdoctor.scripts.simulation.joint_paths import COMMUNICATION
 from ddpdoctor.scripts.syntax.module import Module
@@ -61,20 +61,20 @@ def called_by_all(module: Module, disagreement: Divergence) -> tuple[Edit, ...]:
         return ()
     at = body.index(statement)
     indent = indent_of(module, branch)
-    text = shifted(lines_of(module, own), f"{indent}    " if shared else indent)
+    text = reindented(lines_of(module, own), f"{indent}    " if shared else indent)
     text = [f"{indent}if {shared}:\n", *text] if shared and text else text
     if not text:
         return ()
     if all(s in together for s in body[:at]):
-        return (gone(module, own), inserted(module, branch.lineno, text))
+        return (deleted_lines(module, own), inserted_lines(module, branch.lineno, text))
     if any(isinstance(n, _LEAVES) for s in others for n in inner(s)):
         return ()
     if all(s in together for s in body[at:]):
-        return (gone(module, own), inserted(module, (branch.end_lineno or 0) + 1, text))
+        return (deleted_lines(module, own), inserted_lines(module, (branch.end_lineno or 0) + 1, text))
     if branch.orelse or _stored(others) & _loaded([branch.test]):
         return ()
     again = f"{indent}if {code(module, branch.test, 400)}:\n"
-    return swapped(module, own, [*text, again])
+    return replaced_lines(module, own, [*text, again])
 
 
 def _is_call(statement: ast.stmt) -> bool:
@@ -157,11 +157,11 @@ def reached_by_all(module: Module, disagreement: Divergence) -> tuple[Edit, ...]
         if statement in own:
             is_next = rest.index(statement) > 0 and rest[rest.index(statement) - 1] in own
             new += [] if is_next else [f"{indent}if {_opposite(module, guard.test)}:\n"]
-            lines = shifted(lines, f"{indent}    ")
+            lines = reindented(lines, f"{indent}    ")
         new += lines
     if after or len(guard.body) > 1 or not _ends_anyway(owner, disagreement.at):
         new += lines_of(module, [guard])
-    return swapped(module, [guard, *rest], new)
+    return replaced_lines(module, [guard, *rest], new)
 
 
 def _ends_anyway(owner: ast.AST, leaving: ast.AST) -> bool:
@@ -233,8 +233,8 @@ def in_one_order(module: Module, disagreement: Divergence) -> tuple[Edit, ...]:
 
 def _as_one(module: Module, branch: ast.If) -> tuple[Edit, ...]:
     """Replace a branch with its first arm."""
-    lines = shifted(lines_of(module, branch.body), indent_of(module, branch))
-    return swapped(module, [branch], lines) if lines and lines_of(module, [branch]) else ()
+    lines = reindented(lines_of(module, branch.body), indent_of(module, branch))
+    return replaced_lines(module, [branch], lines) if lines and lines_of(module, [branch]) else ()
 
 
 def _is_elif_arm(module: Module, branch: ast.If) -> bool:

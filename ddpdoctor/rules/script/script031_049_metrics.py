@@ -10,7 +10,7 @@ from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import CausalStage, Edit, Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, point, replace
-from ddpdoctor.rules.script.rank_branches import comes_to, in_rank_branch, truths
+from ddpdoctor.rules.script.rank_branches import in_rank_branch, ranks_reaching, truths
 from ddpdoctor.rules.script.script_questions import argument, each_rank, names_in, value
 from ddpdoctor.scripts.interpreter.abstract_values import Unknown
 from ddpdoctor.scripts.interpreter.parameters import argument_of
@@ -64,9 +64,9 @@ def metric_keys_differ(script: Script) -> Iterator[Finding]:
 
 def _of_rank_zero(module: Module, call: ast.Call) -> tuple[Edit, ...]:
     """Set rank_zero_only for what only rank 0 logs."""
-    comes = comes_to(module, call)
+    reaches = ranks_reaching(module, call)
     flag = next(k for k in call.keywords if k.arg == "sync_dist")
-    alone = comes is not None and comes[0] and not any(comes[1:])
+    alone = reaches is not None and reaches[0] and not any(reaches[1:])
     return (replace(module, flag, "rank_zero_only=True"),) if alone else ()
 
 

@@ -10,7 +10,7 @@ from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, dist_of, imported, point, replace, with_keyword, without_argument
-from ddpdoctor.rules.script.rank_branches import comes_to
+from ddpdoctor.rules.script.rank_branches import ranks_reaching
 from ddpdoctor.rules.script.script_questions import (
     argument,
     each_rank,
@@ -94,8 +94,8 @@ def _wrong(
     module: Module, call: ast.Call, given: ast.expr | None, root: ast.expr | None, keyword: str, word: str
 ) -> Iterator[Finding]:
     places = rank_contexts(module, module.index.function_of(call))
-    comes = comes_to(module, call)
-    if comes is None or (given is None and not _is_of_program(module, call)):
+    reaches = ranks_reaching(module, call)
+    if reaches is None or (given is None and not _is_of_program(module, call)):
         return
     roots = each_rank(module, root, places, trusting=True) if root is not None else [0] * len(places)
     if len(set(map(repr, roots))) != 1 or type(roots[0]) is not int:
@@ -104,17 +104,17 @@ def _wrong(
     filled = [_is_filled(v) for v in lists]
     if given is not None and _is_cut_up(module, given):
         filled = [True] * len(places)
-    for place, is_filled, is_here in zip(places, filled, comes, strict=True):
+    for place, is_filled, is_here in zip(places, filled, reaches, strict=True):
         if is_here and is_filled is not None and is_filled is not (place.rank == roots[0]):
             if not is_filled:
                 message = f"{keyword} is missing on rank {place.rank}, which is {word}"
-            elif all(comes):
+            elif all(reaches):
                 message = f"{keyword} is passed on every rank, but only {word}={roots[0]} may have it"
             else:
                 message = f"{keyword} is passed on rank {place.rank}, but only {word}={roots[0]} may have it"
             misplaced = given if is_filled else None
-            edits: tuple[Edit, ...] = _lacking(module, call, given, all(comes), roots[0])
-            if misplaced is not None and not all(comes):
+            edits: tuple[Edit, ...] = _lacking(module, call, given, all(reaches), roots[0])
+            if misplaced is not None and not all(reaches):
                 edits = without_argument(module, call, misplaced)
             elif misplaced is not None:
                 only = f"{code(module, misplaced, 200)} if dist.get_rank() == {roots[0]} else None"

@@ -10,7 +10,7 @@ from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Evidence, Finding, Severity, Where
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import after, before, code, dist_of, point, replace, with_keyword
-from ddpdoctor.rules.script.rank_branches import in_rank_branch, in_turns
+from ddpdoctor.rules.script.rank_branches import in_rank_branch, runs_one_rank_first
 from ddpdoctor.rules.script.script059_to_061_checkpoints import PER_RANK, by_all, names_a_rank, one_path
 from ddpdoctor.rules.script.script_questions import (
     argument,
@@ -58,7 +58,7 @@ def shared_file_race(script: Script) -> Iterator[Finding]:
                 relaxed = argument(call, 2 if name == "os.makedirs" else 1, "exist_ok", "ignore_errors")
                 if relaxed is not None or in_try(module, call) or in_rank_branch(module, call) or has_more(call):
                     continue
-                if in_turns(module, call) or _is_there(module, call):
+                if runs_one_rank_first(module, call) or _is_there(module, call):
                     continue
                 if (
                     _one_folder(module, call)
@@ -158,7 +158,7 @@ def download_race(script: Script) -> Iterator[Finding]:
             folder = argument(call, 0 if loads else 1, "root", "filename", "dst", "out", "output")
             if folder is not None and names_a_rank(module, folder):
                 continue
-            if in_rank_branch(module, call) or _at_spawn_parent(module, call) or in_turns(module, call):
+            if in_rank_branch(module, call) or _at_spawn_parent(module, call) or runs_one_rank_first(module, call):
                 continue
             yield point(
                 module,
@@ -205,9 +205,9 @@ def changed_by_another(log: Log) -> Iterator[Finding]:
     if lines:
         yield finding_of(log, lines, "One rank changes a file while the others read it", blames_speaker=True)
         return
-    gone = [traceback for traceback in log.tracebacks if is_removed(traceback)]
-    ranks = sorted({traceback.who.rank for traceback in gone if traceback.who.rank is not None})
-    for traceback in gone[:1]:
+    removals = [traceback for traceback in log.tracebacks if is_removed(traceback)]
+    ranks = sorted({traceback.who.rank for traceback in removals if traceback.who.rank is not None})
+    for traceback in removals[:1]:
         path = MISSING_FILE.search(traceback.message)
         place = traceback.place
         yield Finding(

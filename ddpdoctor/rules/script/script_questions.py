@@ -30,7 +30,7 @@ __all__ = [
     "is_test",
     "last_value",
     "names_in",
-    "once",
+    "only_value",
     "readers_at",
     "spread",
     "start_of",
@@ -223,7 +223,7 @@ def last_value(module: Module, node: ast.expr) -> ast.expr | None:
     return last.value if block in around else None
 
 
-def once(module: Module, name: ast.Name) -> ast.expr | None:
+def only_value(module: Module, name: ast.Name) -> ast.expr | None:
     """The only assignment of a name, if nothing is stored in the object or added to it later."""
     bound = module.names.bindings(name.id, module.index.scope(name))
     made = bound[1][0].value if bound is not None and len(bound[1]) == 1 and bound[1][0].how is Bound.VALUE else None
@@ -236,7 +236,7 @@ def once(module: Module, name: ast.Name) -> ast.expr | None:
 def spread(module: Module, call: ast.Call) -> dict[str, ast.expr]:
     """What `**options` passes, if the options are a dict that is assigned once and never changed."""
     names = [k.value for k in call.keywords if k.arg is None and isinstance(k.value, ast.Name)]
-    made = [m for n in names if (m := once(module, n)) is not None]
+    made = [m for n in names if (m := only_value(module, n)) is not None]
     options: dict[str, ast.expr] = {}
     for mapping in made:
         if isinstance(mapping, ast.Call) and module.names.of(mapping.func) == "dict":

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ddpdoctor.rules.script.script_questions import argument, once, value
+from ddpdoctor.rules.script.script_questions import argument, only_value, value
 from ddpdoctor.scripts.syntax.module import Module
 from ddpdoctor.scripts.syntax.nodes import inner
 
@@ -86,7 +86,7 @@ def _updates(module: Module, call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
 def _pairs(module: Module, node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
     """The items of a mapping or of a list of pairs: keys as text, values as expressions."""
     if isinstance(node, ast.Name):
-        made = once(module, node)
+        made = only_value(module, node)
         if made is None:
             return
         node = made

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ddpdoctor.findings import Edit
 from ddpdoctor.scripts.syntax.module import Module
 
-__all__ = ["gone", "inserted", "lines_of", "shifted", "swapped"]
+__all__ = ["deleted_lines", "inserted_lines", "lines_of", "reindented", "replaced_lines"]
 
 
 def lines_of(module: Module, statements: Sequence[ast.stmt]) -> list[str]:
@@ -31,23 +31,23 @@ def lines_of(module: Module, statements: Sequence[ast.stmt]) -> list[str]:
     return [row.rstrip("\r\n") + "\n" for row in rows]
 
 
-def shifted(lines: Sequence[str], indent: str) -> list[str]:
+def reindented(lines: Sequence[str], indent: str) -> list[str]:
     """The lines re-indented, so that the first one gets this indentation."""
     old = len(lines[0]) - len(lines[0].lstrip()) if lines else 0
     return [f"{indent}{row[old:]}" if row.strip() else row for row in lines]
 
 
-def gone(module: Module, statements: Sequence[ast.stmt]) -> Edit:
+def deleted_lines(module: Module, statements: Sequence[ast.stmt]) -> Edit:
     """Delete consecutive statements."""
-    return swapped(module, statements, ())[0]
+    return replaced_lines(module, statements, ())[0]
 
 
-def inserted(module: Module, line: int, lines: Sequence[str]) -> Edit:
+def inserted_lines(module: Module, line: int, lines: Sequence[str]) -> Edit:
     """Insert lines before the line with this number."""
     return Edit(module.path, line, 1, line, 1, "".join(lines))
 
 
-def swapped(module: Module, statements: Sequence[ast.stmt], lines: Sequence[str]) -> tuple[Edit, ...]:
+def replaced_lines(module: Module, statements: Sequence[ast.stmt], lines: Sequence[str]) -> tuple[Edit, ...]:
     """Replace consecutive statements with these lines."""
     first, last = statements[0].lineno, statements[-1].end_lineno or 0
     return (Edit(module.path, first, 1, last + 1, 1, "".join(lines)),)

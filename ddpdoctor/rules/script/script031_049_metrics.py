@@ -71,7 +71,7 @@ def _of_rank_zero(module: Module, call: ast.Call) -> tuple[Edit, ...]:
 
 
 def _dicts(module: Module) -> Iterator[Finding]:
-    """A collective per key of a dict, of which some keys are set in a branch that depends on the rank."""
+    """A collective per key of a dict, some of whose keys are set in a branch that depends on the rank."""
     for loop in (n for n in module.index.parents if isinstance(n, ast.For)):
         name = _dict_of(loop.iter)
         calls = [n for n in inner(loop) if isinstance(n, ast.Call) and module.names.of(n.func) in COLLECTIVES]

@@ -99,8 +99,8 @@ def _counts_apart(module: Module, loop: ast.While) -> bool:
     bound = module.names.bindings(counter, module.index.scope(test.left))
     begins = [b.value for b in bound[1] if isinstance(b.at, ast.Assign)] if bound is not None else []
     counts = any(isinstance(n, ast.AugAssign) and ast.unparse(n.target) == counter for n in inner(loop))
-    alike = bool(begins) and all(isinstance(b, ast.Constant) for b in begins)
-    return counts and alike and all(type(e) is int for e in ends) and len({*map(repr, ends)}) > 1
+    starts_equal = bool(begins) and all(isinstance(b, ast.Constant) for b in begins)
+    return counts and starts_equal and all(type(e) is int for e in ends) and len({*map(repr, ends)}) > 1
 
 
 def _communicates(module: Module, loop: ast.For | ast.While) -> bool:

@@ -61,7 +61,7 @@ def send_recv_order(script: Script) -> Iterator[Finding]:
     """
     for module in modules(script):
         reported: set[tuple[int, ...]] = set()
-        for blocked in _stuck(module, "ring"):
+        for blocked in _stuck(module, "cycle"):
             other = blocked.other.event.call if blocked.other is not None else blocked.message.event.call
             places = tuple(sorted((blocked.message.event.call.lineno, other.lineno)))
             if places in reported:
@@ -125,7 +125,7 @@ def send_without_recv(script: Script) -> Iterator[Finding]:
             dist.recv(x, src=0, tag=7)
     """
     for module in modules(script):
-        unmatched = list(_stuck(module, "alone"))
+        unmatched = list(_stuck(module, "unmatched"))
         for blocked in unmatched:
             message = blocked.message
             what = ("send", "recv") if message.sends else ("recv", "send")
@@ -184,7 +184,7 @@ def send_to_self(script: Script) -> Iterator[Finding]:
         request = dist.isend(x, dst=(rank + 1) % world_size)
     """
     for module in modules(script):
-        for blocked in _stuck(module, "self", "nobody"):
+        for blocked in _stuck(module, "self", "no_such_rank"):
             message = blocked.message
             verb = "sends to" if message.sends else "receives from"
             peer = "itself" if blocked.kind == "self" else f"rank {message.peer}, which does not exist"
@@ -194,7 +194,7 @@ def send_to_self(script: Script) -> Iterator[Finding]:
                 f"rank {message.rank} {verb} {peer}",
                 "0 <= peer < world_size, not the own rank",
                 label="ValueError" if blocked.kind == "self" else "no such rank in this world",
-                edits=_within(module, message) if blocked.kind == "nobody" else (),
+                edits=_within(module, message) if blocked.kind == "no_such_rank" else (),
             )
         yield from _beyond(module)
 

@@ -209,7 +209,7 @@ def tensor_list_length_literal(script: Script, launch: Launch | None = None) -> 
 
 
 def _counted(module: Module, given: ast.expr) -> tuple[Edit, ...]:
-    """Build the list for any world size, if all its tensors are built alike."""
+    """Build the list for any world size, if all its tensors are built the same way."""
     made = last_value(module, given)
     texts = {ast.unparse(e) for e in made.elts} if isinstance(made, (ast.List, ast.Tuple)) else set()
     turns = made.generators[0].iter if isinstance(made, ast.ListComp) and len(made.generators) == 1 else None

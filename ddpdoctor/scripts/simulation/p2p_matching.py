@@ -56,7 +56,7 @@ class P2PCall:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockedCall:
-    """A call that never ends. `kind` is `self`, `nobody` (no such rank), `ring` or `alone` (no partner); `other` is what the peer
+    """A call that never ends. `kind` is `self`, `no_such_rank`, `cycle` or `unmatched` (no partner); `other` is what the peer
     waits in."""
 
     kind: str
@@ -131,7 +131,7 @@ def _outcome(simulation: Simulation) -> P2POutcome | None:
         if message.peer == message.rank:
             outcome.stuck.append(BlockedCall("self", message))
         elif message.peer is not None and not 0 <= message.peer < len(steps):
-            outcome.stuck.append(BlockedCall("nobody", message))
+            outcome.stuck.append(BlockedCall("no_such_rank", message))
     if not outcome.stuck:
         _match(steps, outcome)
     return outcome
@@ -153,7 +153,7 @@ def _match(steps: list[list[P2PCall | None]], outcome: P2POutcome) -> None:
     outcome.stuck += _blocked(steps, positions)
     if not outcome.stuck:
         unmatched = (m for m in posted if m.event.name == "dist.P2POp" and m.peer is not None)
-        outcome.stuck += [BlockedCall("alone", message) for message in unmatched]
+        outcome.stuck += [BlockedCall("unmatched", message) for message in unmatched]
 
 
 def _advance(
@@ -207,9 +207,9 @@ def _blocked(steps: list[list[P2PCall | None]], positions: list[int]) -> list[Bl
         has_partner = any(isinstance(m, P2PCall) and current.fits(m) for m in ahead)
         peer_waits_in = ahead[0] if ahead else None
         if not has_partner:
-            blocked.append(BlockedCall("alone", current, peer_waits_in))
+            blocked.append(BlockedCall("unmatched", current, peer_waits_in))
         elif isinstance(peer_waits_in, P2PCall):
-            blocked.append(BlockedCall("ring", current, peer_waits_in))
+            blocked.append(BlockedCall("cycle", current, peer_waits_in))
     return blocked
 
 

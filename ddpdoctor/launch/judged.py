@@ -23,6 +23,10 @@ def why_not_judged(line: LaunchLine) -> str | None:
     if last.launcher is LauncherKind.SHELL:
         script = _shell_script(last)
         return f"{last.name} is given no command" if script is None else _unread(script)
+    if last.launcher is LauncherKind.SBATCH:
+        return "the batch script is not read: ddpdoctor lint FILE judges what it starts"
+    if last.name == "accelerate":
+        return f"`{' '.join(plain(word.text) for word in last.own[:2])}` starts no ranks"
     if last.launcher is not LauncherKind.OTHER:
         return f"{last.name} is given no command that ddpdoctor knows"
     if last.name in UNJUDGED:

@@ -35,6 +35,8 @@ def _piped(folder: Path, text: str) -> tuple[int, dict[str, Any]]:
         ("torchx run -s local dist.ddp --script train.py", "is not judged by ddpdoctor"),
         ("bash other.sh", "other.sh is not read: ddpdoctor lint other.sh"),
         ("docker run image", "is given no command"),
+        ("sbatch --nodes=2 train.sbatch", "the batch script is not read"),
+        ("accelerate config", "`accelerate config` starts no ranks"),
         ("nohup", "is given no command"),
         ("FOO=1", "there is no command in it"),
     ],

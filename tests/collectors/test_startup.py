@@ -7,11 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from cases import Case
+from launches import LEGAL as LEGAL_LINES
+from launches import WRONG as WRONG_LINES
 
 from ddpdoctor.app.lint_lines import environ_of, rules_of
 from ddpdoctor.app.request import Request
 from ddpdoctor.collectors.launch import collect_launch
-from ddpdoctor.collectors.startup import collect_startup
+from ddpdoctor.collectors.startup import BUILTINS, collect_startup
 from ddpdoctor.engine import judge
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.facts.startup import LookupResult, Startup
@@ -146,6 +149,17 @@ WRONG = [
     ("python -m deepspeed.launcher.runner train.py", "LAUNCH522", None),
     ("srun no_such_launcher train.py", "LAUNCH520", None),
 ]
+
+
+@pytest.mark.parametrize("case", [*LEGAL_LINES, *WRONG_LINES], ids=lambda case: case.id)
+def test_every_known_line_can_be_followed_on_a_machine_without_programs(case: Case, tmp_path: Path) -> None:
+    machine = Machine(environ={"PATH": str(tmp_path)})
+    line = collect_launch(machine, None, [case.text], torch="2.13", cwd=str(tmp_path)).lines[0]
+    startup = collect_startup(line, machine)
+    assert startup.python is None or startup.python.startswith("/")
+    assert all(each.layer < len(line.layers) for each in startup.lookups)
+    if line.layers and not any(layer.typos for layer in line.layers):
+        assert startup.lookups or line.layers[0].name in BUILTINS
 
 
 def test_there_are_enough_lines() -> None:

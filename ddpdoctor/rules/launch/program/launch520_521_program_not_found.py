@@ -36,6 +36,14 @@ def program_not_found(launch: Launch, startup: Startup | None = None) -> Iterato
 
     ## Fix
     Correct the name, activate the environment that has the program, or install it there.
+
+    ## Example
+        # before
+        torchrn --nproc-per-node=4 train.py
+        # bash: torchrn: command not found
+
+        # after
+        torchrun --nproc-per-node=4 train.py
     """
     if startup is not None and launch.lines:
         yield from _missing(launch, launch.lines[0], startup)
@@ -124,6 +132,14 @@ def environment_not_found(launch: Launch, startup: Startup) -> Iterator[Finding]
 
     ## Fix
     Correct the name of the environment, or create it on every node; start the line in the folder of the project.
+
+    ## Example
+        # before
+        conda run -n trian torchrun train.py
+        # EnvironmentLocationNotFound: Not a conda environment: /opt/conda/envs/trian
+
+        # after
+        conda run -n train torchrun train.py
     """
     if not startup.lookups:
         not_here("the line names no environment")

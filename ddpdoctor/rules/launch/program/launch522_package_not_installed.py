@@ -31,6 +31,15 @@ def package_not_installed(launch: Launch, startup: Startup) -> Iterator[Finding]
 
     ## Fix
     Install the package for this interpreter on every node, or start the line with the interpreter that has it.
+
+    ## Example
+        # before
+        torchrun train.py
+        # ModuleNotFoundError: No module named 'cv2'
+
+        # after
+        python -m pip install opencv-python
+        torchrun train.py
     """
     if startup.python is None:
         not_here(next(iter(startup.unknown), "the line starts no Python that is known here"))

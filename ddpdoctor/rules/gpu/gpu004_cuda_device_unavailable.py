@@ -100,7 +100,7 @@ def cuda_not_started(log: Log) -> Iterator[Finding]:
     lines = [] if lines else matching_lines(log, NOT_STARTED)
     if lines:
         undetermined = (
-            "Unknown which: a forked process such as a DataLoader worker used CUDA (SCRIPT068), the GPU is busy or broken "
+            "Either a forked process such as a DataLoader worker used CUDA (SCRIPT068), the GPU is busy or broken "
             "(GPU004), or the fabric manager is not running (TOPO007); run `ddpdoctor gpus` on that node to find out"
         )
         yield finding_of(log, lines, "CUDA did not start in this process", undetermined, blames_speaker=True)

@@ -192,7 +192,7 @@ BUSY_OR_UNAVAILABLE = "CUDA reports a GPU as busy or unavailable"
 
 
 BUSY_OR_BROKEN = (
-    "Unknown which: its compute mode allows only one process and another one uses it (GPU013), "
+    "Either its compute mode allows only one process and another one uses it (GPU013), "
     "or an earlier fault left it unusable (GPU004); run `ddpdoctor gpus` on that node to find out"
 )
 

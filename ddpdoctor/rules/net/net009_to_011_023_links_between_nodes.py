@@ -353,7 +353,7 @@ NO_ANSWER_TITLE = "A rank got no answer from another rank"
 
 
 PORTS_OR_INTERFACE = (
-    "Unknown which: only the master port is open between the nodes (NET009), the address belongs to an interface that "
+    "Either only the master port is open between the nodes (NET009), the address belongs to an interface that "
     "the other nodes cannot reach (NET021), or the other machine was down; `ddpdoctor check -- LAUNCH` on every node decides"
 )
 
@@ -382,7 +382,7 @@ def large_packets_lost(log: Log) -> Iterator[Finding]:
     refused = matching_lines(log, (r"local access violation work queue error",))
     if refused:
         undetermined = (
-            "Unknown which: different MTUs at the two ends (NET023), or GPU memory that the adapter cannot read (NET033); "
+            "Either the MTUs of the two ends differ (NET023), or the adapter cannot read the GPU memory (NET033); "
             "one run with NCCL_NET_GDR_LEVEL=LOC decides"
         )
         title = "An RDMA adapter refused a work request"

@@ -282,7 +282,7 @@ REFUSED_AT_LOOPBACK = "Gloo could not connect to a loopback address"
 
 
 ENDED_OR_LOOPBACK = (
-    "Unknown which: on one machine, the rank at that address ended first (read its output); on several nodes, a node's "
+    "Either, on one machine, the rank at that address ended first (read its output), or, on several nodes, a node's "
     "own name resolves to its loopback address (NET017; run `getent hosts $(hostname)` on each node)"
 )
 

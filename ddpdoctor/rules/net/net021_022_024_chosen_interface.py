@@ -199,7 +199,7 @@ TRIES = re.compile(r"retrying \((?P<tried>\d+)/(?P<most>\d+)\)")
 
 
 RANK_OR_NETWORK = (
-    "Unknown which: the rank at that address ended first or never started (read its output first), {file}"
+    "Either the rank at that address ended first or never started (read its output first), {file}"
     "the address belongs to an interface that the other nodes cannot reach (NET021; NCCL_SOCKET_IFNAME), or the ports that "
     "NCCL chooses are closed between the nodes (NET009)"
 )

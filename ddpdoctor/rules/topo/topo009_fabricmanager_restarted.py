@@ -60,7 +60,7 @@ def multicast_failed(log: Log) -> Iterator[Finding]:
     lines = [line for line in matching_lines(log, MULTICAST) if "out of memory" not in line.text]
     if lines:
         undetermined = (
-            "Unknown which: the fabric manager was restarted without a reset of the GPUs (TOPO009), it is not running (TOPO007), "
+            "Either the fabric manager was restarted without a reset of the GPUs (TOPO009), it is not running (TOPO007), "
             "or the partition has no multicast (TOPO010); set NCCL_NVLS_ENABLE=0 to run the job without it"
         )
         yield finding_of(log, lines, "NVLink SHARP could not be set up", undetermined, blames_speaker=True)

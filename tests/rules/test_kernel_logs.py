@@ -116,7 +116,7 @@ def test_every_kind_of_xid_has_one_cause() -> None:
 def test_every_xid_shows_its_cause(code: int, tmp_path: Path) -> None:
     found = judged(tmp_path, f"[    1.000000] x\n[   60.000000] NVRM: Xid (PCI:0000:3b:00): {code}, pid=1, name=a, b\n")
     assert [f.code for f in found] == [CODE_OF[XIDS[code].kind]]
-    assert found[0].message.startswith("the GPU at 0000:3b:00: ")
+    assert found[0].message.startswith("the GPU at 0000:3b:00")
     assert f"(Xid {code} in " in found[0].message
     assert XIDS[code].action in found[0].message
 

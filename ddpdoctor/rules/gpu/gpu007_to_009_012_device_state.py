@@ -78,7 +78,7 @@ def gpu_reset_required(gpu: Gpu) -> Iterator[Finding]:
     Every CUDA call on this GPU fails until the reset. The other GPUs of the node work, so only some ranks die.
 
     ## Fix
-    On that node end all processes on the GPU, then run `nvidia-smi --gpu-reset -i N` as root; if that fails, reboot the node.
+    On that node end all processes on the GPU and reset it as root; if the reset fails, reboot the node.
 
     ## Example
     ddpdoctor's message:
@@ -150,7 +150,7 @@ def compute_mode_prohibited(gpu: Gpu) -> Iterator[Finding]:
     No process may use CUDA on this GPU, although it looks idle: `all CUDA-capable devices are busy or unavailable`.
 
     ## Fix
-    On that node set the default compute mode as root: `nvidia-smi -i N -c 0`.
+    Set the default compute mode, as root on that node.
 
     ## Example
     ddpdoctor's message:

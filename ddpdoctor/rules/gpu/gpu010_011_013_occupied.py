@@ -105,7 +105,7 @@ def gpu_memory_in_use(gpu: Gpu, environ: Environ) -> Iterator[Finding]:
     not cleaned up, or a process in another container (NVML then lists a pid that does not exist here).
 
     ## Fix
-    On the host run `fuser -v /dev/nvidia*` as root and end the holder; if there is none, reset the GPU.
+    Find the holder as root on the host and end it; if there is none, reset the GPU.
 
     ## Example
     ddpdoctor's message:
@@ -145,7 +145,7 @@ def gpu_memory_in_use(gpu: Gpu, environ: Environ) -> Iterator[Finding]:
 def _no_visible_holder(device: Device) -> str:
     """Why no holder of the memory can be named from here."""
     pids = ", ".join(str(p.pid) for p in (device.processes or ())[:3])
-    return f"pid {pids} does not exist on this machine or in this container" if pids else "no process is listed"
+    return f"pid {pids} does not exist here" if pids else "no process is listed"
 
 
 @cause(

@@ -17,7 +17,7 @@ def persistence_mode_off(gpu: Gpu) -> Iterator[Finding]:
     The driver drops its state between jobs: the first CUDA call of each job takes seconds, and clock and power settings are lost.
 
     ## Fix
-    On that node run `systemctl enable --now nvidia-persistenced` as root.
+    Start the persistence daemon, as root on that node.
 
     ## Example
     ddpdoctor's message:

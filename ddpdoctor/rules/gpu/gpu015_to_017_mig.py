@@ -73,7 +73,7 @@ def mig_mode_pending(gpu: Gpu) -> Iterator[Finding]:
     The next reset turns MIG on or off, and jobs then find other devices than before.
 
     ## Fix
-    On that node reset the GPU now (`nvidia-smi --gpu-reset -i N`), or undo the change with `nvidia-smi -i N -mig 0` or `-mig 1`.
+    Reset the GPU now, as root on that node, or undo the change with `nvidia-smi -mig 0` or `-mig 1`.
 
     ## Example
     ddpdoctor's message:

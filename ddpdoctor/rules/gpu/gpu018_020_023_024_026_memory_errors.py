@@ -162,7 +162,7 @@ def retired_pages_pending(gpu: Gpu) -> Iterator[Finding]:
     The faulty page stays in use until the driver is loaded again, and can end the job.
 
     ## Fix
-    Reset the GPU (`nvidia-smi --gpu-reset -i N`, as root) or reboot the node before the next job.
+    Reset the GPU as root on that node, or reboot the node, before the next job.
 
     ## Example
     ddpdoctor's message:

@@ -103,7 +103,7 @@ def ecc_off(gpu: Gpu) -> Iterator[Finding]:
     Bit flips get into the weights unnoticed, and the usable memory differs between the cards of the node.
 
     ## Fix
-    On that node enable ECC as root (`nvidia-smi -i N -e 1`), then reset the GPU.
+    Enable ECC as root on that node, then reset the GPU.
 
     ## Example
     ddpdoctor's message:

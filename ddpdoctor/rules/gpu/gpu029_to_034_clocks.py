@@ -176,7 +176,7 @@ def clocks_locked(gpu: Gpu) -> Iterator[Finding]:
     The setting is often left over from a benchmark. Every rank waits for this GPU.
 
     ## Fix
-    On that node reset the clocks as root: `nvidia-smi -i N -rac; nvidia-smi -i N -rgc`.
+    Reset the application clocks and the locked clocks, as root on that node.
 
     ## Example
     ddpdoctor's message:

@@ -60,7 +60,7 @@ def power_limit_low(gpu: Gpu) -> Iterator[Finding]:
     Somebody lowered the limit: this GPU is slower than the others, and every step waits for it.
 
     ## Fix
-    On that node restore the default limit as root: `nvidia-smi -i N -pl WATTS`.
+    Restore the default limit, as root on that node.
 
     ## Example
     ddpdoctor's message:

@@ -41,13 +41,14 @@ def device_xid_findings(xids: Iterable[Xid], place: Place, *, of_a_log: bool = F
         device, where = place(last)
         word = "SXid" if last.is_switch else "Xid"
         fault = last.text[:80] if last.is_switch else meaning(last).words
+        sentence = f"{device} {fault[3:]}" if fault.startswith("it ") else f"{device}: {fault}"
         program = f" in {last.program}" if last.program else ""
         numbers = sorted({x.code for x in group} - {last.code})
         others = f"; also {word} {', '.join(map(str, numbers[:MOST_SHOWN]))}" if numbers else ""
         same = sum(x.code == last.code for x in group)
         times = f", {same} times" if same > 1 else ""
         yield Finding(
-            f"{device}: {fault} ({word} {last.code}{program}{_when(last, of_a_log)}{times}{others}); "
+            f"{sentence} ({word} {last.code}{program}{_when(last, of_a_log)}{times}{others}); "
             f"NVIDIA's action: {action(last)}",
             tuple(
                 Evidence(_path(x, where), f"{word} {x.code}: {x.text}"[:160], "no such line")

@@ -100,7 +100,7 @@ def _program(holder: PortSocket | None) -> str:
     state = "" if holder.state == "LISTEN" else f", {holder.state} to {holder.remote or 'an unknown address'}"
     if holder.pid is None:
         of_user = f" of user {holder.user}" if holder.user else ""
-        return f"a process{of_user} that is not visible here (another user's, or outside this container{state})"
+        return f"a process{of_user} not visible here (another user or container{state})"
     container = f", container {holder.container}" if holder.container else ""
     return f"{holder.command or 'an unknown program'} (pid {holder.pid}, user {holder.user or 'unknown'}{container}{state})"
 

@@ -39,7 +39,7 @@ __all__ = [
 
 _OUTCOMES = {
     ConnectOutcome.REFUSED: "refused",
-    ConnectOutcome.NO_ANSWER: "dropped (no answer)",
+    ConnectOutcome.NO_ANSWER: "dropped",
     ConnectOutcome.NO_HOST: "no route to host",
     ConnectOutcome.NO_ROUTE: "no route",
     ConnectOutcome.PROHIBITED: "prohibited",
@@ -279,9 +279,8 @@ def _finding(nodes: Nodes, bad: Sequence[NodeLink], culprits: Sequence[Node], wh
     one_way = [pair for pair in pairs if not ((pair[0], pair[1]) in both and (pair[1], pair[0]) in both)]
     first = bad[0]
     source, target = nodes.nodes[first.source], nodes.nodes[first.target]
-    how = _OUTCOMES.get(first.outcome, first.outcome.value) if first.outcome else "connected, but the echo was lost"
-    shown = f"{source.host} -> {target.host} at {first.address}:{first.port}: {how}"
-    more = f"; and {len(bad) - 1} more of {len(nodes.links)} links" if len(bad) > 1 else ""
+    outcome = _OUTCOMES.get(first.outcome, first.outcome.value) if first.outcome else "echo lost"
+    more = f", and {len(bad) - 1} more of {len(nodes.links)} links" if len(bad) > 1 else ""
     direction = ", in one direction only" if one_way and len(pairs) == 1 else ""
     if len(culprits) == 2 or len(pairs) == 1:
         a, b = (nodes.nodes[i] for i in pairs[0])
@@ -294,7 +293,7 @@ def _finding(nodes: Nodes, bad: Sequence[NodeLink], culprits: Sequence[Node], wh
     else:
         who, where = "between the nodes", Where()
     return Finding(
-        f"{what} {who} ({shown}{more})",
+        f"{what} {who}: {first.address}:{first.port} {outcome}{more}",
         tuple(
             Evidence(
                 f"nodes.links[{nodes.nodes[x.source].host}->{nodes.nodes[x.target].host}]",

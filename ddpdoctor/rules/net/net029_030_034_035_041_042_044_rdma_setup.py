@@ -208,7 +208,7 @@ def peermem_missing(environ: Environ, net: Net, gpu: Gpu) -> Iterator[Finding]:
     Data for other nodes is copied through host memory first. Only the lower bandwidth shows it.
 
     ## Fix
-    On that node run `modprobe nvidia-peermem` as root, or use NVIDIA's open kernel modules with kernel 5.12 or later (dma-buf).
+    Load nvidia-peermem as root on that node, or use NVIDIA's open kernel modules with kernel 5.12 or later (dma-buf).
 
     ## Example
     ddpdoctor's message:
@@ -246,7 +246,7 @@ def rdma_fallback_to_sockets(environ: Environ, net: Net, gpu: Gpu | None = None)
     Between nodes the job is ten times slower or more. The log shows `Using network Socket` only with NCCL_DEBUG=INFO.
 
     ## Fix
-    Install rdma-core in the image: `apt-get install libibverbs1 ibverbs-providers`.
+    Install rdma-core (libibverbs1, ibverbs-providers) in the image.
 
     ## Example
     In the log (NCCL_DEBUG=INFO):
@@ -354,7 +354,7 @@ def net_plugin_override(environ: Environ, net: Net, gpu: Gpu | None = None) -> I
     """
     rdma = net.need(net.rdma, "rdma")
     if gpu is not None and not visible_gpus(environ, gpu):
-        not_here("no NVIDIA GPU; NCCL needs one")
+        not_here("no NVIDIA GPU here")
     if rdma.plugin is None or environ.settings.get("NCCL_NET_PLUGIN") or any(d.needs_plugin for d in rdma.devices):
         return
     if any(word in rdma.plugin.lower() for word in ("hpcx", "sharp", "efa", "ofi", "gib", "tcpx", "fastrak")):

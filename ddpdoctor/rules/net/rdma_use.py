@@ -29,9 +29,9 @@ def needs_rdma(environ: Environ, net: Net, gpu: Gpu | None) -> Rdma:
     if not rdma.devices:
         not_here("no RDMA adapter")
     if gpu is not None and not visible_gpus(environ, gpu):
-        not_here("no NVIDIA GPU; NCCL needs one")
+        not_here("no NVIDIA GPU here")
     if environ.is_multi_node is False and not net.spans_nodes(environ):
-        not_here("single-node job")
+        not_here("the job has one node")
     setting = environ.settings.get
     if number(environ, "NCCL_IB_DISABLE") or (setting("NCCL_NET") or "").lower() == "socket":
         not_here("a setting disables RDMA in NCCL")

@@ -193,7 +193,7 @@ def consumer_gpu_peer_access(topo: Topo, environ: Environ) -> Iterator[Finding]:
     if claimed:
         first = claimed[0]
         yield Finding(
-            f"GPU {first.a} and GPU {first.b} ({names[first.a]}) report peer access, which does not work on these cards",
+            f"GPU {first.a} and GPU {first.b} ({names[first.a]}) report peer access that does not work",
             evidence=(Evidence("topo.pairs", "OK", "CNS or NS"),),
             fix_command="export NCCL_P2P_DISABLE=1",
         )

@@ -51,6 +51,7 @@ def nvlink_down(topo: Topo, gpu: Gpu | None = None) -> Iterator[Finding]:
         if node.active_links + node.untold_links >= expected or node.index in divided:
             continue
         down = ", ".join(str(link.index) for link in node.links if not link.is_active)
+        down = "all" if down and not node.active_links else down
         # All links that NVML lists are up; only the published number says that there should be more.
         is_short = not down
         yield Finding(
@@ -125,7 +126,7 @@ def nvlink_peer_access_disabled(topo: Topo, gpu: Gpu | None = None) -> Iterator[
     bad = [p for p in linked if _refusal(p) and {p.a, p.b} <= ready - divided]
     if bad:
         pair, status = bad[0], _refusal(bad[0])
-        others = f" and {len(bad) - 1} more pair{'' if len(bad) == 2 else 's'}" if len(bad) > 1 else ""
+        others = f" (and {len(bad) - 1} more pair{'' if len(bad) == 2 else 's'})" if len(bad) > 1 else ""
         # A GPU that is in every such pair is the one to look at.
         common = {pair.a, pair.b}.intersection(*({p.a, p.b} for p in bad))
         yield Finding(

@@ -54,7 +54,7 @@ def nvls_unavailable(gpu: Gpu, topo: Topo, environ: Environ) -> Iterator[Finding
         not_here("CUDA was not asked about multicast, or did not report it")
     lacking = [index for index, has in known.items() if not has]
     if lacking:
-        names = "all GPUs" if len(lacking) == len(capable) else f"GPU {', '.join(map(str, lacking))}"
+        names = "any GPU" if len(lacking) == len(capable) else f"GPU {', '.join(map(str, lacking))}"
         is_forced = environ.settings.get("NCCL_NVLS_ENABLE") == "1"
         is_virtual = any(d.virtualization_mode for d in capable)
         yield Finding(

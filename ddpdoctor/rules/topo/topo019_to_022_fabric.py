@@ -51,8 +51,7 @@ def fabric_not_ready(topo: Topo) -> Iterator[Finding]:
     for some seconds after boot, but not later.
 
     ## Fix
-    Wait a minute; then run `systemctl restart nvidia-fabricmanager` on that node as root. Its version must be exactly the
-    driver's.
+    Wait a minute; then restart the fabric manager as root on that node. Its version must be exactly the driver's.
 
     ## Example
     In the log:
@@ -121,7 +120,7 @@ def fabric_failed(topo: Topo, gpu: Gpu | None = None) -> Iterator[Finding]:
     if statuses and "OK" not in statuses and all(g.fabric is None or g.fabric.is_up for g in gpus):
         pairs = "the only GPU pair" if len(statuses) == 1 else f"all {len(statuses)} GPU pairs"
         yield Finding(
-            f"NVLink is refused ({statuses[0]}) for {pairs} although the links to the NVSwitches are up",
+            f"NVLink is refused ({statuses[0]}) for {pairs} although the NVSwitch links are up",
             evidence=(Evidence("topo.pairs", f"nvlink: {statuses[0]}", "OK"),),
             fix_command="systemctl restart nvidia-fabricmanager",
         )

@@ -33,8 +33,8 @@ def nvml_missing(gpu: Gpu, environ: Environ | None = None) -> Iterator[Finding]:
     container was started without access to the GPUs.
 
     ## Fix
-    In a container: start it with `--gpus all` and `NVIDIA_DRIVER_CAPABILITIES=compute,utility`. On the host: install the NVIDIA
-    driver.
+    Start the container with `--gpus all` and `NVIDIA_DRIVER_CAPABILITIES=compute,utility`, or, outside a container,
+    install the NVIDIA driver on that node.
 
     ## Example
     In the container:

@@ -28,8 +28,8 @@ def uvm_device_missing(gpu: Gpu, host: Host | None = None) -> Iterator[Finding]:
     finds no device (100).
 
     ## Fix
-    On the host run `modprobe nvidia-uvm && nvidia-modprobe -u -c=0` as root; in a container map /dev/nvidia-uvm too, or use
-    `--gpus all`.
+    Run `modprobe nvidia-uvm && nvidia-modprobe -u -c=0` as root on the host; for a container also map /dev/nvidia-uvm, or
+    use `--gpus all`.
 
     ## Example
     In the log:

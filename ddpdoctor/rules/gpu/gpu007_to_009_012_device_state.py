@@ -78,7 +78,7 @@ def gpu_reset_required(gpu: Gpu) -> Iterator[Finding]:
     Every CUDA call on this GPU fails until the reset. The other GPUs of the node work, so only some ranks die.
 
     ## Fix
-    On that node end all processes on the GPU and reset it as root; if the reset fails, reboot the node.
+    End all processes on the GPU and reset it, as root on that node; if the reset fails, reboot the node.
 
     ## Example
     ddpdoctor's message:

@@ -110,7 +110,7 @@ def gpu_memory_in_use(gpu: Gpu, environ: Environ) -> Iterator[Finding]:
     ## Example
     ddpdoctor's message:
 
-        GPU 0 has 24.0 GiB in use, but no process is listed
+        GPU 0 has 24 GiB in use, but no process is listed
 
     On the host, as root:
 
@@ -225,8 +225,8 @@ def gpu_taken(log: Log) -> Iterator[Finding]:
     """CUDA refuses a GPU to a second process with the same message as for a broken GPU."""
     from ddpdoctor.rules.log.signatures import retitled, signed
 
-    for found in signed(compute_mode_exclusive, log):
-        yield retitled(found, BUSY_OR_UNAVAILABLE, BUSY_OR_BROKEN)
+    for finding in signed(compute_mode_exclusive, log):
+        yield retitled(finding, BUSY_OR_UNAVAILABLE, BUSY_OR_BROKEN)
 
 
 @gpu_busy.look

@@ -34,7 +34,7 @@ def mig_enabled(gpu: Gpu, environ: Environ) -> Iterator[Finding]:
     `operation not supported`.
 
     ## Fix
-    On that node disable MIG as root: `nvidia-smi -i N -mig 0`.
+    Disable MIG on the GPU, as root on that node: `nvidia-smi -i N -mig 0`.
 
     ## Example
     In the log:

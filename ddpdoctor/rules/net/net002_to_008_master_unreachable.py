@@ -128,8 +128,8 @@ def store_unreachable(nodes: Nodes | None = None, probe: Probe | None = None) ->
     Other nodes print other messages, and none of them names the reason.
 
     ## Fix
-    On this node run `nc -zv HOST PORT`; check that HOST is an address of rank 0's node, that rank 0 runs there, and that the
-    port is open.
+    Run `nc -zv HOST PORT` on this node; check that HOST is an address of rank 0's node, that rank 0 runs there, and that
+    the port is open.
 
     ## Example
     In the log of node 1:
@@ -165,7 +165,7 @@ def master_addr_swallows_packets(net: Net | None = None, probe: Probe | None = N
     address is stale or wrong, or a firewall drops everything that is sent to it.
 
     ## Fix
-    On all nodes set MASTER_ADDR to an address of rank 0's node on a network that all nodes of the job share.
+    Set MASTER_ADDR on all nodes to an address of rank 0's node, on a network that all nodes of the job share.
 
     ## Example
     In the log:
@@ -252,7 +252,7 @@ def no_route_to_master(net: Net | None = None, probe: Probe | None = None) -> It
     retries until the timeout.
 
     ## Fix
-    On this node add the route, or on all nodes set MASTER_ADDR to an address in a network that this node can reach.
+    Add the route on this node, or set MASTER_ADDR on all nodes to an address in a network that this node can reach.
 
     ## Example
     In the log:

@@ -111,7 +111,7 @@ def data_ports_cut_between_nodes(nodes: Nodes) -> Iterator[Finding]:
     ## Example
     ddpdoctor's message:
 
-        high ports are blocked between node 1 (node1) and node 2 (node2)
+        high ports are blocked between node 1 (node1) and node 2 (node2): 10.20.0.12:40000 dropped
 
     On node 1 (10.20.0.11), with node 2 being 10.20.0.12:
 

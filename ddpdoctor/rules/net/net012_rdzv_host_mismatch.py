@@ -39,7 +39,7 @@ def rdzv_host_mismatch(
     ## Example
     ddpdoctor's message:
 
-        no node hosts the store at ib-node0:29400; it resolves to node 0 (node0)
+        no node hosts the store at ib-node0:29400, although it resolves to node 0 (node0)
 
     On every node:
 

@@ -186,7 +186,8 @@ def hostname_resolves_to_loopback(
     with one such node a job may still work by luck, depending on which address is greater.
 
     ## Fix
-    On this node map the hostname to its routable address in /etc/hosts, or set GLOO_SOCKET_IFNAME to its interface.
+    Map the hostname to the node's routable address in /etc/hosts of this node, or set GLOO_SOCKET_IFNAME to its
+    interface.
 
     ## Example
     In the log of another node:

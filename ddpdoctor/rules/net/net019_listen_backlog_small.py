@@ -21,7 +21,7 @@ def listen_backlog_small(environ: Environ, net: Net) -> Iterator[Finding]:
     they connect: `recvValue failed … Connection reset by peer`.
 
     ## Fix
-    On rank 0's node run `sysctl -w net.core.somaxconn=16384` as root.
+    Run `sysctl -w net.core.somaxconn=16384` as root on rank 0's node.
 
     ## Example
     In the log:

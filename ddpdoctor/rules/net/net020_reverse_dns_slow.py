@@ -24,12 +24,12 @@ def reverse_dns_slow(environ: Environ, net: Net) -> Iterator[Finding]:
     takes minutes, without any error.
 
     ## Fix
-    On the master's node add the nodes of the job to /etc/hosts, or repair the resolver for reverse lookups.
+    Add the nodes of the job to /etc/hosts of the master's node, or repair its resolver for reverse lookups.
 
     ## Example
     ddpdoctor's message:
 
-        the reverse DNS lookup of 10.20.0.11 takes 0.9 s
+        the reverse DNS lookup of 10.20.0.11 is slow (0.9 s)
 
     In /etc/hosts of the master's node:
 

@@ -47,7 +47,7 @@ def nccl_wrong_interface(environ: Environ, net: Net) -> Iterator[Finding]:
     `Bootstrap : Using docker0:172.17.0.1<0>`. Connections time out or are refused, and no message names the interface.
 
     ## Fix
-    On every node set NCCL_SOCKET_IFNAME to the interface of the route to MASTER_ADDR. A value such as ^docker0 replaces
+    Set NCCL_SOCKET_IFNAME on every node to the interface of the route to MASTER_ADDR. A value such as ^docker0 replaces
     NCCL's own list of exclusions, so write `^docker,lo,virbr,…` in full.
 
     ## Example
@@ -135,7 +135,7 @@ def gloo_wrong_interface(
     `Gloo connectFullMesh failed with …`. NCCL_SOCKET_IFNAME has no effect on Gloo.
 
     ## Fix
-    On every node set GLOO_SOCKET_IFNAME to the interface that reaches the other nodes.
+    Set GLOO_SOCKET_IFNAME on every node to the interface that reaches the other nodes.
 
     ## Example
     In the log:

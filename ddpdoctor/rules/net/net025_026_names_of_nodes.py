@@ -29,8 +29,8 @@ def gloo_address_family_mixed(nodes: Nodes) -> Iterator[Finding]:
     address first on one node, and to an IPv6 address first on another.
 
     ## Fix
-    On every node set GLOO_SOCKET_IFNAME to an interface with IPv4 only, or use the same order in /etc/gai.conf and /etc/hosts
-    on all nodes.
+    Set GLOO_SOCKET_IFNAME on every node to an interface with IPv4 only, or use the same order in /etc/gai.conf and
+    /etc/hosts on all nodes.
 
     ## Example
     In the log:

@@ -138,7 +138,8 @@ def rail_crossing() -> None:
     GID …, remote GID …`, where the two GIDs are in different subnets.
 
     ## Fix
-    On all nodes set NCCL_CROSS_NIC=0 and list the NICs in the same order in NCCL_IB_HCA, or add a route between the rails.
+    Set NCCL_CROSS_NIC=0 on all nodes and list the NICs in the same order in NCCL_IB_HCA, or add a route between the
+    rails.
 
     ## Example
     In the log:

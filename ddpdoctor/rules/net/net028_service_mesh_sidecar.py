@@ -35,7 +35,7 @@ def service_mesh_sidecar(environ: Environ, net: Net) -> Iterator[Finding]:
     ## Example
     ddpdoctor's message:
 
-        an Istio proxy on ports 15001 and 15006 intercepts this pod's connections
+        the Istio proxy on ports 15001 and 15006 intercepts this pod's connections
 
     In the pod template of the job:
 

@@ -119,7 +119,7 @@ def roce_gid_missing(environ: Environ, net: Net, gpu: Gpu | None = None) -> Iter
     completion error 12.
 
     ## Fix
-    On that node give the interface of the port an IPv4 address.
+    Give the interface of the port an IPv4 address on that node.
 
     ## Example
     ddpdoctor's message:

@@ -29,7 +29,7 @@ def gpudirect_rdma_broken(environ: Environ, net: Net, topo: Topo, gpu: Gpu) -> I
     built for another driver.
 
     ## Fix
-    On that node disable ACS on the bridges above the GPU and the adapter, and reload nvidia-peermem; until then set
+    Disable ACS on the bridges above the GPU and the adapter of that node, and reload nvidia-peermem; until then set
     NCCL_NET_GDR_LEVEL=LOC for the job.
 
     ## Example

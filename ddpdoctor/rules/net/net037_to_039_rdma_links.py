@@ -70,7 +70,7 @@ def ib_port_rate_low(environ: Environ, net: Net, gpu: Gpu | None = None) -> Iter
     Every ring is as slow as its slowest port, and nothing is printed.
 
     ## Fix
-    On that node reseat or replace the cable or the transceiver; check the switch port.
+    Reseat or replace the cable or the transceiver of that port; check the switch port.
 
     ## Example
     ddpdoctor's message:

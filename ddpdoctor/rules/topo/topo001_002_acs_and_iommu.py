@@ -32,8 +32,8 @@ def acs_redirects_p2p(topo: Topo, gpu: Gpu | None = None) -> Iterator[Finding]:
     Copies between GPUs are slow, hang or return wrong values.
 
     ## Fix
-    On that node disable ACS on the bridges above the GPUs, in the BIOS or as root with setpci. Until then set NCCL_P2P_DISABLE=1
-    for the job.
+    Disable ACS on the bridges above the GPUs of that node, in the BIOS or as root with setpci. Until then set
+    NCCL_P2P_DISABLE=1 for the job.
 
     ## Example
     ddpdoctor's message:
@@ -77,7 +77,7 @@ def iommu_translates_p2p(topo: Topo, gpu: Gpu | None = None) -> Iterator[Finding
     On bare metal, copies between GPUs are slow, hang or return wrong values, as with ACS.
 
     ## Fix
-    On that node add `iommu=pt` to the kernel command line and reboot, or disable the IOMMU in the BIOS.
+    Add `iommu=pt` to the kernel command line of that node and reboot it, or disable the IOMMU in its BIOS.
 
     ## Example
     ddpdoctor's message:

@@ -22,8 +22,8 @@ def nvlink_down(topo: Topo, gpu: Gpu | None = None) -> Iterator[Finding]:
     nothing is printed.
 
     ## Fix
-    On that node reset all GPUs of the board together (`nvidia-smi --gpu-reset`, as root); if the link stays down, reseat or
-    replace the GPU.
+    Reset all GPUs of the board together, as root on that node: `nvidia-smi --gpu-reset`. If the link stays down, reseat
+    or replace the GPU.
 
     ## Example
     ddpdoctor's message:
@@ -52,7 +52,7 @@ def nvlink_down(topo: Topo, gpu: Gpu | None = None) -> Iterator[Finding]:
             continue
         down = ", ".join(str(link.index) for link in node.links if not link.is_active)
         down = "all" if down and not node.active_links else down
-        # All links that NVML lists are up; only the published number says that there should be more.
+        # All links that NVML lists are up; only the published number is higher.
         is_short = not down
         yield Finding(
             f"GPU {node.index} has {node.active_links} of {expected} NVLinks active (down: {down or 'not listed'})",
@@ -101,7 +101,7 @@ def nvlink_peer_access_disabled(topo: Topo, gpu: Gpu | None = None) -> Iterator[
     NCCL refuses to start rather than run slowly: `P2P is disabled between NVLINK connected GPUs`.
 
     ## Fix
-    On that node check the fabric manager, MIG, the container's capabilities and the driver's registry keys.
+    Check the fabric manager, MIG, the container's capabilities and the driver's registry keys on that node.
 
     ## Example
     In the log:

@@ -37,7 +37,7 @@ def fabricmanager_inactive(topo: Topo, host: Host | None = None, gpu: Gpu | None
     nvidia-smi lists all GPUs, but torch.cuda.is_available() is False and CUDA fails: `Error 802: system not yet initialized`.
 
     ## Fix
-    On that node run `systemctl enable --now nvidia-fabricmanager` as root; its version must be exactly the driver's.
+    Run `systemctl enable --now nvidia-fabricmanager` as root on that node; its version must be exactly the driver's.
 
     ## Example
     In the log:
@@ -86,7 +86,7 @@ def fabricmanager_version_mismatch(topo: Topo, gpu: Gpu, host: Host | None = Non
     `Error 802: system not yet initialized`, as if the service were not installed.
 
     ## Fix
-    On that node install the fabric manager in exactly the driver's version and restart the service.
+    Install the fabric manager in exactly the driver's version on that node, and restart the service.
 
     ## Example
     ddpdoctor's message:
@@ -109,7 +109,7 @@ def fabricmanager_version_mismatch(topo: Topo, gpu: Gpu, host: Host | None = Non
         yield Finding(
             f"the fabric manager is version {manager.version}, but the driver is {driver}",
             (Evidence("topo.fabric_manager.version", manager.version, driver),),
-            fix=f"On that node install nvidia-fabricmanager {driver} and restart the service.",
+            fix=f"Install nvidia-fabricmanager {driver} on that node and restart the service.",
         )
 
 
@@ -126,7 +126,8 @@ def imex_not_ready(topo: Topo, environ: Environ, gpu: Gpu | None = None) -> Iter
     NCCL does not start across the trays of a rack: `MNNVL (cliqueSize 8) is available but not working`.
 
     ## Fix
-    On all nodes run nvidia-imex and create a channel (`nvidia-modprobe -c 0`), or set NCCL_MNNVL_ENABLE=0 to use the network.
+    Start nvidia-imex on all nodes and create a channel (`nvidia-modprobe -c 0`), or set NCCL_MNNVL_ENABLE=0 to use the
+    network.
 
     ## Example
     In the log:

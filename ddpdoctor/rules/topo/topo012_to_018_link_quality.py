@@ -101,7 +101,7 @@ def nvlink_error_counters_growing(topo: Topo) -> Iterator[Finding]:
         nvidia-smi nvlink -e -i 0
 
     ## Source
-    nvmlDeviceGetNvLinkErrorCounter twice: one replay or recovery (DCGM), or five CRC errors (imbue) and one a second (DCGM).
+    nvmlDeviceGetNvLinkErrorCounter twice: one replay or recovery (DCGM), or five CRC errors (imbue) and one per second (DCGM).
     The total over the counter's life is not used: healthy links have errors too.
     """
     links = _links(topo)

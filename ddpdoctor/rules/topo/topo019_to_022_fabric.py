@@ -88,7 +88,7 @@ def fabric_failed(topo: Topo, gpu: Gpu | None = None) -> Iterator[Finding]:
     cannot be reached over NVLink.
 
     ## Fix
-    On that node install the fabric manager in the driver's version, check the partition, and reset the GPU.
+    Install the fabric manager in the driver's version on that node, check the partition, and reset the GPU.
 
     ## Example
     ddpdoctor's message:

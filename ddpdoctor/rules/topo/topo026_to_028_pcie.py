@@ -29,7 +29,7 @@ def pcie_width_low(gpu: Gpu) -> Iterator[Finding]:
     A card with 8 lanes, or with one, slows every step down, and nothing is printed.
 
     ## Fix
-    On that node reseat the card or its riser; check in the BIOS how the lanes are divided.
+    Reseat the card or its riser on that node; check in the BIOS how the lanes are divided.
 
     ## Example
     ddpdoctor's message:
@@ -64,7 +64,7 @@ def pcie_generation_low(gpu: Gpu) -> Iterator[Finding]:
     Each generation less halves the bandwidth to host memory and to the NIC.
 
     ## Fix
-    On that node check the slot, the riser and the PCIe setting of the BIOS.
+    Check the slot, the riser and the PCIe setting of the BIOS on that node.
 
     ## Example
     ddpdoctor's message:
@@ -102,7 +102,7 @@ def pcie_replays_growing(gpu: Gpu) -> Iterator[Finding]:
     The signal is bad: transfers are repeated, and the GPU may fall off the bus.
 
     ## Fix
-    On that node reseat the card or its riser; if the counter keeps growing, replace them.
+    Reseat the card or its riser on that node; if the counter keeps growing, replace them.
 
     ## Example
     ddpdoctor's message:

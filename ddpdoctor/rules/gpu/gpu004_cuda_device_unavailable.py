@@ -75,7 +75,7 @@ def cuda_device_unavailable(gpu: Gpu) -> Iterator[Finding]:
         )
 
 
-UNAVAILABLE_in_log = (
+UNAVAILABLE_IN_LOG = (
     r"RmInitAdapter failed",
     r"rm_init_adapter failed",
     r"Unexpected error from cudaGetDeviceCount\(\).*Error [1-79]\d*:",
@@ -92,7 +92,7 @@ def cuda_not_started(log: Log) -> Iterator[Finding]:
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.signatures import finding_of
 
-    lines = matching_lines(log, UNAVAILABLE_in_log)
+    lines = matching_lines(log, UNAVAILABLE_IN_LOG)
     if lines:
         yield finding_of(
             log, lines, "CUDA cannot start on a GPU of this node: it is busy or broken", blames_speaker=True

@@ -61,7 +61,7 @@ def gpu_models_mixed(
     if len(kinds) < 2:
         return
     odd = min(kinds.values(), key=len)
-    models = "; ".join(f"GPU {', '.join(map(str, at))}: {name}" for name, at in kinds.items())
+    models = "; ".join(f"GPU {', '.join(map(str, indices))}: {name}" for name, indices in kinds.items())
     yield Finding(
         f"different GPUs are visible ({models})",
         (Evidence("gpu.devices", models, "one model"),),
@@ -89,4 +89,4 @@ def _between_nodes(nodes: Nodes) -> Iterator[Finding]:
 
 def _kinds(counted: str | None) -> str | None:
     """`8x H100, 1x A100` without the numbers."""
-    return None if counted is None else ", ".join(each.partition("x ")[2] for each in counted.split(", "))
+    return None if counted is None else ", ".join(item.partition("x ")[2] for item in counted.split(", "))

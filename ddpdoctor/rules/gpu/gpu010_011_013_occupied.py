@@ -221,7 +221,7 @@ SHARE = 0.2
 
 
 @compute_mode_exclusive.look
-def gpu_taken(log: Log) -> Iterator[Finding]:
+def gpu_busy_or_unavailable(log: Log) -> Iterator[Finding]:
     """CUDA refuses a GPU to a second process with the same message as for a broken GPU."""
     from ddpdoctor.rules.log.signatures import retitled, signed
 

@@ -70,16 +70,16 @@ def port_in_use(
     assert environ is not None
     assert net is not None
     if net.is_master is False:
-        yield from _from_afar(net, environ)
+        yield from _on_another_node(net, environ)
         return
     if environ.master_port is None:
         return
     port = net.need(net.port, "port")
     if port.is_taken and not any(s.is_ours for s in port.sockets):
-        yield _here(net, port)
+        yield _on_this_node(net, port)
 
 
-def _here(net: Net, port: Port) -> Finding:
+def _on_this_node(net: Net, port: Port) -> Finding:
     holder = next((s for s in port.sockets if s.state == "LISTEN"), None) or next(iter(port.sockets), None)
     offer = f"use port {net.free_port}, which is free here," if net.free_port else "use another port"
     if holder is not None and holder.is_orphan and holder.pid is not None:
@@ -105,7 +105,7 @@ def _program(holder: PortSocket | None) -> str:
     return f"{holder.command or 'an unknown program'} (pid {holder.pid}, user {holder.user or 'unknown'}{container}{state})"
 
 
-def _from_afar(net: Net, environ: Environ) -> Iterator[Finding]:
+def _on_another_node(net: Net, environ: Environ) -> Iterator[Finding]:
     best = net.best_attempt
     if best is None or best.outcome not in (ConnectOutcome.STRANGER, ConnectOutcome.SILENT):
         return

@@ -384,11 +384,11 @@ _SERVED = (Operator.JOB, Operator.STATEFULSET)
 
 
 @master_addr_unresolvable.look
-def host_network_names(launch: Launch) -> Iterator[Finding]:
+def pod_names_unresolvable(launch: Launch) -> Iterator[Finding]:
     """A first pod whose name does not resolve: a name without the pods' service, or pods that use the host's resolver."""
     for line in launch.lines:
         pod, agent = line.pod, line.agent
-        if pod is not None and agent is not None and (given := _names_no_service(line, agent, pod)) is not None:
+        if pod is not None and agent is not None and (given := _name_without_service(line, agent, pod)) is not None:
             wanted = f"{pod.name}-0.{pod.service}" if pod.service else "a service in the pods' subdomain"
             text = f"{given.value} does not resolve: the pods' service is {pod.service or 'not set'}"
             label = f"use {wanted}" if pod.service else "set the pods' service"
@@ -407,7 +407,7 @@ def host_network_names(launch: Launch) -> Iterator[Finding]:
         )
 
 
-def _names_no_service(line: LaunchLine, layer: Layer, pod: Pod) -> Given | None:
+def _name_without_service(line: LaunchLine, layer: Layer, pod: Pod) -> Given | None:
     """An address such as `train-0.train` whose second part is not the service of the pods."""
     dest = "rdzv_endpoint" if layer.given("rdzv_endpoint") else "master_addr"
     given = layer.given(dest)

@@ -273,7 +273,7 @@ def _culprits(nodes: Nodes, bad: Sequence[NodeLink], links: Sequence[NodeLink]) 
     return None
 
 
-def _finding(nodes: Nodes, bad: Sequence[NodeLink], culprits: Sequence[Node], what: str, expected: str) -> Finding:
+def _finding(nodes: Nodes, bad: Sequence[NodeLink], culprits: Sequence[Node], problem: str, expected: str) -> Finding:
     pairs = _pairs(bad)
     both = {(link.source, link.target) for link in bad}
     one_way = [pair for pair in pairs if not ((pair[0], pair[1]) in both and (pair[1], pair[0]) in both)]
@@ -284,16 +284,16 @@ def _finding(nodes: Nodes, bad: Sequence[NodeLink], culprits: Sequence[Node], wh
     direction = ", in one direction only" if one_way and len(pairs) == 1 else ""
     if len(culprits) == 2 or len(pairs) == 1:
         a, b = (nodes.nodes[i] for i in pairs[0])
-        who = f"between {a.title} and {b.title}{direction}"
+        between = f"between {a.title} and {b.title}{direction}"
         blamed, other = (target, source) if direction else (a, b)  # the node that accepts no connection, if known
         where = Where(host=blamed.host, node_rank=blamed.node_rank, peer=other.host)
     elif len(culprits) == 1:
-        who = f"between {culprits[0].title} and the other nodes"
+        between = f"between {culprits[0].title} and the other nodes"
         where = place(culprits)
     else:
-        who, where = "between the nodes", Where()
+        between, where = "between the nodes", Where()
     return Finding(
-        f"{what} {who}: {first.address}:{first.port} {outcome}{more}",
+        f"{problem} {between}: {first.address}:{first.port} {outcome}{more}",
         tuple(
             Evidence(
                 f"nodes.links[{nodes.nodes[x.source].host}->{nodes.nodes[x.target].host}]",
@@ -311,7 +311,7 @@ EPHEMERAL = (32768, 60999)
 
 
 @data_ports_blocked.look
-def only_some_open(launch: Launch) -> Iterator[Finding]:
+def only_some_ports_open(launch: Launch) -> Iterator[Finding]:
     """The policies open the master port, but not the random ports of NCCL and Gloo."""
     for line, pod, port in closing_policies(launch):
         if not is_shut(pod, port) and not covers(pod, EPHEMERAL):
@@ -322,7 +322,7 @@ def only_some_open(launch: Launch) -> Iterator[Finding]:
 
 
 @worker_store_port_blocked.look
-def published(launch: Launch) -> Iterator[Finding]:
+def only_endpoint_port_published(launch: Launch) -> Iterator[Finding]:
     """A container that publishes only the endpoint's port, with the c10d rendezvous."""
     for line, _, plan in agents(launch):
         container = container_of(line)
@@ -358,7 +358,7 @@ PORTS_OR_INTERFACE = (
 
 
 @data_ports_blocked.look
-def unanswered(log: Log) -> Iterator[Finding]:
+def no_answer_in_log(log: Log) -> Iterator[Finding]:
     """Connections without an answer, which leave the reason open; a refusal or a missing route does not."""
     from ddpdoctor.rules.log.signatures import retitled, signed
 

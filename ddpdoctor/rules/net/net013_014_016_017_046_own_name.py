@@ -289,7 +289,7 @@ ENDED_OR_LOOPBACK = (
 
 
 @hostname_resolves_to_loopback.look
-def loopback(log: Log) -> Iterator[Finding]:
+def refused_at_loopback(log: Log) -> Iterator[Finding]:
     """A refused connection to a loopback address: without a sign of other nodes, a rank of this machine may have ended."""
     from ddpdoctor.rules.log.signatures import retitled, signed
 

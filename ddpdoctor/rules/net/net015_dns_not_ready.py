@@ -50,7 +50,7 @@ UNKNOWN_NAME = (
 
 
 @dns_not_ready.look
-def name_came_late(log: Log) -> Iterator[Finding]:
+def name_resolved_later(log: Log) -> Iterator[Finding]:
     """A name did not resolve at first, but the job ran later."""
     from ddpdoctor.logs.history import history_of
     from ddpdoctor.logs.matching import matching_lines

@@ -61,7 +61,7 @@ def service_mesh_sidecar(environ: Environ, net: Net) -> Iterator[Finding]:
 
 
 @service_mesh_sidecar.look
-def mesh(launch: Launch) -> Iterator[Finding]:
+def sidecar_in_pods(launch: Launch) -> Iterator[Finding]:
     """A service mesh sidecar in the pods of a job."""
     for line in launch.lines:
         pod = line.pod

@@ -357,7 +357,7 @@ def net_plugin_override(environ: Environ, net: Net, gpu: Gpu | None = None) -> I
         not_here("no NVIDIA GPU here")
     if rdma.plugin is None or environ.settings.get("NCCL_NET_PLUGIN") or any(d.needs_plugin for d in rdma.devices):
         return
-    if any(word in rdma.plugin.lower() for word in ("hpcx", "sharp", "efa", "ofi", "gib", "tcpx", "fastrak")):
+    if any(name in rdma.plugin.lower() for name in ("hpcx", "sharp", "efa", "ofi", "gib", "tcpx", "fastrak")):
         return
     ignored = sorted(name for name in environ.settings if name.startswith(("NCCL_IB_", "NCCL_SOCKET_")))
     if ignored:
@@ -426,7 +426,7 @@ def gid_not_routable(log: Log) -> Iterator[Finding]:
 
 
 @ib_hca_unusable.look
-def unusable(log: Log) -> Iterator[Finding]:
+def port_unusable(log: Log) -> Iterator[Finding]:
     """A port that NCCL uses but cannot, or one that it had to skip although other nodes may use theirs."""
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.signatures import finding_of

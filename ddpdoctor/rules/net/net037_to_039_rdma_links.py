@@ -46,7 +46,7 @@ def ib_port_down(environ: Environ, net: Net, gpu: Gpu | None = None) -> Iterator
         if port.state is None or port.is_active or not takes(environ.settings.get(HCA), device.name, port.number):
             continue
         # The second port of an Ethernet card is often unused on purpose: then as many of its kind are down as up.
-        should_be_up = is_all or named(environ, device) or not port.is_roce or _is_odd(rdma, device)
+        should_be_up = is_all or named(environ, device) or not port.is_roce or _most_are_up(rdma, device)
         physical = f" ({port.physical_state})" if port.physical_state else ""
         yield Finding(
             f"RDMA port {port.number} of {device.name} is {port.state}{physical}",
@@ -56,7 +56,7 @@ def ib_port_down(environ: Environ, net: Net, gpu: Gpu | None = None) -> Iterator
         )
 
 
-def _is_odd(rdma: Rdma, device: RdmaDevice) -> bool:
+def _most_are_up(rdma: Rdma, device: RdmaDevice) -> bool:
     """Whether at least three quarters of four or more ports of this kind of card are up."""
     same_kind = [port for other, port in rdma.ports if other.kind == device.kind and port.is_roce]
     return len(same_kind) >= 4 and sum(port.is_active for port in same_kind) * 4 >= 3 * len(same_kind)

@@ -126,7 +126,7 @@ def nvlink_error_counters_growing(topo: Topo) -> Iterator[Finding]:
         others = f"; {len(counts) - 1} more links have errors too" if len(counts) > 1 else ""
         yield Finding(
             f"GPU {index}: NVLink {first} had {errors} in {topo.sample_seconds:g} s{others}",
-            tuple(Evidence(f"topo.gpus[{index}].links[{at}]", grown, "no growth") for at, grown in counts.items()),
+            tuple(Evidence(f"topo.gpus[{index}].links[{link}]", grown, "no growth") for link, grown in counts.items()),
             where=Where(gpu=index),
         )
 

@@ -206,7 +206,9 @@ def fabric_clique_mixed(topo: Topo | None = None, nodes: Nodes | None = None) ->
         if fabric.state == COMPLETED:
             domains.setdefault((fabric.cluster_uuid, fabric.clique), []).append(gpu.index)
     if len(domains) > 1:
-        cliques = "; ".join(f"GPU {', '.join(map(str, at))}: clique {clique}" for (_, clique), at in domains.items())
+        cliques = "; ".join(
+            f"GPU {', '.join(map(str, indices))}: clique {clique}" for (_, clique), indices in domains.items()
+        )
         few, *_, many = sorted(domains.values(), key=len)
         yield Finding(
             f"the GPUs belong to {len(domains)} NVLink domains ({cliques})",

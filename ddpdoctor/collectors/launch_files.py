@@ -20,6 +20,7 @@ __all__ = ["LaunchFiles", "may_hold_launches", "read_files", "shell_error"]
 
 MAX_BYTES = 1 << 20
 """A launch script or a manifest is far smaller."""
+HEAD_BYTES = 200
 CHECK_SECONDS = 3.0
 
 _SHELL_NAME = re.compile(r"\.(sh|bash|ksh|sbatch|slurm|job|qsub)$")
@@ -77,10 +78,11 @@ def may_hold_launches(path: str) -> bool:
         return False
     try:
         with open(path, "rb") as file:
-            text = file.read(MAX_BYTES)
+            head = file.read(HEAD_BYTES)
+            if not is_named and _SHELL_FIRST.match(head.decode("utf-8", "replace")) is None:
+                return False
+            text = head + file.read(MAX_BYTES - HEAD_BYTES)
     except OSError:
-        return False
-    if not is_named and not (text.startswith(b"#!") and _SHELL_FIRST.match(text[:200].decode("utf-8", "replace"))):
         return False
     return b"\0" not in text and (b"kind:" in text if is_manifest else _LAUNCHES.search(text) is not None)
 

@@ -143,6 +143,8 @@ def _with_files(
 
     named, inside = paths
     found = read((*named, *inside), this_machine(request.timeout or FILE_SECONDS), launch)
+    left_out = [f"{path}:" for path in inside if path not in named and not found.inputs[path].is_understood]
+    found.failures = [each for each in found.failures if not each.startswith(tuple(left_out))]
     report = with_files(report, facts, rules, found, request)
     told = [each for path, each in found.inputs.items() if path in named]
     told += [

@@ -150,7 +150,9 @@ def test_of_a_large_folder_the_files_that_were_not_judged_are_counted(tmp_path: 
 def test_what_a_folder_holds_besides_makes_nothing_incomplete(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "weights.bin").write_bytes(b"\0")
-    assert _lint(tmp_path, ".")[0] == 0
+    (tmp_path / "template.yaml").write_text("kind: Pod\nspec: [{{ unclosed\n")
+    code, report = _lint(tmp_path, ".")
+    assert (code, report["crashed"]) == (0, [])
 
 
 def test_a_folder_without_anything_to_judge_is_incomplete(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def rendezvous_variable_missing(environ: Environ, probe: Probe | None = None) ->
 
     ## Example
 
-        ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable WORLD_SIZE expected, but not set
+        ValueError: … environment variable WORLD_SIZE expected, but not set
 
         # before
         RANK=0 MASTER_ADDR=node0 MASTER_PORT=29500 python train.py

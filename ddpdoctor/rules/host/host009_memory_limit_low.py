@@ -57,7 +57,7 @@ def memory_limit_low(host: Host, environ: Environ, gpu: Gpu | None = None) -> It
 
     ## Example
 
-        slurmstepd: error: Detected 1 oom-kill event(s) in StepId=4712.0
+        slurmstepd: error: Detected 1 oom_kill event in StepId=4712.0. Some of the step tasks have been OOM Killed.
 
         # before
         #SBATCH --mem=4G

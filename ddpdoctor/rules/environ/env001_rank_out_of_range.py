@@ -78,9 +78,9 @@ def _is_outside(environ: Environ, names: tuple[str, str]) -> bool:
 def _finding(environ: Environ, names: tuple[str, str]) -> Finding:
     rank, world = (environ.integer(name) or 0 for name in names)
     allowed = f"0 to {world - 1}" if world > 0 else f"a {names[1]} of at least 1"
-    limit = f"is outside 0 to {world - 1}" if world > 0 else "cannot work"
+    outside = f"{names[0]}={rank} is outside {allowed} ({names[1]}={world})"
     return Finding(
-        f"{names[0]}={rank} {limit} ({names[1]}={world})",
+        outside if world > 0 else f"{names[1]}={world} leaves no rank for {names[0]}={rank}",
         (
             Evidence(f"environ.variables.{names[0]}", str(rank), allowed),
             Evidence(f"environ.variables.{names[1]}", str(world)),

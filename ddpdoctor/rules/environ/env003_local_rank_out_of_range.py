@@ -36,9 +36,9 @@ def local_rank_out_of_range(environ: Environ) -> Iterator[Finding]:
         return
     rank = environ.rank
     allowed = f"0 to {size - 1}" if size > 0 else "at least one rank on this node"
-    limit = f"is outside {allowed}" if size > 0 else "cannot work"
+    outside = f"LOCAL_RANK={local_rank} is outside {allowed} ({source}={size})"
     yield Finding(
-        f"LOCAL_RANK={local_rank} {limit} ({source}={size})",
+        outside if size > 0 else f"{source}={size} leaves no rank for LOCAL_RANK={local_rank}",
         (
             Evidence("environ.variables.LOCAL_RANK", str(local_rank), allowed),
             Evidence(f"environ.variables.{source}", shorten(environ.get(source) or "")),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.launch.record import Launch
-from ddpdoctor.facts.nodes import Form, Nodes, split
+from ddpdoctor.facts.nodes import Form, Nodes, ranges, split
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import CauseScope, cause
@@ -59,10 +59,10 @@ def world_size_mismatch(probe: Probe | None = None, nodes: Nodes | None = None) 
     common = ordered[0][0] if ordered else None
     blamed = tuple(sorted(rank for rank, size in sizes.items() if tie or size != common)) or observations[0].ranks
     hosts = {r.host for r in probe.ranks if r.rank in blamed}
-    values = ", ".join(f"rank {rank} has {sizes[rank]}" for rank in sorted(sizes)[:8])
+    values = "; ".join(f"{ranges(r for r in sizes if sizes[r] == size)}: {size}" for size in sorted(count)[:8])
     report = probe.report_of(blamed[0])
     yield Finding(
-        f"{observations[0].message}" if not values else f"ranks have different WORLD_SIZE: {values}",
+        f"WORLD_SIZE differs between ranks ({values})" if values else observations[0].message,
         (Evidence("probe.ranks.world_size", values, "one value" if tie else str(common)),),
         where=Where(
             host=hosts.pop() if len(hosts) == 1 else None,

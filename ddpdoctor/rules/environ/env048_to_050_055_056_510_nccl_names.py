@@ -44,7 +44,7 @@ def nccl_variable_deprecated(environ: Environ, versions: Versions | None = None)
 
     ## Example
 
-        NCCL_CHECKS_DISABLE=0 is deprecated (use NCCL_CHECK_POINTERS)
+        NCCL_CHECKS_DISABLE=0 is deprecated since NCCL 2.2.12 (use NCCL_CHECK_POINTERS)
 
         # before
         export NCCL_CHECKS_DISABLE=0
@@ -78,7 +78,7 @@ def nccl_variable_removed(environ: Environ, versions: Versions | None = None) ->
 
     ## Example
 
-        NCCL_TREE_THRESHOLD=0 is not read by NCCL after 2.4.8 (use NCCL_ALGO)
+        NCCL_TREE_THRESHOLD=0 is not read by NCCL after 2.5 (use NCCL_ALGO)
 
         # before
         export NCCL_TREE_THRESHOLD=0
@@ -109,7 +109,7 @@ def nccl_variable_unknown(environ: Environ, versions: Versions | None = None) ->
 
     ## Example
 
-        NCCL_SOCKET_IFNAMES=eth0 has no effect; did you mean NCCL_SOCKET_IFNAME?
+        NCCL_SOCKET_IFNAMES=eth0 has no effect on NCCL; did you mean NCCL_SOCKET_IFNAME?
 
         # before
         export NCCL_SOCKET_IFNAMES=eth0
@@ -133,7 +133,7 @@ def nccl_variable_unknown(environ: Environ, versions: Versions | None = None) ->
             if meant:
                 yield _misspelt(environ, name, meant, "NCCL")
             else:
-                wrong = f"is unknown to NCCL up to {NEWEST} (it has no effect, unless a plugin reads it)"
+                wrong = f"is unknown to NCCL up to {NEWEST} (no effect, unless a plugin reads it)"
                 yield about(environ, name, wrong, "a name that NCCL reads", severity=Severity.NOTE)
 
 
@@ -189,7 +189,7 @@ def torch_variable_unknown(environ: Environ) -> Iterator[Finding]:
 
     ## Example
 
-        TORCH_NCCL_BLOCKING_WAITS=1 has no effect; did you mean TORCH_NCCL_BLOCKING_WAIT?
+        TORCH_NCCL_BLOCKING_WAITS=1 has no effect on torch; did you mean TORCH_NCCL_BLOCKING_WAIT?
 
         # before
         export TORCH_NCCL_BLOCKING_WAITS=1
@@ -221,7 +221,7 @@ def cuda_variable_misspelt(environ: Environ) -> Iterator[Finding]:
 
     ## Example
 
-        CUDA_VISIBLE_DEVICE=0 has no effect; did you mean CUDA_VISIBLE_DEVICES?
+        CUDA_VISIBLE_DEVICE=0 has no effect on CUDA; did you mean CUDA_VISIBLE_DEVICES?
 
         # before
         export CUDA_VISIBLE_DEVICE=0

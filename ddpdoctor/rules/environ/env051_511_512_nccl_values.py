@@ -16,6 +16,8 @@ OFF = ("false", "no", "off", "n", "f", "disable", "disabled", "none", "null")
 ON = ("true", "yes", "on", "y", "t", "enable", "enabled")
 OF_OTHER_RULES = ("NCCL_DEBUG", "NCCL_ALGO", "NCCL_PROTO", "NCCL_IB_TIMEOUT", "NCCL_IB_RETRY_CNT")
 INTERFACES = ("NCCL_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME", "NCCL_IB_HCA")
+MOST_LISTED = 10
+"""A headline lists no more values than this."""
 
 
 @cause("ENV051", "nccl-value-not-numeric", Severity.WARNING)
@@ -110,7 +112,8 @@ def _unknown_value(environ: Environ, known: KnownVariable, text: str) -> Finding
         softer = Severity.NOTE  # NCCL reads it, but the documentation does not name it
         wrong = f"is not a documented value (documented: {allowed})"
         return about(environ, known.name, wrong, allowed, severity=softer)
-    return about(environ, known.name, f"is ignored by NCCL (known: {allowed})", allowed, command=command)
+    listed = f" (known: {allowed})" if len(known.allowed) <= MOST_LISTED else ""
+    return about(environ, known.name, f"is ignored by NCCL{listed}", allowed, command=command)
 
 
 @cause("ENV512", "torch-value-invalid", Severity.ERROR, signatures=(r"Invalid value for environment variable: TORCH_",))

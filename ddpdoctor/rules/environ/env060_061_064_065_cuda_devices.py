@@ -193,7 +193,7 @@ def cuda_device_order_ambiguous(environ: Environ, gpu: Gpu) -> Iterator[Finding]
     name = VISIBLE if by_number else "CUDA_DEVICE_ORDER"
     wrong = f"counts {' and '.join(names)[:120]} by speed, but nvidia-smi by bus position"
     if not by_number:
-        wrong = f"CUDA {wrong}"
+        wrong = f"CUDA numbers {' and '.join(names)[:120]} by speed"
     softer = None if by_number else Severity.NOTE
     command = "export CUDA_DEVICE_ORDER=PCI_BUS_ID"
     yield about(environ, name, wrong, "CUDA_DEVICE_ORDER=PCI_BUS_ID", severity=softer, command=command)

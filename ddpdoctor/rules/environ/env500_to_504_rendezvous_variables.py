@@ -61,12 +61,19 @@ def rendezvous_variable_missing(environ: Environ, probe: Probe | None = None) ->
         severity = Severity.NOTE  # each process may get its RANK on its own command line
     else:
         return
-    shown = " and ".join(f"{name} is {'empty' if name in empty else 'not set'}" for name in absent)
+    unset = [name for name in absent if name not in empty]
+    shown = [f"{_listed(unset)} not set"] if unset else []
+    shown += [f"{_listed(empty)} empty"] if empty else []
     yield Finding(
-        f"{shown}, but {', '.join(present)} {'is' if len(present) == 1 else 'are'} set",
+        f"{' and '.join(shown)}, but {_listed(present)} set",
         tuple(Evidence(f"environ.variables.{name}", "empty" if name in empty else "unset", "set") for name in absent),
         severity=severity,
     )
+
+
+def _listed(names: list[str]) -> str:
+    """`RANK is` or `RANK, WORLD_SIZE are`."""
+    return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'}"
 
 
 @cause("ENV501", "local-rank-not-set", Severity.NOTE, scope=CauseScope.PROCESS)

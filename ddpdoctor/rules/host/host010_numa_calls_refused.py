@@ -39,7 +39,8 @@ def numa_calls_refused(host: Host, gpu: Gpu) -> Iterator[Finding]:
     need_gpus(gpu, 2)
     if not host.need(host.numa_calls_allowed, "numa_calls_allowed"):
         yield Finding(
-            f"this {host.container or 'sandbox'} forbids get_mempolicy, so NCCL depends on /dev/shm",
+            f"this {f'{host.container} container' if host.container else 'sandbox'} forbids get_mempolicy;"
+            " NCCL then needs /dev/shm",
             (Evidence("host.numa_calls_allowed", "false", "true"),),
             fix_command="docker run --cap-add SYS_NICE …" if host.container in ("docker", "podman") else None,
         )

@@ -33,7 +33,7 @@ def slow_gpu(probe: Probe) -> Iterator[Finding]:
 
     ## Example
 
-        rank 3 on a sends 21 GB/s, the other GPUs of its node 180 GB/s
+        rank 3 on a sends 21 GB/s (other GPUs of its node: 204 GB/s)
 
         # before: GPU 3 is slow
         torchrun --nproc-per-node 8 train.py
@@ -45,7 +45,7 @@ def slow_gpu(probe: Probe) -> Iterator[Finding]:
     hosts = _hosts(probe)
     pairs = [pair for pair in _need(probe) if hosts.get(pair.first) == hosts.get(pair.second)]
     for end in _sure(pairs, by_cpu=False):
-        yield _about_end(probe, end, "the other GPUs of its node")
+        yield _about_end(probe, end, "other GPUs of its node")
 
 
 @cause("PROBE012", "slow-node", Severity.WARNING)
@@ -62,7 +62,7 @@ def slow_node(probe: Probe) -> Iterator[Finding]:
 
     ## Example
 
-        rank 2 on c sends 0.02 GB/s, the other nodes 1.1 GB/s
+        rank 2 on c sends 0.02 GB/s (other nodes: 2.2 GB/s)
 
         # before, with Slurm
         sbatch job.sh
@@ -70,7 +70,7 @@ def slow_node(probe: Probe) -> Iterator[Finding]:
         sbatch --exclude=c job.sh
     """
     for end in _sure(_between_hosts(probe), by_cpu=_is_by_cpu(probe)):
-        yield _about_end(probe, end, "the other nodes")
+        yield _about_end(probe, end, "other nodes")
 
 
 @cause("PROBE013", "slow-link", Severity.WARNING)
@@ -85,7 +85,7 @@ def slow_link(probe: Probe) -> Iterator[Finding]:
 
     ## Example
 
-        b and c exchange 0.1 GB/s with each other, other pairs 1.2 GB/s
+        b and c exchange 0.1 GB/s with each other (other pairs: 2.05 GB/s)
 
         # before: 4 nodes, with the bad link
         sbatch --nodes=4 job.sh
@@ -102,7 +102,7 @@ def slow_link(probe: Probe) -> Iterator[Finding]:
             speed = min(pair.there_gb_per_s, pair.back_gb_per_s)
             ends = _hosts(probe).get(pair.first, "?"), _hosts(probe).get(pair.second, "?")
             yield Finding(
-                f"{ends[0]} and {ends[1]} exchange {speed:.3g} GB/s with each other, other pairs {usual:.3g} GB/s",
+                f"{ends[0]} and {ends[1]} exchange {speed:.3g} GB/s with each other (other pairs: {usual:.3g} GB/s)",
                 (Evidence("probe.pairs", f"{speed:.3g}", f"about {usual:.3g}"),),
                 where=Where(host=ends[0], peer=ends[1]),
             )
@@ -119,7 +119,7 @@ def _slower_than_before(probe: Probe, pairs: list[PairSpeed]) -> Iterator[Findin
         if now < OF_BASELINE * usual:
             ends = _hosts(probe).get(pair.first, "?"), _hosts(probe).get(pair.second, "?")
             yield Finding(
-                f"{ends[0]} and {ends[1]} exchange {now:.3g} GB/s with each other, in the saved baseline {usual:.3g} GB/s",
+                f"{ends[0]} and {ends[1]} exchange {now:.3g} GB/s with each other (saved baseline: {usual:.3g} GB/s)",
                 (Evidence("probe.pairs", f"{now:.3g}", f"about {usual:.3g}"),),
                 where=Where(host=ends[0], peer=ends[1]),
             )
@@ -138,7 +138,7 @@ def slow_rail(probe: Probe) -> Iterator[Finding]:
 
     ## Example
 
-        the ranks with local_rank 2 exchange 11 GB/s between nodes, other rails 45 GB/s
+        the ranks with local_rank 2 exchange 11 GB/s between nodes (other rails: 45 GB/s)
 
         # before: NCCL uses all rails
         torchrun --nnodes 4 --nproc-per-node 8 … train.py
@@ -158,7 +158,7 @@ def slow_rail(probe: Probe) -> Iterator[Finding]:
     for rail, speed in sorted(speeds.items()):
         if speed < SLOW_RAIL * usual:
             yield Finding(
-                f"the ranks with local_rank {rail} exchange {speed:.3g} GB/s between nodes, other rails {usual:.3g} GB/s",
+                f"the ranks with local_rank {rail} exchange {speed:.3g} GB/s between nodes (other rails: {usual:.3g} GB/s)",
                 (Evidence("probe.pairs", f"{speed:.3g}", f"about {usual:.3g}"),),
                 where=Where(local_rank=rail),
                 ranks=tuple(r.rank for r in probe.ranks if r.local_rank == rail),
@@ -178,7 +178,7 @@ def bandwidth_below_expected(probe: Probe) -> Iterator[Finding]:
 
     ## Example
 
-        all_reduce of 256 MiB reaches 22 GB/s bus bandwidth, 8 NVIDIA H100 80GB HBM3: 470 GB/s
+        all_reduce of 256 MiB reaches 22 GB/s bus bandwidth (8 NVIDIA H100 80GB HBM3: 470 GB/s)
 
         # before
         export NCCL_P2P_DISABLE=1
@@ -212,7 +212,7 @@ def _below_baseline(probe: Probe, baseline: Baseline) -> Iterator[Finding]:
     slower = [pair for pair in large if _share(*pair) < OF_BASELINE]
     if len(slower) * 2 > len(large):
         now, then = min(slower, key=lambda pair: _share(*pair))
-        yield _below(now, then.busbw_gb_per_s or 0.0, "in the saved baseline", len(slower))
+        yield _below(now, then.busbw_gb_per_s or 0.0, "saved baseline", len(slower))
 
 
 def _share(now: Measurement, then: Measurement) -> float:
@@ -220,11 +220,11 @@ def _share(now: Measurement, then: Measurement) -> float:
 
 
 def _below(now: Measurement, usual: float, what: str, count: int) -> Finding:
-    more = f" (and {count - 1} more)" if count > 1 else ""
+    more = f"; {count - 1} more below half" if count > 1 else ""
     size = f"{now.size_bytes >> 20} MiB" if now.size_bytes >> 20 else f"{now.size_bytes >> 10} KiB"
     return Finding(
-        f"{now.collective} of {size} reaches {now.busbw_gb_per_s:.3g} GB/s bus bandwidth,"
-        f" {what}: {usual:.3g} GB/s{more}",
+        f"{now.collective} of {size} reaches {now.busbw_gb_per_s:.3g} GB/s bus bandwidth"
+        f" ({what}: {usual:.3g} GB/s{more})",
         (Evidence(f"probe.measurements.{now.collective}", f"{now.busbw_gb_per_s:.3g}", f"about {usual:.3g}"),),
     )
 
@@ -272,7 +272,7 @@ def _about_end(probe: Probe, end: SlowEnd, others: str) -> Finding:
         value, usual = f"{end.value * 1e3:.3g} ms", f"{end.usual * 1e3:.3g} ms"
     verb = "answers after" if end.what == "answers" else end.what
     return Finding(
-        f"rank {end.end} on {host} {verb} {value}, {others} {usual}",
+        f"rank {end.end} on {host} {verb} {value} ({others}: {usual})",
         (Evidence(f"probe.pairs.{end.what}", value, f"about {usual}"),),
         where=Where(
             host=host,

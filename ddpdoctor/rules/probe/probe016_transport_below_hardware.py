@@ -75,7 +75,7 @@ def _finding(node: str, transport: str, offer: str, pairs: list[tuple[RankReport
     where = f"on {node}" if node else f"({one.host} and {other.host})"
     more = f" and {len(pairs) - 1} more pair{'s' * (len(pairs) > 2)}" if len(pairs) > 1 else ""
     forbids = {name: value for name, value in one.settings.items() if name in (INSIDE if node else BETWEEN)}
-    why = f" ({', '.join(f'{name}={value}' for name, value in forbids.items())})" if forbids else ""
+    why = f"; {', '.join(f'{name}={value}' for name, value in forbids.items())} is set" if forbids else ""
     return Finding(
         f"rank {one.rank} to rank {other.rank} {where}{more}: NCCL uses {transport}, not {offer}{why}",
         (Evidence("probe.ranks.transports", transport, offer),),

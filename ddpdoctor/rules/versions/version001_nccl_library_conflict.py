@@ -47,7 +47,7 @@ def nccl_library_conflict(versions: Versions) -> Iterator[Finding]:
     if loaded.source not in SWITCHES and not is_older:
         return
     yield Finding(
-        f"torch {versions.torch} needs NCCL {required}, but would load {loaded.version} from {loaded.path}"
+        f"torch {versions.torch} needs NCCL {required}, but NCCL {loaded.version} would be loaded from {loaded.path}"
         f" ({loaded.source})",
         (Evidence("versions.nccl_libraries[0].version", loaded.version, required),),
         fix_command=f"unset {loaded.source}" if loaded.source in SWITCHES else None,

@@ -52,7 +52,7 @@ def forward_compat_unsupported(versions: Versions, gpu: Gpu) -> Iterator[Finding
     consumer = next((d.name for d in gpu.devices if d.name and any(word in d.name for word in CONSUMER)), None)
     library, kernel = versions.libcuda_version, gpu.kernel_driver or gpu.driver_version
     if consumer:
-        problem, expected = f"does not support a {consumer}", "the driver's own libcuda"
+        problem, expected = f"does not support consumer GPUs ({consumer})", "the driver's own libcuda"
     elif library and kernel and numbers(library) < numbers(kernel):
         problem, expected = f"is older than the kernel module ({kernel})", f"{kernel} or later"
     else:

@@ -57,7 +57,7 @@ def gpu_arch_unsupported(versions: Versions, gpu: Gpu) -> Iterator[Finding]:
         built = " ".join(versions.torch_archs) or f"CUDA {versions.torch_cuda}"
         yield Finding(
             f"torch {versions.torch} has no kernels for GPU {device.index} ({device.name},"
-            f" compute capability {device.compute_capability}); it has {built}",
+            f" compute capability {device.compute_capability})",
             (Evidence("versions.torch_archs", built, f"sm_{device.compute_capability.replace('.', '')}"),),
             where=Where(gpu=device.index),
         )

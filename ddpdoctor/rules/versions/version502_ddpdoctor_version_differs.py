@@ -24,7 +24,7 @@ def ddpdoctor_version_differs(nodes: Nodes) -> Iterator[Finding]:
 
     ## Example
 
-        node1 runs an incompatible version of ddpdoctor (other nodes: node 0 (node0))
+        node1 and node 0 (node0) run incompatible versions of ddpdoctor
 
         # before, on node1
         ddpdoctor --version          # an older version

@@ -46,12 +46,12 @@ def worker_identical_uneven(
         return
     layouts = [n for n in ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE") if "," in (environ.get(n) or "")]
     if layouts:
-        seen = shorten(environ.variables[layouts[0]])
+        layout = shorten(environ.variables[layouts[0]])
         yield Finding(
-            f"TORCH_ELASTIC_WORKER_IDENTICAL=1, but the nodes run different numbers of processes ({layouts[0]}={seen})",
+            f"TORCH_ELASTIC_WORKER_IDENTICAL=1, but the nodes run different numbers of processes ({layouts[0]}={layout})",
             (
                 Evidence("environ.variables.TORCH_ELASTIC_WORKER_IDENTICAL", "1", "unset"),
-                Evidence(f"environ.variables.{layouts[0]}", seen, "one number"),
+                Evidence(f"environ.variables.{layouts[0]}", layout, "one number"),
             ),
             fix_command="unset TORCH_ELASTIC_WORKER_IDENTICAL",
         )

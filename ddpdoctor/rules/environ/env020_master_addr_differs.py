@@ -82,16 +82,17 @@ def _resolves_elsewhere(nodes: Nodes) -> Iterator[Finding]:
         return
     host = nodes.nodes[nodes.hosted_by]
     same = [node for node in nodes.nodes if node.master_addr == host.master_addr and node.came != "main"]
-    found = [node for node in same if is_elsewhere(node, host) and not node.owns]  # several owners: NET012
-    if found:
-        there = ", ".join(found[0].master_addresses[:4])
+    misdirected = [node for node in same if is_elsewhere(node, host) and not node.owns]  # several owners: NET012
+    if misdirected:
+        addresses = ", ".join(misdirected[0].master_addresses[:4])
         yield Finding(
-            f"MASTER_ADDR={shorten(host.master_addr or '')} resolves to {there} on {named(found)},"
+            f"MASTER_ADDR={shorten(host.master_addr or '')} resolves to {addresses} on {named(misdirected)},"
             f" not to {host.title} ({', '.join(host.addresses[:4])})",
             tuple(
-                Evidence(f"nodes[{n.title}].master_addresses", ", ".join(n.master_addresses[:4])) for n in found[:16]
+                Evidence(f"nodes[{n.title}].master_addresses", ", ".join(n.master_addresses[:4]))
+                for n in misdirected[:16]
             ),
-            where=place(found),
+            where=place(misdirected),
         )
 
 

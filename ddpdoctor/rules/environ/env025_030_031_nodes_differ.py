@@ -69,7 +69,7 @@ def _variables(nodes: Nodes) -> dict[str, Split]:
     names = sorted({name for node in nodes.nodes for name in node.traits if name.startswith(PREFIX)})
     known = [node for node in nodes.nodes if node.traits]
     splits = {name: split(known, lambda node, name=name: node.traits.get(name, UNSET)) for name in names}  # type: ignore[misc]
-    return {name.removeprefix(PREFIX): found for name, found in splits.items() if found is not None}
+    return {name.removeprefix(PREFIX): groups for name, groups in splits.items() if groups is not None}
 
 
 @cause(

@@ -48,16 +48,16 @@ def nccl_algo_or_proto_forced(environ: Environ) -> Iterator[Finding]:
     ## Source
     NCCL documentation, NCCL_ALGO and NCCL_PROTO; src/graph/tuning.cc: parseList.
     """
-    for name, words in (("NCCL_ALGO", (*ALGORITHMS, *OLDER)), ("NCCL_PROTO", PROTOCOLS)):
+    for name, known in (("NCCL_ALGO", (*ALGORITHMS, *OLDER)), ("NCCL_PROTO", PROTOCOLS)):
         text = value(environ, name)
         if text is None:
             continue
-        bad = _bad_word(text, words)
-        allowed = _allowed(text, words)
+        bad = _bad_word(text, known)
+        allowed = _allowed(text, known)
         if uses_plugin(environ) and bad is None:
             continue  # vendors of network plugins prescribe these
         if bad is not None:
-            yield about(environ, name, f"has an unknown word, {shorten(bad, 30)!r}", _list(words))
+            yield about(environ, name, f"has an unknown word, {shorten(bad, 30)!r}", _list(known))
         elif name == "NCCL_PROTO" and "LL128" in allowed and not text.startswith("^") and len(allowed) < 3:
             yield about(environ, name, "forces LL128, which can corrupt data on some platforms", "unset")
         elif name == "NCCL_PROTO" and "SIMPLE" not in allowed:
@@ -76,25 +76,25 @@ def _lists(text: str) -> Iterator[tuple[str | None, str]]:
         yield (first, rest.partition(":")[0]) if colon and rest else (None, first)
 
 
-def _bad_word(text: str, words: tuple[str, ...]) -> str | None:
+def _bad_word(text: str, known: tuple[str, ...]) -> str | None:
     for function, items in _lists(text):
         if function is not None and function.upper() not in FUNCTIONS:
             return function
         for item in filter(None, items.removeprefix("^").split(",")):
-            if item.upper() not in words:
+            if item.upper() not in known:
                 return item
     return None
 
 
-def _allowed(text: str, words: tuple[str, ...]) -> set[str]:
+def _allowed(text: str, known: tuple[str, ...]) -> set[str]:
     """What the list for all functions allows; lists for one function are a deliberate choice."""
     items = next((items for function, items in _lists(text) if function is None), "^")
     listed = {item.upper() for item in items.removeprefix("^").split(",") if item}
-    return set(words) - listed if items.startswith("^") else listed
+    return set(known) - listed if items.startswith("^") else listed
 
 
-def _list(words: tuple[str, ...]) -> str:
-    return ", ".join(words)
+def _list(known: tuple[str, ...]) -> str:
+    return ", ".join(known)
 
 
 @cause("ENV043", "nccl-channels-restricted", Severity.WARNING)

@@ -93,7 +93,7 @@ def nccl_debug_file_shared(environ: Environ, launch: Launch | None = None) -> It
 
 def _ranks(environ: Environ, launch: Launch | None) -> int | None:
     """How many ranks the job has, according to the launch line or the environment; None if unknown."""
-    plan = next((each.plan for each in (launch.lines if launch is not None else ()) if each.plan is not None), None)
+    plan = next((line.plan for line in (launch.lines if launch is not None else ()) if line.plan is not None), None)
     if plan is not None and plan.nnodes is not None and plan.nproc is not None:
         return plan.nnodes[-1] * plan.nproc
     return environ.world_size

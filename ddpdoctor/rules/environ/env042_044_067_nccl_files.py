@@ -153,6 +153,6 @@ def _about_file(environ: Environ, index: int, file: ConfFile) -> Finding:
     )
 
 
-def _some(words: list[str]) -> str:
-    more = len(words) - MOST_SHOWN
-    return ", ".join(words[:MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
+def _some(items: list[str]) -> str:
+    more = len(items) - MOST_SHOWN
+    return ", ".join(items[:MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -268,8 +268,8 @@ def _meant(name: str) -> tuple[str, ...]:
 
 def _family(meant: str) -> str:
     """The program that reads the variable; "" if it is not a variable."""
-    found = TABLE.get(meant.partition("=")[0])
-    return found.family if found is not None else ""
+    known = TABLE.get(meant.partition("=")[0])
+    return known.family if known is not None else ""
 
 
 def _misspelt(environ: Environ, name: str, meant: tuple[str, ...], reader: str) -> Finding:

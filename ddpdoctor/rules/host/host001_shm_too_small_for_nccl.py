@@ -109,15 +109,15 @@ def _goes_through_shm(host: Host, environ: Environ, gpu: Gpu, topo: Topo | None,
 def for_nccl(launch: Launch) -> Iterator[Finding]:
     """A container with several ranks and GPUs and only the default 64 MiB of /dev/shm."""
     for line in launch.lines:
-        box = container_of(line)
-        ranks = ranks_with_nccl(line, box)
-        if box is None or box.shm_bytes is None or ranks < 2 or box.shm_bytes >= shm_need(ranks):
+        container = container_of(line)
+        ranks = ranks_with_nccl(line, container)
+        if container is None or container.shm_bytes is None or ranks < 2 or container.shm_bytes >= shm_need(ranks):
             continue
         text = (
-            f"the container's /dev/shm has {readable(box.shm_bytes)}{'' if box.shm else ' (the default)'};"
+            f"the container's /dev/shm has {readable(container.shm_bytes)}{'' if container.shm else ' (the default)'};"
             f" NCCL needs {readable(shm_need(ranks))} for {ranks} ranks"
         )
-        yield replace(larger_shm(launch, line, box, text), label="add --shm-size=16g")
+        yield replace(larger_shm(launch, line, container, text), label="add --shm-size=16g")
 
 
 @shm_too_small_for_nccl.look

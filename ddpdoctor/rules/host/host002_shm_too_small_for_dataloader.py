@@ -70,7 +70,7 @@ def shm_too_small_for_dataloader(host: Host, environ: Environ, gpu: Gpu | None =
     free = host.need(host.shm_free_bytes, "shm_free_bytes")
     if free > SMALL_BYTES:
         return
-    left = sum(each.size_bytes for each in host.shm_leftovers if each.owner == "dead")
+    left = sum(leftover.size_bytes for leftover in host.shm_leftovers if leftover.owner == "dead")
     yield Finding(
         f"/dev/shm has {readable(free)} free; DataLoader workers need more than 64 MiB"
         + (f" ({readable(left)} belong to dead processes)" if left else ""),
@@ -86,14 +86,14 @@ _WORKERS = re.compile(r"(?:--?|\+|)(?:[\w.-]*[._-])?(?:num[_-]?workers|workers|n
 def for_dataloaders(launch: Launch) -> Iterator[Finding]:
     """DataLoader workers in a container with 64 MiB of /dev/shm."""
     for line in launch.lines:
-        box, workers = container_of(line), _workers(line)
+        container, workers = container_of(line), _workers(line)
         if workers < 1:
             continue
         users = f"{workers} DataLoader worker{'s' * (workers > 1)}"
-        is_small = box is not None and box.shm_bytes is not None and box.shm_bytes <= DATALOADER_BYTES
-        if box is not None and is_small and ranks_with_nccl(line, box) < 2:
-            text = f"the container's /dev/shm has {readable(box.shm_bytes or 0)}; {users} need some GiB"
-            yield replace(larger_shm(launch, line, box, text), label="add --shm-size=16g")
+        is_small = container is not None and container.shm_bytes is not None and container.shm_bytes <= DATALOADER_BYTES
+        if container is not None and is_small and ranks_with_nccl(line, container) < 2:
+            text = f"the container's /dev/shm has {readable(container.shm_bytes or 0)}; {users} need some GiB"
+            yield replace(larger_shm(launch, line, container, text), label="add --shm-size=16g")
         pod = line.pod
         if pod is not None and not pod.has_shm and not (line.starter is not None and (pod.gpus or 0) > 1):
             where = (

@@ -88,11 +88,16 @@ def memlock_limit_low(host: Host, environ: Environ, gpu: Gpu) -> Iterator[Findin
 def locked(launch: Launch) -> Iterator[Finding]:
     """RDMA in a container or a shell that must not lock memory."""
     for line in launch.lines:
-        box = container_of(line)
-        if box is not None and box.has_infiniband and not box.may_lock_memory and _asks_for_rdma(line, box):
-            edits = [after(box.run, "--ulimit memlock=-1")]
+        container = container_of(line)
+        if (
+            container is not None
+            and container.has_infiniband
+            and not container.may_lock_memory
+            and _asks_for_rdma(line, container)
+        ):
+            edits = [after(container.run, "--ulimit memlock=-1")]
             text = "the container has RDMA devices, but no --ulimit memlock=-1"
-            finding = point(launch, line, box.run, text, "--ulimit memlock=-1", edits, severity=Severity.WARNING)
+            finding = point(launch, line, container.run, text, "--ulimit memlock=-1", edits, severity=Severity.WARNING)
             yield replace(finding, label="add --ulimit memlock=-1")
         limit = line.before.get("memlock", "unlimited")
         several = line.plan is not None and line.plan.is_multinode
@@ -107,8 +112,10 @@ def locked(launch: Launch) -> Iterator[Finding]:
             )
 
 
-def _asks_for_rdma(line: LaunchLine, box: Container) -> bool:
-    named = any((g.value or "").startswith("/dev/infiniband") for g in box.layer.reading.given if g.flag == "--device")
+def _asks_for_rdma(line: LaunchLine, container: Container) -> bool:
+    named = any(
+        (g.value or "").startswith("/dev/infiniband") for g in container.layer.reading.given if g.flag == "--device"
+    )
     return named or wants_rdma(line.environ.variables) is not None
 
 

@@ -64,8 +64,8 @@ def cpu_oversubscribed(host: Host, environ: Environ, gpu: Gpu | None = None) -> 
 
 def _ranks_with_threads(ranks: int, threads: int) -> str:
     """The subject and the verb of the headline."""
-    each = f" with {threads} OpenMP threads" if threads > 1 else ""
-    return f"{ranks} ranks{each and f'{each} each'} have" if ranks > 1 else f"1 rank{each} has"
+    with_threads = f" with {threads} OpenMP threads" if threads > 1 else ""
+    return f"{ranks} ranks{with_threads and f'{with_threads} each'} have" if ranks > 1 else f"1 rank{with_threads} has"
 
 
 _LIST = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
@@ -85,15 +85,15 @@ def crowded(launch: Launch) -> Iterator[Finding]:
         text = f"{_ranks_with_threads(ranks, threads)} only {cpus} CPU{'s' * (cpus > 1)} ({source})"
         label = f"at least {ranks * threads} CPUs are needed"
         finding = point(launch, line, word, text, f"at least {ranks * threads} CPUs", severity=Severity.WARNING)
-        mark = None if line.pod is None else line.pod.cpus_at
+        place = None if line.pod is None else line.pod.cpus_at
         yield (
             replace(finding, label=label)
-            if mark is None
+            if place is None
             else Finding(
                 text,
                 finding.evidence,
                 label=label,
-                where=Where(file=line.file, line=mark.line, column=mark.column),
+                where=Where(file=line.file, line=place.line, column=place.column),
                 severity=Severity.WARNING,
             )
         )
@@ -108,12 +108,17 @@ def _limits(line: LaunchLine) -> Iterator[tuple[int, int | None, Word | None, st
         return
     for word, source in _pinned(line):
         yield count_cpus(word.text.rpartition("=")[2]), ranks, word, source
-    box = container_of(line)
-    if box is not None:
-        if box.cpu_set is not None and _LIST.fullmatch(box.cpu_set.value or ""):
-            yield count_cpus(box.cpu_set.value or ""), ranks, box.cpu_set.value_word, shown(box.cpu_set.value_word)
-        if box.cpus is not None and re.fullmatch(r"\d+(\.\d+)?", box.cpus.value or ""):
-            yield int(float(box.cpus.value or "0")), ranks, box.cpus.value_word, shown(box.cpus.word)
+    container = container_of(line)
+    if container is not None:
+        if container.cpu_set is not None and _LIST.fullmatch(container.cpu_set.value or ""):
+            yield (
+                count_cpus(container.cpu_set.value or ""),
+                ranks,
+                container.cpu_set.value_word,
+                shown(container.cpu_set.value_word),
+            )
+        if container.cpus is not None and re.fullmatch(r"\d+(\.\d+)?", container.cpus.value or ""):
+            yield int(float(container.cpus.value or "0")), ranks, container.cpus.value_word, shown(container.cpus.word)
         return
     srun = line.layer(LauncherKind.SRUN)
     if srun is None or line.layer(LauncherKind.CONTAINER) is not None:

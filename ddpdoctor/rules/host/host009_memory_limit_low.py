@@ -127,8 +127,8 @@ def limited(launch: Launch) -> Iterator[Finding]:
         if given is not None and here:
             slurm = line.layer(LauncherKind.CONTAINER) is None
             edits = [revalue(given, "0" if slurm else f"{ranks * 16}g")] if given.flag != "--mem-per-cpu" else None
-        mark = None if line.pod is None else line.pod.memory_at
-        found = point(
+        place = None if line.pod is None else line.pod.memory_at
+        finding = point(
             launch,
             line,
             given.value_word if given is not None and here else None,
@@ -137,19 +137,19 @@ def limited(launch: Launch) -> Iterator[Finding]:
             edits,
             severity=severity,
         )
-        if mark is not None:
-            place = Where(file=line.file, line=mark.line, column=mark.column)
-            found = Finding(text, found.evidence, where=place, severity=severity)
-        yield replace(found, label=label)
+        if place is not None:
+            where = Where(file=line.file, line=place.line, column=place.column)
+            finding = Finding(text, finding.evidence, where=where, severity=severity)
+        yield replace(finding, label=label)
 
 
 def _memory(line: LaunchLine) -> tuple[int | None, Given | None, str]:
     """The memory that all ranks of a node can use together, and what sets the limit."""
     if line.pod is not None:
         return line.pod.memory_bytes, None, "the container's limit"
-    box = container_of(line)
-    if box is not None:
-        given = box.memory
+    container = container_of(line)
+    if container is not None:
+        given = container.memory
         return (bytes_of(given.value), given, shown(given.word)) if given is not None else (None, None, "")
     if line.layer(LauncherKind.CONTAINER) is not None:
         return None, None, ""
@@ -162,7 +162,7 @@ def _memory(line: LaunchLine) -> tuple[int | None, Given | None, str]:
 
 
 def _has_gpus(line: LaunchLine) -> bool:
-    box = container_of(line)
-    if box is not None:
-        return box.gpus is not None
+    container = container_of(line)
+    if container is not None:
+        return container.gpus is not None
     return bool(granted_gpus(line)[0])

@@ -190,7 +190,7 @@ def probe_hang_after_init(probe: Probe) -> Iterator[Finding]:
     yield from _together(probe, stuck, "did not finish a collective")
 
 
-def _together(probe: Probe, stuck: list[Observation], words: str) -> Iterator[Finding]:
+def _together(probe: Probe, stuck: list[Observation], problem: str) -> Iterator[Finding]:
     """One finding for all ranks that wait: none of them is the culprit, unless nothing better was observed."""
     if not stuck or not stuck[0].is_cause:
         return
@@ -200,7 +200,7 @@ def _together(probe: Probe, stuck: list[Observation], words: str) -> Iterator[Fi
     apart = "".join(f"; rank {report.rank} on {report.host} is in {report.phase}" for report in other[:3])
     one = other[0] if len(other) == 1 else None
     yield Finding(
-        f"{len(ranks)} of {probe.world_size} ranks {words} (phase {phases}): {stuck[0].message}{apart}{lazily(probe)}",
+        f"{len(ranks)} of {probe.world_size} ranks {problem} (phase {phases}): {stuck[0].message}{apart}{lazily(probe)}",
         (Evidence("probe.observations.hang", phases, "all ranks through every phase"),),
         where=Where(one.host, one.node_rank, one.rank, one.local_rank) if one else Where(),
         ranks=tuple(report.rank for report in other),
@@ -211,11 +211,11 @@ def _in_another_phase(probe: Probe) -> list[RankReport]:
     """The few ranks that wait in another phase than the majority, which waits in one phase: they skipped a step, or
     took one more.
     """
-    phases = Counter(each.phase for each in probe.ranks)
+    phases = Counter(report.phase for report in probe.ranks)
     common, count = phases.most_common(1)[0] if phases else ("", 0)
     if len(phases) != 2 or len(probe.ranks) < probe.world_size or count * 2 <= probe.world_size:
         return []
-    return [each for each in probe.ranks if each.phase != common]
+    return [report for report in probe.ranks if report.phase != common]
 
 
 @node_never_joined.look

@@ -148,9 +148,9 @@ def rank_behind(probe: Probe) -> Iterator[Finding]:
                 )
 
 
-def _late(report: RankReport, words: str, path: str, seconds: float) -> Finding:
+def _late(report: RankReport, what: str, path: str, seconds: float) -> Finding:
     return Finding(
-        f"rank {report.rank} on {report.host} {words}",
+        f"rank {report.rank} on {report.host} {what}",
         (Evidence(f"probe.ranks.{path}", f"{seconds:.1f}", "about as long as on the other ranks"),),
         where=Where(report.host, report.node_rank, report.rank, report.local_rank),
         ranks=(report.rank,),
@@ -211,13 +211,13 @@ def collective_value_wrong(probe: Probe) -> Iterator[Finding]:
         # after
         env -u NCCL_PROTO ddpdoctor probe
     """
-    found = probe.seen(Kind.WRONG_VALUE)
-    due = next((o.expected for o in found if o.expected), "")
+    observations = probe.seen(Kind.WRONG_VALUE)
+    expected = next((o.expected for o in observations if o.expected), "")
     if (
-        2 < probe.world_size == len({rank for o in found for rank in o.ranks})
+        2 < probe.world_size == len({rank for o in observations for rank in o.ranks})
     ):  # one of them sends the wrong values, and it is unknown which
-        found = (replace(found[0], ranks=(), host=None, node_rank=None, local_rank=None),)
-    yield from observed(found, expected=due)
+        observations = (replace(observations[0], ranks=(), host=None, node_rank=None, local_rank=None),)
+    yield from observed(observations, expected=expected)
 
 
 @cause("PROBE504", "collective-differs", Severity.ERROR, stage=CausalStage.MISMATCH)
@@ -243,8 +243,8 @@ def collective_differs(probe: Probe) -> Iterator[Finding]:
         x = torch.ones(1024)
         dist.all_reduce(x)
     """
-    found = probe.seen(Kind.MISMATCH)
-    yield from observed(found, expected=next((o.expected for o in found if o.expected), ""))
+    observations = probe.seen(Kind.MISMATCH)
+    yield from observed(observations, expected=next((o.expected for o in observations if o.expected), ""))
 
 
 HAVE_OWN_CAUSES = (Activity.COMPILING, Activity.BUILD_LOCK, Activity.INPUT)
@@ -338,30 +338,30 @@ def _silent(log: Log) -> Iterator[Finding]:
     from ddpdoctor.rules.log.log501_worker_ended_without_traceback import PEERS_OF_A_GROUP
     from ddpdoctor.rules.log.signatures import explained, shortened
 
-    everybody = participants(log)
-    loud = [(line.source, line.who.rank) for line in explained(log, "cause", "umbrella", "consequence")]
-    loud += [(each.source, each.who.rank) for each in log.tracebacks if not is_consequence(each)]
-    ranks = {rank for _, rank in loud} | {each.who.rank for each in log.exits if each.code}
-    sources = {source for source, rank in loud if rank is None}
-    silent = [p for p in everybody if p.who.rank not in ranks - {None} and not set(p.sources) & sources]
+    all_participants = participants(log)
+    failed = [(line.source, line.who.rank) for line in explained(log, "cause", "umbrella", "consequence")]
+    failed += [(trace.source, trace.who.rank) for trace in log.tracebacks if not is_consequence(trace)]
+    ranks = {rank for _, rank in failed} | {exit_.who.rank for exit_ in log.exits if exit_.code}
+    sources = {source for source, rank in failed if rank is None}
+    silent = [p for p in all_participants if p.who.rank not in ranks - {None} and not set(p.sources) & sources]
     if (
-        len(everybody) - len(silent) < 1
+        len(all_participants) - len(silent) < 1
         or len(silent) != 1
-        or _highest_named(log) >= len(everybody)
+        or _highest_named(log) >= len(all_participants)
         or collective_waits(log)
         or matching_lines(log, NEVER_REACHED)
         or traceback_groups(log)
         or any(e.code == SIGKILL for e in history_of(log).failed_exits)
     ):
         return
-    party = silent[0]
+    ended = silent[0]
     lost = matching_lines(log, PEERS_OF_A_GROUP)
     yield Finding(
-        f"{party.name}{f' on {party.who.host}' if party.who.host else ''} ended without an error; the others lost their"
+        f"{ended.name}{f' on {ended.who.host}' if ended.who.host else ''} ended without an error; the others lost their"
         " connection to it",
         tuple(Evidence(log.place(line.source, line.number), shortened(line.text)) for line in lost[:3]),
-        where=Where(host=party.who.host, rank=party.who.rank, node_rank=party.who.node_rank),
-        ranks=() if party.who.rank is None else (party.who.rank,),
+        where=Where(host=ended.who.host, rank=ended.who.rank, node_rank=ended.who.node_rank),
+        ranks=() if ended.who.rank is None else (ended.who.rank,),
         quote=shortened(lost[0].text) if lost else "",
         certainty=Certainty.CANDIDATES,
         undetermined="Either it left early with exit code 0 (SCRIPT025), was killed (LOG021), or crashed; its exit code "
@@ -371,4 +371,4 @@ def _silent(log: Log) -> Iterator[Finding]:
 
 def _highest_named(log: Log) -> int:
     """The highest rank that any line names: if it exceeds those that printed something, not all ranks are in the log."""
-    return max((int(found[1]) for line in log.lines for found in _OF_RANK.finditer(line.text)), default=-1)
+    return max((int(match[1]) for line in log.lines for match in _OF_RANK.finditer(line.text)), default=-1)

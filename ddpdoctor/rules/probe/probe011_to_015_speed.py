@@ -94,7 +94,7 @@ def slow_link(probe: Probe) -> Iterator[Finding]:
     """
     pairs = _between_hosts(probe)
     by_cpu = _is_by_cpu(probe)
-    slow = {each.end for each in slow_ends(pairs, by_cpu=by_cpu)}
+    slow = {slow_end.end for slow_end in slow_ends(pairs, by_cpu=by_cpu)}
     yield from _slower_than_before(probe, pairs)
     for pair in slow_pairs(pairs, by_cpu=by_cpu):
         if (pair.slow_again or 0) >= TIMES and not slow & {pair.first, pair.second}:
@@ -146,7 +146,7 @@ def slow_rail(probe: Probe) -> Iterator[Finding]:
         NCCL_IB_HCA=^=mlx5_2 torchrun --nnodes 4 --nproc-per-node 8 … train.py
     """
     rails: dict[int, list[float]] = {}
-    local_ranks = {each.rank: each.local_rank for each in probe.ranks}
+    local_ranks = {report.rank: report.local_rank for report in probe.ranks}
     for pair in _between_hosts(probe):
         local_rank = local_ranks.get(pair.first)
         if local_rank is not None:
@@ -194,7 +194,7 @@ def bandwidth_below_expected(probe: Probe) -> Iterator[Finding]:
     if probe.baseline is not None:
         yield from _below_baseline(probe, probe.baseline)
         return
-    hosts = {each.host for each in probe.ranks}
+    hosts = {report.host for report in probe.ranks}
     expected = expected_busbw(probe.device, probe.world_size) if len(hosts) == 1 else None
     best = [m for m in probe.measurements if m.collective == "all_reduce" and m.busbw_gb_per_s is not None]
     if expected is None or not best:
@@ -246,7 +246,7 @@ def _between_hosts(probe: Probe) -> list[PairSpeed]:
 
 
 def _hosts(probe: Probe) -> dict[int, str]:
-    return {each.rank: each.host for each in probe.ranks}
+    return {report.rank: report.host for report in probe.ranks}
 
 
 def _is_by_cpu(probe: Probe) -> bool:

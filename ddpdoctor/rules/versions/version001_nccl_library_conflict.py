@@ -57,7 +57,7 @@ def nccl_library_conflict(versions: Versions) -> Iterator[Finding]:
 
 def _own(versions: Versions) -> str | None:
     """The version of the library that torch brings, if no metadata pins one."""
-    return next((each.version for each in versions.nccl_libraries if _is_own(each)), None)
+    return next((library.version for library in versions.nccl_libraries if _is_own(library)), None)
 
 
 def _is_own(library: NcclLibrary) -> bool:
@@ -68,7 +68,7 @@ def _two_packages(versions: Versions) -> Iterator[Finding]:
     """nvidia-nccl-cu11, -cu12, and -cu13 all write the same file: the last one installed wins."""
     if len(versions.nccl_packages) < 2:
         return
-    own = next((each.version for each in versions.nccl_libraries if _is_own(each)), None)
+    own = next((library.version for library in versions.nccl_libraries if _is_own(library)), None)
     is_right = own is not None and own == versions.nccl_required
     names = " and ".join(f"{package.name} {package.version}" for package in versions.nccl_packages)
     yield Finding(

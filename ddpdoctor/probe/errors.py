@@ -6,7 +6,7 @@ __all__ = ["ShadowedModuleError", "WrongValue"]
 
 
 class ShadowedModuleError(ImportError):
-    """torch cannot be imported, because `file` takes the place of a module."""
+    """torch cannot be imported, because `file` shadows a module."""
 
     def __init__(self, words: str, module: str, file: str) -> None:
         super().__init__(f"{words}; {file} shadows the module {module}: rename it")

@@ -75,8 +75,8 @@ def store_lost(probe: Probe) -> Iterator[Finding]:
 
         Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?
 
-        # on node0, which MASTER_ADDR names
-        ps -eo pid,stat,args | grep torchrun    # T: stopped; no line: it ended
+        # before, on node0: the agent is stopped (T), or not in the list because it ended
+        ps -eo pid,stat,args | grep torchrun
         # after, on node0
         kill -CONT PID
     """

@@ -49,7 +49,7 @@ def cpu_oversubscribed(host: Host, environ: Environ, gpu: Gpu | None = None) -> 
     ranks, threads = local_ranks(environ, gpu) or 1, environ.integer("OMP_NUM_THREADS") or 1
     cpus = host.need(host.cpus_allowed, "cpus_allowed")
     if environ.local_rank is not None and cpus < (host.cpus_online or cpus):
-        ranks = 1  # this is one rank, bound to its own CPUs
+        ranks = 1  # this is one rank, bound to CPUs of its own
     if threads < 1 or ranks * threads <= cpus:
         return
     yield Finding(

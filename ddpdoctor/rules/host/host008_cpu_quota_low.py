@@ -13,7 +13,7 @@ from ddpdoctor.rules import cause
 
 @cause("HOST008", "cpu-quota-low", Severity.WARNING)
 def cpu_quota_low(host: Host, environ: Environ, gpu: Gpu | None = None) -> Iterator[Finding]:
-    """The control group gives each rank fewer than two CPUs.
+    """The control group gives a rank fewer than two CPUs.
 
     ## Why it matters
     Once a CPU limit is used up, all threads of the container stop for the rest of each period, although every core

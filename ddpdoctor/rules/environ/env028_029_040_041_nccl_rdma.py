@@ -23,6 +23,7 @@ GID_INDEX = "NCCL_IB_GID_INDEX"
 FINDS_GIDS = (2, 21)
 """The first NCCL that finds the GID index by itself."""
 LEAST_TIMEOUT, MOST_TIMEOUT = 14, 24
+MOST_SHOWN = 4
 
 
 @cause("ENV028", "nccl-ib-hca-no-match", Severity.WARNING)
@@ -53,8 +54,10 @@ def nccl_ib_hca_no_match(environ: Environ, net: Net) -> Iterator[Finding]:
         return
     rdma = _rdma(net)
     if not rdma.used(spec):
-        up = ", ".join(dict.fromkeys(device.name for device, port in rdma.ports if port.is_active))
-        yield about(environ, HCA, f"matches no active RDMA port (active: {up[:200]})", f"one of {up[:200]}")
+        up = list(dict.fromkeys(device.name for device, port in rdma.ports if port.is_active))
+        active = up[:MOST_SHOWN] + ["…"] * (len(up) > MOST_SHOWN)
+        wrong = f"matches no active RDMA port (active: {', '.join(active)})"
+        yield about(environ, HCA, wrong, f"one of {', '.join(up)[:200]}")
 
 
 @cause("ENV029", "nccl-ib-hca-prefix-match", Severity.WARNING)

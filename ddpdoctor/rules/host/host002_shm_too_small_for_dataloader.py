@@ -73,7 +73,7 @@ def shm_too_small_for_dataloader(host: Host, environ: Environ, gpu: Gpu | None =
     left = sum(leftover.size_bytes for leftover in host.shm_leftovers if leftover.owner == "dead")
     yield Finding(
         f"/dev/shm has {readable(free)} free; DataLoader workers need more than 64 MiB"
-        + (f" ({readable(left)} belong to dead processes)" if left else ""),
+        + (f"; dead processes hold {readable(left)}" if left else ""),
         (Evidence("host.shm_free_bytes", readable(free), "more than 64 MiB"),),
         severity=None if free < FULL_BYTES else Severity.WARNING,
     )

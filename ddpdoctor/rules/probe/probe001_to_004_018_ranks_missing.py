@@ -198,9 +198,10 @@ def _together(probe: Probe, stuck: list[Observation], problem: str) -> Iterator[
     phases = ", ".join(sorted({o.phase for o in stuck}))
     other = _in_another_phase(probe) if all(o.kind is Kind.HANG for o in stuck) else ()
     apart = "".join(f"; rank {report.rank} on {report.host} is in {report.phase}" for report in other[:3])
+    error = next((f": {o.message}" for o in stuck if o.kind is not Kind.HANG), "")
     one = other[0] if len(other) == 1 else None
     yield Finding(
-        f"{len(ranks)} of {probe.world_size} ranks {problem} (phase {phases}): {stuck[0].message}{apart}{lazily(probe)}",
+        f"{len(ranks)} of {probe.world_size} ranks {problem} (phase {phases}){error}{apart}{lazily(probe)}",
         (Evidence("probe.observations.hang", phases, "all ranks through every phase"),),
         where=Where(one.host, one.node_rank, one.rank, one.local_rank) if one else Where(),
         ranks=tuple(report.rank for report in other),

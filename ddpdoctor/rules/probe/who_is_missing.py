@@ -15,6 +15,7 @@ __all__ = ["head_missing", "late", "missing"]
 
 LATE_SECONDS = 15.0
 MOST_FINDINGS = 8
+MOST_NAMED = 6
 
 
 def missing(nodes: Nodes) -> Iterator[Finding]:
@@ -63,6 +64,10 @@ def late(nodes: Nodes) -> Iterator[Finding]:
         )
 
 
+def _hosts(nodes: Sequence[Node]) -> str:
+    return ", ".join(node.host for node in nodes[:MOST_NAMED]) + (", …" if len(nodes) > MOST_NAMED else "")
+
+
 def _unit(nodes: Nodes, count: int) -> str:
     return ("rank" if nodes.form == Form.ENV else "node") + ("s" if count > 1 else "")
 
@@ -81,10 +86,10 @@ def _absent(nodes: Nodes, numbers: Sequence[int], who: str) -> Finding:
     cause = _cause(first) if len(here) == 1 and not nodes.may_be_one_machine else None
     one = numbers[0] if len(numbers) == 1 else None
     left = [n for n in nodes.left if not numbers or (n.rank if is_rank else n.node_rank) in numbers]
-    also = f"; {named(left)} joined, but left" if left and one is None else ""
-    who, what = (named(left), "joined, but left") if left and not also else (who, "did not join")
+    also = f"; {named(left)} joined and left" if left and one is None else ""
+    who, what = (named(left), "joined and left") if left and not also else (who, "did not join")
     host = nodes.missing_hosts.get(str(one)) if one is not None else None
-    joined = f"{len(here)} of {nodes.expected} joined: {named(here)}"
+    joined = f"{len(here)} of {nodes.expected} joined: {named(here) if is_rank else _hosts(here)}"
     return Finding(
         f"{who} {what} within {nodes.waited_seconds:.0f} s{where} ({joined}){also}",
         (Evidence("nodes.missing", who, f"all {nodes.expected} of them"),),

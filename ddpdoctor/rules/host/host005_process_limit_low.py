@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.host import UNLIMITED, Host, local_ranks
+from ddpdoctor.facts.job import Job
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import cause
 
@@ -26,7 +27,9 @@ COMFORTABLE_A_GPU = 512
         r"what\(\): +(thread: )?Resource temporarily unavailable",
     ),
 )
-def process_limit_low(host: Host, environ: Environ, gpu: Gpu | None = None) -> Iterator[Finding]:
+def process_limit_low(
+    host: Host, environ: Environ, gpu: Gpu | None = None, job: Job | None = None
+) -> Iterator[Finding]:
     """The limit of processes and threads leaves too few for this job.
 
     ## Why it matters
@@ -38,7 +41,7 @@ def process_limit_low(host: Host, environ: Environ, gpu: Gpu | None = None) -> I
     Raise ulimit -u and the pids limit of the container (docker run --pids-limit=-1, podPidsLimit of the kubelet), or
     start fewer threads: OMP_NUM_THREADS=1 and fewer workers.
     """
-    ranks, has_gpu = local_ranks(environ, gpu) or 1, gpu is not None and bool(gpu.devices)
+    ranks, has_gpu = local_ranks(environ, gpu, job) or 1, gpu is not None and bool(gpu.devices)
     threads = 1 if ranks > 1 else host.cpus_allowed or 1  # torchrun gives each of several ranks one OpenMP thread
     least = ranks * ((50 if has_gpu else 12) + (environ.integer("OMP_NUM_THREADS") or threads))
     good = ranks * COMFORTABLE_A_GPU if has_gpu else least

@@ -120,7 +120,7 @@ def test_ranks_that_cannot_be_told_apart_are_a_notice(tmp_path: Path) -> None:
 
 
 def test_hang_refuses_a_process_that_does_not_exist() -> None:
-    with pytest.raises(UsageError, match="no process has this id"):
+    with pytest.raises(UsageError, match="no such process"):
         examine_running_job(Request(), HangOptions((1 << 30,), 0.0, has_stacks=False, has_ras=False))
 
 

@@ -274,8 +274,32 @@ def test_ranks_are_found_by_their_numbers_and_what_they_start_is_none(tmp_path: 
     assert _pids(root) == [12, 14]
     assert _pids(root, 10) == [12, 14]
     assert _pids(root, 14) == [14]
+    assert _pids(root, 20) == []
+    (tmp_path / "proc/20/maps").write_text("7f00-7f01 r-xp 0 0 0 /opt/torch/lib/libtorch_python.so\n")
     assert _pids(root, 20) == [20]
     assert _pids(root, 99) == []
+
+
+def test_a_given_process_that_is_no_rank_and_has_none_below_is_said_to_be_none(tmp_path: Path) -> None:
+    root = _tree(
+        tmp_path,
+        p1=(0, ["/sbin/init"], {}),
+        p5=(1, ["-bash"], {}),
+        p6=(5, ["python", "torchrun", "train.py"], {}),
+        p7=(1, ["python", "serve.py"], {}),
+        p10=(1, ["python", "train.py"], _rank(0)),
+    )
+    for pid in (1, 5, 6, 7):
+        (tmp_path / f"proc/{pid}/maps").write_text("7f00-7f01 r-xp 0 0 0 /usr/lib/libc.so.6\n")
+    known = processes(root)
+    asked = {pid: find(root, known, (pid,)) for pid in (1, 5, 6, 7, 10)}
+    assert {pid: bool(found.ranks) for pid, found in asked.items()} == {1: True, 5: False, 6: False, 7: False, 10: True}
+    assert asked[1].not_ranks == asked[10].not_ranks == ()
+    assert [each.pid for pid in (5, 6, 7) for each in asked[pid].not_ranks] == [5, 6, 7]
+    assert "is not a rank" in asked[5].not_ranks[0].reason
+    assert "launcher without ranks" in asked[6].not_ranks[0].reason
+    (tmp_path / "proc/7/maps").unlink()
+    assert "unknown" in find(root, known, (7,)).not_ranks[0].reason
 
 
 def test_slurms_numbers_and_spawned_ranks_are_found(tmp_path: Path) -> None:
@@ -298,6 +322,8 @@ def test_slurms_numbers_and_spawned_ranks_are_found(tmp_path: Path) -> None:
         p23=(20, ["python", "-c", "from multiprocessing.resource_tracker import main; main(3)"], {}),
     )
     assert _pids(root) == [10]
+    for pid in (21, 22):
+        (tmp_path / f"proc/{pid}/maps").write_text("7f00-7f01 r-xp 0 0 0 /opt/torch/lib/libtorch_cpu.so\n")
     assert _pids(root, 20) == [21, 22]
 
 

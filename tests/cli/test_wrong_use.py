@@ -33,6 +33,9 @@ from commandline import doctor
         (["rules", "--format", "sarif"], "table, markdown, json"),
         (["env", "--", "torchrun", "x.py"], "env takes no launch line"),
         (["check", "--"], "nothing stands after --"),
+        (["probe", "--nproc-per-node", "99999"], "--nproc-per-node 99999: expected 1 to "),
+        (["probe", "--nproc-per-node", "9" * 5000], "expected 1 to "),
+        (["probe", "--nproc-per-node", "0"], "'0'"),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
 )

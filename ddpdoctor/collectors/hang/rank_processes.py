@@ -90,7 +90,8 @@ def find(root: Root, known: Mapping[int, ProcEntry], pids: Iterable[int] = (), *
 
     A rank is the first Python process that has its number: what it starts inherits the number and is not a rank. With
     `pids`, a process without a number that has no rank below it counts as one if it has loaded torch: scripts may number
-    their ranks themselves. `with_own` counts the doctor's own processes among them. A process that /proc does not describe, beside the ranks of a launcher, counts as one of them.
+    their ranks themselves. `with_own` counts the doctor's own processes among them.
+    A process that /proc does not describe, beside the ranks of a launcher, counts as one of them.
     """
     wanted = tuple(pids)
     below = _below(known, wanted) if wanted else set(known)

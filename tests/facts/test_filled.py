@@ -20,7 +20,11 @@ CANNOT_BE_READ = {
 
 def _trees(*, fillers: bool) -> list[ast.Module]:
     paths = sorted(PACKAGE.rglob("*.py"))
-    kept = [p for p in paths if (p.relative_to(PACKAGE).parts[0] not in NOT_FILLERS if fillers else "facts" in p.parts)]
+    kept = [
+        p
+        for p in paths
+        if (p.relative_to(PACKAGE).parts[0] not in NOT_FILLERS if fillers else p.is_relative_to(PACKAGE / "facts"))
+    ]
     return [ast.parse(path.read_text()) for path in kept]
 
 

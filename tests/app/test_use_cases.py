@@ -19,6 +19,7 @@ from ddpdoctor.app.preflight_plan import PreflightOptions
 from ddpdoctor.app.request import Request, UsageError
 from ddpdoctor.app.rule_selection import rule_named, rules_for
 from ddpdoctor.app.run import RunOptions, diagnose, run_job
+from ddpdoctor.examined import SectionState
 from ddpdoctor.facts.codec import encode
 from ddpdoctor.facts.hang import Hang, RankProcess
 from ddpdoctor.facts.record import SCHEMA, Facts
@@ -161,3 +162,25 @@ def test_a_rule_is_found_by_code_or_name() -> None:
     assert rule_named("launch001") is rule_named("launcher_args_after_script")
     with pytest.raises(UsageError, match="did you mean"):
         rule_named("LAUNCH1")
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("docker run --rm img torchrun --nproc_per_node 2 train.py", "runs in a container (docker)"),
+        ("apptainer exec img.sif torchrun --nproc_per_node 2 train.py", "runs in a container (apptainer)"),
+        ("srun --container-image=img.sqsh torchrun --nproc_per_node 2 train.py", "runs in a container (srun)"),
+        ("ssh gpu-07 torchrun --nproc_per_node 2 train.py", "runs on another machine (ssh)"),
+    ],
+)
+def test_the_machine_does_not_vouch_for_what_runs_elsewhere(words: str, reason: str) -> None:
+    found = preflight(Request(launch=tuple(words.split())), PreflightOptions())
+    gaps = {gap.path: gap.reason for gap in found.facts.gaps}
+    assert (found.facts.probe, found.facts.versions) == (None, None)
+    assert reason in gaps["probe"]
+    assert reason in gaps["versions"]
+    states = {each.area: each.state for each in found.report.sections}
+    assert (states["probe"], states["versions"]) == (SectionState.SKIPPED, SectionState.SKIPPED)
+    if "docker" in words:
+        assert {"HOST004", "HOST006", "HOST008"} <= {each.code for each in found.report.skipped}
+        assert not found.report.is_incomplete

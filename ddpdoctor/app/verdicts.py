@@ -105,7 +105,10 @@ def judge_nodes(
     found = [(node, each) for node, each in own if each is not None]
     outcome = Outcome(findings=merged(found, len(members) + len(gone)))
     facts = Facts(schema=SCHEMA, collected_at="", hostname="", nodes=nodes)
-    outcome.add(judge(facts, [each for each in rules if "nodes" in (*each.needs, *each.wants)]))
+    together = judge(facts, [each for each in rules if "nodes" in (*each.needs, *each.wants)])
+    seen_by_nodes = {each.code for each in outcome.findings}  # with the place: at the word of a line, or on one host
+    together.findings = [each for each in together.findings if each.where != Where() or each.code not in seen_by_nodes]
+    outcome.add(together)
     across = [each for each in rules if each.scope is CauseScope.LINES_OF_NODES]
     lines = () if _are_alike(members) else _lines(members, torch)
     if not lines:

@@ -61,3 +61,11 @@ def test_a_node_that_met_nobody_says_that_the_others_are_absent() -> None:
     nodes = preflight(request, PreflightOptions(has_probe=False, join_seconds=2.0)).facts.nodes
     assert nodes is not None
     assert (nodes.expected, nodes.joined_count, nodes.absent_count, nodes.is_complete) == (3, 1, 2, False)
+
+
+def test_a_cause_that_a_line_shows_is_not_told_again_of_all_nodes() -> None:
+    words = "torchrun --nnodes=2 --node_rank=0 --master_addr=127.0.0.1 --nproc_per_node=1 a.py"
+    report = preflight(Request(launch=tuple(words.split())), PreflightOptions(has_probe=False, join_seconds=1.0)).report
+    (found,) = [each for each in report.findings if each.code == "ENV017"]
+    assert found.where.column is not None
+    assert "PROBE001" in {each.code for each in report.findings}

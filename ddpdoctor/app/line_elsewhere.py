@@ -38,7 +38,7 @@ def without_what_is_elsewhere(facts: Facts, line: Facts | None) -> Facts:
     reason = _reason(line)
     if reason is None or line is None or line.launch is None:
         return facts
-    gaps = (*facts.gaps, Gap("versions", reason, Why.NOT_HERE))
+    gaps = (*(gap for gap in facts.gaps if gap.path != "versions"), Gap("versions", reason, Why.NOT_HERE))
     is_isolated = any(_layer_name(each) in ENGINES for each in line.launch.lines)
     host = _without(facts.host, reason) if facts.host is not None and is_isolated else facts.host
     return replace(facts, versions=None, host=host, gaps=gaps)

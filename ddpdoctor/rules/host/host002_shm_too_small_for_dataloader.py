@@ -56,10 +56,10 @@ def shm_too_small_for_dataloader(
             fix_command="mount -t tmpfs -o size=16g tmpfs /dev/shm",
         )
         return
+    free = host.need(host.shm_free_bytes, "shm_free_bytes")
     has_nccl = gpu is not None and bool(gpu.devices) and (local_ranks(environ, gpu, job) or 0) >= 2
     if has_nccl and environ.settings.get("NCCL_SHM_DISABLE") != "1":
         return  # HOST001 asks for more than this
-    free = host.need(host.shm_free_bytes, "shm_free_bytes")
     if free > SMALL_BYTES:
         return
     left = sum(each.size_bytes for each in host.shm_leftovers if each.owner == "dead")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.gaps import Why
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.host import UNLIMITED, Host, local_ranks
 from ddpdoctor.facts.job import Job
@@ -45,15 +46,24 @@ def process_limit_low(
     threads = 1 if ranks > 1 else host.cpus_allowed or 1  # torchrun gives each of several ranks one OpenMP thread
     least = ranks * ((50 if has_gpu else 12) + (environ.integer("OMP_NUM_THREADS") or threads))
     good = ranks * COMFORTABLE_A_GPU if has_gpu else least
-    for path, what, free in _limits(host):
-        if free >= max(least, good):
-            continue
+    found = [limit for limit in _limits(host) if limit[2] < max(least, good)]
+    if not found:
+        _need_limits(host)
+    for path, what, free in found:
         expected = least if free < least else good
         yield Finding(
             f"{what} leaves room for {free} more: expected {expected} or more for {ranks} rank{'s' * (ranks > 1)}",
             (Evidence(path, str(free), f"at least {expected}"),),
             severity=None if free < least else Severity.WARNING,
         )
+
+
+def _need_limits(host: Host) -> None:
+    """Skip the rule where a limit that may bind was not read; a machine without control groups has none of theirs."""
+    host.need(host.limits.processes, "limits")
+    gap = host.gap("cgroup")
+    if gap is None or gap.why is not Why.NOT_HERE:
+        host.need(host.cgroup, "cgroup")
 
 
 def _limits(host: Host) -> Iterator[tuple[str, str, int]]:

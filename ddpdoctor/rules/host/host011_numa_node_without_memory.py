@@ -34,6 +34,7 @@ def numa_node_without_memory(host: Host, gpu: Gpu) -> Iterator[Finding]:
     Set NCCL_CUMEM_HOST_ENABLE=0, or populate the memory channels of that socket.
     """
     need_gpus(gpu, 2)
+    host.need(host.numa_nodes or None, "numa_nodes")
     empty = [node for node in host.numa_nodes if count_cpus(node.cpus) and node.memory_bytes == 0]
     if not empty:
         return

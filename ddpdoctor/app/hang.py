@@ -92,7 +92,7 @@ def _ranks(machine: Machine, options: HangOptions) -> tuple[Hang, tuple[str, ...
     try:
         hang = call_with_timeout(lambda: collect_hang(machine, wanted), machine.deadline.left)
     except CallTimeout as late:
-        return Hang(), (f"look at the ranks: {late}",)
+        return Hang(), (f"the ranks were not examined: {late}",)
     return hang, () if hang.processes or hang.not_ranks else (_why_none(options.pids, hang),)
 
 
@@ -117,11 +117,13 @@ def _inputs(pids: Sequence[int], hang: Hang | None) -> tuple[ExaminedInput, ...]
 
 def _why_none(pids: Sequence[int], hang: Hang) -> str:
     if pids:
-        return f"examine pid {', '.join(map(str, pids))}: the process ended meanwhile"
+        return f"pid {', '.join(map(str, pids))}: ended before it was examined"
     hidden = [gap.reason for gap in hang.gaps if gap.path == "hang.processes"]
     if hidden:
-        return f"find a rank among the processes that may be read: {hidden[0]}, or the user who started the job"
-    return "find a rank: no process of this node has RANK and WORLD_SIZE in its environment; give the PIDs of the ranks"
+        return f"no rank found among the processes that may be read: {hidden[0]}, or the user who started the job"
+    return (
+        "no rank found: no process of this node has RANK and WORLD_SIZE in its environment; give the PIDs of the ranks"
+    )
 
 
 def _with_ras(facts: Facts, hang: Hang, machine: Machine) -> tuple[Facts, tuple[str, ...]]:
@@ -133,7 +135,7 @@ def _with_ras(facts: Facts, hang: Hang, machine: Machine) -> tuple[Facts, tuple[
     try:
         ras = ras_of(*ask(variables, RAS_SECONDS))
     except (OSError, ValueError) as error:
-        return facts, (f"ask NCCL's RAS: {error}",)
+        return facts, (f"NCCL's RAS did not answer: {error}",)
     return replace(facts, hang=replace(hang, ras=ras)), ()
 
 

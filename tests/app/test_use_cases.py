@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,15 @@ def test_facts_that_cannot_be_read_make_a_report_of_lint_and_hang(tmp_path: Path
             assert report.exit_code(None) == 3
             assert report.failures == (f"read {listener.notices[0]}",)
             assert str(path) in listener.notices[0]
+
+
+def test_facts_that_never_answer_are_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ddpdoctor.app.facts_source.ANSWER_SECONDS", 0.1)
+    pipe = tmp_path / "facts.json"
+    os.mkfifo(pipe)
+    report, _ = examine_part("env", Request(facts=pipe, listener=RecordingListener()))
+    assert report.exit_code(None) == 3
+    assert "no answer within" in report.failures[0]
 
 
 def test_compare_names_what_differs(tmp_path: Path) -> None:

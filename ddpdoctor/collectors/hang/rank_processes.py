@@ -212,9 +212,10 @@ def _loads_torch(root: Root, pid: int) -> bool | None:
 
 def _why_not(root: Root, entry: ProcEntry) -> str:
     """Why a process is not examined as a rank."""
-    title = f"pid {entry.pid} ({entry.name})"
     if entry.is_agent:
-        return f"{title} is a launcher without ranks on this node"
-    if _has_torch(root, entry) is None:
-        return f"{title} has no RANK and WORLD_SIZE, and whether it uses torch is unknown: run as root or as its user"
-    return f"{title} is not a rank: it has no RANK and WORLD_SIZE, has not loaded torch, and started no rank"
+        return f"{entry.name} is a launcher without ranks on this node"
+    if entry.is_python and _has_torch(root, entry) is None:
+        return (
+            f"{entry.name} has no RANK and WORLD_SIZE, and whether it uses torch is unknown: run as root or as its user"
+        )
+    return f"{entry.name} is not a rank: it has no RANK and WORLD_SIZE, has not loaded torch, and started no rank"

@@ -66,6 +66,8 @@ def probe_ranks(request: Request, options: ProbeOptions) -> int:
     Raises:
         UsageError: an option has no such value, or options contradict each other.
     """
+    if request.facts is not None:
+        raise UsageError("--facts with probe: ranks are probed on this machine only; expected no saved facts")
     node = _node(options)
     words = [*_words(request), "--launched", "--backend", options.backend, "--join-timeout", str(options.join_seconds)]
     if options.baseline and options.node_rank == 0 and not os.access(options.baseline, os.R_OK):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ddpdoctor.collectors.hang.proc_watch import runs_gloo
+from ddpdoctor.collectors.hang.proc_watch import runs_gloo, watch
 from ddpdoctor.collectors.hang.rank_processes import find, processes
 from ddpdoctor.dumps.rank_activity import Activity, activity_of
 from ddpdoctor.engine import judge
@@ -349,3 +349,12 @@ def test_work_that_takes_too_long_for_one_thing_goes_on_with_the_next() -> None:
     found, late = call_each_with_timeout(lambda n: gate.wait(60) if n == 2 else n, range(5), 0.2)
     gate.set()
     assert (sorted(found), late) == ([0, 1, 3, 4], [2])
+
+
+def test_a_process_that_ended_has_no_share_of_the_cpu(tmp_path: Path) -> None:
+    root = _tree(tmp_path, p10=(1, ["python", "train.py"], _rank(0)))
+    known = processes(root)
+    found = find(root, known)
+    (tmp_path / "proc/10/stat").unlink()
+    (process,) = watch(root, found.ranks, known, 0.0, "a")
+    assert (process.state, process.cpu_share) == ("X", None)

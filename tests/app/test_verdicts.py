@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,3 +62,11 @@ def test_commands_that_differ_per_node_are_told_per_node(interfaces: Any, expect
     ]
     (found,) = merged(own, len(interfaces))
     assert found.commands == tuple(NodeCommand(*each) for each in expected)
+
+
+def test_an_endpoint_is_to_be_given_to_all_nodes() -> None:
+    two = [Node(host, Form.C10D, nproc=1, master_addr="10.0.0.9", master_port=29400, came="main") for host in "ab"]
+    nodes = Nodes(nodes=(replace(two[0], is_at_master=True, owns=False), replace(two[1], owns=False)), expected=2)
+    rules = [each for each in load() if each.code == "NET012"]
+    (found,) = judge_nodes(rules, nodes, (), "2.13").findings
+    assert [(each.on, each.command) for each in found.commands] == [("all nodes", "--rdzv-endpoint=a:29400")]

@@ -11,7 +11,7 @@ from ddpdoctor.facts.launch.plan import Plan
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import is_known
 from ddpdoctor.facts.nodes import Form, Nodes
-from ddpdoctor.findings import CausalStage, Evidence, Finding, Severity, Where
+from ddpdoctor.findings import CausalStage, Evidence, Finding, NodeCommand, Severity, Where
 from ddpdoctor.launch.jobs import job_of_launch
 from ddpdoctor.launch.rendezvous import is_loopback
 from ddpdoctor.rules import cause
@@ -85,11 +85,14 @@ def _met(nodes: Nodes) -> Iterator[Finding]:
     there = next((node for node in nodes.nodes if node.is_at_master), None)
     leads = f", although it leads to {there.title}" if there is not None else ""
     wanted = f"{there.host} as the endpoint" if there is not None else "one owner"
+    option = f"--rdzv-endpoint={there.host}:{first.master_port}" if there is not None else None
     yield Finding(
         f"no node takes itself for the owner of {endpoint}{leads}: nobody hosts the store; expected {wanted}",
         (Evidence("nodes.owns", "none", "one node"),),
         where=Where(host=there.host if there else None),
-        fix_command=f"--rdzv-endpoint={there.host}:{first.master_port}" if there is not None else None,
+        fix=f"Start torchrun with {option} on every node." if option is not None else "",
+        fix_command=option,
+        fix_commands=(NodeCommand("all nodes", option),) if option is not None else (),
     )
 
 

@@ -82,10 +82,12 @@ def _as_shown(report: Report, facts: Facts, plan: PreflightPlan) -> Report:
 def _gather(plan: PreflightPlan) -> Observed:
     """The facts of this machine and of its ranks; of all nodes of the job where there are several."""
     from ddpdoctor.app.line_elsewhere import unprobed
-    from ddpdoctor.app.probe_run import Probing, folders_of, refusal
+    from ddpdoctor.app.probe_run import Probing, folders_of, refusal, too_many
     from ddpdoctor.facts.nodes import Form
 
-    gap = unprobed(plan.line_facts) or refusal(plan.line) if plan.probes and plan.line is not None else None
+    gap = None
+    if plan.probes and plan.line is not None:
+        gap = unprobed(plan.line_facts) or refusal(plan.line) or too_many(plan.line_facts)
     is_rank = (
         plan.job is not None and plan.job.form == Form.ENV
     )  # then the command is of one rank, which joins the others

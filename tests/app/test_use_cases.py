@@ -174,6 +174,15 @@ def test_a_rule_is_found_by_code_or_name() -> None:
         rule_named("LAUNCH1")
 
 
+def test_more_ranks_than_a_node_can_run_are_not_probed(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print(1)\n")
+    found = preflight(Request(launch=("torchrun", "--nproc_per_node", "99999", str(script))), PreflightOptions())
+    assert found.facts.probe is None
+    (reason,) = [gap.reason for gap in found.facts.gaps if gap.path == "probe"]
+    assert "99999 ranks on one node are too many" in reason
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

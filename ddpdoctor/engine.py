@@ -76,10 +76,12 @@ def judge(facts: Facts, rules: Iterable[Rule]) -> Outcome:
     """Run each rule once over the facts that it needs. What only logs show is left out where there are none."""
     outcome = Outcome()
     rules = tuple(rules)
-    if any("job" in (*each.needs, *each.wants) for each in rules):
-        facts = _with_job(facts)
+    facts, broken_job = _with_job(facts, rules)
     for each in rules:
         if each.is_of_logs and facts.log is None:
+            continue
+        if broken_job and _takes_job(each):
+            outcome.crashed.append(Crashed(each.code, broken_job))
             continue
         missing = next((name for name in each.needs if _section(facts, name) is None), None)
         if missing is not None:
@@ -147,13 +149,22 @@ def _arranged(findings: Iterable[Finding], rules: Iterable[Rule], facts: Facts) 
     return arrange_log(findings, graph, facts.log)
 
 
-def _with_job(facts: Facts) -> Facts:
-    """The facts with the job that their launch lines start, where nothing told of one."""
-    if facts.launch is None or facts.job is not None:
-        return facts
+def _takes_job(each: Rule) -> bool:
+    return "job" in (*each.needs, *each.wants)
+
+
+def _with_job(facts: Facts, rules: Iterable[Rule]) -> tuple[Facts, str]:
+    """The facts with the job that their launch lines start, where nothing told of one and a rule takes it; and the error
+    where that failed, with which these rules crash.
+    """
+    if facts.launch is None or facts.job is not None or not any(map(_takes_job, rules)):
+        return facts, ""
     from ddpdoctor.launch.jobs import job_of_launch  # most commands have no launch line
 
-    return replace(facts, job=job_of_launch(facts.launch))
+    try:
+        return replace(facts, job=job_of_launch(facts.launch)), ""
+    except Exception as error:  # a bug in the model of jobs costs only the rules that take the job
+        return facts, f"{type(error).__name__}: {error}"
 
 
 def _section(facts: Facts, name: str) -> object:

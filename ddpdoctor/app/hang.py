@@ -15,6 +15,7 @@ from ddpdoctor.app.rule_selection import rules_for
 from ddpdoctor.collectors.hang.pyspy import find_pyspy
 from ddpdoctor.collectors.hang.running_job import HangRequest, collect_hang
 from ddpdoctor.engine import examine
+from ddpdoctor.examined import ExaminedInput
 from ddpdoctor.facts.hang import Hang
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.rules.views import hang_rules
@@ -58,6 +59,7 @@ def examine_running_job(request: Request, options: HangOptions) -> tuple[Report,
     else:
         facts, failures = _look(request, options, started)
     report = examine(facts, rules, command="hang", started=started, failures=failures)
+    report = replace(report, inputs=_inputs(options.pids, facts.hang))
     if not report.findings and not request.quiet and _are_alike(facts):
         request.listener.notice(ALIKE)
     return report, facts
@@ -68,7 +70,7 @@ def _look(request: Request, options: HangOptions, started: float) -> tuple[Facts
     machine = this_machine(seconds_left(request))
     for pid in options.pids:
         if not os.path.exists(f"/proc/{pid}"):
-            raise UsageError(f"{pid}: no process has this id")
+            raise UsageError(f"PID {pid}: no such process")
     if options.has_stacks and not request.quiet and find_pyspy(machine.environ) is not None:
         request.listener.notice("reading stacks with py-spy --nonblocking: the ranks are not stopped")
     hang, failures = _ranks(machine, options)
@@ -90,17 +92,38 @@ def _ranks(machine: Machine, options: HangOptions) -> tuple[Hang, tuple[str, ...
     try:
         hang = call_with_timeout(lambda: collect_hang(machine, wanted), machine.deadline.left)
     except CallTimeout as late:
-        return Hang(), (f"look at the ranks: {late}",)
-    return hang, () if hang.processes else (_why_none(options.pids, hang),)
+        return Hang(), (f"the ranks were not examined: {late}",)
+    return hang, () if hang.processes or hang.not_ranks else (_why_none(options.pids, hang),)
+
+
+def _inputs(pids: Sequence[int], hang: Hang | None) -> tuple[ExaminedInput, ...]:
+    """The processes that the user named, and which of them are not ranks."""
+    if hang is None:
+        return ()
+    ranks = tuple(sorted(each.rank for each in hang.processes if each.rank is not None)) if len(pids) == 1 else ()
+    reasons = {each.pid: each.reason for each in hang.not_ranks}
+    return tuple(
+        ExaminedInput(
+            f"pid {pid}",
+            "process",
+            is_understood=pid not in reasons,
+            ranks=ranks,
+            reason=reasons.get(pid),
+            is_named=True,
+        )
+        for pid in pids
+    )
 
 
 def _why_none(pids: Sequence[int], hang: Hang) -> str:
     if pids:
-        return f"look at {', '.join(map(str, pids))}: no rank there"
+        return f"pid {', '.join(map(str, pids))}: ended before it was examined"
     hidden = [gap.reason for gap in hang.gaps if gap.path == "hang.processes"]
     if hidden:
-        return f"find a rank among the processes that may be read: {hidden[0]}, or the user who started the job"
-    return "find a rank: no process of this node has RANK and WORLD_SIZE in its environment; give the PIDs of the ranks"
+        return f"no rank found among the processes that may be read: {hidden[0]}, or the user who started the job"
+    return (
+        "no rank found: no process of this node has RANK and WORLD_SIZE in its environment; give the PIDs of the ranks"
+    )
 
 
 def _with_ras(facts: Facts, hang: Hang, machine: Machine) -> tuple[Facts, tuple[str, ...]]:
@@ -112,7 +135,7 @@ def _with_ras(facts: Facts, hang: Hang, machine: Machine) -> tuple[Facts, tuple[
     try:
         ras = ras_of(*ask(variables, RAS_SECONDS))
     except (OSError, ValueError) as error:
-        return facts, (f"ask NCCL's RAS: {error}",)
+        return facts, (f"NCCL's RAS did not answer: {error}",)
     return replace(facts, hang=replace(hang, ras=ras)), ()
 
 

@@ -13,7 +13,7 @@ from ddpdoctor.facts.record import Facts
 from ddpdoctor.findings import Certainty, Crashed, Finding, Report, Severity, Skipped
 from ddpdoctor.rules import Rule, area_of
 
-__all__ = ["Outcome", "examine", "extended", "judge", "retold"]
+__all__ = ["Outcome", "examine", "extended", "judge", "retold", "united"]
 
 
 @dataclass(slots=True)
@@ -130,6 +130,23 @@ def retold(report: Report, told: Sequence[Finding]) -> Report:
         findings=tuple(findings),
         passed=tuple(c for c in report.passed if c not in codes),
         skipped=tuple(s for s in report.skipped if s.code not in codes),
+    )
+
+
+def united(reports: Sequence[Report]) -> Report:
+    """The reports about several jobs as one, the worst job's first: roles stay, and each code stands in one place."""
+    findings = tuple(sorted((f for each in reports for f in each.findings), key=in_order))
+    crashed = tuple(dict.fromkeys(c for each in reports for c in each.crashed))
+    told = {f.code for f in findings} | {c.code for c in crashed}
+    passed = {code for each in reports for code in each.passed} - told
+    skipped = {s.code: s for each in reports for s in each.skipped if s.code not in told | passed}
+    return replace(
+        reports[0],
+        findings=findings,
+        passed=tuple(code for code in dict.fromkeys(c for each in reports for c in each.passed) if code in passed),
+        skipped=tuple(skipped.values()),
+        crashed=crashed,
+        failures=tuple(dict.fromkeys(failure for each in reports for failure in each.failures)),
     )
 
 

@@ -192,7 +192,7 @@ def diagnose(request: Request, end: JobEnd) -> FailureDiagnosis:
     kernel = _kernel_log(folder, begun - end.started)
     left = call_with_timeout(lambda: _left_behind(job, end.started), FILE_SECONDS)
     paths = [str(output), *kernel, *left]
-    report, _ = triaged(paths, replace(request, launch=None), started=begun, command="run")
+    report, _ = triaged(paths, replace(request, launch=None), started=begun, command="run", is_one_job=True)
     if output.stat().st_size or kernel:
         return FailureDiagnosis(report, output)
     shutil.rmtree(folder)

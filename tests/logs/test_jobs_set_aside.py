@@ -30,7 +30,9 @@ def test_tasks_of_an_array_are_jobs(tmp_path: Path) -> None:
     report = judged(
         tmp_path,
         {
-            f"slurm-900_{task}.out": banner() + steps(hour=task) + (raised() + died(hour=task) if task == 3 else "Training finished\n")
+            f"slurm-900_{task}.out": banner()
+            + steps(hour=task)
+            + (raised() + died(hour=task) if task == 3 else "Training finished\n")
             for task in range(1, 6)
         },
     )
@@ -101,17 +103,27 @@ def test_restarts_in_one_tree_of_torchrun_are_one_job(tmp_path: Path) -> None:
 def test_nodes_of_one_job_whose_times_do_not_overlap_are_one_job(tmp_path: Path) -> None:
     report = judged(
         tmp_path,
-        {"node0.log": banner() + raised(rank=0) + died(0, hour=9), "node1.log": steps(hour=10, rank=8) + raised(rank=8)},
+        {
+            "node0.log": banner() + raised(rank=0) + died(0, hour=9),
+            "node1.log": steps(hour=10, rank=8) + raised(rank=8),
+        },
     )
     assert len(report.jobs) == 1
 
 
 def test_a_second_launch_in_one_file(tmp_path: Path) -> None:
     first = banner() + steps() + raised() + died(pid=881)
-    second = banner("12:00:00", 50001) + steps(40, hour=12) + raised("ValueError: bad split", rank=0) + died(0, pid=50010, hour=12)
+    second = (
+        banner("12:00:00", 50001)
+        + steps(40, hour=12)
+        + raised("ValueError: bad split", rank=0)
+        + died(0, pid=50010, hour=12)
+    )
     report = judged(tmp_path, {"train.log": first + second})
     assert len(report.jobs) == 2
-    assert [f.job for f in report.findings if f.where.rank == 0] != [f.job for f in report.findings if f.where.rank == 1]
+    assert [f.job for f in report.findings if f.where.rank == 0] != [
+        f.job for f in report.findings if f.where.rank == 1
+    ]
 
 
 def test_a_kernel_log_belongs_to_the_jobs_of_its_host(tmp_path: Path) -> None:
@@ -123,7 +135,10 @@ def test_a_kernel_log_belongs_to_the_jobs_of_its_host(tmp_path: Path) -> None:
         tmp_path,
         {
             "dmesg.txt": kernel,
-            "slurm-1001.out": banner() + steps() + raised("RuntimeError: CUDA error: unspecified launch failure") + died(host="gpu-07"),
+            "slurm-1001.out": banner()
+            + steps()
+            + raised("RuntimeError: CUDA error: unspecified launch failure")
+            + died(host="gpu-07"),
             "slurm-1002.out": banner() + steps() + raised() + died(host="gpu-12"),
         },
     )
@@ -133,12 +148,16 @@ def test_a_kernel_log_belongs_to_the_jobs_of_its_host(tmp_path: Path) -> None:
 
 def test_200_jobs_are_judged_one_by_one(tmp_path: Path) -> None:
     files = {
-        f"slurm-{7000 + i}.out": banner() + steps() + (died(code=-11) if i == 150 else raised() + died() if i % 2 else "Training finished\n")
+        f"slurm-{7000 + i}.out": banner()
+        + steps()
+        + (died(code=-11) if i == 150 else raised() + died() if i % 2 else "Training finished\n")
         for i in range(200)
     }
     report = judged(tmp_path, files)
     assert len(report.jobs) == 200
-    assert {f.code for f in report.findings if f.job == "slurm-7150"} - {f.code for f in report.findings if f.job == "slurm-7001"}
+    assert {f.code for f in report.findings if f.job == "slurm-7150"} - {
+        f.code for f in report.findings if f.job == "slurm-7001"
+    }
     assert report.subject == "200 jobs in 200 files: 101 failed, 99 completed"
 
 

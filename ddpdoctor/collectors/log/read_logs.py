@@ -14,12 +14,13 @@ from ddpdoctor.collectors.log.parallel_read import SPAN_BYTES, on_all_cores, spa
 from ddpdoctor.collectors.log.scanner import ScannedPart, Scanner, joined
 from ddpdoctor.collectors.log.windows import AHEAD_BYTES, BEHIND_BYTES, Readable
 from ddpdoctor.facts.gaps import Gap
-from ddpdoctor.facts.log import InputKind, Log, LogSource
+from ddpdoctor.facts.log import InputKind, JobMark, Log, LogSource
 from ddpdoctor.logs.attribution import attributed
 from ddpdoctor.logs.context_patterns import CONTEXT_PATTERNS
 from ddpdoctor.logs.line_prefix import who_of_name
+from ddpdoctor.logs.log_input import settled
 
-__all__ = ["READERS", "collect"]
+__all__ = ["READERS", "collect", "read"]
 
 LINE_END = re.compile(rb"[\r\n]")
 
@@ -45,15 +46,26 @@ READERS: dict[InputKind, Reader] = {
     InputKind.FACTS: _nothing,
     InputKind.RAS: _text,
     InputKind.REPORT: _nothing,
+    InputKind.SCRIPT: _nothing,
+    InputKind.SHELL: _nothing,
+    InputKind.NOTEBOOK: _nothing,
+    InputKind.IMAGE: _nothing,
+    InputKind.ARCHIVE: _nothing,
+    InputKind.CHECKPOINT: _nothing,
 }
 """Who reads an input of each kind: it gets the unpacked bytes from the beginning. Other kinds are read as text."""
 
 
 def collect(paths: Iterable[str], signatures: Sequence[str], stdin: IO[bytes] | None = None) -> Log:
-    """What matters in these files, folders and standard input (`-`): the lines that a signature or a mark matches.
+    """What matters in these files, folders and standard input (`-`), as the log of one job.
 
     What cannot be read is a `problem` of its source and a gap.
     """
+    return attributed(read(paths, signatures, stdin))
+
+
+def read(paths: Iterable[str], signatures: Sequence[str], stdin: IO[bytes] | None = None) -> Log:
+    """The lines that a signature or a mark matches, of whichever jobs: who printed them is not found out yet."""
     scanner = Scanner((*signatures, *CONTEXT_PATTERNS.values()))
     inputs = inputs_of(paths)
     tasks = [(each, start, size) for each in inputs for start, size in _spans(each)]
@@ -63,7 +75,7 @@ def collect(paths: Iterable[str], signatures: Sequence[str], stdin: IO[bytes] | 
     spans_of: dict[str, list[tuple[LogSource, ScannedPart]]] = {}
     for (each, _, _), span in zip(tasks, read, strict=True):
         spans_of.setdefault(each.name, []).append(span)
-    return attributed(_log_of([_whole(spans) for spans in spans_of.values()]))
+    return settled(_log_of([_whole(spans) for spans in spans_of.values()]))
 
 
 def _whole(spans: list[tuple[LogSource, ScannedPart]]) -> tuple[LogSource, ScannedPart]:
@@ -84,9 +96,15 @@ def _log_of(read: Sequence[tuple[LogSource, ScannedPart]]) -> Log:
         unfinished=tuple(each for each in tracebacks if not each.exception),
         exits=tuple(replace(each, source=i) for i, part in enumerate(parts) for each in part.exits),
         xids=tuple(replace(each, source=i) for i, part in enumerate(parts) for each in part.xids),
+        heads=tuple(replace(line, source=i) for i, part in enumerate(parts) for line in part.head),
         tails=tuple(replace(line, source=i) for i, part in enumerate(parts) for line in part.tail),
+        marks=tuple(_mark_of(i, mark) for i, part in enumerate(parts) for mark in part.marks),
         gaps=tuple(Gap(f"log.{s.name}", f"{s.name}: {s.problem}") for s in sources if s.problem is not None),
     )
+
+
+def _mark_of(source: int, mark: JobMark) -> JobMark:
+    return replace(mark, source=source, tail=tuple(replace(line, source=source) for line in mark.tail))
 
 
 def _above(names: Sequence[str]) -> str:

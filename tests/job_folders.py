@@ -18,7 +18,7 @@ STARS = "*" * 41
 def banner(time_of_day: str = "09:14:02", pid: int = 41122) -> str:
     """What torchrun prints when it starts several ranks."""
     lead = f"W0412 {time_of_day}.113000 {pid} torch/distributed/run.py:793] "
-    said = "Setting OMP_NUM_THREADS environment variable for each process to be 1 in default, to avoid your system being overloaded"
+    said = "Setting OMP_NUM_THREADS environment variable for each process to be 1 in default, to avoid overloading it"
     return f"{lead}\n{lead}{STARS}\n{lead}{said}\n{lead}{STARS}\n"
 
 

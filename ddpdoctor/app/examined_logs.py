@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ddpdoctor.examined import ExaminedInput, ExaminedJob, Verdict
 from ddpdoctor.facts.hang import Hang
-from ddpdoctor.facts.log import InputKind, JobOutcome, Log, LogLine
+from ddpdoctor.facts.log import Exit, InputKind, JobOutcome, Log, LogLine
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.findings import Report, Role, Severity
 from ddpdoctor.logs.context_patterns import context_lines
@@ -28,7 +28,7 @@ _KINDS = {
 }
 """The word of the report for a kind of input, where it is not the kind's own."""
 _WORST = (Verdict.FAIL, Verdict.WARN, Verdict.INCOMPLETE, Verdict.PASS)
-_OUTCOMES = ("failed", "interrupted", "running", "unknown", "completed")
+_OUTCOMES = ("failed", "interrupted", "unknown", "completed")
 """Outcomes of jobs, the worst first."""
 _TIME = re.compile(r"\d\d:\d\d:\d\d")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d|[A-Z][a-z]{2} [ \d]\d")
@@ -58,10 +58,15 @@ def worst_first(job: ExaminedJob) -> tuple[int, int, list[tuple[int, str]]]:
 
 
 def _outcome(log: Log, report: Report) -> str:
-    """How the log says that the job ended; failed as well where the cause of a failure is all that it shows."""
+    """How the log says that the job ended; failed as well where the cause of a failure is all that it shows.
+
+    Whether a job still runs of which the last lines are progress, or ended without a word, a file does not tell.
+    """
     outcome = history_of(log).outcome
+    if outcome not in (JobOutcome.UNKNOWN, JobOutcome.RUNNING):
+        return outcome.value
     has_cause = any(f.worst is Severity.ERROR and f.role is Role.CAUSE for f in report.findings)
-    return JobOutcome.FAILED.value if outcome is JobOutcome.UNKNOWN and has_cause else outcome.value
+    return (JobOutcome.FAILED if has_cause else JobOutcome.UNKNOWN).value
 
 
 def _ranks(log: Log, hang: Hang | None) -> set[int]:
@@ -78,7 +83,8 @@ def _hosts(log: Log) -> tuple[str, ...]:
 
 def _period(log: Log) -> tuple[str | None, str | None]:
     """The first and the last time in the log, as it writes them; of lines without dates those in order."""
-    whole = [each for each in (*log.heads, *log.lines, *log.tails, *log.exits) if each.time is not None]
+    printed: tuple[LogLine | Exit, ...] = (*log.heads, *log.lines, *log.tails, *log.exits)
+    whole = [each for each in printed if each.time is not None]
     stamped = [(stamp, each.time) for each in whole if (stamp := time_in(each)) is not None]
     clocks = Counter(stamp.clock for stamp, _ in stamped)
     if not clocks:
@@ -205,7 +211,7 @@ def _of_job(read: Sequence[ExaminedInput], job: ExaminedJob) -> list[str]:
 
 
 def _word(outcome: str) -> str:
-    return {"unknown": "outcome unknown", "running": "no end seen"}.get(outcome, outcome)
+    return "outcome unknown" if outcome == "unknown" else outcome
 
 
 def _span(first: str, last: str) -> str:

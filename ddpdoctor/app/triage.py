@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import difflib
 import socket
-import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from ddpdoctor.app.examined_logs import examined_inputs, examined_job, subject_of, worst_first
 from ddpdoctor.app.facts_source import UnreadableError, load_facts, text_of
-from ddpdoctor.app.request import Request, UsageError
+from ddpdoctor.app.request import Request, UsageError, seconds_left
 from ddpdoctor.app.rule_selection import rules_for
-from ddpdoctor.app.standard_input import on_disk
+from ddpdoctor.app.standard_input import on_disk, standard_input
 from ddpdoctor.collectors.hang.artifacts import hang_artifacts, hang_of_job
+from ddpdoctor.collectors.log.inputs import STDIN, STDIN_NAME
 from ddpdoctor.collectors.log.read_logs import read
 from ddpdoctor.engine import examine, extended, judge, retold, united
+from ddpdoctor.examined import ExaminedInput
 from ddpdoctor.facts.log import GpuAddress, InputKind, Log
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Finding, Report
@@ -31,6 +32,8 @@ from ddpdoctor.rules.views import hang_rules, log_rules
 
 __all__ = ["triaged", "without_secrets"]
 
+DEFAULT_TRIAGE_SECONDS = 300.0
+"""`--timeout` of `triage`."""
 MOST_NAMES = 20
 """So many jobs are listed for a name that no job has."""
 
@@ -60,10 +63,20 @@ def triaged(
     known = rules_for(request, tuple(AREAS.values()))
     rules = log_rules(known)
     given = list(paths)
-    with on_disk(given) as files:
-        log = read(files, [s for each in rules for s in each.signatures], sys.stdin.buffer if sys.stdin else None)
-        report, facts = _Triage(log, rules, known, command, started).judged(job, is_one_job=is_one_job, named=files)
+    deadline = time.monotonic() + seconds_left(request, DEFAULT_TRIAGE_SECONDS)
+    stream = standard_input(deadline) if STDIN in given else None
+    with on_disk(given, stream) as files:
+        log = read(files, [s for each in rules for s in each.signatures], stream, deadline)
+        given_names = dict(zip(files, given, strict=True))
+        names = [STDIN_NAME if path == STDIN else path for path in files]
+        report, facts = _Triage(log, rules, known, command, started).judged(job, is_one_job=is_one_job, named=names)
+    report = replace(report, inputs=tuple(_as_given(each, given_names) for each in report.inputs))
     return without_secrets(report), facts
+
+
+def _as_given(examined: ExaminedInput, given: Mapping[str, str]) -> ExaminedInput:
+    """An input under the name that the user gave it."""
+    return replace(examined, path=STDIN_NAME) if given.get(examined.path) == STDIN else examined
 
 
 class _Triage:

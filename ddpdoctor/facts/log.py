@@ -77,6 +77,8 @@ class InputKind(str, Enum):
     IMAGE = "image"
     ARCHIVE = "archive"
     CHECKPOINT = "checkpoint"
+    SPECIAL = "special"
+    """A named pipe, a socket or a device in a folder, which is not opened."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ddpdoctor.facts.log import MarkKind
 
-__all__ = ["MARK_WORDS", "Mark", "mark_in"]
+__all__ = ["MARK_WORDS", "LineMark", "mark_in"]
 
 _OF_SLURM = (
     r"\bSLURM_JOB_?ID[\"']?\s?[=:]\s?[\"']?(?P<slurm>\d+)"
@@ -54,21 +54,21 @@ _NAMELESS = ("none", "None", "0", "$SLURM_JOB_ID")
 """Run ids that tell nothing."""
 
 
-class Mark(NamedTuple):
+class LineMark(NamedTuple):
     """What one line says of its job."""
 
     kind: MarkKind
     ids: tuple[tuple[str, str], ...]
 
 
-def mark_in(text: str) -> Mark | None:
+def mark_in(text: str) -> LineMark | None:
     """What a line without prefixes says of its job; None for most lines."""
     if not any(word in text for word in MARK_WORDS):
         return None
     ids = tuple(dict.fromkeys(pair for found in _ID.finditer(text) if (pair := _pair(found)) is not None))
     if _START.search(text) is not None:
-        return Mark(MarkKind.START, ids)
-    return Mark(MarkKind.ID, ids) if ids else None
+        return LineMark(MarkKind.START, ids)
+    return LineMark(MarkKind.ID, ids) if ids else None
 
 
 def _pair(found: re.Match[str]) -> tuple[str, str] | None:

@@ -17,7 +17,7 @@ from ddpdoctor.logs.log_pieces import JOB_KINDS, LogPiece, part_of, pieces_of
 
 __all__ = ["JobLog", "jobs_of_log"]
 
-_STRENGTH = ("slurm", "array", "batch", "pod", "run")
+_STRENGTH = ("slurm", "array", "batch", "pod", "run", "number")
 """Kinds of ids that no two jobs share; of two jobs those of one kind are compared."""
 _OF_HOST = (InputKind.KERNEL, InputKind.NVIDIA_SMI)
 _LEAST_ID = 1000
@@ -37,7 +37,7 @@ class JobLog:
 
 
 @dataclass(slots=True)
-class _Group:
+class _JobGroup:
     """Pieces that are of one job."""
 
     pieces: list[LogPiece] = field(default_factory=list)
@@ -93,7 +93,7 @@ def jobs_of_log(log: Log, *, is_one_job: bool = False) -> list[JobLog]:
     pieces = pieces_of(log, above)
     own = [piece for piece in pieces if piece.kind in JOB_KINDS and is_of_job(log, piece.source)]
     if is_one_job:
-        whole = _Group(own or [piece for piece in pieces if piece.kind in JOB_KINDS])
+        whole = _JobGroup(own or [piece for piece in pieces if piece.kind in JOB_KINDS])
         return [JobLog(_names([whole])[0], log, tuple(range(len(log.sources))))]
     jobs = _jobs(_groups(own)) or _jobs_of_dumps(pieces)
     names = _names(jobs)
@@ -110,10 +110,10 @@ def jobs_of_log(log: Log, *, is_one_job: bool = False) -> list[JobLog]:
     return _split(log, pieces, members, names)
 
 
-def _jobs_of_dumps(pieces: Iterable[LogPiece]) -> list[_Group]:
+def _jobs_of_dumps(pieces: Iterable[LogPiece]) -> list[_JobGroup]:
     """Dumps and stacks without any log are of one job."""
     left = [piece for piece in pieces if piece.kind in (InputKind.DUMP, InputKind.STACKS, InputKind.RAS)]
-    return [_Group(left)] if left else []
+    return [_JobGroup(left)] if left else []
 
 
 def _place(piece: LogPiece) -> tuple[int, int]:
@@ -133,16 +133,16 @@ def _shared_path(names: Sequence[str]) -> int:
     return same
 
 
-def _groups(pieces: Sequence[LogPiece]) -> list[_Group]:
+def _groups(pieces: Sequence[LogPiece]) -> list[_JobGroup]:
     """The pieces that certainly are of one job: by their ids, by torchrun's tree, by folder and name."""
-    groups: dict[object, _Group] = {}
-    ids = _numbered(pieces)
+    groups: dict[object, _JobGroup] = {}
+    _number(pieces)
     for piece in pieces:
-        groups.setdefault(_key(piece, ids.get(id(piece))), _Group()).pieces.append(piece)
+        groups.setdefault(_key(piece), _JobGroup()).pieces.append(piece)
     return sorted(groups.values(), key=_strength)
 
 
-def _key(piece: LogPiece, number: str | None) -> object:
+def _key(piece: LogPiece) -> object:
     for kind in _STRENGTH:
         if piece.ids.get(kind):
             return kind, min(piece.ids[kind]), piece.number
@@ -150,32 +150,29 @@ def _key(piece: LogPiece, number: str | None) -> object:
         return "tree", piece.path.tree
     if piece.number:
         return "piece", piece.source, piece.number
-    if number is not None:
-        return "number", number
     return "name", piece.path.folder, piece.path.stem if not piece.path.is_of_part else piece.path.words
 
 
-def _strength(group: _Group) -> tuple[int, int]:
+def _strength(group: _JobGroup) -> tuple[int, int]:
     """Groups with the strongest ids come first."""
     level = next((i for i, kind in enumerate(_STRENGTH) if group.ids(kind)), len(_STRENGTH))
     return level, 0 if group.trees else 1
 
 
-def _numbered(pieces: Iterable[LogPiece]) -> dict[int, str]:
-    """The pieces whose path holds a number that is a job's id: each of several with another number is a whole job."""
+def _number(pieces: Iterable[LogPiece]) -> None:
+    """Take the number in a path for a job's id where there are several, and each is of a whole job."""
     families: dict[tuple[str, str], dict[str, list[LogPiece]]] = defaultdict(lambda: defaultdict(list))
     for piece in pieces:
         if len(piece.path.numbers) == 1 and not piece.path.is_of_part:
             words = (piece.path.folder_words, piece.path.words)
             families[words][piece.path.numbers[0]].append(piece)
-    found: dict[int, str] = {}
     for by_number in families.values():
         is_id = len(by_number) > 1 and all(
             int(number) >= _LEAST_ID and _is_whole(group, number) for number, group in by_number.items()
         )
-        if is_id:
-            found |= {id(piece): number for number, group in by_number.items() for piece in group}
-    return found
+        for number, group in by_number.items() if is_id else ():
+            for piece in group:
+                piece.ids["number"].add(number)
 
 
 def _is_whole(pieces: Iterable[LogPiece], number: str) -> bool:
@@ -185,20 +182,20 @@ def _is_whole(pieces: Iterable[LogPiece], number: str) -> bool:
     return any(0 in piece.ranks or piece.pids for piece in held) and int(number) not in pids
 
 
-def _jobs(groups: Iterable[_Group]) -> list[_Group]:
+def _jobs(groups: Iterable[_JobGroup]) -> list[_JobGroup]:
     """The groups put together where nothing says that they are of different jobs."""
-    jobs: list[_Group] = []
+    jobs: list[_JobGroup] = []
     for group in groups:
         free = [job for job in jobs if not _are_different(job, group)]
         home = _home(group, free, jobs)
         if home is None:
-            jobs.append(_Group(list(group.pieces)))
+            jobs.append(_JobGroup(list(group.pieces)))
         else:
             home.pieces += group.pieces
     return jobs
 
 
-def _home(group: _Group, free: Sequence[_Group], jobs: Sequence[_Group]) -> _Group | None:
+def _home(group: _JobGroup, free: Sequence[_JobGroup], jobs: Sequence[_JobGroup]) -> _JobGroup | None:
     """The job that a group is of; None if it is one of its own."""
     related = [job for job in free if _are_related(job, group)]
     if related:
@@ -209,7 +206,7 @@ def _home(group: _Group, free: Sequence[_Group], jobs: Sequence[_Group]) -> _Gro
     return beside[0] if len(beside) == 1 and not group.is_strong else None
 
 
-def _are_related(job: _Group, group: _Group) -> bool:
+def _are_related(job: _JobGroup, group: _JobGroup) -> bool:
     """Whether they share an id or a process, or the path of one holds the id of the other."""
     if any(job.ids(kind) & group.ids(kind) for kind in _STRENGTH):
         return True
@@ -220,7 +217,7 @@ def _are_related(job: _Group, group: _Group) -> bool:
     return bool(numbers & (job.ids("slurm") | job.ids("batch")))
 
 
-def _are_different(job: _Group, group: _Group) -> bool:
+def _are_different(job: _JobGroup, group: _JobGroup) -> bool:
     """Whether something shows that they are of different jobs."""
     for kind in _STRENGTH:
         mine, theirs = job.ids(kind), group.ids(kind)
@@ -235,12 +232,12 @@ def _are_different(job: _Group, group: _Group) -> bool:
     )
 
 
-def _are_launches_of_one_source(job: _Group, group: _Group) -> bool:
+def _are_launches_of_one_source(job: _JobGroup, group: _JobGroup) -> bool:
     mine = {piece.source: piece.number for piece in job.pieces}
     return any(mine.get(piece.source, piece.number) != piece.number for piece in group.pieces)
 
 
-def _are_named_apart(job: _Group, group: _Group) -> bool:
+def _are_named_apart(job: _JobGroup, group: _JobGroup) -> bool:
     """Whether their folders, trees or names differ in more than words for the parts of one job."""
     if job.trees and group.trees and not job.trees & group.trees:
         return True
@@ -258,13 +255,13 @@ def _are_named_apart(job: _Group, group: _Group) -> bool:
     )
 
 
-def _is_rank_of_both(job: _Group, group: _Group) -> bool:
+def _is_rank_of_both(job: _JobGroup, group: _JobGroup) -> bool:
     """Whether one rank is another process in each of them."""
     mine, theirs = job.pids(), group.pids()
     return any(not mine[rank] & theirs[rank] for rank in mine.keys() & theirs.keys())
 
 
-def _are_apart_in_time(job: _Group, group: _Group) -> bool:
+def _are_apart_in_time(job: _JobGroup, group: _JobGroup) -> bool:
     mine, theirs = job.times(), group.times()
     shared = mine.keys() & theirs.keys()
     return bool(shared) and all(
@@ -272,11 +269,11 @@ def _are_apart_in_time(job: _Group, group: _Group) -> bool:
     )
 
 
-def _attributed(others: Iterable[LogPiece], jobs: Sequence[_Group]) -> list[list[LogPiece]]:
+def _attributed(others: Iterable[LogPiece], jobs: Sequence[_JobGroup]) -> list[list[LogPiece]]:
     """For each job what else is about it: by an id or a tree in its path, by host, by folder; to the only job everything."""
     found: list[list[LogPiece]] = [[] for _ in jobs]
     for piece in others:
-        group = _Group([piece])
+        group = _JobGroup([piece])
         homes = [i for i, job in enumerate(jobs) if _are_related(job, group) or job.trees & group.trees]
         if not homes and piece.kind in _OF_HOST:
             homes = [i for i, job in enumerate(jobs) if job.hosts & piece.hosts]
@@ -288,7 +285,7 @@ def _attributed(others: Iterable[LogPiece], jobs: Sequence[_Group]) -> list[list
     return found
 
 
-def _names(jobs: Sequence[_Group]) -> list[str | None]:
+def _names(jobs: Sequence[_JobGroup]) -> list[str | None]:
     """The name of each job, each once."""
     folders = Counter(folder for job in jobs for folder in job.folders)
     names = [_name(job, folders) for job in jobs]
@@ -301,7 +298,7 @@ def _names(jobs: Sequence[_Group]) -> list[str | None]:
     return unique
 
 
-def _name(job: _Group, folders: Counter[str]) -> str:
+def _name(job: _JobGroup, folders: Counter[str]) -> str:
     if not job.pieces:
         return "job"
     label = next(
@@ -358,9 +355,7 @@ def _split(
     found = []
     for job, held in enumerate(members):
         ends = {piece.source: piece.end for piece in held}
-        own = tuple(
-            replace(log.sources[i], lines=log.sources[i].lines if ends[i] is None else ends[i]) for i in sources[job]
-        )
+        own = tuple(replace(log.sources[i], lines=ends[i] or log.sources[i].lines) for i in sources[job])
         more = {name: tuple(values) for name, values in parts[job].items()}
         found.append(JobLog(names[job], Log(sources=own, **more), sources[job]))  # type: ignore[arg-type]
     return found

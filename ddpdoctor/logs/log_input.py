@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 
 from ddpdoctor.facts.log import InputKind, Log, LogLine, Who
+from ddpdoctor.logs.line_meaning import reports_failure
 
 __all__ = ["NOT_JUDGED", "is_of_job", "reason_against", "settled"]
 
@@ -26,6 +27,7 @@ NOT_JUDGED: dict[InputKind, str] = {
     InputKind.CHECKPOINT: "a model checkpoint",
     InputKind.BINARY: "not text, and no other format that triage reads",
     InputKind.EMPTY: "empty",
+    InputKind.SPECIAL: "not a regular file",
 }
 """Kinds of inputs that show nothing of a job by themselves, and what to say of them."""
 _MAY_BE_TEXT = (
@@ -53,9 +55,7 @@ _WORDS = re.compile(
 def settled(log: Log) -> Log:
     """The log in which a source that begins like something else, but shows a job as well, is text: scripts call tools first."""
     of_job = _of_job(log)
-    is_text = [
-        each.kind in _MAY_BE_TEXT and (i in of_job.matched or i in of_job.working) for i, each in enumerate(log.sources)
-    ]
+    is_text = [of_job.is_text(i, each.kind) for i, each in enumerate(log.sources)]
     if not any(is_text):
         return log
     sources = (replace(s, kind=InputKind.TEXT) if now else s for s, now in zip(log.sources, is_text, strict=True))
@@ -82,10 +82,19 @@ class _OfJob:
     """The sources in which something matters, those with lines as jobs print them, and those that end with such a line."""
 
     def __init__(self, log: Log) -> None:
-        self.matched = {each.source for each in (*log.spoken, *log.unfinished, *log.marks)}
+        self.matched = {each.source for each in (*log.spoken, *log.unfinished)}
         self.matched |= {xid.source for xid in log.xids if xid.source is not None}
         self.speaking = {line.source for line in (*log.heads, *log.tails) if _is_of_job(line)}
         self.working = {line.source for line in log.tails if line.time is not None or _PROGRESS.search(line.text)}
+        self.launched = {each.source for each in log.marks}
+        self.matched |= self.launched
+        self.launched |= {each.source for each in log.tracebacks} | {each.source for each in log.exits}
+
+    def is_text(self, source: int, kind: InputKind) -> bool:
+        """Whether a source that begins like something else is the log of a job."""
+        if kind is InputKind.KERNEL:
+            return source in self.launched
+        return kind in _MAY_BE_TEXT and (source in self.matched or source in self.working)
 
 
 @functools.lru_cache(4)
@@ -95,6 +104,6 @@ def _of_job(log: Log) -> _OfJob:
 
 def _is_of_job(line: LogLine) -> bool:
     """Whether a line has a prefix of a rank or a time, or reads like one of a job."""
-    if line.time is not None or line.who != Who():
+    if line.time is not None or line.who != Who() or reports_failure(line):
         return True
     return _PROGRESS.search(line.text) is not None or _WORDS.search(line.text) is not None

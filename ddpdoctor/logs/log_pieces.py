@@ -28,7 +28,7 @@ Printed = LogLine | Traceback | Exit
 
 @dataclass(slots=True)
 class LogPiece:
-    """The lines `begin` to `end` of a source; all of it is one launch's. `number` counts the pieces of its source from 1, 0 if it is whole.
+    """The lines `begin` to `end` of a source, all of one launch. `number` counts its pieces from 1, 0 if it is whole.
 
     `ids` are those of its path and its text. `pids` are, by rank, the (host, process id) that launchers say; `times` are the
     first and the last by clock.

@@ -63,7 +63,7 @@ def test_an_input_that_cannot_be_read_is_said_and_the_others_are_judged(tmp_path
     code, report = _triage(str(tmp_path / "missing.txt"), str(LOGS / "duplicate_gpu.txt"))
     assert code == 3
     assert report["findings"][0]["code"] == "GPU005"
-    assert "missing.txt: No such file or directory" in report["crashed"][0]["error"]
+    assert "missing.txt: no such file" in report["crashed"][0]["error"]
 
 
 def test_a_good_job_passes() -> None:

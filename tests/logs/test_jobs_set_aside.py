@@ -53,7 +53,8 @@ def test_output_and_errors_of_one_job_are_one_job(tmp_path: Path) -> None:
     assert len(report.jobs) == 2
     failed, good = report.jobs
     assert (failed.outcome, good.outcome) == ("failed", "completed")
-    assert "5521" in failed.name and "5522" in good.name
+    assert "5521" in failed.name
+    assert "5522" in good.name
 
 
 def test_a_log_per_rank_of_64_is_one_job(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def kind_of(head: bytes, name: str) -> InputKind:
         return InputKind.RAS
     if b"\0" in head and _printable(head) < _TEXT_SHARE:
         return InputKind.BINARY
-    if len(_KERNEL.findall(head, 0, 4096)) >= 2:
+    if len(_KERNEL.findall(head, 0, 4096)) >= min(2, head.strip().count(b"\n") + 1):
         return InputKind.KERNEL
     if _STACKS.search(head, 0, 4096) and b"Fatal Python error: " not in head[:4096]:
         return InputKind.STACKS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -9,7 +10,7 @@ from typing import IO
 
 from ddpdoctor.collectors.log import error_file
 from ddpdoctor.collectors.log.input_kind import kind_of
-from ddpdoctor.collectors.log.inputs import UNREADABLE, Input, TolerantReader, inputs_of, opened
+from ddpdoctor.collectors.log.inputs import UNREADABLE, Input, TolerantReader, inputs_of, opened, reason_of
 from ddpdoctor.collectors.log.parallel_read import SPAN_BYTES, on_all_cores, spans
 from ddpdoctor.collectors.log.scanner import ScannedPart, Scanner, joined
 from ddpdoctor.collectors.log.windows import AHEAD_BYTES, BEHIND_BYTES, Readable
@@ -64,14 +65,19 @@ def collect(paths: Iterable[str], signatures: Sequence[str], stdin: IO[bytes] | 
     return attributed(read(paths, signatures, stdin))
 
 
-def read(paths: Iterable[str], signatures: Sequence[str], stdin: IO[bytes] | None = None) -> Log:
-    """The lines that a signature or a mark matches, of whichever jobs: who printed them is not found out yet."""
+def read(
+    paths: Iterable[str], signatures: Sequence[str], stdin: IO[bytes] | None = None, deadline: float = math.inf
+) -> Log:
+    """The lines that a signature or a mark matches, of whichever jobs: who printed them is not found out yet.
+
+    What is not read by the `deadline`, by `time.monotonic`, is a `problem` of its source.
+    """
     scanner = Scanner((*signatures, *CONTEXT_PATTERNS.values()))
     inputs = inputs_of(paths)
     tasks = [(each, start, size) for each in inputs for start, size in _spans(each)]
     above = len(_above([each.name for each in inputs]))
     size_bytes = sum(each.size_bytes for each in inputs)
-    read = on_all_cores(lambda task: _read(*task, above, scanner, stdin), tasks, size_bytes)
+    read = on_all_cores(lambda task: _read(*task, above, scanner, stdin, deadline), tasks, size_bytes)
     spans_of: dict[str, list[tuple[LogSource, ScannedPart]]] = {}
     for (each, _, _), span in zip(tasks, read, strict=True):
         spans_of.setdefault(each.name, []).append(span)
@@ -99,8 +105,12 @@ def _log_of(read: Sequence[tuple[LogSource, ScannedPart]]) -> Log:
         heads=tuple(replace(line, source=i) for i, part in enumerate(parts) for line in part.head),
         tails=tuple(replace(line, source=i) for i, part in enumerate(parts) for line in part.tail),
         marks=tuple(_mark_of(i, mark) for i, part in enumerate(parts) for mark in part.marks),
-        gaps=tuple(Gap(f"log.{s.name}", f"{s.name}: {s.problem}") for s in sources if s.problem is not None),
+        gaps=tuple(Gap(f"log.{s.name}", f"{s.name}: {s.problem}") for s in sources if _is_gap(s)),
     )
+
+
+def _is_gap(source: LogSource) -> bool:
+    return source.problem is not None and source.kind is not InputKind.SPECIAL
 
 
 def _mark_of(source: int, mark: JobMark) -> JobMark:
@@ -125,25 +135,30 @@ def _spans(each: Input) -> list[tuple[int, int | None]]:
 
 
 def _read(
-    each: Input, start: int, span_bytes: int | None, above: int, scanner: Scanner, stdin: IO[bytes] | None
+    each: Input,
+    start: int,
+    span_bytes: int | None,
+    above: int,
+    scanner: Scanner,
+    stdin: IO[bytes] | None,
+    deadline: float,
 ) -> tuple[LogSource, ScannedPart]:
     who, attempt = who_of_name(each.name, above)
     source = LogSource(each.name, InputKind.TEXT, each.size_bytes, who=who, attempt=attempt, problem=each.problem)
     if each.problem is not None:
-        return source, ScannedPart()
+        is_special = each.special is not None and not each.is_named
+        return replace(source, kind=InputKind.SPECIAL if is_special else source.kind), ScannedPart()
     try:
-        with opened(each, stdin) as file:
-            reader = TolerantReader(file)
+        with opened(each, stdin, deadline) as file:
+            reader = TolerantReader(file, deadline)
             kind = kind_of(reader.head, each.name)
             if start or span_bytes is not None:
                 part = _span(reader, kind, start, span_bytes, scanner)
             else:
                 part = READERS.get(kind, _text)(reader, scanner)
     except UNREADABLE as error:
-        return replace(source, problem=getattr(error, "strerror", None) or str(error)), ScannedPart()
+        return replace(source, problem=reason_of(error)), ScannedPart()
     part.problem = part.problem or reader.problem
-    if kind is InputKind.BINARY and each.is_named:
-        part.problem = "holds no text, and nothing else that triage reads"
     return replace(source, kind=kind), part
 
 

@@ -64,9 +64,9 @@ def _outcome(log: Log, report: Report) -> str:
     """
     outcome = history_of(log).outcome
     if outcome not in (JobOutcome.UNKNOWN, JobOutcome.RUNNING):
-        return outcome.value
+        return str(outcome.value)
     has_cause = any(f.worst is Severity.ERROR and f.role is Role.CAUSE for f in report.findings)
-    return (JobOutcome.FAILED if has_cause else JobOutcome.UNKNOWN).value
+    return str((JobOutcome.FAILED if has_cause else JobOutcome.UNKNOWN).value)
 
 
 def _ranks(log: Log, hang: Hang | None) -> set[int]:

@@ -15,6 +15,7 @@ from ddpdoctor.app.rule_selection import rules_for
 from ddpdoctor.collectors.hang.pyspy import find_pyspy
 from ddpdoctor.collectors.hang.running_job import HangRequest, collect_hang
 from ddpdoctor.engine import examine
+from ddpdoctor.examined import ExaminedInput
 from ddpdoctor.facts.hang import Hang
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.rules.views import hang_rules
@@ -58,9 +59,21 @@ def examine_running_job(request: Request, options: HangOptions) -> tuple[Report,
     else:
         facts, failures = _look(request, options, started)
     report = examine(facts, rules, command="hang", started=started, failures=failures)
+    if request.facts is not None:
+        report = replace(report, inputs=(_saved_input(str(request.facts), facts, failures),))
     if not report.findings and not request.quiet and _are_alike(facts):
         request.listener.notice(ALIKE)
     return report, facts
+
+
+def _saved_input(path: str, facts: Facts, failures: Sequence[str]) -> ExaminedInput:
+    """The file of saved facts, with the ranks that it holds something of."""
+    if failures or facts.hang is None:
+        reason = failures[0] if failures else "facts without ranks: they were not collected while the job was stuck"
+        return ExaminedInput(path, "facts", is_understood=False, reason=reason.removeprefix(f"read {path}: "))
+    hang = facts.hang
+    ranks = {each.rank for group in (hang.dumps, hang.stacks, hang.processes) for each in group}
+    return ExaminedInput(path, "facts", ranks=tuple(sorted(rank for rank in ranks if rank is not None)))
 
 
 def _look(request: Request, options: HangOptions, started: float) -> tuple[Facts, tuple[str, ...]]:

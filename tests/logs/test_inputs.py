@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,9 @@ from commandline import doctor, environment
 from job_folders import banner, died, judged, raised, steps
 
 from ddpdoctor.collectors.log import inputs
+from ddpdoctor.facts.codec import encode
+from ddpdoctor.facts.hang import Hang, RankProcess
+from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Verdict
 
 BAD = banner() + steps() + raised() + died()
@@ -146,5 +150,17 @@ def test_standard_input_that_never_ends_is_bounded_by_the_timeout() -> None:
 
 def test_a_device_without_end_is_bounded() -> None:
     done = doctor("triage", "--format", "json", "/dev/zero")
+    assert done.returncode == 3
+    assert not json.loads(done.stdout)["inputs"][0]["understood"]
+
+
+def test_hang_names_the_facts_that_it_read(tmp_path: Path) -> None:
+    ranks = Hang(processes=(RankProcess(pid=7, rank=3),))
+    facts = Facts(schema=SCHEMA, collected_at="", hostname="gpu-07", hang=ranks)
+    for name, saved in (("stuck.json", facts), ("other.json", replace(facts, hang=None))):
+        (tmp_path / name).write_text(json.dumps(encode(saved)))
+    found = json.loads(doctor("hang", "--facts", str(tmp_path / "stuck.json"), "--format", "json").stdout)["inputs"]
+    assert [(each["kind"], each["understood"], each["ranks"]) for each in found] == [("facts", True, [3])]
+    done = doctor("hang", "--facts", str(tmp_path / "other.json"), "--format", "json")
     assert done.returncode == 3
     assert not json.loads(done.stdout)["inputs"][0]["understood"]

@@ -151,8 +151,8 @@ def united(reports: Sequence[Report]) -> Report:
 
 
 def _once(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """What two say alike once."""
-    return tuple({(f.identity, f.about, f.undetermined, f.where): f for f in reversed(findings)}.values())[::-1]
+    """What two say alike of one job once."""
+    return tuple({(f.identity, f.about, f.undetermined, f.where, f.job): f for f in reversed(findings)}.values())[::-1]
 
 
 def _arranged(findings: Iterable[Finding], rules: Iterable[Rule], facts: Facts) -> tuple[Finding, ...]:

@@ -178,15 +178,21 @@ def _problems_of_dumps(parts: Sequence[tuple[Sequence[int], Facts]]) -> dict[str
     }
 
 
-def subject_of(inputs: Sequence[ExaminedInput], jobs: Sequence[ExaminedJob]) -> str:
-    """What was examined, in one line: `slurm-4712.out: 2 ranks, 20:25:26 to 20:25:41, exit 1`."""
+def subject_of(inputs: Sequence[ExaminedInput], jobs: Sequence[ExaminedJob], files: int) -> str:
+    """What was examined, in one line: `slurm-4712.out: 2 ranks, 20:25:26 to 20:25:41, exit 1`.
+
+    Args:
+        inputs: all inputs.
+        jobs: the jobs that they show.
+        files: so many of the inputs are of these jobs.
+    """
     read = [each for each in inputs if each.is_understood]
     if len(jobs) == 1:
         return f"{_named(read, jobs[0].name)}: {', '.join(_of_job(read, jobs[0]))}"
     if jobs:
         outcomes = Counter(job.outcome for job in jobs)
         words = ", ".join(f"{outcomes[each]} {_word(each)}" for each in _OUTCOMES if outcomes[each])
-        return f"{len(jobs)} jobs in {_count(sum(each.job is not None for each in inputs), 'file')}: {words}"
+        return f"{len(jobs)} jobs in {_count(files, 'file')}: {words}"
     if len(inputs) == 1:
         own = inputs[0]
         return (

@@ -112,7 +112,8 @@ class _Triage:
         if wanted is not None:
             inputs = tuple(each for each in inputs if each.job == wanted or (each.is_understood and each.reason))
         ordered = tuple(jobs[part.name] for part, _, _ in judged if part.name is not None)
-        return replace(report, inputs=inputs, jobs=ordered, subject=subject_of(inputs, ordered)), judged[0][2]
+        files = len({source for part, _, _ in judged if part.name is not None for source in part.sources})
+        return replace(report, inputs=inputs, jobs=ordered, subject=subject_of(inputs, ordered, files)), judged[0][2]
 
     def _judged(self, part: JobLog, *, is_alone: bool) -> tuple[Report, Facts]:
         """The report about one job, and its facts."""

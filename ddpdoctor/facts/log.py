@@ -151,13 +151,15 @@ class MarkKind(str, Enum):
 class JobMark:
     """A line that tells jobs apart. `ids` are (kind of id, id): ("slurm", "4712"), ("run", "sweep1").
 
-    `tail` are the last lines before it that hold text: if a job ends there, they are its end.
+    `by` is who says that it starts a job: two of them may say it of one start. `tail` are the last lines before it that hold
+    text: if a job ends there, they are its end.
     """
 
     source: int
     number: int
     kind: MarkKind
     ids: tuple[tuple[str, str], ...] = ()
+    by: str = ""
     who: Who = field(default_factory=Who)
     tail: tuple[LogLine, ...] = ()
 

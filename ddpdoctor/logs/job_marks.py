@@ -18,13 +18,13 @@ _OF_SLURM = (
 _OF_RUN = r"\brun_id\s+: (?P<run>\S+)|--rdzv[-_]id[= ](?P<rdzv>[\w.-]+)"
 _ID = re.compile(f"{_OF_SLURM}|{_OF_RUN}")
 _START = re.compile(
-    r"Setting OMP_NUM_THREADS environment variable for each process"
-    r"|Starting elastic_operator with launch configs"
-    r"|\[runner\.py:\d+:main\] cmd = "
-    r"|Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/"
-    r"|^\++ (?:\w+=\S* )*(?:\S*/)?(?:torchrun|srun|mpirun|mpiexec|deepspeed|accelerate launch"
-    r"|python[\d.]* -m torch\.distributed\.(?:run|launch))\s"
-    r"|srun: job \d+ (?:queued and waiting|has been allocated)"
+    r"(?P<torchrun>Setting OMP_NUM_THREADS environment variable for each process)"
+    r"|(?P<agent>Starting elastic_operator with launch configs)"
+    r"|(?P<deepspeed>\[runner\.py:\d+:main\] cmd = )"
+    r"|(?P<lightning>Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/)"
+    r"|(?P<shell>^\++ (?:\w+=\S* )*(?:\S*/)?(?:torchrun|srun|mpirun|mpiexec|deepspeed|accelerate launch"
+    r"|python[\d.]* -m torch\.distributed\.(?:run|launch))\s)"
+    r"|(?P<slurm>srun: job \d+ (?:queued and waiting|has been allocated))"
 )
 MARK_WORDS = (
     "Setting OMP_NUM_THREADS",
@@ -58,6 +58,7 @@ class LineMark(NamedTuple):
     """What one line says of its job."""
 
     kind: MarkKind
+    by: str
     ids: tuple[tuple[str, str], ...]
 
 
@@ -66,9 +67,10 @@ def mark_in(text: str) -> LineMark | None:
     if not any(word in text for word in MARK_WORDS):
         return None
     ids = tuple(dict.fromkeys(pair for found in _ID.finditer(text) if (pair := _pair(found)) is not None))
-    if _START.search(text) is not None:
-        return LineMark(MarkKind.START, ids)
-    return LineMark(MarkKind.ID, ids) if ids else None
+    start = _START.search(text)
+    if start is not None:
+        return LineMark(MarkKind.START, start.lastgroup or "", ids)
+    return LineMark(MarkKind.ID, "", ids) if ids else None
 
 
 def _pair(found: re.Match[str]) -> tuple[str, str] | None:

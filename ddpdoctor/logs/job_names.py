@@ -35,6 +35,7 @@ _PART = re.compile(
 """Words for a part of a job: names that differ in them alone are of one job."""
 _NUMBERS = re.compile(r"\d+")
 _ID = re.compile(r"(?<![\d.])(?P<id>\d{4,12})(?![\d.]*\d)")
+_LONG_NUMBER = re.compile(r"\d{4}|\d\d[-_.:]\d\d")
 _DATE = re.compile(r"(?:19|20)\d\d[-_.]?[01]\d[-_.]?[0-3]\d(?:[-_.T]?\d\d[-_.:h]?\d\d(?:[-_.:m]?\d\d)?)?")
 
 
@@ -43,8 +44,8 @@ class PathEvidence:
     """What a path says. `ids` are (kind of id, id) that no two jobs share; `tree` is the folder of one torchrun's logs.
 
     `stem` names what is left of the file's name without suffixes; `words` and `folder_words` are those of the name and its
-    folders that may name a job, without numbers and without words for its parts; `numbers` are numbers of four and more
-    digits, dates excepted.
+    folders that may name a job, without numbers and without words for its parts; `numbers` and `folder_numbers` are numbers of
+    four and more digits, dates excepted.
     """
 
     folder: str
@@ -55,6 +56,9 @@ class PathEvidence:
     label: str | None = None
     tree: str | None = None
     numbers: tuple[str, ...] = ()
+    folder_numbers: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    """The folders that not all inputs share, from the top."""
     is_of_part: bool = False
     """The name itself says of which rank, host or node it is."""
 
@@ -71,17 +75,19 @@ def path_evidence(name: str, above: int) -> PathEvidence:
     if tree is not None:
         run = _run_of(tree["folder"])
         ids, label = ((*ids, ("run", run)) if run != _NAMELESS_RUN else ids), label or tree["folder"]
-    who, _ = who_of_name(file)
+    is_of_part = _is_of_part(file)
     return PathEvidence(
         folder=folder,
         stem=stem,
         words=_words(stem),
-        folder_words=_words(own.rpartition("/")[0]) if tree is None else "",
+        folder_words=_label(own.rpartition("/")[0]) if tree is None else "",
         ids=ids,
         label=label,
         tree=tree["tree"] if tree is not None else None,
-        numbers=_numbers(own) if tree is None else (),
-        is_of_part=(who.rank, who.node_rank, who.host) != (None, None, None),
+        numbers=_numbers(file) if tree is None and not is_of_part else (),
+        folder_numbers=_numbers((tree["tree"] if tree is not None else path)[above:].rpartition("/")[0]),
+        folders=tuple(own.rpartition("/")[0].split("/")),
+        is_of_part=is_of_part,
     )
 
 
@@ -109,6 +115,18 @@ def _run_of(folder: str) -> str:
     if folder[-_RANDOM_CHARS - 1 : -_RANDOM_CHARS] == "_":
         return folder[: -_RANDOM_CHARS - 1]
     return folder.rpartition("_")[0] or folder
+
+
+def _is_of_part(name: str) -> bool:
+    """Whether a name says of which rank, node or host it is."""
+    who, _ = who_of_name(name)
+    return (who.rank, who.node_rank, who.host) != (None, None, None)
+
+
+def _label(folders: str) -> str:
+    """What folders say of a job: words, dates, times and long numbers, without those of ranks and hosts."""
+    own = [each for each in folders.split("/") if each and not _is_of_part(each)]
+    return "/".join(_words(each) or each for each in own if _words(each) or _LONG_NUMBER.search(each))
 
 
 def _words(text: str) -> str:

@@ -163,9 +163,10 @@ def _number(pieces: Iterable[LogPiece]) -> None:
     """Take the number in a path for a job's id where there are several, and each is of a whole job."""
     families: dict[tuple[str, str], dict[str, list[LogPiece]]] = defaultdict(lambda: defaultdict(list))
     for piece in pieces:
-        if len(piece.path.numbers) == 1 and not piece.path.is_of_part:
-            words = (piece.path.folder_words, piece.path.words)
-            families[words][piece.path.numbers[0]].append(piece)
+        numbers, path = piece.path.numbers or piece.path.folder_numbers, piece.path
+        if len(numbers) == 1:
+            words = ("name", path.words) if path.numbers else ("folder", path.folder_words.replace(numbers[0], ""))
+            families[words][numbers[0]].append(piece)
     for by_number in families.values():
         is_id = len(by_number) > 1 and all(
             int(number) >= _LEAST_ID and _is_whole(group, number) for number, group in by_number.items()
@@ -213,7 +214,11 @@ def _are_related(job: _JobGroup, group: _JobGroup) -> bool:
     mine, theirs = job.pids(), group.pids()
     if any(mine[rank] & theirs[rank] for rank in mine.keys() & theirs.keys()):
         return True
-    numbers = {number for piece in group.pieces for number in piece.path.numbers}
+    numbers = {
+        number
+        for piece in group.pieces
+        for number in (*piece.path.numbers, *piece.path.folder_numbers, *piece.path.folders)
+    }
     return bool(numbers & (job.ids("slurm") | job.ids("batch")))
 
 
@@ -286,9 +291,12 @@ def _attributed(others: Iterable[LogPiece], jobs: Sequence[_JobGroup]) -> list[l
 
 
 def _names(jobs: Sequence[_JobGroup]) -> list[str | None]:
-    """The name of each job, each once."""
-    folders = Counter(folder for job in jobs for folder in job.folders)
-    names = [_name(job, folders) for job in jobs]
+    """The name of each job, each once: by its folder or its number where two would have the same."""
+    names = [_name(job, [other for other in jobs if other is not job]) for job in jobs]
+    count = Counter(names)
+    names = [
+        _folder_name(job, jobs) or name if count[name] > 1 else name for job, name in zip(jobs, names, strict=True)
+    ]
     count = Counter(names)
     seen: Counter[str] = Counter()
     unique: list[str | None] = []
@@ -298,28 +306,42 @@ def _names(jobs: Sequence[_JobGroup]) -> list[str | None]:
     return unique
 
 
-def _name(job: _JobGroup, folders: Counter[str]) -> str:
-    if not job.pieces:
-        return "job"
-    label = next(
-        (piece.path.label for piece in job.pieces if piece.path.label is not None and not piece.path.tree), None
-    )
-    slurm = next(iter(sorted(job.ids("slurm"))), None)
-    if label is not None or slurm is not None:
-        return label or f"slurm-{slurm}"
-    stems = sorted({piece.path.stem for piece in job.pieces})
-    if len(stems) == 1 and not job.trees:
-        return stems[0]
-    run = next(iter(sorted(job.ids("run"))), None)
-    if run is not None:
-        return run
-    folder = min(job.folders, key=len)
-    if job.trees:
-        tree = min(job.trees)
-        return tree.rpartition("/")[2]
-    if folder and folders[folder] == 1:
+def _name(job: _JobGroup, others: Sequence[_JobGroup]) -> str:
+    paths = [piece.path for piece in job.pieces]
+    labels = [path.label for path in paths if path.label is not None and path.tree is None]
+    stems = sorted({path.stem for path in paths})
+    numbers = {number for path in paths for number in path.numbers}
+    runs = sorted(job.ids("run"))
+    slurm = sorted(f"slurm-{number}" for number in job.ids("slurm"))
+    known = [*labels, *slurm, *(stems if len(stems) == 1 and not job.trees else []), *runs]
+    known += [tree.rpartition("/")[2] for tree in sorted(job.trees)]
+    if known:
+        return known[0]
+    if len(numbers) == 1:
+        return "-".join(word for word in (paths[0].words, *numbers) if word)
+    folder = _common(sorted(job.folders))
+    if folder and not any(each.startswith(folder) for other in others for each in other.folders):
         return folder.rpartition("/")[2]
-    return next((piece.path.words for piece in job.pieces if piece.path.words), stems[0])
+    return next((path.words for path in paths if path.words), stems[0] if stems else "job")
+
+
+def _common(folders: Sequence[str]) -> str:
+    """The folder that holds all of these."""
+    parts = [folder.split("/") for folder in folders]
+    same = [names[0] for names in zip(*parts, strict=False) if len(set(names)) == 1]
+    return "/".join(same[: next((i for i, names in enumerate(zip(*parts, strict=False)) if len(set(names)) > 1), None)])
+
+
+def _folder_name(job: _JobGroup, jobs: Sequence[_JobGroup]) -> str | None:
+    """The first folder in which a job's files lie apart from those of all others."""
+    own = {piece.path.folders for piece in job.pieces}
+    others = {piece.path.folders for other in jobs if other is not job for piece in other.pieces}
+    first = min(own, default=())
+    for i, name in enumerate(first):
+        is_own = all(each[: i + 1] == first[: i + 1] for each in own)
+        if name and is_own and not any(each[: i + 1] == first[: i + 1] for each in others):
+            return name
+    return None
 
 
 def _split(

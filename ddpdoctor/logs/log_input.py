@@ -30,15 +30,8 @@ NOT_JUDGED: dict[InputKind, str] = {
     InputKind.SPECIAL: "not a regular file",
 }
 """Kinds of inputs that show nothing of a job by themselves, and what to say of them."""
-_MAY_BE_TEXT = (
-    InputKind.NVIDIA_SMI,
-    InputKind.IBSTAT,
-    InputKind.DCGMI,
-    InputKind.LSPCI,
-    InputKind.NCCL_TESTS,
-    InputKind.MANIFEST,
-    InputKind.JSON,
-)
+_TOOLS = (InputKind.NVIDIA_SMI, InputKind.IBSTAT, InputKind.DCGMI, InputKind.LSPCI, InputKind.NCCL_TESTS)
+_MAY_BE_TEXT = (*_TOOLS, InputKind.MANIFEST, InputKind.JSON)
 _NO_JOB = "no line of a job in it"
 
 _PROGRESS = re.compile(
@@ -94,7 +87,7 @@ class _OfJob:
         """Whether a source that begins like something else is the log of a job."""
         if kind is InputKind.KERNEL:
             return source in self.launched
-        return kind in _MAY_BE_TEXT and (source in self.matched or source in self.working)
+        return kind in _MAY_BE_TEXT and (source in self.matched or (kind in _TOOLS and source in self.working))
 
 
 @functools.lru_cache(4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import functools
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +19,7 @@ __all__ = ["JOB_KINDS", "LogPiece", "part_of", "pieces_of", "time_in"]
 JOB_KINDS = (InputKind.TEXT, InputKind.ERROR_FILE)
 """What a process, a launcher or a scheduler writes itself; everything else is about a job."""
 _GLOG = re.compile(r"[EWIF](?P<month>\d\d)(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d)")
+_BANNER = "torchrun"
 _LINES_ABOVE_BANNER = 2
 """torchrun's banner begins with an empty line and a line of stars."""
 _ENDED_BY_SLURM = re.compile(r"\*\*\* JOB \S+ ON ")
@@ -100,6 +101,13 @@ def pieces_of(log: Log, above: int) -> list[LogPiece]:
         for kind, value in mark.ids:
             if kind not in dict(piece.path.ids):
                 piece.ids[_kind_of_id(kind, value)].add(value)
+    for group in pieces:
+        for piece in group:
+            who = log.sources[piece.source].who
+            if who.rank is not None:
+                piece.ranks.add(who.rank)
+            if who.host is not None:
+                piece.hosts.add(who.host)
     for xid in log.xids:
         if xid.source is not None and xid.host is not None:
             pieces[xid.source][0].hosts.add(xid.host)
@@ -132,7 +140,8 @@ def _cut(
 ) -> Iterator[LogPiece]:
     """The pieces of one source: a new one begins with another id, or where a launcher starts after all before it ended."""
     cuts: list[JobMark] = []
-    begin, starts = 1, 0
+    begin = 1
+    starts: Counter[str] = Counter()
     ids: dict[str, str] = {}
     for place, mark in enumerate(marks):
         is_other = any(
@@ -140,12 +149,14 @@ def _cut(
             for name, value in mark.ids
         )
         is_start = mark.kind is MarkKind.START
-        if is_other or (is_start and starts and ends is not None and ends.are_over(source, begin, mark.number, starts)):
+        launchers = max(starts.values(), default=0)
+        if is_other or (is_start and ends is not None and ends.are_over(source, begin, mark.number, launchers)):
             cuts.append(mark)
-            begin, starts, ids = mark.number, 0, {}
-        starts += is_start
+            begin, ids = mark.number, {}
+            starts.clear()
+        starts[mark.by] += is_start
         ids.update(mark.ids)
-    begins = [1, *(max(2, mark.number - _LINES_ABOVE_BANNER) for mark in cuts)]
+    begins = [1, *(max(2, mark.number - (_LINES_ABOVE_BANNER if mark.by == _BANNER else 0)) for mark in cuts)]
     for i, begin in enumerate(begins):
         piece = LogPiece(source, begin, None, i + 1 if cuts else 0, path, kind)
         for name, value in path.ids:
@@ -179,5 +190,7 @@ class _Ends:
 
     def are_over(self, source: int, begin: int, number: int, starts: int) -> bool:
         """Whether all `starts` launchers between two lines ended there."""
+        if not starts:
+            return False
         own = [each for each in self._launchers[source] if begin <= each < number]
         return len(own) >= starts or any(begin <= each < number for each in self._jobs[source])

@@ -10,14 +10,140 @@ from commandline import doctor
 from flight_dumps import call, dump, pickled
 from job_folders import banner, causes, died, judged, raised, steps, stopped_by_slurm, write
 
-from ddpdoctor.findings import Verdict
+from ddpdoctor.findings import Report, Severity, Verdict
 
 GOOD = banner() + steps(40) + "Training finished\n"
 BAD = banner() + steps() + raised() + died()
 
 
-def _names(report: object) -> list[str]:
-    return sorted(job.name for job in report.jobs)  # type: ignore[attr-defined]
+def _bad(pid: int, hour: int = 9, rank: int = 1, host: str = "gpu-07") -> str:
+    return banner() + steps(hour=hour) + raised(rank=rank) + died(rank, pid=pid, host=host, hour=hour)
+
+
+def _good(hour: int) -> str:
+    return banner() + steps(40, hour=hour) + "Training finished\n"
+
+
+PODS = "pods/ns_{}_3f2c1b7a-aaaa-bbbb-cccc-12121212121{}/pytorch/0.log"
+LAYOUTS: dict[str, tuple[dict[str, str], dict[str, list[int]]]] = {
+    "names, ids and two streams": (
+        {
+            "bert-4801.out": steps(),
+            "bert-4801.err": _bad(1),
+            "vit-4802.out": steps(hour=11),
+            "vit-4802.err": _bad(2, 11),
+        },
+        {"bert-4801": [0, 1], "vit-4802": [2, 3]},
+    ),
+    "a folder per id": (
+        {
+            "4801/rank0.log": steps(rank=0),
+            "4801/rank1.log": raised(),
+            "4802/rank0.log": steps(rank=0, hour=13),
+            "4802/rank1.log": raised("ValueError: x"),
+        },
+        {"4801": [0, 1], "4802": [2, 3]},
+    ),
+    "an output and a tree per id": (
+        {
+            "slurm-4801.out": _bad(1),
+            "slurm-4802.out": _good(12),
+            "logs/4801/none_abcdefgh/attempt_0/0/stderr.log": raised(rank=0),
+            "logs/4802/none_abcdefgi/attempt_0/0/stderr.log": steps(rank=0, hour=12),
+        },
+        {"slurm-4801": [0, 2], "slurm-4802": [1, 3]},
+    ),
+    "an output per node": (
+        {"4712-gpu-07.out": _bad(1), "4712-gpu-08.out": _bad(5, host="gpu-08", rank=9)},
+        {"jobs": [0, 1]},
+    ),
+    "logs of pods by namespace": (
+        {
+            PODS.format("bert-worker-0", 1): _bad(1),
+            PODS.format("bert-worker-1", 2): steps(rank=2),
+            PODS.format("vit-worker-0", 3): _good(9),
+        },
+        {"bert": [0, 1], "vit": [2]},
+    ),
+    "numbered versions": (
+        {"lightning_logs/version_0/train.log": _bad(3), "lightning_logs/version_1/train.log": _bad(4, 12)},
+        {"version_0": [0], "version_1": [1]},
+    ),
+    "dates and times": (
+        {
+            "outputs/2025-04-12/09-00-00/train.log": steps() + raised(rank=0),
+            "outputs/2025-04-12/14-00-00/train.log": _good(14),
+        },
+        {"09-00-00": [0], "14-00-00": [1]},
+    ),
+    "a folder per stream": (
+        {"stdout/0.log": steps(rank=0), "stdout/1.log": steps(rank=1), "stderr/1.log": raised()},
+        {"jobs": [0, 1, 2]},
+    ),
+    "a folder per host": (
+        {"gpu-07/train.log": _bad(1), "gpu-08/train.log": _bad(5, host="gpu-08", rank=9)},
+        {"train": [0, 1]},
+    ),
+    "experiments at the same time": (
+        {"exp_a/train.log": _bad(1, rank=0), "exp_b/train.log": _bad(2, rank=0)},
+        {"exp_a": [0], "exp_b": [1]},
+    ),
+    "runs one after the other": (
+        {"run_1.log": _bad(1, rank=0), "run_2.log": _bad(2, 12, rank=0), "run_3.log": _good(15)},
+        {"run_1": [0], "run_2": [1], "run_3": [2]},
+    ),
+    "ids in the text alone": (
+        {
+            "a.txt": "SLURM_JOB_ID=77\n" + _bad(1),
+            "b.txt": "SLURM_JOB_ID=78\n" + _bad(2),
+            "c.txt": "SLURM_JOB_ID=77\n" + steps(rank=4),
+        },
+        {"slurm-77": [0, 2], "slurm-78": [1]},
+    ),
+    "a head and a worker that waited": (
+        {"head.log": raised(rank=0) + steps(2), "worker1.log": steps(hour=12, rank=8) + raised("TimeoutError", rank=8)},
+        {"jobs": [0, 1]},
+    ),
+    "two commands in the background": (
+        {"all.log": "+ torchrun a.py\n+ torchrun b.py\n" + banner() + banner() + steps() + raised() + died(pid=5)},
+        {"all": [0]},
+    ),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_layout_is_told_apart(tmp_path: Path, layout: str) -> None:
+    files, expected = LAYOUTS[layout]
+    folder = tmp_path / "jobs"
+    folder.mkdir()
+    report = judged(folder, files)
+    paths = [str(folder / name) for name in files]
+    assert {
+        job.name: [i for i, path in enumerate(paths) if _job_of(report, path) == job.name] for job in report.jobs
+    } == expected
+    assert all(found for outcome, found in causes(report).values() if outcome == "failed"), (
+        "a job that failed has a cause"
+    )
+
+
+def _job_of(report: Report, path: str) -> str | None:
+    return next(each.job for each in report.inputs if each.path == path)
+
+
+def test_commands_that_a_shell_traced_are_launches(tmp_path: Path) -> None:
+    launch = "+ torchrun --nproc_per_node 2 {}.py\n"
+    text = launch.format("a") + _bad(1) + launch.format("b") + _good(10) + launch.format("c") + _bad(9, 12)
+    report = judged(tmp_path, {"all.log": text})
+    assert {job.name: job.outcome for job in report.jobs} == {
+        "all#1": "failed",
+        "all#2": "completed",
+        "all#3": "failed",
+    }
+    assert {f.job for f in report.findings if f.worst is Severity.ERROR} == {"all#1", "all#3"}
+
+
+def _names(report: Report) -> list[str]:
+    return sorted(job.name for job in report.jobs)
 
 
 def test_one_log_is_one_job_with_its_name(tmp_path: Path) -> None:

@@ -250,7 +250,7 @@ class _KeptLines:
         mark = mark_in(said)
         if mark is not None and self._is_news(mark.kind, mark.ids):
             tail = _last_lines(context.text_before(), number - 1)
-            self.keep_mark(JobMark(0, number, mark.kind, mark.ids, who, tuple(tail)))
+            self.keep_mark(JobMark(0, number, mark.kind, mark.ids, mark.by, who, tuple(tail)))
 
     def keep_mark(self, mark: JobMark) -> None:
         """A mark, unless it repeats the ids of those before it."""

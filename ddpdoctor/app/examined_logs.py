@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from ddpdoctor.examined import ExaminedInput, ExaminedJob, Verdict
 from ddpdoctor.facts.hang import Hang
@@ -125,8 +126,22 @@ def examined_inputs(
     problems = _problems_of_dumps(parts)
     given = set(named)
     return tuple(
-        _input(log, i, owners.get(i, []), ranks.get(i, set()), problems.get(source.name), source.name in given)
+        _attributed(
+            _input(log, i, owners.get(i, []), ranks.get(i, set()), problems.get(source.name), source.name in given),
+            len(jobs),
+        )
         for i, source in enumerate(log.sources)
+    )
+
+
+def _attributed(examined: ExaminedInput, jobs: int) -> ExaminedInput:
+    """An input that may be of any of several jobs says so."""
+    is_open = examined.is_understood and examined.job is None and examined.reason is None
+    is_of_job = examined.kind not in (InputKind.FACTS.value, InputKind.REPORT.value)
+    return (
+        replace(examined, reason=f"of none of the {jobs} jobs for sure")
+        if is_open and is_of_job and jobs > 1
+        else examined
     )
 
 

@@ -20,6 +20,7 @@ __all__ = ["JobLog", "jobs_of_log"]
 _STRENGTH = ("slurm", "array", "batch", "pod", "run", "number")
 """Kinds of ids that no two jobs share; of two jobs those of one kind are compared."""
 _OF_HOST = (InputKind.KERNEL, InputKind.NVIDIA_SMI)
+_LEAST_NAME = 3
 _LEAST_ID = 1000
 """A number in a name that is smaller may count ranks, nodes or attempts."""
 
@@ -79,6 +80,16 @@ class _JobGroup:
     @property
     def is_strong(self) -> bool:
         return any(self.ids(kind) for kind in _STRENGTH)
+
+    @property
+    def is_launch(self) -> bool:
+        """It shows a launcher at its start or its end, and so is a job by itself where there are several."""
+        return any(piece.is_launch for piece in self.pieces)
+
+    @property
+    def is_nameless(self) -> bool:
+        """Its files are named for parts of a job."""
+        return not any(piece.path.words for piece in self.pieces)
 
     @property
     def may_hold_first_rank(self) -> bool:
@@ -201,10 +212,13 @@ def _home(group: _JobGroup, free: Sequence[_JobGroup], jobs: Sequence[_JobGroup]
     related = [job for job in free if _are_related(job, group)]
     if related:
         return related[0]
-    if len(jobs) == 1 or (len(free) == 1 and not group.is_strong):
+    if len(jobs) == 1:
         return free[0] if free else None
-    beside = [job for job in free if job.folders & group.folders or job.trees & group.trees]
-    return beside[0] if len(beside) == 1 and not group.is_strong else None
+    if group.is_strong or (group.is_launch and all(_are_named_apart(job, group) for job in free)):
+        return None
+    beside = [job for job in free if job.folders & group.folders]
+    together = [job for job in beside if group.is_nameless and _overlap(job, group)]
+    return next((found[0] for found in (free, beside, together) if len(found) == 1), None)
 
 
 def _are_related(job: _JobGroup, group: _JobGroup) -> bool:
@@ -274,13 +288,18 @@ def _are_apart_in_time(job: _JobGroup, group: _JobGroup) -> bool:
     )
 
 
+def _overlap(job: _JobGroup, group: _JobGroup) -> bool:
+    """Whether both have times of one clock, and these overlap."""
+    return bool(job.times().keys() & group.times().keys()) and not _are_apart_in_time(job, group)
+
+
 def _attributed(others: Iterable[LogPiece], jobs: Sequence[_JobGroup]) -> list[list[LogPiece]]:
     """For each job what else is about it: by an id or a tree in its path, by host, by folder; to the only job everything."""
     found: list[list[LogPiece]] = [[] for _ in jobs]
     for piece in others:
         group = _JobGroup([piece])
         homes = [i for i, job in enumerate(jobs) if _are_related(job, group) or job.trees & group.trees]
-        if not homes and piece.kind in _OF_HOST:
+        if not homes and piece.kind in _OF_HOST and piece.hosts:
             homes = [i for i, job in enumerate(jobs) if job.hosts & piece.hosts]
         elif not homes and not piece.ids:
             beside = [i for i, job in enumerate(jobs) if job.folders & group.folders]
@@ -322,7 +341,18 @@ def _name(job: _JobGroup, others: Sequence[_JobGroup]) -> str:
     folder = _common(sorted(job.folders))
     if folder and not any(each.startswith(folder) for other in others for each in other.folders):
         return folder.rpartition("/")[2]
-    return next((path.words for path in paths if path.words), stems[0] if stems else "job")
+    return _common_start(stems) or (stems[0] if stems else "job")
+
+
+def _common_start(stems: Sequence[str]) -> str:
+    """What all names begin with, without the number after it."""
+    same = 0
+    for letters in zip(*stems, strict=False):
+        if len(set(letters)) > 1:
+            break
+        same += 1
+    start = stems[0][:same].rstrip("0123456789-_. ") if stems else ""
+    return start if len(start) >= _LEAST_NAME else ""
 
 
 def _common(folders: Sequence[str]) -> str:

@@ -46,6 +46,8 @@ class LogPiece:
     hosts: set[str] = field(default_factory=set)
     pids: dict[int, set[tuple[str | None, int]]] = field(default_factory=lambda: defaultdict(set))
     times: dict[str, tuple[float, float]] = field(default_factory=dict)
+    is_launch: bool = False
+    """A launcher says in it that it starts ranks, or how they ended."""
     tail: tuple[LogLine, ...] | None = None
     """Its last lines, where it does not go to the end of its source."""
 
@@ -60,6 +62,7 @@ class LogPiece:
             self.ranks.add(who.rank)
         if who.host is not None:
             self.hosts.add(who.host)
+        self.is_launch = self.is_launch or isinstance(each, Exit) or (isinstance(each, Traceback) and each.is_summary)
         if isinstance(each, Exit) and who.rank is not None and who.pid is not None:
             self.pids[who.rank].add((who.host, who.pid))
         stamp = time_in(each)
@@ -98,6 +101,7 @@ def pieces_of(log: Log, above: int) -> list[LogPiece]:
         part_of(pieces[each.source], each.number).take(each)
     for mark in log.marks:
         piece = part_of(pieces[mark.source], mark.number)
+        piece.is_launch = piece.is_launch or mark.kind is MarkKind.START
         for kind, value in mark.ids:
             if kind not in dict(piece.path.ids):
                 piece.ids[_kind_of_id(kind, value)].add(value)

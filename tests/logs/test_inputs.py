@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import subprocess
-import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +14,8 @@ import pytest
 from commandline import doctor, environment
 from job_folders import banner, died, judged, raised, steps
 
+from ddpdoctor.app.request import Request
+from ddpdoctor.app.triage import triaged
 from ddpdoctor.collectors.log import inputs
 from ddpdoctor.facts.codec import encode
 from ddpdoctor.facts.hang import Hang, RankProcess
@@ -113,27 +115,21 @@ def test_a_pipe_that_nobody_writes_to_is_given_up(tmp_path: Path, monkeypatch: p
         pass
 
 
-def test_what_a_pipe_said_before_it_went_silent_is_judged(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-
-    def say() -> None:
-        with open(tmp_path / "pipe", "w") as pipe:
-            pipe.write(BAD)
-            pipe.flush()
-            ended.wait(60)
-
-    ended = threading.Event()
-    writer = threading.Thread(target=say, daemon=True)
-    writer.start()
+def test_what_a_pipe_said_before_it_went_silent_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs, "ANSWER_SECONDS", 0.5)
+    pipe = str(tmp_path / "pipe")
+    os.mkfifo(pipe)
+    writer = os.open(pipe, os.O_RDWR)  # opened for both, so that nobody waits for the other end
     try:
-        done = doctor("triage", "--format", "json", "--timeout", "3", str(tmp_path / "pipe"))
+        os.write(writer, BAD.encode())
+        report, _ = triaged([pipe], Request(), started=time.time())
     finally:
-        ended.set()
-        writer.join(10)
-    report = json.loads(done.stdout)
-    assert report["verdict"] == "fail"
-    assert report["inputs"][0]["understood"]
-    assert "--timeout" in report["inputs"][0]["reason"]
+        os.close(writer)
+    assert report.verdict is Verdict.FAIL
+    (only,) = report.inputs
+    assert only.is_understood
+    assert only.reason is not None
+    assert "no answer" in only.reason
 
 
 def test_standard_input_that_never_ends_is_bounded_by_the_timeout() -> None:

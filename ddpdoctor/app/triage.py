@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ddpdoctor.app.examined_logs import examined_inputs, examined_job, subject_of, worst_first
+from ddpdoctor.app.excerpts import with_code_of_tracebacks
 from ddpdoctor.app.facts_source import UnreadableError, load_facts, text_of
 from ddpdoctor.app.request import Request, UsageError, seconds_left
 from ddpdoctor.app.rule_selection import rules_for
@@ -127,7 +128,7 @@ class _Triage:
             log=log,
             hang=hang_of_job(self._artifacts, log, [each.hang for each in saved if each.hang is not None]),
         )
-        report = self._report(facts)
+        report = with_code_of_tracebacks(self._report(facts), log)
         return replace(report, findings=tuple(replace(f, job=part.name) for f in report.findings)), facts
 
     def _report(self, facts: Facts) -> Report:

@@ -108,7 +108,11 @@ def _exit_code(log: Log) -> int | None:
 
 
 def examined_inputs(
-    log: Log, jobs: Mapping[str, Sequence[int]], named: Iterable[str], parts: Sequence[tuple[Sequence[int], Facts]]
+    log: Log,
+    jobs: Mapping[str, Sequence[int]],
+    named: Iterable[str],
+    parts: Sequence[tuple[Sequence[int], Facts]],
+    unread: Mapping[str, str],
 ) -> tuple[ExaminedInput, ...]:
     """Every source of a log: what it is, whose it is, and why it was not understood.
 
@@ -117,13 +121,14 @@ def examined_inputs(
         jobs: the sources of each job.
         named: the inputs that the user named.
         parts: for each job the sources, and the facts in which who printed their lines is known.
+        unread: why nothing could be read of saved facts and reports, by their file.
     """
     owners: dict[int, list[str]] = {}
     for job, sources in jobs.items():
         for source in sources:
             owners.setdefault(source, []).append(job)
     ranks = _ranks_of_sources(parts)
-    problems = _problems_of_dumps(parts)
+    problems = {**_problems_of_dumps(parts), **unread}
     given = set(named)
     return tuple(
         _attributed(
@@ -146,11 +151,11 @@ def _attributed(examined: ExaminedInput, jobs: int) -> ExaminedInput:
 
 
 def _input(
-    log: Log, index: int, owners: Sequence[str], ranks: set[int], dump_problem: str | None, is_named: bool
+    log: Log, index: int, owners: Sequence[str], ranks: set[int], problem: str | None, is_named: bool
 ) -> ExaminedInput:
     source = log.sources[index]
     reason = source.problem if source.problem is not None and not source.lines else None
-    reason = reason or dump_problem or reason_against(log, index)
+    reason = reason or problem or reason_against(log, index)
     is_understood = reason is None
     kind = _KINDS.get(source.kind, source.kind.value)
     if source.kind is InputKind.TEXT and not is_understood:

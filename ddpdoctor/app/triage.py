@@ -88,11 +88,13 @@ class _Triage:
     ) -> None:
         self._log, self._rules, self._known = log, rules, known
         self._command, self._started = command, started
-        self._saved, unread = _saved(log)
-        self._saved_findings, unread_reports = _saved_findings(log)
+        self._problems: dict[str, str] = {}
+        """Why nothing could be read of saved facts and reports, by their file."""
+        self._saved = _saved(log, self._problems)
+        self._saved_findings = _saved_findings(log, self._problems)
         self._seats = _seats(self._saved)
         self._artifacts = hang_artifacts(log)
-        self._failures = tuple(f"read {why}" for why in (*(g.reason for g in log.gaps), *unread, *unread_reports))
+        self._failures = tuple(f"read {gap.reason}" for gap in log.gaps)
 
     def judged(self, wanted: str | None, *, is_one_job: bool, named: Iterable[str]) -> tuple[Report, Facts]:
         """The report about all jobs, or the one that is wanted, and the facts of the worst."""
@@ -109,6 +111,7 @@ class _Triage:
             {part.name: part.sources for part, _, _ in judged if part.name is not None},
             named,
             [(part.sources, facts) for part, _, facts in judged],
+            self._problems,
         )
         if wanted is not None:
             inputs = tuple(each for each in inputs if each.job == wanted or (each.is_understood and each.reason))
@@ -195,16 +198,16 @@ def _without_secrets(finding: Finding) -> Finding:
     )
 
 
-def _saved(log: Log) -> tuple[list[Facts], list[str]]:
-    """The facts that `ddpdoctor collect` wrote, among the sources of a log, and why some could not be read."""
-    found, problems = [], []
+def _saved(log: Log, problems: dict[str, str]) -> list[Facts]:
+    """The facts that `ddpdoctor collect` wrote, among the sources of a log; `problems` get why some could not be read."""
+    found = []
     for source in log.sources:
         if source.kind is InputKind.FACTS:
             try:
                 found.append(load_facts(Path(source.name)))
             except UnreadableError as error:
-                problems.append(str(error))
-    return found, problems
+                problems[source.name] = str(error).removeprefix(f"{source.name}: ")
+    return found
 
 
 def _seats(saved: Iterable[Facts]) -> tuple[GpuAddress, ...]:
@@ -218,14 +221,13 @@ def _seats(saved: Iterable[Facts]) -> tuple[GpuAddress, ...]:
     )
 
 
-def _saved_findings(log: Log) -> tuple[list[Finding], list[str]]:
-    """The findings of saved reports among the sources of a log, and why some could not be read."""
+def _saved_findings(log: Log, problems: dict[str, str]) -> list[Finding]:
+    """The findings of saved reports among the sources of a log; `problems` get why some could not be read."""
     found: list[Finding] = []
-    problems = []
     for source in log.sources:
         if source.kind is InputKind.REPORT:
             try:
                 found += findings_in(text_of(Path(source.name)))
             except (UnreadableError, ValueError) as error:
-                problems.append(str(error) if isinstance(error, UnreadableError) else f"{source.name}: {error}")
-    return found, problems
+                problems[source.name] = str(error).removeprefix(f"{source.name}: ")
+    return found

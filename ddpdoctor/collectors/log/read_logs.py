@@ -60,7 +60,7 @@ READERS: dict[InputKind, Reader] = {
 def collect(paths: Iterable[str], signatures: Sequence[str], stdin: IO[bytes] | None = None) -> Log:
     """What matters in these files, folders and standard input (`-`), as the log of one job.
 
-    What cannot be read is a `problem` of its source and a gap.
+    What cannot be read is a `problem` of its source, and a gap where a part of it was read.
     """
     return attributed(read(paths, signatures, stdin))
 
@@ -110,7 +110,8 @@ def _log_of(read: Sequence[tuple[LogSource, ScannedPart]]) -> Log:
 
 
 def _is_gap(source: LogSource) -> bool:
-    return source.problem is not None and source.kind is not InputKind.SPECIAL
+    """Whether a part of it is missing; what was not read at all is an input that was not understood."""
+    return source.problem is not None and source.lines > 0
 
 
 def _mark_of(source: int, mark: JobMark) -> JobMark:

@@ -99,9 +99,10 @@ class _Triage:
     def judged(self, wanted: str | None, *, is_one_job: bool, named: Iterable[str]) -> tuple[Report, Facts]:
         """The report about all jobs, or the one that is wanted, and the facts of the worst."""
         parts = jobs_of_log(self._log, is_one_job=is_one_job)
+        is_alone = len(parts) == 1
         if wanted is not None:
             parts = [_wanted(wanted, parts)]
-        judged = [(part, *self._judged(part, is_alone=len(parts) == 1)) for part in parts]
+        judged = [(part, *self._judged(part, is_alone=is_alone)) for part in parts]
         jobs = {part.name: examined_job(part.name, facts, report) for part, report, facts in judged if part.name}
         judged.sort(key=lambda each: (each[0].name is None, worst_first(jobs[each[0].name]) if each[0].name else ()))
         report = judged[0][1] if len(judged) == 1 else united([report for _, report, _ in judged])

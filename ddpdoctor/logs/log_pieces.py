@@ -19,6 +19,7 @@ __all__ = ["JOB_KINDS", "LogPiece", "part_of", "pieces_of", "time_in"]
 JOB_KINDS = (InputKind.TEXT, InputKind.ERROR_FILE)
 """What a process, a launcher or a scheduler writes itself; everything else is about a job."""
 _GLOG = re.compile(r"[EWIF](?P<month>\d\d)(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d)")
+_ZONE = re.compile(r":\d\d(?:[.,]\d+)? ?(?:Z|UTC|[+-]\d\d:?\d\d)$")
 _BANNER = "torchrun"
 _LINES_ABOVE_BANNER = 2
 """torchrun's banner begins with an empty line and a line of stars."""
@@ -86,7 +87,10 @@ def _time_of(text: str) -> KernelTime | None:
         stamp = time_of(text)
         return None if stamp is None else KernelTime(stamp.seconds, "yearless")
     stamp = time_of(text + " ")
-    return stamp if stamp is not None and stamp.clock != "start" else None
+    if stamp is None or stamp.clock == "start":
+        return None
+    # Files of one job may be written in different zones: a time with a zone is not compared with one without.
+    return KernelTime(stamp.seconds, f"zoned {stamp.clock}") if _ZONE.search(text) else stamp
 
 
 def pieces_of(log: Log, above: int) -> list[LogPiece]:

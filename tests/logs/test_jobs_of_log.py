@@ -248,6 +248,11 @@ def test_parts_of_one_job_stay_together_whatever_their_times(tmp_path: Path, nam
     assert len(report.jobs) == 1
 
 
+def test_times_of_different_zones_are_not_compared(tmp_path: Path) -> None:
+    zoned = "".join(f"2025-04-12T16:00:{second:02}Z step {second} loss 0.3\n" for second in range(9))
+    assert len(judged(tmp_path, {"metrics.log": zoned, "train.log": steps() + raised(rank=0)}).jobs) == 1
+
+
 def test_nodes_that_were_both_given_rank_0_are_one_job(tmp_path: Path) -> None:
     files = {f"node{node}.log": banner() + steps() + died(0, pid=800 + node, host=f"gpu-0{node}") for node in range(2)}
     assert len(judged(tmp_path, files).jobs) == 1

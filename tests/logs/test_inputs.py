@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from commandline import doctor, environment
-from job_folders import banner, died, judged, raised, steps
+from job_folders import banner, died, judged, raised, steps, write
 
 from ddpdoctor.app.request import Request
 from ddpdoctor.app.triage import triaged
@@ -105,6 +105,22 @@ def test_pipes_sockets_and_loops_in_a_folder_do_not_block(tmp_path: Path) -> Non
     assert "loop" in told
     assert "again.log" not in told
     assert report.verdict is Verdict.FAIL
+
+
+def test_folders_that_are_not_read_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, {"logs/train.log": BAD, "logs/private/b.log": BAD, "elsewhere/a.log": BAD})
+    (tmp_path / "logs" / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "logs" / "latest").symlink_to(tmp_path / "logs" / "private")
+    listed = os.scandir
+
+    def scandir(path: str) -> object:
+        if str(path).endswith("private"):
+            raise PermissionError(13, "Permission denied", path)
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    found = {Path(each.name).name: each.problem for each in inputs.inputs_of([str(tmp_path / "logs")])}
+    assert found == {"train.log": None, "link": "a link to a folder", "private": "permission denied"}
 
 
 def test_a_pipe_that_nobody_writes_to_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -213,14 +213,22 @@ class _PatientFile(io.RawIOBase):
 
 
 def _below(path: str) -> list[str]:
-    """A file itself, all that lies in a folder; links to folders are not followed."""
+    """A file itself; all that lies in a folder, with folders that cannot be read and links that lead out of it."""
     if path == STDIN or not os.path.isdir(path):
         return [path]
-    found = []
-    for folder, folders, files in os.walk(path):
+    found: list[str] = []
+    denied: list[OSError] = []
+    root = os.path.realpath(path)
+    for folder, folders, files in os.walk(path, onerror=denied.append):
         folders.sort()
+        links = (os.path.join(folder, name) for name in folders)
+        found += [link for link in links if os.path.islink(link) and not _is_below(os.path.realpath(link), root)]
         found += [os.path.join(folder, name) for name in sorted(files)]
-    return found
+    return found + [str(error.filename) for error in denied]
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder}/")
 
 
 def _input(path: str) -> Input:
@@ -233,6 +241,9 @@ def _input(path: str) -> Input:
             with open(path, "rb") as file:
                 target = os.path.realpath(path) if os.path.islink(path) else None
                 return Input(path, path, status.st_size, _packing(file.read(8)), target=target)
+        if stat.S_ISDIR(mode):
+            os.scandir(path).close()
+            return Input(path, path, special="a link to a folder", problem="a link to a folder")
         special = next((word for is_it, word in _SPECIAL if is_it(mode)), None)
         cannot_be_read = stat.S_ISSOCK(mode) or stat.S_ISBLK(mode)
         return Input(path, path, special=special, may_block=True, problem=special if cannot_be_read else None)

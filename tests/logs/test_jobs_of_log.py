@@ -104,6 +104,39 @@ LAYOUTS: dict[str, tuple[dict[str, str], dict[str, list[int]]]] = {
         {"head.log": raised(rank=0) + steps(2), "worker1.log": steps(hour=12, rank=8) + raised("TimeoutError", rank=8)},
         {"jobs": [0, 1]},
     ),
+    "trees of two runs without an id": (
+        {
+            "l/none_aaaaaaaa/attempt_0/0/stdout.log": steps(rank=0),
+            "l/none_aaaaaaaa/attempt_0/1/stderr.log": raised(),
+            "l/none_bbbbbbbb/attempt_0/0/stdout.log": _good(15),
+        },
+        {"none_aaaaaaaa": [0, 1], "none_bbbbbbbb": [2]},
+    ),
+    "trees of two nodes of a run without an id": (
+        {
+            "l/none_aaaaaaaa/attempt_0/0/stdout.log": steps(rank=0),
+            "l/none_bbbbbbbb/attempt_0/0/stdout.log": steps(rank=8) + raised(rank=8),
+        },
+        {"none_aaaaaaaa": [0, 1]},
+    ),
+    "tasks of an array of SGE": (
+        {"train.o777.1": _good(9), "train.o777.2": _bad(2), "train.o777.3": _good(9)},
+        {"train-777.1": [0], "train-777.2": [1], "train-777.3": [2]},
+    ),
+    "pods of jobs with numbers in their names": (
+        {"ft-7b-master-0.log": _bad(1, rank=0), "ft-7b-worker-0.log": steps(rank=1), "ft-13b-master-0.log": _good(9)},
+        {"ft-7b": [0, 1], "ft-13b": [2]},
+    ),
+    "kernel logs of two hosts": (
+        {
+            "dmesg-gpu-07.txt": "Apr 12 09:00:03 gpu-07 kernel: NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n"
+            * 2,
+            "dmesg-gpu-09.txt": "Apr 12 09:00:03 gpu-09 kernel: usb 1-1: new device\n" * 2,
+            "slurm-61001.out": _bad(1),
+            "slurm-61002.out": _bad(2, host="gpu-09"),
+        },
+        {"slurm-61001": [0, 2], "slurm-61002": [1, 3]},
+    ),
     "two commands in the background": (
         {"all.log": "+ torchrun a.py\n+ torchrun b.py\n" + banner() + banner() + steps() + raised() + died(pid=5)},
         {"all": [0]},

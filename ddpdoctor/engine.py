@@ -13,7 +13,7 @@ from ddpdoctor.facts.record import Facts
 from ddpdoctor.findings import Certainty, Crashed, Finding, Report, Severity, Skipped
 from ddpdoctor.rules import Rule, area_of
 
-__all__ = ["Outcome", "examine", "extended", "judge", "retold"]
+__all__ = ["Outcome", "examine", "extended", "judge", "retold", "united"]
 
 
 @dataclass(slots=True)
@@ -135,9 +135,26 @@ def retold(report: Report, told: Sequence[Finding]) -> Report:
     )
 
 
+def united(reports: Sequence[Report]) -> Report:
+    """The reports about several jobs as one, the worst job's first: roles stay, and each code stands in one place."""
+    findings = tuple(sorted((f for each in reports for f in each.findings), key=in_order))
+    crashed = tuple(dict.fromkeys(c for each in reports for c in each.crashed))
+    told = {f.code for f in findings} | {c.code for c in crashed}
+    passed = {code for each in reports for code in each.passed} - told
+    skipped = {s.code: s for each in reports for s in each.skipped if s.code not in told | passed}
+    return replace(
+        reports[0],
+        findings=findings,
+        passed=tuple(code for code in dict.fromkeys(c for each in reports for c in each.passed) if code in passed),
+        skipped=tuple(skipped.values()),
+        crashed=crashed,
+        failures=tuple(dict.fromkeys(failure for each in reports for failure in each.failures)),
+    )
+
+
 def _once(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """What two say alike once."""
-    return tuple({(f.identity, f.about, f.undetermined, f.where): f for f in reversed(findings)}.values())[::-1]
+    """What two say alike of one job once."""
+    return tuple({(f.identity, f.about, f.undetermined, f.where, f.job): f for f in reversed(findings)}.values())[::-1]
 
 
 def _arranged(findings: Iterable[Finding], rules: Iterable[Rule], facts: Facts) -> tuple[Finding, ...]:

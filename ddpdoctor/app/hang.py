@@ -34,6 +34,7 @@ AREAS = ("host", "log", "probe", "script")
 ALIKE = "the ranks stand still, and /proc alone does not tell them apart; py-spy shows where each one waits: pip install py-spy"
 RAS_SECONDS = 10.0
 IDLE_SHARE = 0.05
+MOST_HOSTS = 4
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,33 @@ def examine_running_job(request: Request, options: HangOptions) -> tuple[Report,
     else:
         facts, failures = _look(request, options, started)
     report = examine(facts, rules, command="hang", started=started, failures=failures)
-    report = replace(report, inputs=_inputs(options.pids, facts.hang))
+    inputs = _inputs(options.pids, facts.hang)
+    if request.facts is not None:
+        inputs = (_saved_input(str(request.facts), facts, failures),)
+    report = replace(report, inputs=inputs, subject=_subject(facts))
     if not report.findings and not request.quiet and _are_alike(facts):
         request.listener.notice(ALIKE)
     return report, facts
+
+
+def _subject(facts: Facts) -> str:
+    """`3 ranks on gpu-07`."""
+    processes = facts.hang.processes if facts.hang is not None else ()
+    if not processes:
+        return ""
+    hosts = list(dict.fromkeys(process.host or facts.hostname for process in processes))
+    where = ", ".join(hosts[:MOST_HOSTS]) + (f" and {len(hosts) - MOST_HOSTS} more" if len(hosts) > MOST_HOSTS else "")
+    return f"{len(processes)} rank{'' if len(processes) == 1 else 's'} on {where}"
+
+
+def _saved_input(path: str, facts: Facts, failures: Sequence[str]) -> ExaminedInput:
+    """The file of saved facts, with the ranks that it holds something of."""
+    if failures or facts.hang is None:
+        reason = failures[0] if failures else "facts without ranks: they were not collected while the job was stuck"
+        return ExaminedInput(path, "facts", is_understood=False, reason=reason.removeprefix(f"read {path}: "))
+    hang = facts.hang
+    ranks = {each.rank for group in (hang.dumps, hang.stacks, hang.processes) for each in group}
+    return ExaminedInput(path, "facts", ranks=tuple(sorted(rank for rank in ranks if rank is not None)))
 
 
 def _look(request: Request, options: HangOptions, started: float) -> tuple[Facts, tuple[str, ...]]:

@@ -152,7 +152,7 @@ class _Expression:
         if step := self._take("++", "--"):
             kind, name = self._tokens[self._at] if self._at < len(self._tokens) else ("", "")
             if kind != "name":
-                return self._unary() if step == "++" else self._unary()
+                return self._unary()  # two signs, which leave the number as it is
             self._at += 1
             return self._step(name, 1 if step == "++" else -1)
         sign = self._take("-", "+", "!", "~")

@@ -329,7 +329,9 @@ BUILTINS: dict[str, Builtin] = {
     "builtin": _forward,
     "exec": _exec,
     "export": _export,
-    **dict.fromkeys((":", "true", "wait", "trap", "ulimit", "umask", "shopt", "disown", "alias", "unalias", "hash"), _true),
+    **dict.fromkeys(
+        (":", "true", "wait", "trap", "ulimit", "umask", "shopt", "disown", "alias", "unalias", "hash"), _true
+    ),
     "false": _false,
     **dict.fromkeys(("type", "getopts", "jobs", "times", "complete", "bind", "which"), _unknown),
 }

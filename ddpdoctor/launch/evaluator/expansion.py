@@ -10,7 +10,7 @@ from typing import Protocol
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.launch.evaluator.arithmetic import ArithmeticFailed, evaluate
 from ddpdoctor.launch.evaluator.patterns import TooManyWords, braces, case_changed, removed, replaced
-from ddpdoctor.launch.evaluator.values import EMPTY, NOT_KNOWN, Origin, Value, joined, text_value
+from ddpdoctor.launch.evaluator.values import EMPTY, NOT_KNOWN, RANDOM, Origin, Value, joined, text_value
 from ddpdoctor.launch.evaluator.variables import Variables
 
 __all__ = ["Expander", "ShellView", "UnsetParameter"]
@@ -23,7 +23,9 @@ DEEPEST = 24
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _SPECIAL = "@*#?-$!0123456789"
 _ANSI = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "v": "\v"}
-_PARAMETER = re.compile(r"(?P<name>[A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[(?P<index>[^\]]*(?:\][^\]}]*)*?)\](?=[^\w]|$))?", re.ASCII)
+_PARAMETER = re.compile(
+    r"(?P<name>[A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[(?P<index>[^\]]*(?:\][^\]}]*)*?)\](?=[^\w]|$))?", re.ASCII
+)
 _OPERATOR = re.compile(r":[-=?+]|[-=?+]|##?|%%?|//|/#|/%|/|\^\^?|,,?|@[A-Za-z]|:")
 
 
@@ -42,6 +44,9 @@ class ShellView(Protocol):
 
     def special(self, name: str) -> Value:
         """`$?`, `$$`, `$!`, `$-`, `$0`."""
+
+    def drawn(self, name: str) -> Value | None:
+        """`$RANDOM` and `$SRANDOM`; None for every other name."""
 
     def substitute(self, text: str, origin: Origin) -> Value:
         """What `$(text)` prints, without the line ends behind it."""
@@ -129,7 +134,9 @@ class Expander:
         """The variables that an expression names: its value differs where theirs do."""
         for name in dict.fromkeys(_NAME.findall(text)):
             value = self._shell.variables.value(name)
-            if value is not None:
+            if name == "RANDOM" and self._shell.drawn(name) is not None:
+                yield Value("", varies=frozenset((RANDOM,)))
+            elif value is not None:
                 yield value
 
     def _arithmetic_text(self, text: str, at: int) -> Value:
@@ -303,7 +310,8 @@ class Expander:
         if name in _SPECIAL:
             return Value(str(len(self._shell.positional))) if name == "#" else self._shell.special(name)
         if index is None:
-            return self._shell.variables.value(name)
+            drawn = self._shell.drawn(name)
+            return self._shell.variables.value(name) if drawn is None else drawn
         return self._shell.variables.value(name, self._index(name, index))
 
     def _missing_argument(self) -> Value | None:
@@ -363,7 +371,9 @@ class Expander:
     ) -> None:
         """`${NAME:-text}` and the like."""
         is_list = name in ("@", "*") or index in ("@", "*")
-        values = (self._shell.positional if name in ("@", "*") else self._shell.variables.elements(name)) if is_list else []
+        values = (
+            (self._shell.positional if name in ("@", "*") else self._shell.variables.elements(name)) if is_list else []
+        )
         value = joined(values, " ") if is_list else self._value(name, index)
         is_unknown = value is not None and not value.is_known and (operator[0] == ":" or self._is_open(name))
         is_missing = (value is None or (is_list and not values)) or (operator[0] == ":" and value.text == "")

@@ -21,7 +21,7 @@ class TooManyWords(ValueError):
 @functools.lru_cache(512)
 def pattern(text: str) -> re.Pattern[str]:
     """The expression of a shell pattern; a backslash makes the next character literal."""
-    out = []
+    out: list[str] = []
     at = 0
     while at < len(text):
         sign = text[at]
@@ -159,7 +159,8 @@ def _unescaped(text: str, sign: str, start: int) -> int:
 
 
 def _closing(text: str, start: int) -> tuple[int | None, list[int]]:
-    depth, commas, at = 0, [], start
+    depth, at = 0, start
+    commas: list[int] = []
     while at < len(text):
         sign = text[at]
         if sign == "\\":

@@ -6,6 +6,7 @@ repetitions, characters.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -81,7 +82,7 @@ class Machine(Protocol):
         """The next `$RANDOM`."""
 
 
-class _Flow(Exception):  # noqa: N818 (no error: how a statement ends a block)
+class _Flow(Exception):
     """A `break`, `continue`, `return` or `exit` that runs for certain."""
 
     def __init__(self, kind: str, levels: int = 1, status: int | None = 0) -> None:
@@ -125,6 +126,9 @@ class Shell:
         self.is_certain = True
         self.is_ended = False
         """Every way through the script has ended."""
+        self.has_started = False
+        """The last command was a program that is started: in a list it is taken to succeed."""
+        self.in_condition = False
         self.depth = 0
         self._locals: list[dict[str, Variable | None]] = []
         """What the local variables of each running function hide."""
@@ -140,6 +144,10 @@ class Shell:
         if name == "0":
             return self.name
         return NOT_KNOWN if name in "$!" else Value("hB")
+
+    def drawn(self, name: str) -> Value | None:
+        """`$RANDOM`; None for every other name."""
+        return self.machine.random() if name in ("RANDOM", "SRANDOM") and name not in self.variables.named else None
 
     def substitute(self, text: str, origin: Origin) -> Value:
         """What a text prints when another shell runs it."""
@@ -169,6 +177,7 @@ class Shell:
         other.positional, other.name, other.folder = list(self.positional), self.name, self.folder
         other.options, other.functions = set(self.options), dict(self.functions)
         other.status, other.is_certain, other.depth = self.status, self.is_certain, self.depth + 1
+        other.in_condition = self.in_condition
         other.stdin = self.stdin
         other._source = self._source
         return other
@@ -284,9 +293,10 @@ class Shell:
         self.execute(left)
         if self.is_ended:
             return
-        if self.status is None:
+        status = 0 if self.status is None and self.has_started and not self.in_condition else self.status
+        if status is None:
             self.either(lambda shell: shell.execute(right), lambda shell: None)
-        elif (self.status == 0) == (operator == "&&"):
+        elif (status == 0) == (operator == "&&"):
             self.execute(right)
 
     def pipeline(self, node: Node) -> None:
@@ -297,7 +307,7 @@ class Shell:
             inner = self.child()
             inner.stdin = stdin
             inner.output = []
-            inner._guarded(lambda inner=inner, part=part: inner.execute(part))
+            inner._guarded(functools.partial(inner.execute, part))
             self.started += inner.started
             if at + 1 < len(parts):
                 stdin = joined(inner.output)
@@ -349,9 +359,9 @@ class Shell:
             path = self.expander().single(self.text_of(destination), self.start_of(destination))
             content = self.machine.read_file(path.text, self.folder) if path.is_known else None
             self.stdin = NOT_KNOWN if content is None else Value(content)
-        elif operator in (">", ">>", ">|", "&>", "&>>") and descriptor in ("", "1"):
-            self.output = sink
-        elif operator == ">&" and descriptor in ("", "1"):
+        elif (operator in (">", ">>", ">|", "&>", "&>>") and descriptor in ("", "1")) or (
+            operator == ">&" and descriptor in ("", "1")
+        ):
             self.output = sink
 
     def _heredoc(self, node: Node) -> Value:
@@ -378,7 +388,7 @@ class Shell:
         if condition is None:
             self.block(body)
             return
-        self.block(condition)
+        self._condition(condition)
         if self.is_ended:
             return
         if self.status is None:
@@ -388,13 +398,18 @@ class Shell:
         else:
             self._branches(branches[1:])
 
+    def _condition(self, nodes: Sequence[Node]) -> None:
+        before, self.in_condition = self.in_condition, True
+        self.block(nodes)
+        self.in_condition = before
+
     def while_(self, node: Node) -> None:
         """`while` and `until`."""
         body = node.child_by_field_name("body")
         conditions = [c for c in node.children if c.is_named and c != body and c.type != "comment"]
         is_until = node.children[0].type == "until"
         for _ in range(MOST_ROUNDS):
-            self.block(conditions)
+            self._condition(conditions)
             if self.is_ended or body is None:
                 return
             if self.status is None:
@@ -406,7 +421,8 @@ class Shell:
             if self._round(body):
                 return
         self.budget.left_out.append(f"a loop of more than {MOST_ROUNDS} rounds")
-        self._maybe(body)
+        if body is not None:
+            self._maybe(body)
 
     def _round(self, body: Node) -> bool:
         """One repetition; whether the loop ends."""
@@ -423,7 +439,7 @@ class Shell:
 
     def _maybe(self, body: Node) -> None:
         """A loop that runs any number of times: once or not at all, and what it sets is unknown afterwards."""
-        before = {name: variable for name, variable in self.variables.named.items()}
+        before = dict(self.variables.named)
 
         def once(shell: Shell) -> None:
             try:
@@ -468,7 +484,7 @@ class Shell:
         header = re.match(r"for\s*\(\((.*?)\)\)", self._source.text[start:end], re.DOTALL)
         if body is None or header is None:
             return
-        parts = (header[1].split(";") + ["", "", ""])[:3]
+        parts = [*header[1].split(";"), "", "", ""][:3]
         self.expander().number(parts[0])
         for _ in range(MOST_ROUNDS):
             condition = self.expander().number(parts[1]) if parts[1].strip() else Value("1")
@@ -502,8 +518,11 @@ class Shell:
                 return
             if None in answers:
                 rest = items[at + 1 :]
-                self.either(lambda shell, body=body: shell.block(body), lambda shell, rest=rest: shell._cases(value, rest))
+                self._either_case(value, body, rest)
                 return
+
+    def _either_case(self, value: Value, body: Sequence[Node], rest: Sequence[Node]) -> None:
+        self.either(lambda shell: shell.block(body), lambda shell: shell._cases(value, rest))
 
     def _matches(self, value: Value, shape: Node) -> bool | None:
         wanted = self.expander().pattern(self.text_of(shape), self.start_of(shape))
@@ -554,7 +573,7 @@ class Shell:
         if value_node is not None and value_node.type == "array":
             self.variables.assign_array(name, self._array(value_node, name), adds=adds)
         else:
-            start, end = self._source.offsets.of(node)
+            end = self._source.offsets.of(node)[1]
             cut = self._source.text.index("=", self._source.offsets.of(name_node)[1], end) + 1
             value = self.expander().single(self._source.text[cut:end], cut, is_assignment=True)
             self.variables.assign(name, value, index=index, adds=adds)
@@ -754,6 +773,7 @@ class Shell:
         from ddpdoctor.launch.evaluator.builtins import BUILTINS
 
         name = words[0].text
+        self.has_started = False
         if name in self.functions:
             self._call(self.functions[name], words[1:])
         elif name in BUILTINS:
@@ -803,6 +823,7 @@ class Shell:
             )
         self.output.append(NOT_KNOWN)
         self.status = None
+        self.has_started = True
 
     def leave(self, kind: str, levels: int = 1, status: int | None = 0) -> None:
         """`exit`, `return`, `break`, `continue`."""

@@ -1,7 +1,7 @@
 """Values of imagined shells: a text, where it was written, and whether it differs per process or per run.
 
-A piece that cannot be known is the one character UNKNOWN in the text. A value that differs (`$RANDOM`, `$(hostname)`) has the text
-of the imagined process that is executed; `varies` says of what it depends, so that two processes can be compared.
+A piece that cannot be known is the one character UNKNOWN in the text. A value that differs (`$RANDOM`, `$(hostname)`) has the
+text of the imagined process that is executed; `varies` says on what it depends, so that two processes can be compared.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class Variables:
         if name not in self.named and not flags.get("is_map"):
             self.flags[name] = {**self.flags.get(name, {}), **flags}
         else:
-            self.named[name] = replace(self.named.get(name, Variable()), **flags)
+            self.named[name] = _with_flags(self.named.get(name, Variable()), flags)
             if flags.get("is_map") and self.named[name].elements is None:
                 self.named[name] = replace(self.named[name], elements={})
 
@@ -162,7 +162,7 @@ class Variables:
         self.assign(base, Value(str(number)), index=str(evaluate(rest[:-1], self)) if rest else None)
 
     def _declared(self, name: str) -> Variable:
-        return self.named[name] if name in self.named else replace(Variable(), **self.flags.pop(name, {}))
+        return self.named[name] if name in self.named else _with_flags(Variable(), self.flags.pop(name, {}))
 
     def _as_elements(self, variable: Variable, name: str) -> dict[str, Value]:
         if variable.elements is not None:
@@ -180,3 +180,13 @@ class Variables:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.named)
+
+
+def _with_flags(variable: Variable, flags: dict[str, bool]) -> Variable:
+    return replace(
+        variable,
+        is_exported=flags.get("is_exported", variable.is_exported),
+        is_integer=flags.get("is_integer", variable.is_integer),
+        is_readonly=flags.get("is_readonly", variable.is_readonly),
+        is_map=flags.get("is_map", variable.is_map),
+    )

@@ -126,7 +126,7 @@ class Expander:
         if not expanded.is_known:
             return text_value(UNKNOWN, *sources)
         try:
-            return text_value(str(evaluate(expanded.text, self._shell.variables)), *sources)
+            return text_value(str(evaluate(expanded.text, _Drawing(self._shell))), *sources)
         except ArithmeticFailed:
             return text_value(UNKNOWN, *sources)
 
@@ -497,6 +497,20 @@ class Expander:
         start = int(offset.text)
         start = start + len(items) if start < 0 else start
         return items[start:] if length is None else items[start : start + max(0, int(length.text))]
+
+
+class _Drawing:
+    """The variables of a shell for arithmetic, in which `RANDOM` is another number each time."""
+
+    def __init__(self, shell: ShellView) -> None:
+        self._shell = shell
+
+    def read_number(self, name: str) -> str:
+        drawn = self._shell.drawn(name)
+        return self._shell.variables.read_number(name) if drawn is None else drawn.text
+
+    def write_number(self, name: str, number: int) -> None:
+        self._shell.variables.write_number(name, number)
 
 
 def _fields(parts: list[_Part], ifs: str) -> list[Value]:

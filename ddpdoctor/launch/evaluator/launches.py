@@ -128,12 +128,35 @@ class _Runner:
             nodelist=self._allocation.hosts,
             is_fixed=False,
             files=self._files,
+            step=lambda argv: self._printed_by_step(argv, place),
         )
         named = {name: Variable(value, is_exported=True) for name, value in environ.items()}
         named["HOSTNAME"] = Variable(Value(place.host, varies=machine.varies), is_exported=True)
         shell = Shell(machine, self._budget, Variables(named))
         shell.folder = folder
         return shell
+
+    def _printed_by_step(self, argv: Sequence[Value], place: Place) -> tuple[Value, int | None] | None:
+        """What a job step of one task prints, such as `srun -N1 -n1 -w HOST hostname -i`; None: it is started."""
+        words = _words(argv)
+        layers = parse_layers(words, self._version, {})
+        inner = self._inner(argv, words, layers[0]) if layers else ()
+        if not inner or not _is_printed(inner[0].text) or layers[0].launcher is not LauncherKind.SRUN:
+            return None
+        hosts, tasks = self._step(layers[0], {})
+        printed = []
+        for task in range(min(tasks, MOST_TASKS)):
+            node, _ = _placed(task, tasks, len(hosts))
+            number = self._allocation.hosts.index(hosts[node]) if hosts[node] in self._allocation.hosts else node
+            there = replace(place, host=hosts[node], node=number)
+            shell = self._shell(there, {}, None)
+            answer = shell.machine.output(inner, None, shell)
+            if answer is None:
+                return None
+            printed.append(answer[0])
+        value = joined(printed)
+        is_chosen = len(hosts) == 1  # the same host for everybody who asks: that is no difference between nodes
+        return replace(value, varies=value.varies - {NODE} if is_chosen else value.varies), 0
 
     def _expand(
         self, command: StartedCommand, argv: Sequence[Value], environ: Mapping[str, Value], place: Place, depth: int
@@ -381,6 +404,11 @@ class _Runner:
                 is_background=command.is_background,
             )
         )
+
+
+def _is_printed(program: str) -> bool:
+    """Whether a program is asked for what it prints about its host."""
+    return program.rpartition("/")[2] in ("hostname", "ip", "nvidia-smi", "nproc", "uname", "getent")
 
 
 def _words(argv: Sequence[Value]) -> tuple[Word, ...]:

@@ -49,6 +49,8 @@ class ImaginedMachine:
     is_fixed: bool = False
     """The host is the only one there is: its name differs from no other."""
     files: FileLookup = NO_FILES
+    step: Callable[[Sequence[Value]], tuple[Value, int | None] | None] | None = field(default=None, compare=False)
+    """What a program prints that `srun` or `ssh` runs on another host; None where that is not known."""
     dice: random.Random = field(default_factory=random.Random, compare=False)
 
     def __post_init__(self) -> None:
@@ -80,6 +82,8 @@ class ImaginedMachine:
     def output(self, argv: Sequence[Value], stdin: Value | None, shell: Shell) -> tuple[Value, int | None] | None:
         """What a program prints and its exit status; None for a program that is not known: it is started."""
         name = argv[0].text.rpartition("/")[2]
+        if name in ("srun", "ssh", "mpirun", "mpiexec") and self.step is not None:
+            return self.step(argv)
         own = _OWN.get(name)
         if own is not None:
             return own(self, argv[1:])

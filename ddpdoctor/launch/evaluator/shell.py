@@ -190,7 +190,7 @@ class Shell:
             return None
         source = text.replace(UNKNOWN, "_")
         tree = parse(source)
-        self._source = _Source(source, Offsets(source), origin)
+        self._source = _Source(text, Offsets(source), origin)
         self.depth += 1
         try:
             self.execute(tree)

@@ -59,7 +59,15 @@ def _cat(words: Sequence[str], stdin: str) -> Printed:
     return (stdin, 0) if not words or list(words) == ["-"] else None
 
 
+def _characters_of(words: Sequence[str]) -> int | None:
+    """`-c 4`, `-c4`."""
+    match = re.fullmatch(r"-c ?(\d{1,6})", " ".join(words))
+    return int(match[1]) if match else None
+
+
 def _head(words: Sequence[str], stdin: str) -> Printed:
+    if (size := _characters_of(words)) is not None:
+        return stdin[:size], 0
     count, rest = _count(words)
     if rest or count is None:
         return None
@@ -68,6 +76,8 @@ def _head(words: Sequence[str], stdin: str) -> Printed:
 
 
 def _tail(words: Sequence[str], stdin: str) -> Printed:
+    if (size := _characters_of(words)) is not None:
+        return stdin[len(stdin) - min(size, len(stdin)) :], 0
     count, rest = _count(words)
     if rest or count is None:
         return None

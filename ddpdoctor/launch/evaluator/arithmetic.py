@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 __all__ = ["ArithmeticFailed", "Numbers", "evaluate"]
@@ -72,6 +72,7 @@ class _Expression:
         self._numbers = numbers
         self._depth = depth
         self._is_idle = 0
+        self._nested = 0
 
     def whole(self) -> int:
         if not self._tokens:
@@ -158,13 +159,21 @@ class _Expression:
         sign = self._take("-", "+", "!", "~")
         if not sign:
             return self._primary()
+        self._nested += 1
+        if self._nested + self._depth > DEEPEST:
+            raise ArithmeticFailed("nested too deeply")
         value = self._unary()
+        self._nested -= 1
         return _wrapped({"-": -value, "+": value, "!": int(not value), "~": ~value}[sign])
 
     def _primary(self) -> int:
         if self._take("("):
+            self._nested += 1
+            if self._nested + self._depth > DEEPEST:
+                raise ArithmeticFailed("nested too deeply")
             value = self._comma()
             self._need(")")
+            self._nested -= 1
             return value
         if self._at >= len(self._tokens):
             raise ArithmeticFailed("an operand is missing")
@@ -197,16 +206,28 @@ class _Expression:
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:
-    found = []
+    found: list[tuple[str, str]] = []
     at = 0
     text = text.rstrip()
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None or match.end() == at:
             raise ArithmeticFailed(f"unexpected {text[at : at + 10]}")
-        found.append((match.lastgroup or "", match[match.lastgroup or 0]))
+        kind, token = match.lastgroup or "", match[match.lastgroup or 0]
         at = match.end()
+        if token in ("++", "--") and not _is_step(found, text, at):
+            found += [(kind, token[0]), (kind, token[0])]  # two signs: `7--3`
+        else:
+            found.append((kind, token))
     return found
+
+
+def _is_step(before: Sequence[tuple[str, str]], text: str, at: int) -> bool:
+    """Whether `++` or `--` belongs to a variable before or behind it."""
+    if before and before[-1][0] == "name":
+        return True
+    is_operand = bool(before) and (before[-1][0] == "number" or before[-1][1] == ")")
+    return not is_operand and re.match(r"\s*[A-Za-z_]", text[at:]) is not None
 
 
 def _number(text: str) -> int:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.launch.words import UNKNOWN
+from ddpdoctor.launch.evaluator.conditions import Conditions
+from ddpdoctor.launch.evaluator.protocols import RunningShell
 from ddpdoctor.launch.evaluator.values import EMPTY, NOT_KNOWN, Origin, Value, joined, text_value
-
-if TYPE_CHECKING:
-    from ddpdoctor.launch.evaluator.shell import Shell
 
 __all__ = ["BUILTINS", "formatted"]
 
@@ -20,7 +18,7 @@ _ESCAPE = re.compile(r"\\(0[0-7]{0,3}|x[0-9a-fA-F]{1,2}|.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "f": "\f", "v": "\v", "\\": "\\"}
 
 
-def _echo(shell: Shell, words: Sequence[Value], origin: Origin) -> None:
+def _echo(shell: RunningShell, words: Sequence[Value], origin: Origin) -> None:
     options = ""
     at = 1
     while at < len(words) and _ECHO_OPTIONS.fullmatch(words[at].text):
@@ -44,7 +42,7 @@ def _unescaped(text: str) -> str:
     return _ESCAPE.sub(one, text)
 
 
-def _printf(shell: Shell, words: Sequence[Value], origin: Origin) -> None:
+def _printf(shell: RunningShell, words: Sequence[Value], origin: Origin) -> None:
     arguments = list(words[1:])
     target = None
     if arguments[:1] and arguments[0].text == "-v" and len(arguments) > 2:
@@ -97,7 +95,7 @@ def _one(found: re.Match[str], value: Value) -> str:
     kind, directive = found["kind"], found[0]
     try:
         if kind in "di":
-            return directive[:-1] % () + "" if False else (directive[:-1] + "d") % int(value.text or "0", 0)
+            return (directive[:-1] + "d") % int(value.text or "0", 0)
         if kind in "xXo":
             return directive % int(value.text or "0", 0)
         if kind in "fgeE":
@@ -113,7 +111,7 @@ def _one(found: re.Match[str], value: Value) -> str:
     return UNKNOWN
 
 
-def _cd(shell: Shell, words: Sequence[Value], origin: Origin) -> None:
+def _cd(shell: RunningShell, words: Sequence[Value], origin: Origin) -> None:
     targets = [word for word in words[1:] if word.text not in ("-P", "-L", "--")]
     target = targets[0] if targets else shell.variables.value("HOME") or NOT_KNOWN
     shell.status = 0
@@ -127,7 +125,7 @@ def _cd(shell: Shell, words: Sequence[Value], origin: Origin) -> None:
         shell.variables.assign("PWD", target.with_text(shell.folder))
 
 
-def _pwd(shell: Shell, words: Sequence[Value], origin: Origin) -> None:
+def _pwd(shell: RunningShell, words: Sequence[Value], origin: Origin) -> None:
     shell.output.append(NOT_KNOWN if shell.folder is None else Value(shell.folder + "\n"))
     shell.status = 0
 
@@ -138,19 +136,19 @@ def _number_of(words: Sequence[Value], default: int) -> int | None:
     return int(words[1].text) & 0xFF if re.fullmatch(r"-?\d{1,9}", words[1].text) else None
 
 
-def _exit(shell: Shell, words: Sequence[Value], origin: Origin) -> None:
+def _exit(shell: RunningShell, words: Sequence[Value], origin: Origin) -> None:
     shell.leave("exit", status=_number_of(words, 0) if len(words) > 1 else shell.status)
 
 
-def _return(shell: Shell, words: Sequence[Value], origin: Origin) -> None:
+def _return(shell: RunningShell, words: Sequence[Value], origin: Origin) -> None:
     shell.leave("return", status=_number_of(words, 0) if len(words) > 1 else shell.status)
 
 
-def _break(shell: Shell, words: Sequence[Value], origin: Origin) -> None:
+def _break(shell: RunningShell, words: Sequence[Value], origin: Origin) -> None:
     shell.leave(words[0].text, levels=_number_of(words, 1) or 1)
 
 
-def _set(shell: Shell, words: Sequence[Value], origin: Origin) -> None:
+def _set(shell: RunningShell, words: Sequence[Value], origin: Origin) -> None:
     texts = [word.text for word in words[1:]]
     shell.status = 0
     at = 0
@@ -167,7 +165,7 @@ def _set(shell: Shell, words: Sequence[Value], origin: Origin) -> None:
         shell.positional = list(words[1 + at :])
 
 
-def _shift(shell: Shell, words: Sequence[Value], origin: Origin) -> None:
+def _shift(shell: RunningShell, words: Sequence[Value], origin: Origin) -> None:
     count = _number_of(words, 1)
     shell.status = 0
     if count is None:
@@ -178,7 +176,7 @@ def _shift(shell: Shell, words: Sequence[Value], origin: Origin) -> None:
         shell.positional = shell.positional[count:]
 
 
-def _eval(shell: Shell, words: Sequence[Value], origin: Origin) -> None:
+def _eval(shell: RunningShell, words: Sequence[Value], origin: Origin) -> None:
     value = joined(words[1:], " ")
     if UNKNOWN in value.text and value.text.strip(UNKNOWN + " ") == "":
         for name in list(shell.variables.named):
@@ -188,7 +186,7 @@ def _eval(shell: Shell, words: Sequence[Value], origin: Origin) -> None:
     shell.run(value.text, lambda start, end: origin)
 
 
-def _source(shell: Shell, words: Sequence[Value], origin: Origin) -> None:
+def _source(shell: RunningShell, words: Sequence[Value], origin: Origin) -> None:
     path = words[1] if len(words) > 1 else NOT_KNOWN
     text = shell.machine.read_file(path.text, shell.folder) if path.is_known else None
     if text is None:
@@ -201,7 +199,7 @@ def _source(shell: Shell, words: Sequence[Value], origin: Origin) -> None:
     shell.positional = before
 
 
-def _read(shell: Shell, words: Sequence[Value], origin: Origin) -> None:
+def _read(shell: RunningShell, words: Sequence[Value], origin: Origin) -> None:
     """`read [-r] names`: the next line of the input."""
     names = [word.text for word in words[1:]]
     while names and names[0].startswith("-"):
@@ -229,7 +227,7 @@ def _read(shell: Shell, words: Sequence[Value], origin: Origin) -> None:
     shell.status = 0 if end else 1
 
 
-def _mapfile(shell: Shell, words: Sequence[Value], origin: Origin) -> None:
+def _mapfile(shell: RunningShell, words: Sequence[Value], origin: Origin) -> None:
     name = words[-1].text if len(words) > 1 and not words[-1].text.startswith("-") else "MAPFILE"
     is_cut = any(word.text.startswith("-") and "t" in word.text for word in words[1:])
     shell.status = 0
@@ -240,16 +238,14 @@ def _mapfile(shell: Shell, words: Sequence[Value], origin: Origin) -> None:
     shell.variables.assign_array(name, {str(at): shell.stdin.with_text(line) for at, line in enumerate(lines)})
 
 
-def _let(shell: Shell, words: Sequence[Value], origin: Origin) -> None:
+def _let(shell: RunningShell, words: Sequence[Value], origin: Origin) -> None:
     value = EMPTY
     for word in words[1:]:
         value = shell.expander().number(word.text) if word.is_known else NOT_KNOWN
     shell.status = int(value.text == "0") if value.is_known else None
 
 
-def _test(shell: Shell, words: Sequence[Value], origin: Origin) -> None:
-    from ddpdoctor.launch.evaluator.conditions import Conditions
-
+def _test(shell: RunningShell, words: Sequence[Value], origin: Origin) -> None:
     arguments = list(words[1:])
     if words[0].text == "[" and arguments and arguments[-1].text == "]":
         arguments.pop()
@@ -257,7 +253,7 @@ def _test(shell: Shell, words: Sequence[Value], origin: Origin) -> None:
     shell.status = None if answer is None else int(not answer)
 
 
-def _forward(shell: Shell, words: Sequence[Value], origin: Origin) -> None:
+def _forward(shell: RunningShell, words: Sequence[Value], origin: Origin) -> None:
     """`command`, `builtin`: the program behind them, not a function."""
     rest = list(words[1:])
     if rest and rest[0].text in ("-v", "-V"):
@@ -271,27 +267,27 @@ def _forward(shell: Shell, words: Sequence[Value], origin: Origin) -> None:
         shell.functions = {**functions, **shell.functions}
 
 
-def _exec(shell: Shell, words: Sequence[Value], origin: Origin) -> None:
+def _exec(shell: RunningShell, words: Sequence[Value], origin: Origin) -> None:
     if len(words) > 1:
         shell.invoke(words[1:], origin)
         shell.leave("exit", status=shell.status)
     shell.status = 0
 
 
-def _true(shell: Shell, words: Sequence[Value], origin: Origin) -> None:
+def _true(shell: RunningShell, words: Sequence[Value], origin: Origin) -> None:
     shell.status = 0
 
 
-def _false(shell: Shell, words: Sequence[Value], origin: Origin) -> None:
+def _false(shell: RunningShell, words: Sequence[Value], origin: Origin) -> None:
     shell.status = 1
 
 
-def _unknown(shell: Shell, words: Sequence[Value], origin: Origin) -> None:
+def _unknown(shell: RunningShell, words: Sequence[Value], origin: Origin) -> None:
     shell.output.append(NOT_KNOWN)
     shell.status = None
 
 
-def _export(shell: Shell, words: Sequence[Value], origin: Origin) -> None:
+def _export(shell: RunningShell, words: Sequence[Value], origin: Origin) -> None:
     """`export` reached through `command` or a variable, not as a declaration of the grammar."""
     for word in words[1:]:
         name, sign, text = word.text.partition("=")
@@ -301,7 +297,7 @@ def _export(shell: Shell, words: Sequence[Value], origin: Origin) -> None:
     shell.status = 0
 
 
-Builtin = Callable[["Shell", Sequence[Value], Origin], None]
+Builtin = Callable[[RunningShell, Sequence[Value], Origin], None]
 
 BUILTINS: dict[str, Builtin] = {
     "echo": _echo,

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.launch.evaluator.arithmetic import ArithmeticFailed, evaluate
 from ddpdoctor.launch.evaluator.patterns import pattern
+from ddpdoctor.launch.evaluator.protocols import RunningShell
 from ddpdoctor.launch.evaluator.values import RANDOM, TIME, Value
 
 if TYPE_CHECKING:
     from tree_sitter import Node
-
-    from ddpdoctor.launch.evaluator.shell import Shell
 
 __all__ = ["Conditions"]
 
@@ -31,7 +30,7 @@ _FILES = ("-e", "-f", "-d", "-s", "-r", "-x", "-w", "-L", "-h", "-a", "-b", "-c"
 class Conditions:
     """Tests of one shell."""
 
-    def __init__(self, shell: Shell) -> None:
+    def __init__(self, shell: RunningShell) -> None:
         self._shell = shell
 
     def of_test(self, node: Node) -> bool | None:

@@ -363,8 +363,9 @@ class Expander:
                 values = [self._changed(value, operator, operand, at) for value in values]
             self._add_values(word, values, is_star="*" in (name, index), is_quoted=is_quoted)
             return
-        value = self._value(name, index) or EMPTY
-        word.add(self._changed(value, operator, operand, at), is_quoted=is_quoted, is_split=not is_quoted)
+        value = self._value(name, index)
+        changed = EMPTY if value is None else self._changed(value, operator, operand, at)
+        word.add(changed, is_quoted=is_quoted, is_split=not is_quoted)
 
     def _default(
         self, word: _Word, name: str, index: str | None, operator: str, operand: str, at: int, *, is_quoted: bool

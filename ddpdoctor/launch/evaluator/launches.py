@@ -15,7 +15,7 @@ from ddpdoctor.launch.evaluator.machine import ImaginedMachine
 from ddpdoctor.launch.evaluator.shell import Budget, Shell, StartedCommand
 from ddpdoctor.launch.evaluator.tools import host_names
 from ddpdoctor.launch.evaluator.values import NODE, TASK, Origin, Value, joined, text_value
-from ddpdoctor.launch.evaluator.variables import Variable, Variables
+from ddpdoctor.launch.evaluator.variables import ShellVariable, Variables
 from ddpdoctor.launch.layers import parse_layers
 from ddpdoctor.launch.lookup import NO_FILES, FileLookup
 from ddpdoctor.launch.program_names import SHELLS
@@ -130,8 +130,8 @@ class _Runner:
             files=self._files,
             step=lambda argv: self._printed_by_step(argv, place),
         )
-        named = {name: Variable(value, is_exported=True) for name, value in environ.items()}
-        named["HOSTNAME"] = Variable(Value(place.host, varies=machine.varies), is_exported=True)
+        named = {name: ShellVariable(value, is_exported=True) for name, value in environ.items()}
+        named["HOSTNAME"] = ShellVariable(Value(place.host, varies=machine.varies), is_exported=True)
         shell = Shell(machine, self._budget, Variables(named))
         shell.folder = folder
         return shell
@@ -150,7 +150,7 @@ class _Runner:
             number = self._allocation.hosts.index(hosts[node]) if hosts[node] in self._allocation.hosts else node
             there = replace(place, host=hosts[node], node=number)
             shell = self._shell(there, {}, None)
-            answer = shell.machine.output(inner, None, shell)
+            answer = shell.machine.output(inner, None, None)
             if answer is None:
                 return None
             printed.append(answer[0])

@@ -7,15 +7,11 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.launch.evaluator.tools import TOOLS, host_names
 from ddpdoctor.launch.evaluator.values import NODE, NOT_KNOWN, RANDOM, TIME, Value, joined, text_value
 from ddpdoctor.launch.lookup import NO_FILES, FileLookup
-
-if TYPE_CHECKING:
-    from ddpdoctor.launch.evaluator.shell import Shell
 
 __all__ = ["ImaginedMachine"]
 
@@ -79,7 +75,7 @@ class ImaginedMachine:
             return True if self.files.is_folder(full) else None
         return True if test in ("-e", "-f", "-r", "-s") and self.files.text(full) is not None else None
 
-    def output(self, argv: Sequence[Value], stdin: Value | None, shell: Shell) -> tuple[Value, int | None] | None:
+    def output(self, argv: Sequence[Value], stdin: Value | None, folder: str | None) -> tuple[Value, int | None] | None:
         """What a program prints and its exit status; None for a program that is not known: it is started."""
         name = argv[0].text.rpartition("/")[2]
         if name in ("srun", "ssh", "mpirun", "mpiexec") and self.step is not None:
@@ -92,7 +88,7 @@ class ImaginedMachine:
         tool = TOOLS.get(name)
         if tool is None:
             return None
-        found = self._of_tool(tool, argv[1:], stdin, shell)
+        found = self._of_tool(tool, argv[1:], stdin, folder)
         if found is None and name.startswith("python"):
             return None
         return (text_value(UNKNOWN, *argv[1:], *([] if stdin is None else [stdin])), None) if found is None else found
@@ -102,12 +98,12 @@ class ImaginedMachine:
         tool: Callable[[Sequence[str], str], tuple[str, int] | None],
         words: Sequence[Value],
         stdin: Value | None,
-        shell: Shell,
+        folder: str | None,
     ) -> tuple[Value, int] | None:
         texts = [word.text for word in words]
         source = Value() if stdin is None else stdin
         if stdin is None and texts and not texts[-1].startswith("-"):
-            content = self.read_file(texts[-1], shell.folder) if words[-1].is_known else None
+            content = self.read_file(texts[-1], folder) if words[-1].is_known else None
             if content is not None:
                 source, texts = Value(content), texts[:-1]
         if not all(word.is_known for word in words) or len(source.text) > LONGEST_INPUT or not source.is_known:

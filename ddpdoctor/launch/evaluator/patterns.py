@@ -81,7 +81,7 @@ def removed(text: str, operator: str, shape: str) -> str:
 
 def replaced(text: str, operator: str, shape: str, by: str) -> str:
     """`${x/shape/by}`, `//`, `/#`, `/%`: the longest match at each place."""
-    if len(text) > LONGEST_TEXT or (not shape and (not text or operator in ("/", "//"))):
+    if len(text) > LONGEST_TEXT or (not shape and operator in ("/", "//")):
         return text
     matcher = pattern(shape)
     if operator == "/#":

@@ -10,20 +10,22 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NoReturn
 
 from ddpdoctor.facts.launch.words import UNKNOWN
+from ddpdoctor.launch.evaluator.builtins import BUILTINS
 from ddpdoctor.launch.evaluator.conditions import Conditions
 from ddpdoctor.launch.evaluator.expansion import Expander, UnsetParameter
 from ddpdoctor.launch.evaluator.patterns import pattern
+from ddpdoctor.launch.evaluator.protocols import MachineView
 from ddpdoctor.launch.evaluator.values import EMPTY, NOT_KNOWN, Origin, Value, joined, text_value
-from ddpdoctor.launch.evaluator.variables import Variable, Variables
+from ddpdoctor.launch.evaluator.variables import ShellVariable, Variables
 from ddpdoctor.launch.shell.text import Offsets, parse
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-__all__ = ["Budget", "Machine", "Shell", "StartedCommand", "run_text"]
+__all__ = ["Budget", "Shell", "StartedCommand", "run_text"]
 
 MOST_STATEMENTS = 20_000
 MOST_ROUNDS = 1_100
@@ -33,6 +35,12 @@ DEEPEST = 48
 MOST_OUTPUT = 1 << 20
 """Characters that one command substitution may give."""
 MOST_COMMANDS = 20_000
+
+
+_ARITHMETIC = re.compile(
+    r"(\$\(\()((?:[^()'\"`\\\n]|\((?:[^()'\"`\\\n]|\((?:[^()'\"`\\\n]|\([^()'\"`\\\n]*\))*\))*\))+)\)\)"
+)
+"""An arithmetic expansion without quotes, with parentheses three deep."""
 
 
 @dataclass(slots=True)
@@ -66,22 +74,6 @@ class StartedCommand:
     stdin: Value | None = None
 
 
-class Machine(Protocol):
-    """The imagined machine under a shell: what programs print, what files hold."""
-
-    def output(self, argv: Sequence[Value], stdin: Value | None, shell: Shell) -> tuple[Value, int | None] | None:
-        """What a program prints and its exit status; None for a program that is not known: it is started."""
-
-    def read_file(self, path: str, folder: str | None) -> str | None:
-        """The text of a file that is there; None where it cannot be read."""
-
-    def exists(self, path: str, folder: str | None, test: str) -> bool | None:
-        """The answer of `test -e path` and the like; None where it is not known."""
-
-    def random(self) -> Value:
-        """The next `$RANDOM`."""
-
-
 class _Flow(Exception):
     """A `break`, `continue`, `return` or `exit` that runs for certain."""
 
@@ -110,7 +102,7 @@ class _Function:
 class Shell:
     """One shell process."""
 
-    def __init__(self, machine: Machine, budget: Budget, variables: Variables | None = None) -> None:
+    def __init__(self, machine: MachineView, budget: Budget, variables: Variables | None = None) -> None:
         self.machine = machine
         self.budget = budget
         self.variables = Variables() if variables is None else variables
@@ -130,7 +122,7 @@ class Shell:
         """The last command was a program that is started: in a list it is taken to succeed."""
         self.in_condition = False
         self.depth = 0
-        self._locals: list[dict[str, Variable | None]] = []
+        self._locals: list[dict[str, ShellVariable | None]] = []
         """What the local variables of each running function hide."""
         self._source = _Source("", Offsets(""), lambda start, end: Origin("", start, end))
         self._conditions = Conditions(self)
@@ -188,7 +180,7 @@ class Shell:
         if self.depth > DEEPEST:
             self.budget.left_out.append("nested too deeply")
             return None
-        source = text.replace(UNKNOWN, "_")
+        source = _parsable(text)
         tree = parse(source)
         self._source = _Source(text, Offsets(source), origin)
         self.depth += 1
@@ -770,15 +762,13 @@ class Shell:
 
     def invoke(self, words: Sequence[Value], origin: Origin) -> None:
         """Run a command by its words: a function, a builtin, a program that is known, or one that is started."""
-        from ddpdoctor.launch.evaluator.builtins import BUILTINS
-
         name = words[0].text
         self.has_started = False
         if name in self.functions:
             self._call(self.functions[name], words[1:])
         elif name in BUILTINS:
             BUILTINS[name](self, words, origin)
-        elif (known := self.machine.output(words, self.stdin, self)) is not None:
+        elif (known := self.machine.output(words, self.stdin, self.folder)) is not None:
             self.output.append(known[0])
             self.status = known[1]
         else:
@@ -825,9 +815,15 @@ class Shell:
         self.status = None
         self.has_started = True
 
-    def leave(self, kind: str, levels: int = 1, status: int | None = 0) -> None:
+    def leave(self, kind: str, levels: int = 1, status: int | None = 0) -> NoReturn:
         """`exit`, `return`, `break`, `continue`."""
         raise _Flow(kind, levels, status)
+
+
+def _parsable(text: str) -> str:
+    """The text for the grammar, of the same length: it knows no NUL, and stumbles over `<<` and `--` in arithmetic."""
+    source = text.replace(UNKNOWN, "_")
+    return _ARITHMETIC.sub(lambda found: found[1] + "1" * len(found[2]) + "))", source) if "((" in source else source
 
 
 def _branches_of(node: Node) -> list[tuple[list[Node] | None, list[Node]]]:
@@ -853,8 +849,8 @@ def _branches_of(node: Node) -> list[tuple[list[Node] | None, list[Node]]]:
     return branches
 
 
-def _unknown_of(values: Sequence[Value], *, is_exported: bool) -> Variable:
-    return Variable(text_value(UNKNOWN, *values), is_exported=is_exported)
+def _unknown_of(values: Sequence[Value], *, is_exported: bool) -> ShellVariable:
+    return ShellVariable(text_value(UNKNOWN, *values), is_exported=is_exported)
 
 
 _HANDLERS: dict[str, Callable[[Shell, Node], None]] = {

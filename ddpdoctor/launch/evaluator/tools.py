@@ -384,7 +384,7 @@ def _basename(words: Sequence[str], stdin: str) -> Printed:
 
 
 def _dirname(words: Sequence[str], stdin: str) -> Printed:
-    return (posixpath.dirname(words[0].rstrip("/")) or ".") + "\n" if len(words) == 1 else None, 0  # type: ignore[return-value]
+    return ((posixpath.dirname(words[0].rstrip("/")) or ".") + "\n", 0) if len(words) == 1 else None
 
 
 def _python(words: Sequence[str], stdin: str) -> Printed:

@@ -9,14 +9,14 @@ from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.launch.evaluator.arithmetic import ArithmeticFailed, evaluate
 from ddpdoctor.launch.evaluator.values import EMPTY, NOT_KNOWN, Value, joined, text_value
 
-__all__ = ["MOST_ELEMENTS", "Variable", "Variables"]
+__all__ = ["MOST_ELEMENTS", "ShellVariable", "Variables"]
 
 MOST_ELEMENTS = 4_096
 """Elements of one array."""
 
 
 @dataclass(frozen=True, slots=True)
-class Variable:
+class ShellVariable:
     """One variable. `elements` are those of an array by index or key, None for a plain one. `is_local`: of a function."""
 
     value: Value = EMPTY
@@ -45,7 +45,7 @@ class Variables:
     `is_closed`: what is not set here is not set at all, as in a test; else somebody may have set it before.
     """
 
-    named: dict[str, Variable] = field(default_factory=dict)
+    named: dict[str, ShellVariable] = field(default_factory=dict)
     unset: set[str] = field(default_factory=set)
     is_closed: bool = False
     flags: dict[str, dict[str, bool]] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Variables:
         """Another shell's variables with the same content."""
         return Variables(dict(self.named), set(self.unset), self.is_closed, dict(self.flags))
 
-    def get(self, name: str) -> Variable | None:
+    def get(self, name: str) -> ShellVariable | None:
         """The variable, None where it is not set."""
         return self.named.get(name)
 
@@ -68,7 +68,7 @@ class Variables:
         variable = self.named.get(name)
         if variable is None:
             return NOT_KNOWN if self.is_open(name) else None
-        return variable.first if index is None else variable.element(index)
+        return variable.element("0" if index is None else index)
 
     def elements(self, name: str) -> list[Value]:
         """What `${NAME[@]}` gives."""
@@ -122,7 +122,7 @@ class Variables:
 
     def forget(self, name: str) -> None:
         """What it holds is not known any more."""
-        variable = self.named.get(name, Variable())
+        variable = self.named.get(name, ShellVariable())
         elements = None if variable.elements is None else {"0": NOT_KNOWN}
         self.named[name] = replace(variable, value=variable.value.without_knowledge(), elements=elements)
 
@@ -137,7 +137,7 @@ class Variables:
         if name not in self.named and not flags.get("is_map"):
             self.flags[name] = {**self.flags.get(name, {}), **flags}
         else:
-            self.named[name] = _with_flags(self.named.get(name, Variable()), flags)
+            self.named[name] = _with_flags(self.named.get(name, ShellVariable()), flags)
             if flags.get("is_map") and self.named[name].elements is None:
                 self.named[name] = replace(self.named[name], elements={})
 
@@ -161,15 +161,15 @@ class Variables:
         base, _, rest = name.partition("[")
         self.assign(base, Value(str(number)), index=str(evaluate(rest[:-1], self)) if rest else None)
 
-    def _declared(self, name: str) -> Variable:
-        return self.named[name] if name in self.named else _with_flags(Variable(), self.flags.pop(name, {}))
+    def _declared(self, name: str) -> ShellVariable:
+        return self.named[name] if name in self.named else _with_flags(ShellVariable(), self.flags.pop(name, {}))
 
-    def _as_elements(self, variable: Variable, name: str) -> dict[str, Value]:
+    def _as_elements(self, variable: ShellVariable, name: str) -> dict[str, Value]:
         if variable.elements is not None:
             return variable.elements
         return {"0": variable.value} if name in self.named else {}
 
-    def _added(self, variable: Variable, before: Value, value: Value) -> Value:
+    def _added(self, variable: ShellVariable, before: Value, value: Value) -> Value:
         if not variable.is_integer:
             return joined((before, value))
         try:
@@ -182,7 +182,7 @@ class Variables:
         return iter(self.named)
 
 
-def _with_flags(variable: Variable, flags: dict[str, bool]) -> Variable:
+def _with_flags(variable: ShellVariable, flags: dict[str, bool]) -> ShellVariable:
     return replace(
         variable,
         is_exported=flags.get("is_exported", variable.is_exported),

@@ -205,6 +205,9 @@ class _Runner:
         """Follow a command through everything that only starts another one."""
         if not argv or depth > DEEPEST or len(self._found.launched) >= MOST_LAUNCHED:
             return
+        if argv[0].text.rpartition("/")[2] in SHELLS:
+            self._nested_shell(command, argv, environ, place, depth)
+            return
         words = _words(argv)
         layers = parse_layers(words, self._version, {})
         if not layers:

@@ -14,7 +14,7 @@ from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob, jobs_of_run
-from ddpdoctor.launch.evaluator.launches import MOST_LAUNCHED, ImaginedRun, Launched, run_placed
+from ddpdoctor.launch.evaluator.launches import ImaginedRun, Launched, run_placed
 from ddpdoctor.launch.evaluator.objects import Workload, objects_of
 from ddpdoctor.launch.evaluator.operators import workload_of
 from ddpdoctor.launch.evaluator.pods import commands_of_pod, config_maps
@@ -30,6 +30,8 @@ MOST_STATEMENTS = 15_000
 """Statements that all shells of a manifest execute."""
 MOST_PODS = 512
 """Pods of all objects together."""
+MOST_LAUNCHED = 1_024
+"""Launchers and ranks in all pods together."""
 _ORDINAL = re.compile(r".*-\d+")
 
 
@@ -49,7 +51,7 @@ def pods_of_manifest(text: str, file: str, version: Version) -> ImaginedRun:
     found.left_out += failures
     manifest, objects = Manifest(text, file), list(objects_of(roots))
     maps, budget, room = config_maps(roots), Budget(MOST_STATEMENTS), MOST_PODS
-    services = _Services.of(objects)
+    services, launched = _Services.of(objects), 0
     for root in objects:
         work = workload_of(root, manifest, objects)
         if work is None:
@@ -57,7 +59,8 @@ def pods_of_manifest(text: str, file: str, version: Version) -> ImaginedRun:
         found.left_out += work.left_out
         started: list[_Started] = []
         for pod in work.pods[:room]:
-            if budget.statements <= 0:
+            if budget.statements <= 0 or launched >= MOST_LAUNCHED:
+                found.left_out.append(f"{work.kind} {work.name}: more than is imagined, from {pod.name} on")
                 break
             count = 0
             commands = list(commands_of_pod(pod, manifest, maps))
@@ -67,12 +70,10 @@ def pods_of_manifest(text: str, file: str, version: Version) -> ImaginedRun:
                 run = run_placed(command, version, budget)
                 found.left_out += run.left_out
                 started += _counted(run.launched, pod.world, count)
+                launched += len(run.launched)
                 count += bool(run.launched)
         room -= min(room, len(work.pods))
         for members in _jobs(work, started, version):
-            if len(found.launched) + len(members) > MOST_LAUNCHED:
-                found.left_out.append(f"{work.kind} {work.name}: more processes than are imagined")
-                break
             group = len(found.launched) + 1
             found.launched += [replace(each, group=group) for each in services.without_aliases(members, version)]
     found.left_out += budget.left_out

@@ -28,11 +28,15 @@ def imagined_outcomes(
     explains = {rule.code: rule.explains for rule in rules}
     codes = {(finding.code, finding.where.file) for finding in known}
     codes |= {(effect, file) for code, file in codes for effect in explains.get(code, ())}
+    of_jobs = tuple(rule for rule in rules if "job" in (*rule.needs, *rule.wants))
     for path, jobs in files.jobs.items():
+        is_manifest = (
+            path in files.inputs and files.inputs[path].kind == "manifest"
+        )  # its lines are judged with their pods
         for job in jobs:
             if not _is_compared(job):
                 continue
-            outcome = _judged(job, facts, rules)
+            outcome = _judged(job, facts, of_jobs if is_manifest else rules)
             outcome.findings = [
                 finding
                 for finding in (_placed(finding, job, path) for finding in outcome.findings)

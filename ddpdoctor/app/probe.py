@@ -147,7 +147,7 @@ def _words(request: Request) -> list[str]:
         "--ignore": request.ignore,
         "--timeout": request.timeout,
     }
-    flags = [("--quiet", request.quiet), ("--no-color", request.no_color)]
+    flags = [("--quiet", request.quiet), ("--verbose", request.verbose), ("--no-color", request.no_color)]
     words = [str(word) for option, value in given.items() if value is not None for word in (option, value)]
     return words + [flag for flag, is_set in flags if is_set]
 
@@ -179,7 +179,7 @@ def _wait(
             if looks * LOOK_SECONDS > STOPPED_SECONDS:
                 return tell_stopped(ranks, node, words, time.monotonic() - started)
             if time.monotonic() > end:
-                listener.notice("a rank did not end in time and was killed")
+                listener.error("a rank did not end in time and was killed")
                 return 3
             time.sleep(LOOK_SECONDS)
         codes = [rank.wait() for rank in ranks]

@@ -53,7 +53,7 @@ def _show_patch(report: Report, request: Request) -> int:
     sys.stdout.flush()
     sys.stdout.buffer.write(text)
     for failure in failures:
-        print(f"ddpdoctor: {failure}", file=sys.stderr)
+        print(f"error: {failure}", file=sys.stderr)
     if not request.quiet:
         total = len(report.findings)
         print(f"ddpdoctor: {count} of {total} findings corrected; without --diff all are told", file=sys.stderr)

@@ -85,7 +85,7 @@ def emit_text(table: str, text: str | None, request: Request) -> bool:
     say(table)
     if failure is not None:
         sys.stdout.flush()
-        print(f"ddpdoctor: {failure}", file=sys.stderr)
+        print(f"error: {failure}", file=sys.stderr)
     return failure is None
 
 

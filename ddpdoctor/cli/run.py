@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpdoctor.app.request import Request
-from ddpdoctor.cli.options import seconds_option
+from ddpdoctor.cli.options import JoinTimeout
 from ddpdoctor.system.timeouts import CallTimeout
 
 if TYPE_CHECKING:
@@ -24,12 +24,7 @@ def run(
     no_check: Annotated[bool, typer.Option("--no-check", help="Start the job at once.")] = False,
     no_probe: Annotated[bool, typer.Option("--no-probe", help="Check without starting ranks.")] = False,
     no_meet: Annotated[bool, typer.Option("--no-meet", help="Check this node alone.")] = False,
-    join_timeout: Annotated[
-        float,
-        typer.Option(
-            "--join-timeout", metavar="SECONDS", parser=seconds_option, help="How long to wait for the other nodes."
-        ),
-    ] = 30.0,
+    join_timeout: JoinTimeout = 30.0,
 ) -> int:
     """Check, then run the job with its own terminal, signals and exit code; when it fails, say why."""
     from ddpdoctor.app.run import RunOptions, run_job
@@ -42,7 +37,7 @@ def run(
             _show_triage(request, end)
         except Exception as error:  # a fault of ours included: the exit code stays the job's
             why = error if isinstance(error, (OSError, CallTimeout)) else f"a bug in ddpdoctor: {error!r}"
-            print(f"\nddpdoctor: the job ended with exit code {end.code}; no triage of it: {why}", file=sys.stderr)
+            print(f"\nerror: no triage of the job, which ended with exit code {end.code}: {why}", file=sys.stderr)
     return end.code
 
 
@@ -68,4 +63,4 @@ def _show_triage(request: Request, end: JobEnd) -> None:
     try:
         write_file(request.output, as_file(report, request))
     except CannotWriteError as error:
-        print(f"ddpdoctor: {error}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)

@@ -9,7 +9,7 @@ from ddpdoctor import __version__
 
 __all__ = ["FORMATS", "parse"]
 
-FORMATS = ("table", "json", "markdown", "junit", "sarif", "github")
+FORMATS = ("table", "json", "markdown", "junit", "sarif", "github", "concise")
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -32,6 +32,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--ignore", metavar="PREFIX,…", help="leave these codes out")
     parser.add_argument("--fail-on", choices=("error", "warning", "never"), default="error")
     parser.add_argument("--quiet", "-q", action="store_true", help="only findings")
+    parser.add_argument("--verbose", "-v", action="store_true", help="also evidence and counts of rules")
     parser.add_argument("--no-color", action="store_true", help="no colours")
     # What torch.distributed.launch and deepspeed add to the line of every rank, whose environment says the same.
     parser.add_argument("--local-rank", "--local_rank", type=int, help=argparse.SUPPRESS)

@@ -1,0 +1,150 @@
+"""Shell completion: the scripts of bash, zsh and fish, and what may stand at the end of a command line.
+
+A script asks the program itself: it runs `ddpdoctor WORDS…` with _DDPDOCTOR_COMPLETE set, and gets one candidate per line.
+Where there is none, the shell completes file names, so that launch commands and paths are completed as usual.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from ddpdoctor.app.request import FailOn, Format, UsageError
+
+__all__ = ["candidates", "install", "script"]
+
+SCRIPTS = {
+    "bash": r"""_ddpdoctor() {
+    local IFS=$'\n'
+    COMPREPLY=($(_DDPDOCTOR_COMPLETE=1 ddpdoctor "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
+}
+complete -o default -F _ddpdoctor ddpdoctor""",
+    "zsh": r"""#compdef ddpdoctor
+_ddpdoctor() {
+    local -a found
+    found=(${(f)"$(_DDPDOCTOR_COMPLETE=1 ddpdoctor "${(@)words[2,CURRENT]}" 2>/dev/null)"})
+    if (( $#found )); then compadd -- $found; else _files; fi
+}
+if [ "$funcstack[1]" = "_ddpdoctor" ]; then _ddpdoctor "$@"; else compdef _ddpdoctor ddpdoctor; fi""",
+    "fish": r"""function __ddpdoctor
+    set -lx _DDPDOCTOR_COMPLETE 1
+    ddpdoctor (commandline -opc)[2..] (commandline -ct) 2>/dev/null
+end
+complete -c ddpdoctor -a '(__ddpdoctor)'""",
+}
+FOLDERS = {
+    "bash": ".local/share/bash-completion/completions/ddpdoctor",
+    "zsh": ".zfunc/_ddpdoctor",
+    "fish": ".config/fish/completions/ddpdoctor.fish",
+}
+"""Where each script is put below the home folder."""
+
+LOADING = {
+    "bash": (".bashrc", "source ~/.local/share/bash-completion/completions/ddpdoctor"),
+    "zsh": (".zshrc", "fpath+=(~/.zfunc); autoload -Uz compinit; compinit"),
+}
+"""The line that a shell needs to find the script, and the file that it stands in; fish finds it by itself."""
+
+
+def script(shell: str) -> str:
+    """The completion script of a shell, that of $SHELL without one.
+
+    Raises:
+        UsageError: no such shell.
+    """
+    return SCRIPTS[_shell(shell)]
+
+
+def install(shell: str) -> str:
+    """Put the script where the shell finds it, and say so.
+
+    Raises:
+        UsageError: no such shell, or a file that cannot be written.
+    """
+    name = _shell(shell)
+    path = Path.home() / FOLDERS[name]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(SCRIPTS[name] + "\n", "utf-8")
+        if name in LOADING:
+            file, line = LOADING[name]
+            settings = Path.home() / file
+            text = settings.read_text("utf-8", "surrogateescape") if settings.exists() else ""
+            if line not in text.splitlines():
+                with settings.open("a", encoding="utf-8") as opened:
+                    opened.write(("" if not text or text.endswith("\n") else "\n") + line + "\n")
+    except OSError as error:
+        raise UsageError(f"{error.filename}: {error.strerror}") from None
+    return f"completion for {name} written to {path}; open a new shell to use it"
+
+
+def _shell(given: str) -> str:
+    name = given or os.path.basename(os.environ.get("SHELL", ""))
+    if name not in SCRIPTS:
+        raise UsageError(f"{name!r:.40}: no completion for this shell; expected {', '.join(SCRIPTS)}")
+    return name
+
+
+def candidates(words: Sequence[str]) -> list[str]:
+    """What may stand at the end of these words, the last of which is the one to complete; nothing for file names."""
+    from ddpdoctor.cli.app import COMMANDS
+
+    *before, last = words or [""]
+    if "--" in before:
+        return []
+    if last == "=" and before:  # bash makes a word of its own of the sign
+        before, last = [*before, "="], ""
+    if before[-1:] == ["="]:
+        before = before[:-1]
+    if not before:
+        return _beginning(last, (*COMMANDS, "help", "--help", "--version", "--install-completion", "--show-completion"))
+    if before[0] == "help":
+        return _beginning(last, COMMANDS)
+    if before[0] not in COMMANDS:
+        return []
+    option, equals, value = last.partition("=")
+    if equals:
+        return [f"{option}={each}" for each in _values(option, value)]
+    if last.startswith("-"):
+        return _beginning(last, _options(before[0]))
+    if before[0] == "explain" and not before[-1].startswith("-"):
+        return _codes(last)
+    return _values(before[-1], last)
+
+
+def _values(option: str, value: str) -> list[str]:
+    """The values of an option that has a fixed set of them."""
+    if option == "--format":
+        return _beginning(value, (each.value for each in Format))
+    if option == "--fail-on":
+        return _beginning(value, (each.value for each in FailOn))
+    if option in ("--select", "--ignore"):
+        done, comma, last = value.rpartition(",")
+        return [done + comma + code for code in _codes(last)]
+    return []
+
+
+def _codes(beginning: str) -> list[str]:
+    """The codes that begin like this: the areas first, then those of one area, whose rules alone are imported."""
+    from ddpdoctor.rules import AREAS, load
+
+    word = beginning.upper()
+    prefix = word.rstrip("0123456789")
+    if prefix not in AREAS:
+        return _beginning(word, AREAS)
+    return _beginning(word, (each.code for each in load((AREAS[prefix],))))
+
+
+def _options(command: str) -> list[str]:
+    """The options of a command, as Typer knows them."""
+    from ddpdoctor.cli.app import application
+
+    group = application([command])
+    with group.make_context("ddpdoctor", [command], resilient_parsing=True) as context:
+        found = group.get_command(context, command).get_params(context)
+    return [name for each in found if each.param_type_name == "option" for name in each.opts]
+
+
+def _beginning(start: str, words: Iterable[str]) -> list[str]:
+    return sorted({word for word in words if word.startswith(start)})

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import signal
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.app.progress import reporting
 from ddpdoctor.app.request import Request, seconds_left
 from ddpdoctor.app.rule_selection import rules_for
-from ddpdoctor.app.script_judging import JudgedScript, ScriptJudging, judge_script
+from ddpdoctor.app.script_judging import FILE_SECONDS, JudgedScript, ScriptJudging, judge_script
 from ddpdoctor.collectors.script import Scripts, ScriptText, find, read, with_modules
 from ddpdoctor.engine import Outcome, extended
 from ddpdoctor.facts.launch.record import LaunchLine
 from ddpdoctor.facts.record import Facts
+from ddpdoctor.facts.wording import counted
 from ddpdoctor.findings import Report
 from ddpdoctor.rules import Rule, load
 
 if TYPE_CHECKING:
     from multiprocessing.pool import Pool
+    from multiprocessing.process import BaseProcess
 
 __all__ = ["AREA", "ScriptOutcomes", "judge_scripts", "named_by", "with_scripts"]
 
@@ -32,15 +35,43 @@ MANY = 40
 """Files from which on a second process is worth its start."""
 CHUNK = 4
 COLLECT_AFTER = 96
+LOOK_SECONDS = 1.0
+"""How often the processes that judge are looked at."""
+MOST_NAMED = 1
 
 
 @dataclass(slots=True)
 class ScriptOutcomes:
     """The outcomes of all scripts, the rules that judged them, and what ddpdoctor itself could not do."""
 
-    outcomes: list[Outcome] = field(default_factory=list)
     rules: tuple[Rule, ...] = ()
     failures: list[str] = field(default_factory=list)
+    waiting: list[str] = field(default_factory=list)
+    """The paths that are to be judged and were not yet."""
+    _judged: dict[str, Outcome] = field(default_factory=dict)
+
+    @property
+    def done(self) -> int:
+        """How many scripts were judged."""
+        return len(self._judged)
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """What the rules said, in the order of the paths: they are judged side by side."""
+        return [outcome for _, outcome in sorted(self._judged.items())]
+
+    def add(self, judged: JudgedScript) -> None:
+        """One more script is judged."""
+        self.waiting.remove(judged.path)
+        self._judged[judged.path] = judged.outcome
+        self.failures += [] if judged.failure is None else [judged.failure]
+
+    def left(self) -> str:
+        """What was not judged: a file by its name, more by their number and the first ones."""
+        if len(self.waiting) == 1:
+            return self.waiting[0]
+        named = ", ".join(self.waiting[:MOST_NAMED]) + (", …" if len(self.waiting) > MOST_NAMED else "")
+        return f"{len(self.waiting)} of {len(self.waiting) + self.done} scripts ({named})" if named else "any script"
 
     def added_to(self, report: Report) -> Report:
         """The report extended by these outcomes."""
@@ -66,8 +97,17 @@ def _short(path: str) -> str:
 def with_scripts(
     report: Report, paths: Sequence[str], lines: Iterable[LaunchLine], known: Facts, request: Request
 ) -> Report:
-    """The report with what `judge_scripts` says."""
-    return judge_scripts(paths, lines, known, request).added_to(report)
+    """The report with what is found in training scripts: those in `paths`, and those that the lines start.
+
+    Ctrl-C ends the judging: the report then has what was found until then, and says what was not judged.
+    """
+    judging = ScriptOutcomes()
+    try:
+        _judge_scripts(judging, paths, lines, known, request)
+    except KeyboardInterrupt:
+        judging.failures.append(f"judge {judging.left()}: interrupted")
+        report = replace(report, is_interrupted=True)
+    return judging.added_to(report)
 
 
 def judge_scripts(paths: Sequence[str], lines: Iterable[LaunchLine], known: Facts, request: Request) -> ScriptOutcomes:
@@ -76,29 +116,38 @@ def judge_scripts(paths: Sequence[str], lines: Iterable[LaunchLine], known: Fact
     Args:
         known: the facts that scripts are judged with; those of a launch line take the place of its `launch`.
     """
+    judging = ScriptOutcomes()
+    _judge_scripts(judging, paths, lines, known, request)
+    return judging
+
+
+def _judge_scripts(
+    judging: ScriptOutcomes, paths: Sequence[str], lines: Iterable[LaunchLine], known: Facts, request: Request
+) -> None:
+    """Add to `judging` what is found, as it is found."""
     started = named_by(lines)
-    found = find([*paths, *map(_short, started)])
-    by_path = {os.path.realpath(path): starts for path, starts in started.items()}
-    rules = rules_for(request, (AREA,))
-    left_out = {each.code for each in load((AREA,))} - {each.code for each in rules}
-    reading = ScriptOutcomes(rules=rules, failures=list(found.failures))
-    with reporting(request.listener, enabled=len(found.paths) >= MANY) as progress:
-        progress.phase(f"reading {len(found.paths)} scripts")
+    judging.rules = rules_for(request, (AREA,))
+    with reporting(request.listener) as progress:
+        progress.step("looking for scripts")
+        found = find([*paths, *map(_short, started)])
+        by_path = {os.path.realpath(path): starts for path, starts in started.items()}
+        judging.failures += found.failures
+        say = progress.phase if len(found.paths) >= MANY else progress.step
+        say(f"reading {counted(len(found.paths), 'script')}")
         texts, unread = _texts(found, {*by_path}, request)
-        reading.failures += unread
+        judging.failures += unread
+        judging.waiting = [each.source.path for each in texts]
+        left_out = {each.code for each in load((AREA,))} - {each.code for each in judging.rules}
         beside = with_modules([each.source for each in texts])
-        end = time.monotonic() + seconds_left(request)
-        plan = ScriptJudging(rules, known, by_path, beside, frozenset(left_out), end)
-        progress.phase(f"judging {len(texts)} scripts")
-        done = 0
+        end = time.monotonic() + seconds_left(request, math.inf)
+        plan = ScriptJudging(judging.rules, known, by_path, beside, frozenset(left_out), end)
+        say(f"judging {counted(len(texts), 'script')}")
         for each in _all(texts, plan, request):
-            done += 1
-            progress.step(f"judging {len(texts)} scripts: {done} done")
-            reading.outcomes.append(each.outcome)
-            reading.failures += [] if each.failure is None else [each.failure]
-    if done < len(texts):
-        reading.failures.append(f"judge {len(texts) - done} of {len(texts)} scripts: --timeout ran out")
-    return reading
+            judging.add(each)
+            progress.step(f"judging scripts: {judging.done} done, {len(texts) - judging.done} left")
+    if judging.done < len(texts):
+        why = "--timeout ran out" if seconds_left(request, math.inf) <= 0 else "the process that judged it was killed"
+        judging.failures.append(f"judge {judging.left()}: {why}")
 
 
 def _texts(found: Scripts, started: set[str], request: Request) -> tuple[list[ScriptText], list[str]]:
@@ -106,7 +155,7 @@ def _texts(found: Scripts, started: set[str], request: Request) -> tuple[list[Sc
     texts = []
     failures = []
     for at, path in enumerate(found.paths):
-        if seconds_left(request) <= 0:
+        if seconds_left(request, math.inf) <= 0:
             failures.append(f"read {len(found.paths) - at} of {len(found.paths)} scripts: --timeout ran out")
             break
         try:
@@ -120,20 +169,21 @@ def _texts(found: Scripts, started: set[str], request: Request) -> tuple[list[Sc
 
 
 def _all(texts: list[ScriptText], plan: ScriptJudging, request: Request) -> Iterator[JudgedScript]:
-    """Every file that can be judged before `--timeout` runs out, in order."""
+    """Every file that can be judged before `--timeout` runs out."""
     global _plan, _waiting
     _plan, _waiting = plan, texts
     if len(texts) < MANY or (os.cpu_count() or 1) < PROCESSES:
         for at in range(len(texts)):
-            if seconds_left(request) <= 0:
+            if seconds_left(request, math.inf) <= 0:
                 return
             yield _judge(at)
         return
     import multiprocessing
 
     context = multiprocessing.get_context("fork")  # the rules are loaded and the texts are read already
+    others = set(multiprocessing.active_children())
     with context.Pool(PROCESSES, initializer=_alone) as pool:
-        yield from _collected(pool, len(texts), request)
+        yield from _collected(pool, others, len(texts), request)
 
 
 _plan: ScriptJudging
@@ -141,15 +191,25 @@ _waiting: list[ScriptText]
 """What this process judges, and with what: a forked process finds it where its parent put it."""
 
 
-def _collected(pool: Pool, count: int, request: Request) -> Iterator[JudgedScript]:
+def _collected(pool: Pool, others: set[BaseProcess], count: int, request: Request) -> Iterator[JudgedScript]:
+    """What the pool judges, as it comes. A worker that is killed (for its memory) takes one chunk of files with it."""
     from multiprocessing import TimeoutError as Late
+    from multiprocessing import active_children
 
-    results = pool.imap(_judge_all, [range(at, min(at + CHUNK, count)) for at in range(0, count, CHUNK)])
-    for _ in range(0, count, CHUNK):
+    chunks = [range(at, min(at + CHUNK, count)) for at in range(0, count, CHUNK)]
+    results = pool.imap_unordered(_judge_all, chunks)
+    workers = set(active_children()) - others
+    done, last = 0, time.monotonic()
+    while done < len(chunks):
         try:
-            yield from results.next(timeout=max(0.01, seconds_left(request)))
+            yield from results.next(timeout=min(LOOK_SECONDS, max(0.01, seconds_left(request, math.inf))))
+            done, last = done + 1, time.monotonic()
         except Late:
-            return
+            workers |= set(active_children()) - others
+            lost = sum(not worker.is_alive() for worker in workers)
+            is_stuck = time.monotonic() - last > CHUNK * FILE_SECONDS * PROCESSES
+            if seconds_left(request, math.inf) <= 0 or (lost and (done + lost >= len(chunks) or is_stuck)):
+                return
 
 
 def _judge_all(numbers: range) -> list[JudgedScript]:

@@ -70,7 +70,8 @@ def _value(parameter: Any, convert: Callable[[Any, Any], Any], is_words: bool, c
     if isinstance(value, (Format, FailOn, float)):
         return value
     if parameter.nargs != 1 or getattr(parameter, "multiple", False):
-        return tuple(value or ()) if is_words else convert(context, value)
+        is_missing = parameter.required and not value
+        return tuple(value or ()) if is_words and not is_missing else convert(context, value)
     if value is None:
         return convert(context, value) if parameter.required else None
     return value if is_words and isinstance(value, str) else convert(context, value)

@@ -19,8 +19,8 @@ from ddpdoctor.collectors.script import Scripts, ScriptText, find, read, with_mo
 from ddpdoctor.engine import Outcome, extended
 from ddpdoctor.facts.launch.record import LaunchLine
 from ddpdoctor.facts.record import Facts
-from ddpdoctor.facts.wording import counted
 from ddpdoctor.findings import Report
+from ddpdoctor.render.words import counted
 from ddpdoctor.rules import Rule, load
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class ScriptOutcomes:
         if len(self.waiting) == 1:
             return self.waiting[0]
         named = ", ".join(self.waiting[:MOST_NAMED]) + (", …" if len(self.waiting) > MOST_NAMED else "")
-        return f"{len(self.waiting)} of {len(self.waiting) + self.done} scripts ({named})" if named else "any script"
+        return f"{len(self.waiting)} of {len(self.waiting) + self.done} scripts ({named})" if named else "scripts"
 
     def added_to(self, report: Report) -> Report:
         """The report extended by these outcomes."""
@@ -105,7 +105,7 @@ def with_scripts(
     try:
         _judge_scripts(judging, paths, lines, known, request)
     except KeyboardInterrupt:
-        judging.failures.append(f"judge {judging.left()}: interrupted")
+        judging.failures.append(f"{judging.left()} not judged: interrupted")
         report = replace(report, is_interrupted=True)
     return judging.added_to(report)
 
@@ -147,7 +147,7 @@ def _judge_scripts(
             progress.step(f"judging scripts: {judging.done} done, {len(texts) - judging.done} left")
     if judging.done < len(texts):
         why = "--timeout ran out" if seconds_left(request, math.inf) <= 0 else "the process that judged it was killed"
-        judging.failures.append(f"judge {judging.left()}: {why}")
+        judging.failures.append(f"{judging.left()} not judged: {why}")
 
 
 def _texts(found: Scripts, started: set[str], request: Request) -> tuple[list[ScriptText], list[str]]:
@@ -156,12 +156,12 @@ def _texts(found: Scripts, started: set[str], request: Request) -> tuple[list[Sc
     failures = []
     for at, path in enumerate(found.paths):
         if seconds_left(request, math.inf) <= 0:
-            failures.append(f"read {len(found.paths) - at} of {len(found.paths)} scripts: --timeout ran out")
+            failures.append(f"{len(found.paths) - at} of {len(found.paths)} scripts not read: --timeout ran out")
             break
         try:
             text = read(path)
         except OSError as error:
-            failures.append(f"{path}: not read: {error.strerror}")
+            failures.append(f"{path}: {error.strerror}")
             continue
         if text.concerns or path in found.given or os.path.realpath(path) in started:
             texts.append(text)

@@ -71,7 +71,7 @@ def judge_script(text: ScriptText, plan: ScriptJudging) -> JudgedScript:
     outcome.crashed = [each for each in outcome.crashed if each.code not in late]
     limit = "--timeout ran out" if time.monotonic() >= plan.end else f"not done within {FILE_SECONDS:.0f} s of CPU time"
     by = "" if late[:1] == ["all"] else f" by {', '.join(late)}"
-    return JudgedScript(path, outcome, failure=f"judge {path}{by}: {limit}" if late else None)
+    return JudgedScript(path, outcome, failure=f"{path}: not judged{by}: {limit}" if late else None)
 
 
 class TooLong(Exception):

@@ -52,7 +52,10 @@ def main(argv: Sequence[str] | None = None, command: Callable[[], int] | None = 
 
 
 def _run(words: list[str]) -> int:
-    if words in (["--version"], ["-V"]):  # asked for by scripts and images: answered without building the whole application
+    if words in (
+        ["--version"],
+        ["-V"],
+    ):  # asked for by scripts and images: answered without building the whole application
         from ddpdoctor import __version__
 
         print(f"ddpdoctor {__version__}")

@@ -18,7 +18,9 @@ MOST_MATCHES = 20
 
 def explain(
     request: Request,
-    words: Annotated[list[str], typer.Argument(metavar="WORD…", help="A code, a name, words, or the text of an error.")],
+    words: Annotated[
+        list[str], typer.Argument(metavar="WORD…", help="A code, a name, words, or the text of an error.")
+    ],
 ) -> int:
     """The manual page of a rule; a list of rules when several match the words or the text of an error."""
     from ddpdoctor.app.rule_search import search

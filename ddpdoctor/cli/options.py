@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -72,12 +72,12 @@ COMMON = "Common options"
 """The heading of the options that all commands share, in the help of one."""
 
 SHARED_OPTIONS: dict[str, Any] = {
-    "format": Annotated[Format, typer.Option("--format", metavar="FORMAT", help=f"How the report is written: {_one_of(Format)}.")],
+    "format": Annotated[
+        Format, typer.Option("--format", metavar="FORMAT", help=f"How the report is written: {_one_of(Format)}.")
+    ],
     "output": Annotated[
         Path | None,
-        typer.Option(
-            "--output", metavar="FILE", help="Write the report to FILE; the terminal still gets the table."
-        ),
+        typer.Option("--output", metavar="FILE", help="Write the report to FILE; the terminal still gets the table."),
     ],
     "select": Annotated[
         str | None, typer.Option("--select", metavar="PREFIX,…", help="Only rules with these codes (ENV, NET001, …).")
@@ -115,7 +115,7 @@ class Invocation:
     """What a command gets besides its options: the launch command after `--`, and the settings of the files."""
 
     launch: tuple[str, ...] | None = None
-    settings: Settings = Settings()
+    settings: Settings = field(default_factory=Settings)
 
 
 def with_shared_options(command: Callable[..., int]) -> Callable[..., int]:
@@ -136,9 +136,7 @@ def with_shared_options(command: Callable[..., int]) -> Callable[..., int]:
         inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
         *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own),
         *(
-            inspect.Parameter(
-                f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=annotations[f.name]
-            )
+            inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=annotations[f.name])
             for f in shared
         ),
     ]

@@ -34,9 +34,8 @@ def report(order: dict[str, Any]) -> int:
 def _request(order: dict[str, Any]) -> Request:
     """The options of the probe's own command line."""
     from ddpdoctor.app.request import FailOn, Format, Request
-    from ddpdoctor.cli.progress import ConsoleListener
-
     from ddpdoctor.app.settings import read_settings
+    from ddpdoctor.cli.progress import ConsoleListener
 
     options, settings = order["options"], read_settings(os.environ)
     is_quiet = options["quiet"] or not order["is_head"]

@@ -51,7 +51,8 @@ def _show_triage(request: Request, end: JobEnd) -> None:
     diagnosis = diagnose(request, end)
     report = diagnosis.report
     colour = has_colour(request, sys.stderr)
-    text = render(report, "table", width=WIDEST, colour=colour, quiet=request.quiet)
+    looks = {"quiet": request.quiet, "verbose": request.verbose}
+    text = render(report, "table", width=WIDEST, colour=colour, **looks)
     if not report.findings:
         text = "Nothing that it left says why: rerun it with NCCL_DEBUG=INFO TORCH_DISTRIBUTED_DEBUG=DETAIL\n"
     kept = "it printed nothing" if diagnosis.output is None else f"its output is kept in {diagnosis.output}"

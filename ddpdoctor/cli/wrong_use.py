@@ -20,7 +20,9 @@ def unknown_command(first: str, own: list[str], commands: Iterable[str]) -> str:
         if command is not None:
             return f"option {first[:LONGEST]!r} before the command; expected it after: ddpdoctor {command} {first[:LONGEST]}"
         known = ("--help", "--version", "--install-completion", "--show-completion")
-        return f"unknown option {first[:LONGEST]!r}; {_nearest(first, known) or 'expected a command, --help or --version'}"
+        return (
+            f"unknown option {first[:LONGEST]!r}; {_nearest(first, known) or 'expected a command, --help or --version'}"
+        )
     return f"unknown command {first[:LONGEST]!r}; {_nearest(first.lower(), names) or 'ddpdoctor --help lists them'}"
 
 
@@ -33,7 +35,9 @@ def wording(error: Any, own: list[str]) -> str:
         return f"unknown option {option[:LONGEST]!r}; {_nearest(option, known) or f'{command} --help lists them'}"
     message = " ".join(error.format_message().removeprefix("Invalid value: ").split())
     message = re.sub(r"^Invalid value for '([^']*)': (?:Value error, )?", r"\1 ", message)
-    message = re.sub(r"^Missing (?:argument|option) '([^']*)'\.?", rf"nothing given for \1; see {command} --help", message)
+    message = re.sub(
+        r"^Missing (?:argument|option) '([^']*)'\.?", rf"nothing given for \1; see {command} --help", message
+    )
     message = re.sub(r"^Option '([^']*)' requires an argument\.?", r"\1 needs a value", message)
     message = CHOICES.sub(_choices, message)
     return message[:1].lower() + message[1:].rstrip(".") if message[:4] == "Got " else message

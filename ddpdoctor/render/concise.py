@@ -14,7 +14,7 @@ def write(report: Report, *, verbose: bool = False) -> str:
     shown = [each for each in report.findings if verbose or each.role is not Role.NOISE]
     lines = [f"{_place(each, report)}: {each.code} {each.text}" for each in shown]
     lines += [f"{report.host or 'ddpdoctor'}: {each.code} rule crashed: {each.error}" for each in report.crashed]
-    lines += [f"error: could not {failure}" for failure in report.failures]
+    lines += [f"error: {failure}" for failure in report.failures]
     lines += [f"error: {each.path}: {each.reason}" for each in report.not_understood]
     return "".join(_one_line(line) + "\n" for line in lines)
 

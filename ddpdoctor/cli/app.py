@@ -117,7 +117,7 @@ def _without_command(own: list[str]) -> int:
         return 0
     name, _, shell = first.partition("=")
     if name in ("--install-completion", "--show-completion"):
-        from ddpdoctor.cli.completion import install, script
+        from ddpdoctor.cli.completion_scripts import install, script
 
         wanted = shell or "".join(own[1:2])
         print(script(wanted) if name == "--show-completion" else install(wanted))

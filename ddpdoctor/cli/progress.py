@@ -18,6 +18,8 @@ UP_AND_CLEAR = "\x1b[A\x1b[2K"
 FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 ASCII_FRAMES = "|/-\\"
 FRAME_SECONDS = 0.1
+PATIENCE_SECONDS = 0.2
+"""Work that takes less shows nothing."""
 MOST_ROWS = 8
 NARROWEST = 20
 
@@ -52,7 +54,6 @@ class ConsoleListener:
         with self._lock:
             self._finish_row()
             self._rows.append(_Row(text))
-            self._draw()
         self._tick()
 
     def step(self, text: str) -> None:
@@ -62,6 +63,9 @@ class ConsoleListener:
         with self._lock:
             if self._rows:
                 self._rows[-1].text = text
+            else:
+                self._rows.append(_Row(text))
+        self._tick()
 
     def end(self) -> None:
         """Clear the rows."""
@@ -110,7 +114,7 @@ class ConsoleListener:
 
     def _draw(self) -> None:
         shown = self._rows[-MOST_ROWS:]
-        if shown:
+        if shown and time.monotonic() - self._rows[0].started > PATIENCE_SECONDS:
             self._erase("".join(f"{_line(row)}\n" for row in shown), len(shown))
 
     def _erase(self, text: str = "", rows: int = 0) -> None:

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from ddpdoctor.examined import Excerpt
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.log import Log
 from ddpdoctor.findings import Finding, Report
 
-__all__ = ["excerpt_of_text", "with_excerpts"]
+__all__ = ["excerpt_of_text", "with_code_of_tracebacks", "with_excerpts"]
 
 MOST_LINES_ABOVE = 3
 """The head of the block around a line is shown when it is at most so many lines above."""
@@ -116,3 +117,15 @@ def _length(finding: Finding, line: str, start: int) -> int:
     if seen and line.startswith(seen, start):
         return len(seen)
     return max(1, len(line[start:].split(" ")[0]))
+
+
+def with_code_of_tracebacks(report: Report, log: Log) -> Report:
+    """The report whose findings about a line of a script show it, as far as a traceback of the log holds it."""
+    code = {(frame.file, frame.line): frame.code for each in log.tracebacks for frame in each.frames if frame.code}
+    findings = tuple(
+        replace(finding, excerpt=Excerpt(where.line, (text,), where.line, 1, 0))
+        if (where := finding.where).line is not None and (text := code.get((where.file or "", where.line)))
+        else finding
+        for finding in report.findings
+    )
+    return replace(report, findings=findings)

@@ -10,7 +10,7 @@ from ddpdoctor.facts.gaps import Why
 from ddpdoctor.facts.nodes import Form
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.facts.visibility import visible
-from ddpdoctor.findings import Report
+from ddpdoctor.findings import Report, Severity
 from ddpdoctor.rules import area_of
 
 __all__ = ["sections_of", "subject_of"]
@@ -25,7 +25,7 @@ def sections_of(facts: Facts, report: Report, areas: tuple[str, ...]) -> tuple[C
         title, describe = _SECTIONS[area]
         state = _state(facts, report, area)
         text = _why_missing(facts, area) if getattr(facts, area) is None else describe(facts)
-        sections.append(CheckedSection(area, title, state, text))
+        sections.append(CheckedSection(area, title, state, text, _code(report, area)))
     return tuple(sections)
 
 
@@ -36,6 +36,13 @@ def subject_of(facts: Facts) -> str:
     line = facts.launch.lines[0] if facts.launch.lines else None
     script = line.script.path.rpartition("/")[2] if line is not None and line.script is not None else ""
     return _launch(facts) + (f", {script}" if script else "") + f" on {facts.hostname}"
+
+
+def _code(report: Report, area: str) -> str:
+    found = (
+        finding for finding in report.findings if area_of(finding.code) == area and finding.worst is not Severity.NOTE
+    )
+    return next((finding.code for finding in found), "")
 
 
 def _state(facts: Facts, report: Report, area: str) -> SectionState:

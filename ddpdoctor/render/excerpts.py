@@ -34,7 +34,7 @@ def excerpt_lines(finding: Finding, width: int) -> Iterator[Text]:
         shown = line[indent:]
         left = f" {number:>{digits}} | " if excerpt.is_numbered else "  | "
         yield Text(left, style="dim").append(_cut(shown, room), style="not dim")
-        if number == excerpt.line:
+        if number == excerpt.line and excerpt.length:
             yield _carets(finding, excerpt, pointed, indent, gutter, room)
 
 

@@ -41,10 +41,11 @@ def section_rows(report: Report, width: int, *, is_verbose: bool) -> Iterator[Te
 def _row(section: CheckedSection, longest: int, width: int) -> Iterator[Text]:
     mark, style = MARKS[section.state]
     head = Text(f"{mark} ", style=style).append(f"{section.title:<{longest}}  ", style="not bold default")
-    room = max(20, width - longest - 4)
+    room = max(20, width - longest - 4 - (len(section.code) + 2 if section.code else 0))
     lines = _wrapped(printable(section.text), room)
     for at, line in enumerate(lines):
-        yield (head if at == 0 else Text(" " * (longest + 4))).append(line, style="not bold default")
+        row = (head if at == 0 else Text(" " * (longest + 4))).append(line, style="not bold default")
+        yield row.append(f"  {printable(section.code)}", style="dim") if section.code and at == len(lines) - 1 else row
 
 
 def _wrapped(text: str, room: int) -> Sequence[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from itertools import islice
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -87,8 +88,10 @@ class _Screen:
         """Whether the first finding shows by itself the only thing that was read."""
         if not self._report.subject:
             return True
-        first, inputs = next(iter(self._blocks), None), self._report.inputs
-        return first is not None and first.first.excerpt is not None and len(inputs) == 1 and not self._report.jobs
+        excerpt = self._blocks[0].first.excerpt if self._blocks else None
+        if excerpt is None or self._report.jobs or len(self._report.inputs) > 1:
+            return False
+        return not excerpt.is_numbered or len(self._report.inputs) == 1
 
     def _show_blocks(self) -> None:
         jobs = {job.name: job for job in self._report.jobs} if len(self._report.jobs) > 1 else {}
@@ -122,8 +125,8 @@ class _Screen:
                 self._show_source(finding)
         if is_short:
             return
-        self._show_consequences(block)
         self._show_fixes(block)
+        self._show_consequences(block)
         self._labelled("=", _short(first.why) if not self._is_verbose else first.why, "dim")
         if self._is_verbose:
             for finding in block.findings:
@@ -139,6 +142,7 @@ class _Screen:
             head = Text(LABELS[severity], style=COLOURS[severity.value])
             head.append(f"[{printable(finding.code)}]", style="not bold dim")
             head.append(f" {printable(finding.text)}", style="bold default")
+            spot = _place_of_quote(finding) if finding.quote and finding.quote in finding.text else spot
             return head.append(f" ({printable(spot)})" if spot else "", style="not bold dim")
         head = Text(f"{printable(spot)} " if spot else "")
         head.append(severity.value, style=COLOURS[severity.value])
@@ -155,19 +159,14 @@ class _Screen:
             self._excerpts_left -= 1
             for line in excerpt_lines(finding, self._console.width):
                 self._console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
-        elif finding.quote and self._report.command in AFTER_THE_JOB:
+        if finding.quote and finding.quote not in finding.text and self._report.command in AFTER_THE_JOB:
             self._show_quote(finding)
 
     def _show_quote(self, finding: Finding) -> None:
-        """The line of the log that decides, with its place; the place alone where the message says all of it."""
-        spot = next((each.path for each in finding.evidence if finding.quote.startswith(each.seen.rstrip("…"))), "")
-        if finding.quote not in finding.text:
-            line = Text(f"{printable(spot)} | " if spot else "| ", style="dim").append(
-                printable(finding.quote[:LONGEST_QUOTE]), style="not dim"
-            )
-            self._indented(line, hanging=2)
-        elif spot:
-            self._indented(Text(f"at {printable(spot)}", style="dim"))
+        """The line of the log that decides, with its place."""
+        spot = _place_of_quote(finding)
+        line = Text(f"{printable(spot)} | " if spot else "| ", style="dim")
+        self._indented(line.append(printable(finding.quote[:LONGEST_QUOTE]), style="not dim"), hanging=2)
 
     def _show_consequences(self, block: Block) -> None:
         most = len(block.consequences) if self._is_verbose else MOST_CONSEQUENCES
@@ -175,15 +174,25 @@ class _Screen:
             spot = place_beside(finding, self._report.host)
             line = Text("then ", style="dim").append(printable(finding.text), style="not dim")
             line.append(f" ({printable(spot)})" if spot else "", style="dim")
-            self._indented(line.append(f" {printable(finding.code)}", style="dim"), hanging=4)
+            if not self._is_verbose:
+                line.truncate(max(10, self._console.width - len(finding.code) - 4), overflow="ellipsis")
+            self._indented(
+                line.append(f" {printable(finding.code)}", style="dim"), hanging=4 if self._is_verbose else 0
+            )
         more = len(block.consequences) - most
         if more > 0:
             self._indented(Text(f"and {counted(more, 'more consequence')} (-v shows them)", style="dim"))
 
     def _show_fixes(self, block: Block) -> None:
         commands = _commands(block)
-        advice = _first_sentence(block.first.fix) if commands and not self._is_verbose else block.first.fix
-        self._labelled(f"fix{_scope(block.first)}:", advice, FIX_STYLE)
+        label = f"fix{_scope(block.first)}:"
+        advice = block.first.fix
+        if commands and not self._is_verbose:
+            advice = _first_sentence(advice, self._console.width - len(label) - 3)
+        if advice:
+            self._labelled(label, advice, FIX_STYLE)
+        elif commands:
+            self._indented(Text(label, style=FIX_STYLE))
         for on, command in commands:
             if on:
                 self._indented(Text(f"on {printable(on)}:", style=FIX_STYLE))
@@ -251,9 +260,17 @@ def _scope(finding: Finding) -> str:
     return f" ({printable(on.pop())})" if len(on) == 1 else ""
 
 
-def _first_sentence(text: str) -> str:
-    """What a command does needs no more words than that."""
-    return text.partition(". ")[0].rstrip(".")
+def _place_of_quote(finding: Finding) -> str:
+    """`slurm.out:14`: where the log has the line that decides; "" where the evidence does not say it."""
+    return next(
+        (each.path for each in finding.evidence if each.seen and finding.quote.startswith(each.seen.rstrip("…"))), ""
+    )
+
+
+def _first_sentence(text: str, room: int) -> str:
+    """The first sentence above a command, which says the rest; "" where one line does not hold it."""
+    sentence = text.partition(". ")[0].rstrip(".")
+    return sentence if cell_len(sentence) <= room else ""
 
 
 def _short(text: str) -> str:

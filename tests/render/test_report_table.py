@@ -21,9 +21,9 @@ def test_it_reads_like_this() -> None:
     assert render(report, "table", width=80) == (
         "jobs/train.sbatch:12:1 error[ENV021]: NCCL_SOCKET_IFNAME=eth9 matches no\n"
         "  running interface (eth0, lo)\n"
-        "  then rank 7 did not join the process group PROBE001\n"
         "  fix: Name an interface that runs, or unset the variable\n"
         "export NCCL_SOCKET_IFNAME=eth0\n"
+        "  then rank 7 did not join the process group PROBE001\n"
         '  = NCCL stops at once with "Bootstrap : no socket interface found".\n'
         "\n"
         "unknown: net: no answer within 8 s (NET010)\n"

@@ -115,12 +115,13 @@ class ConsoleListener:
     def _draw(self) -> None:
         shown = self._rows[-MOST_ROWS:]
         if shown and time.monotonic() - self._rows[0].started > PATIENCE_SECONDS:
-            self._erase("".join(f"{_line(row)}\n" for row in shown), len(shown))
+            self._erase("\n".join(map(_line, shown)), len(shown))
 
     def _erase(self, text: str = "", rows: int = 0) -> None:
         """Put `text` in the place of the rows that are on the screen, in one write, so that nothing flickers."""
         if self._drawn or text:
-            _write(CLEAR + UP_AND_CLEAR * self._drawn + text)
+            # The last row has no line end: what another process prints below it is not taken for a row.
+            _write(CLEAR + UP_AND_CLEAR * (self._drawn - 1) + text)
         self._drawn = rows
 
 

@@ -88,6 +88,15 @@ def test_hang_says_what_it_waits_for(tmp_path: Path) -> None:
     assert "watching" not in done.out
 
 
+@pytest.mark.torch
+def test_the_row_of_a_probe_ends_before_its_report(tmp_path: Path) -> None:
+    done = on_terminal("probe", "--nproc-per-node", "2", "--no-color", columns=120)
+    assert done.code == 0
+    assert "probing 2 ranks" in done.written
+    assert not [row for row in done.screen if "probing 2 ranks" in row]
+    assert [row for row in done.screen if row.startswith("pass")]
+
+
 @pytest.mark.parametrize("columns", [20, 80, 120])
 def test_a_row_is_never_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     monkeypatch.setattr("ddpdoctor.cli.progress._columns", lambda: columns)

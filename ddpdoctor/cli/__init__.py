@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None, command: Callable[[], int] | None = 
     except BrokenPipeError:
         code = 128 + signal.SIGPIPE
     except KeyboardInterrupt:
-        code = _say("interrupted", INTERRUPTED)
+        code = _say("ddpdoctor: interrupted", INTERRUPTED)
     except _EndedBySignal as ended:
         code = 128 + ended.args[0]
     except OSError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import NoReturn
 
 from ddpdoctor import __version__
 
@@ -14,7 +15,7 @@ FORMATS = ("table", "json", "markdown", "junit", "sarif", "github", "concise")
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of this rank; exits with 2 after one line when they are wrong, as argparse does."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="ddpdoctor.probe",
         description="Probe the ranks of a job: start it as the job is started, torchrun … -m ddpdoctor.probe.",
         allow_abbrev=False,
@@ -49,12 +50,22 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as the other commands do."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message}\n")
+
+
 def _numbers(word: str) -> tuple[int, ...]:
     return tuple(map(int, word.split(",")))
 
 
 def _seconds(word: str) -> float:
-    seconds = float(word)
+    try:
+        seconds = float(word)
+    except ValueError:
+        seconds = 0.0
     if not 0 < seconds < 1e6:
-        raise argparse.ArgumentTypeError(f"{word} is no number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{word!r}: expected a number of seconds above 0")
     return seconds

@@ -41,14 +41,14 @@ def lint_inputs(request: Request, inputs: LintInputs) -> tuple[Report, Facts]:
     """
     from ddpdoctor.app.excerpts import with_excerpts
 
-    report, facts = _lint(request, inputs)
-    return with_excerpts(report, facts.launch), facts
+    started = time.time()
+    report, facts = _lint(request, inputs, started)
+    return replace(with_excerpts(report, facts.launch), seconds=round(time.time() - started, 3)), facts
 
 
-def _lint(request: Request, inputs: LintInputs) -> tuple[Report, Facts]:
+def _lint(request: Request, inputs: LintInputs, started: float) -> tuple[Report, Facts]:
     from ddpdoctor.collectors.script import is_script
 
-    started = time.time()
     _check(request, inputs)
     scripts = [path for path in inputs.files if is_script(path)]
     others = [path for path in inputs.files if path not in scripts]

@@ -35,9 +35,12 @@ MANY = 40
 """Files from which on a second process is worth its start."""
 CHUNK = 4
 COLLECT_AFTER = 96
+CHUNKS_PER_PROCESS = 24
+"""After so many chunks a process gives its memory back: what it remembers of earlier files helps little with later ones."""
 LOOK_SECONDS = 1.0
 """How often the processes that judge are looked at."""
 MOST_NAMED = 1
+KILLED = "the process that judged them was killed (out of memory?)"
 
 
 @dataclass(slots=True)
@@ -146,7 +149,7 @@ def _judge_scripts(
             judging.add(each)
             progress.step(f"judging scripts: {judging.done} done, {len(texts) - judging.done} left")
     if judging.done < len(texts):
-        why = "--timeout ran out" if seconds_left(request, math.inf) <= 0 else "the process that judged it was killed"
+        why = "--timeout ran out" if seconds_left(request, math.inf) <= 0 else KILLED
         judging.failures.append(f"{judging.left()} not judged: {why}")
 
 
@@ -182,7 +185,7 @@ def _all(texts: list[ScriptText], plan: ScriptJudging, request: Request) -> Iter
 
     context = multiprocessing.get_context("fork")  # the rules are loaded and the texts are read already
     others = set(multiprocessing.active_children())
-    with context.Pool(PROCESSES, initializer=_alone) as pool:
+    with context.Pool(PROCESSES, initializer=_alone, maxtasksperchild=CHUNKS_PER_PROCESS) as pool:
         yield from _collected(pool, others, len(texts), request)
 
 
@@ -206,7 +209,7 @@ def _collected(pool: Pool, others: set[BaseProcess], count: int, request: Reques
             done, last = done + 1, time.monotonic()
         except Late:
             workers |= set(active_children()) - others
-            lost = sum(not worker.is_alive() for worker in workers)
+            lost = sum(worker.exitcode not in (None, 0) for worker in workers)
             is_stuck = time.monotonic() - last > CHUNK * FILE_SECONDS * PROCESSES
             if seconds_left(request, math.inf) <= 0 or (lost and (done + lost >= len(chunks) or is_stuck)):
                 return

@@ -153,7 +153,6 @@ def _columns() -> int:
 def _write(text: str) -> None:
     # Not sys.stderr.write(): a process that is forked while another thread writes would inherit a locked buffer.
     try:
-        sys.stderr.flush()
         os.write(2, text.encode(sys.stderr.encoding or "utf-8", "replace"))
     except OSError:
         pass  # standard error is closed: progress is lost, the work goes on

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from commandline import SECONDS, doctor, environment
 from terminal import on_terminal, screen_of
@@ -163,6 +165,33 @@ def test_ctrl_c_gives_what_lint_knows_so_far(tmp_path: Path) -> None:
     assert re.search(r"\d+ of 400 scripts \(train_\d+\.py, …\) not judged: interrupted", " ".join(out.split()))
     assert "incomplete" in out or "SCRIPT" in out
     assert "Traceback" not in err
+
+
+def test_files_whose_process_is_killed_are_named_and_the_others_judged(tmp_path: Path) -> None:
+    for number in range(400):
+        (tmp_path / f"train_{number}.py").write_text(SCRIPT)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ddpdoctor", "lint", "--format", "json", "."],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env=environment(),
+    )
+    assert process.stderr is not None
+    while "judging" not in process.stderr.readline():
+        assert process.poll() is None
+    deadline = time.monotonic() + 20
+    while not (judges := psutil.Process(process.pid).children()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.3)
+    judges[0].kill()
+    out, _ = process.communicate(timeout=SECONDS)
+    report = json.loads(out)
+    assert process.returncode == 3
+    (failure,) = [each["error"] for each in report["crashed"]]
+    assert re.fullmatch(r"[1-4] of 400 scripts \(train_\d+\.py, …\) not judged: .* was killed .*", failure)
+    assert report["seconds"] > 0.5
 
 
 def test_ctrl_c_gives_what_triage_knows_so_far(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -17,22 +17,27 @@ from ddpdoctor.app.rule_selection import rules_for
 from ddpdoctor.app.script_judging import FILE_SECONDS, JudgedScript, ScriptJudging, judge_script
 from ddpdoctor.collectors.script import Scripts, ScriptText, find, read, with_modules
 from ddpdoctor.engine import Outcome, extended
+from ddpdoctor.examined import ExaminedInput
 from ddpdoctor.facts.launch.record import LaunchLine
 from ddpdoctor.facts.record import Facts
+from ddpdoctor.facts.script import SourceProblem
 from ddpdoctor.findings import Report
 from ddpdoctor.render.words import counted
 from ddpdoctor.rules import Rule, load
+from ddpdoctor.scripts.syntax.parsing import parse
 
 if TYPE_CHECKING:
     from multiprocessing.pool import Pool
     from multiprocessing.process import BaseProcess
 
-__all__ = ["AREA", "ScriptOutcomes", "judge_scripts", "named_by", "with_scripts"]
+__all__ = ["AREA", "ScriptOutcomes", "judge_scripts", "named_by"]
 
 AREA = "script"
 PROCESSES = 2
 MANY = 40
 """Files from which on a second process is worth its start."""
+MOST_PARSED = 100
+"""Files without distributed training whose syntax is looked at, to say how many have errors."""
 CHUNK = 4
 COLLECT_AFTER = 96
 CHUNKS_PER_PROCESS = 24
@@ -45,12 +50,20 @@ KILLED = "the process that judged them was killed (out of memory?)"
 
 @dataclass(slots=True)
 class ScriptOutcomes:
-    """The outcomes of all scripts, the rules that judged them, and what ddpdoctor itself could not do."""
+    """The outcomes of all scripts, the rules that judged them, and what ddpdoctor itself could not do.
+
+    `inputs` are the scripts as the report tells of them; `passed_over` the files of folders that do not concern training,
+    `broken` those of them that are not Python (the first MOST_PARSED are parsed).
+    """
 
     rules: tuple[Rule, ...] = ()
     failures: list[str] = field(default_factory=list)
     waiting: list[str] = field(default_factory=list)
     """The paths that are to be judged and were not yet."""
+    inputs: list[ExaminedInput] = field(default_factory=list)
+    passed_over: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    is_interrupted: bool = False
     _judged: dict[str, Outcome] = field(default_factory=dict)
 
     @property
@@ -78,7 +91,8 @@ class ScriptOutcomes:
 
     def added_to(self, report: Report) -> Report:
         """The report extended by these outcomes."""
-        return extended(report, self.outcomes, self.rules, tuple(self.failures))
+        report = extended(report, self.outcomes, self.rules, tuple(self.failures))
+        return replace(report, inputs=(*report.inputs, *self.inputs), is_interrupted=self.is_interrupted)
 
 
 def named_by(lines: Iterable[LaunchLine]) -> dict[str, tuple[LaunchLine, ...]]:
@@ -97,48 +111,45 @@ def _short(path: str) -> str:
     return path if below.startswith("..") else below
 
 
-def with_scripts(
-    report: Report, paths: Sequence[str], lines: Iterable[LaunchLine], known: Facts, request: Request
-) -> Report:
-    """The report with what is found in training scripts: those in `paths`, and those that the lines start.
-
-    Ctrl-C ends the judging: the report then has what was found until then, and says what was not judged.
-    """
+def judge_until_interrupted(
+    named: Scripts, lines: Iterable[LaunchLine], known: Facts, request: Request
+) -> ScriptOutcomes:
+    """As `judge_scripts`; Ctrl-C ends it with what was found until then, and it says what was not judged."""
     judging = ScriptOutcomes()
     try:
-        _judge_scripts(judging, paths, lines, known, request)
+        _judge_scripts(judging, named, lines, known, request)
     except KeyboardInterrupt:
         judging.failures.append(f"{judging.left()} not judged: interrupted")
-        report = replace(report, is_interrupted=True)
-    return judging.added_to(report)
+        judging.is_interrupted = True
+    return judging
 
 
-def judge_scripts(paths: Sequence[str], lines: Iterable[LaunchLine], known: Facts, request: Request) -> ScriptOutcomes:
-    """What is wrong in these scripts, in folders of them, and in the scripts that the lines start.
+def judge_scripts(named: Scripts, lines: Iterable[LaunchLine], known: Facts, request: Request) -> ScriptOutcomes:
+    """What is wrong in these scripts, and in those that the lines start.
 
     Args:
         known: the facts that scripts are judged with; those of a launch line take the place of its `launch`.
     """
     judging = ScriptOutcomes()
-    _judge_scripts(judging, paths, lines, known, request)
+    _judge_scripts(judging, named, lines, known, request)
     return judging
 
 
 def _judge_scripts(
-    judging: ScriptOutcomes, paths: Sequence[str], lines: Iterable[LaunchLine], known: Facts, request: Request
+    judging: ScriptOutcomes, named: Scripts, lines: Iterable[LaunchLine], known: Facts, request: Request
 ) -> None:
     """Add to `judging` what is found, as it is found."""
     started = named_by(lines)
+    given = set(named.given)
     judging.rules = rules_for(request, (AREA,))
     with reporting(request.listener) as progress:
-        progress.step("looking for scripts")
-        found = find([*paths, *map(_short, started)])
+        found = find(map(_short, started), named)
         by_path = {os.path.realpath(path): starts for path, starts in started.items()}
         judging.failures += found.failures
         say = progress.phase if len(found.paths) >= MANY else progress.step
         say(f"reading {counted(len(found.paths), 'script')}")
-        texts, unread = _texts(found, {*by_path}, request)
-        judging.failures += unread
+        texts = _texts(found, {*by_path}, request, judging)
+        judging.inputs += [_examined(each, is_named=each.source.path in given) for each in texts]
         judging.waiting = [each.source.path for each in texts]
         left_out = {each.code for each in load((AREA,))} - {each.code for each in judging.rules}
         beside = with_modules([each.source for each in texts])
@@ -153,22 +164,51 @@ def _judge_scripts(
         judging.failures.append(f"{judging.left()} not judged: {why}")
 
 
-def _texts(found: Scripts, started: set[str], request: Request) -> tuple[list[ScriptText], list[str]]:
-    """What is to be judged, and what could not be read. Of a folder, files that do not concern training are passed over."""
+def _texts(found: Scripts, started: set[str], request: Request, reading: ScriptOutcomes) -> list[ScriptText]:
+    """What is to be judged. Of a folder, files that do not concern training are passed over."""
     texts = []
-    failures = []
     for at, path in enumerate(found.paths):
         if seconds_left(request, math.inf) <= 0:
-            failures.append(f"{len(found.paths) - at} of {len(found.paths)} scripts not read: --timeout ran out")
+            left = f"{len(found.paths) - at} of {len(found.paths)} scripts not read: --timeout ran out"
+            reading.failures.append(left)
             break
         try:
             text = read(path)
         except OSError as error:
-            failures.append(f"{path}: {error.strerror}")
+            reading.failures.append(f"{path}: {error.strerror}")
+            reason = (error.strerror or "not readable").lower()
+            is_named = path in found.given
+            reading.inputs.append(
+                ExaminedInput(path, _kind(path), is_understood=False, reason=reason, is_named=is_named)
+            )
             continue
         if text.concerns or path in found.given or os.path.realpath(path) in started:
             texts.append(text)
-    return texts, failures
+        elif len(reading.passed_over) < MOST_PARSED and _is_broken(text):
+            reading.broken.append(path)
+        else:
+            reading.passed_over.append(path)
+    return texts
+
+
+def _is_broken(text: ScriptText) -> bool:
+    return text.source.problem is not None or isinstance(parse(text.source.text), SourceProblem)
+
+
+def _kind(path: str) -> str:
+    return "notebook" if path.endswith(".ipynb") else "script"
+
+
+def _examined(text: ScriptText, *, is_named: bool) -> ExaminedInput:
+    """A script as the report tells of it."""
+    source, raw = text.source, text.source.text
+    reason = source.problem.message if source.problem is not None and not raw else None
+    if reason is None and not raw.strip():
+        reason = "empty" if text.raw is None else "it has no cell with Python"
+    lines = raw.count("\n") + (not raw.endswith("\n")) if raw else None
+    return ExaminedInput(
+        source.path, _kind(source.path), is_understood=reason is None, lines=lines, reason=reason, is_named=is_named
+    )
 
 
 def _all(texts: list[ScriptText], plan: ScriptJudging, request: Request) -> Iterator[JudgedScript]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["triage_inputs"]
 
 
-def triage_inputs(paths: Sequence[str], request: Request, *, started: float) -> Report:
+def triage_inputs(paths: Sequence[str], request: Request, *, started: float, job: str | None = None) -> Report:
     """The report about these inputs. Ctrl-C ends the reading: it is then about what was read, and names what was not."""
     with reporting(request.listener) as progress:
 
@@ -29,7 +29,7 @@ def triage_inputs(paths: Sequence[str], request: Request, *, started: float) -> 
 
         watch = ReadingWatch(begun, told)
         with watched(watch):
-            report, _ = triaged(paths, request, started=started)
+            report, _ = triaged(paths, request, started=started, job=job)
     return replace(report, is_interrupted=watch.is_interrupted)
 
 

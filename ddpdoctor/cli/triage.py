@@ -17,6 +17,7 @@ def triage(
     paths: Annotated[
         list[str] | None, typer.Argument(metavar="PATH…", help="Logs, folders of logs, dumps; - is standard input.")
     ] = None,
+    job: Annotated[str | None, typer.Option("--job", metavar="NAME", help="Show only this job of several.")] = None,
 ) -> int:
     """Find the first cause in logs, log folders and dumps of a job that failed or hung."""
     from ddpdoctor.app.triage_reading import triage_inputs
@@ -25,4 +26,4 @@ def triage(
     started = time.time()
     if not paths:
         raise UsageError("nothing to read; expected log files, folders, dumps, or - for standard input")
-    return emit(triage_inputs(paths, request, started=started), request)
+    return emit(triage_inputs(paths, request, started=started, job=job), request)

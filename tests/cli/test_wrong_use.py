@@ -44,6 +44,11 @@ from commandline import doctor
         (["check", "--select", "NOPE", "--", "torchrun", "x.py"], "--select 'NOPE'"),
         (["--show-completion", "csh"], "'csh': no completion"),
         (["check", "--"], "nothing after `--`"),
+        (["probe", "--nproc-per-node", "99999"], "--nproc-per-node 99999: expected 1 to "),
+        (["probe", "--nproc-per-node", "9" * 5000], "expected 1 to "),
+        (["probe", "--nproc-per-node", "0"], "'0'"),
+        (["probe", "--facts", "facts.json"], "--facts with probe"),
+        (["check", "--facts", "facts.json", "--", "torchrun", "train.py"], "ddpdoctor lint -- "),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
 )

@@ -53,10 +53,10 @@ def _show_patch(report: Report, request: Request) -> int:
     sys.stdout.flush()
     sys.stdout.buffer.write(text)
     for failure in failures:
-        print(f"ddpdoctor: {failure}", file=sys.stderr)
+        print(f"error: {failure}", file=sys.stderr)
     if not request.quiet:
         total = len(report.findings)
-        print(f"ddpdoctor: {count} of {total} findings corrected; without --diff all are told", file=sys.stderr)
+        print(f"ddpdoctor: {count} of {total} findings corrected; without --diff all are shown", file=sys.stderr)
     written = True
     if request.output is not None:
         written = emit_text("", as_file(report, request), request)

@@ -208,5 +208,5 @@ def test_ctrl_c_gives_what_triage_knows_so_far(tmp_path: Path) -> None:
             file.write(f"[rank{number % 8}]: epoch {number} loss 0.{number:07d} {hash(str(number)):x} tokens/s\n")
     code, out, err = _interrupted("triage", "a.log", "b.log", "-", cwd=tmp_path, phase="reading logs", stdin="step 1\n")
     assert code == 130
-    assert "-: not read: interrupted" in " ".join(out.split())
+    assert "standard input: not read: interrupted" in " ".join(out.split())
     assert "Traceback" not in err

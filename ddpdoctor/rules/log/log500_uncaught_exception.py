@@ -30,7 +30,6 @@ from ddpdoctor.rules.log.log501_worker_ended_without_traceback import (
 )
 from ddpdoctor.rules.log.log505_interrupted_by_hand import INTERRUPT
 from ddpdoctor.rules.log.missing_files import is_missing_file, is_removed
-from ddpdoctor.rules.log.not_a_number import no_number
 from ddpdoctor.rules.log.signatures import explained, shortened, softly_explained
 from ddpdoctor.rules.script.script059_to_061_checkpoints import not_written_yet
 
@@ -234,8 +233,6 @@ def uncaught_exception(log: Log) -> Iterator[Finding]:
     """
     yield from raised_finding(log, Raised.ALONE)
     yield from _cut(log)
-    if all(is_consequence(each) for each in log.tracebacks):
-        yield from no_number(log)
     soft = softly_explained(log)
     lines = [each for each in explained(log, "cause", "umbrella") if (each.source, each.number) not in soft]
     for each in (t for t in log.tracebacks if not _is_explained(t, lines)):

@@ -19,6 +19,7 @@ from ddpdoctor.rules import Cause, Rule, load
 __all__ = [
     "by_signatures",
     "codes_of",
+    "ending",
     "explained",
     "finding_of",
     "retitled",
@@ -47,6 +48,11 @@ def by_signatures(rule: Rule) -> Callable[[Log], Iterator[Finding]]:
 def signed(cause: Cause, log: Log) -> Iterator[Finding]:
     """What the signatures of a cause find, for a look of its own that adds to them."""
     return by_signatures(cause.rule)(log)
+
+
+def ending(cause: Cause, log: Log) -> Iterator[Finding]:
+    """The same of a cause that is a process's own exception: it says nothing where the process went on."""
+    yield from (each for each in signed(cause, log) if each.role is not Role.NOISE)
 
 
 @functools.cache

@@ -47,8 +47,10 @@ CONTEXT_PATTERNS: dict[str, str] = {
     "signal_of_intel": r"KILLED BY SIGNAL: (?P<signal>\d+) ",
     "no_number": r"Unexpected result -?(?:nan|inf) on rank (?P<rank>\d+) at"
     r"|[Ll]oss is -?(?:nan|NaN|inf)\b[^\n]{0,20}(?:[Ss]topp|[Aa]bort|[Ee]xit)"
-    r"|(?:NaN|nan|Inf|inf)s? (?:was |were )?(?:detected|found|encountered)[^\n]{0,60}(?:[Ss]topp|[Aa]borting|[Ee]xiting|[Tt]erminat)"
-    r"|(?:[Aa]borting|[Ss]topping|[Ee]xiting)[^\n]{0,40}(?:loss|gradients?|grad_norm)[^\n]{0,20} (?:is|are|was|became) (?:NaN|nan|inf)",
+    r"|(?:NaN|nan|Inf|inf)s? (?:was |were )?(?:detected|found|encountered)[^\n]{0,60}"
+    r"(?:[Ss]topp|[Aa]borting|[Ee]xiting|[Tt]erminat)"
+    r"|(?:[Aa]borting|[Ss]topping|[Ee]xiting)[^\n]{0,40}(?:loss|gradients?|grad_norm)[^\n]{0,20} "
+    r"(?:is|are|was|became) (?:NaN|nan|inf)",
     "compiler": r":\d+:\d+: (?:fatal )?error: |\bfatal error: [^\s:]{1,200}: No such file|nvcc fatal {1,3}: "
     r"|unsupported GNU version",
     "back_off": r"Back-off restarting failed container(?: (?P<container>[\w.-]+) in pod (?P<pod>[\w.-]+?)_)?",

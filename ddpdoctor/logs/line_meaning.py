@@ -9,7 +9,9 @@ from ddpdoctor.facts.log import LogLine
 __all__ = [
     "NCCL_READY",
     "NCCL_RETURNED",
+    "gives_up",
     "is_of_whole_job",
+    "is_omission",
     "is_progress",
     "is_quoted",
     "reports_failure",
@@ -33,6 +35,18 @@ _FAILED = re.compile(
     r"|remote process exited or there was a network error"
     r"|DistBackendError|ncclRemoteError|ncclSystemError|ncclInternalError|ncclUnhandledCudaError",
 )
+_GIVES_UP = re.compile(
+    r"^SystemExit: (?!0$|None$)|\b[Aa]borting(?:\.|!|$)|\b(?:Aborting|Exiting|Quitting|Giving up)\b[^\n]{0,40}[.!]?$"
+    r"|^(?:\S{1,80}: )?(?:fatal|FATAL|Fatal|panic|PANIC|CRITICAL)(?: error)?: |^(?:\[?(?:FATAL|CRITICAL)\]?)\b"
+    r"|^\S{1,200}: (?:error|Error|ERROR): |^(?:\[?(?:ERROR|Error|error)\]?|E\d{4} [\d:.]{8,20}[^\]]{0,80}\])[: ]"
+    r"|(?:[Jj]ob|[Tt]raining|[Rr]un|[Pp]rocess|[Ww]orker|[Cc]ommand|[Tt]ask|[Rr]ank \d+) (?:has )?(?:failed|crashed|aborted|died)\b"
+    r"|\b(?:exit code|status|return code|returncode)[ =:]{1,3}[1-9]\d{0,2}\b"
+)
+"""Words with which an output ends that did not end well, though no rule knows them."""
+_GOES_WELL = re.compile(
+    r"\b(?:0|no) (?:error|failure|failed)|\b(?:retry|skipp|ignor|fall(?:ing)? back|recover|success|passed\b)",
+    re.IGNORECASE,
+)
 _TROUBLE = re.compile(
     r"error|exception|traceback|warn|fail|abort|terminat|kill(?:ed|ing)|signal|exit|closing|closed|timed? ?out|frame #"
     r"|core dumped|cancelled|shut(?:ting)? ?down|[Ff]inished server process"
@@ -51,9 +65,18 @@ _QUOTED = re.compile(
 )
 """What a job prints of its data, before the quote."""
 _OF_JOB = re.compile(r"slurmstepd(?:-\S+)?: error: \*\*\* (?:JOB|STEP) ")
+_OMITTED = re.compile(
+    r"[\W_]{0,10}(?:\.{3,}|…|snip(?:ped)?|omit(?:ted)?|truncated|trimmed)[\W_]{0,10}$|[-#<\[(]{1,10} ?omit[^\n]{0,60}$",
+    re.IGNORECASE,
+)
 _READ_CHARS = 300
 """A line shows within so many characters whether it is of a job that works."""
 _QUOTE_CHARS = 200
+
+
+def is_omission(line: LogLine) -> bool:
+    """Whether whoever pasted the log says in this line that some of it was left out."""
+    return _OMITTED.match(line.text[:_QUOTE_CHARS]) is not None
 
 
 def is_progress(line: LogLine) -> bool:
@@ -70,6 +93,12 @@ def is_quoted(line: LogLine) -> bool:
 def reports_failure(line: LogLine) -> bool:
     """Whether the line says that a process or the job failed."""
     return _FAILED.search(line.text) is not None
+
+
+def gives_up(line: LogLine) -> bool:
+    """Whether the line, where it is among the last ones of an output, says that the process ended with a failure."""
+    text = line.text[:_READ_CHARS]
+    return _GIVES_UP.search(text) is not None and _GOES_WELL.search(text) is None and not is_quoted(line)
 
 
 def is_of_whole_job(line: LogLine) -> bool:

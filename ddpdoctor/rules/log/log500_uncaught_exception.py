@@ -12,6 +12,7 @@ from ddpdoctor.findings import CausalStage, Certainty, Evidence, Finding, Role, 
 from ddpdoctor.logs.distances import CHAIN_LINES, OWN_MESSAGE_LINES
 from ddpdoctor.logs.exception_kinds import is_consequence, is_wrapper
 from ddpdoctor.logs.history import history_of
+from ddpdoctor.logs.interruption import INTERRUPT
 from ddpdoctor.logs.matching import matching_lines
 from ddpdoctor.logs.traceback_of_line import OUTSIDERS, repeats
 from ddpdoctor.rules import Cause, cause
@@ -19,6 +20,7 @@ from ddpdoctor.rules.host.host002_shm_too_small_for_dataloader import shm_too_sm
 from ddpdoctor.rules.host.host009_memory_limit_low import memory_limit_low
 from ddpdoctor.rules.host.host012_013_502_hosts_differ import on_some_nodes_only
 from ddpdoctor.rules.log.ended_ranks import names_of
+from ddpdoctor.rules.log.exception_fixes import fix_of
 from ddpdoctor.rules.log.log011_020_device_errors import ASSERTED
 from ddpdoctor.rules.log.log012_to_014_out_of_memory import host_out_of_memory
 from ddpdoctor.rules.log.log015_021_killed import scheduler_ended_job
@@ -28,7 +30,6 @@ from ddpdoctor.rules.log.log501_worker_ended_without_traceback import (
     PEERS_BEFORE,
     PEERS_OF_A_GROUP,
 )
-from ddpdoctor.rules.log.log505_interrupted_by_hand import INTERRUPT
 from ddpdoctor.rules.log.missing_files import is_missing_file, is_removed
 from ddpdoctor.rules.log.signatures import explained, shortened, softly_explained
 from ddpdoctor.rules.script.script059_to_061_checkpoints import not_written_yet
@@ -201,6 +202,7 @@ def _finding(log: Log, group: _Group, when: str = "", undetermined: str = "") ->
     why = WHY_GONE if CHILD_GONE.search(first.message) else ""
     why = WHY_TERMINATED if TERMINATED.search(first.message) else why
     says = says.removesuffix(".") if why and not at else says
+    own = None if why or undetermined else fix_of(first)
     return Finding(
         f"{names_of(group.ranks, group.hosts)} raised {shortened(says)}{at}{when}",
         (Evidence(log.place(first.source, first.number), shortened(says), "no exception"),),
@@ -214,6 +216,8 @@ def _finding(log: Log, group: _Group, when: str = "", undetermined: str = "") ->
         ),
         ranks=group.ranks,
         quote=shortened(says),
+        fix=own.text if own is not None else "",
+        fix_command=own.command if own is not None else None,
         undetermined=why or undetermined,
         certainty=Certainty.CANDIDATES if why or undetermined else Certainty.CERTAIN,
         candidates=tuple(each.rule.code for each in CANDIDATES.get(why, ())),
@@ -229,7 +233,16 @@ def uncaught_exception(log: Log) -> Iterator[Finding]:
     the end of the log. The place named here is the innermost frame of the job's own code.
 
     ## Fix
-    Read the traceback at the place that the evidence names; run the same line on one process to see it alone.
+    Read the traceback at the place that the evidence names; run the same command on one process to see it alone. For a missing
+    module, a missing file, a refused permission, an assertion, a division or a missing key the finding says what to type.
+
+    ## Example
+
+        rank 0 raised ModuleNotFoundError: No module named 'yaml' at train.py:3
+
+    After, on every node, with the Python that starts the ranks:
+
+        python -m pip install PyYAML
     """
     yield from raised_finding(log, Raised.ALONE)
     yield from _cut(log)

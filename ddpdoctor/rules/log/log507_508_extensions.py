@@ -15,9 +15,7 @@ from ddpdoctor.rules.log.signatures import ending, shortened
 
 __all__: list[str] = []
 
-_MODULE = re.compile(
-    r"(?:^|[/' :])(?P<module>[A-Za-z]\w{0,60})(?:\.[\w-]{1,60})?\.so[\w.]{0,20}: undefined symbol: (?P<symbol>\w+)"
-)
+_MODULE = re.compile(r"(?:^|[/' :])(?P<module>[A-Za-z]\w{0,60})(?:\.[\w-]{1,60})?\.so[\w.]{0,20}: undefined symbol: ")
 _OF_NVIDIA = re.compile(r"lib(cu\w+|nv\w+)$")
 _PACKAGES = (
     ("flash_attn", "flash-attn"),
@@ -138,6 +136,6 @@ def _with_compiler(log: Log, found: Finding, line: LogLine) -> Finding:
     if missing is None:
         return told
     if known is None:
-        text = f"Install the development package that brings {missing['file']}, on every node, and remove ~/.cache/torch_extensions"
-        return replace(told, fix=text)
+        text = f"Install the development package that brings {missing['file']}, on every node"
+        return replace(told, fix=f"{text}, and remove ~/.cache/torch_extensions")
     return replace(told, fix=f"{known[1]}, and remove ~/.cache/torch_extensions", fix_command=known[2])

@@ -45,7 +45,8 @@ def disk_full(log: Log) -> Iterator[Finding]:
 
     Before: each of 40 checkpoints of 12 GB is kept in `$HOME`. After, on every node:
 
-        export TMPDIR=/scratch/$USER HF_HOME=/scratch/$USER/hf && python train.py --output-dir /scratch/$USER/run1 --save-total-limit 2
+        export TMPDIR=/scratch/$USER HF_HOME=/scratch/$USER/hf
+        python train.py --output-dir /scratch/$USER/run1 --save-total-limit 2
     """
     yield from ending(disk_full, log)
 

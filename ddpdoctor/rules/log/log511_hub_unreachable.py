@@ -21,7 +21,7 @@ __all__: list[str] = []
         r"couldn't connect to 'https?://[^']{1,200}' to load",
         r"(?:LocalEntryNotFoundError|OfflineModeIsEnabled|LocalTokenNotFoundError)\b",
         r"ConnectionError: Couldn't reach ",
-        r"\w(?:Error|Timeout): [^\n]{0,80}host='(?:huggingface\.co|cdn-lfs[\w.-]*|hf-mirror\.com|modelscope\.cn|www\.modelscope\.cn)'",
+        r"\w(?:Error|Timeout): [^\n]{0,80}host='(?:huggingface\.co|cdn-lfs[\w.-]*|hf-mirror\.com|(?:www\.)?modelscope\.cn)'",
         r"Cannot reach https?://(?:huggingface|hf-mirror|modelscope)",
     ),
 )

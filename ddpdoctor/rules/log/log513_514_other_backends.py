@@ -36,12 +36,12 @@ def ascend_runtime_error(log: Log) -> Iterator[Finding]:
     does not work.
 
     ## Fix
-    Read `Reason:` and `Solution:` of the rank that printed its error first; the other ranks follow from it. Where ranks only start
-    late, raise the limit on all nodes: `export HCCL_CONNECT_TIMEOUT=1800`.
+    Read `Reason:` and `Solution:` of the rank that printed its error first; the other ranks follow from it. Where ranks
+    only start late, raise the limit on all nodes: `export HCCL_CONNECT_TIMEOUT=1800`.
 
     ## Example
 
-        EI0006: [PID: 1292363] 2025-04-08-18:07:20.444.436 Getting socket times out. Reason: Remote Rank did not send the data in time.
+        EI0006: [PID: 1292363] 2025-04-08-18:07:20.444.436 Getting socket times out. Reason: …
 
     After, on every node:
 

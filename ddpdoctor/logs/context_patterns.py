@@ -74,6 +74,8 @@ CONTEXT_PATTERNS: dict[str, str] = {
     "roce": r"NET/IB : Using [^\n]*/RoCE",
     "size": r"rank=(?P<rank>\d+), size=(?P<size>\d+), local=",
     "oom_killed": r"Killed process (?P<pid>\d+) \(",
+    "lost_rank": r"\b[Tt]he missing ranks?: (?P<ranks>[\d, ]+)|\bRank (?P<rank>\d+) -- (?:GPU \d|\[process information)",
+    "lost_process": r"[Pp]rocess \d+ on node (?P<host>[^\s,]+)(?: managing GPU|$)",
     "ray_worker": r"ip=(?P<host>[\d.]+), pid=(?P<pid>\d+)\) world_rank=(?P<rank>\d+)",
     "ray_task": r"ray::\S+ \(pid=(?P<pid>\d+), ip=(?P<host>[\d.]+)",
     "ray_dead": r"Worker IP address: (?P<host>[\w.:-]+) Worker port: \d+ Worker PID: (?P<pid>\d+)",

@@ -39,7 +39,8 @@ _GIVES_UP = re.compile(
     r"^SystemExit: (?!0$|None$)|\b[Aa]borting(?:\.|!|$)|\b(?:Aborting|Exiting|Quitting|Giving up)\b[^\n]{0,40}[.!]?$"
     r"|^(?:\S{1,80}: )?(?:fatal|FATAL|Fatal|panic|PANIC|CRITICAL)(?: error)?: |^(?:\[?(?:FATAL|CRITICAL)\]?)\b"
     r"|^\S{1,200}: (?:error|Error|ERROR): |^(?:\[?(?:ERROR|Error|error)\]?|E\d{4} [\d:.]{8,20}[^\]]{0,80}\])[: ]"
-    r"|(?:[Jj]ob|[Tt]raining|[Rr]un|[Pp]rocess|[Ww]orker|[Cc]ommand|[Tt]ask|[Rr]ank \d+) (?:has )?(?:failed|crashed|aborted|died)\b"
+    r"|(?:[Jj]ob|[Tt]raining|[Rr]un|[Pp]rocess|[Ww]orker|[Cc]ommand|[Tt]ask|[Rr]ank \d+) (?:has )?"
+    r"(?:failed|crashed|aborted|died)\b"
     r"|\b(?:exit code|status|return code|returncode)[ =:]{1,3}[1-9]\d{0,2}\b"
 )
 """Words with which an output ends that did not end well, though no rule knows them."""

@@ -164,10 +164,11 @@ ENOUGH_OTHERS = 3
 def _is_whole(log: Log, absent: tuple[int, ...]) -> bool:
     """Whether silence counts: a text that was cut out of a log may have lost what `absent` printed."""
     history = history_of(log)
+    if any(is_omission(line) for line in log.tails):
+        return False
     if history.is_excerpt:
-        is_cut = any(is_omission(line) for line in log.tails)
         others = len(history.speaking_ranks - {*absent})
-        return len(absent) == 1 and not is_cut and (log.world_size is not None or others >= ENOUGH_OTHERS)
+        return len(absent) == 1 and (log.world_size is not None or others >= ENOUGH_OTHERS)
     return len(absent) == 1 or log.world_size is not None
 
 

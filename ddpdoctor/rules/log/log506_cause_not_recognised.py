@@ -160,7 +160,7 @@ def _next(log: Log, words: LastWords) -> str:
     if _ENDS_ITSELF.search(text):
         return "Find the sys.exit() that ended the script at the named place; what that process printed just before says why"
     if _OF_NCCL.search(text):
-        return "Run once more with NCCL_DEBUG=INFO NCCL_DEBUG_FILE=nccl.%h.%p.log and give ddpdoctor triage the files of all nodes"
+        return "Run once more with NCCL_DEBUG=INFO NCCL_DEBUG_FILE=nccl.%h.%p.log and triage the files of all nodes"
     if _OF_SIGNAL.search(text):
         return "Run once more with PYTHONFAULTHANDLER=1, and add the node's kernel log: sudo dmesg -T > dmesg.txt"
     if _OF_SCHEDULER.search(text):

@@ -17,7 +17,7 @@ __all__ = [
     "reports_failure",
 ]
 
-NCCL_RETURNED = re.compile(r"\bINFO (?P<file>\S+\.(?:c[cu]|h)):\d+ -> ?(?P<code>[1-7])\b")
+NCCL_RETURNED = re.compile(r"\bINFO (?P<file>\S+\.(?:c[cu]|h)):\d+ (?:\([\w:~<>]{1,100}\) )?-> ?(?P<code>[1-7])\b")
 """How NCCL passes an error on."""
 NCCL_READY = re.compile(r"Init COMPLETE|Connected all (?:rings|trees)")
 """What NCCL prints when a communicator is ready."""
@@ -27,7 +27,7 @@ _FAILED = re.compile(
     r"|srun: error|exit(ed with)?( exit)? code:? [1-9]"
     r"|non-zero (exit )?status|terminate called|taking the entire process down|Segmentation fault|Bus error"
     r"|died with <Signals|CANCELLED AT|RendezvousTimeoutError|OOMKilled|CrashLoopBackOff|There are not enough slots available"
-    r"|\b(?:INFO|WARN) \S+\.(?:c[cu]|h):\d+ -> ?[1-7]\b|NCCL WARN (?:Net : )?Call to [a-z]+ failed : "
+    r"|\b(?:INFO|WARN) \S+\.(?:c[cu]|h):\d+ (?:\([\w:~<>]{1,100}\) )?-> ?[1-7]\b|NCCL WARN (?:Net : )?Call to [a-z]+ failed : "
     r"|Could not load library libcudnn|error while loading shared libraries: "
     r"|returned [\w() ]+, retrying \((?P<most>\d+)/(?P=most)\)|Test NCCL failure|MPI_ERRORS_ARE_FATAL"
     r"|Received sigquit from a child process|Encountered a bad command exit code"
@@ -38,7 +38,7 @@ _FAILED = re.compile(
 _GIVES_UP = re.compile(
     r"^SystemExit: (?!0$|None$)|\b[Aa]borting(?:\.|!|$)|\b(?:Aborting|Exiting|Quitting|Giving up)\b[^\n]{0,40}[.!]?$"
     r"|^(?:\S{1,80}: )?(?:fatal|FATAL|Fatal|panic|PANIC|CRITICAL)(?: error)?: |^(?:\[?(?:FATAL|CRITICAL)\]?)\b"
-    r"|^\S{1,200}: (?:error|Error|ERROR): |^(?:\[?(?:ERROR|Error|error)\]?|E\d{4} [\d:.]{8,20}[^\]]{0,80}\])[: ]"
+    r"|^\S{1,200}: (?:error|Error|ERROR): |^(?:\[?(?:ERROR|Error|error)\]?|E\d{4} [\d:.]{8,20}[^\]]{0,80}\])[: ]{1,3}[^\s\d.:-]"
     r"|(?:[Jj]ob|[Tt]raining|[Rr]un|[Pp]rocess|[Ww]orker|[Cc]ommand|[Tt]ask|[Rr]ank \d+) (?:has )?"
     r"(?:failed|crashed|aborted|died)\b"
     r"|\b(?:exit code|status|return code|returncode)[ =:]{1,3}[1-9]\d{0,2}\b"

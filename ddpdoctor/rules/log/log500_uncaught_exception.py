@@ -59,6 +59,8 @@ CANDIDATES: dict[str, tuple[Cause, ...]] = {
 CUT = "Undetermined which: the log ends before its name; the lines that follow in the output decide"
 KILLED = "Killed"
 """What a shell prints last of a program that ended by SIGKILL, as a server ends itself after an exception."""
+OF_BACKEND = re.compile(r"NCCL|nccl|DistBackendError|CUDA|c10|[Pp]rocess ?[Gg]roup")
+"""Exceptions of which NCCL's own lines say more."""
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 
 
@@ -120,6 +122,8 @@ def _told_once(groups: list[_Group]) -> list[_Group]:
 
 def _is_explained(each: Traceback, lines: list[LogLine]) -> bool:
     near = [line for line in lines if line.source == each.source and line.number in _own_lines(each)]
+    if not OF_BACKEND.search(f"{each.exception}: {each.message}"):
+        near = [line for line in near if "NCCL INFO" not in line.text]  # a teardown, which tells of the others' end
     return any(line.who.may_be(each.who) for line in near if line.text != KILLED) or any(
         repeats(each, line) for line in lines if line.count > 1
     )

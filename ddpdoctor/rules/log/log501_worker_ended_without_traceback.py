@@ -21,6 +21,7 @@ from ddpdoctor.rules.log.log004_to_007_peer_closed import CLOSED as CLOSED_BY_PE
 from ddpdoctor.rules.log.log015_021_killed import SIGKILLED
 from ddpdoctor.rules.log.log504_pod_not_started import RAN, keep_failing
 from ddpdoctor.rules.log.signatures import explained, finding_of, softly_explained
+from ddpdoctor.rules.log.what_to_collect import after_exit, what_next
 
 __all__ = ["CANCELLED", "CRASHED", "PEERS_BEFORE", "PEERS_OF_A_GROUP", "crashed"]
 
@@ -137,7 +138,7 @@ def worker_ended_without_traceback(log: Log) -> Iterator[Finding]:
     if last is not None and is_dark and not failing and not NCCL_RETURNED.search(last.text):
         is_closed = CLOSED.search(last.text) is not None
         title = OTHERS_ENDED if is_closed else "The job failed, and no line says why"
-        yield finding_of(log, [last], title, blames_speaker=is_closed)
+        yield replace(finding_of(log, [last], title, blames_speaker=is_closed), fix=what_next(log, last.text))
 
 
 def _of_ray(log: Log, lines: list[LogLine]) -> Finding:
@@ -199,7 +200,7 @@ def crashed(log: Log, when: str) -> Iterator[Finding]:
         how = f"was ended by {name} (exit code {code})" if name else f"ended with exit code {code}"
         place = _place(log, those)
         told_where = f", while Python was at {place.file}:{place.line}" if place else " and printed no traceback"
-        one = ended(log, those, f"{how}{when}{told_where}{HINTS.get(name, '')}")
+        one = replace(ended(log, those, f"{how}{when}{told_where}{HINTS.get(name, '')}"), fix=after_exit(code))
         yield one if place is None else replace(one, where=replace(one.where, file=place.file, line=place.line))
 
 

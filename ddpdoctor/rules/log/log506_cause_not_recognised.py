@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,18 +13,12 @@ from ddpdoctor.logs.line_meaning import NCCL_READY, NCCL_RETURNED, gives_up, is_
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.log.ended_ranks import names_of
 from ddpdoctor.rules.log.signatures import shortened
+from ddpdoctor.rules.log.what_to_collect import what_next
 
 __all__: list[str] = []
 
 QUOTED = 3
 """So many of the last lines are quoted."""
-_ENDS_ITSELF = re.compile(r"\bSystemExit\b")
-_OF_NCCL = re.compile(r"\bNCCL (?:INFO|WARN)\b|nccl[A-Z]\w+Error")
-_OF_LAUNCHER = re.compile(
-    r"exitcode|exit(?:ed with)? (?:exit )?code|non-zero|closing signal|Killing subprocess|ChildFailedError"
-)
-_OF_SCHEDULER = re.compile(r"slurm|srun:|\bPBS\b|\bLSF\b|kubelet|\bpod\b", re.IGNORECASE)
-_OF_SIGNAL = re.compile(r"core dumped|[Ss]ignal|terminate called|Segmentation|\bAborted\b|Killed|Terminated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +66,7 @@ def cause_not_recognised(log: Log) -> Iterator[Finding]:
     yield Finding(
         f"{names_of(ranks, hosts) if ranks or hosts else 'The job'} failed; cause not recognised: {quote}",
         tuple(Evidence(log.place(each.source, each.number), shortened(each.text.strip())) for each in words.lines),
-        fix=_next(log, words),
+        fix=what_next(log, words.text, words.raised),
         why=f"No known cause fits. Quoted because {words.chosen}",
         where=Where(
             host=words.who.host,
@@ -150,23 +143,3 @@ def _lines_before(log: Log, printed: LogLine | Traceback | Exit) -> tuple[LogLin
         if line.source == printed.source and line.number < begin and line.who.may_be(printed.who)
     ]
     return tuple(own[-(QUOTED - 1) :])
-
-
-def _next(log: Log, words: LastWords) -> str:
-    """What to collect next, for this case."""
-    text = words.text
-    if history_of(log).is_excerpt and not log.exits and words.raised is None:
-        return "This is an excerpt: run ddpdoctor triage on the complete output of every rank (a folder or slurm-*.out)"
-    if _ENDS_ITSELF.search(text):
-        return "Find the sys.exit() that ended the script at the named place; what that process printed just before says why"
-    if _OF_NCCL.search(text):
-        return "Run once more with NCCL_DEBUG=INFO NCCL_DEBUG_FILE=nccl.%h.%p.log and triage the files of all nodes"
-    if _OF_SIGNAL.search(text):
-        return "Run once more with PYTHONFAULTHANDLER=1, and add the node's kernel log: sudo dmesg -T > dmesg.txt"
-    if _OF_SCHEDULER.search(text):
-        return (
-            "Ask the scheduler: sacct -j JOB --format=JobID,State,ExitCode,MaxRSS,NodeList (kubectl describe pod POD)"
-        )
-    if _OF_LAUNCHER.search(text) or words.raised is None:
-        return "Keep each rank's own output: torchrun --log-dir logs --tee 3 …, then ddpdoctor triage logs"
-    return "Read the traceback at the named place; run the same command on one process to see it alone"

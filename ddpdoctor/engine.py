@@ -64,7 +64,7 @@ def examine(
         passed=tuple(outcome.passed),
         skipped=tuple(outcome.skipped),
         crashed=tuple(outcome.crashed),
-        failures=(*failures, *(f"finish the probe: {words}" for words in _out_of_time(facts))),
+        failures=(*failures, *(f"the probe did not finish: {words}" for words in _out_of_time(facts))),
     )
 
 

@@ -69,20 +69,24 @@ class ExaminedJob:
 
 @dataclass(frozen=True, slots=True)
 class CheckedSection:
-    """One section of a preflight: its area, its title, its state, and what was seen or why nothing could be."""
+    """One section of a preflight: its area, its title, its state, and what was seen or why nothing could be.
+
+    `code` is that of its worst finding, "" without one.
+    """
 
     area: str
     title: str
     state: SectionState
     text: str
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
     """The source lines around the place of a finding, for a caret: `lines` begin with line `first` of the source.
 
-    The caret stands at `line`, `column` (both count from 1) and is `length` characters long. `is_numbered` is False for a
-    launch line, which has no line numbers.
+    The caret stands at `line`, `column` (both count from 1) and is `length` characters long; with a length of 0 there is
+    none. `is_numbered` is False for a launch line, which has no line numbers.
     """
 
     first: int

@@ -57,7 +57,7 @@ REPORT = Report(
         Skipped("NET010", "net: no answer within 8 s", unanswered=True),
     ),
     crashed=(Crashed("TOPO001", "KeyError: 'x'"),),
-    failures=("read facts.json: not JSON",),
+    failures=("facts.json: not JSON",),
 )
 CLEAN = Report("check", "node-1", "2026-11-21T04:05:06Z", 0.4, passed=("ENV001",))
 

@@ -53,7 +53,7 @@ def _read(paths: Sequence[Path]) -> tuple[tuple[Node, ...], tuple[str, ...]]:
         try:
             found.append((path, node_of(load_facts(path))))
         except UnreadableError as error:
-            failures.append(f"read {error}")
+            failures.append(str(error))
     hosts = Counter(node.host for _, node in found)
     names = Counter(path.name for path, _ in found)
     nodes = (

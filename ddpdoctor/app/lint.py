@@ -34,11 +34,18 @@ class LintInputs:
 
 
 def lint_inputs(request: Request, inputs: LintInputs) -> tuple[Report, Facts]:
-    """The report about all inputs, and the facts of the launch commands in them.
+    """The report about all inputs, with the source lines of its findings, and the facts of the launch commands in them.
 
     Raises:
         UsageError: nothing to judge, or no such torch.
     """
+    from ddpdoctor.app.excerpts import with_excerpts
+
+    report, facts = _lint(request, inputs)
+    return with_excerpts(report, facts.launch), facts
+
+
+def _lint(request: Request, inputs: LintInputs) -> tuple[Report, Facts]:
     from ddpdoctor.collectors.script import is_script
 
     started = time.time()

@@ -43,11 +43,10 @@ class Detail(Enum):
 
 @dataclass(frozen=True)
 class Preflight:
-    """The report, the facts that it rests on, the sections of the summary, and how much of it this process shows."""
+    """The report, the facts that it rests on, and how much of it this process shows."""
 
     report: Report
     facts: Facts
-    sections: tuple[str, ...]
     detail: Detail
 
 
@@ -68,7 +67,16 @@ def preflight(request: Request, options: PreflightOptions) -> Preflight:
         facts = replace(facts, nodes=observed.verdict.nodes)
         lists.write(report, observed.verdict)
     report = _with_missing_probe(report, facts, plan)
-    return Preflight(report, facts, _sections(facts, plan), _detail(observed))
+    return Preflight(_as_shown(report, facts, plan), facts, _detail(observed))
+
+
+def _as_shown(report: Report, facts: Facts, plan: PreflightPlan) -> Report:
+    """The report with its sections, its subject and the source lines of its findings."""
+    from ddpdoctor.app.excerpts import with_excerpts
+    from ddpdoctor.app.sections import sections_of, subject_of
+
+    sections = sections_of(facts, report, _sections(facts, plan))
+    return replace(with_excerpts(report, facts.launch), sections=sections, subject=subject_of(facts))
 
 
 def _gather(plan: PreflightPlan) -> Observed:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import FrameType
 
+from ddpdoctor.app.excerpts import excerpt_of_text
 from ddpdoctor.collectors.script import ScriptText
 from ddpdoctor.engine import Outcome, judge
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
@@ -113,7 +114,8 @@ def _outcome(text: ScriptText, starts: tuple[LaunchLine, ...], plan: ScriptJudgi
     if silencing:
         idle_facts = replace(facts, script=replace(script, idle=idle))
         outcome.add(judge(idle_facts, [each for each in plan.rules if each.code == ignore_comment_idle.code]))
-    outcome.findings = [_in_cell(finding, text) for finding in outcome.findings]
+    lines = text.source.text.split("\n")
+    outcome.findings = [_in_cell(_with_excerpt(each, text, lines), text) for each in outcome.findings]
     return outcome
 
 
@@ -147,11 +149,23 @@ def _silence(
     )
 
 
+def _with_excerpt(finding: Finding, text: ScriptText, lines: Sequence[str]) -> Finding:
+    """The finding with the source lines that it is about."""
+    return (
+        replace(finding, excerpt=excerpt_of_text(finding, lines)) if finding.where.file == text.source.path else finding
+    )
+
+
 def _in_cell(finding: Finding, text: ScriptText) -> Finding:
     """A finding in a notebook: the line counts in its cell, which the message names."""
     line = finding.where.line
     cell = next((c for c in text.cells if line is not None and c.first_line <= line <= c.last_line), None)
     if cell is None or line is None or finding.where.file != text.source.path:
         return finding
-    where: Where = replace(finding.where, line=line - cell.first_line + 1)
-    return replace(finding.reworded(before=f"cell {cell.number}: "), where=where)
+    above = cell.first_line - 1
+    where: Where = replace(finding.where, line=line - above)
+    excerpt = finding.excerpt
+    if excerpt is not None:
+        lines = excerpt.lines[max(0, cell.first_line - excerpt.first) :]
+        excerpt = replace(excerpt, first=max(1, excerpt.first - above), lines=lines, line=excerpt.line - above)
+    return replace(finding.reworded(before=f"cell {cell.number}: "), where=where, excerpt=excerpt)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ddpdoctor.app.excerpts import with_code_of_tracebacks
 from ddpdoctor.app.facts_source import UnreadableError, load_facts, text_of
 from ddpdoctor.app.request import Request
 from ddpdoctor.app.rule_selection import rules_for
@@ -34,6 +35,7 @@ def triaged(paths: Iterable[str], request: Request, *, started: float, command: 
     rules = log_rules(known)
     with on_disk(paths) as files:
         report, facts = _triaged(files, rules, known, command, started)
+    report = with_code_of_tracebacks(report, facts.log) if facts.log is not None else report
     return replace(report, findings=tuple(map(_without_secrets, report.findings))), facts
 
 

@@ -17,8 +17,9 @@ def arrange(findings: Iterable[Finding], graph: CausalGraph) -> tuple[Finding, .
     """Give every finding its role and put causes before consequences before noise, then worst first, then by place.
 
     What another finding about the same host declares to explain follows from it, and of causes those come first from which
-    something follows. An `umbrella` is a cause only while nothing more precise was seen. Where errors would be left without
-    any cause, the first of them is taken for one: a report with an error always says what to act on.
+    something follows, then those of a line that the user wrote before those of the machine. An `umbrella` is a cause only
+    while nothing more precise was seen. Where errors would be left without any cause, the first of them is taken for one: a
+    report with an error always says what to act on.
 
     Args:
         findings: stamped findings.
@@ -26,7 +27,7 @@ def arrange(findings: Iterable[Finding], graph: CausalGraph) -> tuple[Finding, .
     """
     found = following(tuple(findings), graph)
     leading = {f.caused_by for f in found}
-    found.sort(key=lambda f: (-f.worst.weight, f.code not in leading, *_place(f)))
+    found.sort(key=lambda f: (-f.worst.weight, f.code not in leading, f.where.line is None, *_place(f)))
     precise = next((f for f in found if _role(f, graph) is Role.CAUSE and _is_error(f)), None)
     placed = sorted((_with_role(f, graph, precise) for f in found), key=lambda f: _ORDER[f.role])
     errors = [i for i, f in enumerate(placed) if _is_error(f)]

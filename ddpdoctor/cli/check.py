@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from ddpdoctor.app.request import Format, Request
+from ddpdoctor.app.request import Request
 from ddpdoctor.cli.options import seconds_option
-
-if TYPE_CHECKING:
-    from ddpdoctor.app.preflight import Preflight
 
 __all__ = ["check"]
 
@@ -45,14 +42,4 @@ def check(
 
     if result.detail is Detail.ONE_LINE:
         return emit_shortly(result.report, request)
-    return emit(result.report, request, _summary(result, request))
-
-
-def _summary(result: Preflight, request: Request) -> str:
-    """The table of sections; empty where no table is shown."""
-    if request.quiet or (request.format is not Format.table and request.output is None):
-        return ""
-    from ddpdoctor.cli.output import has_colour, width
-    from ddpdoctor.cli.screens.check import draw
-
-    return draw(result.facts, result.report, result.sections, width=width(), colour=has_colour(request))
+    return emit(result.report, request)

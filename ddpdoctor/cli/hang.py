@@ -37,4 +37,4 @@ def hang(
 
     options = HangOptions(pids or (), watch, has_stacks=not no_stacks, has_ras=ras)
     report, facts = examine_running_job(request, options)
-    return emit(report, request, draw(facts, width=width(), colour=has_colour(request)))
+    return emit(report, request, below=draw(facts, width=width(), colour=has_colour(request)))

@@ -41,7 +41,7 @@ def lint(
     report, facts = lint_inputs(request, LintInputs(files or (), node or (), torch))
     if diff:
         return _show_patch(report, request)
-    return emit(report, request, draw(facts, report, width=width(), colour=has_colour(request)))
+    return emit(report, request, draw(facts, width=width(), colour=has_colour(request)))
 
 
 def _show_patch(report: Report, request: Request) -> int:

@@ -29,17 +29,18 @@ ASCII = str.maketrans(
 """The replacements for a terminal without Unicode."""
 
 
-def emit(report: Report, request: Request, tables: str = "") -> int:
+def emit(report: Report, request: Request, tables: str = "", below: str = "") -> int:
     """Print or write the report and return the exit code.
 
     Without `--output`, standard output holds the report alone. With it, the file holds the report in the chosen format
-    and standard output the table. `tables` (the facts of a part) belongs to the table format and stands before it.
+    and standard output the table. `tables` (the facts of a part) and `below` belong to the table format: they stand
+    above and below the findings.
     """
     table = render(report, "table", width=width(), colour=has_colour(request), quiet=request.quiet)
     text = None
     if request.format is not Format.table or request.output is not None:
         text = as_file(report, request)
-    written = emit_text(_apart(tables, table), text, request)
+    written = emit_text(_apart(_apart(tables, table), below), text, request)
     return report.exit_code(request.fail_on.severity) if written else 3
 
 

@@ -123,11 +123,12 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class TracebackFrame:
-    """One frame of a Python traceback."""
+    """One frame of a Python traceback; `code` is its source line, where the traceback holds it."""
 
     file: str
     line: int
     function: str = ""
+    code: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

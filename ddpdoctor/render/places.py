@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddpdoctor.findings import Finding
 
-__all__ = ["machine_place", "place"]
+__all__ = ["machine_place", "place", "place_beside"]
 
 MOST_RANKS = 16
 
@@ -12,6 +12,25 @@ MOST_RANKS = 16
 def place(finding: Finding) -> str:
     """Host, ranks, GPU and `file:line:column` to blame, as far as they are known; "" when nothing is."""
     return ", ".join(part for part in (machine_place(finding), _file(finding)) if part)
+
+
+def place_beside(finding: Finding, own_host: str) -> str:
+    """The place before a message: `file:line:column`, else what of the machine the message does not name itself.
+
+    The host is left out where it is the one that the report is about.
+    """
+    spot = _file(finding)
+    if spot:
+        return "" if spot in finding.text else spot
+    where = finding.where
+    parts = [
+        where.node is not None and f"--node {where.node}",
+        where.host if where.host != own_host else None,
+        _ranks(finding),
+        where.gpu is not None and f"GPU {where.gpu}",
+    ]
+    known = f"{finding.group or ''} {finding.text}"
+    return ", ".join(part for part in parts if part and part not in known)
 
 
 def machine_place(finding: Finding) -> str:

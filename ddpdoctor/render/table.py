@@ -1,36 +1,45 @@
-"""The report as a person reads it on a terminal: worst first, and what could not be looked at."""
+"""The report as a person reads it on a terminal: the cause first, with its place and what to type."""
 
 from __future__ import annotations
 
 import io
-import re
-from collections import Counter
-from collections.abc import Iterable
+from itertools import islice
 
 from rich.cells import cell_len
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ddpdoctor.findings import Finding, Report, Role, Verdict
-from ddpdoctor.render.places import place
+from ddpdoctor.findings import Finding, Report, Role, Severity
+from ddpdoctor.render.blocks import Block, blocks_of, hidden_in
+from ddpdoctor.render.excerpts import COLOURS, excerpt_lines
+from ddpdoctor.render.job_list import MOST_JOBS_IN_FULL, job_heading, job_table
+from ddpdoctor.render.places import place_beside
 from ddpdoctor.render.plain import printable
+from ddpdoctor.render.section_rows import section_rows
+from ddpdoctor.render.summary import summary
+from ddpdoctor.render.words import counted
 
 __all__ = ["write"]
 
-COLOURS = {"error": "bold red", "warning": "bold yellow", "note": "cyan"}
-VERDICTS = {Verdict.PASS: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red", Verdict.INCOMPLETE: "magenta"}
 MOST_EVIDENCE = 6
+MOST_CONSEQUENCES = 5
+MOST_EXCERPTS = 20
+"""With more findings than that, their places say enough."""
 LONGEST_WHY = 300
-LONGEST_REASON = 40
-SHORTEST_REASON = 16
+LONGEST_QUOTE = 400
+FIX_STYLE = "bold green"
+
+AFTER_THE_JOB = ("triage", "hang", "run")
+"""Commands about a job that ran: their findings say CAUSE instead of error."""
+LABELS = {Severity.ERROR: "CAUSE", Severity.WARNING: "warning", Severity.NOTE: "note"}
 
 
-def write(report: Report, *, width: int = 100, colour: bool = False, quiet: bool = False) -> str:
-    """Findings, then what passed and what could not look, at most `width` columns wide.
+def write(report: Report, *, width: int = 100, colour: bool = False, quiet: bool = False, verbose: bool = False) -> str:
+    """Findings as blocks, then the sections of a preflight and one line that sums up, at most `width` columns wide.
 
-    Only the commands to paste may be wider: each is alone on its line and never wrapped. `quiet` leaves out the summary.
+    Only the commands to paste may be wider: each is alone on its line and never wrapped. `quiet` leaves out everything but
+    findings; `verbose` adds evidence, harmless findings and the counts of rules.
     """
     out = io.StringIO()
     console = Console(
@@ -41,81 +50,227 @@ def write(report: Report, *, width: int = 100, colour: bool = False, quiet: bool
         highlight=False,
         _environ={},
     )
-    causes = {f.code for f in report.findings if f.role is not Role.CONSEQUENCE}
-    told: set[str] = set()
-    explained: set[str] = set()
-    for finding in report.findings:
-        if finding.role is Role.CONSEQUENCE and finding.caused_by in causes:
-            continue  # shown under its cause
-        _show(console, finding, _novel(finding, told))
-        if finding.code not in explained:
-            explained.add(finding.code)
-            _show_consequences(console, [f for f in report.findings if _follows(f, finding.code)])
-        console.print()
-    _show_failures(console, report)
-    if not quiet:
-        _summarise(console, report)
+    _Screen(console, report, is_quiet=quiet, is_verbose=verbose).show()
     return "".join(line.rstrip() + "\n" for line in out.getvalue().splitlines())
 
 
-def _follows(finding: Finding, code: str) -> bool:
-    return finding.role is Role.CONSEQUENCE and finding.caused_by == code
+class _Screen:
+    """One report on one console."""
+
+    def __init__(self, console: Console, report: Report, *, is_quiet: bool, is_verbose: bool) -> None:
+        self._console = console
+        self._report = report
+        self._is_quiet = is_quiet
+        self._is_verbose = is_verbose
+        self._blocks = blocks_of(report, is_verbose=is_verbose)
+        self._excerpts_left = MOST_EXCERPTS
+
+    def show(self) -> None:
+        """Everything, in the order in which it is read."""
+        if not self._is_quiet and not self._names_its_subject():
+            self._print(Text(printable(self._report.subject), style="bold"))
+        jobs = self._report.jobs
+        if len(jobs) > 1 and not self._is_quiet:
+            for line in job_table(self._report, self._console.width):
+                self._print(line)
+            self._space()
+        if len(jobs) <= MOST_JOBS_IN_FULL or self._is_verbose or self._is_quiet:
+            self._show_blocks()
+        self._show_failures()
+        if self._is_quiet:
+            return
+        for row in section_rows(self._report, self._console.width, is_verbose=self._is_verbose):
+            self._print(row)
+        for line in summary(self._report, is_verbose=self._is_verbose):
+            self._print(line)
+
+    def _names_its_subject(self) -> bool:
+        """Whether the first finding shows by itself the only thing that was read."""
+        if not self._report.subject:
+            return True
+        excerpt = self._blocks[0].first.excerpt if self._blocks else None
+        if excerpt is None or self._report.jobs or len(self._report.inputs) > 1:
+            return False
+        return not excerpt.is_numbered or len(self._report.inputs) == 1
+
+    def _show_blocks(self) -> None:
+        jobs = {job.name: job for job in self._report.jobs} if len(self._report.jobs) > 1 else {}
+        shown: str | None = None
+        is_first = True
+        for block in self._blocks:
+            is_short = block.first.worst is Severity.NOTE and not self._is_verbose
+            if block.first.job in jobs and block.first.job != shown:
+                shown = block.first.job
+                self._print(job_heading(jobs[shown or ""]))
+            elif not is_first and not is_short:
+                self._space()
+            self._show_block(block, is_short=is_short)
+            is_first = False
+        if self._blocks and not self._is_quiet:
+            self._show_hidden()
+            self._space()
+
+    def _show_hidden(self) -> None:
+        count = 0 if self._is_verbose else len(hidden_in(self._report))
+        if count:
+            self._indented(Text(f"{counted(count, 'harmless message')} hidden (-v shows them)", style="dim"))
+
+    def _show_block(self, block: Block, *, is_short: bool) -> None:
+        first = block.first
+        if first.group and block.others:
+            self._print(Text.assemble((printable(first.group), "bold"), f": {counted(len(block.findings), 'finding')}"))
+        for finding in block.alike:
+            self._show_head(finding)
+            if not is_short:
+                self._show_source(finding)
+        if is_short:
+            return
+        self._show_fixes(block)
+        self._show_consequences(block)
+        self._labelled("=", _short(first.why) if not self._is_verbose else first.why, "dim")
+        if self._is_verbose:
+            for finding in block.findings:
+                self._show_evidence(finding)
+        for other in block.others:
+            self._indented(Text("also ", style="dim").append_text(self._head(other)), hanging=7)
+
+    def _head(self, finding: Finding) -> Text:
+        severity = finding.worst
+        is_late = self._report.command in AFTER_THE_JOB and finding.role is not Role.CONSEQUENCE
+        spot = place_beside(finding, self._report.host)
+        if is_late:
+            head = Text(LABELS[severity], style=COLOURS[severity.value])
+            head.append(f"[{printable(finding.code)}]", style="not bold dim")
+            head.append(f" {printable(finding.text)}", style="bold default")
+            spot = _place_of_quote(finding) if finding.quote and finding.quote in finding.text else spot
+            return head.append(f" ({printable(spot)})" if spot else "", style="not bold dim")
+        head = Text(f"{printable(spot)} " if spot else "")
+        head.append(severity.value, style=COLOURS[severity.value])
+        head.append(f"[{printable(finding.code)}]", style="dim")
+        if finding.role is Role.CONSEQUENCE:
+            head.append(f" (follows from {printable(finding.caused_by or 'another fault')})", style="dim")
+        return head.append(": ").append(printable(finding.text), style="bold")
+
+    def _show_head(self, finding: Finding) -> None:
+        self._print(self._head(finding), hanging=2)
+
+    def _show_source(self, finding: Finding) -> None:
+        if finding.excerpt is not None and self._excerpts_left > 0:
+            self._excerpts_left -= 1
+            for line in excerpt_lines(finding, self._console.width):
+                self._console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
+        if finding.quote and finding.quote not in finding.text and self._report.command in AFTER_THE_JOB:
+            self._show_quote(finding)
+
+    def _show_quote(self, finding: Finding) -> None:
+        """The line of the log that decides, with its place."""
+        spot = _place_of_quote(finding)
+        line = Text(f"{printable(spot)} | " if spot else "| ", style="dim")
+        self._indented(line.append(printable(finding.quote[:LONGEST_QUOTE]), style="not dim"), hanging=2)
+
+    def _show_consequences(self, block: Block) -> None:
+        most = len(block.consequences) if self._is_verbose else MOST_CONSEQUENCES
+        for finding in islice(block.consequences, most):
+            spot = place_beside(finding, self._report.host)
+            line = Text("then ", style="dim").append(printable(finding.text), style="not dim")
+            line.append(f" ({printable(spot)})" if spot else "", style="dim")
+            if not self._is_verbose:
+                line.truncate(max(10, self._console.width - len(finding.code) - 4), overflow="ellipsis")
+            self._indented(
+                line.append(f" {printable(finding.code)}", style="dim"), hanging=4 if self._is_verbose else 0
+            )
+        more = len(block.consequences) - most
+        if more > 0:
+            self._indented(Text(f"and {counted(more, 'more consequence')} (-v shows them)", style="dim"))
+
+    def _show_fixes(self, block: Block) -> None:
+        commands = _commands(block)
+        label = f"fix{_scope(block.first)}:"
+        advice = block.first.fix
+        if commands and not self._is_verbose:
+            advice = _first_sentence(advice, self._console.width - len(label) - 3)
+        if advice:
+            self._labelled(label, advice, FIX_STYLE)
+        elif commands:
+            self._indented(Text(label, style=FIX_STYLE))
+        for on, command in commands:
+            if on:
+                self._indented(Text(f"on {printable(on)}:", style=FIX_STYLE))
+            for line in command.splitlines():
+                self._console.print(Text(printable(line), style="bold"), soft_wrap=True)
+
+    def _show_evidence(self, finding: Finding) -> None:
+        for evidence in finding.evidence[:MOST_EVIDENCE]:
+            expected = f", expected {evidence.expected}" if evidence.expected else ""
+            self._labelled("seen:", f"{evidence.path} = {evidence.seen.strip() or 'nothing'}{expected}", "dim")
+        more = len(finding.evidence) - MOST_EVIDENCE
+        if more > 0:
+            self._labelled("seen:", f"{more} more (--format json lists them)", "dim")
+
+    def _show_failures(self) -> None:
+        for crash in self._report.crashed:
+            text = f"error: the rule {crash.code} crashed: {crash.error} (a bug in ddpdoctor, not in the job)"
+            self._print(Text(printable(text), style="magenta"), hanging=2)
+        for failure in self._report.failures:
+            self._print(Text.assemble(("error: ", "bold magenta"), printable(failure)), hanging=2)
+        for examined in self._report.not_understood:
+            text = f"{printable(examined.path)}: {printable(examined.reason or 'not understood')}"
+            self._print(Text.assemble(("not judged: ", "bold magenta"), text), hanging=2)
+
+    def _labelled(self, label: str, text: str, style: str) -> None:
+        """A label and its text, whose further lines begin below the first; nothing without a text."""
+        if text:
+            grid = Table.grid(padding=(0, 1, 0, 0))
+            grid.add_column(no_wrap=True, width=1)
+            grid.add_column(no_wrap=True, style=style)
+            grid.add_column(overflow="fold")
+            grid.add_row("", label, Text(printable(text)))
+            self._console.print(grid)
+
+    def _indented(self, text: Text, *, hanging: int = 0) -> None:
+        self._print(text, first=2, hanging=2 + hanging)
+
+    def _print(self, text: Text, *, first: int = 0, hanging: int = 0) -> None:
+        """Print a paragraph; its further lines begin `hanging` columns from the left."""
+        room = max(10, self._console.width - max(first, hanging))
+        lines = text.wrap(self._console, room, overflow="fold")
+        for at, line in enumerate(lines):
+            self._console.print(Text(" " * (hanging if at else first)).append_text(line), no_wrap=True, crop=False)
+
+    def _space(self) -> None:
+        self._console.print()
 
 
-def _novel(finding: Finding, told: set[str]) -> bool:
-    """Whether why and fix were not shown yet: eight GPUs with one fault share them."""
-    key = f"{finding.code} {finding.fix}"
-    is_new = key not in told
-    told.add(key)
-    return is_new
+def _commands(block: Block) -> list[tuple[str, str]]:
+    """The commands of the findings, each once, with the node that it is for where they differ."""
+    found: dict[tuple[str, str], None] = {}
+    for finding in block.alike:
+        if finding.fix_commands:
+            found.update({(each.on, each.command): None for each in finding.fix_commands})
+        elif finding.fix_command:
+            found[("", finding.fix_command)] = None
+    if len(found) == 1 and block.first.fix_commands:
+        return [("", command) for _, command in found]
+    return list(found)
 
 
-def _show(console: Console, finding: Finding, is_novel: bool) -> None:
-    console.print(_head(finding))
-    _indented(console, Text(printable(finding.text)))
-    rows = [("where", place(finding))]
-    rows += [("seen", line) for line in _evidence(finding)]
-    if is_novel:
-        rows += [("why", _short(finding.why)), ("fix", finding.fix)]
-    _rows(console, rows)
-    if finding.fix_command:
-        for line in finding.fix_command.splitlines():
-            console.print(Text(printable(line), style="bold"), soft_wrap=True)
+def _scope(finding: Finding) -> str:
+    """Where the only command is to be run."""
+    on = {each.on for each in finding.fix_commands}
+    return f" ({printable(on.pop())})" if len(on) == 1 else ""
 
 
-def _head(finding: Finding) -> Text:
-    head = Text(finding.worst.value, style=COLOURS[finding.worst.value])
-    head.append(f" {printable(finding.code)}", style="bold")
-    head.append(f" {printable(finding.name)}", style="not bold default")
-    if finding.role is Role.CONSEQUENCE:
-        head.append(f" (follows from {printable(finding.caused_by or 'another fault')})", style="not bold dim")
-    elif finding.role is Role.NOISE:
-        head.append(" (harmless)", style="not bold dim")
-    return head
+def _place_of_quote(finding: Finding) -> str:
+    """`slurm.out:14`: where the log has the line that decides; "" where the evidence does not say it."""
+    return next(
+        (each.path for each in finding.evidence if each.seen and finding.quote.startswith(each.seen.rstrip("…"))), ""
+    )
 
 
-def _show_consequences(console: Console, findings: list[Finding]) -> None:
-    if not findings:
-        return
-    _indented(console, Text("from it follows:", style="dim"))
-    for finding in findings:
-        where = place(finding)
-        line = _head_of_consequence(finding)
-        line.append(f" {printable(finding.text)}" + (f" ({printable(where)})" if where else ""))
-        _indented(console, line, 4)
-
-
-def _head_of_consequence(finding: Finding) -> Text:
-    return Text(f"{finding.worst.value} {printable(finding.code)}", style="dim")
-
-
-def _evidence(finding: Finding) -> Iterable[str]:
-    for each in finding.evidence[:MOST_EVIDENCE]:
-        seen = each.seen.strip() or "nothing"
-        yield f"{each.path} = {seen}" + (f", expected {each.expected}" if each.expected else "")
-    more = len(finding.evidence) - MOST_EVIDENCE
-    if more > 0:
-        yield f"and {more} more (--format json lists them)"
+def _first_sentence(text: str, room: int) -> str:
+    """The first sentence above a command, which says the rest; "" where one line does not hold it."""
+    sentence = text.partition(". ")[0].rstrip(".")
+    return sentence if cell_len(sentence) <= room else ""
 
 
 def _short(text: str) -> str:
@@ -124,85 +279,3 @@ def _short(text: str) -> str:
         return text
     cut = text.rfind(". ", 0, LONGEST_WHY)
     return text[: cut + 1] if cut > 0 else text[: LONGEST_WHY - 1].rsplit(" ", 1)[0] + "…"
-
-
-def _rows(console: Console, rows: Iterable[tuple[str, str]]) -> None:
-    grid = Table.grid(padding=(0, 1, 0, 0))
-    grid.add_column(no_wrap=True, style="dim")
-    grid.add_column(overflow="fold")
-    last = ""
-    for label, text in rows:
-        if text:
-            grid.add_row(f"{label}:" if label != last else "", Text(printable(text)))
-            last = label
-    if grid.row_count:
-        _indented(console, grid)
-
-
-def _indented(console: Console, what: Text | Table, by: int = 2) -> None:
-    if isinstance(what, Text):
-        what.overflow = "fold"
-    console.print(Padding(what, (0, 0, 0, by)))
-
-
-def _show_failures(console: Console, report: Report) -> None:
-    for crash in report.crashed:
-        text = f"{crash.code}: {crash.error} (a fault of ddpdoctor, not of the job)"
-        console.print(Text.assemble(("crashed ", "bold magenta"), printable(text)), overflow="fold")
-    for failure in report.failures:
-        console.print(Text.assemble(("could not ", "bold magenta"), printable(failure)), overflow="fold")
-    if report.crashed or report.failures:
-        console.print()
-
-
-def _summarise(console: Console, report: Report) -> None:
-    verdict = Text(report.verdict.value, style=f"bold {VERDICTS[report.verdict]}")
-    verdict.append(f": {_counted(report)}", style="not bold default")
-    console.print(verdict, overflow="fold")
-    line = f"{_number(len(report.passed), 'rule')} passed"
-    if report.skipped:
-        line = _with_reasons(f"{line}, {len(report.skipped)} could not look: ", report, max(console.width, 60))
-    console.print(Text(printable(line)), overflow="fold")
-    if report.findings:
-        code = printable(report.findings[0].code)
-        console.print(Text(f"more about a finding: ddpdoctor explain {code}", style="dim"), overflow="fold")
-
-
-def _counted(report: Report) -> str:
-    counts = Counter(f.worst.value for f in report.findings)
-    told = [_number(counts[word], word) for word in ("error", "warning", "note") if counts[word]]
-    return ", ".join(told) or "no findings"
-
-
-def _number(count: int, word: str) -> str:
-    return f"{count} {word}" + ("" if count == 1 else "s")
-
-
-def _brief(reason: str) -> str:
-    """A reason up to its first comma or bracket: enough to be grouped by."""
-    clause = re.split(r"[,;(]", " ".join(reason.split()))[0].strip()
-    return _cut(clause, LONGEST_REASON)
-
-
-def _cut(text: str, longest: int) -> str:
-    """`text` up to the last word that fits."""
-    return text if cell_len(text) <= longest else f"{text[:longest].rpartition(' ')[0] or text[: longest - 1]}…"
-
-
-def _with_reasons(line: str, report: Report, width: int) -> str:
-    """`line` with the reasons for not looking, the most frequent first, as far as one line of `width` holds them."""
-    groups = Counter(_brief(s.reason) for s in report.skipped).most_common()
-    told = 0
-    for index, (reason, count) in enumerate(groups):
-        piece = ("; " if index else "") + f"{count} {reason}"
-        rest = len(report.skipped) - told - count
-        room = width - cell_len(line) - (cell_len(f"; {rest} for other reasons") if rest else 0)
-        if cell_len(piece) > room:
-            if index:
-                return f"{line}; {len(report.skipped) - told} for other reasons"
-            if room < SHORTEST_REASON:
-                return line.removesuffix(": ")
-            piece = _cut(piece, room)
-        line += piece
-        told += count
-    return line

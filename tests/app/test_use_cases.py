@@ -102,7 +102,7 @@ def test_preflight_of_saved_facts_shows_the_whole_report(tmp_path: Path) -> None
     listener = RecordingListener()
     result = preflight(Request(facts=path, listener=listener), PreflightOptions())
     assert result.detail is Detail.REPORT
-    assert {"environ", "host", "versions"} <= set(result.sections)
+    assert {"environ", "host", "versions"} <= {section.area for section in result.report.sections}
     assert result.report.command == "check"
     assert listener.phases == []
 

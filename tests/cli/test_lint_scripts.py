@@ -71,9 +71,9 @@ def test_a_finding_has_its_column_and_a_fix(tmp_path: Path) -> None:
 def test_the_table_shows_the_line_with_carets(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(POSITIONAL)
     lines = doctor("lint", "train.py", cwd=tmp_path).stdout.splitlines()
-    at = lines.index("dist.init_process_group('gloo', 0, 2)")
-    assert lines[at + 1].startswith("^")
-    assert lines[at + 1].endswith(" SCRIPT014")
+    at = lines.index(" 3 | dist.init_process_group('gloo', 0, 2)")
+    assert lines[0].startswith("train.py:3:1 error[SCRIPT014]: ")
+    assert lines[at + 1].startswith("   | ^")
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_output_holds_the_report_and_the_terminal_the_table(tmp_path: Path) -> N
     done = doctor("env", "--format", "json", "--output", "report.json", cwd=tmp_path, env=SICK)
     assert done.returncode == 1
     assert json.loads((tmp_path / "report.json").read_text())["verdict"] == "fail"
-    assert "error ENV001" in done.stdout
+    assert "error[ENV001]" in done.stdout
     assert [p.name for p in tmp_path.iterdir()] == ["report.json"]
 
 

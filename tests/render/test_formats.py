@@ -44,7 +44,7 @@ def test_json_says_everything() -> None:
     ]
     assert said["crashed"] == [
         {"code": "TOPO001", "error": "KeyError: 'x'"},
-        {"code": "ddpdoctor", "error": "read facts.json: not JSON"},
+        {"code": "ddpdoctor", "error": "facts.json: not JSON"},
     ]
 
 

@@ -57,6 +57,8 @@ _RANKED = re.compile(r": \(RANK (\d+)\)\s*$")
 _BOLD = re.compile(r"(\*\*|__|`)(?P<text>[A-Za-z].*)\1\s*$")
 """A line that somebody stressed when they pasted it."""
 _GROUP = re.compile(r"^\s*[|+][-| ]?\s?")
+MOST_CODE = 200
+"""Characters of a source line that are kept."""
 _LAUNCHERS = re.compile(
     r"/torch/distributed/(run|launch)\.py$|/torch/distributed/launcher/|/bin/(torchrun|accelerate|deepspeed)$"
     r"|/accelerate/commands/|/deepspeed/launcher/|/horovod/run(ner)?/|/bin/horovodrun$"
@@ -157,7 +159,13 @@ class _TracebackBody:
         if text[:1] not in (" ", "\t", ""):
             return self._unindented(offset, text)
         self._raising = self._raising or (_RAISING.match(text) if self.frames else None)
+        self._keep_code(text)
         return None
+
+    def _keep_code(self, text: str) -> None:
+        """Keep the source line that Python prints below a frame."""
+        if self.frames and not self.frames[-1].code and text.strip(" \t^~"):
+            self.frames[-1] = replace(self.frames[-1], code=text.strip()[:MOST_CODE])
 
     def _has_frame(self, offset: int, text: str) -> bool:
         frame = FRAME.match(text)

@@ -1,63 +1,85 @@
-"""The summary of `ddpdoctor check`: one line per section with its state and what was examined."""
+"""The sections of a preflight: each with its state, and what was seen or why nothing could be."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
-
-from ddpdoctor.cli.screens import draw_all
+from ddpdoctor.examined import CheckedSection, SectionState
 from ddpdoctor.facts.environ import shorten
 from ddpdoctor.facts.gaps import Why
 from ddpdoctor.facts.nodes import Form
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.facts.visibility import visible
-from ddpdoctor.findings import Report
+from ddpdoctor.findings import Report, Severity
 from ddpdoctor.rules import area_of
 
-__all__ = ["draw"]
+__all__ = ["sections_of", "subject_of"]
 
 GIB = 1 << 30
-COLOURS = {"ok": "green", "note": "cyan", "warning": "bold yellow", "error": "bold red", "unknown": "magenta"}
 
 
-def draw(facts: Facts, report: Report, sections: tuple[str, ...], *, width: int, colour: bool) -> str:
-    """A head line and one row for each of `sections`, at most `width` columns wide."""
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("section", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    table.add_column("what", overflow="fold")
-    for section in sections:
-        title, describe = _SECTIONS[section]
-        state = _state(facts, report, section)
-        words = _why_missing(facts, section) if getattr(facts, section) is None else describe(facts)
-        table.add_row(Text(title), Text(state, style=COLOURS.get(state, "dim")), Text(words))
-    head = Text(f"ddpdoctor check on {facts.hostname}", style="bold")
-    pieces: list[RenderableType] = [head, table, Text("")]
-    return draw_all(pieces, width=width, colour=colour)
+def sections_of(facts: Facts, report: Report, areas: tuple[str, ...]) -> tuple[CheckedSection, ...]:
+    """One section for each of `areas`, in their order."""
+    sections = []
+    for area in areas:
+        title, describe = _SECTIONS[area]
+        state = _state(facts, report, area)
+        text = _why_missing(facts, area) if getattr(facts, area) is None else describe(facts)
+        sections.append(CheckedSection(area, title, state, text, _code(report, area)))
+    return tuple(sections)
 
 
-def _state(facts: Facts, report: Report, section: str) -> str:
-    """The worst finding of the section's area; `-` where there is nothing to look at, `unknown` where it did not answer."""
-    found = [f for f in report.findings if area_of(f.code) == section]
-    if section == "nodes":
-        return "ok" if facts.nodes is not None and not facts.nodes.missing and not facts.nodes.lacking else "error"
+def subject_of(facts: Facts) -> str:
+    """What a preflight examined: the launch line with its nodes, ranks and script, else this machine."""
+    if facts.launch is None:
+        return f"this machine: {facts.hostname}"
+    line = facts.launch.lines[0] if facts.launch.lines else None
+    script = line.script.path.rpartition("/")[2] if line is not None and line.script is not None else ""
+    return _launch(facts) + (f", {script}" if script else "") + f" on {facts.hostname}"
+
+
+def _code(report: Report, area: str) -> str:
+    found = (
+        finding for finding in report.findings if area_of(finding.code) == area and finding.worst is not Severity.NOTE
+    )
+    return next((finding.code for finding in found), "")
+
+
+def _state(facts: Facts, report: Report, area: str) -> SectionState:
+    """The worst finding of the area; unknown where something that exists did not answer, skipped where there is nothing."""
+    found = [finding for finding in report.findings if area_of(finding.code) == area]
+    if area == "nodes":
+        return _nodes_state(facts)
     if found:
-        return max(found, key=lambda f: f.worst.weight).worst.value
-    if section == "probe" and facts.probe is not None and facts.probe.has_failed:
-        return "error"  # whatever the cause is and whichever area it belongs to
-    if section in ("gpu", "topo") and facts.gpu is not None and not facts.gpu.devices:
-        return "-"
-    if getattr(facts, section) is not None:
-        return "ok"
-    gap = next((g for g in facts.gaps if g.path == section), None)
-    return "-" if gap is None or gap.why is Why.NOT_HERE else "unknown"
+        worst = max(found, key=lambda finding: finding.worst.weight).worst
+        return SectionState(worst.value)
+    if area == "probe" and facts.probe is not None and facts.probe.has_failed:
+        return SectionState.ERROR  # whatever the cause is and whichever area it belongs to
+    if area in ("gpu", "topo") and facts.gpu is not None and not facts.gpu.devices:
+        return SectionState.SKIPPED
+    if area == "versions" and facts.versions is not None and facts.versions.torch is None:
+        return SectionState.SKIPPED
+    if area == "launch" and not _is_recognised(facts):
+        return SectionState.UNKNOWN
+    if getattr(facts, area) is not None:
+        return SectionState.OK
+    gap = next((gap for gap in facts.gaps if gap.path == area), None)
+    return SectionState.SKIPPED if gap is None or gap.why is Why.NOT_HERE else SectionState.UNKNOWN
 
 
-def _why_missing(facts: Facts, section: str) -> str:
-    return next((g.reason for g in facts.gaps if g.path == section), "not looked at")
+def _nodes_state(facts: Facts) -> SectionState:
+    nodes = facts.nodes
+    if nodes is None or nodes.missing or nodes.lacking or len(nodes.nodes) < (nodes.expected or 0):
+        return SectionState.ERROR
+    return SectionState.OK
+
+
+def _is_recognised(facts: Facts) -> bool:
+    return facts.launch is not None and any(line.starter is not None for line in facts.launch.lines)
+
+
+def _why_missing(facts: Facts, area: str) -> str:
+    return next((gap.reason for gap in facts.gaps if gap.path == area), "not examined")
 
 
 def _launch(facts: Facts) -> str:
@@ -66,7 +88,7 @@ def _launch(facts: Facts) -> str:
     line = launch.lines[0] if launch.lines else None
     starter = line.starter if line is not None else None
     if line is None or starter is None:
-        return "not recognised"
+        return "no launcher that ddpdoctor knows"
     plan = line.plan
     nodes = "" if plan is None or plan.nnodes is None else f", {_count(plan.nnodes[1], 'node')}"
     ranks = "" if plan is None or plan.nproc is None else f" of {_count(plan.nproc, 'rank')}"
@@ -143,12 +165,17 @@ def _nodes(facts: Facts) -> str:
     first = nodes.nodes[0]
     count = max(nodes.expected or 0, len(nodes.nodes)) if not nodes.missing and not nodes.lacking else len(nodes.nodes)
     unit = "rank" if first.form == Form.ENV else "node"
+    place = f"{first.master_addr}:{first.master_port}"
+    if nodes.expected and len(nodes.nodes) < nodes.expected:
+        missing = ", ".join(str(number) for number in nodes.missing[:4]) if nodes.missing else ""
+        who = f" (missing: {unit} {missing})" if missing else ""
+        return f"{len(nodes.nodes)} of {nodes.expected} joined at {place}{who}"
     names = ", ".join(node.host for node in nodes.nodes[:4]) + (", …" if count > 4 else "")
     slowest = max((link.latency_seconds or 0.0 for link in nodes.links), default=0.0)
     narrowest = min((link.gb_per_s for link in nodes.links if link.gb_per_s), default=None)
     speed = f", {slowest * 1e3:.1f} ms" if slowest else ""
     speed += f" and {narrowest:.2g} GB/s over TCP at the least" if narrowest else ""
-    return f"{_count(count, unit)} at {first.master_addr}:{first.master_port}: {names}{speed}"
+    return f"{_count(count, unit)} at {place}: {names}{speed}"
 
 
 def _probe(facts: Facts) -> str:

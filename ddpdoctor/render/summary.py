@@ -1,0 +1,79 @@
+"""The last lines of a screen: the verdict, what was examined, and what to type for more."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from rich.text import Text
+
+from ddpdoctor.findings import Report, Verdict
+from ddpdoctor.render.blocks import hidden_in
+from ddpdoctor.render.plain import printable
+from ddpdoctor.render.words import counted, joined, listed, seconds_text
+
+__all__ = ["summary"]
+
+COLOURS = {Verdict.PASS: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red", Verdict.INCOMPLETE: "magenta"}
+MOST_REASONS = 3
+
+NOUNS = {"shell": "shell file", "stacks": "stack dump", "facts": "facts file", "unknown": "other file"}
+"""How a kind of input is counted, where its name alone is no noun."""
+
+
+def summary(report: Report, *, is_verbose: bool) -> Iterator[Text]:
+    """What did not answer, what was skipped, the counts of rules for a verbose screen, and the verdict."""
+    unanswered: dict[str, list[str]] = {}
+    for skip in report.skipped:
+        if skip.unanswered:
+            unanswered.setdefault(skip.reason, []).append(skip.code)
+    for reason, codes in unanswered.items():
+        yield Text.assemble(("unknown: ", "magenta"), f"{printable(reason)} ({listed(codes)})")
+    if skipped := _skipped_inputs(report):
+        yield Text(printable(skipped), style="dim")
+    if is_verbose:
+        yield Text(_rules(report), style="dim")
+    code = next((f.code for f in report.findings if f not in hidden_in(report)), "")
+    words = [_counts(report), _checked(report), seconds_text(report.seconds)]
+    more = f"ddpdoctor explain {printable(code)}" if code else ""
+    line = Text(_verdict(report), style=f"bold {COLOURS[report.verdict]}")
+    line.append(f" · {joined(words)}" if _verdict(report) else joined(words), style="not bold default")
+    yield line.append(f" · {more}" if more else "", style="not bold default dim")
+
+
+def _verdict(report: Report) -> str:
+    """`pass` or `incomplete`; a report with findings says how many there are instead."""
+    return report.verdict.value if report.verdict in (Verdict.PASS, Verdict.INCOMPLETE) else ""
+
+
+def _counts(report: Report) -> str:
+    counts = Counter(finding.worst.value for finding in report.findings if finding not in hidden_in(report))
+    return ", ".join(counted(counts[word], word) for word in ("error", "warning", "note") if counts[word])
+
+
+def _checked(report: Report) -> str:
+    """`checked 2 scripts, 1 manifest`; empty where the report names no inputs."""
+    counts = Counter(each.kind for each in report.inputs if each.is_understood)
+    return f"checked {', '.join(counted(n, NOUNS.get(kind, kind)) for kind, n in counts.items())}" if counts else ""
+
+
+def _skipped_inputs(report: Report) -> str:
+    """`skipped 3 files (not a text: 2, empty: 1)`: what was found in folders and is of no known kind."""
+    reasons = Counter(
+        each.reason or "not understood" for each in report.inputs if not each.is_understood and not each.is_named
+    )
+    shown = [f"{reason}: {count}" for reason, count in reasons.most_common(MOST_REASONS)]
+    more = len(reasons) - len(shown)
+    total = sum(reasons.values())
+    return f"skipped {counted(total, 'file')} ({', '.join(shown)}{', …' if more > 0 else ''})" if total else ""
+
+
+def _rules(report: Report) -> str:
+    """`233 rules passed, 119 checks skipped (no NVIDIA GPU here: 83, other: 36)`."""
+    line = f"{counted(len(report.passed), 'rule')} passed"
+    if not report.skipped:
+        return line
+    reasons = Counter(" ".join(skip.reason.split()) for skip in report.skipped).most_common(MOST_REASONS)
+    rest = len(report.skipped) - sum(count for _, count in reasons)
+    shown = [f"{printable(reason)}: {count}" for reason, count in reasons] + ([f"other: {rest}"] if rest else [])
+    return f"{line}, {counted(len(report.skipped), 'check')} skipped ({', '.join(shown)})"

@@ -94,7 +94,7 @@ def _with_package(found: Finding, module: str) -> Finding:
     "extension-build-failed",
     Severity.ERROR,
     stage=CausalStage.IMPORT,
-    signatures=(r"Error building extension '", r"Error compiling objects for extension"),
+    signatures=(r"Error building extension '", r"Error compiling objects for extension", r"Command '\['ninja', "),
 )
 def extension_build_failed(log: Log) -> Iterator[Finding]:
     """A C++ or CUDA extension could not be compiled when the job started.

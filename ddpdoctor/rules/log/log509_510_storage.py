@@ -20,7 +20,7 @@ __all__: list[str] = []
     yields_to=("HOST001", "HOST002", "HOST501"),
     signatures=(
         r"\[Errno 28\] No space left on device",
-        r"\[Errno 122\] Disk quota exceeded",
+        r"\b[Dd]isk quota exceeded",
         r"\bStorageFull\b",
         r"write error: No space left on device",
         r"\((?:os error 28|ENOSPC)\)|\(28, 'No space left",

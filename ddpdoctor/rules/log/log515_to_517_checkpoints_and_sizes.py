@@ -54,6 +54,7 @@ def checkpoint_world_size_differs(log: Log) -> Iterator[Finding]:
     signatures=(
         r"world[_ ]size ?\(\d+\) is not (?:equal to|divisible by) ",
         r"_para(?:llel)?_size (?:must be|should be|is not) (?:equal|divisible)",
+        r"\ba multiple of (?:the )?(?:tensor|pipeline|context|expert|sequence|model)[_ -](?:model[_ -])?parallel",
         r"divisible by (?:the )?(?:tensor|pipeline|context|expert|sequence|model)[_ -](?:model[_ -])?parallel",
         r"(?:number of GPUs|world[_ ]size|mpiSize) ?(?:should be|must be|==) [^\n]{0,40}\b(?:tp|pp|tensor|pipeline)",
         r"tensor[_ ]parallel[_ ]size[^\n]{0,60}(?:cannot be (?:larger|greater) than|exceeds) ",

@@ -14,7 +14,16 @@ from ddpdoctor.rules.log.signatures import ending
 __all__: list[str] = []
 
 
-@cause("LOG518", "loss-is-nan", Severity.ERROR, stage=CausalStage.RANK_ERROR)
+@cause(
+    "LOG518",
+    "loss-is-nan",
+    Severity.ERROR,
+    stage=CausalStage.RANK_ERROR,
+    signatures=(
+        r"FloatingPointError: [^\n]{0,60}\b(?:NaN|nan|infinite)\b",
+        r"Function '\w+' returned nan values in its",
+    ),
+)
 def loss_is_nan(log: Log) -> Iterator[Finding]:
     """The loss or a gradient is NaN or infinite, and the job ended itself over it.
 
@@ -36,6 +45,7 @@ def loss_is_nan(log: Log) -> Iterator[Finding]:
 
         torchrun --nproc-per-node 8 train.py --resume last --lr 1e-4 --max-grad-norm 1.0 --bf16
     """
+    yield from ending(loss_is_nan, log)
     if all(is_consequence(each) for each in log.tracebacks):
         yield from no_number(log)
 

@@ -21,7 +21,7 @@ __all__: list[str] = []
     signatures=(
         r"_ArrayMemoryError: Unable to allocate ",
         r"^MemoryError$",
-        r"\bMemoryError: Unable to allocate ",
+        r"\bMemoryError: (?:Unable to allocate|Out of memory) ",
     ),
 )
 def python_memory_error(log: Log) -> Iterator[Finding]:

@@ -29,11 +29,11 @@ __all__: list[str] = []
     ),
 )
 def disk_full(log: Log) -> Iterator[Finding]:
-    """A disk that the job writes to is full, or the user's quota is.
+    """A disk that the job writes to is full, or its quota is used up.
 
     ## Why it matters
-    `OSError: [Errno 28] No space left on device` or `[Errno 122] Disk quota exceeded` ends the rank that writes, as a rule
-    while it saves a checkpoint: the file stays behind half written, and the other ranks wait for that rank.
+    `OSError: [Errno 28] No space left on device` or `[Errno 122] Disk quota exceeded` ends the rank that writes, usually
+    while it saves a checkpoint: the file is left half written, and the other ranks wait for that rank.
 
     ## Fix
     Find the full one on the rank's node: `df -h . /tmp /dev/shm "$HOME"; df -i .; quota -s`. Delete old checkpoints, or point

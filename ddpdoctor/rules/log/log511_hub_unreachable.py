@@ -26,11 +26,11 @@ __all__: list[str] = []
     ),
 )
 def hub_unreachable(log: Log) -> Iterator[Finding]:
-    """A model or data set could not be downloaded: this node does not reach the hub and has no copy.
+    """A model or data set could not be downloaded and is not in this node's cache.
 
     ## Why it matters
     `OSError: We couldn't connect to 'https://huggingface.co' to load this file, couldn't find it in the cached files`: compute
-    nodes often have no way to the internet, and a cache in `$HOME` of the login node may not exist there.
+    nodes often have no internet access, and a cache in `$HOME` of the login node may not exist there.
 
     ## Fix
     Download once where there is internet, into a folder that all nodes share, and start the job offline:

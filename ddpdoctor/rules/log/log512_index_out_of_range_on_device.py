@@ -33,7 +33,7 @@ _REPORTED = re.compile(r"device-side assert triggered|CUBLAS_STATUS_|CUDNN_STATU
     ),
 )
 def index_out_of_range_on_device(log: Log) -> Iterator[Finding]:
-    """An index or a label is outside of the tensor that it selects from, on the GPU.
+    """An index or a label is out of range for its tensor, on the GPU.
 
     ## Why it matters
     ``Assertion `index >= -sizes[i] && index < sizes[i] && "index out of bounds"` failed``, then `CUDA error: device-side assert

@@ -31,7 +31,7 @@ def ascend_runtime_error(log: Log) -> Iterator[Finding]:
     """The Ascend runtime or HCCL reports an error.
 
     ## Why it matters
-    `EI0006 … Getting socket times out`, `EE1002`, `EH9999`: the code and the lines `Reason:` and `Solution:` behind it carry
+    `EI0006 … Getting socket times out`, `EE1002`, `EH9999`: the code and the lines `Reason:` and `Solution:` after it name
     the cause. `EI0006` on all ranks means that one rank has failed or is late; on some ranks, that the network between them
     does not work.
 

@@ -25,7 +25,7 @@ __all__: list[str] = []
     ),
 )
 def checkpoint_world_size_differs(log: Log) -> Iterator[Finding]:
-    """The checkpoint was saved by another number of ranks than the one that loads it.
+    """The checkpoint was saved with a different number of ranks.
 
     ## Why it matters
     `ZeRORuntimeException: The checkpoint being loaded used a DP world size of 8 but the current world size is 16`: each rank
@@ -63,7 +63,7 @@ def checkpoint_world_size_differs(log: Log) -> Iterator[Finding]:
     ),
 )
 def parallel_sizes_do_not_fit(log: Log) -> Iterator[Finding]:
-    """The tensor, pipeline, expert or data parallel sizes do not multiply to the number of ranks or do not divide the model.
+    """The parallel sizes do not fit the number of ranks or the model.
 
     ## Why it matters
     `RuntimeError: world_size (8) is not equal to tensor_model_parallel_size (1) x pipeline_model_parallel_size (1)`: every rank
@@ -97,7 +97,7 @@ def parallel_sizes_do_not_fit(log: Log) -> Iterator[Finding]:
     ),
 )
 def checkpoint_keys_differ(log: Log) -> Iterator[Finding]:
-    """The checkpoint does not fit the model: keys are missing or unexpected, or tensors have other shapes.
+    """The checkpoint does not fit the model: its keys or shapes differ.
 
     ## Why it matters
     `RuntimeError: Error(s) in loading state_dict for Net: Missing key(s) in state_dict: …` or `size mismatch for …`: the model is

@@ -25,11 +25,11 @@ __all__: list[str] = []
     ),
 )
 def loss_is_nan(log: Log) -> Iterator[Finding]:
-    """The loss or a gradient is NaN or infinite, and the job ended itself over it.
+    """The loss or a gradient became NaN or infinite, and the job stopped.
 
     ## Why it matters
     `NaN detected in loss, aborting.` or `Loss is nan, stopping training`: the script ends without a traceback and often with
-    exit code 0 or 1, and the other ranks report a lost connection. Network and GPU are not the cause as a rule.
+    exit code 0 or 1, and the other ranks report a lost connection. The network and the GPU are rarely the cause.
 
     ## Fix
     Restart from the last checkpoint with a lower learning rate or more warm-up, with gradients clipped

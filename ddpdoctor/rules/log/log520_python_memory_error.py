@@ -25,7 +25,7 @@ __all__: list[str] = []
     ),
 )
 def python_memory_error(log: Log) -> Iterator[Finding]:
-    """Python or NumPy was refused memory: an allocation is larger than what the host or its limit still has.
+    """Python or NumPy could not allocate memory on the host.
 
     ## Why it matters
     `numpy._core._exceptions._ArrayMemoryError: Unable to allocate 1.16 TiB for an array with shape (400000, 400000)` or a plain

@@ -17,7 +17,7 @@ __all__: list[str] = []
     signatures=(r"Unresponsive receiver", r"LOCAL_ERROR_UNRESP_REMOTE|LOCAL_ERROR_UNREACH_REMOTE"),
 )
 def efa_security_group() -> None:
-    """An EFA adapter gets no answer from the other node: as a rule, the security group does not allow its traffic.
+    """EFA gets no answer from the other node; often the security group blocks its traffic.
 
     ## Why it matters
     `Unresponsive receiver (reachable by EFA device but handshake failed)`, error 15 or 4126: TCP works, so that the job starts,

@@ -37,6 +37,8 @@ _DOWNLOAD = re.compile(r"urlopen error|HTTPS?ConnectionPool|NewConnectionError|M
 
 
 LONGEST = 240
+TELLING = 8
+"""A message of so many characters is no accident in another line."""
 MOST = 16
 
 
@@ -52,7 +54,16 @@ def signed(cause: Cause, log: Log) -> Iterator[Finding]:
 
 def ending(cause: Cause, log: Log) -> Iterator[Finding]:
     """The same of a cause that is a process's own exception: it says nothing where the process went on."""
-    yield from (each for each in signed(cause, log) if each.role is not Role.NOISE)
+    yield from (_with_ranks(log, each) for each in signed(cause, log) if each.role is not Role.NOISE)
+
+
+def _with_ranks(log: Log, found: Finding) -> Finding:
+    """With the ranks that raised what a logger or a parent printed without one."""
+    if found.ranks:
+        return found
+    raised = [each for each in log.tracebacks if len(each.message) >= TELLING and each.message[:LONGEST] in found.quote]
+    ranks = tuple(sorted({each.who.rank for each in raised if each.who.rank is not None}))
+    return replace(found, ranks=ranks, where=replace(found.where, rank=ranks[0] if len(ranks) == 1 else None))
 
 
 @functools.cache
